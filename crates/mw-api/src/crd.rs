@@ -1,0 +1,104 @@
+//! The CustomResourceDefinition of what is ours, and the files that are
+//! generated from it.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray,
+};
+use kube::CustomResourceExt;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::clustermesh::ClusterMesh;
+
+/// Where the ClusterMesh CRD is kept, from the repository's root.
+pub const CLUSTERMESH_FILE: &str = "config/crd/kilo.squat.ai_clustermeshes.yaml";
+
+const HEADER: &str = "# Generated from crates/mw-api by `make generate`. Do not edit.\n";
+
+/// An object that could not be written as YAML.
+#[derive(Debug, thiserror::Error)]
+pub enum YamlError {
+    #[error("the object has no JSON form")]
+    Json(#[source] serde_json::Error),
+    #[error("the object has no YAML form")]
+    Yaml(#[source] serde_saphyr::SerializeError),
+}
+
+/// The CRDs the operator installs. Kilo's Peer is not among them.
+pub fn crds() -> Vec<CustomResourceDefinition> {
+    vec![clustermesh()]
+}
+
+/// Everything under `config/` that is generated, by its path from the
+/// repository's root.
+pub fn files() -> Result<BTreeMap<&'static str, String>, YamlError> {
+    let crd = to_yaml(&clustermesh())?;
+    Ok(BTreeMap::from([(CLUSTERMESH_FILE, format!("{HEADER}{crd}"))]))
+}
+
+/// YAML with sorted keys, so that equal objects give equal bytes whatever
+/// order the serialiser's features give to maps.
+pub fn to_yaml<T: Serialize>(object: &T) -> Result<String, YamlError> {
+    let value = serde_json::to_value(object).map_err(YamlError::Json)?;
+    let options = serde_saphyr::ser_options! { compact_list_indent: false };
+    serde_saphyr::to_string_with_options(&tidy(value), options).map_err(YamlError::Yaml)
+}
+
+fn clustermesh() -> CustomResourceDefinition {
+    let mut crd = ClusterMesh::crd();
+    for version in &mut crd.spec.versions {
+        if let Some(schema) = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut()) {
+            revise(schema);
+        }
+    }
+    crd
+}
+
+/// Changes what the derive can't be told to leave out.
+fn revise(schema: &mut JSONSchemaProps) {
+    refuse_nulls(schema);
+    join_lines(schema);
+    schema.properties.iter_mut().flat_map(BTreeMap::values_mut).for_each(revise);
+    if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
+        revise(items);
+    }
+}
+
+/// The derive makes every optional field nullable. Then a null would be stored
+/// as such, count as present in rules and keep the default away; without the
+/// mark the API server drops it.
+fn refuse_nulls(schema: &mut JSONSchemaProps) {
+    schema.nullable = None;
+}
+
+/// Where a doc comment was wrapped says nothing to the reader of the CRD.
+fn join_lines(schema: &mut JSONSchemaProps) {
+    if let Some(description) = &mut schema.description {
+        let paragraphs: Vec<String> = description.split("\n\n").map(|paragraph| paragraph.replace('\n', " ")).collect();
+        *description = paragraphs.join("\n\n");
+    }
+}
+
+/// Sorts keys and writes whole numbers as such: bounds are floating-point
+/// numbers in the typed schema, but 65535.0 reads badly.
+fn tidy(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let sorted: BTreeMap<String, Value> = fields.into_iter().collect();
+            Value::Object(sorted.into_iter().map(|(key, value)| (key, tidy(value))).collect::<Map<_, _>>())
+        }
+        Value::Array(items) => items.into_iter().map(tidy).collect(),
+        Value::Number(number) => whole(&number).map_or(Value::Number(number), Value::from),
+        other => other,
+    }
+}
+
+/// The integer a floating-point number stands for, where it is one that every
+/// reader of JSON represents exactly.
+fn whole(number: &serde_json::Number) -> Option<i64> {
+    let float = number.as_f64().filter(|_| number.is_f64())?;
+    let text = format!("{float:.0}");
+    text.parse::<i64>().ok().filter(|_| float.fract() == 0.0 && float.abs() < 9e15)
+}

@@ -1,0 +1,193 @@
+//! Networks in canonical form.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+
+use ipnet::IpNet;
+
+/// A network without host bits. IPv4 networks written in their IPv4-mapped
+/// IPv6 form are IPv4 networks.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Cidr(IpNet);
+
+/// A CIDR as somebody wrote it: the network, and the address before masking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WrittenCidr {
+    pub network: Cidr,
+    pub address: IpAddr,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("is not a CIDR such as 10.1.0.0/16 or fd00:1::/48")]
+pub struct InvalidCidr;
+
+/// No CIDR is longer than this in any spelling.
+const LONGEST_TEXT: usize = 64;
+
+impl WrittenCidr {
+    pub fn has_host_bits(&self) -> bool {
+        self.address != self.network.first()
+    }
+}
+
+impl TryFrom<&str> for WrittenCidr {
+    type Error = InvalidCidr;
+
+    fn try_from(text: &str) -> Result<Self, InvalidCidr> {
+        if text.len() > LONGEST_TEXT {
+            return Err(InvalidCidr);
+        }
+        // Not ipnet's own parser: it takes 010.0.0.0/8 for 10.0.0.0/8.
+        let (address, length) = text.split_once('/').ok_or(InvalidCidr)?;
+        let address: IpAddr = address.parse().map_err(|_| InvalidCidr)?;
+        let length = parse_length(length).ok_or(InvalidCidr)?;
+        let (address, length) = match (address.to_canonical(), length.checked_sub(96)) {
+            (v4 @ IpAddr::V4(_), Some(mapped)) if address.is_ipv6() => (v4, mapped),
+            _ => (address, length),
+        };
+        let net = IpNet::new(address, length).map_err(|_| InvalidCidr)?;
+        Ok(WrittenCidr { network: Cidr(net.trunc()), address: net.addr() })
+    }
+}
+
+/// Decimal digits without a sign or a leading zero.
+fn parse_length(text: &str) -> Option<u8> {
+    let plain = text == "0" || (!text.starts_with('0') && text.bytes().all(|b| b.is_ascii_digit()));
+    plain.then(|| text.parse().ok()).flatten()
+}
+
+impl Cidr {
+    /// The route to one address.
+    pub fn host(address: IpAddr) -> Cidr {
+        Cidr(IpNet::from(canonical(address)))
+    }
+
+    pub fn first(self) -> IpAddr {
+        self.0.network()
+    }
+
+    pub fn last(self) -> IpAddr {
+        self.0.broadcast()
+    }
+
+    pub fn contains_address(self, address: IpAddr) -> bool {
+        self.0.contains(&address)
+    }
+
+    pub fn contains(self, other: Cidr) -> bool {
+        self.0.contains(&other.0)
+    }
+
+    /// Two prefixes overlap exactly when one contains the other.
+    pub fn overlaps(self, other: Cidr) -> bool {
+        self.contains(other) || other.contains(self)
+    }
+
+    /// Why a network must never be routed through a tunnel.
+    pub fn unroutable(self) -> Option<&'static str> {
+        let reserved = [
+            ("127.0.0.0/8", "lies in the loopback range"),
+            ("::1/128", "lies in the loopback range"),
+            ("169.254.0.0/16", "lies in the link-local range"),
+            ("fe80::/10", "lies in the link-local range"),
+            ("224.0.0.0/4", "lies in the multicast range"),
+            ("ff00::/8", "lies in the multicast range"),
+        ];
+        if self.0.prefix_len() == 0 {
+            return Some("covers every address");
+        }
+        let hit = |text: &str| text.parse::<IpNet>().is_ok_and(|net| Cidr(net).overlaps(self));
+        reserved.iter().find(|(net, _)| hit(net)).map(|(_, why)| *why)
+    }
+}
+
+impl TryFrom<&str> for Cidr {
+    type Error = InvalidCidr;
+
+    fn try_from(text: &str) -> Result<Self, InvalidCidr> {
+        Ok(WrittenCidr::try_from(text)?.network)
+    }
+}
+
+impl fmt::Display for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+impl fmt::Debug for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The address with an IPv4-mapped one turned into IPv4.
+pub fn canonical(address: IpAddr) -> IpAddr {
+    address.to_canonical()
+}
+
+/// An address in plain form, of bounded length.
+pub fn parse_address(text: &str) -> Option<IpAddr> {
+    if text.len() > LONGEST_TEXT {
+        return None;
+    }
+    text.parse().ok().map(canonical)
+}
+
+/// Addresses that no tunnel endpoint can have.
+pub fn unusable_as_endpoint(address: IpAddr) -> Option<&'static str> {
+    let link_local = match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    if address.is_unspecified() {
+        Some("an unspecified address")
+    } else if address.is_loopback() {
+        Some("a loopback address")
+    } else if link_local {
+        Some("a link-local address")
+    } else if address.is_multicast() || address == IpAddr::V4(Ipv4Addr::BROADCAST) {
+        Some("a multicast address")
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cidr(text: &str) -> Cidr {
+        Cidr::try_from(text).unwrap()
+    }
+
+    #[test]
+    fn host_bits_are_masked_and_remembered() {
+        let written = WrittenCidr::try_from("10.4.0.1/16").unwrap();
+        assert_eq!(written.network.to_string(), "10.4.0.0/16");
+        assert!(written.has_host_bits());
+        assert!(!WrittenCidr::try_from("10.4.0.0/16").unwrap().has_host_bits());
+    }
+
+    #[test]
+    fn an_ipv4_mapped_network_is_an_ipv4_network() {
+        assert_eq!(cidr("::ffff:10.0.0.0/104").to_string(), "10.0.0.0/8");
+        assert_eq!(Cidr::host("::ffff:10.0.0.1".parse().unwrap()).to_string(), "10.0.0.1/32");
+    }
+
+    #[test]
+    fn what_is_no_network_is_refused() {
+        for bad in ["", "10.0.0.0", "10.0.0.0/33", "10.0.0.0/-1", " 10.0.0.0/8", "010.0.0.0/8", "a/8", "::/129"] {
+            assert!(Cidr::try_from(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn reserved_ranges_are_unroutable() {
+        for bad in ["0.0.0.0/0", "::/0", "127.1.0.0/16", "169.254.0.0/20", "fe80::/64", "230.0.0.0/8", "ff02::/16", "126.0.0.0/7"] {
+            assert!(cidr(bad).unroutable().is_some(), "{bad}");
+        }
+        assert_eq!(cidr("10.0.0.0/8").unroutable(), None);
+        assert_eq!(cidr("fd00::/8").unroutable(), None);
+    }
+}

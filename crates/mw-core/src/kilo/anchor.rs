@@ -1,0 +1,95 @@
+//! The one node of a source whose Peer carries the cluster-wide networks.
+
+use std::collections::BTreeMap;
+
+use crate::cidr::Cidr;
+use crate::kilo::node::Node;
+use crate::kilo::spec::{ClusterSpec, Networks};
+use crate::names::NodeName;
+
+/// The networks that no node stands for.
+pub(super) fn extras<'a>(spec: &ClusterSpec, nodes: impl Iterator<Item = &'a Node>) -> Vec<Cidr> {
+    match &spec.networks {
+        Networks::Typed { service, additional, .. } => service.iter().chain(additional).copied().collect(),
+        Networks::Flat(list) => {
+            let mut left = list.clone();
+            for node in nodes {
+                let wireguard = node.wireguard_ip.as_ref().ok().copied().flatten();
+                let stands_for = |net: Cidr| {
+                    node.pod_cidrs.iter().any(|pods| net.contains(*pods))
+                        || node.internal_addresses().chain(wireguard).any(|ip| net.contains_address(ip))
+                };
+                left.retain(|net| !stands_for(*net));
+            }
+            left
+        }
+    }
+}
+
+/// A node that can be anchor, and what is known of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Eligible<'a> {
+    pub(super) node: &'a NodeName,
+    pub(super) ready: bool,
+}
+
+/// `eligible` comes by name; `present` says on how many targets a node's Peer
+/// carries an extra now. A node whose Peer is kept as it is keeps the role.
+pub(super) fn choose(eligible: &[Eligible<'_>], kept: &[&NodeName], present: &BTreeMap<NodeName, usize>) -> Option<NodeName> {
+    let on_targets = |node: &NodeName| present.get(node).copied().unwrap_or(0);
+    let most = |nodes: &mut dyn Iterator<Item = Eligible<'_>>| {
+        nodes
+            .filter(|e| on_targets(e.node) > 0)
+            .min_by_key(|e| (!e.ready, std::cmp::Reverse(on_targets(e.node)), e.node.clone()))
+            .map(|e| e.node.clone())
+    };
+    let held = most(&mut kept.iter().map(|node| Eligible { node, ready: false }));
+    if held.is_some() {
+        return held;
+    }
+    let present = most(&mut eligible.iter().copied());
+    let is_ready = |node: &NodeName| eligible.iter().any(|e| e.node == node && e.ready);
+    match present {
+        Some(node) if is_ready(&node) => Some(node),
+        present => {
+            let first_ready = eligible.iter().find(|e| e.ready).map(|e| e.node.clone());
+            first_ready.or(present).or(eligible.first().map(|e| e.node.clone()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choice(eligible: &[(&str, bool)], present: &[(&str, usize)], kept: &[&str]) -> Option<String> {
+        let names: Vec<NodeName> = eligible.iter().map(|(name, _)| NodeName::from(*name)).collect();
+        let eligible: Vec<Eligible<'_>> = names.iter().zip(eligible).map(|(node, (_, ready))| Eligible { node, ready: *ready }).collect();
+        let kept: Vec<NodeName> = kept.iter().map(|name| NodeName::from(*name)).collect();
+        let present = present.iter().map(|(name, count)| (NodeName::from(*name), *count)).collect();
+        choose(&eligible, &kept.iter().collect::<Vec<_>>(), &present).map(|node| node.to_string())
+    }
+
+    #[test]
+    fn a_ready_anchor_stays_and_a_failed_one_moves_to_the_first_ready_node() {
+        let some = |name: &str| Some(name.to_owned());
+        assert_eq!(choice(&[("a", true), ("b", true)], &[("b", 1)], &[]), some("b"));
+        assert_eq!(choice(&[("a", true), ("b", false)], &[("b", 1)], &[]), some("a"));
+        assert_eq!(choice(&[("a", false), ("b", false)], &[("b", 1)], &[]), some("b"));
+        assert_eq!(choice(&[("a", false), ("b", true)], &[], &[]), some("b"));
+        assert_eq!(choice(&[("a", false)], &[], &[]), some("a"));
+        assert_eq!(choice(&[], &[("b", 1)], &[]), None);
+    }
+
+    #[test]
+    fn of_several_anchors_the_one_on_more_targets_stays() {
+        let three = [("a", true), ("b", true), ("c", false)];
+        assert_eq!(choice(&three, &[("a", 1), ("b", 2), ("c", 3)], &[]), Some("b".to_owned()));
+    }
+
+    #[test]
+    fn a_node_whose_peer_is_kept_keeps_the_role() {
+        assert_eq!(choice(&[("a", true)], &[("z", 1)], &["z"]), Some("z".to_owned()));
+        assert_eq!(choice(&[("a", true)], &[], &["z"]), Some("a".to_owned()));
+    }
+}

@@ -1,0 +1,329 @@
+//! The decision on one Peer of one source on one target: as wanted, with a
+//! prefix less, or not at all; and whether a Peer that is there is to stay.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::cidr::Cidr;
+use crate::kilo::guard::DeleteCause;
+use crate::kilo::mesh::ActiveMesh;
+use crate::kilo::node::Nodes;
+use crate::kilo::ownership::{Owner, may_be_taken_back};
+use crate::kilo::peer::{BasePeer, WantedPeer};
+use crate::kilo::source::SourcePlan;
+use crate::kilo::target::{Entry, Own, Staying};
+use crate::names::{ClusterId, MeshId, NodeName, PeerName};
+use crate::problem::Reason;
+use crate::time::Timestamp;
+
+/// A discovered endpoint is written at most this often.
+const ENDPOINT_REST_SECONDS: u64 = 30;
+
+/// Something a person must know about one Peer on one target.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Note {
+    pub(super) reason: Reason,
+    pub(super) about: String,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Decision {
+    /// `None`: not on this target.
+    pub(super) wanted: Option<WantedPeer>,
+    pub(super) notes: Vec<Note>,
+    pub(super) recheck_at: Option<Timestamp>,
+}
+
+/// A source and a target of one mesh.
+pub(super) struct Pair<'a> {
+    source: &'a SourcePlan,
+    own: &'a Own,
+    hits: &'a [Cidr],
+    staying: &'a Staying,
+    keepalive: u16,
+    now: Timestamp,
+    /// Endpoints inside the source's networks as they are on this target,
+    /// where that is not simply the configured ones.
+    inner: Option<BTreeSet<IpAddr>>,
+}
+
+impl<'a> Pair<'a> {
+    pub(super) fn new(
+        mesh: (usize, &'a ActiveMesh),
+        source: usize,
+        target: usize,
+        staying: &'a Staying,
+        now: Timestamp,
+    ) -> Option<Pair<'a>> {
+        let (mesh_at, mesh) = mesh;
+        let (from, to) = (mesh.members.get(source)?, mesh.members.get(target)?);
+        let plan = from.plan.as_ref()?;
+        let mut inner = None;
+        let kept: Vec<IpAddr> = match staying.is_empty() {
+            true => Vec::new(),
+            false => staying.source_endpoints((mesh_at, source)).collect(),
+        };
+        if !plan.inner_endpoints.is_empty() || !kept.is_empty() {
+            let stays = |keys: &BTreeSet<_>| keys.iter().any(|key| !to.own.discovered.contains_key(key));
+            let configured = plan.inner_endpoints.iter().filter(|(_, keys)| stays(keys)).map(|(ip, _)| *ip);
+            let here: BTreeSet<IpAddr> = configured.chain(kept).collect();
+            if !here.iter().eq(plan.inner_endpoints.keys()) {
+                inner = Some(here);
+            }
+        }
+        Some(Pair {
+            source: plan,
+            own: &to.own,
+            hits: to.own.hits.get(&from.name).map(Vec::as_slice).unwrap_or_default(),
+            staying,
+            keepalive: mesh.keepalive(source, target),
+            now,
+            inner,
+        })
+    }
+
+    pub(super) fn decide(&self, base: &Arc<BasePeer>, entry: Option<&Entry>) -> Decision {
+        let mut decision = Decision::default();
+        let discovered = self.own.discovered.get(&base.key);
+        if base.endpoint.is_none() && self.keepalive == 0 {
+            return decision;
+        }
+        if self.own.keys.contains(&base.key) {
+            decision.note(Reason::KeyOfTarget, format!("{}: its key is that of a node of this cluster", base.name));
+            return decision;
+        }
+        if let Some(holder) = self.staying.key_holder(base.key, &base.name) {
+            decision.note(Reason::KeyTaken, format!("{}: its key is on Peer {holder}", base.name));
+            return decision;
+        }
+        // Reported with the source: it is so on every target.
+        if discovered.is_none() && self.source.endpoint_inside.contains_key(&base.name) {
+            return decision;
+        }
+        if discovered.is_none() && self.hits.is_empty() && self.staying.is_empty() && self.inner.is_none() && !base.allowed_ips.is_empty() {
+            decision.wanted = Some(WantedPeer::plain(base, self.keepalive));
+            return decision;
+        }
+        let allowed = self.allowed(base, &mut decision);
+        if allowed.is_empty() {
+            decision.note(Reason::NothingToRoute, format!("{}: no prefix is left", base.name));
+            return decision;
+        }
+        let endpoint = match discovered {
+            Some(found) => Some(self.rested(found, entry, &mut decision)),
+            None => base.endpoint.clone(),
+        };
+        decision.wanted = Some(WantedPeer::overlaid(base, self.keepalive, endpoint, allowed));
+        decision
+    }
+
+    fn allowed(&self, base: &BasePeer, decision: &mut Decision) -> Vec<Cidr> {
+        let candidates = match (&self.inner, &base.all_ips) {
+            (Some(_), Some(all)) => all,
+            _ => &base.allowed_ips,
+        };
+        let mut allowed = Vec::with_capacity(candidates.len());
+        for cidr in candidates {
+            let forbidden = if let Some(own) = self.hits.iter().find(|own| own.overlaps(*cidr)) {
+                Some((Reason::PrefixOverlapsTarget, format!("{cidr} of {} overlaps {own} of this cluster's nodes", base.name)))
+            } else if let Some(holder) = self.staying.prefix_holder(*cidr, &base.name) {
+                Some((Reason::PrefixTaken, format!("{cidr} of {} is on Peer {holder}", base.name)))
+            } else if let Some(ip) = self.staying.foreign_endpoint_in(*cidr) {
+                Some((Reason::PrefixContainsEndpoint, format!("{cidr} of {} contains {ip}, the endpoint of another Peer here", base.name)))
+            } else {
+                self.inner_endpoint_in(*cidr).map(|ip| {
+                    (Reason::PrefixContainsEndpoint, format!("{cidr} of {} contains {ip}, an endpoint of its own cluster", base.name))
+                })
+            };
+            match forbidden {
+                Some((reason, about)) => decision.note(reason, about),
+                None => allowed.push(*cidr),
+            }
+        }
+        allowed
+    }
+
+    fn inner_endpoint_in(&self, cidr: Cidr) -> Option<IpAddr> {
+        self.inner.as_ref()?.range(cidr.first()..=cidr.last()).next().copied()
+    }
+
+    /// Handshakes may come from a new port every minute; each change makes Kilo
+    /// replace all its peers, so one endpoint rests for a while.
+    fn rested(&self, found: &crate::endpoint::Endpoint, entry: Option<&Entry>, decision: &mut Decision) -> crate::endpoint::Endpoint {
+        let written = entry.and_then(|entry| Some((entry.endpoint()?, entry.endpoint_written?)));
+        match written {
+            Some((present, at)) if present != *found && self.now < at.plus(ENDPOINT_REST_SECONDS) => {
+                decision.recheck_at = Some(at.plus(ENDPOINT_REST_SECONDS));
+                present
+            }
+            _ => found.clone(),
+        }
+    }
+}
+
+impl Decision {
+    fn note(&mut self, reason: Reason, about: String) {
+        self.notes.push(Note { reason, about });
+    }
+}
+
+/// What is to become of a Peer that is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It is the Peer that this source of this mesh wants here.
+    Wanted { mesh: usize, source: usize },
+    /// It is ours and is to go.
+    Surplus { mesh: Option<usize>, source: Option<usize>, cause: DeleteCause },
+    /// It stays as it is.
+    Stays { foreign: bool, source: Option<(usize, usize)> },
+}
+
+const STAYS_FOREIGN: Standing = Standing::Stays { foreign: true, source: None };
+const STAYS_OURS: Standing = Standing::Stays { foreign: false, source: None };
+
+/// All that deciding on one target needs to see.
+pub(super) struct Scene<'a> {
+    pub(super) target: &'a ClusterId,
+    pub(super) meshes: &'a [MeshState],
+    pub(super) sources: &'a dyn Sources,
+    pub(super) sweep_orphans: bool,
+    pub(super) sweep_ghosts: bool,
+}
+
+/// A mesh and what may be done about it.
+#[derive(Debug)]
+pub(super) struct MeshState {
+    pub(super) id: MeshId,
+    pub(super) stance: Stance,
+}
+
+#[derive(Debug)]
+pub(super) enum Stance {
+    Active(Box<ActiveMesh>),
+    Deleting,
+    /// Invalid, or refused: its Peers are left alone.
+    HeldBack,
+}
+
+impl MeshState {
+    pub(super) fn active(&self) -> Option<&ActiveMesh> {
+        match &self.stance {
+            Stance::Active(mesh) => Some(mesh),
+            _ => None,
+        }
+    }
+}
+
+/// The nodes of a source, and those whose deletion was seen.
+pub(super) trait Sources {
+    fn nodes(&self, cluster: &ClusterId) -> Option<&Nodes>;
+    fn left(&self, cluster: &ClusterId) -> &Departures;
+}
+
+/// Which nodes are known to have been deleted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Departures {
+    /// Those whose deletion was seen as an event.
+    Seen(BTreeSet<NodeName>),
+    /// Every node that is not listed, unless no node is.
+    AnyMissing,
+}
+
+impl Default for Departures {
+    fn default() -> Self {
+        Departures::Seen(BTreeSet::new())
+    }
+}
+
+impl Scene<'_> {
+    pub(super) fn standing(&self, name: &PeerName, entry: &Entry) -> Standing {
+        match entry.owner.as_ref() {
+            Owner::Mesh(id) => self.standing_of_ours(id, name, entry),
+            Owner::Orphan if self.sweep_orphans => orphan(entry),
+            Owner::Ghost if self.sweep_ghosts => orphan(entry),
+            Owner::Foreign => self.stripped(name, entry).unwrap_or(STAYS_FOREIGN),
+            Owner::Orphan | Owner::Ghost | Owner::Ambiguous(_) | Owner::HubConflict(_) | Owner::OtherHub => STAYS_FOREIGN,
+        }
+    }
+
+    /// A Peer with our name and the right key, less some of our labels.
+    fn stripped(&self, name: &PeerName, entry: &Entry) -> Option<Standing> {
+        self.meshes.iter().enumerate().find_map(|(at, mesh)| {
+            let mesh = mesh.active()?;
+            let target = mesh.position(self.target)?;
+            let source = mesh.wanted_by(name, None)?;
+            let base = mesh.members.get(source)?.plan.as_ref()?.base.get(name)?;
+            let ours = Some(base.key) == entry.key() && may_be_taken_back(entry.labels(), &base.labels);
+            let takes = ours && !entry.deleting && source != target && mesh.older_mesh_with(source, target).is_none();
+            takes.then_some(Standing::Wanted { mesh: at, source })
+        })
+    }
+
+    fn standing_of_ours(&self, id: &MeshId, name: &PeerName, entry: &Entry) -> Standing {
+        let Some((at, state)) = mesh_at(self.meshes, id) else { return STAYS_OURS };
+        let surplus = |source: Option<usize>, cause: DeleteCause| Standing::Surplus { mesh: Some(at), source, cause };
+        let mesh = match &state.stance {
+            _ if entry.deleting => return STAYS_OURS,
+            Stance::Deleting => return surplus(None, DeleteCause::MeshDeleted),
+            Stance::HeldBack => return STAYS_OURS,
+            Stance::Active(mesh) => mesh,
+        };
+        let Some(target) = mesh.position(self.target) else { return surplus(None, DeleteCause::TargetLeft) };
+        let labelled = entry.labels().source.as_deref();
+        if let Some(source) = mesh.wanted_by(name, labelled).filter(|source| *source != target) {
+            return match mesh.older_mesh_with(source, target) {
+                Some(_) => STAYS_OURS,
+                None => Standing::Wanted { mesh: at, source },
+            };
+        }
+        if mesh.unknown_source_of(name, labelled) {
+            return STAYS_OURS;
+        }
+        match labelled.and_then(|label| mesh.position_of(label)) {
+            None => surplus(None, DeleteCause::SourceLeft),
+            Some(source) if source == target => surplus(None, DeleteCause::OwnNode),
+            Some(source) if mesh.older_mesh_with(source, target).is_some() => STAYS_OURS,
+            Some(source) => match self.cause(mesh, source, name) {
+                Some(cause) => surplus(Some(source), cause),
+                None => Standing::Stays { foreign: false, source: Some((at, source)) },
+            },
+        }
+    }
+
+    /// Why a source does not want a Peer of its own any more; `None` if it is
+    /// to be kept as it is.
+    fn cause(&self, mesh: &ActiveMesh, source: usize, name: &PeerName) -> Option<DeleteCause> {
+        let member = mesh.members.get(source)?;
+        let plan = member.plan.as_ref()?;
+        if plan.kept.contains_key(name) {
+            return None;
+        }
+        let peer_of = |node: &str| PeerName::of(&mesh.id.name, &member.name, node) == *name;
+        let nodes = self.sources.nodes(&member.id)?;
+        let present = nodes.keys().any(|node| peer_of(node.as_str()));
+        let left = match self.sources.left(&member.id) {
+            Departures::AnyMissing => !nodes.is_empty(),
+            Departures::Seen(names) => names.iter().any(|node| peer_of(node.as_str())),
+        };
+        Some(match present {
+            false if peer_of("anchor") => DeleteCause::LegacyAnchor,
+            false if left => DeleteCause::NodeDeleted,
+            true if plan.led_by_another.contains(name) => DeleteCause::NewLeader,
+            _ => DeleteCause::NotWanted,
+        })
+    }
+}
+
+fn orphan(entry: &Entry) -> Standing {
+    match entry.deleting {
+        true => STAYS_OURS,
+        false => Standing::Surplus { mesh: None, source: None, cause: DeleteCause::Orphan },
+    }
+}
+
+/// Meshes are sorted by their id; the position stands for one.
+pub(super) fn mesh_at<'a>(meshes: &'a [MeshState], id: &MeshId) -> Option<(usize, &'a MeshState)> {
+    let at = meshes.binary_search_by(|mesh| mesh.id.cmp(id)).ok()?;
+    Some((at, meshes.get(at)?))
+}

@@ -1,0 +1,469 @@
+//! All decisions on one target: Peers to create, update and delete, deletes
+//! that are held, and what a person must know.
+//!
+//! A target is evaluated as a whole, or only where something changed. The
+//! second way is taken where Peers can't get in each other's way across
+//! sources; both use the same decisions and must agree.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::kilo::decide::{Decision, MeshState, Note, Pair, Scene, Standing};
+use crate::kilo::guard::{self, DeleteCause};
+use crate::kilo::ownership::Owner;
+use crate::kilo::peer::{BasePeer, WantedPeer};
+use crate::kilo::plan::{Delete, Precondition, Update};
+use crate::kilo::target::{Content, Entry, Stay, Staying};
+use crate::names::{ClusterName, PeerName};
+use crate::problem::Reason;
+use crate::time::Timestamp;
+
+/// A source of a mesh, both by position.
+pub(super) type SourceAt = (usize, usize);
+
+/// What is planned for one Peer. Peers that stay as they are have none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Outcome {
+    pub(super) source: Option<usize>,
+    pub(super) act: Act,
+    pub(super) notes: Vec<Note>,
+    pub(super) recheck_at: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Act {
+    Nothing,
+    /// It is as wanted.
+    Keep(WantedPeer),
+    Create(WantedPeer),
+    Update(Update),
+    Delete(Delete),
+    Held(Delete),
+}
+
+/// By mesh; orphans belong to none.
+pub(super) type Outcomes = BTreeMap<(Option<usize>, PeerName), Outcome>;
+
+#[derive(Debug, Default)]
+pub(super) struct Target {
+    pub(super) entries: BTreeMap<PeerName, Entry>,
+    /// Names of the Peers of one mesh and source label.
+    pub(super) groups: BTreeMap<(usize, Box<str>), BTreeSet<PeerName>>,
+    /// Peers that carry a network which is declared as a whole.
+    pub(super) wide: BTreeSet<PeerName>,
+    pub(super) outcomes: Outcomes,
+    pub(super) dirt: Dirt,
+    staying: Staying,
+    /// Peers can get in each other's way: evaluate as a whole.
+    entangled: bool,
+}
+
+/// What must be evaluated again.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Dirt {
+    pub(super) all: bool,
+    pub(super) sources: BTreeSet<SourceAt>,
+    pub(super) peers: BTreeMap<SourceAt, BTreeSet<PeerName>>,
+    pub(super) names: BTreeSet<PeerName>,
+}
+
+impl Dirt {
+    pub(super) fn is_clean(&self) -> bool {
+        *self == Dirt::default()
+    }
+}
+
+/// The outside of one target.
+pub(super) struct Evaluation<'a> {
+    pub(super) scene: Scene<'a>,
+    /// Active meshes that this cluster is a member of, oldest first: position
+    /// of the mesh and of the cluster in it.
+    pub(super) memberships: Vec<SourceAt>,
+    /// Meshes whose held deletes a person has confirmed.
+    pub(super) released: &'a BTreeSet<usize>,
+    pub(super) max_delete_percent: &'a dyn Fn(usize) -> u8,
+    pub(super) hub_known: bool,
+    pub(super) now: Timestamp,
+}
+
+impl Evaluation<'_> {
+    pub(super) fn run(&self, target: &mut Target) {
+        let dirt = std::mem::take(&mut target.dirt);
+        let entangled = target.entangled || !self.hub_known;
+        if dirt.all || entangled || !self.run_where_changed(target, dirt) {
+            self.run_as_a_whole(target);
+        }
+    }
+
+    fn meshes(&self) -> &[MeshState] {
+        self.scene.meshes
+    }
+
+    fn run_as_a_whole(&self, target: &mut Target) {
+        target.outcomes.clear();
+        target.staying = Staying::default();
+        let mut standings = BTreeMap::new();
+        for (name, entry) in &target.entries {
+            let standing = self.scene.standing(name, entry);
+            target.staying.set(name, stay(entry, &standing));
+            standings.insert(name.clone(), standing);
+        }
+        self.delete_surplus(target, standings.iter());
+        let lost = self.lost_claims(target);
+        let staying = std::mem::take(&mut target.staying);
+        for (mesh, source) in self.sources() {
+            let Some(pair) = self.pair((mesh, source), &staying) else { continue };
+            for base in self.base((mesh, source)) {
+                let outcome = match lost.get(&(mesh, base.name.clone())) {
+                    Some(note) => self.lose(target, (mesh, source), base, &standings, note),
+                    None => self.judge(&target.entries, &pair, (mesh, source), base, standings.get(&base.name)),
+                };
+                target.note(mesh, &base.name, outcome);
+            }
+        }
+        let held = self.guard(target);
+        if held {
+            self.make_way_for_held(target, staying.clone(), &standings);
+        }
+        target.staying = staying;
+        target.entangled = held;
+    }
+
+    /// Every source of every mesh that this cluster takes Peers of.
+    fn sources(&self) -> Vec<SourceAt> {
+        let mut sources = Vec::new();
+        for (mesh, own) in &self.memberships {
+            let members = self.meshes().get(*mesh).and_then(MeshState::active).map_or(0, |mesh| mesh.members.len());
+            sources.extend((0..members).filter(|source| source != own).map(|source| (*mesh, source)));
+        }
+        sources.retain(|(mesh, source)| self.takes(*mesh, *source));
+        sources
+    }
+
+    fn own_position(&self, mesh: usize) -> Option<usize> {
+        self.memberships.iter().find(|(at, _)| *at == mesh).map(|(_, own)| *own)
+    }
+
+    fn takes(&self, mesh: usize, source: usize) -> bool {
+        let Some(own) = self.own_position(mesh).filter(|own| *own != source) else { return false };
+        let Some(active) = self.meshes().get(mesh).and_then(MeshState::active) else { return false };
+        active.older_mesh_with(source, own).is_none()
+    }
+
+    fn base(&self, (mesh, source): SourceAt) -> impl Iterator<Item = &Arc<BasePeer>> {
+        let active = self.meshes().get(mesh).and_then(MeshState::active);
+        let plan = active.and_then(|mesh| mesh.members.get(source)).and_then(|member| member.plan.as_ref());
+        plan.into_iter().flat_map(|plan| plan.base.values())
+    }
+
+    fn pair<'b>(&'b self, (mesh, source): SourceAt, staying: &'b Staying) -> Option<Pair<'b>> {
+        let active = self.meshes().get(mesh)?.active()?;
+        Pair::new((mesh, active), source, self.own_position(mesh)?, staying, self.now)
+    }
+
+    fn delete_surplus<'b>(&self, target: &mut Target, standings: impl Iterator<Item = (&'b PeerName, &'b Standing)>) {
+        for (name, standing) in standings {
+            if let (Standing::Surplus { mesh, source, cause }, Some(entry)) = (standing, target.entries.get(name)) {
+                let act = Act::Delete(Delete { on: precondition(entry), cause: *cause, source: self.source_name(*mesh, *source) });
+                target.outcomes.insert((*mesh, name.clone()), Outcome { source: *source, act, notes: Vec::new(), recheck_at: None });
+            }
+        }
+    }
+
+    fn source_name(&self, mesh: Option<usize>, source: Option<usize>) -> Option<ClusterName> {
+        Some(self.meshes().get(mesh?)?.active()?.members.get(source?)?.name.clone())
+    }
+
+    /// Two meshes can want the same key or the same Peer name here. The one
+    /// that has it keeps it, else the older mesh.
+    fn lost_claims(&self, target: &Target) -> BTreeMap<(usize, PeerName), Note> {
+        let mut lost = BTreeMap::new();
+        if self.memberships.len() < 2 {
+            return lost;
+        }
+        let mut keys: BTreeMap<_, Vec<(usize, &PeerName)>> = BTreeMap::new();
+        let mut names: BTreeMap<_, Vec<(usize, &PeerName)>> = BTreeMap::new();
+        for (mesh, source) in self.sources() {
+            for base in self.base((mesh, source)) {
+                keys.entry(base.key).or_default().push((mesh, &base.name));
+                names.entry(&base.name).or_default().push((mesh, &base.name));
+            }
+        }
+        let owns = |mesh: usize, name: &PeerName| {
+            let id = self.meshes().get(mesh).map(|mesh| &mesh.id);
+            target.entries.get(name).filter(|entry| matches!(entry.owner.as_ref(), Owner::Mesh(owner) if Some(owner) == id))
+        };
+        for claims in names.values().filter(|claims| claims.len() > 1) {
+            let winner = claims.iter().find(|(mesh, name)| owns(*mesh, name).is_some()).or(claims.first());
+            for (mesh, name) in claims.iter().filter(|claim| Some(*claim) != winner) {
+                let about = format!("{name}: another mesh has a Peer of this name here");
+                lost.insert((*mesh, (*name).clone()), Note { reason: Reason::PeerNameTaken, about });
+            }
+        }
+        for (key, mut claims) in keys {
+            claims.retain(|(mesh, name)| !lost.contains_key(&(*mesh, (*name).clone())));
+            let holds = |(mesh, name): &&(usize, &PeerName)| owns(*mesh, name).is_some_and(|entry| entry.key() == Some(key));
+            let winner = claims.iter().find(holds).or(claims.first()).copied();
+            for (mesh, name) in claims.iter().filter(|claim| Some(**claim) != winner) {
+                let about = format!("{name}: another mesh has a Peer with its key here");
+                lost.insert((*mesh, (*name).clone()), Note { reason: Reason::KeyTaken, about });
+            }
+        }
+        lost
+    }
+
+    fn lose(&self, target: &Target, at: SourceAt, base: &Arc<BasePeer>, standings: &BTreeMap<PeerName, Standing>, note: &Note) -> Outcome {
+        let decision = Decision { notes: vec![note.clone()], ..Decision::default() };
+        let entry = target.entries.get(&base.name).filter(|_| is_wanted(standings.get(&base.name), at));
+        self.outcome(at, decision, entry)
+    }
+
+    /// The outcome for one wanted Peer.
+    fn judge(
+        &self,
+        entries: &BTreeMap<PeerName, Entry>,
+        pair: &Pair<'_>,
+        at: SourceAt,
+        base: &Arc<BasePeer>,
+        standing: Option<&Standing>,
+    ) -> Outcome {
+        let entry = entries.get(&base.name);
+        let goes = matches!(standing, Some(Standing::Surplus { mesh, .. }) if *mesh != Some(at.0));
+        match entry {
+            Some(entry) if is_wanted(standing, at) => self.outcome(at, pair.decide(base, Some(entry)), Some(entry)),
+            // It leaves in the same pass, before this one is created.
+            Some(_) if goes => self.outcome(at, pair.decide(base, None), None),
+            Some(entry) => {
+                let notes = self.name_taken(at.0, &base.name, entry).into_iter().collect();
+                self.outcome(at, Decision { notes, ..Decision::default() }, None)
+            }
+            None => self.outcome(at, pair.decide(base, None), None),
+        }
+    }
+
+    /// The step from the Peer that is there to the one that is wanted.
+    fn outcome(&self, at: SourceAt, decision: Decision, entry: Option<&Entry>) -> Outcome {
+        let Decision { wanted, notes, recheck_at } = decision;
+        let act = match (wanted, entry) {
+            (None, None) => Act::Nothing,
+            (None, Some(entry)) => Act::Delete(Delete {
+                on: precondition(entry),
+                cause: DeleteCause::Withheld,
+                source: self.source_name(Some(at.0), Some(at.1)),
+            }),
+            (Some(wanted), None) => Act::Create(wanted),
+            (Some(wanted), Some(entry)) if entry.equals(&wanted) => Act::Keep(wanted),
+            (Some(after), Some(entry)) => Act::Update(Update {
+                on: precondition(entry),
+                adopts: entry.same_spec(&after),
+                takes_away: entry.key() != Some(after.key()) || entry.prefixes().iter().any(|cidr| !after.allowed_ips().contains(cidr)),
+                after,
+            }),
+        };
+        Outcome { source: Some(at.1), act, notes, recheck_at }
+    }
+
+    fn name_taken(&self, mesh: usize, name: &PeerName, entry: &Entry) -> Option<Note> {
+        let id = self.meshes().get(mesh).map(|mesh| &mesh.id);
+        match entry.owner.as_ref() {
+            // Reported once for the mesh.
+            Owner::Ambiguous(_) | Owner::HubConflict(_) => None,
+            Owner::Mesh(owner) if Some(owner) == id && entry.deleting => {
+                Some(Note { reason: Reason::PeerTerminating, about: format!("{name}: it is created again when it is gone") })
+            }
+            _ => Some(Note { reason: Reason::PeerNameTaken, about: format!("{name}: a Peer that is not ours has this name") }),
+        }
+    }
+
+    /// Holds doubtful deletes; true if any is held now.
+    fn guard(&self, target: &mut Target) -> bool {
+        let mut doubtful: BTreeMap<SourceAt, Vec<PeerName>> = BTreeMap::new();
+        for ((mesh, name), outcome) in &target.outcomes {
+            if let (Some(mesh), Some(source), Act::Delete(delete)) = (mesh, outcome.source, &outcome.act)
+                && !delete.cause.is_good_reason()
+            {
+                doubtful.entry((*mesh, source)).or_default().push(name.clone());
+            }
+        }
+        let mut any = false;
+        for ((mesh, source), names) in doubtful {
+            if self.released.contains(&mesh) || !self.holds(target, (mesh, source), names.len()) {
+                continue;
+            }
+            for name in names {
+                if let Some(outcome) = target.outcomes.get_mut(&(Some(mesh), name))
+                    && let Act::Delete(delete) = &outcome.act
+                {
+                    outcome.act = Act::Held(delete.clone());
+                    any = true;
+                }
+            }
+        }
+        any
+    }
+
+    fn holds(&self, target: &Target, (mesh, source): SourceAt, doubtful: usize) -> bool {
+        let member = self.meshes().get(mesh).and_then(MeshState::active).and_then(|active| active.members.get(source));
+        let Some(member) = member else { return false };
+        let group = target.groups.get(&(mesh, member.name.as_str().into()));
+        let lasting = |name: &&PeerName| target.entries.get(*name).is_some_and(|entry| !entry.deleting);
+        let of_source = group.map_or(0, |names| names.iter().filter(lasting).count());
+        let is_empty = self.scene.sources.nodes(&member.id).is_some_and(BTreeMap::is_empty);
+        guard::holds(doubtful, of_source.max(doubtful), (self.max_delete_percent)(mesh), is_empty)
+    }
+
+    /// Held Peers keep their keys and prefixes. What would clash with them
+    /// waits, and so keeps its own for the time being.
+    fn make_way_for_held(&self, target: &mut Target, mut staying: Staying, standings: &BTreeMap<PeerName, Standing>) {
+        for ((_, name), outcome) in &target.outcomes {
+            if let (Act::Held(_), Some(entry)) = (&outcome.act, target.entries.get(name)) {
+                staying.set(name, Some(Staying::stay(entry, false, None)));
+            }
+        }
+        let mut frozen: BTreeSet<PeerName> = BTreeSet::new();
+        loop {
+            let mut more: Vec<PeerName> = Vec::new();
+            for at in self.sources() {
+                let Some(pair) = self.pair(at, &staying) else { continue };
+                for base in self.base(at) {
+                    let key = (Some(at.0), base.name.clone());
+                    let before = target.outcomes.get(&key);
+                    if frozen.contains(&base.name)
+                        || before.is_some_and(|outcome| !matches!(outcome.act, Act::Keep(_) | Act::Create(_) | Act::Update(_)))
+                    {
+                        continue;
+                    }
+                    let mut now = self.judge(&target.entries, &pair, at, base, standings.get(&base.name));
+                    if let Act::Delete(_) = now.act {
+                        now.act = Act::Nothing;
+                        more.push(base.name.clone());
+                    }
+                    target.note(at.0, &base.name, now);
+                }
+            }
+            if more.is_empty() {
+                return;
+            }
+            for name in &more {
+                staying.set(name, target.entries.get(name).map(|entry| Staying::stay(entry, false, None)));
+            }
+            frozen.extend(more);
+        }
+    }
+
+    /// Evaluates only what changed and what that touches. False when Peers
+    /// turn out to be in each other's way.
+    fn run_where_changed(&self, target: &mut Target, dirt: Dirt) -> bool {
+        let [(mesh, own)] = self.memberships.as_slice() else { return false };
+        let Some(active) = self.meshes().get(*mesh).and_then(MeshState::active) else { return false };
+        let mut open: BTreeSet<PeerName> = dirt.names;
+        open.extend(dirt.peers.into_iter().flat_map(|(_, names)| names));
+        let mut whole: BTreeSet<usize> = BTreeSet::new();
+        let mut add_source = |open: &mut BTreeSet<PeerName>, target: &Target, source: usize| {
+            if source != *own && whole.insert(source) {
+                open.extend(self.names_of(target, (*mesh, source)));
+            }
+        };
+        for (_, source) in dirt.sources {
+            add_source(&mut open, target, source);
+        }
+        let mut standings: BTreeMap<PeerName, Option<Standing>> = BTreeMap::new();
+        while let Some(name) = open.pop_first() {
+            if standings.contains_key(&name) {
+                continue;
+            }
+            let standing = target.entries.get(&name).map(|entry| self.scene.standing(&name, entry));
+            let stays = target.entries.get(&name).zip(standing.as_ref()).and_then(|(entry, standing)| stay(entry, standing));
+            for change in target.staying.set(&name, stays) {
+                let owners = change
+                    .prefixes
+                    .iter()
+                    .flat_map(|cidr| active.declared.owners(*cidr))
+                    .chain(change.endpoint.and_then(|ip| active.declared.owner(ip)));
+                let by_network: Vec<usize> = owners.filter_map(|owner| active.position_of(owner.as_str())).collect();
+                let by_key = change.key.map(|key| active.clusters_with_key(key)).unwrap_or_default();
+                for source in by_network.iter().chain(by_key).copied().chain(change.source.map(|(_, source)| source)) {
+                    add_source(&mut open, target, source);
+                }
+            }
+            standings.insert(name, standing);
+        }
+        self.evaluate(target, (*mesh, *own), &standings);
+        !self.guard(target)
+    }
+
+    fn evaluate(&self, target: &mut Target, (mesh, own): SourceAt, standings: &BTreeMap<PeerName, Option<Standing>>) {
+        let Some(active) = self.meshes().get(mesh).and_then(MeshState::active) else { return };
+        let mut pairs: BTreeMap<usize, Option<Pair<'_>>> = BTreeMap::new();
+        let mut results = Vec::new();
+        for (name, standing) in standings {
+            target.outcomes.remove(&(Some(mesh), name.clone()));
+            target.outcomes.remove(&(None, name.clone()));
+            let labelled = target.entries.get(name).and_then(|entry| entry.labels().source.as_deref());
+            let source = active.wanted_by(name, labelled).filter(|source| *source != own && self.takes(mesh, *source));
+            if let Some(source) = source
+                && let Some(pair) = pairs.entry(source).or_insert_with(|| self.pair((mesh, source), &target.staying))
+                && let Some(base) = active.members.get(source).and_then(|member| member.plan.as_ref()).and_then(|plan| plan.base.get(name))
+            {
+                results.push((name, self.judge(&target.entries, pair, (mesh, source), base, standing.as_ref())));
+            }
+        }
+        drop(pairs);
+        self.delete_surplus(target, standings.iter().filter_map(|(name, standing)| Some((name, standing.as_ref()?))));
+        for (name, outcome) in results {
+            target.note(mesh, name, outcome);
+        }
+    }
+
+    /// Every name that a source and this target have to do with.
+    fn names_of(&self, target: &Target, at: SourceAt) -> BTreeSet<PeerName> {
+        let mut names: BTreeSet<PeerName> = self.base(at).map(|base| base.name.clone()).collect();
+        let member = self.meshes().get(at.0).and_then(MeshState::active).and_then(|active| active.members.get(at.1));
+        let group = member.and_then(|member| target.groups.get(&(at.0, member.name.as_str().into())));
+        names.extend(group.into_iter().flatten().cloned());
+        let pending = target.outcomes.iter().filter(|((mesh, _), outcome)| *mesh == Some(at.0) && outcome.source == Some(at.1));
+        names.extend(pending.map(|((_, name), _)| name.clone()));
+        names
+    }
+}
+
+impl Target {
+    pub(super) fn new(entries: BTreeMap<PeerName, Entry>) -> Target {
+        Target { entries, ..Target::default() }
+    }
+
+    /// Deletes of a mesh that are held here.
+    pub(super) fn held(&self, mesh: usize) -> impl Iterator<Item = &PeerName> {
+        let held =
+            move |((at, _), outcome): &(&(Option<usize>, PeerName), &Outcome)| *at == Some(mesh) && matches!(outcome.act, Act::Held(_));
+        self.outcomes.iter().filter(held).map(|((_, name), _)| name)
+    }
+
+    /// Keeps an outcome if there is anything to do or to say. A Peer that is
+    /// as wanted becomes a pointer to what is wanted.
+    fn note(&mut self, mesh: usize, name: &PeerName, outcome: Outcome) {
+        if let (Act::Keep(wanted), Some(entry)) = (&outcome.act, self.entries.get_mut(name)) {
+            entry.content = Content::Same(wanted.clone());
+        }
+        let key = (Some(mesh), name.clone());
+        match outcome.act {
+            Act::Keep(_) | Act::Nothing if outcome.notes.is_empty() && outcome.recheck_at.is_none() => self.outcomes.remove(&key),
+            _ => self.outcomes.insert(key, outcome),
+        };
+    }
+}
+
+fn stay(entry: &Entry, standing: &Standing) -> Option<Stay> {
+    match standing {
+        Standing::Stays { foreign, source } => Some(Staying::stay(entry, *foreign, *source)),
+        Standing::Wanted { .. } | Standing::Surplus { .. } => None,
+    }
+}
+
+fn is_wanted(standing: Option<&Standing>, (mesh, source): SourceAt) -> bool {
+    matches!(standing, Some(Standing::Wanted { mesh: m, source: s }) if (*m, *s) == (mesh, source))
+}
+
+fn precondition(entry: &Entry) -> Precondition {
+    Precondition { uid: entry.uid.clone(), resource_version: entry.resource_version.clone() }
+}

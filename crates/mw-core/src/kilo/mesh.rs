@@ -1,0 +1,246 @@
+//! A mesh while it is planned: its members, what each of them gives and what
+//! stands in the way at each, and who holds which key.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::key::PublicKey;
+use crate::kilo::contest::{Contestant, Holdings, Losers, settle};
+use crate::kilo::declared::DeclaredIndex;
+use crate::kilo::node::Nodes;
+use crate::kilo::overlap::Duplicate;
+use crate::kilo::peer::Labels;
+use crate::kilo::source::{Memory, SourcePlan, SourcePlanner, keepalive};
+use crate::kilo::spec::MeshSpec;
+use crate::kilo::survey::{Survey, Surveyor};
+use crate::kilo::target::Own;
+use crate::names::{ClusterId, ClusterName, MeshId, PeerName, label_value};
+use crate::time::Timestamp;
+
+/// A mesh that is acted on.
+#[derive(Debug)]
+pub(super) struct ActiveMesh {
+    pub(super) id: MeshId,
+    pub(super) spec: MeshSpec,
+    pub(super) declared: DeclaredIndex,
+    /// By cluster name; the position in this list stands for a cluster.
+    pub(super) members: Vec<Member>,
+    by_id: BTreeMap<ClusterId, usize>,
+    pub(super) duplicates: Vec<Duplicate>,
+    hub: Option<String>,
+    /// Every valid key of a node of the mesh, with the positions of the
+    /// clusters that have it: one for each node.
+    keys: BTreeMap<PublicKey, Vec<usize>>,
+    contested: BTreeSet<PublicKey>,
+    rivals: bool,
+    losers: Losers,
+}
+
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) name: ClusterName,
+    pub(super) id: ClusterId,
+    pub(super) survey: Survey,
+    /// `None` while its nodes are unknown.
+    pub(super) plan: Option<SourcePlan>,
+    pub(super) own: Own,
+    keys: Vec<PublicKey>,
+}
+
+/// The circumstances of planning a source.
+#[derive(Clone, Copy)]
+pub(super) struct Moment {
+    pub(super) now: Timestamp,
+    pub(super) node_grace: u64,
+}
+
+impl ActiveMesh {
+    pub(super) fn new(
+        id: MeshId,
+        spec: MeshSpec,
+        ids: &BTreeMap<ClusterName, ClusterId>,
+        duplicates: Vec<Duplicate>,
+        hub: Option<String>,
+    ) -> ActiveMesh {
+        let member = |name: &ClusterName| Member {
+            name: name.clone(),
+            id: ids.get(name).cloned().unwrap_or_else(|| ClusterId::from(name.as_str())),
+            survey: Survey::default(),
+            plan: None,
+            own: Own::default(),
+            keys: Vec::new(),
+        };
+        let members: Vec<Member> = spec.clusters.keys().map(member).collect();
+        ActiveMesh {
+            declared: DeclaredIndex::of(&spec),
+            rivals: members.iter().any(|member| member.name.as_str().contains("--")),
+            by_id: members.iter().enumerate().map(|(at, member)| (member.id.clone(), at)).collect(),
+            id,
+            spec,
+            members,
+            duplicates,
+            hub,
+            keys: BTreeMap::new(),
+            contested: BTreeSet::new(),
+            losers: Losers::default(),
+        }
+    }
+
+    pub(super) fn position(&self, id: &ClusterId) -> Option<usize> {
+        self.by_id.get(id).copied()
+    }
+
+    pub(super) fn position_of(&self, name: &str) -> Option<usize> {
+        self.members.binary_search_by(|member| member.name.as_str().cmp(name)).ok()
+    }
+
+    pub(super) fn keepalive(&self, source: usize, target: usize) -> u16 {
+        match (self.members.get(source), self.members.get(target)) {
+            (Some(source), Some(target)) => keepalive(&self.spec, &source.name, &target.name),
+            _ => 0,
+        }
+    }
+
+    /// Whether an older mesh already holds this pair of clusters.
+    pub(super) fn older_mesh_with(&self, source: usize, target: usize) -> Option<&MeshId> {
+        let (source, target) = (&self.members.get(source)?.id, &self.members.get(target)?.id);
+        self.duplicates.iter().find(|d| d.shared.contains(source) && d.shared.contains(target)).map(|d| &d.older)
+    }
+
+    /// The clusters that have a node with this key.
+    pub(super) fn clusters_with_key(&self, key: PublicKey) -> &[usize] {
+        self.keys.get(&key).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// Existing Peers can decide who keeps a name or a key.
+    pub(super) fn is_contested(&self) -> bool {
+        self.rivals || !self.contested.is_empty()
+    }
+
+    fn surveyor<'a>(&'a self, member: &'a Member) -> Option<Surveyor<'a>> {
+        let spec = self.spec.clusters.get(&member.name)?;
+        let may_roam = spec.keepalive > 0 || self.spec.clusters.values().any(|other| other.keepalive > 0);
+        Some(Surveyor { mesh: &self.id.name, cluster: &member.name, spec, may_roam })
+    }
+
+    /// Looks at a member's nodes anew. Its plan must follow.
+    pub(super) fn survey(&mut self, position: usize, nodes: Option<&Nodes>) {
+        let Some(member) = self.members.get(position) else { return };
+        let survey = match (self.surveyor(member), nodes) {
+            (Some(surveyor), Some(nodes)) => surveyor.survey(nodes),
+            _ => Survey::default(),
+        };
+        let mut keys: Vec<PublicKey> =
+            nodes.into_iter().flat_map(BTreeMap::values).filter_map(|node| node.key.as_ref().ok().copied().flatten()).collect();
+        keys.sort();
+        let Some(member) = self.members.get_mut(position) else { return };
+        member.survey = survey;
+        let old = std::mem::replace(&mut member.keys, keys.clone());
+        self.note_keys(position, &old, &keys);
+    }
+
+    fn note_keys(&mut self, position: usize, old: &[PublicKey], new: &[PublicKey]) {
+        for key in differing(old, new) {
+            let count = new.iter().filter(|other| **other == key).count();
+            let holders = self.keys.entry(key).or_default();
+            holders.retain(|holder| *holder != position);
+            holders.extend(std::iter::repeat_n(position, count));
+            match holders.len() {
+                0 => _ = (self.keys.remove(&key), self.contested.remove(&key)),
+                1 => _ = self.contested.remove(&key),
+                _ => _ = self.contested.insert(key),
+            }
+        }
+    }
+
+    /// Decides who keeps contested names and keys. True when that changed for
+    /// anybody, so that every member must be planned again.
+    pub(super) fn settle(&mut self, holdings: &dyn Holdings) -> bool {
+        let contestants: Vec<Option<Contestant<'_>>> =
+            self.members.iter().map(|member| Some(Contestant { cluster: &member.name, survey: &member.survey })).collect();
+        let losers = settle(&contestants, &self.contested, holdings);
+        let changed = losers != self.losers;
+        self.losers = losers;
+        changed
+    }
+
+    /// Plans a member as a source. Returns its earlier plan.
+    pub(super) fn plan(&mut self, position: usize, nodes: Option<&Nodes>, memory: &dyn Memory, moment: Moment) -> Option<SourcePlan> {
+        let (plan, own) = match (self.members.get(position), nodes) {
+            (Some(member), Some(nodes)) => self.planned(position, member, nodes, memory, moment).unzip(),
+            _ => (None, None),
+        };
+        let member = self.members.get_mut(position)?;
+        member.own = own.unwrap_or_default();
+        std::mem::replace(&mut member.plan, plan)
+    }
+
+    fn planned(&self, position: usize, member: &Member, nodes: &Nodes, memory: &dyn Memory, moment: Moment) -> Option<(SourcePlan, Own)> {
+        let nothing = BTreeMap::new();
+        let planner = SourcePlanner {
+            surveyor: self.surveyor(member)?,
+            mesh: &self.spec,
+            declared: &self.declared,
+            labels: Arc::new(self.labels(&member.name)),
+            nodes,
+            survey: &member.survey,
+            position,
+            losers: &self.losers,
+            memory,
+            earlier: member.plan.as_ref().map_or(&nothing, |plan| &plan.base),
+            now: moment.now,
+            node_grace: moment.node_grace,
+        };
+        let plan = planner.plan();
+        let own = Own::of(&member.name, nodes, &member.survey, &plan, &self.declared);
+        Some((plan, own))
+    }
+
+    fn labels(&self, cluster: &ClusterName) -> Labels {
+        Labels {
+            mesh: Some(label_value(&self.id.name)),
+            source: Some(label_value(cluster.as_str())),
+            namespace: Some(label_value(&self.id.namespace)),
+            hub: self.hub.clone(),
+        }
+    }
+
+    /// The member that wants a Peer of this name, where one does.
+    pub(super) fn wanted_by(&self, name: &PeerName, labelled: Option<&str>) -> Option<usize> {
+        let wants =
+            |at: &usize| self.members.get(*at).and_then(|member| member.plan.as_ref()).is_some_and(|plan| plan.base.contains_key(name));
+        let labelled = labelled.and_then(|label| self.position_of(label)).filter(wants);
+        labelled.or_else(|| (0..self.members.len()).find(wants))
+    }
+
+    /// Whether a Peer of this name could be of a member whose nodes are unknown.
+    pub(super) fn unknown_source_of(&self, name: &PeerName, labelled: Option<&str>) -> bool {
+        let unknown = |at: usize| self.members.get(at).is_some_and(|member| member.plan.is_none());
+        labelled.and_then(|label| self.position_of(label)).is_some_and(unknown) || self.named_like(name).any(unknown)
+    }
+
+    /// The members that a Peer of this name can be of, by its beginning.
+    pub(super) fn named_like<'a>(&'a self, name: &'a PeerName) -> impl Iterator<Item = usize> + 'a {
+        let fits = |member: &Member| {
+            let any = PeerName::of(&self.id.name, &member.name, "x");
+            // A mesh name so long that the cluster's is cut off fits them all.
+            any.as_str().strip_suffix('x').is_none_or(|start| name.as_str().starts_with(start)) || self.id.name.len() > 160
+        };
+        self.members.iter().enumerate().filter(move |(_, member)| fits(member)).map(|(at, _)| at)
+    }
+}
+
+/// The keys that two sorted lists do not hold equally often.
+fn differing(old: &[PublicKey], new: &[PublicKey]) -> BTreeSet<PublicKey> {
+    let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
+    let mut found = BTreeSet::new();
+    loop {
+        match (old.peek(), new.peek()) {
+            (Some(one), Some(other)) if one == other => _ = (old.next(), new.next()),
+            (Some(one), Some(other)) if one < other => found.extend(old.next()),
+            (_, Some(_)) => found.extend(new.next()),
+            (Some(_), None) => found.extend(old.next()),
+            (None, None) => return found,
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! The Kilo back end: from ClusterMeshes and what the clusters were seen to
+//! hold to the WireGuard Peers each of them must hold.
+
+mod anchor;
+mod contest;
+mod decide;
+mod declared;
+mod evaluate;
+pub mod guard;
+mod liveness;
+mod mesh;
+pub mod node;
+pub mod overlap;
+mod ownership;
+pub mod peer;
+pub mod plan;
+pub mod planner;
+mod report;
+mod source;
+pub mod spec;
+mod survey;
+mod target;
+pub mod view;
+
+pub use decide::Departures;
+pub use node::Nodes;
+pub use report::plan;
+pub use survey::{Skip, SkipReason};

@@ -1,0 +1,252 @@
+//! A Node as the planner needs it: read once from foreign text, with every
+//! value either understood or known to be unusable. Heartbeats and other noise
+//! never get in.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use crate::cidr::{Cidr, WrittenCidr, parse_address, unusable_as_endpoint};
+use crate::endpoint::{Endpoint, Host, split_host_port};
+use crate::key::PublicKey;
+use crate::names::NodeName;
+use crate::time::Timestamp;
+
+pub const ANNOTATION_PREFIX: &str = "kilo.squat.ai/";
+
+/// A Node's raw texts, as an API server or a file gave them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeFacts {
+    pub name: String,
+    pub uid: String,
+    pub labels: BTreeMap<String, String>,
+    /// Annotations under `kilo.squat.ai/`, without that prefix.
+    pub kilo: BTreeMap<String, String>,
+    /// spec.podCIDRs, or spec.podCIDR alone.
+    pub pod_cidrs: Vec<String>,
+    pub internal_ips: Vec<String>,
+    pub external_ips: Vec<String>,
+    /// The Node's Ready condition.
+    pub ready: bool,
+    /// Since when the agent's annotations have been missing, where that is known.
+    pub bare_since: Option<Timestamp>,
+}
+
+/// A text that is there but can't be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unusable(pub String);
+
+/// A value that may be missing or unusable.
+pub type Read<T> = Result<Option<T>, Unusable>;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    pub name: NodeName,
+    pub uid: String,
+    pub labels: BTreeMap<String, String>,
+    pub ready: bool,
+    pub bare_since: Option<Timestamp>,
+    /// The first pod CIDR decides whether a node takes part.
+    pub first_pod_cidr: Read<Cidr>,
+    pub pod_cidrs: Vec<Cidr>,
+    pub wireguard_ip: Read<IpAddr>,
+    pub key: Read<PublicKey>,
+    pub last_seen: Option<i64>,
+    pub endpoint: Read<Endpoint>,
+    /// Addresses of the Node's status.
+    pub internal_ips: Vec<IpAddr>,
+    pub external_ips: Vec<IpAddr>,
+    /// The address Kilo uses inside the cluster.
+    pub kilo_internal: Option<IpAddr>,
+    pub location_granularity: bool,
+    pub location: Option<String>,
+    pub leads: bool,
+    /// Whether the agent's own endpoint is usable, and is a public address.
+    pub kilo_endpoint: Option<Publicness>,
+    pub keepalive_set: bool,
+    pub discovered: Result<BTreeMap<PublicKey, SocketAddr>, Unusable>,
+}
+
+/// A cluster's Nodes.
+pub type Nodes = BTreeMap<NodeName, Arc<Node>>;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Publicness {
+    Public,
+    Private,
+}
+
+/// The endpoint that an ExternalIP stands for depends on the cluster's port,
+/// so that one is left as an address until a mesh is planned.
+impl Node {
+    pub fn read(facts: NodeFacts) -> Node {
+        let NodeFacts { name, uid, labels, kilo, pod_cidrs, internal_ips, external_ips, ready, bare_since } = facts;
+        let annotation = |key: &str| kilo.get(key).map(String::as_str);
+        let filled = |key: &str| annotation(key).filter(|text| !text.is_empty());
+        Node {
+            name: NodeName::from(name.as_str()),
+            uid,
+            labels,
+            ready,
+            bare_since,
+            first_pod_cidr: read(pod_cidrs.first().map(String::as_str), |text| Cidr::try_from(text).ok()),
+            pod_cidrs: pod_cidrs.iter().filter_map(|text| Cidr::try_from(text.as_str()).ok()).collect(),
+            wireguard_ip: read(filled("wireguard-ip"), |text| WrittenCidr::try_from(text).ok().map(|cidr| cidr.address)),
+            key: read(filled("key"), |text| PublicKey::try_from(text).ok()),
+            last_seen: filled("last-seen").and_then(parse_seconds),
+            endpoint: read(filled("clustermesh-endpoint").or(filled("force-endpoint")), |text| Endpoint::try_from(text).ok()),
+            internal_ips: internal_ips.iter().filter_map(|text| parse_address(text)).collect(),
+            external_ips: external_ips.iter().filter_map(|text| parse_address(text)).collect(),
+            kilo_internal: kilo_internal(annotation("force-internal-ip"), annotation("internal-ip")),
+            location_granularity: annotation("granularity") == Some("location"),
+            location: annotation("location").map(str::to_owned),
+            leads: annotation("leader").is_some(),
+            kilo_endpoint: filled("force-endpoint").and_then(publicness).or(filled("endpoint").and_then(publicness)),
+            keepalive_set: filled("persistent-keepalive").and_then(|text| text.parse::<u16>().ok()).is_some_and(|s| s > 0),
+            discovered: discovered(annotation("discovered-endpoints").unwrap_or_default()),
+        }
+    }
+
+    /// The configured endpoint, with `port` for a bare ExternalIP.
+    pub fn configured_endpoint(&self, port: u16) -> Read<Endpoint> {
+        if !matches!(self.endpoint, Ok(None)) {
+            return self.endpoint.clone();
+        }
+        let first = |v4: bool| self.external_ips.iter().find(|ip| ip.is_ipv4() == v4);
+        match first(true).or(first(false)) {
+            None => Ok(None),
+            Some(ip) => Endpoint::new(Host::Ip(*ip), port).map(Some).map_err(|wrong| Unusable(format!("ExternalIP {ip} {wrong}"))),
+        }
+    }
+
+    /// The agent took its annotations back: a clean stop, as in every roll.
+    pub fn is_bare(&self) -> bool {
+        self.key == Ok(None) && self.last_seen.is_none()
+    }
+
+    /// All addresses by which the node is reached inside its cluster.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        let wireguard = self.wireguard_ip.as_ref().ok().copied().flatten();
+        self.internal_ips.iter().chain(&self.external_ips).copied().chain(self.kilo_internal).chain(wireguard)
+    }
+
+    /// Addresses other clusters may be given as host routes.
+    pub fn internal_addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.internal_ips.iter().copied().chain(self.kilo_internal)
+    }
+}
+
+fn read<T>(text: Option<&str>, parse: impl Fn(&str) -> Option<T>) -> Read<T> {
+    match text {
+        None => Ok(None),
+        Some(text) => parse(text).map(Some).ok_or_else(|| Unusable(crate::text::quoted(text))),
+    }
+}
+
+fn parse_seconds(text: &str) -> Option<i64> {
+    (text.len() <= 20).then(|| text.parse().ok()).flatten()
+}
+
+/// An unparsable override is ignored; an empty one, or "-", means none.
+fn kilo_internal(forced: Option<&str>, own: Option<&str>) -> Option<IpAddr> {
+    let address = |text: &str| WrittenCidr::try_from(text).ok().map(|cidr| cidr.address);
+    match forced {
+        Some("" | "-") => None,
+        Some(text) => address(text).or_else(|| own.and_then(address)),
+        None => own.and_then(address),
+    }
+}
+
+/// Kilo's own notion of a public endpoint: a name is not one, and of the
+/// private ranges it knows the three IPv4 ones and fd00::/16.
+fn publicness(text: &str) -> Option<Publicness> {
+    let (host, _) = split_host_port(text).ok()?;
+    let public = match host {
+        Host::Dns(_) => false,
+        Host::Ip(IpAddr::V4(ip)) => !ip.is_private(),
+        Host::Ip(IpAddr::V6(ip)) => ip.segments().first() != Some(&0xfd00),
+    };
+    Some(if public { Publicness::Public } else { Publicness::Private })
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct DiscoveredEntry {
+    #[serde(rename = "IP")]
+    ip: String,
+    port: u32,
+}
+
+/// The API server refuses annotations of this size in all.
+const LONGEST_DISCOVERED: usize = 256 * 1024;
+
+/// Public key to the address a handshake came from. Entries that can't be an
+/// endpoint are left out; a text that can't be read is said to be so.
+fn discovered(text: &str) -> Result<BTreeMap<PublicKey, SocketAddr>, Unusable> {
+    if text.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    if text.len() >= LONGEST_DISCOVERED {
+        return Err(Unusable(format!("{} bytes", text.len())));
+    }
+    let entries: BTreeMap<String, DiscoveredEntry> =
+        serde_json::from_str(text).map_err(|wrong| Unusable(crate::text::printable(&wrong.to_string(), 120)))?;
+    Ok(entries.iter().filter_map(|(key, entry)| usable_discovery(key, entry)).collect())
+}
+
+fn usable_discovery(key: &str, entry: &DiscoveredEntry) -> Option<(PublicKey, SocketAddr)> {
+    let ip = parse_address(&entry.ip).filter(|ip| unusable_as_endpoint(*ip).is_none())?;
+    let port = u16::try_from(entry.port).ok().filter(|port| *port > 0)?;
+    Some((PublicKey::try_from(key).ok()?, SocketAddr::new(ip, port)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(annotations: &[(&str, &str)]) -> Node {
+        let kilo = annotations.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        Node::read(NodeFacts { name: "n".to_owned(), kilo, ..NodeFacts::default() })
+    }
+
+    #[test]
+    fn an_endpoint_annotation_wins_over_an_external_ip_even_when_malformed() {
+        let mut facts = NodeFacts { external_ips: vec!["2001:db8::1".to_owned(), "198.51.100.1".to_owned()], ..NodeFacts::default() };
+        let shown = |facts: &NodeFacts| Node::read(facts.clone()).configured_endpoint(51820).map(|e| e.map(|e| e.to_string()));
+        assert_eq!(shown(&facts), Ok(Some("198.51.100.1:51820".to_owned())));
+        facts.kilo.insert("force-endpoint".to_owned(), "nowhere".to_owned());
+        assert!(shown(&facts).is_err());
+        facts.kilo.insert("clustermesh-endpoint".to_owned(), "192.0.2.1:1".to_owned());
+        assert_eq!(shown(&facts), Ok(Some("192.0.2.1:1".to_owned())));
+    }
+
+    #[test]
+    fn a_huge_annotation_is_refused_without_being_read() {
+        let huge = "x".repeat(LONGEST_DISCOVERED);
+        let node = node(&[("discovered-endpoints", &huge), ("key", &huge), ("wireguard-ip", &huge), ("force-endpoint", &huge)]);
+        assert!(node.discovered.is_err() && node.key.is_err() && node.wireguard_ip.is_err() && node.endpoint.is_err());
+    }
+
+    #[test]
+    fn unusable_discoveries_are_left_out() {
+        let key = |c: char| format!("{}A=", c.to_string().repeat(42));
+        let entry = |k: String, ip: &str, port: u32| format!(r#""{k}":{{"IP":"{ip}","Port":{port},"Zone":""}}"#);
+        let text = format!(
+            "{{{},{},{},{},\"junk\":{{\"IP\":\"198.51.100.9\",\"Port\":1}}}}",
+            entry(key('B'), "198.51.100.1", 51820),
+            entry(key('C'), "127.0.0.1", 51820),
+            entry(key('D'), "198.51.100.1", 0),
+            entry(key('E'), "198.51.100.1", 70000),
+        );
+        assert_eq!(node(&[("discovered-endpoints", &text)]).discovered.unwrap().len(), 1);
+    }
+
+    #[test]
+    fn an_empty_forced_internal_ip_means_none() {
+        assert_eq!(node(&[("internal-ip", "10.0.0.1/24")]).kilo_internal, parse_address("10.0.0.1"));
+        assert_eq!(node(&[("internal-ip", "10.0.0.1/24"), ("force-internal-ip", "-")]).kilo_internal, None);
+        assert_eq!(node(&[("internal-ip", "10.0.0.1/24"), ("force-internal-ip", "junk")]).kilo_internal, parse_address("10.0.0.1"));
+    }
+}

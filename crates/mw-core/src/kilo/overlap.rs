@@ -1,0 +1,175 @@
+//! Declared networks must be disjoint: in a cluster, in a mesh, and between
+//! meshes that share a member. Decides which meshes may be acted on.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::cidr::Cidr;
+use crate::kilo::spec::MeshSpec;
+use crate::names::{ClusterId, ClusterName, MeshId};
+use crate::problem::{Problem, Reason};
+use crate::time::Timestamp;
+
+/// A mesh that asks to be acted on.
+#[derive(Debug, Clone)]
+pub struct Applicant<'a> {
+    pub mesh: &'a MeshId,
+    pub created: Option<Timestamp>,
+    pub spec: &'a MeshSpec,
+    /// What it runs with now, and keeps if the new spec is refused.
+    pub running: Option<&'a MeshSpec>,
+    /// Which physical cluster an entry stands for.
+    pub members: BTreeMap<ClusterName, ClusterId>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Admission {
+    /// Why the new spec is refused; empty when it is not.
+    pub overlaps: Vec<Problem>,
+    /// Pairs that an older mesh already holds: the clusters shared with it.
+    pub duplicates: Vec<Duplicate>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Duplicate {
+    pub older: MeshId,
+    pub shared: BTreeSet<ClusterId>,
+}
+
+/// One network of one cluster of one mesh.
+#[derive(Debug, Clone, Copy)]
+struct Claim<'a> {
+    cidr: Cidr,
+    applicant: usize,
+    /// Whether it belongs to the spec that runs, not to the one asked for.
+    running: bool,
+    cluster: &'a ClusterName,
+    id: Option<&'a ClusterId>,
+    index: usize,
+}
+
+/// Oldest first; the same age by name. Each is admitted when it is disjoint
+/// with itself and with what the others run or were admitted with.
+pub fn admit(applicants: &[Applicant<'_>]) -> BTreeMap<MeshId, Admission> {
+    let claims = claims(applicants);
+    let conflicts = conflicts(applicants, &claims);
+    let order = by_age(applicants);
+    let unchanged = |at: &usize| applicants.get(*at).is_some_and(|a| a.running == Some(a.spec));
+    let mut admitted: BTreeSet<usize> = order.iter().copied().filter(unchanged).collect();
+    let mut result: BTreeMap<MeshId, Admission> = BTreeMap::new();
+    for at in order.iter().copied() {
+        let Some(applicant) = applicants.get(at) else { continue };
+        let mut overlaps = Vec::new();
+        for (one, other) in &conflicts {
+            let (own, against) = match (one.applicant == at, other.applicant == at) {
+                (true, _) => (one, other),
+                (false, true) => (other, one),
+                _ => continue,
+            };
+            let inside = against.applicant == at && !against.running && !own.running;
+            let stands = against.applicant != at && !own.running && against.running != admitted.contains(&against.applicant);
+            if inside || stands {
+                overlaps.push(overlap_problem(applicants, own, against));
+            }
+        }
+        match unchanged(&at) {
+            true => overlaps.clear(),
+            false if overlaps.is_empty() => _ = admitted.insert(at),
+            false => {}
+        }
+        let duplicates = duplicates(applicants, &order, at);
+        result.insert(applicant.mesh.clone(), Admission { overlaps, duplicates });
+    }
+    result
+}
+
+fn by_age(applicants: &[Applicant<'_>]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..applicants.len()).collect();
+    order.sort_by_key(|at| applicants.get(*at).map(|a| (a.created.is_none(), a.created, a.mesh)));
+    order
+}
+
+fn claims<'a>(applicants: &'a [Applicant<'a>]) -> Vec<Claim<'a>> {
+    let mut claims = Vec::new();
+    for (at, applicant) in applicants.iter().enumerate() {
+        let specs = [(false, Some(applicant.spec)), (true, applicant.running.filter(|running| *running != applicant.spec))];
+        for (running, spec) in specs.into_iter().filter_map(|(running, spec)| Some((running, spec?))) {
+            for (cluster, entry) in &spec.clusters {
+                let id = applicant.members.get(cluster);
+                claims.extend(entry.networks.all().map(|cidr| Claim { cidr, applicant: at, running, cluster, id, index: entry.index }));
+            }
+        }
+    }
+    // Wider networks come before those they contain.
+    claims.sort_by_key(|claim| (claim.cidr, claim.applicant, claim.index, claim.running));
+    claims
+}
+
+/// One sweep over the sorted networks with the stack of those that are open.
+fn conflicts<'a>(applicants: &[Applicant<'_>], claims: &[Claim<'a>]) -> Vec<(Claim<'a>, Claim<'a>)> {
+    let mut found = Vec::new();
+    let mut open: Vec<Claim<'a>> = Vec::new();
+    let mut kin: BTreeMap<(usize, usize), bool> = BTreeMap::new();
+    for claim in claims {
+        while open.last().is_some_and(|outer| !outer.cidr.contains(claim.cidr)) {
+            open.pop();
+        }
+        for outer in &open {
+            if outer.applicant == claim.applicant {
+                if outer.running == claim.running {
+                    found.push((*outer, *claim));
+                }
+                continue;
+            }
+            if outer.id.is_some() && outer.id == claim.id {
+                continue;
+            }
+            let pair = (outer.applicant.min(claim.applicant), outer.applicant.max(claim.applicant));
+            if *kin.entry(pair).or_insert_with(|| share_a_member(applicants, pair)) {
+                found.push((*outer, *claim));
+            }
+        }
+        open.push(*claim);
+    }
+    found
+}
+
+fn share_a_member(applicants: &[Applicant<'_>], (one, other): (usize, usize)) -> bool {
+    !shared_members(applicants, one, other).is_empty()
+}
+
+fn shared_members(applicants: &[Applicant<'_>], one: usize, other: usize) -> BTreeSet<ClusterId> {
+    let ids = |at: usize| -> BTreeSet<&ClusterId> { applicants.get(at).map(|a| a.members.values().collect()).unwrap_or_default() };
+    ids(one).intersection(&ids(other)).map(|id| (*id).clone()).collect()
+}
+
+fn duplicates(applicants: &[Applicant<'_>], order: &[usize], at: usize) -> Vec<Duplicate> {
+    let older = order.iter().take_while(|other| **other != at);
+    older
+        .filter_map(|other| {
+            let shared = shared_members(applicants, *other, at);
+            let older = applicants.get(*other)?.mesh.clone();
+            (shared.len() > 1).then_some(Duplicate { older, shared })
+        })
+        .collect()
+}
+
+fn overlap_problem(applicants: &[Applicant<'_>], own: &Claim<'_>, against: &Claim<'_>) -> Problem {
+    let mesh = |claim: &Claim<'_>| applicants.get(claim.applicant).map(|a| a.mesh.to_string()).unwrap_or_default();
+    let message = format!(
+        "{} of cluster {} in mesh {} overlaps {} of cluster {} in mesh {}",
+        own.cidr,
+        own.cluster,
+        mesh(own),
+        against.cidr,
+        against.cluster,
+        mesh(against)
+    );
+    let entry = applicants.get(own.applicant).and_then(|a| a.spec.clusters.get(own.cluster));
+    let place = entry.and_then(|entry| entry.networks.path_of(own.cidr)).unwrap_or_default();
+    Problem::new(
+        Reason::CIDROverlap,
+        format!("spec.clusters[{}].{place}", own.index),
+        message,
+        "every network must belong to one cluster alone: change one of the two",
+    )
+}

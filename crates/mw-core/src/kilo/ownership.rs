@@ -1,0 +1,125 @@
+//! Whose a Peer is, by its labels. What is not ours is never touched.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::kilo::peer::Labels;
+use crate::names::{MeshId, label_value};
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Owner {
+    /// One of the hub's meshes.
+    Mesh(MeshId),
+    /// Ours by the hub's label, of a mesh that does not exist.
+    Orphan,
+    /// Of the Go operator, of a mesh that does not exist.
+    Ghost,
+    /// Of the Go operator; several meshes have that name.
+    Ambiguous(BTreeSet<MeshId>),
+    /// Of this mesh by name, but two hubs claim that mesh.
+    HubConflict(MeshId),
+    /// Of another hub.
+    OtherHub,
+    Foreign,
+}
+
+/// The hub's meshes, as labels name them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Register {
+    hub: Option<String>,
+    by_labels: BTreeMap<(String, String), MeshId>,
+    by_name: BTreeMap<String, BTreeSet<MeshId>>,
+    take_over: BTreeMap<MeshId, String>,
+    conflicts: BTreeMap<MeshId, BTreeSet<String>>,
+    /// One value per mesh, shared by all its Peers.
+    owners: BTreeMap<MeshId, Arc<Owner>>,
+}
+
+impl Register {
+    pub(super) fn new<'a>(hub: Option<&str>, meshes: impl Iterator<Item = (&'a MeshId, Option<&'a str>)>) -> Register {
+        let mut register = Register { hub: hub.map(str::to_owned), ..Register::default() };
+        for (id, take_over) in meshes {
+            let (name, namespace) = (label_value(&id.name), label_value(&id.namespace));
+            register.by_name.entry(name.clone()).or_default().insert(id.clone());
+            register.by_labels.insert((name, namespace), id.clone());
+            register.owners.insert(id.clone(), Arc::new(Owner::Mesh(id.clone())));
+            register.take_over.extend(take_over.map(|uid| (id.clone(), uid.to_owned())));
+        }
+        register
+    }
+
+    pub(super) fn hub(&self) -> Option<&str> {
+        self.hub.as_deref()
+    }
+
+    /// Without the hub's UID a mesh's name and namespace decide; if two hubs
+    /// use the same ones, nobody can tell whose a Peer is.
+    pub(super) fn note_hubs<'a>(&mut self, peers: impl Iterator<Item = &'a Labels>) {
+        if self.hub.is_some() {
+            return;
+        }
+        let mut hubs: BTreeMap<MeshId, BTreeSet<String>> = BTreeMap::new();
+        for labels in peers {
+            if let (Some(mesh), Some(hub)) = (self.by_label(labels), &labels.hub) {
+                hubs.entry(mesh.clone()).or_default().insert(hub.clone());
+            }
+        }
+        hubs.retain(|_, uids| uids.len() > 1);
+        self.conflicts = hubs;
+    }
+
+    pub(super) fn conflicts(&self) -> &BTreeMap<MeshId, BTreeSet<String>> {
+        &self.conflicts
+    }
+
+    fn by_label(&self, labels: &Labels) -> Option<&MeshId> {
+        let key = (labels.mesh.clone()?, labels.namespace.clone()?);
+        self.by_labels.get(&key)
+    }
+
+    pub(super) fn owner(&self, labels: &Labels) -> Arc<Owner> {
+        match self.judge(labels) {
+            Owner::Mesh(id) => self.owners.get(&id).map_or_else(|| Arc::new(Owner::Mesh(id.clone())), Arc::clone),
+            owner => Arc::new(owner),
+        }
+    }
+
+    fn judge(&self, labels: &Labels) -> Owner {
+        match (&labels.mesh, &labels.namespace, &labels.hub) {
+            (Some(_), Some(_), hub) => self.labelled_owner(labels, hub.as_deref()),
+            (Some(mesh), None, None) if labels.source.is_some() => match self.by_name.get(mesh).map(|ids| (ids.len(), ids)) {
+                None => Owner::Ghost,
+                Some((1, ids)) => ids.first().map_or(Owner::Ghost, |id| Owner::Mesh(id.clone())),
+                Some((_, ids)) => Owner::Ambiguous(ids.clone()),
+            },
+            (_, _, Some(hub)) if self.hub.as_deref().is_some_and(|own| own != hub) => Owner::OtherHub,
+            _ => Owner::Foreign,
+        }
+    }
+
+    fn labelled_owner(&self, labels: &Labels, hub: Option<&str>) -> Owner {
+        let mesh = self.by_label(labels);
+        match (&self.hub, hub) {
+            (Some(own), Some(hub)) => match mesh {
+                Some(id) if own == hub || self.take_over.get(id).is_some_and(|old| old == hub) => Owner::Mesh(id.clone()),
+                None if own == hub => Owner::Orphan,
+                _ => Owner::OtherHub,
+            },
+            // A hub's label is missing although ours always write it: somebody
+            // stripped it. Only the exact name and key take such a Peer back.
+            (Some(_), None) => Owner::Foreign,
+            (None, hub) => match mesh {
+                Some(id) if hub.is_some() && self.conflicts.contains_key(id) => Owner::HubConflict(id.clone()),
+                Some(id) => Owner::Mesh(id.clone()),
+                None => Owner::Orphan,
+            },
+        }
+    }
+}
+
+/// Whether every label that is there is one that we would write.
+pub(super) fn may_be_taken_back(found: &Labels, wanted: &Labels) -> bool {
+    let fits = |found: &Option<String>, wanted: &Option<String>| found.is_none() || found == wanted;
+    let Labels { mesh, source, namespace, hub } = found;
+    fits(mesh, &wanted.mesh) && fits(source, &wanted.source) && fits(namespace, &wanted.namespace) && fits(hub, &wanted.hub)
+}

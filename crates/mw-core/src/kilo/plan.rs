@@ -1,0 +1,152 @@
+//! What planning yields: the changes of every target, the state of every
+//! node, what is wrong, and the conditions that follow from it.
+
+use std::collections::BTreeMap;
+
+use crate::cidr::Cidr;
+use crate::kilo::guard::{DeleteCause, held_hash};
+use crate::kilo::peer::WantedPeer;
+use crate::kilo::survey::Skip;
+use crate::names::{ClusterId, ClusterName, MeshId, NodeName, PeerName};
+use crate::problem::{Problem, Reason};
+use crate::time::Timestamp;
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Plan {
+    pub meshes: BTreeMap<MeshId, MeshPlan>,
+    /// Peers of meshes that do not exist, by cluster.
+    pub orphans: BTreeMap<ClusterId, Changes>,
+    /// Problems that belong to no mesh.
+    pub problems: Vec<Problem>,
+    /// When to plan again although nothing was seen to change.
+    pub recheck_at: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct MeshPlan {
+    pub targets: BTreeMap<ClusterId, Changes>,
+    pub clusters: BTreeMap<ClusterName, ClusterPlan>,
+    pub problems: Vec<Problem>,
+    pub conditions: Vec<Condition>,
+}
+
+/// What is to be done about one mesh's Peers in one cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Changes {
+    pub create: BTreeMap<PeerName, WantedPeer>,
+    pub update: BTreeMap<PeerName, Update>,
+    pub delete: BTreeMap<PeerName, Delete>,
+    /// Deletes that wait for a person.
+    pub held: BTreeMap<PeerName, Delete>,
+    /// Peers of the mesh that stay untouched.
+    pub keep: usize,
+}
+
+/// A Peer as it was when the change was planned: every write is conditional on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Precondition {
+    pub uid: Box<str>,
+    pub resource_version: Box<str>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Update {
+    pub on: Precondition,
+    pub after: WantedPeer,
+    /// Only labels are added: the Peer is adopted or taken back.
+    pub adopts: bool,
+    /// A key or prefix leaves this Peer, so that another may have it next.
+    pub takes_away: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delete {
+    pub on: Precondition,
+    pub cause: DeleteCause,
+    /// The cluster whose node it was, where that is in the mesh.
+    pub source: Option<ClusterName>,
+}
+
+/// A cluster's part in a mesh.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ClusterPlan {
+    pub id: Option<ClusterId>,
+    /// Why nothing is known of it.
+    pub unknown: Option<String>,
+    pub nodes: usize,
+    /// Nodes that are a Peer elsewhere, with its name.
+    pub peers: BTreeMap<NodeName, PeerName>,
+    /// Carried node to the leader that carries it, if that one has a Peer.
+    pub carried: BTreeMap<NodeName, Option<NodeName>>,
+    /// Nodes whose existing Peer is kept as it is.
+    pub held: Vec<NodeName>,
+    pub skipped: BTreeMap<NodeName, Skip>,
+    pub anchor: Option<NodeName>,
+    pub extras: Vec<Cidr>,
+}
+
+impl Changes {
+    pub fn is_empty(&self) -> bool {
+        self.create.is_empty() && self.update.is_empty() && self.delete.is_empty()
+    }
+}
+
+impl MeshPlan {
+    pub fn has_changes(&self) -> bool {
+        self.targets.values().any(|changes| !changes.is_empty())
+    }
+
+    /// The hash that releases the held deletes.
+    pub fn held_hash(&self) -> Option<String> {
+        let held = self.targets.iter().flat_map(|(target, changes)| changes.held.keys().map(move |name| (target.as_str(), name.as_str())));
+        held_hash(held)
+    }
+}
+
+impl Plan {
+    pub fn has_changes(&self) -> bool {
+        self.meshes.values().any(MeshPlan::has_changes) || self.orphans.values().any(|changes| !changes.is_empty())
+    }
+
+    pub fn problems(&self) -> impl Iterator<Item = (Option<&MeshId>, &Problem)> {
+        let of_meshes = self.meshes.iter().flat_map(|(id, mesh)| mesh.problems.iter().map(move |problem| (Some(id), problem)));
+        of_meshes.chain(self.problems.iter().map(|problem| (None, problem)))
+    }
+}
+
+/// A condition of the ClusterMesh, without its timestamps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Condition {
+    pub kind: &'static str,
+    pub status: bool,
+    pub reason: &'static str,
+    pub message: String,
+}
+
+/// The conditions that follow from a mesh's problems and pending changes.
+pub(super) fn conditions(plan: &MeshPlan) -> Vec<Condition> {
+    let about = |reason: Reason| plan.problems.iter().filter(move |problem| problem.reason == reason);
+    let said = |problem: &Problem| format!("{}: {}", problem.subject, problem.message);
+    let flag = |kind: &'static str, good: bool, reason: Reason, fine: &'static str| match about(reason).next() {
+        Some(problem) => Condition { kind, status: !good, reason: reason.as_str(), message: said(problem) },
+        None => Condition { kind, status: good, reason: fine, message: String::new() },
+    };
+    let overlap = flag("NetworksOverlap", false, Reason::CIDROverlap, "NoOverlap");
+    let anchor = flag("AnchorAvailable", true, Reason::AnchorUnavailable, "Available");
+    let keepalive = flag("KeepaliveEffective", true, Reason::KeepaliveNotSet, "Effective");
+    vec![ready(plan), overlap, anchor, keepalive]
+}
+
+fn ready(plan: &MeshPlan) -> Condition {
+    let first = [Reason::InvalidSpec, Reason::CIDROverlap, Reason::DuplicatePeering, Reason::DeletionHeld, Reason::ClusterUnreachable];
+    let mut errors: Vec<&Problem> = plan.problems.iter().filter(|problem| problem.is_error()).collect();
+    errors.sort_by_key(|problem| problem.reason.as_str());
+    let worst = first.iter().find_map(|reason| plan.problems.iter().find(|problem| problem.reason == *reason)).or(errors.first().copied());
+    let no = |reason: &'static str, message: String| Condition { kind: "Ready", status: false, reason, message };
+    match worst {
+        Some(problem) if problem.reason == Reason::CIDROverlap => no("NetworksOverlap", problem.message.clone()),
+        Some(problem) => no(problem.reason.as_str(), format!("{}: {}", problem.subject, problem.message)),
+        None if plan.has_changes() => no("Progressing", "changes are pending".to_owned()),
+        None => Condition { kind: "Ready", status: true, reason: "Reconciled", message: "every pair of clusters is applied".to_owned() },
+    }
+}

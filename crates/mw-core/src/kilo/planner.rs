@@ -1,0 +1,671 @@
+//! The planner: takes what was declared and seen, piece by piece, and knows at
+//! any time what every cluster must hold. A change costs what it touches; the
+//! result is the same as if everything had been planned anew.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::cidr::Cidr;
+use crate::key::PublicKey;
+use crate::kilo::contest::Holdings;
+use crate::kilo::decide::{Departures, MeshState, Scene, Sources, Stance, mesh_at};
+use crate::kilo::evaluate::{Evaluation, Target};
+use crate::kilo::mesh::{ActiveMesh, Moment};
+use crate::kilo::node::{Node, Nodes};
+use crate::kilo::overlap::{Admission, Applicant, admit};
+use crate::kilo::ownership::{Owner, Register};
+use crate::kilo::peer::PeerFacts;
+use crate::kilo::source::{Memory, SourcePlan};
+use crate::kilo::spec::{ClusterSpec, Mesh, MeshSpec, Networks, validate};
+use crate::kilo::target::{Content, Entry, Own};
+use crate::names::{ClusterId, ClusterName, MeshId, NodeName, PeerName};
+use crate::problem::Problem;
+use crate::seen::Seen;
+use crate::time::Timestamp;
+
+/// How to plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// UID of the hub's kube-system namespace, where it is known.
+    pub hub: Option<String>,
+    /// For how long a node that lost its annotations keeps its Peer.
+    pub node_grace_seconds: u64,
+    /// The meshes given are all there are on the hub, so that a Peer of any
+    /// other mesh is an orphan.
+    pub all_meshes_known: bool,
+    /// Remove what the Go operator left of meshes that do not exist.
+    pub sweep_legacy: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { hub: None, node_grace_seconds: 90, all_meshes_known: false, sweep_legacy: true }
+    }
+}
+
+/// What one cluster was seen to hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterSeen {
+    pub nodes: Seen<Nodes>,
+    pub peers: Seen<BTreeMap<PeerName, PeerFacts>>,
+    pub departures: Departures,
+}
+
+/// Everything that planning depends on.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct World {
+    pub options: Options,
+    pub now: Timestamp,
+    pub meshes: BTreeMap<MeshId, Mesh>,
+    pub clusters: BTreeMap<ClusterId, ClusterSeen>,
+    /// Entries that stand for a cluster of another name.
+    pub identities: BTreeMap<(MeshId, ClusterName), ClusterId>,
+}
+
+#[derive(Debug)]
+pub struct Planner {
+    pub(super) options: Options,
+    pub(super) now: Timestamp,
+    pub(super) inputs: BTreeMap<MeshId, Mesh>,
+    identities: BTreeMap<(MeshId, ClusterName), ClusterId>,
+    pub(super) register: Register,
+    /// Sorted by id; the position stands for a mesh.
+    pub(super) meshes: Vec<MeshState>,
+    /// What is wrong with a mesh as declared, by position.
+    pub(super) remarks: Vec<Vec<Problem>>,
+    by_age: Vec<usize>,
+    pub(super) clusters: BTreeMap<ClusterId, Cluster>,
+    pub(super) targets: BTreeMap<ClusterId, Target>,
+    pub(super) released: BTreeSet<usize>,
+}
+
+/// A cluster as a source. What it holds as a target is in `targets`, where
+/// that is known.
+#[derive(Debug)]
+pub(super) struct Cluster {
+    pub(super) nodes: Seen<Nodes>,
+    departures: Departures,
+    pub(super) peers_unknown: Option<String>,
+}
+
+struct ClusterMap<'a>(&'a BTreeMap<ClusterId, Cluster>);
+
+impl Sources for ClusterMap<'_> {
+    fn nodes(&self, cluster: &ClusterId) -> Option<&Nodes> {
+        self.0.get(cluster)?.nodes.known()
+    }
+
+    fn left(&self, cluster: &ClusterId) -> &Departures {
+        const ANY: &Departures = &Departures::AnyMissing;
+        self.0.get(cluster).map_or(ANY, |cluster| &cluster.departures)
+    }
+}
+
+impl Planner {
+    pub fn new(world: World) -> Planner {
+        let World { options, now, meshes, clusters, identities } = world;
+        let mut planner = Planner {
+            register: Register::default(),
+            options,
+            now,
+            inputs: meshes,
+            identities,
+            meshes: Vec::new(),
+            remarks: Vec::new(),
+            by_age: Vec::new(),
+            clusters: BTreeMap::new(),
+            targets: BTreeMap::new(),
+            released: BTreeSet::new(),
+        };
+        let mut peers = Vec::new();
+        for (id, seen) in clusters {
+            let ClusterSeen { nodes, peers: held, departures } = seen;
+            planner.clusters.insert(id.clone(), Cluster { nodes, departures, peers_unknown: held.why_unknown().map(str::to_owned) });
+            peers.push((id, held));
+        }
+        planner.register_meshes(peers.iter().filter_map(|(_, held)| held.known()).flat_map(BTreeMap::values));
+        for (id, held) in peers {
+            if let Seen::Known(held) = held {
+                let entries = held.into_iter().map(|(name, facts)| (name, Entry::new(facts, &planner.register))).collect();
+                planner.targets.insert(id, Target::new(entries));
+            }
+        }
+        planner.replan_everything();
+        planner
+    }
+
+    fn register_meshes<'a>(&mut self, peers: impl Iterator<Item = &'a PeerFacts>) {
+        let meshes = self.inputs.iter().map(|(id, mesh)| (id, mesh.take_over_hub.as_deref()));
+        self.register = Register::new(self.options.hub.as_deref(), meshes);
+        self.register.note_hubs(peers.map(|peer| &peer.labels));
+    }
+
+    /// Replaces the meshes: everything is planned anew.
+    pub fn set_meshes(&mut self, meshes: BTreeMap<MeshId, Mesh>) {
+        self.inputs = meshes;
+        let mut register = std::mem::take(&mut self.register);
+        let known = self.inputs.iter().map(|(id, mesh)| (id, mesh.take_over_hub.as_deref()));
+        register = Register::new(register.hub(), known);
+        register.note_hubs(self.targets.values().flat_map(|target| target.entries.values()).map(Entry::labels));
+        self.register = register;
+        self.replan_everything();
+    }
+
+    fn replan_everything(&mut self) {
+        self.released.clear();
+        self.form_meshes();
+        for target in self.targets.values_mut() {
+            target.groups.clear();
+            target.wide.clear();
+            target.dirt.all = true;
+            let names: Vec<PeerName> = target.entries.keys().cloned().collect();
+            for name in names {
+                if let Some(entry) = target.entries.get_mut(&name) {
+                    entry.owner = self.register.owner(entry.labels());
+                }
+                index(target, &self.meshes, &name, true);
+            }
+        }
+        for mesh in 0..self.meshes.len() {
+            self.plan_mesh(mesh);
+        }
+    }
+
+    fn form_meshes(&mut self) {
+        let validated: BTreeMap<&MeshId, _> = self.inputs.iter().map(|(id, mesh)| (id, validate(&mesh.spec))).collect();
+        let acting = |id: &&MeshId| self.inputs.get(*id).is_some_and(|mesh| !mesh.deleting);
+        let mut applicants: Vec<Applicant<'_>> = Vec::new();
+        for (id, result) in &validated {
+            if let (Ok((spec, _)), Some(mesh)) = (result, self.inputs.get(*id))
+                && acting(id)
+            {
+                let running = mesh.running.as_ref();
+                applicants.push(Applicant { mesh: id, created: mesh.created, spec, running, members: self.members(id, spec) });
+            }
+        }
+        let admissions = admit(&applicants);
+        let mut meshes = Vec::new();
+        let mut remarks = Vec::new();
+        for (id, mesh) in &self.inputs {
+            let (stance, said) = self.stance(mesh, validated.get(id), admissions.get(id));
+            meshes.push(MeshState { id: id.clone(), stance });
+            remarks.push(said);
+        }
+        let mut by_age: Vec<usize> = (0..meshes.len()).collect();
+        let age =
+            |at: &usize| meshes.get(*at).and_then(|mesh| self.inputs.get(&mesh.id)).map(|mesh| (mesh.created.is_none(), mesh.created));
+        by_age.sort_by_key(|at| (age(at), *at));
+        (self.meshes, self.remarks, self.by_age) = (meshes, remarks, by_age);
+    }
+
+    fn members(&self, mesh: &MeshId, spec: &MeshSpec) -> BTreeMap<ClusterName, ClusterId> {
+        let id = |name: &ClusterName| {
+            self.identities.get(&(mesh.clone(), name.clone())).cloned().unwrap_or_else(|| ClusterId::from(name.as_str()))
+        };
+        spec.clusters.keys().map(|name| (name.clone(), id(name))).collect()
+    }
+
+    fn stance(
+        &self,
+        mesh: &Mesh,
+        validated: Option<&crate::kilo::spec::Validated>,
+        admission: Option<&Admission>,
+    ) -> (Stance, Vec<Problem>) {
+        if mesh.deleting {
+            return (Stance::Deleting, Vec::new());
+        }
+        let (spec, mut remarks) = match validated {
+            Some(Ok((spec, remarks))) => (Some(spec), remarks.clone()),
+            Some(Err(problems)) => (None, problems.clone()),
+            None => (None, Vec::new()),
+        };
+        let overlaps = admission.map(|admission| admission.overlaps.as_slice()).unwrap_or_default();
+        remarks.extend_from_slice(overlaps);
+        let chosen = spec.filter(|_| overlaps.is_empty()).or(mesh.running.as_ref());
+        let Some(chosen) = chosen else { return (Stance::HeldBack, remarks) };
+        let duplicates = admission.map(|admission| admission.duplicates.clone()).unwrap_or_default();
+        let ids = self.members(&mesh.id, chosen);
+        let active = ActiveMesh::new(mesh.id.clone(), chosen.clone(), &ids, duplicates, self.options.hub.clone());
+        (Stance::Active(Box::new(active)), remarks)
+    }
+
+    /// Surveys and plans every member of a mesh.
+    fn plan_mesh(&mut self, mesh: usize) {
+        let Some(MeshState { stance: Stance::Active(active), .. }) = self.meshes.get_mut(mesh) else { return };
+        for position in 0..active.members.len() {
+            let nodes =
+                active.members.get(position).and_then(|member| self.clusters.get(&member.id)).and_then(|cluster| cluster.nodes.known());
+            active.survey(position, nodes);
+        }
+        self.settle(mesh);
+        self.plan_members(mesh, None);
+    }
+
+    fn settle(&mut self, mesh: usize) -> bool {
+        let Some(MeshState { stance: Stance::Active(active), .. }) = self.meshes.get_mut(mesh) else { return false };
+        let past = Past { mesh: active.id.clone(), targets: &self.targets, source: None };
+        active.settle(&past)
+    }
+
+    /// Plans one member as a source, or all, and marks what follows from it.
+    fn plan_members(&mut self, mesh: usize, only: Option<usize>) {
+        let moment = Moment { now: self.now, node_grace: self.options.node_grace_seconds };
+        let Some(MeshState { stance: Stance::Active(active), .. }) = self.meshes.get_mut(mesh) else { return };
+        let positions = only.map_or(0..active.members.len(), |position| position..position + 1);
+        for position in positions {
+            let Some(member) = active.members.get(position) else { continue };
+            let id = member.id.clone();
+            let source = Some((member.name.clone(), active.id.name.clone()));
+            let old_own = member.own.clone();
+            let nodes = self.clusters.get(&id).and_then(|cluster| cluster.nodes.known());
+            let past = Past { mesh: active.id.clone(), targets: &self.targets, source };
+            let old = active.plan(position, nodes, &past, moment);
+            let Some(member) = active.members.get(position) else { continue };
+            let change = source_change(old.as_ref(), member.plan.as_ref());
+            mark_source(&mut self.targets, active, (mesh, position), &change);
+            if let Some(target) = self.targets.get_mut(&id) {
+                mark_own(target, active, mesh, &old_own, &member.own);
+            }
+        }
+    }
+
+    /// A Node was seen, for the first time or anew.
+    pub fn set_node(&mut self, cluster: &ClusterId, node: Node) {
+        let Some(nodes) = self.clusters.get_mut(cluster).and_then(|cluster| cluster.nodes.known_mut()) else { return };
+        let name = node.name.clone();
+        let before = nodes.get(&name).cloned();
+        if before.as_deref() == Some(&node) {
+            return;
+        }
+        let alive = crate::kilo::liveness::alive(nodes);
+        let beat_only = before.is_some_and(|old| Node { last_seen: node.last_seen, ..(*old).clone() } == node);
+        nodes.insert(name.clone(), Arc::new(node));
+        // A heartbeat that leaves everybody as alive as before changes nothing.
+        let quiet =
+            beat_only && crate::kilo::liveness::alive(nodes) == alive && nodes.get(&name).is_some_and(|node| node.last_seen.is_some());
+        if let Some(Departures::Seen(left)) = self.clusters.get_mut(cluster).map(|cluster| &mut cluster.departures) {
+            left.remove(&name);
+        }
+        if !quiet {
+            self.replan_cluster(cluster);
+        }
+    }
+
+    /// A Node was seen to be deleted.
+    pub fn remove_node(&mut self, cluster: &ClusterId, name: &NodeName) {
+        let Some(known) = self.clusters.get_mut(cluster) else { return };
+        if let Departures::Seen(left) = &mut known.departures {
+            left.insert(name.clone());
+        }
+        if let Some(nodes) = known.nodes.known_mut() {
+            nodes.remove(name);
+        }
+        self.replan_cluster(cluster);
+    }
+
+    /// All Nodes of a cluster were listed, or it can't be read any more.
+    pub fn set_nodes(&mut self, cluster: &ClusterId, nodes: Seen<Nodes>) {
+        let entry = self.clusters.entry(cluster.clone());
+        let unknown = || Cluster {
+            nodes: Seen::Unknown(String::new()),
+            departures: Departures::default(),
+            peers_unknown: Some("not listed yet".to_owned()),
+        };
+        entry.or_insert_with(unknown).nodes = nodes;
+        if let Some(target) = self.targets.get_mut(cluster) {
+            target.dirt.all = true;
+        }
+        self.replan_cluster(cluster);
+    }
+
+    fn replan_cluster(&mut self, cluster: &ClusterId) {
+        for mesh in 0..self.meshes.len() {
+            let Some(MeshState { stance: Stance::Active(active), .. }) = self.meshes.get_mut(mesh) else { continue };
+            let Some(position) = active.position(cluster) else { continue };
+            let contested = active.is_contested();
+            active.survey(position, self.clusters.get(cluster).and_then(|cluster| cluster.nodes.known()));
+            let contested = contested || active.is_contested();
+            let moved = contested && self.settle(mesh);
+            self.plan_members(mesh, (!moved).then_some(position));
+        }
+    }
+
+    /// A Peer was seen, for the first time or anew.
+    pub fn set_peer(&mut self, cluster: &ClusterId, facts: PeerFacts) {
+        let name = PeerName::from(facts.name.as_str());
+        let entry = Entry::new(facts, &self.register);
+        self.replace_peer(cluster, &name, Some(entry));
+    }
+
+    pub fn remove_peer(&mut self, cluster: &ClusterId, name: &PeerName) {
+        self.replace_peer(cluster, name, None);
+    }
+
+    fn replace_peer(&mut self, cluster: &ClusterId, name: &PeerName, entry: Option<Entry>) {
+        let Some(target) = self.targets.get_mut(cluster) else { return };
+        index(target, &self.meshes, name, false);
+        let was_wide = target.wide.remove(name);
+        let old = match entry {
+            Some(entry) => target.entries.insert(name.clone(), entry),
+            None => target.entries.remove(name),
+        };
+        index(target, &self.meshes, name, true);
+        target.dirt.names.insert(name.clone());
+        let new = target.entries.get(name);
+        let owners: Vec<Arc<Owner>> = old.iter().chain(new).map(|entry| Arc::clone(&entry.owner)).collect();
+        let sweeping = |owner: &Arc<Owner>| matches!(owner.as_ref(), Owner::OtherHub | Owner::Ghost | Owner::Orphan);
+        target.dirt.all |= owners.iter().any(sweeping);
+        let speaks_of = |entry: &Entry| (entry.labels().source.clone(), entry.key(), entry.prefixes(), entry.deleting);
+        let same_past = old.as_ref().map(speaks_of) == new.map(speaks_of) && owners.windows(2).all(|pair| pair.first() == pair.last());
+        let wide = was_wide || target.wide.contains(name);
+        let labels: BTreeSet<String> = old.iter().chain(new).filter_map(|entry| entry.labels().source.clone()).collect();
+        if self.register.hub().is_none() {
+            self.note_hubs();
+            return;
+        }
+        for owner in owners.iter().filter(|_| !same_past) {
+            if let Owner::Mesh(id) = owner.as_ref() {
+                self.remember(id, name, &labels, wide);
+            }
+        }
+    }
+
+    /// Without the hub's UID every Peer can change whose the others are.
+    fn note_hubs(&mut self) {
+        let meshes = std::mem::take(&mut self.inputs);
+        self.set_meshes(meshes);
+    }
+
+    /// Plans those sources again whose past a changed Peer speaks of.
+    fn remember(&mut self, id: &MeshId, name: &PeerName, labels: &BTreeSet<String>, wide: bool) {
+        let Some((mesh, state)) = mesh_at(&self.meshes, id) else { return };
+        let Some(active) = state.active() else { return };
+        if active.is_contested() && self.settle(mesh) {
+            self.plan_members(mesh, None);
+            return;
+        }
+        let Some(active) = self.meshes.get(mesh).and_then(MeshState::active) else { return };
+        let speaks = |position: &usize| {
+            active.members.get(*position).is_some_and(|member| {
+                let nodes = self.clusters.get(&member.id).and_then(|cluster| cluster.nodes.known());
+                let bare = nodes.is_some_and(|nodes| nodes.values().any(|node| node.is_bare()));
+                wide || bare || PeerName::of(&active.id.name, &member.name, "anchor") == *name
+            })
+        };
+        let by_label = labels.iter().filter_map(|label| active.position_of(label));
+        let positions: BTreeSet<usize> = by_label.chain(active.named_like(name)).filter(speaks).collect();
+        for position in positions {
+            self.plan_members(mesh, Some(position));
+        }
+    }
+
+    /// All Peers of a cluster were listed, or they can't be read any more.
+    pub fn set_peers(&mut self, cluster: &ClusterId, peers: Seen<BTreeMap<PeerName, PeerFacts>>) {
+        if let Some(known) = self.clusters.get_mut(cluster) {
+            known.peers_unknown = peers.why_unknown().map(str::to_owned);
+        }
+        match peers {
+            Seen::Known(held) => {
+                let entries = held.into_iter().map(|(name, facts)| (name, Entry::new(facts, &self.register))).collect();
+                self.targets.insert(cluster.clone(), Target::new(entries));
+            }
+            Seen::Unknown(_) => _ = self.targets.remove(cluster),
+        }
+        let meshes = std::mem::take(&mut self.inputs);
+        self.set_meshes(meshes);
+    }
+
+    /// Time passed: what waited for it is planned again.
+    pub fn set_now(&mut self, now: Timestamp) {
+        self.now = now;
+        for mesh in 0..self.meshes.len() {
+            let Some(active) = self.meshes.get(mesh).and_then(MeshState::active) else { continue };
+            let due = |plan: &SourcePlan| plan.recheck_at.is_some_and(|at| at <= now);
+            let positions: Vec<usize> =
+                active.members.iter().enumerate().filter(|(_, member)| member.plan.as_ref().is_some_and(due)).map(|(at, _)| at).collect();
+            for position in positions {
+                self.plan_members(mesh, Some(position));
+            }
+        }
+        for target in self.targets.values_mut() {
+            let due = target.outcomes.iter().filter(|(_, outcome)| outcome.recheck_at.is_some_and(|at| at <= now));
+            let names: Vec<PeerName> = due.map(|((_, name), _)| name.clone()).collect();
+            target.dirt.names.extend(names);
+        }
+    }
+
+    /// Brings every target up to date.
+    pub fn refresh(&mut self) {
+        let dirty: Vec<ClusterId> = self.targets.iter().filter(|(_, target)| !target.dirt.is_clean()).map(|(id, _)| id.clone()).collect();
+        let confirmable = self.inputs.values().any(|mesh| mesh.confirm_deletes.is_some());
+        if confirmable && !dirty.is_empty() {
+            self.withdraw_release();
+        }
+        for id in self.targets.keys().cloned().collect::<Vec<_>>() {
+            self.evaluate(&id);
+        }
+        if confirmable {
+            self.release_confirmed();
+        }
+    }
+
+    /// Whether something was held depends on it not having been released.
+    fn withdraw_release(&mut self) {
+        if !std::mem::take(&mut self.released).is_empty() {
+            self.targets.values_mut().for_each(|target| target.dirt.all = true);
+        }
+    }
+
+    fn release_confirmed(&mut self) {
+        let confirmed: Vec<(usize, ClusterId)> = self.confirmed();
+        for (mesh, target) in confirmed {
+            self.released.insert(mesh);
+            if let Some(target) = self.targets.get_mut(&target) {
+                target.dirt.all = true;
+            }
+        }
+        for id in self.targets.keys().cloned().collect::<Vec<_>>() {
+            self.evaluate(&id);
+        }
+    }
+
+    /// Meshes whose held deletes are exactly those that a person confirmed,
+    /// with the targets they are held on.
+    fn confirmed(&self) -> Vec<(usize, ClusterId)> {
+        let mut found = Vec::new();
+        for (at, mesh) in self.meshes.iter().enumerate() {
+            let Some(confirmed) = self.inputs.get(&mesh.id).and_then(|mesh| mesh.confirm_deletes.as_deref()) else { continue };
+            let held: Vec<(&ClusterId, &PeerName)> =
+                self.targets.iter().flat_map(|(id, target)| target.held(at).map(move |name| (id, name))).collect();
+            let hash = crate::kilo::guard::held_hash(held.iter().map(|(id, name)| (id.as_str(), name.as_str())));
+            if hash.as_deref() == Some(confirmed) {
+                found.extend(held.into_iter().map(|(id, _)| (at, id.clone())));
+            }
+        }
+        found.dedup();
+        found
+    }
+
+    /// Brings one target up to date. Held deletes that a person confirmed are
+    /// looked at by `refresh` alone: they concern all targets of a mesh.
+    pub fn evaluate(&mut self, id: &ClusterId) {
+        let Some(mut target) = self.targets.remove(id) else { return };
+        if !target.dirt.is_clean() {
+            self.evaluate_target(id, &mut target);
+        }
+        self.targets.insert(id.clone(), target);
+    }
+
+    fn evaluate_target(&self, id: &ClusterId, target: &mut Target) {
+        let readable = self.clusters.get(id).is_some_and(|cluster| cluster.nodes.known().is_some());
+        if !readable {
+            // Its own keys and addresses are unknown: nothing is safe to write.
+            target.outcomes.clear();
+            target.dirt = crate::kilo::evaluate::Dirt::default();
+            return;
+        }
+        let position = |at: &usize| Some((*at, self.meshes.get(*at)?.active()?.position(id)?));
+        let other_hub = || target.entries.values().any(|entry| *entry.owner == Owner::OtherHub);
+        let evaluation = Evaluation {
+            scene: Scene {
+                target: id,
+                meshes: &self.meshes,
+                sources: &ClusterMap(&self.clusters),
+                sweep_orphans: self.options.all_meshes_known,
+                sweep_ghosts: self.options.all_meshes_known && self.options.sweep_legacy && !other_hub(),
+            },
+            memberships: self.by_age.iter().filter_map(position).collect(),
+            released: &self.released,
+            max_delete_percent: &|mesh| self.meshes.get(mesh).and_then(MeshState::active).map_or(0, |mesh| mesh.spec.max_delete_percent),
+            hub_known: self.register.hub().is_some(),
+            now: self.now,
+        };
+        evaluation.run(target);
+    }
+}
+
+/// Puts a Peer into the indexes of its target, or takes it out.
+fn index(target: &mut Target, meshes: &[MeshState], name: &PeerName, put: bool) {
+    let Some(entry) = target.entries.get(name) else { return };
+    let Owner::Mesh(id) = entry.owner.as_ref() else { return };
+    let Some((at, state)) = mesh_at(meshes, id) else { return };
+    let label = entry.labels().source.as_deref().unwrap_or_default();
+    let key = (at, Box::from(label));
+    if !put {
+        if let Some(names) = target.groups.get_mut(&key) {
+            names.remove(name);
+        }
+        return;
+    }
+    let wide = state.active().is_some_and(|mesh| mesh.spec.clusters.values().any(|spec| carries_wide(entry, spec)));
+    target.groups.entry(key).or_default().insert(name.clone());
+    if wide {
+        target.wide.insert(name.clone());
+    }
+}
+
+/// Whether a Peer carries a network that is declared as a whole.
+fn carries_wide(entry: &Entry, spec: &ClusterSpec) -> bool {
+    let declared = |cidr: &Cidr| match &spec.networks {
+        Networks::Typed { service, additional, .. } => service.as_ref() == Some(cidr) || additional.contains(cidr),
+        Networks::Flat(list) => list.contains(cidr),
+    };
+    match &entry.content {
+        Content::Same(wanted) => wanted.allowed_ips().iter().any(declared),
+        Content::Other(_) => entry.prefixes().iter().any(declared),
+    }
+}
+
+/// What the Peers of a mesh that exist say about its past.
+struct Past<'a> {
+    mesh: MeshId,
+    targets: &'a BTreeMap<ClusterId, Target>,
+    /// The source asked about, and the name of its mesh.
+    source: Option<(ClusterName, String)>,
+}
+
+impl Past<'_> {
+    fn owned<'b>(&'b self, name: &'b PeerName) -> impl Iterator<Item = &'b Entry> {
+        let mine = |entry: &&Entry| !entry.deleting && matches!(entry.owner.as_ref(), Owner::Mesh(id) if *id == self.mesh);
+        self.targets.values().filter_map(|target| target.entries.get(name)).filter(mine)
+    }
+}
+
+impl Holdings for Past<'_> {
+    fn source_of(&self, name: &PeerName) -> Option<String> {
+        self.owned(name).find_map(|entry| entry.labels().source.clone())
+    }
+
+    fn holds(&self, name: &PeerName, key: PublicKey) -> bool {
+        self.owned(name).any(|entry| entry.key() == Some(key))
+    }
+}
+
+impl Memory for Past<'_> {
+    fn carriers(&self, extras: &[Cidr]) -> BTreeMap<PeerName, usize> {
+        let mut found = BTreeMap::new();
+        for target in self.targets.values() {
+            for name in &target.wide {
+                let Some(entry) = target.entries.get(name).filter(|entry| !entry.deleting) else { continue };
+                let mine = matches!(entry.owner.as_ref(), Owner::Mesh(id) if *id == self.mesh);
+                if mine && entry.prefixes().iter().any(|cidr| extras.contains(cidr)) {
+                    *found.entry(name.clone()).or_default() += 1;
+                }
+            }
+        }
+        found
+    }
+
+    fn legacy_anchor_keys(&self) -> BTreeMap<PublicKey, usize> {
+        let mut found = BTreeMap::new();
+        if let Some((cluster, mesh)) = &self.source {
+            let name = PeerName::of(mesh, cluster, "anchor");
+            for key in self.owned(&name).filter_map(Entry::key) {
+                *found.entry(key).or_default() += 1;
+            }
+        }
+        found
+    }
+
+    fn exists(&self, name: &PeerName) -> bool {
+        self.owned(name).next().is_some()
+    }
+}
+
+/// How far a new plan of a source reaches.
+enum SourceChange {
+    Names(BTreeSet<PeerName>),
+    Whole,
+}
+
+fn source_change(old: Option<&SourcePlan>, new: Option<&SourcePlan>) -> SourceChange {
+    let (Some(old), Some(new)) = (old, new) else { return SourceChange::Whole };
+    if old.inner_endpoints != new.inner_endpoints {
+        return SourceChange::Whole;
+    }
+    let mut names = BTreeSet::new();
+    differing(&mut names, &old.base, &new.base, Arc::ptr_eq);
+    differing(&mut names, &old.kept, &new.kept, PartialEq::eq);
+    differing(&mut names, &old.endpoint_inside, &new.endpoint_inside, PartialEq::eq);
+    names.extend(old.led_by_another.symmetric_difference(&new.led_by_another).cloned());
+    SourceChange::Names(names)
+}
+
+fn differing<T>(names: &mut BTreeSet<PeerName>, old: &BTreeMap<PeerName, T>, new: &BTreeMap<PeerName, T>, same: impl Fn(&T, &T) -> bool) {
+    names.extend(old.iter().filter(|(name, value)| !new.get(*name).is_some_and(|other| same(value, other))).map(|(name, _)| name.clone()));
+    names.extend(new.keys().filter(|name| !old.contains_key(*name)).cloned());
+}
+
+fn mark_source(targets: &mut BTreeMap<ClusterId, Target>, mesh: &ActiveMesh, at: (usize, usize), change: &SourceChange) {
+    for member in &mesh.members {
+        let Some(target) = targets.get_mut(&member.id) else { continue };
+        // Pending deletes depend on which nodes there are.
+        let pending = target.outcomes.iter().filter(|((mesh, _), outcome)| *mesh == Some(at.0) && outcome.source == Some(at.1));
+        let pending: Vec<PeerName> = pending.map(|((_, name), _)| name.clone()).collect();
+        match change {
+            SourceChange::Whole => _ = target.dirt.sources.insert(at),
+            SourceChange::Names(names) if names.is_empty() && pending.is_empty() => {}
+            SourceChange::Names(names) => {
+                let dirty = target.dirt.peers.entry(at).or_default();
+                dirty.extend(names.iter().cloned());
+                dirty.extend(pending);
+            }
+        }
+    }
+}
+
+fn mark_own(target: &mut Target, mesh: &ActiveMesh, at: usize, old: &Own, new: &Own) {
+    let mut sources: BTreeSet<usize> = BTreeSet::new();
+    for key in old.keys.symmetric_difference(&new.keys) {
+        sources.extend(mesh.clusters_with_key(*key));
+    }
+    let named = |name: &ClusterName| mesh.position_of(name.as_str());
+    sources.extend(old.hits.iter().filter(|(name, hits)| new.hits.get(*name) != Some(hits)).filter_map(|(name, _)| named(name)));
+    sources.extend(new.hits.keys().filter(|name| !old.hits.contains_key(*name)).filter_map(named));
+    for key in old.discovered.keys().chain(new.discovered.keys()) {
+        if old.discovered.get(key) != new.discovered.get(key) {
+            sources.extend(mesh.clusters_with_key(*key));
+        }
+    }
+    target.dirt.sources.extend(sources.into_iter().map(|source| (at, source)));
+}

@@ -1,0 +1,243 @@
+//! Gathers the planner's state into a `Plan` for people and for writers.
+
+use std::collections::BTreeMap;
+
+use crate::kilo::decide::{MeshState, Stance};
+use crate::kilo::evaluate::{Act, Outcome, Target};
+use crate::kilo::mesh::ActiveMesh;
+use crate::kilo::ownership::Owner;
+use crate::kilo::plan::{Changes, ClusterPlan, MeshPlan, Plan, conditions};
+use crate::kilo::planner::{Planner, World};
+use crate::names::{ClusterId, MeshId, PeerName};
+use crate::problem::{Problem, Reason};
+use crate::text::{listed, shell_quoted};
+
+/// The pure function: what everything that was declared and seen amounts to.
+pub fn plan(world: World) -> Plan {
+    Planner::new(world).plan()
+}
+
+impl Planner {
+    /// The whole result, up to date.
+    pub fn plan(&mut self) -> Plan {
+        self.refresh();
+        let mut plan = Plan::default();
+        for (at, mesh) in self.meshes.iter().enumerate() {
+            plan.meshes.insert(mesh.id.clone(), self.mesh_plan(at, mesh));
+        }
+        for (id, target) in &self.targets {
+            let changes = target.changes(None);
+            if !changes.is_empty() {
+                plan.orphans.insert(id.clone(), changes);
+            }
+        }
+        plan.problems = self.ghosts();
+        plan.recheck_at = self.recheck_at();
+        plan
+    }
+
+    fn recheck_at(&self) -> Option<crate::time::Timestamp> {
+        let sources = self.meshes.iter().filter_map(MeshState::active).flat_map(|mesh| &mesh.members);
+        let sources = sources.filter_map(|member| member.plan.as_ref()?.recheck_at);
+        let targets = self.targets.values().flat_map(|target| target.outcomes.values()).filter_map(|outcome| outcome.recheck_at);
+        sources.chain(targets).filter(|at| *at > self.now).min()
+    }
+
+    fn mesh_plan(&self, at: usize, mesh: &MeshState) -> MeshPlan {
+        let mut plan = MeshPlan { problems: self.remarks.get(at).cloned().unwrap_or_default(), ..MeshPlan::default() };
+        for (id, target) in &self.targets {
+            let mut changes = target.changes(Some(at));
+            changes.keep = self.kept(target, &mesh.id, &changes);
+            if !changes.is_empty() || !changes.held.is_empty() || changes.keep > 0 {
+                plan.targets.insert(id.clone(), changes);
+            }
+        }
+        match &mesh.stance {
+            Stance::Active(active) => {
+                self.describe_members(&mut plan, active);
+                self.describe_pairs(&mut plan, at, active);
+            }
+            Stance::Deleting => plan.problems.extend(self.unreachable(mesh)),
+            Stance::HeldBack => {}
+        }
+        plan.problems.extend(self.ownership_problems(&mesh.id));
+        plan.problems.extend(held_problem(&plan, &mesh.id));
+        plan.problems.sort();
+        plan.conditions = conditions(&plan);
+        plan
+    }
+
+    fn kept(&self, target: &Target, mesh: &MeshId, changes: &Changes) -> usize {
+        let ours = |(_, entry): &(&PeerName, &crate::kilo::target::Entry)| matches!(entry.owner.as_ref(), Owner::Mesh(id) if id == mesh);
+        let touched =
+            |name: &PeerName| changes.update.contains_key(name) || changes.delete.contains_key(name) || changes.held.contains_key(name);
+        target.entries.iter().filter(ours).filter(|(name, _)| !touched(name)).count()
+    }
+
+    fn describe_members(&self, plan: &mut MeshPlan, mesh: &ActiveMesh) {
+        for member in &mesh.members {
+            let mut cluster = ClusterPlan { id: Some(member.id.clone()), unknown: self.why_unknown(&member.id), ..ClusterPlan::default() };
+            cluster.nodes = self.clusters.get(&member.id).and_then(|seen| seen.nodes.known()).map_or(0, BTreeMap::len);
+            if let Some(why) = &cluster.unknown {
+                plan.problems.push(unreachable(member.name.as_str(), why));
+            }
+            if let Some(source) = &member.plan {
+                cluster.peers = source.base.values().map(|peer| (peer.node.clone(), peer.name.clone())).collect();
+                cluster.carried = source.carried.clone();
+                let exists = |name: &PeerName| self.targets.values().any(|target| target.entries.contains_key(name));
+                cluster.held = source.kept.iter().filter(|(name, _)| exists(name)).map(|(_, (node, _))| node.clone()).collect();
+                cluster.held.sort();
+                cluster.skipped = source.skipped.clone();
+                cluster.anchor = source.anchor.clone();
+                cluster.extras = source.extras.clone();
+                plan.problems.extend(source.problems.iter().cloned());
+                plan.problems.extend(member.own.problems.iter().cloned());
+            }
+            plan.clusters.insert(member.name.clone(), cluster);
+        }
+    }
+
+    /// Why a cluster can be neither read as a source nor written as a target.
+    fn why_unknown(&self, id: &ClusterId) -> Option<String> {
+        let Some(cluster) = self.clusters.get(id) else { return Some("nothing was seen of it".to_owned()) };
+        cluster.nodes.why_unknown().or(cluster.peers_unknown.as_deref()).map(str::to_owned)
+    }
+
+    fn unreachable(&self, mesh: &MeshState) -> Vec<Problem> {
+        let clusters = self.inputs.get(&mesh.id).map(|mesh| mesh.spec.clusters.as_slice()).unwrap_or_default();
+        let why = |name: &str| self.why_unknown(&ClusterId::from(name)).map(|why| unreachable(name, &why));
+        clusters.iter().filter_map(|cluster| why(&cluster.name)).collect()
+    }
+
+    /// What was found out on the targets, once per pair of clusters and reason.
+    fn describe_pairs(&self, plan: &mut MeshPlan, at: usize, mesh: &ActiveMesh) {
+        for (target_at, to) in mesh.members.iter().enumerate() {
+            let mut notes: BTreeMap<(usize, Reason), Vec<String>> = BTreeMap::new();
+            let outcomes = self.targets.get(&to.id).map(|target| &target.outcomes);
+            for ((_, _), outcome) in outcomes.into_iter().flatten().filter(|((of, _), _)| *of == Some(at)) {
+                for note in &outcome.notes {
+                    notes.entry((outcome.source.unwrap_or_default(), note.reason)).or_default().push(note.about.clone());
+                }
+            }
+            for ((source, reason), about) in notes {
+                let from = mesh.members.get(source).map(|member| member.name.to_string()).unwrap_or_default();
+                plan.problems.push(Problem::new(reason, format!("{from} on {}", to.name), listed(&about, 5), hint(reason)));
+            }
+            for (source_at, from) in mesh.members.iter().enumerate().filter(|(source_at, _)| *source_at < target_at) {
+                if let Some(older) = mesh.older_mesh_with(source_at, target_at) {
+                    let message = format!("mesh {older} is older and already connects these two clusters");
+                    let hint = "remove one of the two clusters from this mesh, or delete the other mesh";
+                    plan.problems.push(Problem::new(Reason::DuplicatePeering, format!("{} and {}", from.name, to.name), message, hint));
+                }
+            }
+        }
+    }
+
+    fn ownership_problems(&self, id: &MeshId) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        for (cluster, target) in &self.targets {
+            let ambiguous = |owner: &Owner| matches!(owner, Owner::Ambiguous(ids) if ids.contains(id));
+            let names: Vec<&PeerName> = target.entries.iter().filter(|(_, entry)| ambiguous(&entry.owner)).map(|(name, _)| name).collect();
+            if !names.is_empty() {
+                problems.push(Problem::new(
+                    Reason::AmbiguousOwner,
+                    cluster.to_string(),
+                    format!("Peers of the Go operator that could be of several meshes named {}: {}", id.name, listed(&names, 5)),
+                    "rename one of the meshes, or label these Peers with kilo-clustermesh.io/mesh-namespace and kilo-clustermesh.io/hub",
+                ));
+            }
+        }
+        if let Some(hubs) = self.register.conflicts().get(id) {
+            let hubs: Vec<&String> = hubs.iter().collect();
+            problems.push(Problem::new(
+                Reason::HubConflict,
+                id.to_string(),
+                format!("Peers of this mesh carry the UIDs of several hubs: {}; they are left alone", listed(&hubs, 5)),
+                "say which hub this is with --hub-uid, or add its Namespace kube-system to the local cluster's file",
+            ));
+        }
+        problems
+    }
+
+    /// Peers that the Go operator left of meshes that do not exist, where they
+    /// are not removed.
+    fn ghosts(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        for (id, target) in self.targets.iter().filter(|_| self.options.all_meshes_known) {
+            let left = |(name, entry): &(&PeerName, &crate::kilo::target::Entry)| {
+                *entry.owner == Owner::Ghost && !target.outcomes.contains_key(&(None, (*name).clone()))
+            };
+            let names: Vec<&PeerName> = target.entries.iter().filter(left).map(|(name, _)| name).collect();
+            if !names.is_empty() {
+                problems.push(Problem::new(
+                    Reason::LegacyGhost,
+                    id.to_string(),
+                    format!("Peers of the Go operator whose mesh does not exist on this hub: {}", listed(&names, 5)),
+                    "another hub may own them; if none does, delete them with kubectl delete peer",
+                ));
+            }
+        }
+        problems
+    }
+}
+
+fn unreachable(name: &str, why: &str) -> Problem {
+    let hint = "its Peers elsewhere stay as they are until it answers";
+    Problem::new(Reason::ClusterUnreachable, name, crate::text::printable(why, 200), hint)
+}
+
+fn held_problem(plan: &MeshPlan, id: &MeshId) -> Option<Problem> {
+    let hash = plan.held_hash()?;
+    let held: Vec<String> = plan
+        .targets
+        .iter()
+        .filter(|(_, changes)| !changes.held.is_empty())
+        .map(|(target, changes)| format!("{} on {target}", changes.held.len()))
+        .collect();
+    let command = format!(
+        "kubectl annotate clustermesh -n {} {} kilo-clustermesh.io/confirm-deletes={hash} --overwrite",
+        shell_quoted(&id.namespace),
+        shell_quoted(&id.name)
+    );
+    Some(Problem::new(
+        Reason::DeletionHeld,
+        id.to_string(),
+        format!("deletes are held because they are too many at once: {}", listed(&held, 5)),
+        command,
+    ))
+}
+
+fn hint(reason: Reason) -> &'static str {
+    match reason {
+        Reason::KeyOfTarget => "two nodes have the same key pair: delete /var/lib/kilo/key on one of them and restart its kilo pod",
+        Reason::KeyTaken => "WireGuard keeps one entry per key: remove the other Peer, or give the node a new key",
+        Reason::PrefixTaken => "remove the prefix from the other Peer, or the Peer itself",
+        Reason::PrefixOverlapsTarget => {
+            "local traffic would be cut off; declare networks that do not overlap the other cluster's node addresses"
+        }
+        Reason::PrefixContainsEndpoint => {
+            "the tunnel would run through itself; move the endpoint out of the network, or the network out of the mesh"
+        }
+        Reason::NothingToRoute => "see the other problems of this pair",
+        Reason::PeerNameTaken => "rename or remove the Peer that is in the way",
+        Reason::PeerTerminating => "a finalizer keeps the Peer from going",
+        _ => "",
+    }
+}
+
+impl Target {
+    fn changes(&self, mesh: Option<usize>) -> Changes {
+        let mut changes = Changes::default();
+        for ((_, name), outcome) in self.outcomes.iter().filter(|((at, _), _)| *at == mesh) {
+            let Outcome { act, .. } = outcome;
+            match act.clone() {
+                Act::Nothing | Act::Keep(_) => {}
+                Act::Create(peer) => _ = changes.create.insert(name.clone(), peer),
+                Act::Update(update) => _ = changes.update.insert(name.clone(), update),
+                Act::Delete(delete) => _ = changes.delete.insert(name.clone(), delete),
+                Act::Held(delete) => _ = changes.held.insert(name.clone(), delete),
+            }
+        }
+        changes
+    }
+}

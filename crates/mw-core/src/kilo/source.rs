@@ -1,0 +1,358 @@
+//! What one cluster of a mesh gives to all the others: its Peers before any
+//! target is looked at, and the state of its nodes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::cidr::Cidr;
+use crate::key::PublicKey;
+use crate::kilo::anchor::{self, Eligible};
+use crate::kilo::contest::{Losers, verdicts};
+use crate::kilo::declared::DeclaredIndex;
+use crate::kilo::node::{Node, Nodes};
+use crate::kilo::peer::{BaseParts, BasePeer, Labels};
+use crate::kilo::spec::MeshSpec;
+use crate::kilo::survey::{Candidate, Passed, Skip, Survey, Surveyor};
+use crate::names::{ClusterName, NodeName, PeerName};
+use crate::problem::{Problem, Reason};
+use crate::text::{listed, shell_quoted};
+use crate::time::Timestamp;
+
+/// Why an existing Peer of a node is left as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kept {
+    /// The agent took its annotations back a moment ago.
+    Grace,
+    /// No agent of its location has been heard of.
+    SilentLocation,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct SourcePlan {
+    pub(super) base: BTreeMap<PeerName, Arc<BasePeer>>,
+    pub(super) kept: BTreeMap<PeerName, (NodeName, Kept)>,
+    /// Peers whose configured endpoint lies inside another cluster's networks.
+    pub(super) endpoint_inside: BTreeMap<PeerName, ClusterName>,
+    /// Configured endpoints inside the source's own networks, with their keys.
+    pub(super) inner_endpoints: BTreeMap<IpAddr, BTreeSet<PublicKey>>,
+    /// Peers of nodes whose location is now led by another that has a Peer.
+    pub(super) led_by_another: BTreeSet<PeerName>,
+    pub(super) skipped: BTreeMap<NodeName, Skip>,
+    pub(super) carried: BTreeMap<NodeName, Option<NodeName>>,
+    pub(super) anchor: Option<NodeName>,
+    pub(super) extras: Vec<Cidr>,
+    pub(super) problems: Vec<Problem>,
+    pub(super) recheck_at: Option<Timestamp>,
+}
+
+/// What the existing Peers of the source say about its past.
+pub(super) trait Memory {
+    /// On how many readable targets each Peer carries one of `extras`.
+    fn carriers(&self, extras: &[Cidr]) -> BTreeMap<PeerName, usize>;
+    /// Keys of legacy anchor Peers, with the number of targets.
+    fn legacy_anchor_keys(&self) -> BTreeMap<PublicKey, usize>;
+    /// Whether a readable target holds that Peer.
+    fn exists(&self, name: &PeerName) -> bool;
+}
+
+pub(super) struct SourcePlanner<'a> {
+    pub(super) surveyor: Surveyor<'a>,
+    pub(super) mesh: &'a MeshSpec,
+    pub(super) declared: &'a DeclaredIndex,
+    pub(super) labels: Arc<Labels>,
+    pub(super) nodes: &'a Nodes,
+    pub(super) survey: &'a Survey,
+    pub(super) position: usize,
+    pub(super) losers: &'a Losers,
+    pub(super) memory: &'a dyn Memory,
+    pub(super) earlier: &'a BTreeMap<PeerName, Arc<BasePeer>>,
+    pub(super) now: Timestamp,
+    pub(super) node_grace: u64,
+}
+
+struct Chosen<'a> {
+    candidate: &'a Candidate,
+    passed: &'a Passed,
+}
+
+impl<'a> SourcePlanner<'a> {
+    pub(super) fn plan(&self) -> SourcePlan {
+        let mut plan = SourcePlan { skipped: self.survey.skipped.clone(), ..SourcePlan::default() };
+        let mut chosen: Vec<Chosen<'a>> = Vec::new();
+        for (candidate, verdict) in self.survey.candidates.iter().zip(verdicts(self.position, self.survey, self.losers)) {
+            match verdict {
+                Ok(passed) => chosen.push(Chosen { candidate, passed }),
+                Err(skip) => {
+                    self.report_leaderless(&mut plan, candidate, &skip);
+                    plan.skipped.insert(candidate.node.name.clone(), skip);
+                }
+            }
+        }
+        chosen.sort_by(|a, b| a.candidate.peer_name.cmp(&b.candidate.peer_name));
+        self.keep_silent_locations(&mut plan);
+        self.keep_nodes_in_grace(&mut plan);
+        self.look_at_endpoints(&mut plan, &chosen);
+        self.choose_anchor(&mut plan, &chosen);
+        self.make_peers(&mut plan, &chosen);
+        self.note_carried(&mut plan, &chosen);
+        self.check_keepalive(&mut plan, &chosen);
+        plan
+    }
+
+    fn cluster(&self) -> &ClusterName {
+        self.surveyor.cluster
+    }
+
+    fn peer_name(&self, node: &NodeName) -> PeerName {
+        PeerName::of(self.surveyor.mesh, self.cluster(), node.as_str())
+    }
+
+    fn report_leaderless(&self, plan: &mut SourcePlan, candidate: &Candidate, skip: &Skip) {
+        let Some(location) = &candidate.location else { return };
+        plan.problems.push(Problem::new(
+            Reason::LocationWithoutPeer,
+            format!("{}/{location}", self.cluster()),
+            format!("node {} leads location \"{location}\" but can't be a Peer: {} ({})", candidate.node.name, skip.message, skip.reason),
+            "nothing else answers for this location: mend the node, or let Kilo choose another leader",
+        ));
+    }
+
+    fn keep_silent_locations(&self, plan: &mut SourcePlan) {
+        for silent in &self.survey.silent {
+            for node in &silent.nodes {
+                plan.kept.insert(self.peer_name(node), (node.clone(), Kept::SilentLocation));
+            }
+            plan.problems.push(Problem::new(
+                Reason::LocationSilent,
+                format!("{}/{}", self.cluster(), silent.location),
+                format!("no Kilo agent of location \"{}\" has checked in for 60 s: {}", silent.location, listed(&silent.nodes, 5)),
+                "its Peer is kept as it is; look at the kilo pods of these nodes",
+            ));
+        }
+    }
+
+    /// Every roll of Kilo's DaemonSet takes a node's annotations away for some seconds.
+    fn keep_nodes_in_grace(&self, plan: &mut SourcePlan) {
+        for node in self.nodes.values().filter(|node| node.is_bare()) {
+            let ends = node.bare_since.map(|since| since.plus(self.node_grace));
+            let over = self.node_grace == 0 || ends.is_some_and(|ends| ends <= self.now);
+            let led = self.survey.leaders.get(&self.surveyor.location(node)).is_some_and(|leader| *leader != node.name);
+            let name = self.peer_name(&node.name);
+            if over || led || !self.memory.exists(&name) {
+                continue;
+            }
+            plan.kept.insert(name, (node.name.clone(), Kept::Grace));
+            plan.skipped.remove(&node.name);
+            plan.recheck_at = plan.recheck_at.into_iter().chain(ends).min();
+            plan.problems.push(Problem::new(
+                Reason::NodeInGrace,
+                format!("{}/{}", self.cluster(), node.name),
+                format!("Kilo's annotations are gone from the node; its Peer is held for {} s", self.node_grace),
+                "nothing to do during a roll of Kilo; otherwise look at the kilo pod of this node",
+            ));
+        }
+    }
+
+    fn look_at_endpoints(&self, plan: &mut SourcePlan, chosen: &[Chosen<'_>]) {
+        let mut roaming = Vec::new();
+        for Chosen { candidate, passed } in chosen {
+            let Some(endpoint) = &passed.endpoint else {
+                roaming.push(&candidate.node.name);
+                continue;
+            };
+            let Some(ip) = endpoint.ip() else { continue };
+            match self.declared.owner(ip) {
+                Some(owner) if owner == self.cluster() => {
+                    plan.inner_endpoints.entry(ip).or_default().insert(passed.key);
+                }
+                Some(owner) => {
+                    plan.endpoint_inside.insert(candidate.peer_name.clone(), owner.clone());
+                    plan.problems.push(Problem::new(
+                        Reason::EndpointInsideMesh,
+                        format!("{}/{}", self.cluster(), candidate.node.name),
+                        format!("endpoint {endpoint} lies inside a network declared by cluster {owner}"),
+                        "give the node an endpoint outside the mesh with annotation kilo.squat.ai/clustermesh-endpoint",
+                    ));
+                }
+                None => {}
+            }
+        }
+        self.report_roaming(plan, &roaming);
+    }
+
+    fn report_roaming(&self, plan: &mut SourcePlan, roaming: &[&NodeName]) {
+        let untaken: Vec<&ClusterName> = self
+            .mesh
+            .clusters
+            .keys()
+            .filter(|other| *other != self.cluster() && keepalive(self.mesh, self.cluster(), other) == 0)
+            .collect();
+        if roaming.is_empty() || untaken.is_empty() {
+            return;
+        }
+        plan.problems.push(Problem::new(
+            Reason::NodeNoEndpoint,
+            self.cluster().to_string(),
+            format!("{} have no endpoint and get no Peer on {}, which share no keepalive with it", listed(roaming, 5), listed(&untaken, 5)),
+            format!("declare persistentKeepalive for cluster {} or give the nodes an endpoint", self.cluster()),
+        ));
+    }
+
+    fn choose_anchor(&self, plan: &mut SourcePlan, chosen: &[Chosen<'_>]) {
+        plan.extras = anchor::extras(self.surveyor.spec, self.nodes.values().map(Arc::as_ref));
+        if plan.extras.is_empty() {
+            return;
+        }
+        let mut eligible = self.eligible(plan, chosen, true);
+        if eligible.is_empty() && self.surveyor.spec.keepalive > 0 {
+            eligible = self.eligible(plan, chosen, false);
+        }
+        eligible.sort_by_key(|e| e.node);
+        let kept: Vec<&NodeName> = plan.kept.values().map(|(node, _)| node).collect();
+        plan.anchor = anchor::choose(&eligible, &kept, &self.present_anchors(&plan.extras));
+        if plan.anchor.is_none() {
+            plan.problems.push(Problem::new(
+                Reason::AnchorUnavailable,
+                self.cluster().to_string(),
+                format!("no node can carry {}: these networks are unreachable from the other clusters", listed(&plan.extras, 5)),
+                "at least one node must pass all checks and have an endpoint",
+            ));
+        }
+    }
+
+    fn eligible<'b>(&self, plan: &SourcePlan, chosen: &'b [Chosen<'_>], with_endpoint: bool) -> Vec<Eligible<'b>> {
+        let fits =
+            |c: &&Chosen<'_>| c.passed.endpoint.is_some() == with_endpoint && !plan.endpoint_inside.contains_key(&c.candidate.peer_name);
+        chosen.iter().filter(fits).map(|c| Eligible { node: &c.candidate.node.name, ready: c.candidate.node.ready }).collect()
+    }
+
+    fn present_anchors(&self, extras: &[Cidr]) -> BTreeMap<NodeName, usize> {
+        let carriers = self.memory.carriers(extras);
+        let legacy = self.memory.legacy_anchor_keys();
+        if carriers.is_empty() && legacy.is_empty() {
+            return BTreeMap::new();
+        }
+        let mut present = BTreeMap::new();
+        for node in self.nodes.values() {
+            let by_name = carriers.get(&self.peer_name(&node.name)).copied().unwrap_or(0);
+            let by_key = node.key.as_ref().ok().copied().flatten().and_then(|key| legacy.get(&key)).copied().unwrap_or(0);
+            if by_name + by_key > 0 {
+                present.insert(node.name.clone(), by_name + by_key);
+            }
+        }
+        present
+    }
+
+    fn make_peers(&self, plan: &mut SourcePlan, chosen: &[Chosen<'_>]) {
+        let shared = shared_addresses(self.nodes);
+        let mut used = BTreeSet::new();
+        let mut twice: Vec<String> = Vec::new();
+        let mut swallowed: Vec<Cidr> = Vec::new();
+        for Chosen { candidate, passed } in chosen {
+            let mut all = Vec::new();
+            let networks = &self.surveyor.spec.networks;
+            for node in &candidate.carries {
+                for pods in node.pod_cidrs.iter().filter(|pods| networks.allows_pods(**pods)) {
+                    match used.insert(*pods) {
+                        true => all.push(*pods),
+                        false => twice.push(format!("{pods} (node {})", node.name)),
+                    }
+                }
+            }
+            let internal = candidate.carries.iter().flat_map(|node| node.internal_addresses());
+            let internal = internal.filter(|ip| networks.declares_internal(*ip) && !shared.contains(ip));
+            let extras = plan.extras.iter().copied().filter(|_| plan.anchor.as_ref() == Some(&candidate.node.name));
+            for cidr in [Cidr::host(passed.wireguard_ip)].into_iter().chain(internal.map(Cidr::host)).chain(extras) {
+                if used.insert(cidr) {
+                    all.push(cidr);
+                }
+            }
+            let swallows = |cidr: &Cidr| plan.inner_endpoints.range(cidr.first()..=cidr.last()).next().is_some();
+            let (out, allowed): (Vec<Cidr>, Vec<Cidr>) = all.iter().partition(|cidr| swallows(cidr));
+            let parts = BaseParts {
+                name: candidate.peer_name.clone(),
+                node: candidate.node.name.clone(),
+                labels: Arc::clone(&self.labels),
+                key: passed.key,
+                endpoint: passed.endpoint.clone(),
+                allowed_ips: allowed,
+                all_ips: (!out.is_empty()).then_some(all),
+            };
+            swallowed.extend(out);
+            let peer = BasePeer::share(self.earlier.get(&candidate.peer_name), parts);
+            plan.base.insert(peer.name.clone(), peer);
+        }
+        self.report_prefixes(plan, &twice, &swallowed);
+    }
+
+    fn report_prefixes(&self, plan: &mut SourcePlan, twice: &[String], swallowed: &[Cidr]) {
+        if !twice.is_empty() {
+            plan.problems.push(Problem::new(
+                Reason::PodCIDRDuplicate,
+                self.cluster().to_string(),
+                format!("pod CIDRs that another node has, too: {}", listed(twice, 5)),
+                "each stays with the first Peer by name; give every node its own pod CIDR",
+            ));
+        }
+        if !swallowed.is_empty() {
+            plan.problems.push(Problem::new(
+                Reason::PrefixContainsEndpoint,
+                self.cluster().to_string(),
+                format!("not routed, because an endpoint of the cluster's own nodes lies inside: {}", listed(swallowed, 5)),
+                "a tunnel can't run through itself; give the nodes endpoints outside the declared networks to route these as well",
+            ));
+        }
+    }
+
+    fn note_carried(&self, plan: &mut SourcePlan, chosen: &[Chosen<'_>]) {
+        let peers: BTreeSet<&NodeName> = chosen.iter().map(|c| &c.candidate.node.name).collect();
+        for (node, leader) in &self.survey.carried {
+            plan.carried.insert(node.clone(), peers.contains(leader).then(|| leader.clone()));
+        }
+        // A clean stop takes the granularity away as well, but not the location.
+        let of_a_location = |node: &Node| node.is_bare() || (node.location_granularity && node.kilo_internal.is_some());
+        for node in self.nodes.values().filter(|node| of_a_location(node)) {
+            let leader = self.survey.leaders.get(&self.surveyor.location(node));
+            if leader.is_some_and(|leader| *leader != node.name && peers.contains(leader)) {
+                plan.led_by_another.insert(self.peer_name(&node.name));
+            }
+        }
+    }
+
+    fn check_keepalive(&self, plan: &mut SourcePlan, chosen: &[Chosen<'_>]) {
+        let seconds = self.surveyor.spec.keepalive;
+        if seconds == 0 {
+            return;
+        }
+        let mut without: Vec<&NodeName> =
+            chosen.iter().filter(|c| !c.candidate.node.keepalive_set).map(|c| &c.candidate.node.name).collect();
+        without.sort();
+        let Some(first) = without.first() else { return };
+        plan.problems.push(Problem::new(
+            Reason::KeepaliveNotSet,
+            self.cluster().to_string(),
+            format!("Kilo sends no keepalives from {}: it reads the interval from its own node, where annotation kilo.squat.ai/persistent-keepalive is missing", listed(&without, 5)),
+            format!("kubectl annotate node {} kilo.squat.ai/persistent-keepalive={seconds}", shell_quoted(first.as_str())),
+        ));
+    }
+}
+
+/// The smaller of the two clusters' intervals, where they have one.
+pub(super) fn keepalive(mesh: &MeshSpec, one: &ClusterName, other: &ClusterName) -> u16 {
+    let of = |name: &ClusterName| mesh.clusters.get(name).map(|spec| spec.keepalive).filter(|seconds| *seconds > 0);
+    of(one).into_iter().chain(of(other)).min().unwrap_or(0)
+}
+
+/// Internal addresses that more than one node of the cluster has.
+fn shared_addresses(nodes: &Nodes) -> BTreeSet<IpAddr> {
+    let mut all: Vec<IpAddr> = Vec::with_capacity(nodes.len());
+    for node in nodes.values() {
+        let mut own: Vec<IpAddr> = node.internal_addresses().collect();
+        own.sort();
+        own.dedup();
+        all.extend(own);
+    }
+    all.sort();
+    all.windows(2).filter(|pair| pair.first() == pair.last()).filter_map(|pair| pair.first().copied()).collect()
+}

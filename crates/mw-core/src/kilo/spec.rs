@@ -1,0 +1,365 @@
+//! A ClusterMesh as declared, and the check that turns it into something the
+//! planner can rely on. After `validate` nobody looks at the raw form again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use crate::cidr::{Cidr, WrittenCidr};
+use crate::names::{ClusterName, MeshId};
+use crate::problem::{Problem, Reason};
+use crate::text::quoted;
+use crate::time::Timestamp;
+
+/// A ClusterMesh as it stands on the hub.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mesh {
+    pub id: MeshId,
+    pub created: Option<Timestamp>,
+    pub deleting: bool,
+    /// The hash with which a person released held deletes.
+    pub confirm_deletes: Option<String>,
+    /// The UID of a former hub whose Peers this mesh takes over.
+    pub take_over_hub: Option<String>,
+    pub spec: RawSpec,
+    /// The last spec that was acted on. It stays in force when `spec` turns
+    /// out to overlap with another mesh.
+    pub running: Option<MeshSpec>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RawSpec {
+    pub clusters: Vec<RawCluster>,
+    pub cleanup_timeout: Option<String>,
+    pub max_delete_percent: Option<i64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RawCluster {
+    pub name: String,
+    pub local: bool,
+    pub kubeconfig_secret: Option<SecretRef>,
+    pub pod_cidrs: Option<Vec<String>>,
+    pub wireguard_cidr: Option<String>,
+    pub service_cidr: Option<String>,
+    pub additional_cidrs: Option<Vec<String>>,
+    pub allowed_networks: Option<Vec<String>>,
+    pub wireguard_port: Option<i64>,
+    pub persistent_keepalive: Option<i64>,
+    pub topology_label: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SecretRef {
+    pub name: String,
+    pub key: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MeshSpec {
+    pub clusters: BTreeMap<ClusterName, ClusterSpec>,
+    pub cleanup_timeout_seconds: u64,
+    pub max_delete_percent: u8,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterSpec {
+    /// Position in `spec.clusters`, to point at it in messages.
+    pub index: usize,
+    pub local: bool,
+    pub kubeconfig_secret: Option<SecretRef>,
+    pub networks: Networks,
+    pub wireguard_port: u16,
+    pub keepalive: u16,
+    pub topology_label: String,
+}
+
+/// What a cluster may route, in one of the two forms.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Networks {
+    Typed { pods: Vec<Cidr>, wireguard: Cidr, service: Option<Cidr>, additional: Vec<Cidr> },
+    Flat(Vec<Cidr>),
+}
+
+pub const DEFAULT_WIREGUARD_PORT: u16 = 51820;
+pub const DEFAULT_TOPOLOGY_LABEL: &str = "topology.kubernetes.io/region";
+pub const DEFAULT_CLEANUP_TIMEOUT_SECONDS: u64 = 600;
+pub const DEFAULT_MAX_DELETE_PERCENT: u8 = 50;
+pub const MOST_CLUSTERS: usize = 1024;
+pub const MOST_CIDRS: usize = 64;
+
+impl Networks {
+    /// Every declared network.
+    pub fn all(&self) -> impl Iterator<Item = Cidr> + '_ {
+        let (one, two, rest): (&[Cidr], [Option<Cidr>; 2], &[Cidr]) = match self {
+            Networks::Typed { pods, wireguard, service, additional } => (pods, [Some(*wireguard), *service], additional),
+            Networks::Flat(list) => (list, [None, None], &[]),
+        };
+        one.iter().copied().chain(two.into_iter().flatten()).chain(rest.iter().copied())
+    }
+
+    /// Where in the cluster's entry a network is declared.
+    pub fn path_of(&self, cidr: Cidr) -> Option<String> {
+        let numbered = |field: &str, list: &[Cidr]| list.iter().position(|net| *net == cidr).map(|at| format!("{field}[{at}]"));
+        match self {
+            Networks::Typed { pods, wireguard, service, additional } => numbered("podCIDRs", pods)
+                .or_else(|| (*wireguard == cidr).then(|| "wireguardCIDR".to_owned()))
+                .or_else(|| (*service == Some(cidr)).then(|| "serviceCIDR".to_owned()))
+                .or_else(|| numbered("additionalCIDRs", additional)),
+            Networks::Flat(list) => numbered("allowedNetworks", list),
+        }
+    }
+
+    pub fn allows_pods(&self, cidr: Cidr) -> bool {
+        match self {
+            Networks::Typed { pods, .. } => pods.iter().any(|net| net.contains(cidr)),
+            Networks::Flat(list) => list.iter().any(|net| net.contains(cidr)),
+        }
+    }
+
+    pub fn allows_wireguard(&self, address: IpAddr) -> bool {
+        match self {
+            Networks::Typed { wireguard, .. } => wireguard.contains_address(address),
+            Networks::Flat(list) => list.iter().any(|net| net.contains_address(address)),
+        }
+    }
+
+    /// Whether a node's own address is meant to be reachable through the mesh.
+    pub fn declares_internal(&self, address: IpAddr) -> bool {
+        match self {
+            Networks::Typed { additional, .. } => additional.iter().any(|net| net.contains_address(address)),
+            Networks::Flat(list) => list.iter().any(|net| net.contains_address(address)),
+        }
+    }
+}
+
+/// A spec that passed, with remarks; or everything that is wrong with it.
+pub type Validated = Result<(MeshSpec, Vec<Problem>), Vec<Problem>>;
+
+pub fn validate(raw: &RawSpec) -> Validated {
+    let mut check = Check::default();
+    let RawSpec { clusters, cleanup_timeout, max_delete_percent } = raw;
+    if clusters.len() < 2 {
+        check.refuse("spec.clusters", format!("lists {} cluster(s)", clusters.len()), "a mesh joins at least two clusters");
+    }
+    if clusters.len() > MOST_CLUSTERS {
+        check.refuse("spec.clusters", format!("lists {} clusters", clusters.len()), "at most 1024 are supported");
+    }
+    check.one_local(clusters);
+    let mut entries = BTreeMap::new();
+    let mut names = BTreeSet::new();
+    for (index, cluster) in clusters.iter().enumerate() {
+        let path = format!("spec.clusters[{index}]");
+        if !names.insert(cluster.name.as_str()) {
+            check.refuse(
+                format!("{path}.name"),
+                format!("{} is used twice", quoted(&cluster.name)),
+                "give every cluster of the mesh its own name",
+            );
+        }
+        if let Some((name, spec)) = check.cluster(&path, index, cluster) {
+            entries.insert(name, spec);
+        }
+    }
+    let cleanup_timeout_seconds = check.cleanup_timeout(cleanup_timeout.as_deref());
+    let max_delete_percent = check.number("spec.maxDeletePercent", *max_delete_percent, 0..=100, i64::from(DEFAULT_MAX_DELETE_PERCENT));
+    if !check.errors.is_empty() {
+        return Err(check.errors);
+    }
+    let max_delete_percent = u8::try_from(max_delete_percent).unwrap_or(DEFAULT_MAX_DELETE_PERCENT);
+    Ok((MeshSpec { clusters: entries, cleanup_timeout_seconds, max_delete_percent }, check.remarks))
+}
+
+#[derive(Default)]
+struct Check {
+    errors: Vec<Problem>,
+    remarks: Vec<Problem>,
+}
+
+impl Check {
+    fn refuse(&mut self, path: impl Into<String>, what: impl Into<String>, hint: impl Into<String>) {
+        self.errors.push(Problem::new(Reason::InvalidSpec, path, what, hint));
+    }
+
+    fn one_local(&mut self, clusters: &[RawCluster]) {
+        let locals: Vec<&str> = clusters.iter().filter(|c| c.local).map(|c| c.name.as_str()).collect();
+        let hint = "set local: true on the one cluster the operator runs in, and on no other";
+        match locals.as_slice() {
+            [_] => {}
+            [] => self.refuse("spec.clusters", "no cluster is local", hint),
+            several => self.refuse("spec.clusters", format!("{} clusters are local: {}", several.len(), quoted(&several.join(", "))), hint),
+        }
+    }
+
+    fn cluster(&mut self, path: &str, index: usize, raw: &RawCluster) -> Option<(ClusterName, ClusterSpec)> {
+        let name = ClusterName::try_from(raw.name.as_str())
+            .map_err(|wrong| self.refuse(format!("{path}.name"), wrong.to_string(), "choose a short lower-case name such as eu-west"))
+            .ok();
+        self.credentials(path, raw);
+        let networks = self.networks(path, raw);
+        let port = self.number(&format!("{path}.wireguardPort"), raw.wireguard_port, 1..=65535, i64::from(DEFAULT_WIREGUARD_PORT));
+        let keepalive = self.number(&format!("{path}.persistentKeepalive"), raw.persistent_keepalive, 0..=65535, 0);
+        let topology_label = raw.topology_label.clone().unwrap_or_else(|| DEFAULT_TOPOLOGY_LABEL.to_owned());
+        if topology_label.is_empty() || topology_label.len() > 317 {
+            self.refuse(format!("{path}.topologyLabel"), "is not a label key", "leave it out for Kilo's default");
+        }
+        let spec = ClusterSpec {
+            index,
+            local: raw.local,
+            kubeconfig_secret: raw.kubeconfig_secret.clone(),
+            networks: networks?,
+            wireguard_port: u16::try_from(port).unwrap_or(DEFAULT_WIREGUARD_PORT),
+            keepalive: u16::try_from(keepalive).unwrap_or(0),
+            topology_label,
+        };
+        Some((name?, spec))
+    }
+
+    fn credentials(&mut self, path: &str, raw: &RawCluster) {
+        let named = raw.kubeconfig_secret.as_ref().is_some_and(|secret| !secret.name.is_empty());
+        if !raw.local && !named {
+            self.refuse(
+                format!("{path}.kubeconfigSecretRef"),
+                format!("cluster {} has no kubeconfig", quoted(&raw.name)),
+                "name the Secret in the mesh's namespace that holds its kubeconfig, or set local: true",
+            );
+        }
+    }
+
+    fn networks(&mut self, path: &str, raw: &RawCluster) -> Option<Networks> {
+        let typed = raw.pod_cidrs.is_some() || raw.wireguard_cidr.is_some() || raw.service_cidr.is_some() || raw.additional_cidrs.is_some();
+        match (&raw.allowed_networks, typed) {
+            (Some(_), true) => {
+                self.refuse(
+                    path,
+                    "mixes allowedNetworks with podCIDRs, wireguardCIDR, serviceCIDR or additionalCIDRs",
+                    "use one of the two forms",
+                );
+                None
+            }
+            (Some(list), false) => {
+                let list = self.list(&format!("{path}.allowedNetworks"), Some(list), true)?;
+                Some(Networks::Flat(list))
+            }
+            (None, _) => {
+                let pods = self.list(&format!("{path}.podCIDRs"), raw.pod_cidrs.as_ref(), true);
+                let wireguard = match &raw.wireguard_cidr {
+                    Some(text) => self.cidr(&format!("{path}.wireguardCIDR"), text),
+                    None => {
+                        self.refuse(format!("{path}.wireguardCIDR"), "is missing", "give the range of Kilo's --subnet in that cluster");
+                        None
+                    }
+                };
+                let service = match &raw.service_cidr {
+                    Some(text) => Some(self.cidr(&format!("{path}.serviceCIDR"), text)?),
+                    None => None,
+                };
+                let additional = self.list(&format!("{path}.additionalCIDRs"), raw.additional_cidrs.as_ref(), false);
+                Some(Networks::Typed { pods: pods?, wireguard: wireguard?, service, additional: additional? })
+            }
+        }
+    }
+
+    fn list(&mut self, path: &str, texts: Option<&Vec<String>>, required: bool) -> Option<Vec<Cidr>> {
+        let texts = texts.map(Vec::as_slice).unwrap_or_default();
+        if required && texts.is_empty() {
+            self.refuse(path, "has no network", "give at least one CIDR");
+            return None;
+        }
+        if texts.len() > MOST_CIDRS {
+            self.refuse(path, format!("has {} networks", texts.len()), "at most 64 are supported: summarise them");
+            return None;
+        }
+        let parsed: Vec<Option<Cidr>> = texts.iter().enumerate().map(|(i, text)| self.cidr(&format!("{path}[{i}]"), text)).collect();
+        parsed.into_iter().collect()
+    }
+
+    fn cidr(&mut self, path: &str, text: &str) -> Option<Cidr> {
+        let written = match WrittenCidr::try_from(text) {
+            Ok(written) => written,
+            Err(wrong) => {
+                self.refuse(path, format!("{} {wrong}", quoted(text)), "write address/length, for example 10.1.0.0/16");
+                return None;
+            }
+        };
+        let network = written.network;
+        if let Some(why) = network.unroutable() {
+            self.refuse(path, format!("{network} {why}"), "such a range can't be routed to another cluster");
+            return None;
+        }
+        if written.has_host_bits() {
+            let message = format!("{} has host bits and is taken as {network}", quoted(text));
+            self.remarks.push(Problem::new(Reason::CIDRHostBits, path, message, format!("write {network}")));
+        }
+        Some(network)
+    }
+
+    fn number(&mut self, path: &str, value: Option<i64>, range: std::ops::RangeInclusive<i64>, default: i64) -> i64 {
+        let value = value.unwrap_or(default);
+        if !range.contains(&value) {
+            self.refuse(path, format!("{value} is out of range"), format!("use {} to {}", range.start(), range.end()));
+        }
+        value
+    }
+
+    fn cleanup_timeout(&mut self, text: Option<&str>) -> u64 {
+        let Some(text) = text else { return DEFAULT_CLEANUP_TIMEOUT_SECONDS };
+        duration_seconds(text).unwrap_or_else(|| {
+            self.refuse("spec.cleanupTimeout", format!("{} is not a duration", quoted(text)), "write it like 90s, 10m or 1h30m");
+            DEFAULT_CLEANUP_TIMEOUT_SECONDS
+        })
+    }
+}
+
+/// `1h30m`, `10m`, `90s`: whole hours, minutes and seconds in this order.
+pub fn duration_seconds(text: &str) -> Option<u64> {
+    let mut rest = text;
+    let mut total: u64 = 0;
+    let mut found = false;
+    for (unit, seconds) in [('h', 3600), ('m', 60), ('s', 1)] {
+        if let Some((number, tail)) = rest.split_once(unit) {
+            if number.is_empty() || number.len() > 9 || !number.bytes().all(|b| b.is_ascii_digit()) {
+                return None;
+            }
+            total = total.checked_add(number.parse::<u64>().ok()?.checked_mul(seconds)?)?;
+            rest = tail;
+            found = true;
+        }
+    }
+    (found && rest.is_empty()).then_some(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_hours_minutes_and_seconds() {
+        assert_eq!(duration_seconds("1h30m"), Some(5400));
+        assert_eq!(duration_seconds("90s"), Some(90));
+        for bad in ["", "10", "m", "1m1h", "-1m", "1.5h", "1d", "99999999999h"] {
+            assert_eq!(duration_seconds(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn everything_that_is_wrong_is_said_at_once() {
+        let cluster = |name: &str| RawCluster {
+            name: name.to_owned(),
+            pod_cidrs: Some(vec!["10.1.0.0/33".to_owned(), "127.0.0.0/8".to_owned()]),
+            wireguard_port: Some(0),
+            ..RawCluster::default()
+        };
+        let raw =
+            RawSpec { clusters: vec![cluster("A"), cluster("b")], cleanup_timeout: Some("soon".to_owned()), max_delete_percent: Some(101) };
+        let subjects: Vec<String> = validate(&raw).unwrap_err().into_iter().map(|p| p.subject).collect();
+        let of = |i: usize| {
+            ["kubeconfigSecretRef", "podCIDRs[0]", "podCIDRs[1]", "wireguardCIDR", "wireguardPort"]
+                .map(|f| format!("spec.clusters[{i}].{f}"))
+        };
+        let mut expected = vec!["spec.clusters".to_owned(), "spec.clusters[0].name".to_owned()];
+        expected.extend(of(0));
+        expected.extend(of(1));
+        expected.extend(["spec.cleanupTimeout".to_owned(), "spec.maxDeletePercent".to_owned()]);
+        assert_eq!(subjects, expected);
+    }
+}

@@ -1,0 +1,288 @@
+//! One cluster looked at by itself: its segments and their leaders, which
+//! nodes would become Peers, and whether they pass the checks that need no
+//! other cluster.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::endpoint::Endpoint;
+use crate::key::PublicKey;
+use crate::kilo::liveness::alive;
+use crate::kilo::node::{Node, Nodes, Publicness};
+use crate::kilo::spec::ClusterSpec;
+use crate::names::{ClusterName, NodeName, PeerName};
+
+/// Why a node has no Peer. The names are stable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SkipReason {
+    PeerNameDuplicate,
+    WGIPDuplicate,
+    NodeNoPodCIDR,
+    NodePodCIDROutOfRange,
+    NodeNoWireguardIP,
+    WGIPInvalid,
+    WGIPOutOfRange,
+    NodeNoPublicKey,
+    PublicKeyInvalid,
+    PublicKeyDuplicate,
+    NodeNoEndpoint,
+    NodeEndpointInvalid,
+    NodeAgentSilent,
+}
+
+impl SkipReason {
+    pub const ALL: [SkipReason; 13] = [
+        SkipReason::PeerNameDuplicate,
+        SkipReason::WGIPDuplicate,
+        SkipReason::NodeNoPodCIDR,
+        SkipReason::NodePodCIDROutOfRange,
+        SkipReason::NodeNoWireguardIP,
+        SkipReason::WGIPInvalid,
+        SkipReason::WGIPOutOfRange,
+        SkipReason::NodeNoPublicKey,
+        SkipReason::PublicKeyInvalid,
+        SkipReason::PublicKeyDuplicate,
+        SkipReason::NodeNoEndpoint,
+        SkipReason::NodeEndpointInvalid,
+        SkipReason::NodeAgentSilent,
+    ];
+}
+
+impl fmt::Display for SkipReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Skip {
+    pub reason: SkipReason,
+    pub message: String,
+}
+
+impl Skip {
+    pub(super) fn new(reason: SkipReason, message: impl Into<String>) -> Skip {
+        Skip { reason, message: message.into() }
+    }
+}
+
+/// A node that runs WireGuard and so would become a Peer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Candidate {
+    pub(super) node: Arc<Node>,
+    pub(super) peer_name: PeerName,
+    /// The nodes whose networks its Peer carries, itself among them, by name.
+    pub(super) carries: Vec<Arc<Node>>,
+    /// Set for the leader of a location.
+    pub(super) location: Option<String>,
+    pub(super) verdict: Result<Passed, Skip>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Passed {
+    pub(super) key: PublicKey,
+    pub(super) wireguard_ip: IpAddr,
+    pub(super) endpoint: Option<Endpoint>,
+}
+
+/// A location in which no agent has been heard of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SilentLocation {
+    pub(super) location: String,
+    pub(super) nodes: Vec<NodeName>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Survey {
+    pub(super) alive: BTreeSet<NodeName>,
+    /// Live ones first, then by name.
+    pub(super) candidates: Vec<Candidate>,
+    /// Carried node to leader.
+    pub(super) carried: BTreeMap<NodeName, NodeName>,
+    /// Nodes of a location that are neither leader nor carried.
+    pub(super) skipped: BTreeMap<NodeName, Skip>,
+    pub(super) silent: Vec<SilentLocation>,
+    /// Location to leader.
+    pub(super) leaders: BTreeMap<String, NodeName>,
+}
+
+/// What a survey depends on apart from the nodes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Surveyor<'a> {
+    pub(super) mesh: &'a str,
+    pub(super) cluster: &'a ClusterName,
+    pub(super) spec: &'a ClusterSpec,
+    /// Whether at least one pair with another cluster has a keepalive.
+    pub(super) may_roam: bool,
+}
+
+impl Surveyor<'_> {
+    pub(super) fn survey(&self, nodes: &Nodes) -> Survey {
+        let mut survey = Survey { alive: alive(nodes), ..Survey::default() };
+        let mut locations: BTreeMap<String, Vec<&Arc<Node>>> = BTreeMap::new();
+        for node in nodes.values() {
+            if node.location_granularity && node.kilo_internal.is_some() {
+                locations.entry(self.location(node)).or_default().push(node);
+            } else {
+                survey.candidates.push(self.candidate(node, vec![Arc::clone(node)], None));
+            }
+        }
+        for (location, members) in locations {
+            self.survey_location(&mut survey, location, &members);
+        }
+        let Survey { alive, candidates, .. } = &mut survey;
+        candidates.sort_by(|a, b| {
+            let order = |c: &Candidate| !alive.contains(&c.node.name);
+            (order(a), &a.node.name).cmp(&(order(b), &b.node.name))
+        });
+        survey
+    }
+
+    /// The annotation where it is there, even if empty; else the topology label.
+    pub(super) fn location(&self, node: &Node) -> String {
+        let label = || node.labels.get(&self.spec.topology_label).cloned().unwrap_or_default();
+        node.location.clone().unwrap_or_else(label)
+    }
+
+    fn survey_location(&self, survey: &mut Survey, location: String, members: &[&Arc<Node>]) {
+        let mut ready = Vec::new();
+        for node in members {
+            match self.unready(node, survey.alive.contains(&node.name)) {
+                None => ready.push(*node),
+                Some(skip) => {
+                    survey.skipped.insert(node.name.clone(), skip);
+                }
+            }
+        }
+        let Some(leader) = leader(&ready) else {
+            if members.iter().all(|node| !survey.alive.contains(&node.name)) {
+                let nodes = members.iter().map(|node| node.name.clone()).collect();
+                survey.silent.push(SilentLocation { location, nodes });
+            }
+            return;
+        };
+        let mut carries = Vec::new();
+        for node in ready {
+            match self.pods_in_range(node) {
+                Err(skip) if node.name != leader.name => {
+                    survey.skipped.insert(node.name.clone(), skip);
+                    continue;
+                }
+                _ => carries.push(Arc::clone(node)),
+            }
+            if node.name != leader.name {
+                survey.carried.insert(node.name.clone(), leader.name.clone());
+            }
+        }
+        survey.leaders.insert(location.clone(), leader.name.clone());
+        survey.candidates.push(self.candidate(leader, carries, Some(location)));
+    }
+
+    /// Why Kilo would not count a node of a location, in the order of the checks.
+    fn unready(&self, node: &Node, alive: bool) -> Option<Skip> {
+        if let Err(skip) = self.pod_cidr(node) {
+            return Some(skip);
+        }
+        let key = self.key(node);
+        if key.is_ok() && node.kilo_endpoint.is_some() && alive {
+            return None;
+        }
+        if let Err(skip) = self.pods_in_range(node).and(key) {
+            return Some(skip);
+        }
+        if node.kilo_endpoint.is_none() {
+            return Some(Skip::new(
+                SkipReason::NodeNoEndpoint,
+                "Kilo's agent published no endpoint that parses, so Kilo leaves the node out of its location",
+            ));
+        }
+        Some(Skip::new(SkipReason::NodeAgentSilent, "Kilo's agent on this node has not checked in for 60 s"))
+    }
+
+    fn candidate(&self, node: &Arc<Node>, carries: Vec<Arc<Node>>, location: Option<String>) -> Candidate {
+        Candidate {
+            node: Arc::clone(node),
+            peer_name: PeerName::of(self.mesh, self.cluster, node.name.as_str()),
+            carries,
+            location,
+            verdict: self.judge(node),
+        }
+    }
+
+    fn judge(&self, node: &Node) -> Result<Passed, Skip> {
+        self.pod_cidr(node)?;
+        self.pods_in_range(node)?;
+        let wireguard_ip = self.wireguard_ip(node)?;
+        let key = self.key(node)?;
+        let endpoint = self.endpoint(node)?;
+        Ok(Passed { key, wireguard_ip, endpoint })
+    }
+
+    fn pod_cidr(&self, node: &Node) -> Result<(), Skip> {
+        match &node.first_pod_cidr {
+            Ok(Some(_)) => Ok(()),
+            Ok(None) => Err(Skip::new(SkipReason::NodeNoPodCIDR, "the Node has no spec.podCIDRs")),
+            Err(text) => Err(Skip::new(SkipReason::NodeNoPodCIDR, format!("the Node's pod CIDR {} does not parse", text.0))),
+        }
+    }
+
+    fn pods_in_range(&self, node: &Node) -> Result<(), Skip> {
+        match &node.first_pod_cidr {
+            Ok(Some(cidr)) if !self.spec.networks.allows_pods(*cidr) => {
+                let message = format!("pod CIDR {cidr} lies in none of the networks declared for cluster {}", self.cluster);
+                Err(Skip::new(SkipReason::NodePodCIDROutOfRange, message))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn wireguard_ip(&self, node: &Node) -> Result<IpAddr, Skip> {
+        match &node.wireguard_ip {
+            Ok(Some(ip)) if self.spec.networks.allows_wireguard(*ip) => Ok(*ip),
+            Ok(Some(ip)) => {
+                let message = format!("WireGuard address {ip} lies outside the range declared for cluster {}", self.cluster);
+                Err(Skip::new(SkipReason::WGIPOutOfRange, message))
+            }
+            Ok(None) => Err(Skip::new(SkipReason::NodeNoWireguardIP, "annotation kilo.squat.ai/wireguard-ip is missing or empty")),
+            Err(text) => {
+                Err(Skip::new(SkipReason::WGIPInvalid, format!("annotation kilo.squat.ai/wireguard-ip is {}, not a CIDR", text.0)))
+            }
+        }
+    }
+
+    fn key(&self, node: &Node) -> Result<PublicKey, Skip> {
+        match &node.key {
+            Ok(Some(key)) => Ok(*key),
+            Ok(None) => Err(Skip::new(SkipReason::NodeNoPublicKey, "annotation kilo.squat.ai/key is missing")),
+            Err(text) => {
+                let message = format!("annotation kilo.squat.ai/key is {}, not a WireGuard public key", text.0);
+                Err(Skip::new(SkipReason::PublicKeyInvalid, message))
+            }
+        }
+    }
+
+    fn endpoint(&self, node: &Node) -> Result<Option<Endpoint>, Skip> {
+        match node.configured_endpoint(self.spec.wireguard_port) {
+            Ok(None) if !self.may_roam => Err(Skip::new(
+                SkipReason::NodeNoEndpoint,
+                "no annotation clustermesh-endpoint or force-endpoint, no ExternalIP, and no cluster of the mesh declares a persistentKeepalive",
+            )),
+            Ok(endpoint) => Ok(endpoint),
+            Err(text) => {
+                Err(Skip::new(SkipReason::NodeEndpointInvalid, format!("the node's endpoint is {}, not a usable host:port", text.0)))
+            }
+        }
+    }
+}
+
+/// Kilo's choice among the ready nodes of a location, which come by name.
+fn leader<'a>(ready: &[&'a Arc<Node>]) -> Option<&'a Arc<Node>> {
+    let public = |node: &Node| node.kilo_endpoint == Some(Publicness::Public);
+    let first = |wanted: &dyn Fn(&Node) -> bool| ready.iter().copied().find(|node| wanted(node));
+    first(&|node| node.leads && public(node))
+        .or_else(|| first(&|node| node.leads))
+        .or_else(|| first(&public))
+        .or_else(|| ready.first().copied())
+}

@@ -1,0 +1,285 @@
+//! What one cluster holds, kept small: a Peer that equals the wanted one is a
+//! pointer to it, any other is kept with what the rules need.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use crate::cidr::Cidr;
+use crate::endpoint::{Endpoint, Host};
+use crate::key::PublicKey;
+use crate::kilo::declared::DeclaredIndex;
+use crate::kilo::node::Nodes;
+use crate::kilo::ownership::{Owner, Register};
+use crate::kilo::peer::{Fingerprint, Labels, PeerFacts, WantedPeer};
+use crate::kilo::source::SourcePlan;
+use crate::kilo::survey::Survey;
+use crate::names::{ClusterName, NodeName, PeerName};
+use crate::problem::{Problem, Reason};
+use crate::text::listed;
+use crate::time::Timestamp;
+
+/// One Peer on a target.
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    pub(super) uid: Box<str>,
+    pub(super) resource_version: Box<str>,
+    pub(super) deleting: bool,
+    pub(super) endpoint_written: Option<Timestamp>,
+    pub(super) owner: Arc<Owner>,
+    pub(super) content: Content,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Content {
+    /// Seen to equal what was wanted.
+    Same(WantedPeer),
+    Other(Box<Found>),
+}
+
+/// A Peer that differs from what is wanted, or is not wanted.
+#[derive(Debug, Clone)]
+pub(super) struct Found {
+    facts: PeerFacts,
+    fingerprint: Fingerprint,
+}
+
+impl Entry {
+    pub(super) fn new(facts: PeerFacts, register: &Register) -> Entry {
+        Entry {
+            uid: facts.uid.as_str().into(),
+            resource_version: facts.resource_version.as_str().into(),
+            deleting: facts.deleting,
+            endpoint_written: facts.endpoint_written,
+            owner: register.owner(&facts.labels),
+            content: Content::Other(Box::new(Found { fingerprint: facts.fingerprint(register.hub().is_some()), facts })),
+        }
+    }
+
+    pub(super) fn labels(&self) -> &Labels {
+        match &self.content {
+            Content::Same(wanted) => wanted.labels(),
+            Content::Other(found) => &found.facts.labels,
+        }
+    }
+
+    pub(super) fn key(&self) -> Option<PublicKey> {
+        match &self.content {
+            Content::Same(wanted) => Some(wanted.key()),
+            Content::Other(found) => PublicKey::try_from(found.facts.spec.public_key.as_str()).ok(),
+        }
+    }
+
+    pub(super) fn prefixes(&self) -> Vec<Cidr> {
+        match &self.content {
+            Content::Same(wanted) => wanted.allowed_ips().to_vec(),
+            Content::Other(found) => found.facts.spec.allowed_ips.iter().filter_map(|text| Cidr::try_from(text.as_str()).ok()).collect(),
+        }
+    }
+
+    /// The endpoint, where it is one that we could have written.
+    pub(super) fn endpoint(&self) -> Option<Endpoint> {
+        match &self.content {
+            Content::Same(wanted) => wanted.endpoint().cloned(),
+            Content::Other(found) => {
+                let endpoint = found.facts.spec.endpoint.as_ref()?;
+                let port = u16::try_from(endpoint.port).ok()?;
+                Endpoint::new(Host::Ip(endpoint.address()?), port).ok()
+            }
+        }
+    }
+
+    pub(super) fn endpoint_address(&self) -> Option<IpAddr> {
+        match &self.content {
+            Content::Same(wanted) => wanted.endpoint().and_then(Endpoint::ip),
+            Content::Other(found) => found.facts.spec.endpoint.as_ref()?.address(),
+        }
+    }
+
+    pub(super) fn equals(&self, wanted: &WantedPeer) -> bool {
+        match &self.content {
+            Content::Same(same) => same.keepalive() == wanted.keepalive() && same.fingerprint() == wanted.fingerprint(),
+            Content::Other(found) => {
+                found.facts.spec.keepalive == i64::from(wanted.keepalive()) && found.fingerprint == wanted.fingerprint()
+            }
+        }
+    }
+
+    /// Whether only our labels differ.
+    pub(super) fn same_spec(&self, wanted: &WantedPeer) -> bool {
+        let mut texts = wanted.spec();
+        let mut found = match &self.content {
+            Content::Same(same) => same.spec(),
+            Content::Other(found) => found.facts.spec.clone(),
+        };
+        for spec in [&mut texts, &mut found] {
+            spec.allowed_ips.sort();
+            spec.allowed_ips.dedup();
+        }
+        texts == found
+    }
+}
+
+/// What stands in the way on a target: Peers that stay whatever we plan.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Staying {
+    by_name: BTreeMap<PeerName, Stay>,
+    keys: BTreeMap<PublicKey, BTreeSet<PeerName>>,
+    prefixes: BTreeMap<Cidr, BTreeSet<PeerName>>,
+    /// Endpoints of Peers that are not ours.
+    foreign_endpoints: BTreeMap<IpAddr, BTreeSet<PeerName>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Stay {
+    pub(super) foreign: bool,
+    pub(super) key: Option<PublicKey>,
+    pub(super) prefixes: Vec<Cidr>,
+    pub(super) endpoint: Option<IpAddr>,
+    /// The mesh and source it is of, by position.
+    pub(super) source: Option<(usize, usize)>,
+}
+
+impl Staying {
+    pub(super) fn stay(entry: &Entry, foreign: bool, source: Option<(usize, usize)>) -> Stay {
+        Stay { foreign, key: entry.key(), prefixes: entry.prefixes(), endpoint: entry.endpoint_address(), source }
+    }
+
+    /// Sets what is known of a name; returns what was there and what is there
+    /// now when they differ.
+    pub(super) fn set(&mut self, name: &PeerName, stay: Option<Stay>) -> Vec<Stay> {
+        let before = self.by_name.get(name);
+        if before == stay.as_ref() {
+            return Vec::new();
+        }
+        let before = self.by_name.remove(name);
+        if let Some(before) = &before {
+            if let Some(key) = before.key {
+                withdraw(&mut self.keys, key, name);
+            }
+            for prefix in &before.prefixes {
+                withdraw(&mut self.prefixes, *prefix, name);
+            }
+            if let Some(ip) = before.endpoint {
+                withdraw(&mut self.foreign_endpoints, ip, name);
+            }
+        }
+        if let Some(stay) = &stay {
+            if let Some(key) = stay.key {
+                self.keys.entry(key).or_default().insert(name.clone());
+            }
+            for prefix in &stay.prefixes {
+                self.prefixes.entry(*prefix).or_default().insert(name.clone());
+            }
+            if let Some(ip) = stay.endpoint.filter(|_| stay.foreign) {
+                self.foreign_endpoints.entry(ip).or_default().insert(name.clone());
+            }
+            self.by_name.insert(name.clone(), stay.clone());
+        }
+        before.into_iter().chain(stay).collect()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+
+    /// A Peer other than `name` that has the key.
+    pub(super) fn key_holder(&self, key: PublicKey, name: &PeerName) -> Option<&PeerName> {
+        self.keys.get(&key)?.iter().find(|holder| *holder != name)
+    }
+
+    /// A Peer other than `name` that has exactly this prefix.
+    pub(super) fn prefix_holder(&self, cidr: Cidr, name: &PeerName) -> Option<&PeerName> {
+        self.prefixes.get(&cidr)?.iter().find(|holder| *holder != name)
+    }
+
+    pub(super) fn foreign_endpoint_in(&self, cidr: Cidr) -> Option<IpAddr> {
+        self.foreign_endpoints.range(cidr.first()..=cidr.last()).next().map(|(ip, _)| *ip)
+    }
+
+    pub(super) fn source_endpoints(&self, source: (usize, usize)) -> impl Iterator<Item = IpAddr> + '_ {
+        self.by_name.values().filter(move |stay| stay.source == Some(source)).filter_map(|stay| stay.endpoint)
+    }
+}
+
+fn withdraw<K: Ord>(index: &mut BTreeMap<K, BTreeSet<PeerName>>, key: K, name: &PeerName) {
+    if let Some(names) = index.get_mut(&key) {
+        names.remove(name);
+        if names.is_empty() {
+            index.remove(&key);
+        }
+    }
+}
+
+/// What a cluster's own nodes mean for the Peers it is given in one mesh.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Own {
+    pub(super) keys: BTreeSet<PublicKey>,
+    /// By source: own addresses and pod networks inside that source's networks.
+    pub(super) hits: BTreeMap<ClusterName, Vec<Cidr>>,
+    /// Where handshakes of a key came from.
+    pub(super) discovered: BTreeMap<PublicKey, Endpoint>,
+    pub(super) problems: Vec<Problem>,
+}
+
+impl Own {
+    pub(super) fn of(cluster: &ClusterName, nodes: &Nodes, survey: &Survey, plan: &SourcePlan, declared: &DeclaredIndex) -> Own {
+        let mut own = Own::default();
+        for node in nodes.values() {
+            own.keys.extend(node.key.as_ref().ok().copied().flatten());
+            for address in node.addresses() {
+                own.note_hit(cluster, declared, Cidr::host(address));
+            }
+        }
+        let passing: BTreeSet<&NodeName> = plan.base.values().map(|peer| &peer.node).chain(plan.carried.keys()).collect();
+        for node in nodes.values().filter(|node| passing.contains(&node.name)) {
+            for pods in &node.pod_cidrs {
+                own.note_hit(cluster, declared, *pods);
+            }
+        }
+        own.discover(cluster, nodes, survey, declared);
+        own
+    }
+
+    fn note_hit(&mut self, cluster: &ClusterName, declared: &DeclaredIndex, cidr: Cidr) {
+        for owner in declared.owners(cidr).into_iter().filter(|owner| *owner != cluster) {
+            self.hits.entry(owner.clone()).or_default().push(cidr);
+        }
+    }
+
+    /// Live observers go before dead ones, the value most of them saw before
+    /// others, the first node by name before later ones.
+    fn discover(&mut self, cluster: &ClusterName, nodes: &Nodes, survey: &Survey, declared: &DeclaredIndex) {
+        let mut sightings: BTreeMap<PublicKey, Vec<(bool, SocketAddr)>> = BTreeMap::new();
+        let mut unreadable = Vec::new();
+        for node in nodes.values() {
+            match &node.discovered {
+                Err(_) => unreadable.push(&node.name),
+                Ok(seen) => {
+                    let alive = survey.alive.contains(&node.name);
+                    for (key, at) in seen.iter().filter(|(_, at)| declared.owner(at.ip()).is_none()) {
+                        sightings.entry(*key).or_default().push((alive, *at));
+                    }
+                }
+            }
+        }
+        for (key, mut seen) in sightings {
+            if seen.iter().any(|(alive, _)| *alive) {
+                seen.retain(|(alive, _)| *alive);
+            }
+            let votes = |at: &SocketAddr| seen.iter().filter(|(_, other)| other == at).count();
+            let best = seen.iter().map(|(_, at)| at).rev().max_by_key(|at| votes(at));
+            if let Some(endpoint) = best.and_then(|at| Endpoint::new(Host::Ip(at.ip()), at.port()).ok()) {
+                self.discovered.insert(key, endpoint);
+            }
+        }
+        if !unreadable.is_empty() {
+            self.problems.push(Problem::new(
+                Reason::DiscoveredEndpointsInvalid,
+                cluster.to_string(),
+                format!("annotation kilo.squat.ai/discovered-endpoints can't be read on {}", listed(&unreadable, 5)),
+                "configured endpoints are used; Kilo writes the annotation anew at its next check-in",
+            ));
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! The pure half of meshwright: from what was declared and what was seen to
+//! what every cluster must hold. No I/O, no clock, no randomness, no logging;
+//! the same input gives the same output, byte for byte.
+
+pub mod cidr;
+pub mod endpoint;
+pub mod key;
+pub mod kilo;
+pub mod names;
+pub mod problem;
+pub mod seen;
+pub mod text;
+pub mod time;

@@ -1,0 +1,85 @@
+//! A user's mistake, or a circumstance a person must know of, as a value.
+
+use std::fmt;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    Error,
+    Warning,
+}
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $name:ident: $severity:ident,)*) => {
+        /// Why something is wrong. The names are stable: conditions, events,
+        /// metrics and the documentation use them.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Reason { $($(#[$doc])* $name,)* }
+
+        impl Reason {
+            pub const ALL: &'static [Reason] = &[$(Reason::$name,)*];
+
+            pub fn as_str(self) -> &'static str {
+                match self { $(Reason::$name => stringify!($name),)* }
+            }
+
+            pub fn severity(self) -> Severity {
+                match self { $(Reason::$name => Severity::$severity,)* }
+            }
+        }
+    };
+}
+
+reasons! {
+    InvalidSpec: Error,
+    CIDROverlap: Error,
+    DuplicatePeering: Error,
+    DeletionHeld: Error,
+    ClusterUnreachable: Warning,
+    CIDRHostBits: Warning,
+    AmbiguousOwner: Error,
+    AnchorUnavailable: Error,
+    DiscoveredEndpointsInvalid: Warning,
+    EndpointInsideMesh: Error,
+    HubConflict: Error,
+    KeepaliveNotSet: Warning,
+    KeyOfTarget: Error,
+    KeyTaken: Error,
+    LegacyGhost: Warning,
+    LocationSilent: Warning,
+    LocationWithoutPeer: Error,
+    NodeInGrace: Warning,
+    NodeNoEndpoint: Warning,
+    NothingToRoute: Error,
+    PeerNameTaken: Error,
+    PeerTerminating: Warning,
+    PodCIDRDuplicate: Warning,
+    PrefixContainsEndpoint: Warning,
+    PrefixOverlapsTarget: Error,
+    PrefixTaken: Error,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What is wrong, with what, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Problem {
+    pub reason: Reason,
+    /// The thing it is about: a path in the spec, a node, a pair of clusters.
+    pub subject: String,
+    pub message: String,
+    pub hint: String,
+}
+
+impl Problem {
+    pub fn new(reason: Reason, subject: impl Into<String>, message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Problem { reason, subject: subject.into(), message: message.into(), hint: hint.into() }
+    }
+
+    pub fn is_error(&self) -> bool {
+        self.reason.severity() == Severity::Error
+    }
+}
