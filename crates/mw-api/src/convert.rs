@@ -2,7 +2,7 @@
 //! Peers to objects and patches. Texts go over as they are: what they mean is
 //! for the core to say.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Node, NodeStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -38,8 +38,8 @@ const KILO_ANNOTATIONS: [&str; 13] = [
     "wireguard-ip",
 ];
 
-/// A ClusterMesh for the core. What ran before is not in the object: `running`
-/// is left for the caller to fill.
+/// A ClusterMesh for the core. What ran and what was held before is not in the
+/// object: `running` and `held` are left for the caller to fill.
 pub fn mesh(object: &ClusterMesh) -> Mesh {
     let meta = &object.metadata;
     let annotation = |key: &str| meta.annotations.as_ref().and_then(|all| all.get(key)).cloned();
@@ -48,6 +48,7 @@ pub fn mesh(object: &ClusterMesh) -> Mesh {
         created: meta.creation_timestamp.as_ref().map(timestamp),
         deleting: meta.deletion_timestamp.is_some(),
         confirm_deletes: annotation(ANNOTATION_CONFIRM_DELETES),
+        held: BTreeSet::new(),
         take_over_hub: annotation(ANNOTATION_TAKE_OVER_HUB),
         spec: raw_spec(&object.spec),
         running: None,

@@ -68,21 +68,16 @@ pub(super) fn settle(clusters: &[Option<Contestant<'_>>], contested: &BTreeSet<P
     }
 }
 
-/// Names can be equal inside a cluster (`Node-A`, `node-a`), or between two
-/// clusters one of which is named like the other and a `--`.
+/// Two clusters can make the same name when one is named like the other and
+/// a `--`. Equal names inside a cluster are settled by its own order.
 fn settle_names(clusters: &[Option<Contestant<'_>>], holdings: &dyn Holdings) -> BTreeSet<(usize, NodeName)> {
     let mut losers = BTreeSet::new();
-    let rivals = rivals(clusters);
     let mut shared: BTreeMap<&PeerName, Vec<(usize, &Candidate)>> = BTreeMap::new();
-    for (at, contestant) in clusters.iter().enumerate() {
-        let Some(contestant) = contestant else { continue };
+    for at in rivals(clusters) {
         let mut own = BTreeSet::new();
-        for candidate in &contestant.survey.candidates {
-            if !own.insert(&candidate.peer_name) {
-                losers.insert((at, candidate.node.name.clone()));
-            } else if rivals.contains(&at) {
-                shared.entry(&candidate.peer_name).or_default().push((at, candidate));
-            }
+        let candidates = clusters.get(at).and_then(Option::as_ref).map(|contestant| &contestant.survey.candidates);
+        for candidate in candidates.into_iter().flatten().filter(|candidate| own.insert(&candidate.peer_name)) {
+            shared.entry(&candidate.peer_name).or_default().push((at, candidate));
         }
     }
     for (name, claims) in shared.into_iter().filter(|(_, claims)| claims.len() > 1) {
@@ -111,13 +106,14 @@ fn rivals(clusters: &[Option<Contestant<'_>>]) -> BTreeSet<usize> {
 /// The final word on each candidate, in their order.
 pub(super) fn verdicts<'a>(at: usize, survey: &'a Survey, losers: &Losers) -> Vec<Result<&'a Passed, Skip>> {
     let mut addresses: BTreeMap<_, &NodeName> = BTreeMap::new();
+    let mut names: BTreeSet<&PeerName> = BTreeSet::new();
     let mut verdicts = Vec::with_capacity(survey.candidates.len());
     let plain = losers.names.is_empty() && losers.keys.is_empty() && losers.winners.is_empty();
     for candidate in &survey.candidates {
         let node = &candidate.node;
         let me = || (at, node.name.clone());
         let address = node.wireguard_ip.as_ref().ok().copied().flatten();
-        let verdict = if !plain && losers.names.contains(&me()) {
+        let verdict = if !names.insert(&candidate.peer_name) || (!plain && losers.names.contains(&me())) {
             Err(Skip::new(
                 SkipReason::PeerNameDuplicate,
                 format!("Peer name {} is taken by an earlier node of the mesh", candidate.peer_name),

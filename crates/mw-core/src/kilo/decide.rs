@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::cidr::Cidr;
+use crate::endpoint::Endpoint;
 use crate::kilo::guard::DeleteCause;
 use crate::kilo::mesh::ActiveMesh;
 use crate::kilo::node::Nodes;
@@ -150,9 +151,11 @@ impl<'a> Pair<'a> {
 
     /// Handshakes may come from a new port every minute; each change makes Kilo
     /// replace all its peers, so one endpoint rests for a while.
-    fn rested(&self, found: &crate::endpoint::Endpoint, entry: Option<&Entry>, decision: &mut Decision) -> crate::endpoint::Endpoint {
+    fn rested(&self, found: &Endpoint, entry: Option<&Entry>, decision: &mut Decision) -> Endpoint {
         let written = entry.and_then(|entry| Some((entry.endpoint()?, entry.endpoint_written?)));
-        match written {
+        // One inside the source's own networks would forbid a prefix meanwhile.
+        let inside = |present: &Endpoint| present.ip().is_some_and(|ip| self.source.inner_endpoints.contains_key(&ip));
+        match written.filter(|(present, _)| !inside(present)) {
             Some((present, at)) if present != *found && self.now < at.plus(ENDPOINT_REST_SECONDS) => {
                 decision.recheck_at = Some(at.plus(ENDPOINT_REST_SECONDS));
                 present

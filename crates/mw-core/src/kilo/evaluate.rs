@@ -14,7 +14,7 @@ use crate::kilo::ownership::Owner;
 use crate::kilo::peer::{BasePeer, WantedPeer};
 use crate::kilo::plan::{Delete, Precondition, Update};
 use crate::kilo::target::{Content, Entry, Stay, Staying};
-use crate::names::{ClusterName, PeerName};
+use crate::names::{ClusterId, ClusterName, PeerName};
 use crate::problem::Reason;
 use crate::time::Timestamp;
 
@@ -41,8 +41,11 @@ pub(super) enum Act {
     Held(Delete),
 }
 
-/// By mesh; orphans belong to none.
-pub(super) type Outcomes = BTreeMap<(Option<usize>, PeerName), Outcome>;
+/// By name and mesh; orphans belong to none.
+pub(super) type Outcomes = BTreeMap<(PeerName, Option<usize>), Outcome>;
+
+/// Deletes by mesh, target and name.
+pub(super) type Deletes = BTreeMap<usize, BTreeSet<(ClusterId, PeerName)>>;
 
 #[derive(Debug, Default)]
 pub(super) struct Target {
@@ -79,8 +82,10 @@ pub(super) struct Evaluation<'a> {
     /// Active meshes that this cluster is a member of, oldest first: position
     /// of the mesh and of the cluster in it.
     pub(super) memberships: Vec<SourceAt>,
-    /// Meshes whose held deletes a person has confirmed.
-    pub(super) released: &'a BTreeSet<usize>,
+    /// Deletes that a person has confirmed.
+    pub(super) released: &'a Deletes,
+    /// Deletes that were held before.
+    pub(super) held_before: &'a dyn Fn(usize) -> Option<&'a BTreeSet<(ClusterId, PeerName)>>,
     pub(super) max_delete_percent: &'a dyn Fn(usize) -> u8,
     pub(super) hub_known: bool,
     pub(super) now: Timestamp,
@@ -165,7 +170,7 @@ impl Evaluation<'_> {
         for (name, standing) in standings {
             if let (Standing::Surplus { mesh, source, cause }, Some(entry)) = (standing, target.entries.get(name)) {
                 let act = Act::Delete(Delete { on: precondition(entry), cause: *cause, source: self.source_name(*mesh, *source) });
-                target.outcomes.insert((*mesh, name.clone()), Outcome { source: *source, act, notes: Vec::new(), recheck_at: None });
+                target.outcomes.insert((name.clone(), *mesh), Outcome { source: *source, act, notes: Vec::new(), recheck_at: None });
             }
         }
     }
@@ -278,20 +283,21 @@ impl Evaluation<'_> {
     /// Holds doubtful deletes; true if any is held now.
     fn guard(&self, target: &mut Target) -> bool {
         let mut doubtful: BTreeMap<SourceAt, Vec<PeerName>> = BTreeMap::new();
-        for ((mesh, name), outcome) in &target.outcomes {
+        for ((name, mesh), outcome) in &target.outcomes {
             if let (Some(mesh), Some(source), Act::Delete(delete)) = (mesh, outcome.source, &outcome.act)
                 && !delete.cause.is_good_reason()
+                && !self.is_among(self.released.get(mesh), name)
             {
                 doubtful.entry((*mesh, source)).or_default().push(name.clone());
             }
         }
         let mut any = false;
-        for ((mesh, source), names) in doubtful {
-            if self.released.contains(&mesh) || !self.holds(target, (mesh, source), names.len()) {
-                continue;
+        for ((mesh, source), mut names) in doubtful {
+            if !self.holds(target, (mesh, source), names.len()) {
+                names.retain(|name| self.is_among((self.held_before)(mesh), name));
             }
             for name in names {
-                if let Some(outcome) = target.outcomes.get_mut(&(Some(mesh), name))
+                if let Some(outcome) = target.outcomes.get_mut(&(name, Some(mesh)))
                     && let Act::Delete(delete) = &outcome.act
                 {
                     outcome.act = Act::Held(delete.clone());
@@ -300,6 +306,10 @@ impl Evaluation<'_> {
             }
         }
         any
+    }
+
+    fn is_among(&self, deletes: Option<&BTreeSet<(ClusterId, PeerName)>>, name: &PeerName) -> bool {
+        deletes.is_some_and(|deletes| deletes.contains(&(self.scene.target.clone(), name.clone())))
     }
 
     fn holds(&self, target: &Target, (mesh, source): SourceAt, doubtful: usize) -> bool {
@@ -315,7 +325,7 @@ impl Evaluation<'_> {
     /// Held Peers keep their keys and prefixes. What would clash with them
     /// waits, and so keeps its own for the time being.
     fn make_way_for_held(&self, target: &mut Target, mut staying: Staying, standings: &BTreeMap<PeerName, Standing>) {
-        for ((_, name), outcome) in &target.outcomes {
+        for ((name, _), outcome) in &target.outcomes {
             if let (Act::Held(_), Some(entry)) = (&outcome.act, target.entries.get(name)) {
                 staying.set(name, Some(Staying::stay(entry, false, None)));
             }
@@ -326,8 +336,7 @@ impl Evaluation<'_> {
             for at in self.sources() {
                 let Some(pair) = self.pair(at, &staying) else { continue };
                 for base in self.base(at) {
-                    let key = (Some(at.0), base.name.clone());
-                    let before = target.outcomes.get(&key);
+                    let before = target.outcomes.get(&(base.name.clone(), Some(at.0)));
                     if frozen.contains(&base.name)
                         || before.is_some_and(|outcome| !matches!(outcome.act, Act::Keep(_) | Act::Create(_) | Act::Update(_)))
                     {
@@ -394,11 +403,10 @@ impl Evaluation<'_> {
 
     fn evaluate(&self, target: &mut Target, (mesh, own): SourceAt, standings: &BTreeMap<PeerName, Option<Standing>>) {
         let Some(active) = self.meshes().get(mesh).and_then(MeshState::active) else { return };
+        standings.keys().for_each(|name| target.forget(name));
         let mut pairs: BTreeMap<usize, Option<Pair<'_>>> = BTreeMap::new();
         let mut results = Vec::new();
         for (name, standing) in standings {
-            target.outcomes.remove(&(Some(mesh), name.clone()));
-            target.outcomes.remove(&(None, name.clone()));
             let labelled = target.entries.get(name).and_then(|entry| entry.labels().source.as_deref());
             let source = active.wanted_by(name, labelled).filter(|source| *source != own && self.takes(mesh, *source));
             if let Some(source) = source
@@ -421,8 +429,8 @@ impl Evaluation<'_> {
         let member = self.meshes().get(at.0).and_then(MeshState::active).and_then(|active| active.members.get(at.1));
         let group = member.and_then(|member| target.groups.get(&(at.0, member.name.as_str().into())));
         names.extend(group.into_iter().flatten().cloned());
-        let pending = target.outcomes.iter().filter(|((mesh, _), outcome)| *mesh == Some(at.0) && outcome.source == Some(at.1));
-        names.extend(pending.map(|((_, name), _)| name.clone()));
+        let pending = target.outcomes.iter().filter(|((_, mesh), outcome)| *mesh == Some(at.0) && outcome.source == Some(at.1));
+        names.extend(pending.map(|((name, _), _)| name.clone()));
         names
     }
 }
@@ -435,8 +443,16 @@ impl Target {
     /// Deletes of a mesh that are held here.
     pub(super) fn held(&self, mesh: usize) -> impl Iterator<Item = &PeerName> {
         let held =
-            move |((at, _), outcome): &(&(Option<usize>, PeerName), &Outcome)| *at == Some(mesh) && matches!(outcome.act, Act::Held(_));
-        self.outcomes.iter().filter(held).map(|((_, name), _)| name)
+            move |((_, at), outcome): &(&(PeerName, Option<usize>), &Outcome)| *at == Some(mesh) && matches!(outcome.act, Act::Held(_));
+        self.outcomes.iter().filter(held).map(|((name, _), _)| name)
+    }
+
+    fn forget(&mut self, name: &PeerName) {
+        let of_name: Vec<_> =
+            self.outcomes.range((name.clone(), None)..=(name.clone(), Some(usize::MAX))).map(|(key, _)| key.clone()).collect();
+        for key in of_name {
+            self.outcomes.remove(&key);
+        }
     }
 
     /// Keeps an outcome if there is anything to do or to say. A Peer that is
@@ -445,7 +461,7 @@ impl Target {
         if let (Act::Keep(wanted), Some(entry)) = (&outcome.act, self.entries.get_mut(name)) {
             entry.content = Content::Same(wanted.clone());
         }
-        let key = (Some(mesh), name.clone());
+        let key = (name.clone(), Some(mesh));
         match outcome.act {
             Act::Keep(_) | Act::Nothing if outcome.notes.is_empty() && outcome.recheck_at.is_none() => self.outcomes.remove(&key),
             _ => self.outcomes.insert(key, outcome),

@@ -1,7 +1,7 @@
 //! What planning yields: the changes of every target, the state of every
 //! node, what is wrong, and the conditions that follow from it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cidr::Cidr;
 use crate::kilo::guard::{DeleteCause, held_hash};
@@ -96,10 +96,16 @@ impl MeshPlan {
         self.targets.values().any(|changes| !changes.is_empty())
     }
 
+    /// The held deletes, to be handed back when planning the next time.
+    pub fn held(&self) -> BTreeSet<(ClusterId, PeerName)> {
+        let of =
+            |(target, changes): (&ClusterId, &Changes)| changes.held.keys().map(|name| (target.clone(), name.clone())).collect::<Vec<_>>();
+        self.targets.iter().flat_map(of).collect()
+    }
+
     /// The hash that releases the held deletes.
     pub fn held_hash(&self) -> Option<String> {
-        let held = self.targets.iter().flat_map(|(target, changes)| changes.held.keys().map(move |name| (target.as_str(), name.as_str())));
-        held_hash(held)
+        held_hash(self.held().iter().map(|(target, name)| (target.as_str(), name.as_str())))
     }
 }
 

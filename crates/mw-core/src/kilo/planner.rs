@@ -9,7 +9,8 @@ use crate::cidr::Cidr;
 use crate::key::PublicKey;
 use crate::kilo::contest::Holdings;
 use crate::kilo::decide::{Departures, MeshState, Scene, Sources, Stance, mesh_at};
-use crate::kilo::evaluate::{Evaluation, Target};
+use crate::kilo::evaluate::{Deletes, Evaluation, Target};
+use crate::kilo::guard::held_hash;
 use crate::kilo::mesh::{ActiveMesh, Moment};
 use crate::kilo::node::{Node, Nodes};
 use crate::kilo::overlap::{Admission, Applicant, admit};
@@ -76,7 +77,7 @@ pub struct Planner {
     by_age: Vec<usize>,
     pub(super) clusters: BTreeMap<ClusterId, Cluster>,
     pub(super) targets: BTreeMap<ClusterId, Target>,
-    pub(super) released: BTreeSet<usize>,
+    released: Deletes,
 }
 
 /// A cluster as a source. What it holds as a target is in `targets`, where
@@ -115,7 +116,7 @@ impl Planner {
             by_age: Vec::new(),
             clusters: BTreeMap::new(),
             targets: BTreeMap::new(),
-            released: BTreeSet::new(),
+            released: Deletes::new(),
         };
         let mut peers = Vec::new();
         for (id, seen) in clusters {
@@ -152,8 +153,8 @@ impl Planner {
     }
 
     fn replan_everything(&mut self) {
-        self.released.clear();
         self.form_meshes();
+        self.released = self.confirmed_before();
         for target in self.targets.values_mut() {
             target.groups.clear();
             target.wide.clear();
@@ -429,61 +430,58 @@ impl Planner {
         }
         for target in self.targets.values_mut() {
             let due = target.outcomes.iter().filter(|(_, outcome)| outcome.recheck_at.is_some_and(|at| at <= now));
-            let names: Vec<PeerName> = due.map(|((_, name), _)| name.clone()).collect();
+            let names: Vec<PeerName> = due.map(|((name, _), _)| name.clone()).collect();
             target.dirt.names.extend(names);
         }
     }
 
     /// Brings every target up to date.
     pub fn refresh(&mut self) {
-        let dirty: Vec<ClusterId> = self.targets.iter().filter(|(_, target)| !target.dirt.is_clean()).map(|(id, _)| id.clone()).collect();
-        let confirmable = self.inputs.values().any(|mesh| mesh.confirm_deletes.is_some());
-        if confirmable && !dirty.is_empty() {
-            self.withdraw_release();
+        let dirty = self.targets.values().any(|target| !target.dirt.is_clean());
+        let before = self.confirmed_before();
+        if dirty && self.released != before {
+            // What is held must be found out as if nothing were released.
+            self.released = before;
+            self.targets.values_mut().for_each(|target| target.dirt.all = true);
         }
-        for id in self.targets.keys().cloned().collect::<Vec<_>>() {
-            self.evaluate(&id);
-        }
-        if confirmable {
+        self.evaluate_all();
+        if dirty && self.inputs.values().any(|mesh| mesh.confirm_deletes.is_some()) {
             self.release_confirmed();
         }
     }
 
-    /// Whether something was held depends on it not having been released.
-    fn withdraw_release(&mut self) {
-        if !std::mem::take(&mut self.released).is_empty() {
-            self.targets.values_mut().for_each(|target| target.dirt.all = true);
-        }
-    }
-
-    fn release_confirmed(&mut self) {
-        let confirmed: Vec<(usize, ClusterId)> = self.confirmed();
-        for (mesh, target) in confirmed {
-            self.released.insert(mesh);
-            if let Some(target) = self.targets.get_mut(&target) {
-                target.dirt.all = true;
-            }
-        }
+    fn evaluate_all(&mut self) {
         for id in self.targets.keys().cloned().collect::<Vec<_>>() {
             self.evaluate(&id);
         }
     }
 
-    /// Meshes whose held deletes are exactly those that a person confirmed,
-    /// with the targets they are held on.
-    fn confirmed(&self) -> Vec<(usize, ClusterId)> {
-        let mut found = Vec::new();
+    /// Deletes that were held before and are confirmed as they were then:
+    /// some of them may have been carried out since.
+    fn confirmed_before(&self) -> Deletes {
+        let confirmed = |(at, mesh): (usize, &MeshState)| {
+            let mesh = self.inputs.get(&mesh.id)?;
+            let hash = held_hash(mesh.held.iter().map(|(target, name)| (target.as_str(), name.as_str())))?;
+            (mesh.confirm_deletes.as_ref() == Some(&hash)).then(|| (at, mesh.held.clone()))
+        };
+        self.meshes.iter().enumerate().filter_map(confirmed).collect()
+    }
+
+    /// Releases what is held now, where exactly that was confirmed.
+    fn release_confirmed(&mut self) {
         for (at, mesh) in self.meshes.iter().enumerate() {
             let Some(confirmed) = self.inputs.get(&mesh.id).and_then(|mesh| mesh.confirm_deletes.as_deref()) else { continue };
-            let held: Vec<(&ClusterId, &PeerName)> =
-                self.targets.iter().flat_map(|(id, target)| target.held(at).map(move |name| (id, name))).collect();
-            let hash = crate::kilo::guard::held_hash(held.iter().map(|(id, name)| (id.as_str(), name.as_str())));
+            let held = self.targets.iter().flat_map(|(id, target)| target.held(at).map(move |name| (id.clone(), name.clone())));
+            let held: BTreeSet<(ClusterId, PeerName)> = held.collect();
+            let hash = held_hash(held.iter().map(|(target, name)| (target.as_str(), name.as_str())));
             if hash.as_deref() == Some(confirmed) {
-                found.extend(held.into_iter().map(|(id, _)| (at, id.clone())));
+                for (target, _) in &held {
+                    self.targets.entry(target.clone()).or_default().dirt.all = true;
+                }
+                self.released.insert(at, held);
             }
         }
-        found.dedup();
-        found
+        self.evaluate_all();
     }
 
     /// Brings one target up to date. Held deletes that a person confirmed are
@@ -516,6 +514,7 @@ impl Planner {
             },
             memberships: self.by_age.iter().filter_map(position).collect(),
             released: &self.released,
+            held_before: &|mesh| Some(&self.inputs.get(&self.meshes.get(mesh)?.id)?.held),
             max_delete_percent: &|mesh| self.meshes.get(mesh).and_then(MeshState::active).map_or(0, |mesh| mesh.spec.max_delete_percent),
             hub_known: self.register.hub().is_some(),
             now: self.now,
@@ -640,8 +639,8 @@ fn mark_source(targets: &mut BTreeMap<ClusterId, Target>, mesh: &ActiveMesh, at:
     for member in &mesh.members {
         let Some(target) = targets.get_mut(&member.id) else { continue };
         // Pending deletes depend on which nodes there are.
-        let pending = target.outcomes.iter().filter(|((mesh, _), outcome)| *mesh == Some(at.0) && outcome.source == Some(at.1));
-        let pending: Vec<PeerName> = pending.map(|((_, name), _)| name.clone()).collect();
+        let pending = target.outcomes.iter().filter(|((_, mesh), outcome)| *mesh == Some(at.0) && outcome.source == Some(at.1));
+        let pending: Vec<PeerName> = pending.map(|((name, _), _)| name.clone()).collect();
         match change {
             SourceChange::Whole => _ = target.dirt.sources.insert(at),
             SourceChange::Names(names) if names.is_empty() && pending.is_empty() => {}

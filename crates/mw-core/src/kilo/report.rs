@@ -114,7 +114,7 @@ impl Planner {
         for (target_at, to) in mesh.members.iter().enumerate() {
             let mut notes: BTreeMap<(usize, Reason), Vec<String>> = BTreeMap::new();
             let outcomes = self.targets.get(&to.id).map(|target| &target.outcomes);
-            for ((_, _), outcome) in outcomes.into_iter().flatten().filter(|((of, _), _)| *of == Some(at)) {
+            for (_, outcome) in outcomes.into_iter().flatten().filter(|((_, of), _)| *of == Some(at)) {
                 for note in &outcome.notes {
                     notes.entry((outcome.source.unwrap_or_default(), note.reason)).or_default().push(note.about.clone());
                 }
@@ -165,7 +165,7 @@ impl Planner {
         let mut problems = Vec::new();
         for (id, target) in self.targets.iter().filter(|_| self.options.all_meshes_known) {
             let left = |(name, entry): &(&PeerName, &crate::kilo::target::Entry)| {
-                *entry.owner == Owner::Ghost && !target.outcomes.contains_key(&(None, (*name).clone()))
+                *entry.owner == Owner::Ghost && !target.outcomes.contains_key(&((*name).clone(), None))
             };
             let names: Vec<&PeerName> = target.entries.iter().filter(left).map(|(name, _)| name).collect();
             if !names.is_empty() {
@@ -228,7 +228,7 @@ fn hint(reason: Reason) -> &'static str {
 impl Target {
     fn changes(&self, mesh: Option<usize>) -> Changes {
         let mut changes = Changes::default();
-        for ((_, name), outcome) in self.outcomes.iter().filter(|((at, _), _)| *at == mesh) {
+        for ((name, _), outcome) in self.outcomes.iter().filter(|((_, at), _)| *at == mesh) {
             let Outcome { act, .. } = outcome;
             match act.clone() {
                 Act::Nothing | Act::Keep(_) => {}

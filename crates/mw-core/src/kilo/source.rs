@@ -108,6 +108,13 @@ impl<'a> SourcePlanner<'a> {
         PeerName::of(self.surveyor.mesh, self.cluster(), node.as_str())
     }
 
+    /// Whether a Peer of this name would be this node's: the first would-be
+    /// Peer has it, before nodes that are none.
+    fn has_name(&self, node: &Node, name: &PeerName) -> bool {
+        let first = self.survey.candidates.iter().find(|candidate| candidate.peer_name == *name);
+        first.is_none_or(|candidate| candidate.node.name == node.name)
+    }
+
     fn report_leaderless(&self, plan: &mut SourcePlan, candidate: &Candidate, skip: &Skip) {
         let Some(location) = &candidate.location else { return };
         plan.problems.push(Problem::new(
@@ -120,8 +127,11 @@ impl<'a> SourcePlanner<'a> {
 
     fn keep_silent_locations(&self, plan: &mut SourcePlan) {
         for silent in &self.survey.silent {
-            for node in &silent.nodes {
-                plan.kept.insert(self.peer_name(node), (node.clone(), Kept::SilentLocation));
+            for node in silent.nodes.iter().filter_map(|node| self.nodes.get(node)) {
+                let name = self.peer_name(&node.name);
+                if self.has_name(node, &name) {
+                    plan.kept.insert(name, (node.name.clone(), Kept::SilentLocation));
+                }
             }
             plan.problems.push(Problem::new(
                 Reason::LocationSilent,
@@ -139,7 +149,7 @@ impl<'a> SourcePlanner<'a> {
             let over = self.node_grace == 0 || ends.is_some_and(|ends| ends <= self.now);
             let led = self.survey.leaders.get(&self.surveyor.location(node)).is_some_and(|leader| *leader != node.name);
             let name = self.peer_name(&node.name);
-            if over || led || !self.memory.exists(&name) {
+            if over || led || !self.has_name(node, &name) || !self.memory.exists(&name) {
                 continue;
             }
             plan.kept.insert(name, (node.name.clone(), Kept::Grace));
@@ -229,13 +239,16 @@ impl<'a> SourcePlanner<'a> {
 
     fn present_anchors(&self, extras: &[Cidr]) -> BTreeMap<NodeName, usize> {
         let carriers = self.memory.carriers(extras);
-        let legacy = self.memory.legacy_anchor_keys();
+        // A node that is really named "anchor" has that Peer to itself.
+        let anchor_is_a_node = self.nodes.values().any(|node| node.name.as_str().eq_ignore_ascii_case("anchor"));
+        let legacy = if anchor_is_a_node { BTreeMap::new() } else { self.memory.legacy_anchor_keys() };
         if carriers.is_empty() && legacy.is_empty() {
             return BTreeMap::new();
         }
         let mut present = BTreeMap::new();
         for node in self.nodes.values() {
-            let by_name = carriers.get(&self.peer_name(&node.name)).copied().unwrap_or(0);
+            let name = self.peer_name(&node.name);
+            let by_name = carriers.get(&name).filter(|_| self.has_name(node, &name)).copied().unwrap_or(0);
             let by_key = node.key.as_ref().ok().copied().flatten().and_then(|key| legacy.get(&key)).copied().unwrap_or(0);
             if by_name + by_key > 0 {
                 present.insert(node.name.clone(), by_name + by_key);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use crate::cidr::{Cidr, WrittenCidr};
-use crate::names::{ClusterName, MeshId};
+use crate::names::{ClusterId, ClusterName, MeshId, PeerName};
 use crate::problem::{Problem, Reason};
 use crate::text::quoted;
 use crate::time::Timestamp;
@@ -18,6 +18,10 @@ pub struct Mesh {
     pub deleting: bool,
     /// The hash with which a person released held deletes.
     pub confirm_deletes: Option<String>,
+    /// Deletes that were held when last planned. They stay held until they are
+    /// confirmed or no longer doubtful: the Peers that are created meanwhile
+    /// must not make them a smaller share.
+    pub held: BTreeSet<(ClusterId, PeerName)>,
     /// The UID of a former hub whose Peers this mesh takes over.
     pub take_over_hub: Option<String>,
     pub spec: RawSpec,

@@ -83,8 +83,10 @@ impl Entry {
             Content::Same(wanted) => wanted.endpoint().cloned(),
             Content::Other(found) => {
                 let endpoint = found.facts.spec.endpoint.as_ref()?;
-                let port = u16::try_from(endpoint.port).ok()?;
-                Endpoint::new(Host::Ip(endpoint.address()?), port).ok()
+                match endpoint.dns.as_deref() {
+                    Some(name) if !name.is_empty() => Endpoint::try_from(format!("{name}:{}", endpoint.port).as_str()).ok(),
+                    _ => Endpoint::new(Host::Ip(endpoint.address()?), u16::try_from(endpoint.port).ok()?).ok(),
+                }
             }
         }
     }

@@ -1,0 +1,121 @@
+//! Runs a law over drawn fleets and counts what they reached: a law that was
+//! never put to the test by some rule fails, whatever it found.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use mw_core::kilo::SkipReason;
+use mw_core::kilo::guard::DeleteCause;
+use mw_core::kilo::plan;
+use mw_core::kilo::plan::Plan;
+use mw_core::kilo::planner::World;
+use mw_core::problem::Reason;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
+
+use crate::fleet::{FleetDesign, fleet};
+use crate::steps::{Step, step};
+
+/// A fleet and what happens to it.
+#[derive(Debug, Clone)]
+pub(crate) struct Scenario {
+    pub(crate) fleet: FleetDesign,
+    pub(crate) steps: Vec<Step>,
+}
+
+impl Scenario {
+    /// The world at the end of the story.
+    pub(crate) fn world(&self) -> World {
+        let mut world = self.fleet.world();
+        for step in &self.steps {
+            step.play(&mut world, None);
+        }
+        world
+    }
+}
+
+pub(crate) type Verdict = Result<(), TestCaseError>;
+
+/// What the drawn fleets led to.
+#[derive(Debug, Default)]
+pub(crate) struct Reach(BTreeMap<String, usize>);
+
+impl Reach {
+    fn count(&mut self, what: impl ToString) {
+        *self.0.entry(what.to_string()).or_default() += 1;
+    }
+
+    pub(crate) fn note(&mut self, plan: &Plan) {
+        for (_, problem) in plan.problems() {
+            self.count(problem.reason);
+        }
+        for mesh in plan.meshes.values() {
+            for skip in mesh.clusters.values().flat_map(|cluster| cluster.skipped.values()) {
+                self.count(format!("skip {}", skip.reason));
+            }
+            for changes in mesh.targets.values() {
+                changes.delete.values().for_each(|delete| self.count(format!("delete {:?}", delete.cause)));
+                changes.held.values().for_each(|delete| self.count(format!("held {:?}", delete.cause)));
+                changes.update.values().for_each(|update| self.count(format!("update, adopts: {}", update.adopts)));
+            }
+        }
+        for delete in plan.orphans.values().flat_map(|changes| changes.delete.values()) {
+            self.count(format!("delete {:?}", delete.cause));
+        }
+    }
+
+    /// Every skip reason, every never-write rule, every case of the guard.
+    fn missing(&self) -> Vec<String> {
+        let skips = SkipReason::ALL.iter().map(|reason| format!("skip {reason}"));
+        let never = [
+            Reason::KeyOfTarget,
+            Reason::KeyTaken,
+            Reason::PrefixTaken,
+            Reason::PrefixOverlapsTarget,
+            Reason::PrefixContainsEndpoint,
+            Reason::NothingToRoute,
+            Reason::EndpointInsideMesh,
+            Reason::PeerNameTaken,
+            Reason::DeletionHeld,
+        ];
+        let deletes = DeleteCause::ALL.iter().map(|cause| format!("delete {cause:?}"));
+        let held = [DeleteCause::NotWanted, DeleteCause::Withheld].map(|cause| format!("held {cause:?}"));
+        let wanted: BTreeSet<String> = skips.chain(never.map(|reason| reason.to_string())).chain(deletes).chain(held).collect();
+        wanted.into_iter().filter(|what| !self.0.contains_key(what)).collect()
+    }
+}
+
+const CASES: u32 = 1500;
+
+/// How many fleets each law is tried on; LAW_CASES asks for more, and
+/// LAW_SEED for others.
+fn runner() -> TestRunner {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let cases = number("LAW_CASES").and_then(|cases| u32::try_from(cases).ok()).unwrap_or(CASES);
+    let config = Config { cases, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
+    let mut seed = [7; 32];
+    seed[..8].copy_from_slice(&number("LAW_SEED").unwrap_or(0).to_le_bytes());
+    TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed))
+}
+
+pub(crate) fn scenario() -> impl Strategy<Value = Scenario> {
+    let steps = (any::<bool>(), prop::collection::vec(step(), 0..10));
+    (fleet(), steps)
+        .prop_map(|(fleet, (settled, steps))| Scenario { fleet, steps: settled.then_some(Step::Apply).into_iter().chain(steps).collect() })
+}
+
+/// Tries a law on scenarios; it is given the world at the end and its plan.
+pub(crate) fn law(check: impl Fn(&Scenario, &World, &Plan) -> Verdict) {
+    let reach = RefCell::new(Reach::default());
+    let result = runner().run(&scenario(), |scenario| {
+        let world = scenario.world();
+        let plan = plan(world.clone());
+        reach.borrow_mut().note(&plan);
+        check(&scenario, &world, &plan)
+    });
+    if let Err(wrong) = result {
+        panic!("{wrong}");
+    }
+    let missing = reach.borrow().missing();
+    assert!(missing.is_empty(), "the law was never tried on: {missing:?}\nreached: {:#?}", reach.borrow().0);
+}

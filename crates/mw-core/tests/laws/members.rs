@@ -1,0 +1,194 @@
+//! What one member says is its own business.
+
+use std::sync::Arc;
+
+use mw_core::kilo::node::Node;
+use mw_core::kilo::plan;
+use mw_core::kilo::planner::World;
+use mw_core::names::{ClusterId, ClusterName, PeerName};
+use mw_core::seen::Seen;
+use proptest::prelude::*;
+
+use crate::fleet::CLUSTERS;
+use crate::harness::law;
+use crate::shape::{after_applying, writes};
+use crate::steps::Step;
+
+fn nodes_mut<'a>(world: &'a mut World, cluster: &ClusterId) -> Option<&'a mut mw_core::kilo::Nodes> {
+    world.clusters.get_mut(cluster)?.nodes.known_mut()
+}
+
+#[test]
+fn what_one_member_claims_costs_no_other_member_what_it_holds() {
+    law(|scenario, world, first| {
+        let settled = after_applying(world, first);
+        // The last cluster of the mesh turns hostile: every node that the
+        // story ever set is set there again, with all its claims.
+        let hostile = (scenario.fleet.clusters.len() - 1) as u8;
+        let hostile_id = ClusterId::from(CLUSTERS[usize::from(hostile)]);
+        let mut after = settled.clone();
+        let designs = scenario.steps.iter().filter_map(|step| match step {
+            Step::SetNode(design) => Some(design),
+            _ => None,
+        });
+        for design in designs.chain(&scenario.fleet.nodes).filter(|design| design.cluster != hostile) {
+            let stolen = Node { name: design.node_name(), ..design.node(world.now.0).as_ref().clone() };
+            if let Some(nodes) = nodes_mut(&mut after, &hostile_id) {
+                nodes.insert(stolen.name.clone(), Arc::new(stolen));
+            }
+        }
+        let then = plan(after.clone());
+        let end = after_applying(&after, &then);
+        for (target, peer) in writes(first).filter(|(target, _)| **target != hostile_id) {
+            if peer.labels().source.as_deref() == Some(hostile_id.as_str()) {
+                continue;
+            }
+            let Seen::Known(held) = &end.clusters[target].peers else { continue };
+            let now = held.get(peer.name());
+            prop_assert!(now.is_some(), "{} is gone from {}", peer.name(), target);
+            let now = &now.unwrap().spec;
+            prop_assert_eq!(&now.public_key, &peer.key().to_base64());
+            for cidr in peer.spec().allowed_ips {
+                prop_assert!(now.allowed_ips.contains(&cidr), "{} lost {} on {}", peer.name(), cidr, target);
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn endpoints_seen_by_one_target_never_reach_another() {
+    law(|scenario, world, first| {
+        let blind = (scenario.fleet.nodes.len() % scenario.fleet.clusters.len()) as u8;
+        let blind_id = ClusterId::from(CLUSTERS[usize::from(blind)]);
+        let mut without = world.clone();
+        let Some(nodes) = nodes_mut(&mut without, &blind_id) else { return Ok(()) };
+        for node in nodes.values_mut() {
+            *node = Arc::new(Node { discovered: Ok(Default::default()), ..node.as_ref().clone() });
+        }
+        let other = plan(without);
+        for (id, mesh) in &first.meshes {
+            for (target, changes) in mesh.targets.iter().filter(|(target, _)| **target != blind_id) {
+                prop_assert_eq!(Some(changes), other.meshes[id].targets.get(target));
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_heartbeat_changes_nothing() {
+    law(|_, world, first| {
+        let mut later = world.clone();
+        for seen in later.clusters.values_mut() {
+            let Seen::Known(nodes) = &mut seen.nodes else { continue };
+            for node in nodes.values_mut() {
+                *node = Arc::new(Node { last_seen: node.last_seen.map(|at| at + 30), ..node.as_ref().clone() });
+            }
+        }
+        prop_assert_eq!(first, &plan(later));
+        Ok(())
+    });
+}
+
+#[test]
+fn a_node_in_its_grace_loses_nothing() {
+    law(|_, world, first| {
+        let settled = after_applying(world, first);
+        let mut rolled = settled.clone();
+        let mut made_bare = Vec::new();
+        for (cluster, seen) in &mut rolled.clusters {
+            let Seen::Known(nodes) = &mut seen.nodes else { continue };
+            // One node of each cluster: the first that is in no location.
+            let alone =
+                |node: &Node| !node.name.as_str().eq_ignore_ascii_case("node-a") && !node.location_granularity && node.location.is_none();
+            let Some(node) = nodes.values().find(|node| alone(node)).cloned() else { continue };
+            let leads = nodes.values().any(|other| other.location_granularity && other.location.as_deref().unwrap_or_default().is_empty());
+            if leads {
+                continue;
+            }
+            let mut bare = node.as_ref().clone();
+            (bare.key, bare.last_seen, bare.wireguard_ip) = (Ok(None), None, Ok(None));
+            bare.bare_since = Some(world.now);
+            made_bare.push((cluster.to_string(), bare.name.to_string()));
+            nodes.insert(bare.name.clone(), Arc::new(bare));
+        }
+        let then = plan(rolled.clone());
+        for (id, mesh) in &then.meshes {
+            for (target, changes) in &mesh.targets {
+                let bare = |name: &&PeerName| {
+                    let held = &settled.clusters[target].peers.known().unwrap()[*name];
+                    let source = held.labels.source.clone().unwrap_or_default();
+                    let of = |node: &str| {
+                        ClusterName::try_from(source.as_str()).is_ok_and(|source| PeerName::of(&id.name, &source, node) == **name)
+                    };
+                    let member = mesh.clusters.keys().any(|name| name.as_str() == source);
+                    member && source != target.as_str() && made_bare.iter().any(|(cluster, node)| *cluster == source && of(node))
+                };
+                if world.meshes[id].deleting {
+                    continue;
+                }
+                let lost: Vec<_> = changes.delete.keys().chain(changes.update.keys()).filter(bare).collect();
+                prop_assert!(lost.is_empty(), "{:?} on {}", lost, target);
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_node_with_a_smaller_name_does_not_move_the_anchor() {
+    law(|_, world, first| {
+        let settled = after_applying(world, first);
+        let before = plan(settled.clone());
+        let mut joined = settled.clone();
+        for (at, name) in CLUSTERS.iter().enumerate() {
+            let design = crate::fleet::NodeDesign {
+                cluster: at as u8,
+                name: 0,
+                key: 0,
+                wireguard: 0,
+                pods: 0,
+                endpoint: 0,
+                internal: 0,
+                segment: 0,
+                seen: 0,
+                ready: 3,
+                discovered: vec![],
+            };
+            let mut facts = design.facts(world.now.0);
+            facts.name = "a-first".to_owned();
+            facts.pod_cidrs = vec![format!("10.{}.200.0/24", 1 + at)];
+            facts.external_ips = vec!["198.51.100.200".to_owned()];
+            facts.kilo.insert("key".to_owned(), crate::fleet::key(90, at as u8));
+            facts.kilo.insert("wireguard-ip".to_owned(), format!("10.{}.0.200/16", 101 + at));
+            if let Some(nodes) = nodes_mut(&mut joined, &ClusterId::from(*name)) {
+                nodes.insert("a-first".into(), Arc::new(Node::read(facts)));
+            }
+        }
+        let after = plan(joined.clone());
+        for (id, mesh) in &before.meshes {
+            for (name, cluster) in &mesh.clusters {
+                let Some(anchor) = &cluster.anchor else { continue };
+                let nodes = joined.clusters[&ClusterId::from(name.as_str())].nodes.known().unwrap();
+                // One without an endpoint is anchor only while no other has one.
+                let lasting = |node: &Arc<Node>| node.ready && matches!(node.configured_endpoint(51820), Ok(Some(_)));
+                let ready = nodes.get(anchor).is_some_and(lasting);
+                let same_extras = after.meshes[id].clusters[name].extras == cluster.extras;
+                let carried =
+                    settled.clusters.values().filter_map(|seen| seen.peers.known()).flat_map(|peers| peers.values()).any(|peer| {
+                        let ours = peer.labels.hub.as_deref() == Some(crate::fleet::HUB) && peer.labels.mesh.as_ref() == Some(&id.name);
+                        let of_anchor = cluster.peers.get(anchor).is_some_and(|name| name.as_str() == peer.name);
+                        ours && of_anchor
+                            && !peer.deleting
+                            && cluster.extras.iter().any(|extra| peer.spec.allowed_ips.contains(&extra.to_string()))
+                    });
+                let still = after.meshes[id].clusters[name].peers.contains_key(anchor);
+                if ready && carried && still && same_extras {
+                    prop_assert_eq!(Some(anchor), after.meshes[id].clusters[name].anchor.as_ref(), "{}", name);
+                }
+            }
+        }
+        Ok(())
+    });
+}

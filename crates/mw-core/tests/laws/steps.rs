@@ -1,0 +1,294 @@
+//! What happens to a fleet: nodes come, change and go, people edit Peers,
+//! clusters fall silent, plans are applied, time passes. Each step is played
+//! on a `World` and, where asked, on a `Planner` beside it.
+
+use std::collections::BTreeMap;
+
+use mw_core::kilo::node::Node;
+use mw_core::kilo::peer::{Labels, PeerFacts, WantedPeer};
+use mw_core::kilo::plan::Plan;
+use mw_core::kilo::planner::{Planner, World};
+use mw_core::kilo::{Departures, plan};
+use mw_core::names::{ClusterId, PeerName};
+use mw_core::seen::Seen;
+use mw_core::time::Timestamp;
+use proptest::prelude::*;
+
+use crate::fleet::{CLUSTERS, ForeignDesign, NODES, NodeDesign, foreign, node};
+
+#[derive(Debug, Clone)]
+pub(crate) enum Step {
+    SetNode(NodeDesign),
+    /// A Node's deletion is seen.
+    RemoveNode(u8, u8),
+    /// A Node is missing from a later list.
+    LoseNode(u8, u8),
+    LoseAllNodes(u8),
+    /// Kilo's agent stops cleanly.
+    Bare(u8, u8),
+    /// Kilo's agent dies and leaves its annotations behind.
+    Silence(u8, u8),
+    Unknown(u8),
+    Foreign(ForeignDesign),
+    EditPeer {
+        target: u8,
+        peer: u8,
+        edit: u8,
+    },
+    DropPeer {
+        target: u8,
+        peer: u8,
+    },
+    Apply,
+    Wait(u8),
+    DeleteMesh,
+    DropCluster(u8),
+    Confirm,
+    Heartbeat(u8),
+}
+
+pub(crate) fn step() -> impl Strategy<Value = Step> {
+    let cluster = || 0..4u8;
+    prop_oneof![
+        8 => node().prop_map(Step::SetNode),
+        2 => (cluster(), 0..7u8).prop_map(|(c, n)| Step::RemoveNode(c, n)),
+        2 => (cluster(), 0..7u8).prop_map(|(c, n)| Step::LoseNode(c, n)),
+        1 => cluster().prop_map(Step::LoseAllNodes),
+        2 => (cluster(), 0..7u8).prop_map(|(c, n)| Step::Bare(c, n)),
+        3 => (cluster(), 0..7u8).prop_map(|(c, n)| Step::Silence(c, n)),
+        1 => cluster().prop_map(Step::Unknown),
+        3 => foreign().prop_map(Step::Foreign),
+        3 => (cluster(), 0..8u8, 0..9u8).prop_map(|(target, peer, edit)| Step::EditPeer { target, peer, edit }),
+        1 => (cluster(), 0..8u8).prop_map(|(target, peer)| Step::DropPeer { target, peer }),
+        5 => Just(Step::Apply),
+        2 => (0..120u8).prop_map(Step::Wait),
+        1 => Just(Step::DeleteMesh),
+        1 => (1..4u8).prop_map(Step::DropCluster),
+        1 => Just(Step::Confirm),
+        1 => (0..3u8).prop_map(Step::Heartbeat),
+    ]
+}
+
+fn id(cluster: u8) -> ClusterId {
+    ClusterId::from(CLUSTERS[usize::from(cluster)])
+}
+
+impl Step {
+    pub(crate) fn play(&self, world: &mut World, mut beside: Option<&mut Planner>) {
+        match self {
+            Step::SetNode(design) => set_node(world, &mut beside, &design.cluster_id(), design.node(world.now.0).as_ref().clone()),
+            Step::RemoveNode(c, n) => remove_node(world, &mut beside, &id(*c), *n),
+            Step::LoseNode(c, n) => relist(world, &mut beside, &id(*c), |name| name != NODES[usize::from(*n)]),
+            Step::LoseAllNodes(c) => relist(world, &mut beside, &id(*c), |_| false),
+            Step::Bare(c, n) => bare(world, &mut beside, &id(*c), *n),
+            Step::Silence(c, n) => silence(world, &mut beside, &id(*c), *n),
+            Step::Unknown(c) => unknown(world, &mut beside, &id(*c)),
+            Step::Foreign(design) => set_peer(world, &mut beside, &design.target_id(), design.peer()),
+            Step::EditPeer { target, peer, edit } => edit_peer(world, &mut beside, &id(*target), *peer, *edit),
+            Step::DropPeer { target, peer } => drop_peer(world, &mut beside, &id(*target), *peer),
+            Step::Apply => {
+                let plan = plan(world.clone());
+                apply(&plan, world, &mut beside);
+            }
+            Step::Wait(seconds) => {
+                world.now = Timestamp(world.now.0 + i64::from(*seconds));
+                if let Some(planner) = beside {
+                    planner.set_now(world.now);
+                }
+            }
+            Step::DeleteMesh => change_meshes(world, &mut beside, |world| {
+                if let Some(mesh) = world.meshes.values_mut().next() {
+                    mesh.deleting = true;
+                }
+            }),
+            Step::DropCluster(c) => change_meshes(world, &mut beside, |world| {
+                if let Some(mesh) = world.meshes.values_mut().next().filter(|mesh| mesh.spec.clusters.len() > 2) {
+                    mesh.spec.clusters.retain(|cluster| cluster.name != CLUSTERS[usize::from(*c)]);
+                }
+            }),
+            Step::Confirm => {
+                let hashes: Vec<_> =
+                    plan(world.clone()).meshes.into_iter().filter_map(|(id, mesh)| Some((id, mesh.held_hash()?))).collect();
+                change_meshes(world, &mut beside, |world| {
+                    for (id, hash) in hashes {
+                        world.meshes.get_mut(&id).unwrap().confirm_deletes = Some(hash);
+                    }
+                });
+            }
+            Step::Heartbeat(c) => heartbeat(world, &mut beside, &id(*c)),
+        }
+    }
+}
+
+type Beside<'a> = Option<&'a mut Planner>;
+
+fn set_node(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId, node: Node) {
+    crate::fleet::put_node(world, cluster, std::sync::Arc::new(node.clone()));
+    if let Some(planner) = beside {
+        planner.set_node(cluster, node);
+    }
+}
+
+fn remove_node(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId, node: u8) {
+    let name = NODES[usize::from(node)].into();
+    let Some(seen) = world.clusters.get_mut(cluster) else { return };
+    if let Departures::Seen(left) = &mut seen.departures {
+        left.insert(name);
+    }
+    let name = NODES[usize::from(node)].into();
+    if let Seen::Known(nodes) = &mut seen.nodes {
+        nodes.remove(&name);
+    }
+    if let Some(planner) = beside {
+        planner.remove_node(cluster, &name);
+    }
+}
+
+fn relist(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId, keep: impl Fn(&str) -> bool) {
+    let Some(seen) = world.clusters.get_mut(cluster) else { return };
+    if let Seen::Known(nodes) = &mut seen.nodes {
+        nodes.retain(|name, _| keep(name.as_str()));
+    }
+    if let Some(planner) = beside {
+        planner.set_nodes(cluster, seen.nodes.clone());
+    }
+}
+
+fn bare(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId, node: u8) {
+    let name = NODES[usize::from(node)].into();
+    let Some(Seen::Known(nodes)) = world.clusters.get(cluster).map(|seen| &seen.nodes) else { return };
+    let Some(node) = nodes.get(&name) else { return };
+    let mut node = node.as_ref().clone();
+    node.key = Ok(None);
+    node.last_seen = None;
+    node.wireguard_ip = Ok(None);
+    node.kilo_internal = None;
+    node.location_granularity = false;
+    node.bare_since = Some(world.now);
+    set_node(world, beside, cluster, node);
+}
+
+fn silence(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId, node: u8) {
+    let name = NODES[usize::from(node)].into();
+    let Some(Seen::Known(nodes)) = world.clusters.get(cluster).map(|seen| &seen.nodes) else { return };
+    let Some(node) = nodes.get(&name) else { return };
+    let silent = Node { last_seen: node.last_seen.map(|at| at - 1000), ..node.as_ref().clone() };
+    set_node(world, beside, cluster, silent);
+}
+
+fn unknown(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId) {
+    let Some(seen) = world.clusters.get_mut(cluster) else { return };
+    seen.nodes = Seen::Unknown("no answer".to_owned());
+    seen.peers = Seen::Unknown("no answer".to_owned());
+    if let Some(planner) = beside {
+        planner.set_nodes(cluster, seen.nodes.clone());
+        planner.set_peers(cluster, seen.peers.clone());
+    }
+}
+
+pub(crate) fn set_peer(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId, facts: PeerFacts) {
+    if world.clusters.get(cluster).is_none_or(|seen| seen.peers.known().is_none()) {
+        return;
+    }
+    crate::fleet::put_peer(world, cluster, facts.clone());
+    if let Some(planner) = beside {
+        planner.set_peer(cluster, facts);
+    }
+}
+
+fn peer_at(world: &World, cluster: &ClusterId, at: u8) -> Option<PeerFacts> {
+    let peers = world.clusters.get(cluster)?.peers.known()?;
+    peers.values().nth(usize::from(at) % peers.len().max(1)).cloned()
+}
+
+fn edit_peer(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId, peer: u8, edit: u8) {
+    let Some(mut facts) = peer_at(world, cluster, peer) else { return };
+    facts.resource_version.push('e');
+    match edit {
+        0 => facts.spec.allowed_ips.push("10.88.0.0/16".to_owned()),
+        1 => _ = facts.spec.allowed_ips.pop(),
+        2 => facts.spec.keepalive = 99,
+        3 => facts.spec.endpoint = None,
+        4 => facts.labels = Labels::default(),
+        5 => facts.labels = Labels { namespace: None, hub: None, ..facts.labels },
+        6 => facts.spec.public_key = crate::fleet::key(250, peer),
+        7 => facts.labels.source = Some("b".to_owned()),
+        _ => facts.deleting = true,
+    }
+    set_peer(world, beside, cluster, facts);
+}
+
+fn drop_peer(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId, peer: u8) {
+    if let Some(facts) = peer_at(world, cluster, peer) {
+        remove_peer(world, beside, cluster, &PeerName::from(facts.name.as_str()));
+    }
+}
+
+fn remove_peer(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId, name: &PeerName) {
+    if let Some(Seen::Known(peers)) = world.clusters.get_mut(cluster).map(|seen| &mut seen.peers) {
+        peers.remove(name);
+    }
+    if let Some(planner) = beside {
+        planner.remove_peer(cluster, name);
+    }
+}
+
+fn change_meshes(world: &mut World, beside: &mut Beside<'_>, change: impl FnOnce(&mut World)) {
+    change(world);
+    if let Some(planner) = beside {
+        planner.set_meshes(world.meshes.clone());
+    }
+}
+
+fn heartbeat(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId) {
+    let Some(Seen::Known(nodes)) = world.clusters.get(cluster).map(|seen| &seen.nodes) else { return };
+    let beaten: Vec<Node> =
+        nodes.values().map(|node| Node { last_seen: node.last_seen.map(|at| at + 30), ..node.as_ref().clone() }).collect();
+    for node in beaten {
+        set_node(world, beside, cluster, node);
+    }
+}
+
+/// The Peer that stands in a cluster after our write.
+fn written(wanted: &WantedPeer, before: Option<&PeerFacts>, now: Timestamp) -> PeerFacts {
+    let endpoint_same = before.is_some_and(|before| before.spec.endpoint == wanted.spec().endpoint);
+    PeerFacts {
+        name: wanted.name().to_string(),
+        uid: before.map_or_else(|| format!("uid-{}", wanted.name()), |before| before.uid.clone()),
+        resource_version: before.map_or_else(|| "1".to_owned(), |before| format!("{}u", before.resource_version)),
+        deleting: false,
+        labels: wanted.labels().clone(),
+        spec: wanted.spec(),
+        endpoint_written: match endpoint_same {
+            true => before.and_then(|before| before.endpoint_written),
+            false => Some(now),
+        },
+    }
+}
+
+/// Carries a plan out, deletes first, and remembers what was held.
+pub(crate) fn apply(plan: &Plan, world: &mut World, beside: &mut Beside<'_>) {
+    if plan.meshes.iter().any(|(id, mesh)| world.meshes[id].held != mesh.held()) {
+        change_meshes(world, beside, |world| {
+            for (id, mesh) in &plan.meshes {
+                world.meshes.get_mut(id).unwrap().held = mesh.held();
+            }
+        });
+    }
+    let all: BTreeMap<ClusterId, Vec<_>> =
+        plan.meshes.values().flat_map(|mesh| &mesh.targets).chain(&plan.orphans).fold(BTreeMap::new(), |mut all, (id, changes)| {
+            all.entry(id.clone()).or_insert_with(Vec::new).push(changes);
+            all
+        });
+    for (cluster, changes) in all {
+        for name in changes.iter().flat_map(|changes| changes.delete.keys()) {
+            remove_peer(world, beside, &cluster, name);
+        }
+        let updates = changes.iter().flat_map(|changes| changes.update.values().map(|update| &update.after));
+        for wanted in updates.chain(changes.iter().flat_map(|changes| changes.create.values())) {
+            let before = world.clusters[&cluster].peers.known().and_then(|peers| peers.get(wanted.name())).cloned();
+            let facts = written(wanted, before.as_ref(), world.now);
+            set_peer(world, beside, &cluster, facts);
+        }
+    }
+}
