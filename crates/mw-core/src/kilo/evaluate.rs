@@ -52,8 +52,6 @@ pub(super) struct Target {
     pub(super) entries: BTreeMap<PeerName, Entry>,
     /// Names of the Peers of one mesh and source label.
     pub(super) groups: BTreeMap<(usize, Box<str>), BTreeSet<PeerName>>,
-    /// Peers that carry a network which is declared as a whole.
-    pub(super) wide: BTreeSet<PeerName>,
     pub(super) outcomes: Outcomes,
     pub(super) dirt: Dirt,
     staying: Staying,
@@ -66,7 +64,6 @@ pub(super) struct Target {
 pub(super) struct Dirt {
     pub(super) all: bool,
     pub(super) sources: BTreeSet<SourceAt>,
-    pub(super) peers: BTreeMap<SourceAt, BTreeSet<PeerName>>,
     pub(super) names: BTreeSet<PeerName>,
 }
 
@@ -366,7 +363,6 @@ impl Evaluation<'_> {
         let [(mesh, own)] = self.memberships.as_slice() else { return false };
         let Some(active) = self.meshes().get(*mesh).and_then(MeshState::active) else { return false };
         let mut open: BTreeSet<PeerName> = dirt.names;
-        open.extend(dirt.peers.into_iter().flat_map(|(_, names)| names));
         let mut whole: BTreeSet<usize> = BTreeSet::new();
         let mut add_source = |open: &mut BTreeSet<PeerName>, target: &Target, source: usize| {
             if source != *own && whole.insert(source) {

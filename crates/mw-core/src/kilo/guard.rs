@@ -1,6 +1,8 @@
 //! The delete guard: too many deletes at once without a good reason are held
 //! until a person confirms exactly these.
 
+use std::fmt::Display;
+
 use crate::names::short_hash;
 
 /// Why a Peer is to go.
@@ -69,7 +71,7 @@ pub(super) fn holds(doubtful: usize, of_source: usize, max_percent: u8, source_i
 
 /// The hash a person confirms held deletes with: over the sorted lines
 /// `target/name`, each with its newline.
-pub fn held_hash<'a>(held: impl Iterator<Item = (&'a str, &'a str)>) -> Option<String> {
+pub(super) fn held_hash(held: impl Iterator<Item = (impl Display, impl Display)>) -> Option<String> {
     let mut lines: Vec<String> = held.map(|(target, name)| format!("{target}/{name}\n")).collect();
     lines.sort();
     (!lines.is_empty()).then(|| short_hash(&lines.concat()))
@@ -94,6 +96,6 @@ mod tests {
         let one = held_hash([("b", "x"), ("a", "y")].into_iter());
         assert_eq!(one, held_hash([("a", "y"), ("b", "x")].into_iter()));
         assert_eq!(one.as_deref(), Some(short_hash("a/y\nb/x\n").as_str()));
-        assert_eq!(held_hash(std::iter::empty()), None);
+        assert_eq!(held_hash(std::iter::empty::<(&str, &str)>()), None);
     }
 }

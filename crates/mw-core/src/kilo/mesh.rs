@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::cidr::Cidr;
 use crate::key::PublicKey;
 use crate::kilo::contest::{Contestant, Holdings, Losers, settle};
 use crate::kilo::declared::DeclaredIndex;
@@ -11,7 +12,7 @@ use crate::kilo::node::Nodes;
 use crate::kilo::overlap::Duplicate;
 use crate::kilo::peer::Labels;
 use crate::kilo::source::{Memory, SourcePlan, SourcePlanner, keepalive};
-use crate::kilo::spec::MeshSpec;
+use crate::kilo::spec::{ClusterSpec, MeshSpec, Networks};
 use crate::kilo::survey::{Survey, Surveyor};
 use crate::kilo::target::Own;
 use crate::names::{ClusterId, ClusterName, MeshId, PeerName, label_value};
@@ -26,8 +27,12 @@ pub(super) struct ActiveMesh {
     /// By cluster name; the position in this list stands for a cluster.
     pub(super) members: Vec<Member>,
     by_id: BTreeMap<ClusterId, usize>,
+    /// Networks that an anchor may have to carry.
+    pub(super) wide: BTreeSet<Cidr>,
+    /// What every Peer name of this mesh begins with, unless the mesh's name is
+    /// so long that names are cut.
+    name_start: Option<String>,
     pub(super) duplicates: Vec<Duplicate>,
-    hub: Option<String>,
     /// Every valid key of a node of the mesh, with the positions of the
     /// clusters that have it: one for each node.
     keys: BTreeMap<PublicKey, Vec<usize>>,
@@ -45,6 +50,7 @@ pub(super) struct Member {
     pub(super) plan: Option<SourcePlan>,
     pub(super) own: Own,
     keys: Vec<PublicKey>,
+    labels: Arc<Labels>,
 }
 
 /// The circumstances of planning a source.
@@ -60,7 +66,7 @@ impl ActiveMesh {
         spec: MeshSpec,
         ids: &BTreeMap<ClusterName, ClusterId>,
         duplicates: Vec<Duplicate>,
-        hub: Option<String>,
+        hub: Option<&str>,
     ) -> ActiveMesh {
         let member = |name: &ClusterName| Member {
             name: name.clone(),
@@ -69,17 +75,19 @@ impl ActiveMesh {
             plan: None,
             own: Own::default(),
             keys: Vec::new(),
+            labels: Arc::new(labels(&id, name, hub)),
         };
         let members: Vec<Member> = spec.clusters.keys().map(member).collect();
         ActiveMesh {
             declared: DeclaredIndex::of(&spec),
             rivals: members.iter().any(|member| member.name.as_str().contains("--")),
+            wide: spec.clusters.values().flat_map(wide_networks).collect(),
+            name_start: name_start(&id.name, &members),
             by_id: members.iter().enumerate().map(|(at, member)| (member.id.clone(), at)).collect(),
             id,
             spec,
             members,
             duplicates,
-            hub,
             keys: BTreeMap::new(),
             contested: BTreeSet::new(),
             losers: Losers::default(),
@@ -127,7 +135,7 @@ impl ActiveMesh {
     pub(super) fn survey(&mut self, position: usize, nodes: Option<&Nodes>) {
         let Some(member) = self.members.get(position) else { return };
         let survey = match (self.surveyor(member), nodes) {
-            (Some(surveyor), Some(nodes)) => surveyor.survey(nodes),
+            (Some(surveyor), Some(nodes)) => surveyor.survey(nodes, &member.survey),
             _ => Survey::default(),
         };
         let mut keys: Vec<PublicKey> =
@@ -181,7 +189,7 @@ impl ActiveMesh {
             surveyor: self.surveyor(member)?,
             mesh: &self.spec,
             declared: &self.declared,
-            labels: Arc::new(self.labels(&member.name)),
+            labels: Arc::clone(&member.labels),
             nodes,
             survey: &member.survey,
             position,
@@ -196,15 +204,6 @@ impl ActiveMesh {
         Some((plan, own))
     }
 
-    fn labels(&self, cluster: &ClusterName) -> Labels {
-        Labels {
-            mesh: Some(label_value(&self.id.name)),
-            source: Some(label_value(cluster.as_str())),
-            namespace: Some(label_value(&self.id.namespace)),
-            hub: self.hub.clone(),
-        }
-    }
-
     /// The member that wants a Peer of this name, where one does.
     pub(super) fn wanted_by(&self, name: &PeerName, labelled: Option<&str>) -> Option<usize> {
         let wants =
@@ -216,17 +215,42 @@ impl ActiveMesh {
     /// Whether a Peer of this name could be of a member whose nodes are unknown.
     pub(super) fn unknown_source_of(&self, name: &PeerName, labelled: Option<&str>) -> bool {
         let unknown = |at: usize| self.members.get(at).is_some_and(|member| member.plan.is_none());
-        labelled.and_then(|label| self.position_of(label)).is_some_and(unknown) || self.named_like(name).any(unknown)
+        labelled.and_then(|label| self.position_of(label)).is_some_and(unknown) || self.named_like(name).into_iter().any(unknown)
     }
 
     /// The members that a Peer of this name can be of, by its beginning.
-    pub(super) fn named_like<'a>(&'a self, name: &'a PeerName) -> impl Iterator<Item = usize> + 'a {
-        let fits = |member: &Member| {
-            let any = PeerName::of(&self.id.name, &member.name, "x");
-            // A mesh name so long that the cluster's is cut off fits them all.
-            any.as_str().strip_suffix('x').is_none_or(|start| name.as_str().starts_with(start)) || self.id.name.len() > 160
-        };
-        self.members.iter().enumerate().filter(move |(_, member)| fits(member)).map(|(at, _)| at)
+    pub(super) fn named_like(&self, name: &PeerName) -> Vec<usize> {
+        let Some(start) = &self.name_start else { return (0..self.members.len()).collect() };
+        let Some(rest) = name.as_str().strip_prefix(start.as_str()) else { return Vec::new() };
+        let clusters = rest.match_indices("--").filter_map(|(end, _)| rest.get(..end));
+        clusters.filter_map(|cluster| self.position_of(cluster)).collect()
+    }
+
+    /// What the Peer names of one member begin with.
+    pub(super) fn name_start_of(&self, cluster: &ClusterName) -> Option<String> {
+        self.name_start.as_ref().map(|start| format!("{start}{cluster}--"))
+    }
+}
+
+fn labels(mesh: &MeshId, cluster: &ClusterName, hub: Option<&str>) -> Labels {
+    Labels {
+        mesh: Some(label_value(&mesh.name)),
+        source: Some(label_value(cluster.as_str())),
+        namespace: Some(label_value(&mesh.namespace)),
+        hub: hub.map(str::to_owned),
+    }
+}
+
+fn name_start(mesh: &str, members: &[Member]) -> Option<String> {
+    let longest = members.iter().max_by_key(|member| member.name.as_str().len())?;
+    let name = PeerName::of(mesh, &longest.name, "x");
+    name.as_str().strip_suffix(&format!("{}--x", longest.name)).map(str::to_owned)
+}
+
+fn wide_networks(spec: &ClusterSpec) -> Vec<Cidr> {
+    match &spec.networks {
+        Networks::Typed { service, additional, .. } => service.iter().chain(additional).copied().collect(),
+        Networks::Flat(list) => list.clone(),
     }
 }
 

@@ -121,6 +121,11 @@ impl Node {
         }
     }
 
+    /// Whether the two are the same but for their last check-in.
+    pub(super) fn but_last_seen(&self, other: &Node) -> bool {
+        Node { last_seen: other.last_seen, ..self.clone() } == *other
+    }
+
     /// The agent took its annotations back: a clean stop, as in every roll.
     pub fn is_bare(&self) -> bool {
         self.key == Ok(None) && self.last_seen.is_none()

@@ -50,8 +50,8 @@ struct Claim<'a> {
 /// Oldest first; the same age by name. Each is admitted when it is disjoint
 /// with itself and with what the others run or were admitted with.
 pub fn admit(applicants: &[Applicant<'_>]) -> BTreeMap<MeshId, Admission> {
-    let claims = claims(applicants);
-    let conflicts = conflicts(applicants, &claims);
+    let shared = shared_members(applicants);
+    let conflicts = conflicts(&shared, &claims(applicants));
     let order = by_age(applicants);
     let unchanged = |at: &usize| applicants.get(*at).is_some_and(|a| a.running == Some(a.spec));
     let mut admitted: BTreeSet<usize> = order.iter().copied().filter(unchanged).collect();
@@ -76,7 +76,7 @@ pub fn admit(applicants: &[Applicant<'_>]) -> BTreeMap<MeshId, Admission> {
             false if overlaps.is_empty() => _ = admitted.insert(at),
             false => {}
         }
-        let duplicates = duplicates(applicants, &order, at);
+        let duplicates = duplicates(applicants, &shared, &order, at);
         result.insert(applicant.mesh.clone(), Admission { overlaps, duplicates });
     }
     result
@@ -99,58 +99,73 @@ fn claims<'a>(applicants: &'a [Applicant<'a>]) -> Vec<Claim<'a>> {
             }
         }
     }
-    // Wider networks come before those they contain.
-    claims.sort_by_key(|claim| (claim.cidr, claim.applicant, claim.index, claim.running));
     claims
 }
 
 /// One sweep over the sorted networks with the stack of those that are open.
-fn conflicts<'a>(applicants: &[Applicant<'_>], claims: &[Claim<'a>]) -> Vec<(Claim<'a>, Claim<'a>)> {
+fn conflicts<'a>(shared: &SharedMembers, claims: &[Claim<'a>]) -> Vec<(Claim<'a>, Claim<'a>)> {
+    // Small keys sort fast; wider networks come before those they contain.
+    let mut order: Vec<(Cidr, u32)> = claims.iter().zip(0..).map(|(claim, at)| (claim.cidr, at)).collect();
+    order.sort_unstable();
+    let claim = |at: u32| claims.get(usize::try_from(at).ok()?);
     let mut found = Vec::new();
-    let mut open: Vec<Claim<'a>> = Vec::new();
-    let mut kin: BTreeMap<(usize, usize), bool> = BTreeMap::new();
-    for claim in claims {
-        while open.last().is_some_and(|outer| !outer.cidr.contains(claim.cidr)) {
+    let mut open: Vec<(Cidr, u32)> = Vec::new();
+    for (cidr, at) in order {
+        while open.last().is_some_and(|(outer, _)| !outer.contains(cidr)) {
             open.pop();
         }
-        for outer in &open {
-            if outer.applicant == claim.applicant {
-                if outer.running == claim.running {
-                    found.push((*outer, *claim));
-                }
-                continue;
-            }
-            if outer.id.is_some() && outer.id == claim.id {
-                continue;
-            }
-            let pair = (outer.applicant.min(claim.applicant), outer.applicant.max(claim.applicant));
-            if *kin.entry(pair).or_insert_with(|| share_a_member(applicants, pair)) {
-                found.push((*outer, *claim));
+        for (_, outer) in &open {
+            if let (Some(outer), Some(inner)) = (claim(*outer), claim(at))
+                && clash(shared, outer, inner)
+            {
+                found.push((*outer, *inner));
             }
         }
-        open.push(*claim);
+        open.push((cidr, at));
     }
     found
 }
 
-fn share_a_member(applicants: &[Applicant<'_>], (one, other): (usize, usize)) -> bool {
-    !shared_members(applicants, one, other).is_empty()
+/// Whether two overlapping networks must not: those of one mesh always, those
+/// of two meshes with a common member unless they are of the same cluster.
+fn clash(shared: &SharedMembers, one: &Claim<'_>, other: &Claim<'_>) -> bool {
+    if one.applicant == other.applicant {
+        return one.running == other.running;
+    }
+    let same_cluster = one.id.is_some() && one.id == other.id;
+    !same_cluster && shared.contains_key(&ordered(one.applicant, other.applicant))
 }
 
-fn shared_members(applicants: &[Applicant<'_>], one: usize, other: usize) -> BTreeSet<ClusterId> {
-    let ids = |at: usize| -> BTreeSet<&ClusterId> { applicants.get(at).map(|a| a.members.values().collect()).unwrap_or_default() };
-    ids(one).intersection(&ids(other)).map(|id| (*id).clone()).collect()
+/// The clusters that two meshes have in common, by their positions.
+type SharedMembers = BTreeMap<(usize, usize), BTreeSet<ClusterId>>;
+
+fn ordered(one: usize, other: usize) -> (usize, usize) {
+    (one.min(other), one.max(other))
 }
 
-fn duplicates(applicants: &[Applicant<'_>], order: &[usize], at: usize) -> Vec<Duplicate> {
+fn shared_members(applicants: &[Applicant<'_>]) -> SharedMembers {
+    let of = |(at, applicant): (usize, &Applicant<'_>)| applicant.members.values().map(|id| (id.clone(), at)).collect::<Vec<_>>();
+    let mut members: Vec<(ClusterId, usize)> = applicants.iter().enumerate().flat_map(of).collect();
+    members.sort_unstable();
+    members.dedup();
+    let mut shared = SharedMembers::new();
+    for same in members.chunk_by(|one, other| one.0 == other.0) {
+        for (i, (id, one)) in same.iter().enumerate() {
+            for (_, other) in same.iter().skip(i + 1) {
+                shared.entry(ordered(*one, *other)).or_default().insert(id.clone());
+            }
+        }
+    }
+    shared
+}
+
+fn duplicates(applicants: &[Applicant<'_>], shared: &SharedMembers, order: &[usize], at: usize) -> Vec<Duplicate> {
     let older = order.iter().take_while(|other| **other != at);
-    older
-        .filter_map(|other| {
-            let shared = shared_members(applicants, *other, at);
-            let older = applicants.get(*other)?.mesh.clone();
-            (shared.len() > 1).then_some(Duplicate { older, shared })
-        })
-        .collect()
+    let duplicate = |other: &usize| {
+        let shared = shared.get(&ordered(*other, at)).filter(|shared| shared.len() > 1)?;
+        Some(Duplicate { older: applicants.get(*other)?.mesh.clone(), shared: shared.clone() })
+    };
+    older.filter_map(duplicate).collect()
 }
 
 fn overlap_problem(applicants: &[Applicant<'_>], own: &Claim<'_>, against: &Claim<'_>) -> Problem {
@@ -165,10 +180,10 @@ fn overlap_problem(applicants: &[Applicant<'_>], own: &Claim<'_>, against: &Clai
         mesh(against)
     );
     let entry = applicants.get(own.applicant).and_then(|a| a.spec.clusters.get(own.cluster));
-    let place = entry.and_then(|entry| entry.networks.path_of(own.cidr)).unwrap_or_default();
+    let place = entry.and_then(|entry| entry.networks.path_of(own.cidr)).map(|field| format!(".{field}")).unwrap_or_default();
     Problem::new(
         Reason::CIDROverlap,
-        format!("spec.clusters[{}].{place}", own.index),
+        format!("spec.clusters[{}]{place}", own.index),
         message,
         "every network must belong to one cluster alone: change one of the two",
     )

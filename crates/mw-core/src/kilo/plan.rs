@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cidr::Cidr;
-use crate::kilo::guard::{DeleteCause, held_hash};
+use crate::kilo::guard::DeleteCause;
 use crate::kilo::peer::WantedPeer;
 use crate::kilo::survey::Skip;
 use crate::names::{ClusterId, ClusterName, MeshId, NodeName, PeerName};
@@ -28,6 +28,8 @@ pub struct MeshPlan {
     pub clusters: BTreeMap<ClusterName, ClusterPlan>,
     pub problems: Vec<Problem>,
     pub conditions: Vec<Condition>,
+    /// The hash that releases the held deletes, if there are any.
+    pub held_hash: Option<String>,
 }
 
 /// What is to be done about one mesh's Peers in one cluster.
@@ -101,11 +103,6 @@ impl MeshPlan {
         let of =
             |(target, changes): (&ClusterId, &Changes)| changes.held.keys().map(|name| (target.clone(), name.clone())).collect::<Vec<_>>();
         self.targets.iter().flat_map(of).collect()
-    }
-
-    /// The hash that releases the held deletes.
-    pub fn held_hash(&self) -> Option<String> {
-        held_hash(self.held().iter().map(|(target, name)| (target.as_str(), name.as_str())))
     }
 }
 

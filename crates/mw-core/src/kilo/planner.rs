@@ -9,16 +9,17 @@ use crate::cidr::Cidr;
 use crate::key::PublicKey;
 use crate::kilo::contest::Holdings;
 use crate::kilo::decide::{Departures, MeshState, Scene, Sources, Stance, mesh_at};
-use crate::kilo::evaluate::{Deletes, Evaluation, Target};
+use crate::kilo::evaluate::{Act, Deletes, Evaluation, Target};
 use crate::kilo::guard::held_hash;
+use crate::kilo::liveness;
 use crate::kilo::mesh::{ActiveMesh, Moment};
 use crate::kilo::node::{Node, Nodes};
 use crate::kilo::overlap::{Admission, Applicant, admit};
 use crate::kilo::ownership::{Owner, Register};
 use crate::kilo::peer::PeerFacts;
 use crate::kilo::source::{Memory, SourcePlan};
-use crate::kilo::spec::{ClusterSpec, Mesh, MeshSpec, Networks, validate};
-use crate::kilo::target::{Content, Entry, Own};
+use crate::kilo::spec::{Mesh, MeshSpec, validate};
+use crate::kilo::target::{Entry, Own};
 use crate::names::{ClusterId, ClusterName, MeshId, NodeName, PeerName};
 use crate::problem::Problem;
 use crate::seen::Seen;
@@ -77,6 +78,7 @@ pub struct Planner {
     by_age: Vec<usize>,
     pub(super) clusters: BTreeMap<ClusterId, Cluster>,
     pub(super) targets: BTreeMap<ClusterId, Target>,
+    landmarks: Landmarks,
     released: Deletes,
 }
 
@@ -116,6 +118,7 @@ impl Planner {
             by_age: Vec::new(),
             clusters: BTreeMap::new(),
             targets: BTreeMap::new(),
+            landmarks: Landmarks::default(),
             released: Deletes::new(),
         };
         let mut peers = Vec::new();
@@ -155,16 +158,17 @@ impl Planner {
     fn replan_everything(&mut self) {
         self.form_meshes();
         self.released = self.confirmed_before();
-        for target in self.targets.values_mut() {
+        self.landmarks = Landmarks::default();
+        for (id, target) in &mut self.targets {
             target.groups.clear();
-            target.wide.clear();
             target.dirt.all = true;
             let names: Vec<PeerName> = target.entries.keys().cloned().collect();
             for name in names {
                 if let Some(entry) = target.entries.get_mut(&name) {
                     entry.owner = self.register.owner(entry.labels());
                 }
-                index(target, &self.meshes, &name, true);
+                let wide = group(target, &self.meshes, &name, true);
+                self.landmarks.put(id, &name, wide);
             }
         }
         for mesh in 0..self.meshes.len() {
@@ -200,10 +204,11 @@ impl Planner {
     }
 
     fn members(&self, mesh: &MeshId, spec: &MeshSpec) -> BTreeMap<ClusterName, ClusterId> {
-        let id = |name: &ClusterName| {
-            self.identities.get(&(mesh.clone(), name.clone())).cloned().unwrap_or_else(|| ClusterId::from(name.as_str()))
-        };
-        spec.clusters.keys().map(|name| (name.clone(), id(name))).collect()
+        spec.clusters.keys().map(|name| (name.clone(), self.cluster_id(mesh, name))).collect()
+    }
+
+    pub(super) fn cluster_id(&self, mesh: &MeshId, name: &ClusterName) -> ClusterId {
+        self.identities.get(&(mesh.clone(), name.clone())).cloned().unwrap_or_else(|| ClusterId::from(name.as_str()))
     }
 
     fn stance(
@@ -226,7 +231,7 @@ impl Planner {
         let Some(chosen) = chosen else { return (Stance::HeldBack, remarks) };
         let duplicates = admission.map(|admission| admission.duplicates.clone()).unwrap_or_default();
         let ids = self.members(&mesh.id, chosen);
-        let active = ActiveMesh::new(mesh.id.clone(), chosen.clone(), &ids, duplicates, self.options.hub.clone());
+        let active = ActiveMesh::new(mesh.id.clone(), chosen.clone(), &ids, duplicates, self.options.hub.as_deref());
         (Stance::Active(Box::new(active)), remarks)
     }
 
@@ -244,7 +249,7 @@ impl Planner {
 
     fn settle(&mut self, mesh: usize) -> bool {
         let Some(MeshState { stance: Stance::Active(active), .. }) = self.meshes.get_mut(mesh) else { return false };
-        let past = Past { mesh: active.id.clone(), targets: &self.targets, source: None };
+        let past = Past { mesh: active.id.clone(), targets: &self.targets, landmarks: &self.landmarks, source: None };
         active.settle(&past)
     }
 
@@ -252,16 +257,20 @@ impl Planner {
     fn plan_members(&mut self, mesh: usize, only: Option<usize>) {
         let moment = Moment { now: self.now, node_grace: self.options.node_grace_seconds };
         let Some(MeshState { stance: Stance::Active(active), .. }) = self.meshes.get_mut(mesh) else { return };
+        let all_dirty = only.is_none() && self.targets.values().all(|target| target.dirt.all);
         let positions = only.map_or(0..active.members.len(), |position| position..position + 1);
         for position in positions {
             let Some(member) = active.members.get(position) else { continue };
             let id = member.id.clone();
-            let source = Some((member.name.clone(), active.id.name.clone()));
+            let source = Some((member.name.clone(), active.name_start_of(&member.name)));
             let old_own = member.own.clone();
             let nodes = self.clusters.get(&id).and_then(|cluster| cluster.nodes.known());
-            let past = Past { mesh: active.id.clone(), targets: &self.targets, source };
+            let past = Past { mesh: active.id.clone(), targets: &self.targets, landmarks: &self.landmarks, source };
             let old = active.plan(position, nodes, &past, moment);
             let Some(member) = active.members.get(position) else { continue };
+            if all_dirty {
+                continue;
+            }
             let change = source_change(old.as_ref(), member.plan.as_ref());
             mark_source(&mut self.targets, active, (mesh, position), &change);
             if let Some(target) = self.targets.get_mut(&id) {
@@ -278,12 +287,11 @@ impl Planner {
         if before.as_deref() == Some(&node) {
             return;
         }
-        let alive = crate::kilo::liveness::alive(nodes);
-        let beat_only = before.is_some_and(|old| Node { last_seen: node.last_seen, ..(*old).clone() } == node);
+        let is_heartbeat = |old: &Node| old.last_seen.is_some() && node.last_seen.is_some() && old.but_last_seen(&node);
+        let alive = before.filter(|old| is_heartbeat(old)).map(|_| liveness::alive(nodes));
         nodes.insert(name.clone(), Arc::new(node));
         // A heartbeat that leaves everybody as alive as before changes nothing.
-        let quiet =
-            beat_only && crate::kilo::liveness::alive(nodes) == alive && nodes.get(&name).is_some_and(|node| node.last_seen.is_some());
+        let quiet = alive.is_some_and(|alive| liveness::alive(nodes) == alive);
         if let Some(Departures::Seen(left)) = self.clusters.get_mut(cluster).map(|cluster| &mut cluster.departures) {
             left.remove(&name);
         }
@@ -344,13 +352,16 @@ impl Planner {
 
     fn replace_peer(&mut self, cluster: &ClusterId, name: &PeerName, entry: Option<Entry>) {
         let Some(target) = self.targets.get_mut(cluster) else { return };
-        index(target, &self.meshes, name, false);
-        let was_wide = target.wide.remove(name);
+        group(target, &self.meshes, name, false);
+        let was_wide = self.landmarks.take(cluster, name);
         let old = match entry {
             Some(entry) => target.entries.insert(name.clone(), entry),
             None => target.entries.remove(name),
         };
-        index(target, &self.meshes, name, true);
+        let is_wide = group(target, &self.meshes, name, true);
+        if target.entries.contains_key(name) {
+            self.landmarks.put(cluster, name, is_wide);
+        }
         target.dirt.names.insert(name.clone());
         let new = target.entries.get(name);
         let owners: Vec<Arc<Owner>> = old.iter().chain(new).map(|entry| Arc::clone(&entry.owner)).collect();
@@ -358,7 +369,7 @@ impl Planner {
         target.dirt.all |= owners.iter().any(sweeping);
         let speaks_of = |entry: &Entry| (entry.labels().source.clone(), entry.key(), entry.prefixes(), entry.deleting);
         let same_past = old.as_ref().map(speaks_of) == new.map(speaks_of) && owners.windows(2).all(|pair| pair.first() == pair.last());
-        let wide = was_wide || target.wide.contains(name);
+        let wide = was_wide || is_wide;
         let labels: BTreeSet<String> = old.iter().chain(new).filter_map(|entry| entry.labels().source.clone()).collect();
         if self.register.hub().is_none() {
             self.note_hubs();
@@ -461,10 +472,21 @@ impl Planner {
     fn confirmed_before(&self) -> Deletes {
         let confirmed = |(at, mesh): (usize, &MeshState)| {
             let mesh = self.inputs.get(&mesh.id)?;
-            let hash = held_hash(mesh.held.iter().map(|(target, name)| (target.as_str(), name.as_str())))?;
+            let hash = self.held_hash(at, &mesh.held)?;
             (mesh.confirm_deletes.as_ref() == Some(&hash)).then(|| (at, mesh.held.clone()))
         };
         self.meshes.iter().enumerate().filter_map(confirmed).collect()
+    }
+
+    /// The hash of a mesh's held deletes, by the names that the mesh has for
+    /// its clusters.
+    pub(super) fn held_hash(&self, mesh: usize, held: &BTreeSet<(ClusterId, PeerName)>) -> Option<String> {
+        let active = self.meshes.get(mesh).and_then(MeshState::active);
+        let called = |id: &ClusterId| {
+            let member = active.and_then(|mesh| mesh.members.get(mesh.position(id)?));
+            member.map_or_else(|| id.to_string(), |member| member.name.to_string())
+        };
+        held_hash(held.iter().map(|(target, name)| (called(target), name.to_string())))
     }
 
     /// Releases what is held now, where exactly that was confirmed.
@@ -473,8 +495,7 @@ impl Planner {
             let Some(confirmed) = self.inputs.get(&mesh.id).and_then(|mesh| mesh.confirm_deletes.as_deref()) else { continue };
             let held = self.targets.iter().flat_map(|(id, target)| target.held(at).map(move |name| (id.clone(), name.clone())));
             let held: BTreeSet<(ClusterId, PeerName)> = held.collect();
-            let hash = held_hash(held.iter().map(|(target, name)| (target.as_str(), name.as_str())));
-            if hash.as_deref() == Some(confirmed) {
+            if self.held_hash(at, &held).as_deref() == Some(confirmed) {
                 for (target, _) in &held {
                     self.targets.entry(target.clone()).or_default().dirt.all = true;
                 }
@@ -523,50 +544,68 @@ impl Planner {
     }
 }
 
-/// Puts a Peer into the indexes of its target, or takes it out.
-fn index(target: &mut Target, meshes: &[MeshState], name: &PeerName, put: bool) {
-    let Some(entry) = target.entries.get(name) else { return };
-    let Owner::Mesh(id) = entry.owner.as_ref() else { return };
-    let Some((at, state)) = mesh_at(meshes, id) else { return };
-    let label = entry.labels().source.as_deref().unwrap_or_default();
-    let key = (at, Box::from(label));
-    if !put {
-        if let Some(names) = target.groups.get_mut(&key) {
-            names.remove(name);
+/// Where Peers stand that speak of an anchor.
+#[derive(Debug, Default)]
+struct Landmarks {
+    /// Peers that carry a network which is declared as a whole.
+    wide: BTreeMap<PeerName, BTreeSet<ClusterId>>,
+    /// Peers that are named like the Go operator's separate anchors.
+    anchors: BTreeMap<PeerName, BTreeSet<ClusterId>>,
+}
+
+impl Landmarks {
+    fn put(&mut self, cluster: &ClusterId, name: &PeerName, wide: bool) {
+        if wide {
+            self.wide.entry(name.clone()).or_default().insert(cluster.clone());
         }
-        return;
+        if name.as_str().ends_with("--anchor") {
+            self.anchors.entry(name.clone()).or_default().insert(cluster.clone());
+        }
     }
-    let wide = state.active().is_some_and(|mesh| mesh.spec.clusters.values().any(|spec| carries_wide(entry, spec)));
-    target.groups.entry(key).or_default().insert(name.clone());
-    if wide {
-        target.wide.insert(name.clone());
+
+    /// True if the Peer carried such a network.
+    fn take(&mut self, cluster: &ClusterId, name: &PeerName) -> bool {
+        self.anchors.get_mut(name).map(|clusters| clusters.remove(cluster));
+        self.wide.get_mut(name).is_some_and(|clusters| clusters.remove(cluster))
     }
 }
 
-/// Whether a Peer carries a network that is declared as a whole.
-fn carries_wide(entry: &Entry, spec: &ClusterSpec) -> bool {
-    let declared = |cidr: &Cidr| match &spec.networks {
-        Networks::Typed { service, additional, .. } => service.as_ref() == Some(cidr) || additional.contains(cidr),
-        Networks::Flat(list) => list.contains(cidr),
-    };
-    match &entry.content {
-        Content::Same(wanted) => wanted.allowed_ips().iter().any(declared),
-        Content::Other(_) => entry.prefixes().iter().any(declared),
+/// Puts a Peer into its group on a target, or takes it out. True if it carries
+/// a network which is declared as a whole.
+fn group(target: &mut Target, meshes: &[MeshState], name: &PeerName, put: bool) -> bool {
+    let Some(entry) = target.entries.get(name) else { return false };
+    let Owner::Mesh(id) = entry.owner.as_ref() else { return false };
+    let Some((at, state)) = mesh_at(meshes, id) else { return false };
+    let key = (at, Box::from(entry.labels().source.as_deref().unwrap_or_default()));
+    let wide = state.active().is_some_and(|mesh| entry.carries_one_of(&mesh.wide));
+    match put {
+        true => _ = target.groups.entry(key).or_default().insert(name.clone()),
+        false => _ = target.groups.get_mut(&key).map(|names| names.remove(name)),
     }
+    wide
 }
 
 /// What the Peers of a mesh that exist say about its past.
 struct Past<'a> {
     mesh: MeshId,
     targets: &'a BTreeMap<ClusterId, Target>,
-    /// The source asked about, and the name of its mesh.
-    source: Option<(ClusterName, String)>,
+    landmarks: &'a Landmarks,
+    /// The source asked about, and what its Peers' names begin with.
+    source: Option<(ClusterName, Option<String>)>,
 }
 
 impl Past<'_> {
+    fn is_mine(&self, entry: &Entry) -> bool {
+        !entry.deleting && matches!(entry.owner.as_ref(), Owner::Mesh(id) if *id == self.mesh)
+    }
+
     fn owned<'b>(&'b self, name: &'b PeerName) -> impl Iterator<Item = &'b Entry> {
-        let mine = |entry: &&Entry| !entry.deleting && matches!(entry.owner.as_ref(), Owner::Mesh(id) if *id == self.mesh);
-        self.targets.values().filter_map(|target| target.entries.get(name)).filter(mine)
+        self.targets.values().filter_map(|target| target.entries.get(name)).filter(|entry| self.is_mine(entry))
+    }
+
+    fn on<'b>(&'b self, clusters: &'b BTreeSet<ClusterId>, name: &'b PeerName) -> impl Iterator<Item = &'b Entry> {
+        let entries = clusters.iter().filter_map(|id| self.targets.get(id)?.entries.get(name));
+        entries.filter(|entry| self.is_mine(entry))
     }
 }
 
@@ -582,14 +621,13 @@ impl Holdings for Past<'_> {
 
 impl Memory for Past<'_> {
     fn carriers(&self, extras: &[Cidr]) -> BTreeMap<PeerName, usize> {
+        let start = self.source.as_ref().and_then(|(_, start)| start.as_deref()).unwrap_or_default();
         let mut found = BTreeMap::new();
-        for target in self.targets.values() {
-            for name in &target.wide {
-                let Some(entry) = target.entries.get(name).filter(|entry| !entry.deleting) else { continue };
-                let mine = matches!(entry.owner.as_ref(), Owner::Mesh(id) if *id == self.mesh);
-                if mine && entry.prefixes().iter().any(|cidr| extras.contains(cidr)) {
-                    *found.entry(name.clone()).or_default() += 1;
-                }
+        for (name, clusters) in self.landmarks.wide.range(PeerName::from(start)..).take_while(|(name, _)| name.as_str().starts_with(start))
+        {
+            let count = self.on(clusters, name).filter(|entry| entry.prefixes().iter().any(|cidr| extras.contains(cidr))).count();
+            if count > 0 {
+                found.insert(name.clone(), count);
             }
         }
         found
@@ -597,9 +635,9 @@ impl Memory for Past<'_> {
 
     fn legacy_anchor_keys(&self) -> BTreeMap<PublicKey, usize> {
         let mut found = BTreeMap::new();
-        if let Some((cluster, mesh)) = &self.source {
-            let name = PeerName::of(mesh, cluster, "anchor");
-            for key in self.owned(&name).filter_map(Entry::key) {
+        let name = self.source.as_ref().map(|(cluster, _)| PeerName::of(&self.mesh.name, cluster, "anchor"));
+        if let Some((name, clusters)) = name.as_ref().and_then(|name| self.landmarks.anchors.get_key_value(name)) {
+            for key in self.on(clusters, name).filter_map(Entry::key) {
                 *found.entry(key).or_default() += 1;
             }
         }
@@ -638,17 +676,18 @@ fn differing<T>(names: &mut BTreeSet<PeerName>, old: &BTreeMap<PeerName, T>, new
 fn mark_source(targets: &mut BTreeMap<ClusterId, Target>, mesh: &ActiveMesh, at: (usize, usize), change: &SourceChange) {
     for member in &mesh.members {
         let Some(target) = targets.get_mut(&member.id) else { continue };
+        if target.dirt.all {
+            continue;
+        }
         // Pending deletes depend on which nodes there are.
-        let pending = target.outcomes.iter().filter(|((_, mesh), outcome)| *mesh == Some(at.0) && outcome.source == Some(at.1));
+        let pending = target.outcomes.iter().filter(|((_, mesh), outcome)| {
+            let deletes = matches!(outcome.act, Act::Delete(_) | Act::Held(_));
+            *mesh == Some(at.0) && outcome.source == Some(at.1) && deletes
+        });
         let pending: Vec<PeerName> = pending.map(|((name, _), _)| name.clone()).collect();
         match change {
             SourceChange::Whole => _ = target.dirt.sources.insert(at),
-            SourceChange::Names(names) if names.is_empty() && pending.is_empty() => {}
-            SourceChange::Names(names) => {
-                let dirty = target.dirt.peers.entry(at).or_default();
-                dirty.extend(names.iter().cloned());
-                dirty.extend(pending);
-            }
+            SourceChange::Names(names) => target.dirt.names.extend(names.iter().cloned().chain(pending)),
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::kilo::mesh::ActiveMesh;
 use crate::kilo::ownership::Owner;
 use crate::kilo::plan::{Changes, ClusterPlan, MeshPlan, Plan, conditions};
 use crate::kilo::planner::{Planner, World};
-use crate::names::{ClusterId, MeshId, PeerName};
+use crate::names::{ClusterId, ClusterName, MeshId, PeerName};
 use crate::problem::{Problem, Reason};
 use crate::text::{listed, shell_quoted};
 
@@ -36,6 +36,12 @@ impl Planner {
         plan
     }
 
+    /// What is to be done in one cluster about each mesh, as last evaluated.
+    pub fn changes(&self, target: &ClusterId) -> BTreeMap<&MeshId, Changes> {
+        let Some(target) = self.targets.get(target) else { return BTreeMap::new() };
+        self.meshes.iter().enumerate().map(|(at, mesh)| (&mesh.id, target.changes(Some(at)))).collect()
+    }
+
     fn recheck_at(&self) -> Option<crate::time::Timestamp> {
         let sources = self.meshes.iter().filter_map(MeshState::active).flat_map(|mesh| &mesh.members);
         let sources = sources.filter_map(|member| member.plan.as_ref()?.recheck_at);
@@ -61,6 +67,7 @@ impl Planner {
             Stance::HeldBack => {}
         }
         plan.problems.extend(self.ownership_problems(&mesh.id));
+        plan.held_hash = self.held_hash(at, &plan.held());
         plan.problems.extend(held_problem(&plan, &mesh.id));
         plan.problems.sort();
         plan.conditions = conditions(&plan);
@@ -105,7 +112,10 @@ impl Planner {
 
     fn unreachable(&self, mesh: &MeshState) -> Vec<Problem> {
         let clusters = self.inputs.get(&mesh.id).map(|mesh| mesh.spec.clusters.as_slice()).unwrap_or_default();
-        let why = |name: &str| self.why_unknown(&ClusterId::from(name)).map(|why| unreachable(name, &why));
+        let why = |name: &str| {
+            let cluster = ClusterName::try_from(name).ok()?;
+            self.why_unknown(&self.cluster_id(&mesh.id, &cluster)).map(|why| unreachable(name, &why))
+        };
         clusters.iter().filter_map(|cluster| why(&cluster.name)).collect()
     }
 
@@ -187,7 +197,7 @@ fn unreachable(name: &str, why: &str) -> Problem {
 }
 
 fn held_problem(plan: &MeshPlan, id: &MeshId) -> Option<Problem> {
-    let hash = plan.held_hash()?;
+    let hash = plan.held_hash.as_ref()?;
     let held: Vec<String> = plan
         .targets
         .iter()

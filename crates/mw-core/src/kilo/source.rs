@@ -245,9 +245,10 @@ impl<'a> SourcePlanner<'a> {
         if carriers.is_empty() && legacy.is_empty() {
             return BTreeMap::new();
         }
+        let named: BTreeMap<&NodeName, &PeerName> = self.survey.candidates.iter().map(|c| (&c.node.name, &c.peer_name)).collect();
         let mut present = BTreeMap::new();
         for node in self.nodes.values() {
-            let name = self.peer_name(&node.name);
+            let name = named.get(&node.name).map_or_else(|| self.peer_name(&node.name), |name| (*name).clone());
             let by_name = carriers.get(&name).filter(|_| self.has_name(node, &name)).copied().unwrap_or(0);
             let by_key = node.key.as_ref().ok().copied().flatten().and_then(|key| legacy.get(&key)).copied().unwrap_or(0);
             if by_name + by_key > 0 {

@@ -72,6 +72,7 @@ impl Skip {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Candidate {
     pub(super) node: Arc<Node>,
+    pub(super) alive: bool,
     pub(super) peer_name: PeerName,
     /// The nodes whose networks its Peer carries, itself among them, by name.
     pub(super) carries: Vec<Arc<Node>>,
@@ -98,7 +99,7 @@ pub(super) struct SilentLocation {
 pub(super) struct Survey {
     pub(super) alive: BTreeSet<NodeName>,
     /// Live ones first, then by name.
-    pub(super) candidates: Vec<Candidate>,
+    pub(super) candidates: Vec<Arc<Candidate>>,
     /// Carried node to leader.
     pub(super) carried: BTreeMap<NodeName, NodeName>,
     /// Nodes of a location that are neither leader nor carried.
@@ -119,24 +120,27 @@ pub(super) struct Surveyor<'a> {
 }
 
 impl Surveyor<'_> {
-    pub(super) fn survey(&self, nodes: &Nodes) -> Survey {
+    /// Candidates of the earlier survey whose node is the same are taken over.
+    pub(super) fn survey(&self, nodes: &Nodes, earlier: &Survey) -> Survey {
         let mut survey = Survey { alive: alive(nodes), ..Survey::default() };
+        let before: BTreeMap<&NodeName, &Arc<Candidate>> =
+            earlier.candidates.iter().map(|candidate| (&candidate.node.name, candidate)).collect();
         let mut locations: BTreeMap<String, Vec<&Arc<Node>>> = BTreeMap::new();
         for node in nodes.values() {
             if node.location_granularity && node.kilo_internal.is_some() {
                 locations.entry(self.location(node)).or_default().push(node);
             } else {
-                survey.candidates.push(self.candidate(node, vec![Arc::clone(node)], None));
+                let alive = survey.alive.contains(&node.name);
+                let same = |old: &&&Arc<Candidate>| old.location.is_none() && old.alive == alive && Arc::ptr_eq(&old.node, node);
+                let candidate = before.get(&node.name).filter(same).map(|old| Arc::clone(old));
+                let fresh = || Arc::new(self.candidate(node, alive, vec![Arc::clone(node)], None));
+                survey.candidates.push(candidate.unwrap_or_else(fresh));
             }
         }
         for (location, members) in locations {
             self.survey_location(&mut survey, location, &members);
         }
-        let Survey { alive, candidates, .. } = &mut survey;
-        candidates.sort_by(|a, b| {
-            let order = |c: &Candidate| !alive.contains(&c.node.name);
-            (order(a), &a.node.name).cmp(&(order(b), &b.node.name))
-        });
+        survey.candidates.sort_by(|a, b| (!a.alive, &a.node.name).cmp(&(!b.alive, &b.node.name)));
         survey
     }
 
@@ -177,7 +181,7 @@ impl Surveyor<'_> {
             }
         }
         survey.leaders.insert(location.clone(), leader.name.clone());
-        survey.candidates.push(self.candidate(leader, carries, Some(location)));
+        survey.candidates.push(Arc::new(self.candidate(leader, true, carries, Some(location))));
     }
 
     /// Why Kilo would not count a node of a location, in the order of the checks.
@@ -201,9 +205,10 @@ impl Surveyor<'_> {
         Some(Skip::new(SkipReason::NodeAgentSilent, "Kilo's agent on this node has not checked in for 60 s"))
     }
 
-    fn candidate(&self, node: &Arc<Node>, carries: Vec<Arc<Node>>, location: Option<String>) -> Candidate {
+    fn candidate(&self, node: &Arc<Node>, alive: bool, carries: Vec<Arc<Node>>, location: Option<String>) -> Candidate {
         Candidate {
             node: Arc::clone(node),
+            alive,
             peer_name: PeerName::of(self.mesh, self.cluster, node.name.as_str()),
             carries,
             location,

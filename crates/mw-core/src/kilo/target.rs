@@ -77,6 +77,13 @@ impl Entry {
         }
     }
 
+    pub(super) fn carries_one_of(&self, networks: &BTreeSet<Cidr>) -> bool {
+        match &self.content {
+            Content::Same(wanted) => wanted.allowed_ips().iter().any(|cidr| networks.contains(cidr)),
+            Content::Other(_) => self.prefixes().iter().any(|cidr| networks.contains(cidr)),
+        }
+    }
+
     /// The endpoint, where it is one that we could have written.
     pub(super) fn endpoint(&self) -> Option<Endpoint> {
         match &self.content {

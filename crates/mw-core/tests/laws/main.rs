@@ -1,5 +1,14 @@
 //! Laws of the planner over drawn fleets.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    clippy::disallowed_types
+)]
+
 mod fleet;
 mod harness;
 mod incremental;

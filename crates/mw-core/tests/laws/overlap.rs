@@ -9,7 +9,10 @@ use mw_core::names::{ClusterId, ClusterName, MeshId};
 use mw_core::time::Timestamp;
 use proptest::prelude::*;
 
-type Drawn = Vec<(i64, Vec<(u8, Vec<(u8, u8, u8)>)>)>;
+/// An identity and networks.
+type DrawnCluster = (u8, Vec<(u8, u8, u8)>);
+/// Meshes with their age.
+type Drawn = Vec<(i64, Vec<DrawnCluster>)>;
 
 /// Meshes of clusters of networks inside one /8, so that they meet often.
 fn drawn() -> impl Strategy<Value = Drawn> {
@@ -18,7 +21,7 @@ fn drawn() -> impl Strategy<Value = Drawn> {
     prop::collection::vec((0..3i64, prop::collection::vec(cluster, 1..4)), 1..4)
 }
 
-fn spec(clusters: &[(u8, Vec<(u8, u8, u8)>)]) -> MeshSpec {
+fn spec(clusters: &[DrawnCluster]) -> MeshSpec {
     let entry = |index: usize, networks: &[(u8, u8, u8)]| ClusterSpec {
         index,
         local: false,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mw_core::kilo::peer::WantedPeer;
 use mw_core::kilo::plan;
-use mw_core::kilo::plan::{Changes, Plan};
+use mw_core::kilo::plan::Plan;
 use mw_core::kilo::planner::World;
 use mw_core::names::ClusterId;
 use mw_core::seen::Seen;
@@ -17,10 +17,6 @@ use crate::steps::apply;
 
 /// Every Peer a plan writes, with its target.
 pub(crate) fn writes(plan: &Plan) -> impl Iterator<Item = (&ClusterId, &WantedPeer)> {
-    let written = |changes: &'_ Changes| -> Vec<WantedPeer> {
-        changes.create.values().cloned().chain(changes.update.values().map(|u| u.after.clone())).collect()
-    };
-    let _ = written;
     plan.meshes.values().flat_map(|mesh| &mesh.targets).flat_map(|(target, changes)| {
         let updates = changes.update.values().map(|update| &update.after);
         changes.create.values().chain(updates).map(move |peer| (target, peer))
@@ -204,8 +200,6 @@ fn an_extra_rides_on_one_peer_of_its_source_alone() {
 #[test]
 fn a_carried_node_is_routed_by_its_leaders_peer() {
     law(|_, world, first| {
-        let after = plan(after_applying(world, first));
-        let _ = after;
         for (target, peer) in writes(first) {
             let labels = peer.labels();
             let mesh = first.meshes.iter().find(|(id, _)| Some(&id.name) == labels.mesh.as_ref()).unwrap().1;

@@ -107,8 +107,7 @@ impl Step {
                 }
             }),
             Step::Confirm => {
-                let hashes: Vec<_> =
-                    plan(world.clone()).meshes.into_iter().filter_map(|(id, mesh)| Some((id, mesh.held_hash()?))).collect();
+                let hashes: Vec<_> = plan(world.clone()).meshes.into_iter().filter_map(|(id, mesh)| Some((id, mesh.held_hash?))).collect();
                 change_meshes(world, &mut beside, |world| {
                     for (id, hash) in hashes {
                         world.meshes.get_mut(&id).unwrap().confirm_deletes = Some(hash);
