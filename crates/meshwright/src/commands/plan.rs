@@ -1,0 +1,242 @@
+//! `meshwright plan`
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::ValueEnum;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use mw_core::kilo::Departures;
+use mw_core::kilo::plan::{Condition, Plan};
+use mw_core::kilo::planner::{ClusterSeen, Options, World};
+use mw_core::kilo::spec::duration_seconds;
+use mw_core::names::{ClusterId, ClusterName, MeshId};
+use mw_core::problem::Reason;
+use mw_core::seen::Seen;
+use mw_core::text::{listed, printable};
+use mw_core::time::Timestamp;
+
+use crate::answer::Answer;
+use crate::input::finding::{self, Finding};
+use crate::input::fleet::{self, Fleet};
+use crate::input::meshes::{self, Declared};
+use crate::input::source::Reader;
+use crate::output::{self, Planned};
+
+/// Show what would be created, updated and deleted in each cluster, from files alone.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Args {
+    /// File with ClusterMesh objects, YAML or JSON; may be repeated; "-" reads standard input.
+    #[arg(short = 'f', long = "filename", value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+
+    /// What a cluster holds, as `kubectl get nodes,peers -o yaml` prints it; may be repeated.
+    #[arg(long = "cluster", value_name = "NAME=FILE", value_parser = named_file)]
+    clusters: Vec<(String, PathBuf)>,
+
+    /// UID of the hub's Namespace kube-system, if that is not in the local cluster's file.
+    #[arg(long, value_name = "UID")]
+    hub_uid: Option<String>,
+
+    /// The files hold all ClusterMeshes of the hub: show Peers of any other mesh as orphans.
+    #[arg(long)]
+    all_meshes: bool,
+
+    /// How long a node that lost its annotations keeps its Peer: 90s, 5m, or 0.
+    #[arg(long, value_name = "DURATION", default_value = "90s", value_parser = seconds)]
+    node_grace: u64,
+
+    /// Plan as of this moment instead of now (RFC 3339).
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    now: Option<Timestamp>,
+
+    /// How to print the plan.
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+const EXAMPLE: &str = "\
+Example:
+  kubectl --context eu get nodes,peers -o yaml > eu.yaml
+  kubectl --context us get nodes,peers -o yaml > us.yaml
+  meshwright plan -f mesh.yaml --cluster eu=eu.yaml --cluster us=us.yaml
+
+Exit codes: 0 nothing to do; 1 changes are pending or a problem is an error; 2 the input is wrong.";
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+enum Format {
+    #[default]
+    #[value(alias = "text")]
+    Table,
+    Json,
+    Yaml,
+}
+
+fn named_file(text: &str) -> Result<(String, PathBuf), String> {
+    let (name, file) = text.split_once('=').ok_or("expected NAME=FILE")?;
+    ClusterName::try_from(name).map_err(|wrong| wrong.to_string())?;
+    if file.is_empty() {
+        return Err("the file is missing after =".to_owned());
+    }
+    Ok((name.to_owned(), PathBuf::from(file)))
+}
+
+fn seconds(text: &str) -> Result<u64, String> {
+    match text {
+        "0" => Ok(0),
+        _ => duration_seconds(text).ok_or_else(|| "write it like 90s, 5m or 0".to_owned()),
+    }
+}
+
+fn moment(text: &str) -> Result<Timestamp, String> {
+    let time: Time = serde_json::from_value(text.into()).map_err(|_| "write it like 2026-01-31T12:00:00Z")?;
+    Ok(Timestamp(time.0.as_second()))
+}
+
+pub(crate) fn run(args: &Args) -> Result<Answer> {
+    let mut reader = Reader::default();
+    let mut findings = Vec::new();
+    let meshes = meshes::load(&args.files, &mut reader, &mut findings);
+    let fleet = fleet::load(&args.clusters, &mut reader, &mut findings);
+    let locals = match local_identities(&meshes, &fleet) {
+        Ok(locals) => locals,
+        Err(wrong) => {
+            findings.push(wrong);
+            Locals::default()
+        }
+    };
+    if !findings.is_empty() {
+        refuse(findings, &meshes);
+        return Ok(Answer::Impossible);
+    }
+    say_what_was_ignored(&fleet, &meshes);
+    let plan = correct(mw_core::kilo::plan(world(args, &meshes, &fleet, locals)), &meshes);
+    show_findings(&plan, &meshes);
+    let planned = Planned { plan: &plan, fleet: &fleet, declared: &meshes };
+    match args.output {
+        Format::Table => output::text::write(&planned)?,
+        Format::Json => output::write_json(&planned)?,
+        Format::Yaml => output::write_yaml(&planned)?,
+    }
+    Ok(answer(&plan))
+}
+
+/// Nothing can be planned from half-read input, but all that is wrong with it
+/// can be said.
+fn refuse(mut findings: Vec<Finding>, meshes: &BTreeMap<MeshId, Declared>) {
+    let of_meshes = meshes.values().flat_map(|mesh| mesh.own_problems().into_iter().map(|problem| mesh.finding(&problem)));
+    findings.extend(of_meshes.filter(Finding::is_error));
+    let count = findings.len();
+    let errors = if count == 1 { "an error".to_owned() } else { format!("{count} errors") };
+    say(&format!("{}nothing was planned: {errors} in the input\n", finding::render(findings)));
+}
+
+fn show_findings(plan: &Plan, meshes: &BTreeMap<MeshId, Declared>) {
+    let in_files = plan.problems().filter(|(_, problem)| Declared::is_about_the_file(problem));
+    let findings: Vec<Finding> = in_files.filter_map(|(id, problem)| Some(meshes.get(id?)?.finding(problem))).collect();
+    if !findings.is_empty() {
+        say(&finding::render(findings));
+    }
+}
+
+fn say_what_was_ignored(fleet: &Fleet, meshes: &BTreeMap<MeshId, Declared>) {
+    let is_member = |name: &String| meshes.values().any(|mesh| mesh.raw.clusters.iter().any(|cluster| cluster.name == *name));
+    for (cluster, dump) in fleet {
+        let kinds: Vec<String> = dump.ignored.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+        if !kinds.is_empty() {
+            say(&format!("note: {cluster}: ignored {}\n", listed(&kinds, 10)));
+        }
+        if dump.nodes.is_empty() && is_member(cluster) {
+            say(&format!("note: {cluster}: its file holds no Node; deletes on its account are held\n"));
+        }
+    }
+}
+
+fn say(text: &str) {
+    // A closed stderr is no reason not to answer.
+    _ = anstream::stderr().write_all(text.as_bytes());
+}
+
+/// The cluster that the local entries of all meshes stand for.
+#[derive(Debug, Default)]
+struct Locals {
+    identities: BTreeMap<(MeshId, ClusterName), ClusterId>,
+    /// Its name, where it has a file.
+    hub: Option<String>,
+}
+
+fn local_identities(meshes: &BTreeMap<MeshId, Declared>, fleet: &Fleet) -> Result<Locals, Finding> {
+    let local = meshes.iter().flat_map(|(id, mesh)| mesh.raw.clusters.iter().filter(|entry| entry.local).map(move |entry| (id, entry)));
+    let entries: Vec<(&MeshId, ClusterName)> =
+        local.filter_map(|(id, entry)| Some((id, ClusterName::try_from(entry.name.as_str()).ok()?))).collect();
+    // A mesh with two local entries is invalid; it must not make others so.
+    let counts = |id: &MeshId| entries.iter().filter(|(of, _)| *of == id).count() == 1;
+    let entries: Vec<&(&MeshId, ClusterName)> = entries.iter().filter(|(id, _)| counts(id)).collect();
+    let names: BTreeSet<&ClusterName> = entries.iter().map(|(_, name)| name).collect();
+    let with_file: Vec<&ClusterName> = names.iter().copied().filter(|name| fleet.contains_key(name.as_str())).collect();
+    if with_file.len() > 1 {
+        let message = format!("the local entries {} are one cluster, the hub, but each has a file of its own", listed(&with_file, 10));
+        return Err(Finding::error(message).help("give the hub's dump under one of these names only"));
+    }
+    let hub = with_file.first().or(names.first()).copied();
+    let Some(hub) = hub else { return Ok(Locals::default()) };
+    let other = entries.iter().filter(|(_, name)| name != hub);
+    let identities = other.map(|(id, name)| (((*id).clone(), name.clone()), ClusterId::from(hub.as_str()))).collect();
+    Ok(Locals { identities, hub: with_file.first().map(ToString::to_string) })
+}
+
+fn world(args: &Args, meshes: &BTreeMap<MeshId, Declared>, fleet: &Fleet, locals: Locals) -> World {
+    let found = locals.hub.and_then(|name| fleet.get(&name)?.uid.clone());
+    let options = Options {
+        hub: args.hub_uid.clone().or(found),
+        node_grace_seconds: args.node_grace,
+        all_meshes_known: args.all_meshes,
+        ..Options::default()
+    };
+    let seen = |dump: &fleet::Dump| ClusterSeen {
+        nodes: Seen::Known(dump.nodes.clone()),
+        peers: Seen::Known(dump.peers.clone()),
+        departures: Departures::AnyMissing,
+    };
+    World {
+        options,
+        now: args.now.unwrap_or_else(clock),
+        meshes: meshes.iter().map(|(id, declared)| (id.clone(), declared.mesh.clone())).collect(),
+        clusters: fleet.iter().map(|(name, dump)| (ClusterId::from(name.as_str()), seen(dump))).collect(),
+        identities: locals.identities,
+    }
+}
+
+fn clock() -> Timestamp {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    Timestamp(since.ok().and_then(|since| i64::try_from(since.as_secs()).ok()).unwrap_or_default())
+}
+
+/// Of a mesh whose shape is wrong the planner saw an empty spec; what is wrong
+/// with the written one is known here.
+fn correct(mut plan: Plan, meshes: &BTreeMap<MeshId, Declared>) -> Plan {
+    for (id, mesh) in meshes.iter().filter(|(_, mesh)| !mesh.misshapen.is_empty()) {
+        let Some(of_mesh) = plan.meshes.get_mut(id) else { continue };
+        of_mesh.problems.retain(|problem| problem.reason != Reason::InvalidSpec);
+        of_mesh.problems.extend(mesh.misshapen.iter().cloned());
+        of_mesh.problems.sort();
+        let said = mesh.misshapen.first().map(|first| format!("{}: {}", first.subject, first.message)).unwrap_or_default();
+        let is_ready = |condition: &&mut Condition| condition.kind == "Ready";
+        if let Some(ready) = of_mesh.conditions.iter_mut().find(is_ready) {
+            ready.message = printable(&said, 500);
+        }
+    }
+    plan
+}
+
+fn answer(plan: &Plan) -> Answer {
+    let of_problem = |reason: Reason, is_error: bool| match (reason, is_error) {
+        (Reason::InvalidSpec, _) => Answer::Impossible,
+        (_, true) => Answer::No,
+        (_, false) => Answer::Yes,
+    };
+    let worst = plan.problems().map(|(_, problem)| of_problem(problem.reason, problem.is_error())).max().unwrap_or(Answer::Yes);
+    worst.max(if plan.has_changes() { Answer::No } else { Answer::Yes })
+}

@@ -1,0 +1,115 @@
+//! What the clusters hold, from dumps.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Node as KubeNode;
+use mw_api::peer::Peer;
+use mw_core::kilo::node::{Node, Nodes};
+use mw_core::kilo::peer::PeerFacts;
+use mw_core::names::{NodeName, PeerName};
+use mw_core::text::{printable, quoted};
+use serde::Deserialize;
+use serde_json::Value as Json;
+
+use crate::input::finding::{self, Finding};
+use crate::input::object::{Object, objects, twice};
+use crate::input::source::{Reader, SourceFile};
+use crate::input::tree::Span;
+use crate::input::typed;
+
+/// One cluster's dump.
+#[derive(Debug, Default)]
+pub(crate) struct Dump {
+    pub(crate) nodes: Nodes,
+    pub(crate) peers: BTreeMap<PeerName, PeerFacts>,
+    /// The Peers as they are in the file.
+    pub(crate) objects: BTreeMap<PeerName, Json>,
+    /// UID of its Namespace kube-system.
+    pub(crate) uid: Option<String>,
+    /// What was left aside, by kind.
+    pub(crate) ignored: BTreeMap<String, usize>,
+    /// Where each object was found, to name it when it comes again.
+    places: BTreeMap<(&'static str, String), (Rc<SourceFile>, Span)>,
+}
+
+/// By the name given on the command line.
+pub(crate) type Fleet = BTreeMap<String, Dump>;
+
+pub(crate) fn load(files: &[(String, PathBuf)], reader: &mut Reader, findings: &mut Vec<Finding>) -> Fleet {
+    let mut fleet = Fleet::new();
+    for (cluster, path) in files {
+        let dump = fleet.entry(cluster.clone()).or_default();
+        match reader.read(path) {
+            Ok((file, documents)) => {
+                for object in objects(&file, documents, findings) {
+                    if let Err(wrong) = dump.take(&file, &object) {
+                        findings.push(wrong);
+                    }
+                }
+            }
+            Err(wrong) => findings.push(wrong),
+        }
+    }
+    fleet
+}
+
+impl Dump {
+    fn take(&mut self, file: &Rc<SourceFile>, object: &Object) -> Result<(), Finding> {
+        match (object.kind.as_str(), object.api_version.as_str()) {
+            ("Node", "v1") => {
+                let node: KubeNode = self.read(file, object, "Node")?;
+                let facts = mw_api::convert::node_facts(&node);
+                self.nodes.insert(NodeName::from(facts.name.as_str()), Arc::new(Node::read(facts)));
+            }
+            (mw_api::peer::KIND, mw_api::peer::API_VERSION) => {
+                let peer: Peer = self.read(file, object, "Peer")?;
+                let facts = mw_api::convert::peer_facts(&peer);
+                let name = PeerName::from(facts.name.as_str());
+                self.objects.insert(name.clone(), with_type(object));
+                self.peers.insert(name, facts);
+            }
+            ("Namespace", "v1") => {
+                if object.name(file)? == "kube-system" {
+                    self.note(file, object, "Namespace")?;
+                    let uid = object.tree.get("metadata").and_then(|metadata| metadata.get("uid")).and_then(|uid| uid.text());
+                    self.uid = uid.filter(|uid| !uid.is_empty()).map(str::to_owned);
+                }
+            }
+            _ => *self.ignored.entry(object.resource()).or_default() += 1,
+        }
+        Ok(())
+    }
+
+    fn read<'a, T: Deserialize<'a>>(&mut self, file: &Rc<SourceFile>, object: &'a Object, kind: &'static str) -> Result<T, Finding> {
+        let name = object.name(file)?;
+        let read = typed::read(&object.tree).map_err(|wrong| {
+            let message = format!("{kind} {} can't be read: {}", quoted(name), printable(&wrong.message, 200));
+            Finding::error(message).at(file, wrong.span.unwrap_or_else(|| object.tree.highlight()))
+        })?;
+        self.note(file, object, kind)?;
+        Ok(read)
+    }
+
+    /// Which of two would count is not for us to say.
+    fn note(&mut self, file: &Rc<SourceFile>, object: &Object, kind: &'static str) -> Result<(), Finding> {
+        let name = object.name(file)?.to_owned();
+        if let Some((earlier, span)) = self.places.get(&(kind, name.clone())) {
+            return Err(twice(file, object, &format!("{kind} {}", quoted(&name)), &finding::place(earlier, *span)));
+        }
+        self.places.insert((kind, name), (Rc::clone(file), object.tree.locate("metadata.name")));
+        Ok(())
+    }
+}
+
+/// The items of a typed list do not say what they are; alone they must.
+fn with_type(object: &Object) -> Json {
+    let mut json = object.tree.to_json();
+    if let Json::Object(fields) = &mut json {
+        fields.entry("apiVersion").or_insert_with(|| object.api_version.as_str().into());
+        fields.entry("kind").or_insert_with(|| object.kind.as_str().into());
+    }
+    json
+}

@@ -1,0 +1,138 @@
+//! Files as text and as trees, within bounds.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::rc::Rc;
+
+use mw_core::text::printable;
+use serde::de::IgnoredAny;
+use serde_saphyr::Error as YamlError;
+
+use crate::input::finding::Finding;
+use crate::input::tree::{Span, Tree};
+
+/// What the operator takes from a member as one list; a dump is not larger.
+const LARGEST_FILE: u64 = 64 * 1024 * 1024;
+
+/// Documents in one file. Those of `kubectl get` hold one each.
+const MOST_DOCUMENTS: usize = 100_000;
+
+#[derive(Debug)]
+pub(crate) struct SourceFile {
+    /// As the user called it.
+    pub(crate) name: String,
+    pub(crate) text: String,
+    /// Files are reported on in the order in which they were given.
+    pub(crate) order: usize,
+}
+
+/// Reads files one after the other; standard input has only one content.
+#[derive(Debug, Default)]
+pub(crate) struct Reader {
+    files: usize,
+    stdin_used: bool,
+}
+
+impl Reader {
+    pub(crate) fn read(&mut self, path: &Path) -> Result<(Rc<SourceFile>, Vec<Tree>), Finding> {
+        let stdin = path == Path::new("-");
+        let name = if stdin { "<stdin>".to_owned() } else { printable(&path.to_string_lossy(), 500) };
+        if stdin && std::mem::replace(&mut self.stdin_used, true) {
+            return Err(Finding::error("standard input was already read").help("give \"-\" once, and files for the rest"));
+        }
+        let bytes = if stdin { bounded(std::io::stdin()) } else { File::open(path).and_then(bounded) };
+        let bytes = bytes.map_err(|wrong| Finding::error(format!("{name} could not be read: {wrong}")))?;
+        if u64::try_from(bytes.len()).is_ok_and(|len| len > LARGEST_FILE) {
+            return Err(
+                Finding::error(format!("{name} is larger than 64 MiB")).help("dump only what is needed: kubectl get nodes,peers -o yaml")
+            );
+        }
+        let text = String::from_utf8(bytes).map_err(|wrong| {
+            let at = wrong.utf8_error().valid_up_to();
+            Finding::error(format!("{name} is not UTF-8 text (byte {at})")).help("dump it again with kubectl get nodes,peers -o yaml")
+        })?;
+        let file = Rc::new(SourceFile { name, text, order: self.files });
+        self.files += 1;
+        let trees = parse(&file)?;
+        Ok((file, trees))
+    }
+}
+
+fn bounded(from: impl Read) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(LARGEST_FILE + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn parse(file: &Rc<SourceFile>) -> Result<Vec<Tree>, Finding> {
+    serde_saphyr::from_multiple_with_options(&file.text, options()).map_err(|wrong| syntax_error(file, wrong.without_snippet()))
+}
+
+/// The size of the file bounds everything but aliases, which no dump has and
+/// with which a small file can stand for a huge one.
+fn options() -> serde_saphyr::Options {
+    let most = usize::try_from(LARGEST_FILE).unwrap_or(usize::MAX);
+    serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_events: 4 * most,
+            max_nodes: 2 * most,
+            max_total_scalar_bytes: most,
+            max_documents: MOST_DOCUMENTS,
+            max_aliases: 1_000,
+            max_anchors: 1_000,
+            max_recorded_anchor_events: 100_000,
+        },
+        alias_limits: serde_saphyr::alias_limits! {
+            max_total_replayed_events: 100_000,
+        },
+    }
+}
+
+fn syntax_error(file: &Rc<SourceFile>, wrong: &YamlError) -> Finding {
+    if let Some(finding) = json_error(file) {
+        return finding;
+    }
+    let text = wrong.to_string();
+    let (message, help) = match wrong {
+        YamlError::DuplicateMappingKey { key: Some(key), .. } => {
+            (format!("the key {} is there twice", mw_core::text::quoted(key)), "remove one of the two")
+        }
+        // The breach is told inside another error when an alias causes it.
+        _ if text.contains("budget breached") || text.contains("alias replay") => {
+            ("it stands for more than is read".to_owned(), "write out what its aliases stand for, and nest it less deeply")
+        }
+        _ => (without_place(&text).to_owned(), "look for an open bracket or quote, or a wrong indentation, here or just above"),
+    };
+    let finding = Finding::error(format!("not valid YAML: {}", printable(&message, 200))).help(help);
+    match wrong.location() {
+        Some(location) => {
+            let span = location.span();
+            let start = usize::try_from(span.offset()).ok().and_then(|at| file.text.char_indices().nth(at));
+            let (start, len) = start.map_or((file.text.len(), 0), |(at, c)| (at, c.len_utf8()));
+            let len = span.byte_len().and_then(|len| usize::try_from(len).ok()).unwrap_or(len);
+            finding.at(file, Span::new(start, len))
+        }
+        None => finding.in_file(file),
+    }
+}
+
+/// The place is shown by itself.
+fn without_place(message: &str) -> &str {
+    message.rsplit_once(" at line ").map_or(message, |(message, _)| message)
+}
+
+/// A JSON parser explains broken JSON better than a YAML parser does.
+fn json_error(file: &Rc<SourceFile>) -> Option<Finding> {
+    if !file.text.trim_start().starts_with('{') {
+        return None;
+    }
+    let wrong = serde_json::from_str::<IgnoredAny>(&file.text).err()?;
+    let line_start = match wrong.line().checked_sub(2) {
+        Some(above) => file.text.match_indices('\n').nth(above).map(|(at, _)| at + 1)?,
+        None => 0,
+    };
+    let start = line_start + wrong.column().saturating_sub(1);
+    let len = file.text.get(start..).and_then(|rest| rest.chars().next()).map_or(0, char::len_utf8);
+    Some(Finding::error(format!("not valid JSON: {}", printable(without_place(&wrong.to_string()), 200))).at(file, Span::new(start, len)))
+}

@@ -1,0 +1,246 @@
+//! The plan for people: per mesh how it is, who takes part, what is wrong and
+//! what would change.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use anyhow::Result;
+use mw_core::kilo::plan::{Changes, MeshPlan};
+use mw_core::kilo::view::{ClusterView, MeshView, NodeView, PairState, Role};
+use mw_core::names::{ClusterId, ClusterName, MeshId};
+use mw_core::problem::{Problem, Reason};
+use mw_core::text::printable;
+
+use crate::input::meshes::Declared;
+use crate::output::diff::diff;
+use crate::output::layout::{Cell, WIDTH, mean, rows, styled, wrapped};
+use crate::output::{Planned, quiet_if_closed};
+
+/// Clusters with more nodes than this show how many there are of a kind.
+const MOST_NODES: usize = 12;
+
+const MOST_PAIRS: usize = 20;
+const MOST_PROBLEMS: usize = 50;
+
+pub(crate) fn write(planned: &Planned<'_>) -> Result<()> {
+    let mut text = String::new();
+    for (id, mesh) in &planned.plan.meshes {
+        text.push_str(&mesh_text(planned, id, mesh));
+        text.push('\n');
+    }
+    text.push_str(&without_mesh(planned));
+    text.push_str(&summary(planned));
+    let mut stdout = anstream::stdout().lock();
+    quiet_if_closed(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()))
+}
+
+fn mesh_text(planned: &Planned<'_>, id: &MeshId, mesh: &MeshPlan) -> String {
+    let view = MeshView::of(id, mesh);
+    let mut text = headline(&view);
+    let held = mesh.targets.values().any(|changes| !changes.held.is_empty());
+    let idle = !mesh.has_changes() && !held;
+    let keep: usize = mesh.targets.values().map(|changes| changes.keep).sum();
+    let skips = mesh.clusters.values().any(|cluster| !cluster.skipped.is_empty() || !cluster.held.is_empty());
+    if idle && !skips && mesh.problems.is_empty() {
+        return text + &format!("  nothing to do: {}\n", unchanged(keep));
+    }
+    let refused = mesh.problems.iter().any(|problem| matches!(problem.reason, Reason::InvalidSpec | Reason::CIDROverlap));
+    if !view.clusters.is_empty() {
+        text.push('\n');
+        text.push_str(&pairs(&view));
+        text.push('\n');
+        text.push_str(&nodes(&view.clusters));
+    }
+    text.push_str(&problems(&view.problems, planned.declared.get(id)));
+    match idle {
+        true if refused => text.push_str(&format!("\n  nothing is done before this is repaired: {}\n", unchanged(keep))),
+        true => text.push_str(&format!("\n  nothing to do: {}\n", unchanged(keep))),
+        false => text.push_str(&changes(planned, &mesh.targets)),
+    }
+    text
+}
+
+fn unchanged(keep: usize) -> String {
+    match keep {
+        0 => "there is no Peer of this mesh".to_owned(),
+        1 => "1 Peer stays as it is".to_owned(),
+        _ => format!("{keep} Peers stay as they are"),
+    }
+}
+
+fn headline(view: &MeshView) -> String {
+    let title = styled(&format!("mesh {}", printable(&view.mesh.to_string(), 320)), mean::title());
+    let Some(ready) = &view.ready else { return format!("{title}\n") };
+    let (state, style) = match (ready.status, ready.reason) {
+        (true, _) => ("ready", mean::good()),
+        (false, "Progressing") => ("not ready", mean::changed()),
+        (false, _) => ("not ready", mean::bad()),
+    };
+    format!("{title}  {}\n", styled(&format!("{state} ({})", ready.reason), style))
+}
+
+/// A matrix, or where that gets too wide the pairs that are not as they should be.
+fn pairs(view: &MeshView) -> String {
+    let states: BTreeMap<(&ClusterName, &ClusterName), Cell> =
+        view.pairs.iter().map(|pair| ((&pair.source, &pair.target), state(&pair.state))).collect();
+    let names: Vec<&ClusterName> = view.clusters.iter().map(|cluster| &cluster.name).collect();
+    let width: usize = names.iter().map(|name| name.as_str().len().max(8) + 2).sum();
+    if width + 20 > WIDTH {
+        return open_pairs(view);
+    }
+    let mut table = vec![vec![Cell::new("from \\ to", mean::faint())]];
+    if let Some(head) = table.first_mut() {
+        head.extend(names.iter().map(|name| Cell::new(name.as_str(), mean::faint())));
+    }
+    for source in &names {
+        let cell = |target: &&ClusterName| states.get(&(*source, *target)).cloned().unwrap_or(Cell::new("·", mean::faint()));
+        table.push(std::iter::once(Cell::plain(source.as_str())).chain(names.iter().map(cell)).collect());
+    }
+    rows(&table, 2)
+}
+
+fn open_pairs(view: &MeshView) -> String {
+    let count = |of: &PairState| view.pairs.iter().filter(|pair| pair.state == *of).count();
+    let (ok, unknown) = (count(&PairState::Applied), count(&PairState::Unknown));
+    let mut text = format!("  {} clusters, {} pairs: {ok} ok, {unknown} unknown\n", view.clusters.len(), view.pairs.len());
+    // Which clusters are unknown is told with their nodes.
+    let open: Vec<_> = view.pairs.iter().filter(|pair| !matches!(pair.state, PairState::Applied | PairState::Unknown)).collect();
+    let row = |pair: &&mw_core::kilo::view::PairView| vec![Cell::plain(format!("{} to {}", pair.source, pair.target)), state(&pair.state)];
+    text.push_str(&rows(&open.iter().take(MOST_PAIRS).map(row).collect::<Vec<_>>(), 2));
+    if open.len() > MOST_PAIRS {
+        text.push_str(&format!("  … and {} more\n", open.len() - MOST_PAIRS));
+    }
+    text
+}
+
+fn state(state: &PairState) -> Cell {
+    match state {
+        PairState::Applied => Cell::new("ok", mean::good()),
+        PairState::Pending { create, update, delete } => {
+            let parts = [("+", create), ("~", update), ("-", delete)];
+            let shown: Vec<String> = parts.iter().filter(|(_, n)| **n > 0).map(|(mark, n)| format!("{mark}{n}")).collect();
+            Cell::new(shown.join(" "), mean::changed())
+        }
+        PairState::Held(count) => Cell::new(format!("held {count}"), mean::bad()),
+        PairState::Unknown => Cell::new("unknown", mean::faint()),
+        PairState::Duplicate => Cell::new("dup", mean::bad()),
+    }
+}
+
+fn nodes(clusters: &[ClusterView]) -> String {
+    let mut table = Vec::new();
+    for cluster in clusters {
+        let mut lines = match &cluster.unknown {
+            Some(why) => vec![vec![Cell::new("unknown", mean::faint()), Cell::plain(printable(why, 200))]],
+            None if cluster.nodes.is_empty() => vec![vec![Cell::new("no nodes", mean::faint())]],
+            None if cluster.nodes.len() > MOST_NODES => collapsed(&cluster.nodes),
+            None => cluster.nodes.iter().map(node).collect(),
+        };
+        let mut name = cluster.name.to_string();
+        for line in &mut lines {
+            line.insert(0, Cell::plain(std::mem::take(&mut name)));
+        }
+        table.extend(lines);
+    }
+    rows(&table, 2)
+}
+
+fn node(node: &NodeView) -> Vec<Cell> {
+    let name = printable(node.name.as_str(), 253);
+    match &node.role {
+        Role::Skipped(skip) => {
+            let why = format!("{}: {}", skip.reason, printable(&skip.message, 300));
+            vec![role(&node.role), Cell::plain(name), Cell::plain(why)]
+        }
+        Role::Carried(Some(by)) => {
+            vec![role(&node.role), Cell::plain(name), Cell::new(format!("by {}", printable(by.as_str(), 253)), mean::faint())]
+        }
+        Role::Carried(None) => vec![role(&node.role), Cell::plain(name), Cell::new("by nobody: its leader has no Peer", mean::bad())],
+        Role::Held => vec![role(&node.role), Cell::plain(name), Cell::new("its Peer is kept for the time being", mean::faint())],
+        Role::Anchor | Role::Peer => vec![role(&node.role), Cell::plain(name)],
+    }
+}
+
+fn role(role: &Role) -> Cell {
+    match role {
+        Role::Anchor => Cell::new("anchor", mean::good()),
+        Role::Peer => Cell::new("peer", mean::good()),
+        Role::Carried(_) => Cell::new("carried", mean::good()),
+        Role::Held => Cell::new("held", mean::changed()),
+        Role::Skipped(_) => Cell::new("skipped", mean::bad()),
+    }
+}
+
+/// How many there are of each role; what is skipped still has its reason.
+fn collapsed(all: &[NodeView]) -> Vec<Vec<Cell>> {
+    let count = |of: fn(&Role) -> bool| all.iter().filter(|node| of(&node.role)).count();
+    let counts = [
+        (Role::Peer, count(|role| matches!(role, Role::Peer))),
+        (Role::Carried(None), count(|role| matches!(role, Role::Carried(_)))),
+        (Role::Held, count(|role| matches!(role, Role::Held))),
+    ];
+    let anchors = all.iter().filter(|node| matches!(node.role, Role::Anchor)).map(self::node);
+    let sums = counts.iter().filter(|(_, n)| *n > 0).map(|(of, n)| vec![role(of), Cell::plain(format!("{n} nodes"))]);
+    let skipped = all.iter().filter(|node| matches!(node.role, Role::Skipped(_))).map(self::node);
+    anchors.chain(sums).chain(skipped).collect()
+}
+
+/// Errors first, each with what to do about it; of those that are in the file
+/// the place is named, since the file was shown with them.
+fn problems(all: &[Problem], declared: Option<&Declared>) -> String {
+    let mut sorted: Vec<&Problem> = all.iter().collect();
+    sorted.sort_by_key(|problem| !problem.is_error());
+    let mut text = String::new();
+    for problem in sorted.iter().take(MOST_PROBLEMS) {
+        let (word, style) = if problem.is_error() { ("error", mean::bad()) } else { ("warning", mean::changed()) };
+        let about = printable(problem.subject.trim_end_matches('.'), 300);
+        let said = format!("{word}: {}  {about}: {}", problem.reason, printable(&problem.message, 600));
+        let said = wrapped(&said, 4, WIDTH);
+        text.push_str(&format!("\n  {}{}\n", styled(word, style), said.strip_prefix(word).unwrap_or(&said)));
+        let place = declared.filter(|_| Declared::is_about_the_file(problem)).map(|mesh| mesh.place(problem));
+        match place {
+            Some(place) => text.push_str(&format!("    in {place}\n")),
+            // Not broken: it may be a command to copy.
+            None if !problem.hint.is_empty() => text.push_str(&format!("    hint: {}\n", printable(&problem.hint, 600))),
+            None => {}
+        }
+    }
+    if all.len() > MOST_PROBLEMS {
+        text.push_str(&format!("\n  … and {} more (use -o json)\n", all.len() - MOST_PROBLEMS));
+    }
+    text
+}
+
+fn changes(planned: &Planned<'_>, targets: &BTreeMap<ClusterId, Changes>) -> String {
+    let mut text = String::new();
+    for (target, changes) in targets.iter().filter(|(_, changes)| !changes.is_empty() || !changes.held.is_empty()) {
+        text.push_str(&format!("\n  {}\n", styled(&format!("on {target}"), mean::title())));
+        text.push_str(&diff(changes, planned.fleet.get(target.as_str())));
+    }
+    text
+}
+
+/// Orphans, and what is wrong with no mesh in particular.
+fn without_mesh(planned: &Planned<'_>) -> String {
+    let plan = planned.plan;
+    if plan.orphans.is_empty() && plan.problems.is_empty() {
+        return String::new();
+    }
+    let title = styled("Peers of meshes that do not exist", mean::title());
+    format!("{title}\n{}{}\n", problems(&plan.problems, None), changes(planned, &plan.orphans))
+}
+
+fn summary(planned: &Planned<'_>) -> String {
+    let plan = planned.plan;
+    let all: Vec<&Changes> = plan.meshes.values().flat_map(|mesh| mesh.targets.values()).chain(plan.orphans.values()).collect();
+    let sum = |of: fn(&Changes) -> usize| all.iter().map(|changes| of(changes)).sum::<usize>();
+    let text = format!(
+        "Plan: {} to create, {} to update, {} to delete, {} held, {} unchanged.",
+        sum(|changes| changes.create.len()),
+        sum(|changes| changes.update.len()),
+        sum(|changes| changes.delete.len()),
+        sum(|changes| changes.held.len()),
+        sum(|changes| changes.keep),
+    );
+    format!("{}\n", styled(&text, mean::title()))
+}
