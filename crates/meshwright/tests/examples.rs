@@ -89,3 +89,11 @@ fn migration() {
     assert_eq!(west["update"][1]["after"]["spec"]["allowedIPs"], json!(["10.10.2.0/24", "10.4.0.2/32", "10.96.0.0/16"]));
     assert_eq!(west["create"], json!([]));
 }
+
+#[test]
+fn the_readme_shows_what_the_demo_prints() {
+    let arguments = arguments("three-clusters");
+    let demo = meshwright(&root(), &arguments.iter().map(String::as_str).collect::<Vec<_>>(), "");
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    assert!(readme.contains(&format!("```\n{}```\n", demo.stdout)), "README.md shows another plan than:\n{}", demo.stdout);
+}

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Node, NodeStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use mw_core::kilo::node::{ANNOTATION_PREFIX, NodeFacts};
+use mw_core::kilo::node::{ANNOTATION_PREFIX, ANNOTATIONS, NodeFacts};
 use mw_core::kilo::peer::{
     EndpointFacts, LABEL_HUB, LABEL_MESH, LABEL_NAMESPACE, LABEL_SOURCE, Labels, PeerFacts, PeerSpecFacts, WantedPeer,
 };
@@ -19,24 +19,6 @@ use crate::clustermesh::{
     ANNOTATION_CONFIRM_DELETES, ANNOTATION_TAKE_OVER_HUB, ClusterEntry, ClusterMesh, ClusterMeshSpec, KubeconfigSecretRef,
 };
 use crate::peer::{DnsOrIp, Peer, PeerEndpoint, PeerSpec};
-
-/// Of Kilo's annotations, those the core reads. Others may be large or change
-/// often and would only cost memory and comparisons.
-const KILO_ANNOTATIONS: [&str; 13] = [
-    "clustermesh-endpoint",
-    "discovered-endpoints",
-    "endpoint",
-    "force-endpoint",
-    "force-internal-ip",
-    "granularity",
-    "internal-ip",
-    "key",
-    "last-seen",
-    "leader",
-    "location",
-    "persistent-keepalive",
-    "wireguard-ip",
-];
 
 /// A ClusterMesh for the core. What ran and what was held before is not in the
 /// object: `running` and `held` are left for the caller to fill.
@@ -119,7 +101,7 @@ fn kilo_annotations(meta: &ObjectMeta) -> BTreeMap<String, String> {
     let all = meta.annotations.iter().flatten();
     all.filter_map(|(key, value)| {
         let key = key.strip_prefix(ANNOTATION_PREFIX)?;
-        KILO_ANNOTATIONS.contains(&key).then(|| (key.to_owned(), value.clone()))
+        ANNOTATIONS.contains(&key).then(|| (key.to_owned(), value.clone()))
     })
     .collect()
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::text::printable;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     Error,
@@ -74,9 +76,19 @@ pub struct Problem {
     pub hint: String,
 }
 
+/// Longer texts are cut: they go into events and conditions.
+const LONGEST: usize = 1000;
+
 impl Problem {
-    pub fn new(reason: Reason, subject: impl Into<String>, message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Problem { reason, subject: subject.into(), message: message.into(), hint: hint.into() }
+    /// The texts may hold names that a member made up, so they are stripped of
+    /// what a terminal would obey.
+    pub fn new(reason: Reason, subject: impl AsRef<str>, message: impl AsRef<str>, hint: impl AsRef<str>) -> Self {
+        Problem {
+            reason,
+            subject: printable(subject.as_ref(), LONGEST),
+            message: printable(message.as_ref(), LONGEST),
+            hint: printable(hint.as_ref(), LONGEST),
+        }
     }
 
     pub fn is_error(&self) -> bool {

@@ -9,3 +9,6 @@ mod schema;
 pub(crate) mod source;
 pub(crate) mod tree;
 mod typed;
+
+#[cfg(test)]
+mod fuzz;

@@ -16,6 +16,24 @@ use crate::time::Timestamp;
 
 pub const ANNOTATION_PREFIX: &str = "kilo.squat.ai/";
 
+/// The annotations that are read, without the prefix. Others may be large or
+/// change often and would only cost memory and comparisons.
+pub const ANNOTATIONS: [&str; 13] = [
+    "clustermesh-endpoint",
+    "discovered-endpoints",
+    "endpoint",
+    "force-endpoint",
+    "force-internal-ip",
+    "granularity",
+    "internal-ip",
+    "key",
+    "last-seen",
+    "leader",
+    "location",
+    "persistent-keepalive",
+    "wireguard-ip",
+];
+
 /// A Node's raw texts, as an API server or a file gave them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeFacts {

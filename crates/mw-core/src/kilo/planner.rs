@@ -5,21 +5,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::cidr::Cidr;
-use crate::key::PublicKey;
-use crate::kilo::contest::Holdings;
 use crate::kilo::decide::{Departures, MeshState, Scene, Sources, Stance, mesh_at};
-use crate::kilo::evaluate::{Act, Deletes, Evaluation, Target};
+use crate::kilo::evaluate::{Deletes, Dirt, Evaluation, Target};
 use crate::kilo::guard::held_hash;
 use crate::kilo::liveness;
+use crate::kilo::mark::{mark_own, mark_source, source_change};
 use crate::kilo::mesh::{ActiveMesh, Moment};
 use crate::kilo::node::{Node, Nodes};
 use crate::kilo::overlap::{Admission, Applicant, admit};
 use crate::kilo::ownership::{Owner, Register};
+use crate::kilo::past::{Landmarks, Past, group};
 use crate::kilo::peer::PeerFacts;
-use crate::kilo::source::{Memory, SourcePlan};
-use crate::kilo::spec::{Mesh, MeshSpec, validate};
-use crate::kilo::target::{Entry, Own};
+use crate::kilo::source::SourcePlan;
+use crate::kilo::spec::{Mesh, MeshSpec, Validated, validate};
+use crate::kilo::target::Entry;
 use crate::names::{ClusterId, ClusterName, MeshId, NodeName, PeerName};
 use crate::problem::Problem;
 use crate::seen::Seen;
@@ -211,12 +210,7 @@ impl Planner {
         self.identities.get(&(mesh.clone(), name.clone())).cloned().unwrap_or_else(|| ClusterId::from(name.as_str()))
     }
 
-    fn stance(
-        &self,
-        mesh: &Mesh,
-        validated: Option<&crate::kilo::spec::Validated>,
-        admission: Option<&Admission>,
-    ) -> (Stance, Vec<Problem>) {
+    fn stance(&self, mesh: &Mesh, validated: Option<&Validated>, admission: Option<&Admission>) -> (Stance, Vec<Problem>) {
         if mesh.deleting {
             return (Stance::Deleting, Vec::new());
         }
@@ -520,7 +514,7 @@ impl Planner {
         if !readable {
             // Its own keys and addresses are unknown: nothing is safe to write.
             target.outcomes.clear();
-            target.dirt = crate::kilo::evaluate::Dirt::default();
+            target.dirt = Dirt::default();
             return;
         }
         let position = |at: &usize| Some((*at, self.meshes.get(*at)?.active()?.position(id)?));
@@ -542,168 +536,4 @@ impl Planner {
         };
         evaluation.run(target);
     }
-}
-
-/// Where Peers stand that speak of an anchor.
-#[derive(Debug, Default)]
-struct Landmarks {
-    /// Peers that carry a network which is declared as a whole.
-    wide: BTreeMap<PeerName, BTreeSet<ClusterId>>,
-    /// Peers that are named like the Go operator's separate anchors.
-    anchors: BTreeMap<PeerName, BTreeSet<ClusterId>>,
-}
-
-impl Landmarks {
-    fn put(&mut self, cluster: &ClusterId, name: &PeerName, wide: bool) {
-        if wide {
-            self.wide.entry(name.clone()).or_default().insert(cluster.clone());
-        }
-        if name.as_str().ends_with("--anchor") {
-            self.anchors.entry(name.clone()).or_default().insert(cluster.clone());
-        }
-    }
-
-    /// True if the Peer carried such a network.
-    fn take(&mut self, cluster: &ClusterId, name: &PeerName) -> bool {
-        self.anchors.get_mut(name).map(|clusters| clusters.remove(cluster));
-        self.wide.get_mut(name).is_some_and(|clusters| clusters.remove(cluster))
-    }
-}
-
-/// Puts a Peer into its group on a target, or takes it out. True if it carries
-/// a network which is declared as a whole.
-fn group(target: &mut Target, meshes: &[MeshState], name: &PeerName, put: bool) -> bool {
-    let Some(entry) = target.entries.get(name) else { return false };
-    let Owner::Mesh(id) = entry.owner.as_ref() else { return false };
-    let Some((at, state)) = mesh_at(meshes, id) else { return false };
-    let key = (at, Box::from(entry.labels().source.as_deref().unwrap_or_default()));
-    let wide = state.active().is_some_and(|mesh| entry.carries_one_of(&mesh.wide));
-    match put {
-        true => _ = target.groups.entry(key).or_default().insert(name.clone()),
-        false => _ = target.groups.get_mut(&key).map(|names| names.remove(name)),
-    }
-    wide
-}
-
-/// What the Peers of a mesh that exist say about its past.
-struct Past<'a> {
-    mesh: MeshId,
-    targets: &'a BTreeMap<ClusterId, Target>,
-    landmarks: &'a Landmarks,
-    /// The source asked about, and what its Peers' names begin with.
-    source: Option<(ClusterName, Option<String>)>,
-}
-
-impl Past<'_> {
-    fn is_mine(&self, entry: &Entry) -> bool {
-        !entry.deleting && matches!(entry.owner.as_ref(), Owner::Mesh(id) if *id == self.mesh)
-    }
-
-    fn owned<'b>(&'b self, name: &'b PeerName) -> impl Iterator<Item = &'b Entry> {
-        self.targets.values().filter_map(|target| target.entries.get(name)).filter(|entry| self.is_mine(entry))
-    }
-
-    fn on<'b>(&'b self, clusters: &'b BTreeSet<ClusterId>, name: &'b PeerName) -> impl Iterator<Item = &'b Entry> {
-        let entries = clusters.iter().filter_map(|id| self.targets.get(id)?.entries.get(name));
-        entries.filter(|entry| self.is_mine(entry))
-    }
-}
-
-impl Holdings for Past<'_> {
-    fn source_of(&self, name: &PeerName) -> Option<String> {
-        self.owned(name).find_map(|entry| entry.labels().source.clone())
-    }
-
-    fn holds(&self, name: &PeerName, key: PublicKey) -> bool {
-        self.owned(name).any(|entry| entry.key() == Some(key))
-    }
-}
-
-impl Memory for Past<'_> {
-    fn carriers(&self, extras: &[Cidr]) -> BTreeMap<PeerName, usize> {
-        let start = self.source.as_ref().and_then(|(_, start)| start.as_deref()).unwrap_or_default();
-        let mut found = BTreeMap::new();
-        for (name, clusters) in self.landmarks.wide.range(PeerName::from(start)..).take_while(|(name, _)| name.as_str().starts_with(start))
-        {
-            let count = self.on(clusters, name).filter(|entry| entry.prefixes().iter().any(|cidr| extras.contains(cidr))).count();
-            if count > 0 {
-                found.insert(name.clone(), count);
-            }
-        }
-        found
-    }
-
-    fn legacy_anchor_keys(&self) -> BTreeMap<PublicKey, usize> {
-        let mut found = BTreeMap::new();
-        let name = self.source.as_ref().map(|(cluster, _)| PeerName::of(&self.mesh.name, cluster, "anchor"));
-        if let Some((name, clusters)) = name.as_ref().and_then(|name| self.landmarks.anchors.get_key_value(name)) {
-            for key in self.on(clusters, name).filter_map(Entry::key) {
-                *found.entry(key).or_default() += 1;
-            }
-        }
-        found
-    }
-
-    fn exists(&self, name: &PeerName) -> bool {
-        self.owned(name).next().is_some()
-    }
-}
-
-/// How far a new plan of a source reaches.
-enum SourceChange {
-    Names(BTreeSet<PeerName>),
-    Whole,
-}
-
-fn source_change(old: Option<&SourcePlan>, new: Option<&SourcePlan>) -> SourceChange {
-    let (Some(old), Some(new)) = (old, new) else { return SourceChange::Whole };
-    if old.inner_endpoints != new.inner_endpoints {
-        return SourceChange::Whole;
-    }
-    let mut names = BTreeSet::new();
-    differing(&mut names, &old.base, &new.base, Arc::ptr_eq);
-    differing(&mut names, &old.kept, &new.kept, PartialEq::eq);
-    differing(&mut names, &old.endpoint_inside, &new.endpoint_inside, PartialEq::eq);
-    names.extend(old.led_by_another.symmetric_difference(&new.led_by_another).cloned());
-    SourceChange::Names(names)
-}
-
-fn differing<T>(names: &mut BTreeSet<PeerName>, old: &BTreeMap<PeerName, T>, new: &BTreeMap<PeerName, T>, same: impl Fn(&T, &T) -> bool) {
-    names.extend(old.iter().filter(|(name, value)| !new.get(*name).is_some_and(|other| same(value, other))).map(|(name, _)| name.clone()));
-    names.extend(new.keys().filter(|name| !old.contains_key(*name)).cloned());
-}
-
-fn mark_source(targets: &mut BTreeMap<ClusterId, Target>, mesh: &ActiveMesh, at: (usize, usize), change: &SourceChange) {
-    for member in &mesh.members {
-        let Some(target) = targets.get_mut(&member.id) else { continue };
-        if target.dirt.all {
-            continue;
-        }
-        // Pending deletes depend on which nodes there are.
-        let pending = target.outcomes.iter().filter(|((_, mesh), outcome)| {
-            let deletes = matches!(outcome.act, Act::Delete(_) | Act::Held(_));
-            *mesh == Some(at.0) && outcome.source == Some(at.1) && deletes
-        });
-        let pending: Vec<PeerName> = pending.map(|((name, _), _)| name.clone()).collect();
-        match change {
-            SourceChange::Whole => _ = target.dirt.sources.insert(at),
-            SourceChange::Names(names) => target.dirt.names.extend(names.iter().cloned().chain(pending)),
-        }
-    }
-}
-
-fn mark_own(target: &mut Target, mesh: &ActiveMesh, at: usize, old: &Own, new: &Own) {
-    let mut sources: BTreeSet<usize> = BTreeSet::new();
-    for key in old.keys.symmetric_difference(&new.keys) {
-        sources.extend(mesh.clusters_with_key(*key));
-    }
-    let named = |name: &ClusterName| mesh.position_of(name.as_str());
-    sources.extend(old.hits.iter().filter(|(name, hits)| new.hits.get(*name) != Some(hits)).filter_map(|(name, _)| named(name)));
-    sources.extend(new.hits.keys().filter(|name| !old.hits.contains_key(*name)).filter_map(named));
-    for key in old.discovered.keys().chain(new.discovered.keys()) {
-        if old.discovered.get(key) != new.discovered.get(key) {
-            sources.extend(mesh.clusters_with_key(*key));
-        }
-    }
-    target.dirt.sources.extend(sources.into_iter().map(|source| (at, source)));
 }

@@ -192,7 +192,7 @@ impl Planner {
 }
 
 fn unreachable(name: &str, why: &str) -> Problem {
-    let hint = "its Peers elsewhere stay as they are until it answers";
+    let hint = "its Peers elsewhere stay as they are, and it is given none";
     Problem::new(Reason::ClusterUnreachable, name, crate::text::printable(why, 200), hint)
 }
 

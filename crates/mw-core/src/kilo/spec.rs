@@ -136,7 +136,7 @@ impl Networks {
     }
 }
 
-/// A spec that passed, with remarks; or everything that is wrong with it.
+/// A spec that passed, with remarks; or all that is wrong with it, errors first.
 pub type Validated = Result<(MeshSpec, Vec<Problem>), Vec<Problem>>;
 
 pub fn validate(raw: &RawSpec) -> Validated {
@@ -167,6 +167,7 @@ pub fn validate(raw: &RawSpec) -> Validated {
     let cleanup_timeout_seconds = check.cleanup_timeout(cleanup_timeout.as_deref());
     let max_delete_percent = check.number("spec.maxDeletePercent", *max_delete_percent, 0..=100, i64::from(DEFAULT_MAX_DELETE_PERCENT));
     if !check.errors.is_empty() {
+        check.errors.append(&mut check.remarks);
         return Err(check.errors);
     }
     let max_delete_percent = u8::try_from(max_delete_percent).unwrap_or(DEFAULT_MAX_DELETE_PERCENT);
@@ -180,7 +181,7 @@ struct Check {
 }
 
 impl Check {
-    fn refuse(&mut self, path: impl Into<String>, what: impl Into<String>, hint: impl Into<String>) {
+    fn refuse(&mut self, path: impl AsRef<str>, what: impl AsRef<str>, hint: impl AsRef<str>) {
         self.errors.push(Problem::new(Reason::InvalidSpec, path, what, hint));
     }
 

@@ -13,6 +13,7 @@ use crate::kilo::liveness::alive;
 use crate::kilo::node::{Node, Nodes, Publicness};
 use crate::kilo::spec::ClusterSpec;
 use crate::names::{ClusterName, NodeName, PeerName};
+use crate::text::printable;
 
 /// Why a node has no Peer. The names are stable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,8 +64,8 @@ pub struct Skip {
 }
 
 impl Skip {
-    pub(super) fn new(reason: SkipReason, message: impl Into<String>) -> Skip {
-        Skip { reason, message: message.into() }
+    pub(super) fn new(reason: SkipReason, message: impl AsRef<str>) -> Skip {
+        Skip { reason, message: printable(message.as_ref(), 500) }
     }
 }
 

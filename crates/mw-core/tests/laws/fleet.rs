@@ -116,6 +116,12 @@ pub(crate) fn pod_cidr(cluster: u8, node: u8) -> String {
 }
 
 impl NodeDesign {
+    /// A first node with which nothing is wrong.
+    pub(crate) fn good(cluster: u8) -> NodeDesign {
+        let (name, key, wireguard, pods, endpoint, internal, segment, seen, ready) = (0, 0, 0, 0, 0, 0, 0, 0, 3);
+        NodeDesign { cluster, name, key, wireguard, pods, endpoint, internal, segment, seen, ready, discovered: vec![] }
+    }
+
     pub(crate) fn facts(&self, now: i64) -> NodeFacts {
         let (c, n) = (self.cluster, self.name);
         let name = NODES[usize::from(n)].to_owned();
@@ -347,19 +353,7 @@ impl FleetDesign {
         if let Some(clusters) = second {
             let spoke = mesh("spoke", 2, clusters, 50);
             world.meshes.insert(spoke.id.clone(), spoke);
-            let node = NodeDesign {
-                cluster: 4,
-                name: 0,
-                key: 0,
-                wireguard: 0,
-                pods: 0,
-                endpoint: 0,
-                internal: 0,
-                segment: 0,
-                seen: 0,
-                ready: 1,
-                discovered: vec![],
-            };
+            let node = NodeDesign::good(4);
             put_node(&mut world, &node.cluster_id(), node.node(START));
         }
         for design in &self.nodes {

@@ -143,19 +143,7 @@ fn a_node_with_a_smaller_name_does_not_move_the_anchor() {
         let before = plan(settled.clone());
         let mut joined = settled.clone();
         for (at, name) in CLUSTERS.iter().enumerate() {
-            let design = crate::fleet::NodeDesign {
-                cluster: at as u8,
-                name: 0,
-                key: 0,
-                wireguard: 0,
-                pods: 0,
-                endpoint: 0,
-                internal: 0,
-                segment: 0,
-                seen: 0,
-                ready: 3,
-                discovered: vec![],
-            };
+            let design = crate::fleet::NodeDesign::good(at as u8);
             let mut facts = design.facts(world.now.0);
             facts.name = "a-first".to_owned();
             facts.pod_cidrs = vec![format!("10.{}.200.0/24", 1 + at)];

@@ -1,0 +1,69 @@
+//! What must be evaluated again after a source was planned anew.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::kilo::evaluate::{Act, Target};
+use crate::kilo::mesh::ActiveMesh;
+use crate::kilo::source::SourcePlan;
+use crate::kilo::target::Own;
+use crate::names::{ClusterId, ClusterName, PeerName};
+
+/// How far a new plan of a source reaches.
+pub(super) enum SourceChange {
+    Names(BTreeSet<PeerName>),
+    Whole,
+}
+
+pub(super) fn source_change(old: Option<&SourcePlan>, new: Option<&SourcePlan>) -> SourceChange {
+    let (Some(old), Some(new)) = (old, new) else { return SourceChange::Whole };
+    if old.inner_endpoints != new.inner_endpoints {
+        return SourceChange::Whole;
+    }
+    let mut names = BTreeSet::new();
+    differing(&mut names, &old.base, &new.base, Arc::ptr_eq);
+    differing(&mut names, &old.kept, &new.kept, PartialEq::eq);
+    differing(&mut names, &old.endpoint_inside, &new.endpoint_inside, PartialEq::eq);
+    names.extend(old.led_by_another.symmetric_difference(&new.led_by_another).cloned());
+    SourceChange::Names(names)
+}
+
+fn differing<T>(names: &mut BTreeSet<PeerName>, old: &BTreeMap<PeerName, T>, new: &BTreeMap<PeerName, T>, same: impl Fn(&T, &T) -> bool) {
+    names.extend(old.iter().filter(|(name, value)| !new.get(*name).is_some_and(|other| same(value, other))).map(|(name, _)| name.clone()));
+    names.extend(new.keys().filter(|name| !old.contains_key(*name)).cloned());
+}
+
+pub(super) fn mark_source(targets: &mut BTreeMap<ClusterId, Target>, mesh: &ActiveMesh, at: (usize, usize), change: &SourceChange) {
+    for member in &mesh.members {
+        let Some(target) = targets.get_mut(&member.id) else { continue };
+        if target.dirt.all {
+            continue;
+        }
+        // Pending deletes depend on which nodes there are.
+        let pending = target.outcomes.iter().filter(|((_, mesh), outcome)| {
+            let deletes = matches!(outcome.act, Act::Delete(_) | Act::Held(_));
+            *mesh == Some(at.0) && outcome.source == Some(at.1) && deletes
+        });
+        let pending: Vec<PeerName> = pending.map(|((name, _), _)| name.clone()).collect();
+        match change {
+            SourceChange::Whole => _ = target.dirt.sources.insert(at),
+            SourceChange::Names(names) => target.dirt.names.extend(names.iter().cloned().chain(pending)),
+        }
+    }
+}
+
+pub(super) fn mark_own(target: &mut Target, mesh: &ActiveMesh, at: usize, old: &Own, new: &Own) {
+    let mut sources: BTreeSet<usize> = BTreeSet::new();
+    for key in old.keys.symmetric_difference(&new.keys) {
+        sources.extend(mesh.clusters_with_key(*key));
+    }
+    let named = |name: &ClusterName| mesh.position_of(name.as_str());
+    sources.extend(old.hits.iter().filter(|(name, hits)| new.hits.get(*name) != Some(hits)).filter_map(|(name, _)| named(name)));
+    sources.extend(new.hits.keys().filter(|name| !old.hits.contains_key(*name)).filter_map(named));
+    for key in old.discovered.keys().chain(new.discovered.keys()) {
+        if old.discovered.get(key) != new.discovered.get(key) {
+            sources.extend(mesh.clusters_with_key(*key));
+        }
+    }
+    target.dirt.sources.extend(sources.into_iter().map(|source| (at, source)));
+}

@@ -1,0 +1,120 @@
+//! What the Peers that exist say about a mesh's past: which node was anchor,
+//! who holds a contested key or name, which node has a Peer at all. That is
+//! how decisions survive a restart.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::cidr::Cidr;
+use crate::key::PublicKey;
+use crate::kilo::contest::Holdings;
+use crate::kilo::decide::{MeshState, mesh_at};
+use crate::kilo::evaluate::Target;
+use crate::kilo::ownership::Owner;
+use crate::kilo::source::Memory;
+use crate::kilo::target::Entry;
+use crate::names::{ClusterId, ClusterName, MeshId, PeerName};
+
+/// Where Peers stand that speak of an anchor.
+#[derive(Debug, Default)]
+pub(super) struct Landmarks {
+    /// Peers that carry a network which is declared as a whole.
+    wide: BTreeMap<PeerName, BTreeSet<ClusterId>>,
+    /// Peers that are named like the Go operator's separate anchors.
+    anchors: BTreeMap<PeerName, BTreeSet<ClusterId>>,
+}
+
+impl Landmarks {
+    pub(super) fn put(&mut self, cluster: &ClusterId, name: &PeerName, wide: bool) {
+        if wide {
+            self.wide.entry(name.clone()).or_default().insert(cluster.clone());
+        }
+        if name.as_str().ends_with("--anchor") {
+            self.anchors.entry(name.clone()).or_default().insert(cluster.clone());
+        }
+    }
+
+    /// True if the Peer carried such a network.
+    pub(super) fn take(&mut self, cluster: &ClusterId, name: &PeerName) -> bool {
+        self.anchors.get_mut(name).map(|clusters| clusters.remove(cluster));
+        self.wide.get_mut(name).is_some_and(|clusters| clusters.remove(cluster))
+    }
+}
+
+/// Puts a Peer into its group on a target, or takes it out. True if it carries
+/// a network which is declared as a whole.
+pub(super) fn group(target: &mut Target, meshes: &[MeshState], name: &PeerName, put: bool) -> bool {
+    let Some(entry) = target.entries.get(name) else { return false };
+    let Owner::Mesh(id) = entry.owner.as_ref() else { return false };
+    let Some((at, state)) = mesh_at(meshes, id) else { return false };
+    let key = (at, Box::from(entry.labels().source.as_deref().unwrap_or_default()));
+    let wide = state.active().is_some_and(|mesh| entry.carries_one_of(&mesh.wide));
+    match put {
+        true => _ = target.groups.entry(key).or_default().insert(name.clone()),
+        false => _ = target.groups.get_mut(&key).map(|names| names.remove(name)),
+    }
+    wide
+}
+
+/// What the Peers of a mesh that exist say about its past.
+pub(super) struct Past<'a> {
+    pub(super) mesh: MeshId,
+    pub(super) targets: &'a BTreeMap<ClusterId, Target>,
+    pub(super) landmarks: &'a Landmarks,
+    /// The source asked about, and what its Peers' names begin with.
+    pub(super) source: Option<(ClusterName, Option<String>)>,
+}
+
+impl Past<'_> {
+    fn is_mine(&self, entry: &Entry) -> bool {
+        !entry.deleting && matches!(entry.owner.as_ref(), Owner::Mesh(id) if *id == self.mesh)
+    }
+
+    fn owned<'b>(&'b self, name: &'b PeerName) -> impl Iterator<Item = &'b Entry> {
+        self.targets.values().filter_map(|target| target.entries.get(name)).filter(|entry| self.is_mine(entry))
+    }
+
+    fn on<'b>(&'b self, clusters: &'b BTreeSet<ClusterId>, name: &'b PeerName) -> impl Iterator<Item = &'b Entry> {
+        let entries = clusters.iter().filter_map(|id| self.targets.get(id)?.entries.get(name));
+        entries.filter(|entry| self.is_mine(entry))
+    }
+}
+
+impl Holdings for Past<'_> {
+    fn source_of(&self, name: &PeerName) -> Option<String> {
+        self.owned(name).find_map(|entry| entry.labels().source.clone())
+    }
+
+    fn holds(&self, name: &PeerName, key: PublicKey) -> bool {
+        self.owned(name).any(|entry| entry.key() == Some(key))
+    }
+}
+
+impl Memory for Past<'_> {
+    fn carriers(&self, extras: &[Cidr]) -> BTreeMap<PeerName, usize> {
+        let start = self.source.as_ref().and_then(|(_, start)| start.as_deref()).unwrap_or_default();
+        let mut found = BTreeMap::new();
+        for (name, clusters) in self.landmarks.wide.range(PeerName::from(start)..).take_while(|(name, _)| name.as_str().starts_with(start))
+        {
+            let count = self.on(clusters, name).filter(|entry| entry.prefixes().iter().any(|cidr| extras.contains(cidr))).count();
+            if count > 0 {
+                found.insert(name.clone(), count);
+            }
+        }
+        found
+    }
+
+    fn legacy_anchor_keys(&self) -> BTreeMap<PublicKey, usize> {
+        let mut found = BTreeMap::new();
+        let name = self.source.as_ref().map(|(cluster, _)| PeerName::of(&self.mesh.name, cluster, "anchor"));
+        if let Some((name, clusters)) = name.as_ref().and_then(|name| self.landmarks.anchors.get_key_value(name)) {
+            for key in self.on(clusters, name).filter_map(Entry::key) {
+                *found.entry(key).or_default() += 1;
+            }
+        }
+        found
+    }
+
+    fn exists(&self, name: &PeerName) -> bool {
+        self.owned(name).next().is_some()
+    }
+}
