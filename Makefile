@@ -28,7 +28,7 @@ layers:
 	  echo "mw-core sees no client, runtime, log, clock or randomness"
 
 unit:
-	cargo test --locked --workspace
+	cargo test --locked --workspace --lib --bins --tests
 
 # Ratios inside one run; see bench/README.md.
 bench:

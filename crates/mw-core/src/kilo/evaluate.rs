@@ -422,9 +422,15 @@ impl Evaluation<'_> {
     /// Every name that a source and this target have to do with.
     fn names_of(&self, target: &Target, at: SourceAt) -> BTreeSet<PeerName> {
         let mut names: BTreeSet<PeerName> = self.base(at).map(|base| base.name.clone()).collect();
-        let member = self.meshes().get(at.0).and_then(MeshState::active).and_then(|active| active.members.get(at.1));
-        let group = member.and_then(|member| target.groups.get(&(at.0, member.name.as_str().into())));
-        names.extend(group.into_iter().flatten().cloned());
+        if let Some(mesh) = self.meshes().get(at.0).and_then(MeshState::active)
+            && let Some(member) = mesh.members.get(at.1)
+        {
+            names.extend(target.groups.get(&(at.0, member.name.as_str().into())).into_iter().flatten().cloned());
+            // Labels can be edited: what is named like the source may be its own.
+            let start = mesh.name_start_of(&member.name).unwrap_or_default();
+            let named = target.entries.range(PeerName::from(start.as_str())..).map(|(name, _)| name);
+            names.extend(named.take_while(|name| name.as_str().starts_with(&start)).cloned());
+        }
         let pending = target.outcomes.iter().filter(|((_, mesh), outcome)| *mesh == Some(at.0) && outcome.source == Some(at.1));
         names.extend(pending.map(|((name, _), _)| name.clone()));
         names
@@ -441,6 +447,14 @@ impl Target {
         let held =
             move |((_, at), outcome): &(&(PeerName, Option<usize>), &Outcome)| *at == Some(mesh) && matches!(outcome.act, Act::Held(_));
         self.outcomes.iter().filter(held).map(|((name, _), _)| name)
+    }
+
+    /// Leaves only deletes that do not depend on what the cluster's nodes are.
+    pub(super) fn keep_certain_deletes(&mut self) {
+        use DeleteCause::{MeshDeleted, Orphan, SourceLeft, TargetLeft};
+        let certain =
+            |act: &Act| matches!(act, Act::Delete(delete) if matches!(delete.cause, MeshDeleted | Orphan | SourceLeft | TargetLeft));
+        self.outcomes.retain(|_, outcome| certain(&outcome.act));
     }
 
     fn forget(&mut self, name: &PeerName) {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::kilo::decide::{Departures, MeshState, Scene, Sources, Stance, mesh_at};
-use crate::kilo::evaluate::{Deletes, Dirt, Evaluation, Target};
+use crate::kilo::evaluate::{Deletes, Evaluation, Target};
 use crate::kilo::guard::held_hash;
 use crate::kilo::liveness;
 use crate::kilo::mark::{mark_own, mark_source, source_change};
@@ -510,14 +510,10 @@ impl Planner {
     }
 
     fn evaluate_target(&self, id: &ClusterId, target: &mut Target) {
+        // While its own keys and addresses are unknown nothing is safe to write
+        // there, but what no mesh wants there can go.
         let readable = self.clusters.get(id).is_some_and(|cluster| cluster.nodes.known().is_some());
-        if !readable {
-            // Its own keys and addresses are unknown: nothing is safe to write.
-            target.outcomes.clear();
-            target.dirt = Dirt::default();
-            return;
-        }
-        let position = |at: &usize| Some((*at, self.meshes.get(*at)?.active()?.position(id)?));
+        let position = |at: &usize| Some((*at, self.meshes.get(*at)?.active()?.position(id)?)).filter(|_| readable);
         let other_hub = || target.entries.values().any(|entry| *entry.owner == Owner::OtherHub);
         let evaluation = Evaluation {
             scene: Scene {
@@ -535,5 +531,8 @@ impl Planner {
             now: self.now,
         };
         evaluation.run(target);
+        if !readable {
+            target.keep_certain_deletes();
+        }
     }
 }

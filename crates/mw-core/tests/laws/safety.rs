@@ -149,7 +149,12 @@ fn an_unknown_target_is_given_nothing() {
     law(|_, world, first| {
         for (target, changes) in first.meshes.values().flat_map(|mesh| &mesh.targets).chain(&first.orphans) {
             let seen = &world.clusters[target];
-            prop_assert!(changes.is_empty() || (seen.nodes.known().is_some() && seen.peers.known().is_some()), "{}", target);
+            prop_assert!(changes.is_empty() || seen.peers.known().is_some(), "{}", target);
+            if seen.nodes.known().is_none() {
+                prop_assert!(changes.create.is_empty() && changes.update.is_empty() && changes.held.is_empty(), "{}", target);
+                let certain = [DeleteCause::MeshDeleted, DeleteCause::Orphan, DeleteCause::SourceLeft, DeleteCause::TargetLeft];
+                prop_assert!(changes.delete.values().all(|delete| certain.contains(&delete.cause)), "{}: {:?}", target, changes.delete);
+            }
         }
         Ok(())
     });
@@ -216,7 +221,7 @@ fn removing_a_mesh_removes_exactly_its_own_peers() {
         let plan = plan(without.clone());
         let twin = without.meshes.keys().filter(|other| other.name == id.name).count() > 1;
         for (target, seen) in &without.clusters {
-            let (Seen::Known(held), Seen::Known(_)) = (&seen.peers, &seen.nodes) else { continue };
+            let Seen::Known(held) = &seen.peers else { continue };
             for (name, peer) in held {
                 let Labels { mesh, source, namespace, hub } = &peer.labels;
                 let ours = mesh.as_ref() == Some(&id.name)

@@ -29,6 +29,8 @@ pub(crate) enum Step {
     /// Kilo's agent dies and leaves its annotations behind.
     Silence(u8, u8),
     Unknown(u8),
+    /// Its Peers can be read, its Nodes can't.
+    NodesUnknown(u8),
     Foreign(ForeignDesign),
     EditPeer {
         target: u8,
@@ -57,6 +59,7 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
         2 => (cluster(), 0..7u8).prop_map(|(c, n)| Step::Bare(c, n)),
         3 => (cluster(), 0..7u8).prop_map(|(c, n)| Step::Silence(c, n)),
         1 => cluster().prop_map(Step::Unknown),
+        1 => cluster().prop_map(Step::NodesUnknown),
         3 => foreign().prop_map(Step::Foreign),
         3 => (cluster(), 0..8u8, 0..9u8).prop_map(|(target, peer, edit)| Step::EditPeer { target, peer, edit }),
         1 => (cluster(), 0..8u8).prop_map(|(target, peer)| Step::DropPeer { target, peer }),
@@ -83,6 +86,7 @@ impl Step {
             Step::Bare(c, n) => bare(world, &mut beside, &id(*c), *n),
             Step::Silence(c, n) => silence(world, &mut beside, &id(*c), *n),
             Step::Unknown(c) => unknown(world, &mut beside, &id(*c)),
+            Step::NodesUnknown(c) => nodes_unknown(world, &mut beside, &id(*c)),
             Step::Foreign(design) => set_peer(world, &mut beside, &design.target_id(), design.peer()),
             Step::EditPeer { target, peer, edit } => edit_peer(world, &mut beside, &id(*target), *peer, *edit),
             Step::DropPeer { target, peer } => drop_peer(world, &mut beside, &id(*target), *peer),
@@ -175,12 +179,19 @@ fn silence(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId, node
     set_node(world, beside, cluster, silent);
 }
 
-fn unknown(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId) {
+fn nodes_unknown(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId) {
     let Some(seen) = world.clusters.get_mut(cluster) else { return };
     seen.nodes = Seen::Unknown("no answer".to_owned());
-    seen.peers = Seen::Unknown("no answer".to_owned());
     if let Some(planner) = beside {
         planner.set_nodes(cluster, seen.nodes.clone());
+    }
+}
+
+fn unknown(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId) {
+    nodes_unknown(world, beside, cluster);
+    let Some(seen) = world.clusters.get_mut(cluster) else { return };
+    seen.peers = Seen::Unknown("no answer".to_owned());
+    if let Some(planner) = beside {
         planner.set_peers(cluster, seen.peers.clone());
     }
 }
