@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::cidr::Cidr;
 use crate::key::PublicKey;
 use crate::kilo::contest::Holdings;
-use crate::kilo::decide::{MeshState, mesh_at};
+use crate::kilo::decide::{MeshState, Sources, mesh_at};
 use crate::kilo::evaluate::Target;
 use crate::kilo::ownership::Owner;
 use crate::kilo::source::Memory;
@@ -60,6 +60,7 @@ pub(super) struct Past<'a> {
     pub(super) mesh: MeshId,
     pub(super) targets: &'a BTreeMap<ClusterId, Target>,
     pub(super) landmarks: &'a Landmarks,
+    pub(super) sources: &'a dyn Sources,
     /// The source asked about, and what its Peers' names begin with.
     pub(super) source: Option<(ClusterName, Option<String>)>,
 }
@@ -84,8 +85,11 @@ impl Holdings for Past<'_> {
         self.owned(name).find_map(|entry| entry.labels().source.clone())
     }
 
+    /// A Peer on a cluster whose own node has the key is none that can stay.
     fn holds(&self, name: &PeerName, key: PublicKey) -> bool {
-        self.owned(name).any(|entry| entry.key() == Some(key))
+        let own = |id: &ClusterId| self.sources.nodes(id).is_some_and(|nodes| nodes.values().any(|node| node.key == Ok(Some(key))));
+        let held = |target: &Target| target.entries.get(name).is_some_and(|entry| self.is_mine(entry) && entry.key() == Some(key));
+        self.targets.iter().any(|(id, target)| held(target) && !own(id))
     }
 }
 

@@ -243,7 +243,13 @@ impl Planner {
 
     fn settle(&mut self, mesh: usize) -> bool {
         let Some(MeshState { stance: Stance::Active(active), .. }) = self.meshes.get_mut(mesh) else { return false };
-        let past = Past { mesh: active.id.clone(), targets: &self.targets, landmarks: &self.landmarks, source: None };
+        let past = Past {
+            mesh: active.id.clone(),
+            targets: &self.targets,
+            landmarks: &self.landmarks,
+            sources: &ClusterMap(&self.clusters),
+            source: None,
+        };
         active.settle(&past)
     }
 
@@ -259,7 +265,13 @@ impl Planner {
             let source = Some((member.name.clone(), active.name_start_of(&member.name)));
             let old_own = member.own.clone();
             let nodes = self.clusters.get(&id).and_then(|cluster| cluster.nodes.known());
-            let past = Past { mesh: active.id.clone(), targets: &self.targets, landmarks: &self.landmarks, source };
+            let past = Past {
+                mesh: active.id.clone(),
+                targets: &self.targets,
+                landmarks: &self.landmarks,
+                sources: &ClusterMap(&self.clusters),
+                source,
+            };
             let old = active.plan(position, nodes, &past, moment);
             let Some(member) = active.members.get(position) else { continue };
             if all_dirty {
