@@ -1,7 +1,7 @@
 //! The decision on one Peer of one source on one target: as wanted, with a
 //! prefix less, or not at all; and whether a Peer that is there is to stay.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -47,6 +47,10 @@ pub(super) struct Pair<'a> {
     /// Endpoints inside the source's networks as they are on this target,
     /// where that is not simply the configured ones.
     inner: Option<BTreeSet<IpAddr>>,
+    /// The Peer that keeps the cluster-wide networks here because the
+    /// anchor's can't be written.
+    stand_in: Option<PeerName>,
+    anchor_withheld: bool,
 }
 
 impl<'a> Pair<'a> {
@@ -54,7 +58,7 @@ impl<'a> Pair<'a> {
         mesh: (usize, &'a ActiveMesh),
         source: usize,
         target: usize,
-        staying: &'a Staying,
+        (staying, entries): (&'a Staying, &BTreeMap<PeerName, Entry>),
         now: Timestamp,
     ) -> Option<Pair<'a>> {
         let (mesh_at, mesh) = mesh;
@@ -73,7 +77,7 @@ impl<'a> Pair<'a> {
                 inner = Some(here);
             }
         }
-        Some(Pair {
+        let mut pair = Pair {
             source: plan,
             own: &to.own,
             hits: to.own.hits.get(&from.name).map(Vec::as_slice).unwrap_or_default(),
@@ -81,7 +85,30 @@ impl<'a> Pair<'a> {
             keepalive: mesh.keepalive(source, target),
             now,
             inner,
-        })
+            stand_in: None,
+            anchor_withheld: false,
+        };
+        pair.anchor_withheld = plan.anchor_peer.as_ref().is_some_and(|anchor| pair.decide(anchor, None).wanted.is_none());
+        pair.stand_in = pair.find_stand_in(entries);
+        Some(pair)
+    }
+
+    /// A member must not lose its services on a target because its anchor's
+    /// key is claimed there: the Peer that carries them now goes on.
+    fn find_stand_in(&self, entries: &BTreeMap<PeerName, Entry>) -> Option<PeerName> {
+        if !self.anchor_withheld {
+            return None;
+        }
+        let extras: BTreeSet<Cidr> = self.source.extras.iter().copied().collect();
+        let carries = |base: &&Arc<BasePeer>| entries.get(&base.name).is_some_and(|entry| !entry.deleting && entry.carries_one_of(&extras));
+        let stays = |base: &&Arc<BasePeer>| self.decide(base, None).wanted.is_some();
+        self.source.base.values().filter(carries).find(stays).map(|base| base.name.clone())
+    }
+
+    /// Which Peer carries the cluster-wide networks depends on what the others
+    /// carry while the anchor's can't be written.
+    pub(super) fn is_entangled(&self) -> bool {
+        self.anchor_withheld
     }
 
     pub(super) fn decide(&self, base: &Arc<BasePeer>, entry: Option<&Entry>) -> Decision {
@@ -102,7 +129,8 @@ impl<'a> Pair<'a> {
         if discovered.is_none() && self.source.endpoint_inside.contains_key(&base.name) {
             return decision;
         }
-        if discovered.is_none() && self.hits.is_empty() && self.staying.is_empty() && self.inner.is_none() && !base.allowed_ips.is_empty() {
+        let plain = self.hits.is_empty() && self.staying.is_empty() && self.inner.is_none() && self.stand_in.is_none();
+        if plain && discovered.is_none() && !base.allowed_ips.is_empty() {
             decision.wanted = Some(WantedPeer::plain(base, self.keepalive));
             return decision;
         }
@@ -124,8 +152,10 @@ impl<'a> Pair<'a> {
             (Some(_), Some(all)) => all,
             _ => &base.allowed_ips,
         };
+        let stands_in = self.stand_in.as_ref() == Some(&base.name);
+        let extras = self.source.extras.iter().filter(|extra| stands_in && !candidates.contains(extra));
         let mut allowed = Vec::with_capacity(candidates.len());
-        for cidr in candidates {
+        for cidr in candidates.iter().chain(extras) {
             let forbidden = if let Some(own) = self.hits.iter().find(|own| own.overlaps(*cidr)) {
                 Some((Reason::PrefixOverlapsTarget, format!("{cidr} of {} overlaps {own} of this cluster's nodes", base.name)))
             } else if let Some(holder) = self.staying.prefix_holder(*cidr, &base.name) {

@@ -113,8 +113,10 @@ impl Evaluation<'_> {
         self.delete_surplus(target, standings.iter());
         let lost = self.lost_claims(target);
         let staying = std::mem::take(&mut target.staying);
+        let mut entangled = false;
         for (mesh, source) in self.sources() {
-            let Some(pair) = self.pair((mesh, source), &staying) else { continue };
+            let Some(pair) = self.pair((mesh, source), &staying, &target.entries) else { continue };
+            entangled |= pair.is_entangled();
             for base in self.base((mesh, source)) {
                 let outcome = match lost.get(&(mesh, base.name.clone())) {
                     Some(note) => self.lose(target, (mesh, source), base, &standings, note),
@@ -128,7 +130,7 @@ impl Evaluation<'_> {
             self.make_way_for_held(target, staying.clone(), &standings);
         }
         target.staying = staying;
-        target.entangled = held;
+        target.entangled = held || entangled;
     }
 
     /// Every source of every mesh that this cluster takes Peers of.
@@ -158,9 +160,9 @@ impl Evaluation<'_> {
         plan.into_iter().flat_map(|plan| plan.base.values())
     }
 
-    fn pair<'b>(&'b self, (mesh, source): SourceAt, staying: &'b Staying) -> Option<Pair<'b>> {
+    fn pair<'b>(&'b self, (mesh, source): SourceAt, staying: &'b Staying, entries: &BTreeMap<PeerName, Entry>) -> Option<Pair<'b>> {
         let active = self.meshes().get(mesh)?.active()?;
-        Pair::new((mesh, active), source, self.own_position(mesh)?, staying, self.now)
+        Pair::new((mesh, active), source, self.own_position(mesh)?, (staying, entries), self.now)
     }
 
     fn delete_surplus<'b>(&self, target: &mut Target, standings: impl Iterator<Item = (&'b PeerName, &'b Standing)>) {
@@ -331,7 +333,7 @@ impl Evaluation<'_> {
         loop {
             let mut more: Vec<PeerName> = Vec::new();
             for at in self.sources() {
-                let Some(pair) = self.pair(at, &staying) else { continue };
+                let Some(pair) = self.pair(at, &staying, &target.entries) else { continue };
                 for base in self.base(at) {
                     let before = target.outcomes.get(&(base.name.clone(), Some(at.0)));
                     if frozen.contains(&base.name)
@@ -406,12 +408,13 @@ impl Evaluation<'_> {
             let labelled = target.entries.get(name).and_then(|entry| entry.labels().source.as_deref());
             let source = active.wanted_by(name, labelled).filter(|source| *source != own && self.takes(mesh, *source));
             if let Some(source) = source
-                && let Some(pair) = pairs.entry(source).or_insert_with(|| self.pair((mesh, source), &target.staying))
+                && let Some(pair) = pairs.entry(source).or_insert_with(|| self.pair((mesh, source), &target.staying, &target.entries))
                 && let Some(base) = active.members.get(source).and_then(|member| member.plan.as_ref()).and_then(|plan| plan.base.get(name))
             {
                 results.push((name, self.judge(&target.entries, pair, (mesh, source), base, standing.as_ref())));
             }
         }
+        target.entangled |= pairs.values().flatten().any(Pair::is_entangled);
         drop(pairs);
         self.delete_surplus(target, standings.iter().filter_map(|(name, standing)| Some((name, standing.as_ref()?))));
         for (name, outcome) in results {

@@ -17,7 +17,11 @@ pub(super) enum SourceChange {
 
 pub(super) fn source_change(old: Option<&SourcePlan>, new: Option<&SourcePlan>) -> SourceChange {
     let (Some(old), Some(new)) = (old, new) else { return SourceChange::Whole };
-    if old.inner_endpoints != new.inner_endpoints {
+    let same_anchor = match (&old.anchor_peer, &new.anchor_peer) {
+        (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+        (one, other) => one.is_none() && other.is_none(),
+    };
+    if old.inner_endpoints != new.inner_endpoints || old.extras != new.extras || !same_anchor {
         return SourceChange::Whole;
     }
     let mut names = BTreeSet::new();

@@ -41,6 +41,8 @@ pub(super) struct SourcePlan {
     pub(super) skipped: BTreeMap<NodeName, Skip>,
     pub(super) carried: BTreeMap<NodeName, Option<NodeName>>,
     pub(super) anchor: Option<NodeName>,
+    /// The anchor's Peer, where the anchor has one that is planned.
+    pub(super) anchor_peer: Option<Arc<BasePeer>>,
     pub(super) extras: Vec<Cidr>,
     pub(super) problems: Vec<Problem>,
     pub(super) recheck_at: Option<Timestamp>,
@@ -295,6 +297,9 @@ impl<'a> SourcePlanner<'a> {
             };
             swallowed.extend(out);
             let peer = BasePeer::share(self.earlier.get(&candidate.peer_name), parts);
+            if plan.anchor.as_ref() == Some(&peer.node) {
+                plan.anchor_peer = Some(Arc::clone(&peer));
+            }
             plan.base.insert(peer.name.clone(), peer);
         }
         self.report_prefixes(plan, &twice, &swallowed);
