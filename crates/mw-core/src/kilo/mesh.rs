@@ -131,20 +131,42 @@ impl ActiveMesh {
         Some(Surveyor { mesh: &self.id.name, cluster: &member.name, spec, may_roam })
     }
 
+    /// Looks at every member's nodes for the first time.
+    pub(super) fn survey_all<'a>(&mut self, nodes: impl Fn(&ClusterId) -> Option<&'a Nodes>) {
+        for position in 0..self.members.len() {
+            let nodes = self.members.get(position).and_then(|member| nodes(&member.id));
+            self.survey_nodes(position, nodes);
+        }
+        let held = |(position, member): (usize, &Member)| member.keys.iter().map(|key| (*key, position)).collect::<Vec<_>>();
+        let mut holders: Vec<(PublicKey, usize)> = self.members.iter().enumerate().flat_map(held).collect();
+        holders.sort_unstable();
+        let by_key = holders.chunk_by(|one, other| one.0 == other.0);
+        let by_key = by_key.filter_map(|same| Some((same.first()?.0, same.iter().map(|(_, position)| *position).collect::<Vec<_>>())));
+        self.keys = by_key.collect();
+        self.contested = self.keys.iter().filter(|(_, positions)| positions.len() > 1).map(|(key, _)| *key).collect();
+    }
+
     /// Looks at a member's nodes anew. Its plan must follow.
     pub(super) fn survey(&mut self, position: usize, nodes: Option<&Nodes>) {
-        let Some(member) = self.members.get(position) else { return };
+        if let Some((old, new)) = self.survey_nodes(position, nodes) {
+            self.note_keys(position, &old, &new);
+        }
+    }
+
+    /// Returns the keys of the member's nodes before and after.
+    fn survey_nodes(&mut self, position: usize, nodes: Option<&Nodes>) -> Option<(Vec<PublicKey>, Vec<PublicKey>)> {
+        let member = self.members.get(position)?;
         let survey = match (self.surveyor(member), nodes) {
             (Some(surveyor), Some(nodes)) => surveyor.survey(nodes, &member.survey),
             _ => Survey::default(),
         };
-        let mut keys: Vec<PublicKey> =
-            nodes.into_iter().flat_map(BTreeMap::values).filter_map(|node| node.key.as_ref().ok().copied().flatten()).collect();
-        keys.sort();
-        let Some(member) = self.members.get_mut(position) else { return };
+        let keys = nodes.into_iter().flat_map(BTreeMap::values).filter_map(|node| node.key.as_ref().ok().copied().flatten());
+        let mut keys: Vec<PublicKey> = keys.collect();
+        keys.sort_unstable();
+        let member = self.members.get_mut(position)?;
         member.survey = survey;
         let old = std::mem::replace(&mut member.keys, keys.clone());
-        self.note_keys(position, &old, &keys);
+        Some((old, keys))
     }
 
     fn note_keys(&mut self, position: usize, old: &[PublicKey], new: &[PublicKey]) {

@@ -232,11 +232,7 @@ impl Planner {
     /// Surveys and plans every member of a mesh.
     fn plan_mesh(&mut self, mesh: usize) {
         let Some(MeshState { stance: Stance::Active(active), .. }) = self.meshes.get_mut(mesh) else { return };
-        for position in 0..active.members.len() {
-            let nodes =
-                active.members.get(position).and_then(|member| self.clusters.get(&member.id)).and_then(|cluster| cluster.nodes.known());
-            active.survey(position, nodes);
-        }
+        active.survey_all(|id| self.clusters.get(id).and_then(|cluster| cluster.nodes.known()));
         self.settle(mesh);
         self.plan_members(mesh, None);
     }
