@@ -39,6 +39,8 @@ pub(super) enum Act {
     Update(Update),
     Delete(Delete),
     Held(Delete),
+    /// It is in the way, but not surely ours: it stays and blocks.
+    Leave,
 }
 
 /// By name and mesh; orphans belong to none.
@@ -125,12 +127,13 @@ impl Evaluation<'_> {
                 target.note(mesh, &base.name, outcome);
             }
         }
-        let held = self.guard(target);
-        if held {
+        self.guard(target);
+        let blocked = target.has_blockers();
+        if blocked {
             self.make_way_for_held(target, staying.clone(), &standings);
         }
         target.staying = staying;
-        target.entangled = held || entangled;
+        target.entangled = blocked || entangled;
     }
 
     /// Every source of every mesh that this cluster takes Peers of.
@@ -250,6 +253,8 @@ impl Evaluation<'_> {
         let Decision { wanted, notes, recheck_at } = decision;
         let act = match (wanted, entry) {
             (None, None) => Act::Nothing,
+            // Somebody took our labels from it: what can't be taken back is left.
+            (None, Some(entry)) if !matches!(entry.owner.as_ref(), Owner::Mesh(_)) => Act::Leave,
             (None, Some(entry)) => Act::Delete(Delete {
                 on: precondition(entry),
                 cause: DeleteCause::Withheld,
@@ -279,8 +284,8 @@ impl Evaluation<'_> {
         }
     }
 
-    /// Holds doubtful deletes; true if any is held now.
-    fn guard(&self, target: &mut Target) -> bool {
+    /// Holds doubtful deletes.
+    fn guard(&self, target: &mut Target) {
         let mut doubtful: BTreeMap<SourceAt, Vec<PeerName>> = BTreeMap::new();
         for ((name, mesh), outcome) in &target.outcomes {
             if let (Some(mesh), Some(source), Act::Delete(delete)) = (mesh, outcome.source, &outcome.act)
@@ -290,7 +295,6 @@ impl Evaluation<'_> {
                 doubtful.entry((*mesh, source)).or_default().push(name.clone());
             }
         }
-        let mut any = false;
         for ((mesh, source), mut names) in doubtful {
             if !self.holds(target, (mesh, source), names.len()) {
                 names.retain(|name| self.is_among((self.held_before)(mesh), name));
@@ -300,11 +304,9 @@ impl Evaluation<'_> {
                     && let Act::Delete(delete) = &outcome.act
                 {
                     outcome.act = Act::Held(delete.clone());
-                    any = true;
                 }
             }
         }
-        any
     }
 
     fn is_among(&self, deletes: Option<&BTreeSet<(ClusterId, PeerName)>>, name: &PeerName) -> bool {
@@ -325,7 +327,7 @@ impl Evaluation<'_> {
     /// waits, and so keeps its own for the time being.
     fn make_way_for_held(&self, target: &mut Target, mut staying: Staying, standings: &BTreeMap<PeerName, Standing>) {
         for ((name, _), outcome) in &target.outcomes {
-            if let (Act::Held(_), Some(entry)) = (&outcome.act, target.entries.get(name)) {
+            if let (Act::Held(_) | Act::Leave, Some(entry)) = (&outcome.act, target.entries.get(name)) {
                 staying.set(name, Some(Staying::stay(entry, false, None)));
             }
         }
@@ -342,7 +344,7 @@ impl Evaluation<'_> {
                         continue;
                     }
                     let mut now = self.judge(&target.entries, &pair, at, base, standings.get(&base.name));
-                    if let Act::Delete(_) = now.act {
+                    if let Act::Delete(_) | Act::Leave = now.act {
                         now.act = Act::Nothing;
                         more.push(base.name.clone());
                     }
@@ -396,7 +398,8 @@ impl Evaluation<'_> {
             standings.insert(name, standing);
         }
         self.evaluate(target, (*mesh, *own), &standings);
-        !self.guard(target)
+        self.guard(target);
+        !target.has_blockers()
     }
 
     fn evaluate(&self, target: &mut Target, (mesh, own): SourceAt, standings: &BTreeMap<PeerName, Option<Standing>>) {
@@ -443,6 +446,11 @@ impl Evaluation<'_> {
 impl Target {
     pub(super) fn new(entries: BTreeMap<PeerName, Entry>) -> Target {
         Target { entries, ..Target::default() }
+    }
+
+    /// Whether Peers stay here that were expected to go.
+    fn has_blockers(&self) -> bool {
+        self.outcomes.values().any(|outcome| matches!(outcome.act, Act::Held(_) | Act::Leave))
     }
 
     /// Deletes of a mesh that are held here.

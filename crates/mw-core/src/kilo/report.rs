@@ -241,7 +241,7 @@ impl Target {
         for ((name, _), outcome) in self.outcomes.iter().filter(|((_, at), _)| *at == mesh) {
             let Outcome { act, .. } = outcome;
             match act.clone() {
-                Act::Nothing | Act::Keep(_) => {}
+                Act::Nothing | Act::Keep(_) | Act::Leave => {}
                 Act::Create(peer) => _ = changes.create.insert(name.clone(), peer),
                 Act::Update(update) => _ = changes.update.insert(name.clone(), update),
                 Act::Delete(delete) => _ = changes.delete.insert(name.clone(), delete),
