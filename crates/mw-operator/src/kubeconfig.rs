@@ -1,0 +1,298 @@
+//! A member's kubeconfig: looked at before a client is made from it.
+//!
+//! A kubeconfig is code as much as data: it can name programs to run, files to
+//! read and hosts to ask. Whoever may write the Secret must gain none of that
+//! in the operator's pod, so everything but a server, its CA and a token or
+//! certificate is refused.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use kube::Client;
+use kube::config::{AuthInfo, Cluster, Config, KubeConfigOptions, Kubeconfig};
+use mw_core::text::printable;
+
+/// What `--kubeconfig-allow` can name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Allowed {
+    pub insecure_skip_tls_verify: bool,
+    pub proxy_url: bool,
+    pub impersonation: bool,
+}
+
+/// Why a kubeconfig is not used. Never tells its text.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error("is not UTF-8 text")]
+    NotText,
+    #[error("does not parse{}: it is not a kubeconfig", .line.map(|line| format!(" (line {line})")).unwrap_or_default())]
+    NotAKubeconfig { line: Option<u64> },
+    #[error("has no current-context that leads to a cluster and a user")]
+    NoContext,
+    #[error("names no server")]
+    NoServer,
+    #[error("its server is not an https URL")]
+    NotHttps,
+    #[error("its server is {0}")]
+    ForbiddenServer(&'static str),
+    #[error("runs a program for its credentials (exec): give a token or a client certificate instead")]
+    Exec,
+    #[error("uses an auth-provider plugin: give a token or a client certificate instead")]
+    AuthProvider,
+    #[error("refers to a file ({0}): put its content into the kubeconfig instead")]
+    FileReference(&'static str),
+    #[error("uses a user name and password: give a token or a client certificate instead")]
+    BasicAuth,
+    #[error("sets {0}, which is allowed only where --kubeconfig-allow names it")]
+    NotAllowed(&'static str),
+    #[error("has neither a token nor a client certificate with its key")]
+    NoCredentials,
+    #[error("can't be turned into a client: {0}")]
+    Unusable(String),
+}
+
+/// A kubeconfig that passed.
+pub struct Access(Kubeconfig);
+
+/// Credentials never show.
+impl std::fmt::Debug for Access {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Access(redacted)")
+    }
+}
+
+/// Reads a kubeconfig and refuses what a member must not decide for us.
+pub fn inspect(bytes: &[u8], allowed: Allowed) -> Result<Access, Refusal> {
+    let text = std::str::from_utf8(bytes).map_err(|_| Refusal::NotText)?;
+    let kubeconfig: Kubeconfig =
+        serde_saphyr::from_str(text).map_err(|wrong| Refusal::NotAKubeconfig { line: wrong.location().map(|at| at.line()) })?;
+    let (cluster, user) = current(&kubeconfig).ok_or(Refusal::NoContext)?;
+    check_server(cluster, allowed)?;
+    check_user(user, allowed)?;
+    Ok(Access(kubeconfig))
+}
+
+fn current(kubeconfig: &Kubeconfig) -> Option<(&Cluster, &AuthInfo)> {
+    let name = kubeconfig.current_context.as_deref()?;
+    let context = kubeconfig.contexts.iter().find(|context| context.name == name)?.context.as_ref()?;
+    let cluster = kubeconfig.clusters.iter().find(|cluster| cluster.name == context.cluster)?.cluster.as_ref()?;
+    let user = context.user.as_ref()?;
+    let user = kubeconfig.auth_infos.iter().find(|info| info.name == *user)?.auth_info.as_ref()?;
+    Some((cluster, user))
+}
+
+fn check_server(cluster: &Cluster, allowed: Allowed) -> Result<(), Refusal> {
+    let server = cluster.server.as_deref().filter(|server| !server.is_empty()).ok_or(Refusal::NoServer)?;
+    let rest = server.strip_prefix("https://").ok_or(Refusal::NotHttps)?;
+    if let Some(why) = forbidden_host(rest) {
+        return Err(Refusal::ForbiddenServer(why));
+    }
+    if cluster.certificate_authority.is_some() {
+        return Err(Refusal::FileReference("certificate-authority"));
+    }
+    if cluster.insecure_skip_tls_verify == Some(true) && !allowed.insecure_skip_tls_verify {
+        return Err(Refusal::NotAllowed("insecure-skip-tls-verify"));
+    }
+    if cluster.proxy_url.is_some() && !allowed.proxy_url {
+        return Err(Refusal::NotAllowed("proxy-url"));
+    }
+    Ok(())
+}
+
+/// Metadata services and the like answer on such addresses, not API servers.
+fn forbidden_host(after_scheme: &str) -> Option<&'static str> {
+    let authority = after_scheme.split(['/', '?', '#']).next().unwrap_or_default();
+    if authority.contains('@') {
+        return Some("a URL with a user in it");
+    }
+    let host = match authority.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => authority.split(':').next().unwrap_or_default(),
+    };
+    if host.is_empty() {
+        return Some("a URL without a host");
+    }
+    // What looks like a number is resolved as an address by some resolvers.
+    let numeric = host.split('.').next_back().is_some_and(|last| !last.is_empty() && last.bytes().all(|b| b.is_ascii_digit()));
+    match host.parse::<IpAddr>().map(|ip| ip.to_canonical()) {
+        Ok(ip) if ip.is_unspecified() => Some("an unspecified address"),
+        Ok(ip) if ip.is_multicast() => Some("a multicast address"),
+        Ok(IpAddr::V4(ip)) if ip.is_link_local() => Some("a link-local address"),
+        Ok(IpAddr::V6(ip)) if ip.is_unicast_link_local() => Some("a link-local address"),
+        Ok(_) => None,
+        Err(_) if numeric || host.starts_with("0x") => Some("not a plain address or name"),
+        Err(_) => None,
+    }
+}
+
+fn check_user(user: &AuthInfo, allowed: Allowed) -> Result<(), Refusal> {
+    if user.exec.is_some() {
+        return Err(Refusal::Exec);
+    }
+    if user.auth_provider.is_some() {
+        return Err(Refusal::AuthProvider);
+    }
+    let files = [("tokenFile", &user.token_file), ("client-certificate", &user.client_certificate), ("client-key", &user.client_key)];
+    if let Some((name, _)) = files.iter().find(|(_, file)| file.is_some()) {
+        return Err(Refusal::FileReference(name));
+    }
+    if user.username.is_some() || user.password.is_some() {
+        return Err(Refusal::BasicAuth);
+    }
+    let impersonates = user.impersonate.is_some()
+        || user.impersonate_uid.is_some()
+        || user.impersonate_groups.is_some()
+        || user.impersonate_user_extra.is_some();
+    if impersonates && !allowed.impersonation {
+        return Err(Refusal::NotAllowed("impersonation"));
+    }
+    let certificate = user.client_certificate_data.is_some() && user.client_key_data.is_some();
+    match user.token.is_some() || certificate {
+        true => Ok(()),
+        false => Err(Refusal::NoCredentials),
+    }
+}
+
+/// How long a member may take to answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Patience {
+    pub connect: Duration,
+}
+
+/// The one place where a client is made from a member's kubeconfig. Requests
+/// are not retried behind our back, and the pod's own proxy is not used.
+pub async fn connect(access: &Access, allowed: Allowed, patience: Patience) -> Result<Client, Refusal> {
+    let unusable = |wrong: String| Refusal::Unusable(printable(&wrong, 200));
+    let mut config = Config::from_custom_kubeconfig(access.0.clone(), &KubeConfigOptions::default())
+        .await
+        .map_err(|wrong| unusable(wrong.to_string()))?;
+    config.default_retry = false;
+    config.connect_timeout = Some(patience.connect);
+    if !allowed.proxy_url {
+        config.proxy_url = None;
+    }
+    Client::try_from(config).map_err(|wrong| unusable(wrong.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn kubeconfig(cluster: &str, user: &str) -> String {
+        format!(
+            "apiVersion: v1\nkind: Config\nclusters:\n- name: c\n  cluster: {{{cluster}}}\nusers:\n- name: u\n  user: {{{user}}}\n\
+             contexts:\n- name: x\n  context: {{cluster: c, user: u}}\ncurrent-context: x\n"
+        )
+    }
+
+    const SERVER: &str = "server: 'https://203.0.113.1:6443'";
+    const TOKEN: &str = "token: secret-token";
+
+    fn verdict(cluster: &str, user: &str) -> Result<(), Refusal> {
+        inspect(kubeconfig(cluster, user).as_bytes(), Allowed::default()).map(drop)
+    }
+
+    #[test]
+    fn a_server_and_a_token_are_enough() {
+        assert_eq!(verdict(SERVER, TOKEN), Ok(()));
+        assert_eq!(verdict(SERVER, "client-certificate-data: eA==, client-key-data: eQ=="), Ok(()));
+        assert_eq!(verdict("server: 'https://api.example.org'", TOKEN), Ok(()));
+        assert_eq!(verdict("server: 'https://[2001:db8::1]:6443/k8s'", TOKEN), Ok(()));
+    }
+
+    #[test]
+    fn a_program_is_never_run_for_credentials() {
+        assert_eq!(verdict(SERVER, "exec: {command: /bin/sh, apiVersion: client.authentication.k8s.io/v1}"), Err(Refusal::Exec));
+        assert_eq!(verdict(SERVER, "token: t, exec: {command: sh}"), Err(Refusal::Exec));
+        assert_eq!(verdict(SERVER, "auth-provider: {name: gcp, config: {}}"), Err(Refusal::AuthProvider));
+    }
+
+    #[test]
+    fn no_file_of_the_pod_is_read() {
+        assert_eq!(
+            verdict("server: 'https://a', certificate-authority: /etc/ca", TOKEN),
+            Err(Refusal::FileReference("certificate-authority"))
+        );
+        assert_eq!(verdict(SERVER, "tokenFile: /var/run/token"), Err(Refusal::FileReference("tokenFile")));
+        assert_eq!(verdict(SERVER, "client-certificate: /a, client-key-data: eA=="), Err(Refusal::FileReference("client-certificate")));
+        assert_eq!(verdict(SERVER, "client-key: /a, client-certificate-data: eA=="), Err(Refusal::FileReference("client-key")));
+    }
+
+    #[test]
+    fn only_https_to_an_ordinary_host_is_dialled() {
+        assert_eq!(verdict("server: 'http://203.0.113.1'", TOKEN), Err(Refusal::NotHttps));
+        assert_eq!(verdict("insecure-skip-tls-verify: false", TOKEN), Err(Refusal::NoServer));
+        for host in [
+            "169.254.169.254",
+            "0.0.0.0",
+            "[::]",
+            "[fe80::1]",
+            "[::ffff:169.254.169.254]:443",
+            "224.0.0.1",
+            "u@203.0.113.1",
+            "",
+            "2852039166",
+            "0xa9fea9fe",
+            "169.254.43518",
+        ] {
+            let found = verdict(&format!("server: 'https://{host}'"), TOKEN);
+            assert!(matches!(found, Err(Refusal::ForbiddenServer(_))), "{host}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn what_weakens_the_connection_must_be_allowed_by_the_operator() {
+        let cases = [
+            ("server: 'https://a', insecure-skip-tls-verify: true", TOKEN, "insecure-skip-tls-verify"),
+            ("server: 'https://a', proxy-url: 'http://proxy:3128'", TOKEN, "proxy-url"),
+            (SERVER, "token: t, as: admin", "impersonation"),
+        ];
+        let all = Allowed { insecure_skip_tls_verify: true, proxy_url: true, impersonation: true };
+        for (cluster, user, name) in cases {
+            assert_eq!(verdict(cluster, user), Err(Refusal::NotAllowed(name)));
+            assert!(inspect(kubeconfig(cluster, user).as_bytes(), all).is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn passwords_and_missing_credentials_are_refused() {
+        assert_eq!(verdict(SERVER, "username: a, password: b"), Err(Refusal::BasicAuth));
+        assert_eq!(verdict(SERVER, ""), Err(Refusal::NoCredentials));
+        assert_eq!(verdict(SERVER, "client-certificate-data: eA=="), Err(Refusal::NoCredentials));
+    }
+
+    #[test]
+    fn a_broken_kubeconfig_is_named_by_its_line_and_never_by_its_text() {
+        let text = format!("{}  token: [hunter2\n", kubeconfig(SERVER, TOKEN));
+        let refusal = inspect(text.as_bytes(), Allowed::default()).unwrap_err();
+        assert!(matches!(refusal, Refusal::NotAKubeconfig { line: Some(_) }), "{refusal:?}");
+        assert!(!refusal.to_string().contains("hunter2") && !format!("{refusal:?}").contains("hunter2"));
+        assert_eq!(inspect(&[0xff], Allowed::default()).map(drop), Err(Refusal::NotText));
+        let without = kubeconfig(SERVER, TOKEN).replace("current-context: x", "current-context: y");
+        assert_eq!(inspect(without.as_bytes(), Allowed::default()).map(drop), Err(Refusal::NoContext));
+    }
+
+    #[test]
+    fn credentials_do_not_show() {
+        let access = inspect(kubeconfig(SERVER, TOKEN).as_bytes(), Allowed::default()).unwrap();
+        assert!(!format!("{access:?}").contains("secret-token"));
+    }
+
+    #[tokio::test]
+    async fn a_client_is_made_from_what_passed() {
+        let access = inspect(kubeconfig(SERVER, TOKEN).as_bytes(), Allowed::default()).unwrap();
+        let patience = Patience { connect: Duration::from_secs(3) };
+        assert!(connect(&access, Allowed::default(), patience).await.is_ok());
+        let broken = kubeconfig("server: 'https://a', certificate-authority-data: '!!'", TOKEN);
+        let access = inspect(broken.as_bytes(), Allowed::default()).unwrap();
+        assert!(matches!(connect(&access, Allowed::default(), patience).await, Err(Refusal::Unusable(_))));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_get_an_answer(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            _ = inspect(&bytes, Allowed::default());
+        }
+    }
+}

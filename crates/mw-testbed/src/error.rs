@@ -1,0 +1,52 @@
+//! What can go wrong, one variant per failed operation.
+
+use std::path::PathBuf;
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Not a defect but a machine that lacks something: tests skip on it.
+    #[error("{what}; {hint}")]
+    Missing { what: String, hint: String },
+    #[error("building {binary} failed: {reason}")]
+    Build { binary: String, reason: String },
+    #[error("{action} {}: {source}", path.display())]
+    File { action: &'static str, path: PathBuf, source: std::io::Error },
+    #[error("starting {program}: {reason}")]
+    Start { program: String, reason: String },
+    #[error("making certificates: {0}")]
+    Certificate(String),
+    #[error("signing a service-account token: {0}")]
+    Sign(String),
+    #[error("signal to process {pid}: {source}")]
+    Signal { pid: i32, source: nix::Error },
+    #[error("{method} {path}: {reason}")]
+    Request { method: String, path: String, reason: String },
+    #[error("{method} {path} answered {code}: {message}")]
+    Refused { method: String, path: String, code: u16, message: String },
+    #[error("object: {0}")]
+    Object(String),
+    #[error("{operation}: {reason}")]
+    Proxy { operation: &'static str, reason: String },
+    #[error("not within {seconds} s; last: {last}")]
+    TimedOut { seconds: f64, last: String },
+    #[error("there is no cluster named {0}")]
+    NoCluster(String),
+}
+
+impl Error {
+    /// The error for a failed file operation; `action` reads as a verb.
+    pub(crate) fn file(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::File { action, path, source }
+    }
+
+    /// The code the server refused with, if it answered at all.
+    pub fn code(&self) -> Option<u16> {
+        match self {
+            Self::Refused { code, .. } => Some(*code),
+            _ => None,
+        }
+    }
+}

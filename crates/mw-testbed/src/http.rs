@@ -1,0 +1,178 @@
+//! A small HTTPS client for one API server.
+//!
+//! All connections live on one runtime of our own: each `#[tokio::test]` has
+//! its own runtime, and pooled connections would die with the first of them.
+
+use std::future::Future;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE};
+use hyper::{Method, Request, Response};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use serde_json::Value;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::error::{Error, Result};
+
+/// A paused server must show as an error, not as a test that never ends.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+pub(crate) type HttpsClient<B> = Client<HttpsConnector<HttpConnector>, B>;
+
+/// What a server answered; `body` is null when it was not JSON.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    pub code: u16,
+    pub body: Value,
+}
+
+impl Answer {
+    pub fn is_success(&self) -> bool {
+        (200..300).contains(&self.code)
+    }
+
+    fn message(&self) -> String {
+        self.body.get("message").and_then(Value::as_str).map_or_else(|| self.body.to_string(), str::to_owned)
+    }
+}
+
+/// A client that authenticates with a bearer token.
+#[derive(Debug, Clone)]
+pub(crate) struct Http {
+    client: HttpsClient<Full<Bytes>>,
+    base: String,
+    token: String,
+}
+
+impl Http {
+    pub(crate) fn new(base: String, tls: rustls::ClientConfig, token: String) -> Self {
+        Self { client: http2_client(tls), base, token }
+    }
+
+    pub(crate) fn with_token(&self, token: &str) -> Self {
+        Self { token: token.to_owned(), ..self.clone() }
+    }
+
+    /// Sends and reads the whole answer. Any status code is an answer.
+    pub(crate) async fn send(&self, method: Method, path: &str, content: &str, body: Option<&Value>) -> Result<Answer> {
+        let request = self.build(&method, path, content, body)?;
+        let client = self.client.clone();
+        let exchange = async move {
+            let response = client.request(request).await.map_err(causes)?;
+            let code = response.status().as_u16();
+            let bytes = response.into_body().collect().await.map_err(causes)?.to_bytes();
+            Ok::<_, String>(Answer { code, body: serde_json::from_slice(&bytes).unwrap_or_default() })
+        };
+        // The deadline is kept there too: the caller's clock may be paused.
+        let in_time = on_runtime(async { tokio::time::timeout(DEADLINE, exchange).await });
+        let late = |_| Err(format!("no answer within {} s", DEADLINE.as_secs()));
+        let failed = |reason: String| Error::Request { method: method.to_string(), path: path.to_owned(), reason };
+        in_time.await.and_then(|answer| answer.unwrap_or_else(late)).map_err(failed)
+    }
+
+    /// Sends with a method by name; PATCH is a merge patch.
+    pub(crate) async fn request(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Answer> {
+        let invalid = |_| Error::Request { method: method.to_owned(), path: path.to_owned(), reason: "no such method".into() };
+        let method = Method::from_bytes(method.as_bytes()).map_err(invalid)?;
+        let content = if method == Method::PATCH { MERGE_PATCH } else { JSON };
+        self.send(method, path, content, body).await
+    }
+
+    /// As `send`, but codes of 400 and more are errors.
+    pub(crate) async fn expect(&self, method: Method, path: &str, content: &str, body: Option<&Value>) -> Result<Value> {
+        let answer = self.send(method.clone(), path, content, body).await?;
+        if answer.is_success() {
+            return Ok(answer.body);
+        }
+        Err(Error::Refused { method: method.to_string(), path: path.to_owned(), code: answer.code, message: answer.message() })
+    }
+
+    /// The answer as a stream, for watches; to be called on our runtime.
+    pub(crate) async fn open(&self, path: &str) -> Result<Response<Incoming>> {
+        let request = self.build(&Method::GET, path, JSON, None)?;
+        let failed = |reason: String| Error::Request { method: "GET".into(), path: path.to_owned(), reason };
+        let response = self.client.request(request).await.map_err(|error| failed(causes(error)))?;
+        if response.status().is_success() { Ok(response) } else { Err(failed(response.status().to_string())) }
+    }
+
+    fn build(&self, method: &Method, path: &str, content: &str, body: Option<&Value>) -> Result<Request<Full<Bytes>>> {
+        Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.base))
+            .header(AUTHORIZATION, format!("Bearer {}", self.token))
+            .header(CONTENT_TYPE, content)
+            .header("accept", JSON)
+            .body(body.map(|body| Full::from(body.to_string())).unwrap_or_default())
+            .map_err(|error| Error::Request { method: method.to_string(), path: path.to_owned(), reason: error.to_string() })
+    }
+}
+
+pub(crate) const JSON: &str = "application/json";
+pub(crate) const MERGE_PATCH: &str = "application/merge-patch+json";
+pub(crate) const APPLY_PATCH: &str = "application/apply-patch+yaml";
+
+/// Shorter than the 90 s after which an API server closes an idle connection,
+/// so that no request meets a connection that is just being closed.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// A client over one shared HTTP/2 connection.
+fn http2_client(tls: rustls::ClientConfig) -> HttpsClient<Full<Bytes>> {
+    pooled(HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http2().build())
+}
+
+/// A client with a connection for each request that is under way: a watch
+/// that nobody reads then cannot hold up others.
+pub(crate) fn http1_client(tls: rustls::ClientConfig) -> HttpsClient<Incoming> {
+    pooled(HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http1().build())
+}
+
+fn pooled<B>(connector: HttpsConnector<HttpConnector>) -> HttpsClient<B>
+where
+    B: hyper::body::Body + Send,
+    B::Data: Send,
+{
+    Client::builder(TokioExecutor::new()).pool_idle_timeout(IDLE).pool_timer(TokioTimer::new()).build(connector)
+}
+
+/// Our runtime, started at first use and never stopped.
+pub(crate) fn runtime() -> Result<&'static Runtime> {
+    static RUNTIME: OnceLock<std::result::Result<Runtime, String>> = OnceLock::new();
+    let start = || Builder::new_multi_thread().worker_threads(2).thread_name("testbed").enable_all().build();
+    RUNTIME
+        .get_or_init(|| start().map_err(|error| error.to_string()))
+        .as_ref()
+        .map_err(|reason| Error::Start { program: "runtime".into(), reason: reason.clone() })
+}
+
+/// Runs a future there and waits for it from any other runtime. It ends with
+/// its caller: a request nobody waits for any more must not take effect later.
+pub(crate) async fn on_runtime<T, F>(future: F) -> std::result::Result<T, String>
+where
+    T: Send + 'static,
+    F: Future<Output = T> + Send + 'static,
+{
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn_on(future, runtime().map_err(|error| error.to_string())?.handle());
+    match tasks.join_next().await {
+        Some(done) => done.map_err(|error| error.to_string()),
+        None => Err("the task was not started".into()),
+    }
+}
+
+/// An error with all its causes; hyper's own text names none.
+pub(crate) fn causes(error: impl std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,238 @@
+//! The faults of a proxy, what it counted, and triggers at the N-th request.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::request::{Match, RequestInfo, Verb};
+
+/// What happens to a request.
+#[derive(Debug, Clone)]
+pub enum Effect {
+    /// It is forwarded later. Several delays add up, and go with other effects.
+    Delay(Duration),
+    /// The connection is closed and the API server never sees the request.
+    DropBefore,
+    /// The request takes effect, the connection is closed without an answer.
+    DropAfter,
+    /// It is never answered and never forwarded.
+    Hang,
+    /// Answered with a Status of this code instead of being forwarded.
+    Answer { code: u16, retry_after: Option<u32> },
+}
+
+impl Effect {
+    /// A Status of this code; 429 asks to come back after a second.
+    pub fn answer(code: u16) -> Self {
+        Self::Answer { code, retry_after: (code == 429).then_some(1) }
+    }
+}
+
+/// A fault and the requests it is for.
+#[derive(Debug, Clone)]
+pub struct Fault {
+    on: Match,
+    effect: Effect,
+    skip: u64,
+    times: Option<u64>,
+}
+
+impl Fault {
+    pub fn new(on: Match, effect: Effect) -> Self {
+        Self { on, effect, skip: 0, times: None }
+    }
+
+    /// Only the next `times` matching requests.
+    pub fn times(mut self, times: u64) -> Self {
+        self.times = Some(times);
+        self
+    }
+
+    /// Leaves the first `skip` matching requests alone.
+    pub fn skip(mut self, skip: u64) -> Self {
+        self.skip = skip;
+        self
+    }
+
+    /// Whether it is this request's turn, counting it.
+    fn strikes(&mut self, request: &RequestInfo) -> bool {
+        if !self.on.matches(request) || self.times == Some(0) {
+            return false;
+        }
+        if self.skip > 0 {
+            self.skip -= 1;
+            return false;
+        }
+        self.times = self.times.map(|times| times - 1);
+        true
+    }
+}
+
+/// Names a fault of one proxy, to remove it again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FaultId(u64);
+
+/// What a client saw of its request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Outcome {
+    Code(u16),
+    Dropped,
+    Hung,
+}
+
+/// When a trigger acts, relative to its request taking effect. In both cases
+/// the client gets no answer: the connection is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    Before,
+    After,
+}
+
+pub(crate) type Hook = Box<dyn FnOnce() + Send>;
+
+/// Fires once, at the N-th matching request that would reach an API server.
+/// Shared by several proxies it counts over all of them.
+#[derive(Clone)]
+pub struct Trigger {
+    on: Arc<Match>,
+    moment: Moment,
+    state: Arc<Mutex<(u64, Option<Hook>)>>,
+}
+
+impl Trigger {
+    /// `nth` counts from 1. The hook may block: it has its own thread.
+    pub fn new(on: Match, nth: u64, moment: Moment, hook: impl FnOnce() + Send + 'static) -> Self {
+        Self { on: Arc::new(on), moment, state: Arc::new(Mutex::new((nth, Some(Box::new(hook))))) }
+    }
+
+    pub fn has_fired(&self) -> bool {
+        lock(&self.state).1.is_none()
+    }
+
+    fn count(&self, request: &RequestInfo) -> Option<(Moment, Hook)> {
+        if !self.on.matches(request) {
+            return None;
+        }
+        let mut state = lock(&self.state);
+        state.0 = state.0.saturating_sub(1);
+        if state.0 == 0 { state.1.take().map(|hook| (self.moment, hook)) } else { None }
+    }
+}
+
+impl fmt::Debug for Trigger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trigger").field("on", &self.on).field("moment", &self.moment).finish_non_exhaustive()
+    }
+}
+
+/// What is to be done with one request.
+pub(crate) struct Verdict {
+    pub(crate) delay: Duration,
+    pub(crate) action: Action,
+}
+
+pub(crate) enum Action {
+    Forward,
+    Fire(Moment, Hook),
+    Fault(Effect),
+}
+
+/// The state behind a proxy's handle.
+#[derive(Debug, Default)]
+pub(crate) struct Faults {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    off: bool,
+    next: u64,
+    faults: BTreeMap<FaultId, Fault>,
+    triggers: Vec<Trigger>,
+    seen: Vec<(RequestInfo, Outcome)>,
+}
+
+impl Faults {
+    pub(crate) fn add(&self, fault: Fault) -> FaultId {
+        let mut inner = lock(&self.inner);
+        inner.next += 1;
+        let id = FaultId(inner.next);
+        inner.faults.insert(id, fault);
+        id
+    }
+
+    pub(crate) fn remove(&self, id: FaultId) {
+        lock(&self.inner).faults.remove(&id);
+    }
+
+    pub(crate) fn clear(&self) {
+        let mut inner = lock(&self.inner);
+        inner.faults.clear();
+        inner.triggers.clear();
+    }
+
+    pub(crate) fn switch(&self, on: bool) {
+        lock(&self.inner).off = !on;
+    }
+
+    pub(crate) fn add_trigger(&self, trigger: Trigger) {
+        lock(&self.inner).triggers.push(trigger);
+    }
+
+    pub(crate) fn record(&self, request: &RequestInfo, outcome: Outcome) {
+        lock(&self.inner).seen.push((request.clone(), outcome));
+    }
+
+    pub(crate) fn seen(&self) -> Vec<(RequestInfo, Outcome)> {
+        lock(&self.inner).seen.clone()
+    }
+
+    pub(crate) fn forget(&self) {
+        lock(&self.inner).seen.clear();
+    }
+
+    pub(crate) fn counts(&self) -> BTreeMap<(Verb, String, Outcome), u64> {
+        let mut counts = BTreeMap::new();
+        for (request, outcome) in &lock(&self.inner).seen {
+            *counts.entry((request.verb, request.resource.clone(), *outcome)).or_default() += 1;
+        }
+        counts
+    }
+
+    pub(crate) fn count(&self, on: &Match) -> u64 {
+        lock(&self.inner).seen.iter().filter(|(request, _)| on.matches(request)).map(|_| 1).sum()
+    }
+
+    /// Faults come before triggers: a request that is not forwarded has no
+    /// effect, so it is not the N-th write.
+    pub(crate) fn judge(&self, request: &RequestInfo) -> Verdict {
+        let mut inner = lock(&self.inner);
+        let mut verdict = Verdict { delay: Duration::ZERO, action: Action::Forward };
+        if inner.off {
+            return verdict;
+        }
+        for fault in inner.faults.values_mut() {
+            if fault.strikes(request) {
+                match &fault.effect {
+                    Effect::Delay(delay) => verdict.delay += *delay,
+                    effect => {
+                        verdict.action = Action::Fault(effect.clone());
+                        break;
+                    }
+                }
+            }
+        }
+        if matches!(verdict.action, Action::Forward)
+            && let Some((moment, hook)) = inner.triggers.iter().find_map(|trigger| trigger.count(request))
+        {
+            verdict.action = Action::Fire(moment, hook);
+        }
+        verdict
+    }
+}
+
+/// A panic in a hook of a test must not hide behind a poisoned lock.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

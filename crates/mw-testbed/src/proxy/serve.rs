@@ -1,0 +1,249 @@
+//! Accepting, forwarding, and carrying out what was judged.
+
+use std::convert::Infallible;
+use std::future::{Future, pending};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Body, Frame, Incoming};
+use hyper::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, RETRY_AFTER, TRANSFER_ENCODING};
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use serde_json::json;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, broadcast, watch};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+
+use super::faults::{Action, Effect, Faults, Hook, Moment, Outcome};
+use super::request::{Match, RequestInfo, Verb};
+use crate::http::{HttpsClient, JSON};
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+type Answer = Response<UnsyncBoxBody<Bytes, BoxError>>;
+
+/// Meaningful between two neighbours only.
+const HOP_BY_HOP: [HeaderName; 3] = [CONNECTION, TRANSFER_ENCODING, HeaderName::from_static("keep-alive")];
+const BIND_PAUSE: Duration = Duration::from_millis(10);
+
+pub(super) struct Shared {
+    pub(super) upstream: String,
+    pub(super) client: HttpsClient<Incoming>,
+    pub(super) tls: Arc<rustls::ServerConfig>,
+    pub(super) faults: Arc<Faults>,
+    pub(super) cuts: broadcast::Sender<Match>,
+}
+
+/// Accepts until it is aborted. While refusing there is no listener at all, so
+/// that clients see the kernel refuse; and no connection survives.
+pub(super) async fn accept(
+    shared: Arc<Shared>,
+    first: std::net::TcpListener,
+    mut refuse: watch::Receiver<bool>,
+    refusing: watch::Sender<bool>,
+) {
+    let Ok(address) = first.local_addr() else { return };
+    let mut listener = first.set_nonblocking(true).and_then(|()| TcpListener::from_std(first)).ok();
+    loop {
+        if listener.is_none() {
+            listener = TcpListener::bind(address).await.ok();
+        }
+        let Some(open) = listener.take() else {
+            tokio::time::sleep(BIND_PAUSE).await;
+            continue;
+        };
+        let _ = refusing.send(false);
+        accept_while_open(&shared, open, &mut refuse).await;
+        let _ = refusing.send(true);
+        if refuse.wait_for(|refuse| !*refuse).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn accept_while_open(shared: &Arc<Shared>, listener: TcpListener, refuse: &mut watch::Receiver<bool>) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            biased;
+            _ = refuse.wait_for(|refuse| *refuse) => break,
+            Some(_) = connections.join_next() => {}
+            accepted = listener.accept() => if let Ok((stream, _)) = accepted {
+                connections.spawn(connection(shared.clone(), stream));
+            },
+        }
+    }
+    drop(listener);
+    connections.shutdown().await;
+}
+
+async fn connection(shared: Arc<Shared>, stream: TcpStream) {
+    let _ = stream.set_nodelay(true);
+    let Ok(stream) = TlsAcceptor::from(shared.tls.clone()).accept(stream).await else { return };
+    let close = Arc::new(Notify::new());
+    let service = service_fn(|request: Request<Incoming>| {
+        let (shared, close) = (shared.clone(), close.clone());
+        async move {
+            match handle(&shared, request).await {
+                Some(answer) => Ok::<_, Infallible>(answer),
+                None => {
+                    close.notify_one();
+                    pending().await
+                }
+            }
+        }
+    });
+    let server = auto::Builder::new(TokioExecutor::new());
+    tokio::select! {
+        biased;
+        () = close.notified() => {}
+        _ = server.serve_connection(TokioIo::new(stream), service) => {}
+    }
+}
+
+/// The answer, or nothing when the connection is to be closed.
+async fn handle(shared: &Shared, request: Request<Incoming>) -> Option<Answer> {
+    let info = RequestInfo::of(request.method(), request.uri());
+    let verdict = shared.faults.judge(&info);
+    if !verdict.delay.is_zero() {
+        tokio::time::sleep(verdict.delay).await;
+    }
+    let (answer, outcome) = match verdict.action {
+        Action::Forward | Action::Fault(Effect::Delay(_)) => match forward(shared, &info, request).await {
+            Some(answer) => {
+                let outcome = Outcome::Code(answer.status().as_u16());
+                (Some(answer), outcome)
+            }
+            None => (None, Outcome::Dropped),
+        },
+        Action::Fault(Effect::Answer { code, retry_after }) => (status(&info, code, retry_after), Outcome::Code(code)),
+        Action::Fault(Effect::DropBefore) => (None, Outcome::Dropped),
+        Action::Fault(Effect::DropAfter) => {
+            take_effect(shared, &info, request).await;
+            (None, Outcome::Dropped)
+        }
+        Action::Fault(Effect::Hang) => {
+            shared.faults.record(&info, Outcome::Hung);
+            return pending().await;
+        }
+        Action::Fire(moment, hook) => {
+            fire(shared, &info, request, moment, hook).await;
+            (None, Outcome::Dropped)
+        }
+    };
+    shared.faults.record(&info, outcome);
+    answer
+}
+
+async fn fire(shared: &Shared, info: &RequestInfo, request: Request<Incoming>, moment: Moment, hook: Hook) {
+    if moment == Moment::After {
+        take_effect(shared, info, request).await;
+    }
+    // The hook may wait for a process to end.
+    let _ = tokio::task::spawn_blocking(hook).await;
+}
+
+/// Forwards and waits for the end of the answer, which nobody gets.
+async fn take_effect(shared: &Shared, info: &RequestInfo, request: Request<Incoming>) {
+    if let Some(answer) = forward(shared, info, request).await
+        && info.verb != Verb::Watch
+    {
+        let _ = answer.into_body().collect().await;
+    }
+}
+
+/// Nothing when the API server cannot be reached: its clients would see no
+/// answer either.
+async fn forward(shared: &Shared, info: &RequestInfo, request: Request<Incoming>) -> Option<Answer> {
+    let (parts, body) = request.into_parts();
+    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    let mut forwarded = Request::builder().method(parts.method).uri(format!("{}{path}", shared.upstream)).body(body).ok()?;
+    *forwarded.headers_mut() = end_to_end(parts.headers);
+    forwarded.headers_mut().remove(HOST);
+    let cut = (info.verb == Verb::Watch).then(|| cut(shared.cuts.subscribe(), info.clone()));
+    let (mut parts, body) = shared.client.request(forwarded).await.ok()?.into_parts();
+    parts.headers = end_to_end(parts.headers);
+    parts.version = hyper::Version::default();
+    let body = match cut {
+        Some(cut) => Cuttable { body, cut: Box::pin(cut) }.boxed_unsync(),
+        None => body.map_err(BoxError::from).boxed_unsync(),
+    };
+    Some(Response::from_parts(parts, body))
+}
+
+fn end_to_end(mut headers: HeaderMap) -> HeaderMap {
+    for name in HOP_BY_HOP {
+        headers.remove(name);
+    }
+    headers
+}
+
+/// Ends when this watch is cut. One that missed a cut is cut as well.
+async fn cut(mut cuts: broadcast::Receiver<Match>, info: RequestInfo) {
+    loop {
+        match cuts.recv().await {
+            Ok(on) if !on.matches(&info) => {}
+            Err(broadcast::error::RecvError::Closed) => return pending().await,
+            Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => return,
+        }
+    }
+}
+
+/// The body of a watch, which breaks off in the middle when it is cut.
+struct Cuttable<F> {
+    body: Incoming,
+    cut: Pin<Box<F>>,
+}
+
+impl<F: Future<Output = ()>> Body for Cuttable<F> {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if self.cut.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Some(Err("cut".into())));
+        }
+        Pin::new(&mut self.body).poll_frame(context).map_err(BoxError::from)
+    }
+}
+
+/// A Kubernetes Status as the API server would send it.
+fn status(info: &RequestInfo, code: u16, retry_after: Option<u32>) -> Option<Answer> {
+    let mut body = json!({
+        "apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure", "code": code, "reason": reason(code),
+        "message": format!("injected for {:?} {} {}", info.verb, info.resource, info.name),
+        "details": { "name": info.name, "kind": info.resource },
+    });
+    let mut answer = Response::builder().status(code).header(CONTENT_TYPE, JSON);
+    if let Some(seconds) = retry_after {
+        answer = answer.header(RETRY_AFTER, seconds);
+        if let Some(details) = body.get_mut("details").and_then(serde_json::Value::as_object_mut) {
+            details.insert("retryAfterSeconds".into(), seconds.into());
+        }
+    }
+    answer.body(Full::from(body.to_string()).map_err(|never| match never {}).boxed_unsync()).ok()
+}
+
+fn reason(code: u16) -> &'static str {
+    match code {
+        400 => "BadRequest",
+        401 => "Unauthorized",
+        403 => "Forbidden",
+        404 => "NotFound",
+        409 => "Conflict",
+        410 => "Expired",
+        422 => "Invalid",
+        429 => "TooManyRequests",
+        500 => "InternalError",
+        503 => "ServiceUnavailable",
+        504 => "Timeout",
+        _ => "",
+    }
+}

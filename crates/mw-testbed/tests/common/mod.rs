@@ -1,0 +1,46 @@
+//! What the tests of the testbed share: three clusters, started once.
+
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use std::time::Duration;
+
+use k8s_openapi::api::rbac::v1::PolicyRule;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use mw_testbed::Testbed;
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+
+/// For what takes milliseconds on an idle machine.
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+/// Long enough for an answer that must not come to have come.
+pub(crate) const QUIET: Duration = Duration::from_millis(500);
+pub(crate) const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+/// Never dropped: the supervisors end the servers with the process.
+static SHARED: OnceCell<Option<Testbed>> = OnceCell::const_new();
+
+pub(crate) async fn shared() -> Option<&'static Testbed> {
+    SHARED.get_or_init(|| Testbed::start_or_skip(&["east", "hub", "west"])).await.as_ref()
+}
+
+/// A kube client, which speaks HTTP/1.1, without kube's hidden retries.
+pub(crate) async fn client(kubeconfig: &str) -> Client {
+    let kubeconfig = Kubeconfig::from_yaml(kubeconfig).unwrap();
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+    config.default_retry = false;
+    Client::try_from(config).unwrap()
+}
+
+pub(crate) fn rule(group: &str, resource: &str, verbs: &[&str]) -> PolicyRule {
+    PolicyRule {
+        api_groups: Some(vec![group.into()]),
+        resources: Some(vec![resource.into()]),
+        verbs: verbs.iter().map(|verb| (*verb).into()).collect(),
+        ..PolicyRule::default()
+    }
+}
+
+pub(crate) fn config_map(name: &str) -> Value {
+    json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name, "namespace": "default" } })
+}

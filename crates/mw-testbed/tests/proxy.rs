@@ -1,0 +1,181 @@
+//! Each fault of the proxy does what it says.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, clippy::print_stderr, reason = "a test may fail loudly")]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{CONFIG_MAPS, QUIET, SOON, client, config_map, shared};
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
+use kube::api::{PostParams, WatchEvent, WatchParams};
+use mw_testbed::proxy::{Effect, Fault, Match, Moment, Outcome, Trigger, Verb};
+use mw_testbed::{Cluster, FaultProxy, eventually};
+
+/// A proxy of its own in front of a shared cluster.
+async fn proxied(name: &str) -> Option<(&'static Cluster, FaultProxy)> {
+    let cluster = shared().await?.cluster(name).unwrap();
+    Some((cluster, FaultProxy::start(cluster).unwrap()))
+}
+
+async fn exists(cluster: &Cluster, name: &str) -> bool {
+    cluster.get(&format!("{CONFIG_MAPS}/{name}")).await.unwrap().is_some()
+}
+
+/// By HTTP/1.1.
+async fn maps(cluster: &Cluster, proxy: &FaultProxy) -> Api<ConfigMap> {
+    Api::namespaced(client(&proxy.front(&cluster.admin_kubeconfig())).await, "default")
+}
+
+#[tokio::test]
+async fn without_faults_both_protocols_pass_and_are_counted() {
+    let Some((cluster, proxy)) = proxied("west").await else { return };
+    let by_http2 = proxy.request("POST", CONFIG_MAPS, Some(&config_map("passes"))).await.unwrap();
+    assert_eq!(by_http2.code, 201);
+    let by_http1 = maps(cluster, &proxy).await.get("passes").await.unwrap();
+    assert_eq!(by_http1.metadata.name.as_deref(), Some("passes"));
+    assert_eq!(proxy.request("GET", "/api/v1/namespaces/default/configmaps/missing", None).await.unwrap().code, 404);
+
+    let count = |verb, code| proxy.counts().get(&(verb, "configmaps".to_owned(), Outcome::Code(code))).copied();
+    assert_eq!((count(Verb::Create, 201), count(Verb::Get, 200), count(Verb::Get, 404)), (Some(1), Some(1), Some(1)));
+    assert_eq!(proxy.count(&Match::verb(Verb::Get).name("missing")), 1);
+    proxy.forget_counts();
+    assert!(proxy.requests().is_empty());
+}
+
+#[tokio::test]
+async fn a_delay_holds_back_what_it_matches_and_nothing_else() {
+    let Some((_, proxy)) = proxied("west").await else { return };
+    let delay = Duration::from_millis(700);
+    proxy.add(Fault::new(Match::verb(Verb::List).resource("nodes"), Effect::Delay(delay)));
+    let start = Instant::now();
+    assert_eq!(proxy.request("GET", "/api/v1/nodes", None).await.unwrap().code, 200);
+    assert!(start.elapsed() >= delay);
+    proxy.switch(false);
+    assert!(tokio::time::timeout(delay, proxy.request("GET", "/api/v1/nodes", None)).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_drop_before_has_no_effect_and_a_drop_after_has_one() {
+    let Some((cluster, proxy)) = proxied("west").await else { return };
+    let writes = || Match::verb(Verb::Create).resource("configmaps");
+    proxy.add(Fault::new(writes(), Effect::DropBefore).times(1));
+    let api = maps(cluster, &proxy).await;
+    let create = async |name: &str| {
+        let map = serde_json::from_value(config_map(name)).unwrap();
+        api.create(&PostParams::default(), &map).await
+    };
+    assert!(matches!(create("dropped-before").await, Err(kube::Error::HyperError(_) | kube::Error::Service(_))));
+    assert!(!exists(cluster, "dropped-before").await);
+
+    proxy.add(Fault::new(writes(), Effect::DropAfter).times(1));
+    assert!(matches!(create("dropped-after").await, Err(kube::Error::HyperError(_) | kube::Error::Service(_))));
+    assert!(exists(cluster, "dropped-after").await);
+    assert!(create("dropped-no-more").await.is_ok());
+
+    proxy.add(Fault::new(writes(), Effect::DropAfter));
+    assert!(proxy.request("POST", CONFIG_MAPS, Some(&config_map("dropped-http2"))).await.is_err());
+    assert!(exists(cluster, "dropped-http2").await);
+    let dropped = proxy.counts().get(&(Verb::Create, "configmaps".to_owned(), Outcome::Dropped)).copied();
+    assert_eq!(dropped, Some(3));
+}
+
+#[tokio::test]
+async fn a_hung_request_is_never_answered_while_others_are() {
+    let Some((_, proxy)) = proxied("west").await else { return };
+    let fault = proxy.add(Fault::new(Match::all().resource("secrets"), Effect::Hang));
+    assert!(tokio::time::timeout(QUIET, proxy.request("GET", "/api/v1/secrets", None)).await.is_err());
+    assert_eq!(proxy.request("GET", "/api/v1/nodes", None).await.unwrap().code, 200);
+    assert_eq!(proxy.requests().first().map(|(_, outcome)| *outcome), Some(Outcome::Hung));
+    proxy.remove(fault);
+    assert_eq!(proxy.request("GET", "/api/v1/secrets", None).await.unwrap().code, 200);
+}
+
+#[tokio::test]
+async fn an_injected_answer_is_a_status_that_clients_understand() {
+    let Some((cluster, proxy)) = proxied("west").await else { return };
+    let api = maps(cluster, &proxy).await;
+    for (code, reason) in [(403, "Forbidden"), (409, "Conflict"), (410, "Expired"), (429, "TooManyRequests"), (500, "InternalError")] {
+        proxy.add(Fault::new(Match::verb(Verb::Get).name("x"), Effect::answer(code)).times(1));
+        let Err(kube::Error::Api(status)) = api.get("x").await else { panic!("no Status for {code}") };
+        assert_eq!((status.code, status.reason.as_str()), (code, reason));
+        let retry = status.details.map(|details| details.retry_after_seconds);
+        assert_eq!(retry, Some(u32::from(code == 429)));
+    }
+    proxy.add(Fault::new(Match::all(), Effect::answer(503)).skip(1).times(1));
+    let codes = [api.get("x").await, api.get("x").await, api.get("x").await].map(|answer| match answer {
+        Err(kube::Error::Api(status)) => status.code,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(codes, [404, 503, 404]);
+}
+
+#[tokio::test]
+async fn a_cut_ends_the_watches_it_matches_and_events_stream_until_then() {
+    let Some((cluster, proxy)) = proxied("west").await else { return };
+    let api = maps(cluster, &proxy).await;
+    let params = WatchParams::default().fields("metadata.name=streamed").disable_bookmarks();
+    let mut events = api.watch(&params, "0").await.unwrap().boxed();
+    proxy.cut_watches(Match::all().resource("nodes"));
+    cluster.create(&config_map("streamed")).await.unwrap();
+    let first = tokio::time::timeout(SOON, events.next()).await.expect("the event arrives while the watch is open");
+    assert!(matches!(first, Some(Ok(WatchEvent::Added(_)))), "{first:?}");
+
+    proxy.cut_watches(Match::all().resource("configmaps"));
+    let rest = tokio::time::timeout(SOON, events.next()).await.expect("the watch ends");
+    assert!(!matches!(rest, Some(Ok(_))), "{rest:?}");
+}
+
+#[tokio::test]
+async fn a_trigger_fires_once_at_the_nth_write_over_all_proxies() {
+    let Some((cluster, first)) = proxied("west").await else { return };
+    let second = FaultProxy::start(cluster).unwrap();
+    for (moment, name) in [(Moment::Before, "fired-before"), (Moment::After, "fired-after")] {
+        let fired = Arc::new(AtomicU32::new(0));
+        let seen = fired.clone();
+        let hook = move || {
+            seen.fetch_add(1, Ordering::SeqCst);
+        };
+        let trigger = Trigger::new(Match::writes().except("leases"), 3, moment, hook);
+        first.add_trigger(trigger.clone());
+        second.add_trigger(trigger.clone());
+        let mut answered = Vec::new();
+        for (at, proxy) in [&first, &second, &second, &first].into_iter().enumerate() {
+            assert_eq!(proxy.request("GET", "/api/v1/nodes", None).await.unwrap().code, 200);
+            answered.push(proxy.request("POST", CONFIG_MAPS, Some(&config_map(&format!("{name}-{at}")))).await.is_ok());
+        }
+        assert_eq!(answered, [true, true, false, true]);
+        assert!(trigger.has_fired() && fired.load(Ordering::SeqCst) == 1);
+        assert_eq!(exists(cluster, &format!("{name}-2")).await, moment == Moment::After);
+        assert!(exists(cluster, &format!("{name}-3")).await);
+    }
+}
+
+#[tokio::test]
+async fn a_refusing_proxy_closes_its_port_and_opens_it_again() {
+    let Some((_, proxy)) = proxied("west").await else { return };
+    assert_eq!(proxy.request("GET", "/api/v1/nodes", None).await.unwrap().code, 200);
+    proxy.refuse(true).await.unwrap();
+    // The client may first learn that its kept connection is gone.
+    eventually(SOON, || async {
+        let error = proxy.request("GET", "/api/v1/nodes", None).await.expect_err("nobody listens").to_string();
+        if error.contains("refused") { Ok(()) } else { Err(error) }
+    })
+    .await
+    .unwrap();
+    proxy.refuse(false).await.unwrap();
+    eventually(SOON, || proxy.request("GET", "/api/v1/nodes", None)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_dead_api_server_shows_as_a_closed_connection() {
+    let Some(mut bed) = mw_testbed::Testbed::start_or_skip(&["mortal"]).await else { return };
+    let proxy = FaultProxy::start(bed.cluster("mortal").unwrap()).unwrap();
+    assert_eq!(proxy.request("GET", "/api/v1/nodes", None).await.unwrap().code, 200);
+    bed.remove("mortal").unwrap();
+    assert!(proxy.request("GET", "/api/v1/nodes", None).await.is_err());
+    assert!(bed.cluster("mortal").is_err());
+}
