@@ -200,7 +200,9 @@ fn one_node(clusters: usize, targets: usize) {
         assert_eq!(apply_updates(&mut planner, &ids, change), ids.iter().filter(|id| **id != source).count());
     }
     let (planned, both) = (Spread::of(planned), Spread::of(both));
-    println!("  {clusters:>5} clusters, {targets} of them targets that hold {peers} Peers ({memory} bytes each)");
+    // A small fleet fits into what the measurements before it left free.
+    let each = if memory > 0 { format!(" ({memory} bytes each)") } else { String::new() };
+    println!("  {clusters:>5} clusters, {targets} of them targets that hold {peers} Peers{each}");
     println!("        plan the source     {}", planned.shown());
     println!("        and every target    {}", both.shown());
     if clusters == 100 {
