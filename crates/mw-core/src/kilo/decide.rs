@@ -313,6 +313,12 @@ impl Scene<'_> {
         if mesh.unknown_source_of(name, labelled) {
             return STAYS_OURS;
         }
+        // A label can be edited; the name says whose node is to keep its Peer.
+        let keeps =
+            |at: &usize| mesh.members.get(*at).and_then(|member| member.plan.as_ref()).is_some_and(|plan| plan.kept.contains_key(name));
+        if let Some(source) = mesh.named_like(name).into_iter().find(keeps).filter(|source| *source != target) {
+            return Standing::Stays { foreign: false, source: Some((at, source)) };
+        }
         match labelled.and_then(|label| mesh.position_of(label)) {
             None => surplus(None, DeleteCause::SourceLeft),
             Some(source) if source == target => surplus(None, DeleteCause::OwnNode),
