@@ -217,7 +217,6 @@ impl ActiveMesh {
             position,
             losers: &self.losers,
             memory,
-            own_key: &|id, key| self.position(id).is_some_and(|at| self.clusters_with_key(key).contains(&at)),
             earlier: member.plan.as_ref().map_or(&nothing, |plan| &plan.base),
             now: moment.now,
             node_grace: moment.node_grace,

@@ -10,7 +10,7 @@ use crate::kilo::contest::Holdings;
 use crate::kilo::decide::{MeshState, Sources, mesh_at};
 use crate::kilo::evaluate::Target;
 use crate::kilo::ownership::Owner;
-use crate::kilo::source::{Memory, OwnKey};
+use crate::kilo::source::Memory;
 use crate::kilo::target::Entry;
 use crate::names::{ClusterId, ClusterName, MeshId, PeerName};
 
@@ -74,10 +74,9 @@ impl Past<'_> {
         self.targets.values().filter_map(|target| target.entries.get(name)).filter(|entry| self.is_mine(entry))
     }
 
-    fn on<'b>(&'b self, clusters: &'b BTreeSet<ClusterId>, name: &'b PeerName, own: &'b OwnKey<'_>) -> impl Iterator<Item = &'b Entry> {
-        let entries = clusters.iter().filter_map(|id| Some((id, self.targets.get(id)?.entries.get(name)?)));
-        let can_stay = |id: &ClusterId, entry: &Entry| !entry.key().is_some_and(|key| own(id, key));
-        entries.filter(move |(id, entry)| self.is_mine(entry) && can_stay(id, entry)).map(|(_, entry)| entry)
+    fn on<'b>(&'b self, clusters: &'b BTreeSet<ClusterId>, name: &'b PeerName) -> impl Iterator<Item = &'b Entry> {
+        let entries = clusters.iter().filter_map(|id| self.targets.get(id)?.entries.get(name));
+        entries.filter(|entry| self.is_mine(entry))
     }
 }
 
@@ -95,12 +94,12 @@ impl Holdings for Past<'_> {
 }
 
 impl Memory for Past<'_> {
-    fn carriers(&self, extras: &[Cidr], own: &OwnKey<'_>) -> BTreeMap<PeerName, usize> {
+    fn carriers(&self, extras: &[Cidr]) -> BTreeMap<PeerName, usize> {
         let start = self.source.as_ref().and_then(|(_, start)| start.as_deref()).unwrap_or_default();
         let mut found = BTreeMap::new();
         for (name, clusters) in self.landmarks.wide.range(PeerName::from(start)..).take_while(|(name, _)| name.as_str().starts_with(start))
         {
-            let count = self.on(clusters, name, own).filter(|entry| entry.prefixes().iter().any(|cidr| extras.contains(cidr))).count();
+            let count = self.on(clusters, name).filter(|entry| entry.prefixes().iter().any(|cidr| extras.contains(cidr))).count();
             if count > 0 {
                 found.insert(name.clone(), count);
             }
@@ -108,11 +107,11 @@ impl Memory for Past<'_> {
         found
     }
 
-    fn legacy_anchor_keys(&self, own: &OwnKey<'_>) -> BTreeMap<PublicKey, usize> {
+    fn legacy_anchor_keys(&self) -> BTreeMap<PublicKey, usize> {
         let mut found = BTreeMap::new();
         let name = self.source.as_ref().map(|(cluster, _)| PeerName::of(&self.mesh.name, cluster, "anchor"));
         if let Some((name, clusters)) = name.as_ref().and_then(|name| self.landmarks.anchors.get_key_value(name)) {
-            for key in self.on(clusters, name, own).filter_map(Entry::key) {
+            for key in self.on(clusters, name).filter_map(Entry::key) {
                 *found.entry(key).or_default() += 1;
             }
         }

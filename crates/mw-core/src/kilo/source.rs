@@ -14,7 +14,7 @@ use crate::kilo::node::{Node, Nodes};
 use crate::kilo::peer::{BaseParts, BasePeer, Labels};
 use crate::kilo::spec::MeshSpec;
 use crate::kilo::survey::{Candidate, Passed, Skip, Survey, Surveyor};
-use crate::names::{ClusterId, ClusterName, NodeName, PeerName};
+use crate::names::{ClusterName, NodeName, PeerName};
 use crate::problem::{Problem, Reason};
 use crate::text::{listed, shell_quoted};
 use crate::time::Timestamp;
@@ -48,16 +48,12 @@ pub(super) struct SourcePlan {
     pub(super) recheck_at: Option<Timestamp>,
 }
 
-/// Whether a node of that cluster has that key.
-pub(super) type OwnKey<'a> = dyn Fn(&ClusterId, PublicKey) -> bool + 'a;
-
 /// What the existing Peers of the source say about its past.
 pub(super) trait Memory {
-    /// On how many readable targets each Peer carries one of `extras`. One whose
-    /// key is that of the target's `own` node can't stay and does not count.
-    fn carriers(&self, extras: &[Cidr], own: &OwnKey<'_>) -> BTreeMap<PeerName, usize>;
-    /// Keys of legacy anchor Peers, with the number of targets, likewise.
-    fn legacy_anchor_keys(&self, own: &OwnKey<'_>) -> BTreeMap<PublicKey, usize>;
+    /// On how many readable targets each Peer carries one of `extras`.
+    fn carriers(&self, extras: &[Cidr]) -> BTreeMap<PeerName, usize>;
+    /// Keys of legacy anchor Peers, with the number of targets.
+    fn legacy_anchor_keys(&self) -> BTreeMap<PublicKey, usize>;
     /// Whether a readable target holds that Peer.
     fn exists(&self, name: &PeerName) -> bool;
 }
@@ -72,7 +68,6 @@ pub(super) struct SourcePlanner<'a> {
     pub(super) position: usize,
     pub(super) losers: &'a Losers,
     pub(super) memory: &'a dyn Memory,
-    pub(super) own_key: &'a OwnKey<'a>,
     pub(super) earlier: &'a BTreeMap<PeerName, Arc<BasePeer>>,
     pub(super) now: Timestamp,
     pub(super) node_grace: u64,
@@ -245,10 +240,10 @@ impl<'a> SourcePlanner<'a> {
     }
 
     fn present_anchors(&self, extras: &[Cidr]) -> BTreeMap<NodeName, usize> {
-        let carriers = self.memory.carriers(extras, self.own_key);
+        let carriers = self.memory.carriers(extras);
         // A node that is really named "anchor" has that Peer to itself.
         let anchor_is_a_node = self.nodes.values().any(|node| node.name.as_str().eq_ignore_ascii_case("anchor"));
-        let legacy = if anchor_is_a_node { BTreeMap::new() } else { self.memory.legacy_anchor_keys(self.own_key) };
+        let legacy = if anchor_is_a_node { BTreeMap::new() } else { self.memory.legacy_anchor_keys() };
         if carriers.is_empty() && legacy.is_empty() {
             return BTreeMap::new();
         }
