@@ -217,6 +217,7 @@ impl ActiveMesh {
             position,
             losers: &self.losers,
             memory,
+            takes_key: &|key| (0..self.members.len()).any(|at| at != position && !self.clusters_with_key(key).contains(&at)),
             earlier: member.plan.as_ref().map_or(&nothing, |plan| &plan.base),
             now: moment.now,
             node_grace: moment.node_grace,

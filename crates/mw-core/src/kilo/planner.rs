@@ -336,8 +336,11 @@ impl Planner {
             let contested = active.is_contested();
             active.survey(position, self.clusters.get(cluster).and_then(|cluster| cluster.nodes.known()));
             let contested = contested || active.is_contested();
-            let moved = contested && self.settle(mesh);
-            self.plan_members(mesh, (!moved).then_some(position));
+            if contested {
+                // Who has a key that several have concerns them all.
+                self.settle(mesh);
+            }
+            self.plan_members(mesh, (!contested).then_some(position));
         }
     }
 

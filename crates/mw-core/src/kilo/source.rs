@@ -68,6 +68,9 @@ pub(super) struct SourcePlanner<'a> {
     pub(super) position: usize,
     pub(super) losers: &'a Losers,
     pub(super) memory: &'a dyn Memory,
+    /// Whether another member can take a Peer with this key: not if a node of
+    /// its own has the key.
+    pub(super) takes_key: &'a dyn Fn(PublicKey) -> bool,
     pub(super) earlier: &'a BTreeMap<PeerName, Arc<BasePeer>>,
     pub(super) now: Timestamp,
     pub(super) node_grace: u64,
@@ -234,8 +237,10 @@ impl<'a> SourcePlanner<'a> {
     }
 
     fn eligible<'b>(&self, plan: &SourcePlan, chosen: &'b [Chosen<'_>], with_endpoint: bool) -> Vec<Eligible<'b>> {
-        let fits =
-            |c: &&Chosen<'_>| c.passed.endpoint.is_some() == with_endpoint && !plan.endpoint_inside.contains_key(&c.candidate.peer_name);
+        let fits = |c: &&Chosen<'_>| {
+            let inside = plan.endpoint_inside.contains_key(&c.candidate.peer_name);
+            c.passed.endpoint.is_some() == with_endpoint && !inside && (self.takes_key)(c.passed.key)
+        };
         chosen.iter().filter(fits).map(|c| Eligible { node: &c.candidate.node.name, ready: c.candidate.node.ready }).collect()
     }
 
