@@ -208,7 +208,7 @@ impl Engine {
     }
 
     fn relist_clusters_of(&self, record: &Record) {
-        let ids: BTreeSet<ClusterId> = record.sources().map(|(_, source)| source.id()).collect();
+        let ids: BTreeSet<ClusterId> = record.reaches().keys().map(Source::id).collect();
         self.members.iter().filter(|(id, _)| ids.contains(id)).for_each(|(_, member)| member.link.relist());
     }
 
