@@ -160,3 +160,24 @@ pub fn why(what: &str, failure: &Failure) -> String {
         other => other.to_string(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_that_is_cut_once_loses_nothing() {
+        let cut = Failure::Unreachable("reset".to_owned());
+        let mut feed = Feed::Standing;
+        assert!(!feed.fail(&cut));
+        assert!(feed.fail(&cut), "twice in a row is no accident");
+        assert!(!feed.fail(&cut), "it was lost before");
+    }
+
+    #[test]
+    fn what_a_server_says_plainly_counts_at_once() {
+        for failure in [Failure::Unauthorized, Failure::Forbidden(String::new()), Failure::Timeout(std::time::Duration::from_secs(5))] {
+            assert!(Feed::Standing.fail(&failure), "{failure}");
+        }
+    }
+}

@@ -36,6 +36,7 @@ use crate::metrics::FailureLabels;
 
 /// More Nodes than Kubernetes itself supports twice over.
 const MOST_NODES: usize = 10_000;
+const WATCHES_PER_CONNECTION: usize = 64;
 /// Keys that are tried where the entry names none.
 const KEYS: [&str; 3] = ["value", "kubeconfig", "admin.conf"];
 
@@ -127,6 +128,10 @@ impl Engine {
     }
 
     fn observe_meshes(&mut self, wide: bool, seen: Observed<DynamicObject>) {
+        if !wide && self.narrow.is_none() {
+            // Said before all namespaces could be listed again: it is not all.
+            return;
+        }
         match seen {
             Observed::Broken(failure) => return self.meshes_broken(wide, failure),
             Observed::Standing => {}
@@ -266,7 +271,7 @@ impl Engine {
                 self.connect_through(&id, ShownClient(self.environment.hub.clone()));
             }
             Source::Secret { namespace, name, .. } => {
-                let api: Api<Secret> = Api::namespaced(self.environment.hub.clone(), &namespace);
+                let api: Api<Secret> = Api::namespaced(self.secret_client(), &namespace);
                 let scope = Scope { field_selector: Some(format!("metadata.name={name}")), most: None };
                 let manner = Manner { scope, backoff: self.backoff(), relist: self.hub_relist.subscribe() };
                 let cluster = id.clone();
@@ -276,6 +281,17 @@ impl Engine {
                 self.members.insert(id, member);
             }
         }
+    }
+
+    /// One connection carries a limited number of watches, and those on Secrets
+    /// must not keep other requests from the hub.
+    fn secret_client(&mut self) -> kube::Client {
+        let followed = self.members.values().filter(|member| member.link.secret.is_some()).count();
+        if followed >= self.secret_clients.len() * WATCHES_PER_CONNECTION {
+            self.secret_clients.push((self.environment.another_hub)());
+        }
+        let at = followed % self.secret_clients.len().max(1);
+        self.secret_clients.get(at).cloned().unwrap_or_else(|| self.environment.hub.clone())
     }
 
     fn observe_secret(&mut self, cluster: &ClusterId, seen: Observed<Secret>) {
