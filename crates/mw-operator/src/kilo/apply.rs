@@ -9,7 +9,8 @@ use kube::{Api, Client};
 use mw_api::convert::peer_facts;
 use mw_api::peer::Peer;
 use mw_core::kilo::peer::PeerFacts;
-use mw_core::names::{ClusterId, PeerName};
+use mw_core::kilo::planner::Planner;
+use mw_core::names::{ClusterId, MeshId, PeerName};
 use mw_core::time::Timestamp;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -58,6 +59,8 @@ impl Trouble {
 #[derive(Debug)]
 pub(super) struct Outcome {
     name: PeerName,
+    /// None for what belongs to no mesh any more.
+    mesh: Option<MeshId>,
     verb: &'static str,
     uid: Option<Box<str>>,
     result: Result<Found, Failure>,
@@ -174,7 +177,8 @@ impl Engine {
     }
 
     pub(super) fn observe_write(&mut self, cluster: &ClusterId, epoch: u64, outcome: Outcome) {
-        let Outcome { name, verb, uid, result } = outcome;
+        let Outcome { name, mesh, verb, uid, result } = outcome;
+        let mesh = mesh.map_or_else(|| "-".to_owned(), |mesh| mesh.to_string());
         let counted = match &result {
             Ok(Found::Otherwise(_)) => "conflict",
             Ok(_) => "done",
@@ -192,7 +196,7 @@ impl Engine {
         }
         match result {
             Ok(Found::Present(facts)) => {
-                info!(%cluster, peer = %name, change = self.changes, "Peer {verb}d");
+                info!(mesh, %cluster, peer = %name, change = self.changes, "Peer {verb}d");
                 member.writer.troubles.remove(&name);
                 member.remember_endpoint(&name, now);
                 member.recent.present(&facts);
@@ -200,13 +204,13 @@ impl Engine {
                 self.take_written(stands, |planner| planner.set_peer(cluster, facts));
             }
             Ok(Found::Absent) => {
-                info!(%cluster, peer = %name, change = self.changes, "Peer {verb}d");
+                info!(mesh, %cluster, peer = %name, change = self.changes, "Peer {verb}d");
                 member.writer.troubles.remove(&name);
                 member.recent.deleted(&name, uid.as_deref().unwrap_or_default());
                 self.take_written(stands, |planner| planner.remove_peer(cluster, &name));
             }
             Ok(Found::Otherwise(facts)) => {
-                debug!(%cluster, peer = %name, change = self.changes, "Peer changed since it was looked at");
+                debug!(mesh, %cluster, peer = %name, change = self.changes, "Peer changed since it was looked at");
                 member.writer.fail(name.clone(), verb, Failure::Conflict(409), jitter);
                 match facts {
                     Some(facts) => {
@@ -219,7 +223,7 @@ impl Engine {
             }
             Err(failure) => {
                 let looks_again = !failure.is_an_answer();
-                warn!(%cluster, peer = %name, change = self.changes, error = %failure, "{verb} of a Peer failed");
+                warn!(mesh, %cluster, peer = %name, change = self.changes, error = %failure, "{verb} of a Peer failed");
                 member.writer.fail(name, verb, failure.clone(), jitter);
                 if looks_again {
                     member.link.relist();
@@ -230,7 +234,7 @@ impl Engine {
         self.touch_status();
     }
 
-    fn take_written(&mut self, stands: bool, take: impl FnOnce(&mut mw_core::kilo::planner::Planner)) {
+    fn take_written(&mut self, stands: bool, take: impl FnOnce(&mut Planner)) {
         if stands {
             self.flush_listings();
             if let Some(planner) = &mut self.planner {
@@ -270,7 +274,7 @@ impl Act {
 }
 
 async fn write(client: Client, operation: Operation) -> Outcome {
-    let Operation { phase: _, name, mesh: _, act } = operation;
+    let Operation { phase: _, name, mesh, act } = operation;
     let api: Api<Peer> = Api::all(client);
     let verb = act.verb();
     let uid = match &act {
@@ -283,7 +287,7 @@ async fn write(client: Client, operation: Operation) -> Outcome {
         Err(Failure::Conflict(_) | Failure::NotFound(_)) => look(&api, &name).await,
         other => other,
     };
-    Outcome { name, verb, uid, result }
+    Outcome { name, mesh, verb, uid, result }
 }
 
 async fn send(api: &Api<Peer>, name: &PeerName, act: Act) -> Result<Found, kube::Error> {

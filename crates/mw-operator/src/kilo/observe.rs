@@ -18,7 +18,7 @@ use tracing::{debug, info, warn};
 
 use crate::failure::Failure;
 use crate::fleet::follow::{Manner, Observed, Outlet, Scope, Version, follow};
-use crate::fleet::{Feed, Link, Source, why};
+use crate::fleet::{Feed, Followed, Link, Source};
 use crate::kilo::apply::Writer;
 use crate::kilo::engine::{Engine, Event};
 use crate::kilo::identity::sample;
@@ -247,7 +247,7 @@ impl Engine {
         match seen {
             Observed::Broken(failure) => {
                 let lost = member.link.nodes.fail(&failure);
-                self.feed_broken(cluster, "Nodes", &failure, lost);
+                self.feed_broken(cluster, Followed::Nodes, &failure, lost);
                 return;
             }
             Observed::Standing => {
@@ -266,7 +266,7 @@ impl Engine {
                 if stands {
                     self.listings.push((cluster.clone(), Listing::Nodes(Seen::Known(nodes))));
                 }
-                self.restored(cluster, "Nodes", restored);
+                self.restored(cluster, Followed::Nodes, restored);
             }
             Observed::Set { item, .. } => {
                 let node = member.seen_bare(item, now);
@@ -308,7 +308,7 @@ impl Engine {
         match seen {
             Observed::Broken(failure) => {
                 let lost = member.link.peers.fail(&failure);
-                self.feed_broken(cluster, "Peers", &failure, lost);
+                self.feed_broken(cluster, Followed::Peers, &failure, lost);
                 return;
             }
             Observed::Standing => {
@@ -324,7 +324,7 @@ impl Engine {
                 if stands {
                     self.listings.push((cluster.clone(), Listing::Peers(Seen::Known(peers))));
                 }
-                self.restored(cluster, "Peers", restored);
+                self.restored(cluster, Followed::Peers, restored);
             }
             Observed::Set { item, version } => {
                 let facts = member.with_endpoint_time(item);
@@ -349,17 +349,16 @@ impl Engine {
         }
     }
 
-    fn feed_broken(&mut self, cluster: &ClusterId, what: &str, failure: &Failure, lost: bool) {
+    fn feed_broken(&mut self, cluster: &ClusterId, what: Followed, failure: &Failure, lost: bool) {
         self.count_failure(cluster.as_str(), failure);
         if lost {
             self.links_changed = true;
-            let reason = why(what, failure);
+            let reason = what.why_not(failure);
             warn!(%cluster, error = reason, "{what} can't be followed");
             if self.stands_for_itself(cluster) {
-                let unknown = Seen::Unknown(reason);
                 let listing = match what {
-                    "Nodes" => Listing::Nodes(into_unknown(&unknown)),
-                    _ => Listing::Peers(into_unknown(&unknown)),
+                    Followed::Nodes => Listing::Nodes(Seen::Unknown(reason)),
+                    Followed::Peers => Listing::Peers(Seen::Unknown(reason)),
                 };
                 self.listings.push((cluster.clone(), listing));
             }
@@ -370,7 +369,7 @@ impl Engine {
         }
     }
 
-    fn restored(&mut self, cluster: &ClusterId, what: &str, was_down: bool) {
+    fn restored(&mut self, cluster: &ClusterId, what: Followed, was_down: bool) {
         if was_down {
             info!(%cluster, "{what} were listed");
             // What failed before may well work now.
@@ -388,10 +387,6 @@ impl Engine {
             member.last_contact = Some(time);
         }
     }
-}
-
-fn into_unknown<T>(unknown: &Seen<()>) -> Seen<T> {
-    Seen::Unknown(unknown.why_unknown().unwrap_or_default().to_owned())
 }
 
 pub(super) fn labels(cluster: &ClusterId) -> crate::metrics::ClusterLabels {
