@@ -15,6 +15,9 @@ pub(super) struct Trait {
     /// UIDs of some of its Nodes, once they were listed.
     pub(super) nodes: Option<BTreeSet<String>>,
     pub(super) usable: bool,
+    /// The order in which clusters were found behind their links: a link that
+    /// was led elsewhere since comes after those that were there before.
+    pub(super) since: u64,
 }
 
 /// As many as make it certain; the smallest ones, so that two lists of the
@@ -39,7 +42,7 @@ pub(super) fn representatives(links: &BTreeMap<ClusterId, Trait>) -> BTreeMap<Cl
     }
     let mut result = BTreeMap::new();
     for mut group in groups {
-        group.sort_by_key(|id| (id.as_str() != HUB, *id));
+        group.sort_by_key(|id| (id.as_str() != HUB, links.get(*id).map(|of| of.since), *id));
         let usable = group.iter().find(|id| links.get(**id).is_some_and(|of| of.usable));
         let Some(first) = usable.or(group.first()).map(|id| (*id).clone()) else { continue };
         result.extend(group.into_iter().map(|id| (id.clone(), first.clone())));
