@@ -120,7 +120,8 @@ where
     }
 }
 
-async fn list<K>(api: &Api<K>, scope: &Scope) -> Result<(Vec<K>, String), Failure>
+/// All there are, page by page, and the version they are of.
+pub(crate) async fn list<K>(api: &Api<K>, scope: &Scope) -> Result<(Vec<K>, String), Failure>
 where
     K: Resource + Clone + DeserializeOwned + Debug,
 {

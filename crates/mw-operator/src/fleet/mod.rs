@@ -3,6 +3,7 @@
 
 pub mod follow;
 mod link;
+mod secret;
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use crate::permit::Permit;
 use crate::transport::{Patience, Rules, client};
 
 pub use link::{Credentials, Feed, Link, Live, why};
+pub use secret::access_in;
 
 /// Where a cluster's credentials come from. Two Secrets may lead to the same
 /// cluster; that is found out later.

@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mw_core::names::ClusterId;
+use mw_core::names::{ClusterId, ClusterName, MeshId};
 
-use crate::fleet::HUB;
+use crate::fleet::{HUB, Source};
+use crate::kilo::record::Record;
 use crate::kubeconfig::Server;
 
 /// What is known of one link.
@@ -45,6 +46,35 @@ pub(super) fn representatives(links: &BTreeMap<ClusterId, Trait>) -> BTreeMap<Cl
         result.extend(group.into_iter().map(|id| (id.clone(), first.clone())));
     }
     result
+}
+
+/// Which cluster every entry of every mesh stands for. Those of meshes that are
+/// not acted on are known by name alone, unless their link is known.
+pub(super) fn identities<'a>(
+    records: impl Iterator<Item = &'a Record>,
+    acts_on: impl Fn(&MeshId) -> bool,
+    representatives: &BTreeMap<ClusterId, ClusterId>,
+) -> BTreeMap<(MeshId, ClusterName), ClusterId> {
+    let records: Vec<&Record> = records.collect();
+    let represented = |id: ClusterId| representatives.get(&id).cloned().unwrap_or(id);
+    let mut by_name: BTreeMap<ClusterName, BTreeSet<ClusterId>> = BTreeMap::new();
+    for (name, source) in records.iter().filter(|record| acts_on(record.id())).flat_map(|record| record.entries()) {
+        by_name.entry(name).or_default().insert(represented(source.id()));
+    }
+    let mut identities = BTreeMap::new();
+    for record in &records {
+        let acts = acts_on(record.id());
+        for (name, source) in record.entries() {
+            let namesake = by_name.get(&name).filter(|ids| ids.len() == 1).and_then(|ids| ids.first());
+            let linked = acts || source == Source::Hub || representatives.contains_key(&source.id());
+            let cluster = match namesake {
+                Some(namesake) if !linked => namesake.clone(),
+                _ => represented(source.id()),
+            };
+            identities.insert((record.id().clone(), name), cluster);
+        }
+    }
+    identities
 }
 
 fn is_same(one: &Trait, other: &Trait) -> bool {

@@ -17,7 +17,6 @@ use mw_core::kilo::planner::Listing;
 use mw_core::names::{ClusterId, MeshId, NodeName, PeerName};
 use mw_core::seen::Seen;
 use mw_core::time::Timestamp;
-use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -25,19 +24,17 @@ use tracing::{debug, info, warn};
 
 use crate::failure::Failure;
 use crate::fleet::follow::{Manner, Observed, Outlet, Scope, Version, follow};
-use crate::fleet::{Credentials, Feed, Link, Live, Source, why};
+use crate::fleet::{Credentials, Feed, Link, Live, Source, access_in, why};
 use crate::kilo::apply::Writer;
 use crate::kilo::engine::{Engine, Event, ShownClient, Trial};
 use crate::kilo::identity::sample;
 use crate::kilo::recent::Recent;
 use crate::kilo::record::Record;
-use crate::kubeconfig::{Access, Server, inspect};
+use crate::kubeconfig::{Access, Server};
 use crate::metrics::FailureLabels;
 
 /// More Nodes than Kubernetes itself supports twice over.
-const MOST_NODES: usize = 10_000;
-/// Keys that are tried where the entry names none.
-const KEYS: [&str; 3] = ["value", "kubeconfig", "admin.conf"];
+pub(super) const MOST_NODES: usize = 10_000;
 
 /// A cluster that some mesh names, or named until a moment ago.
 #[derive(Debug)]
@@ -85,7 +82,7 @@ impl Member {
     }
 }
 
-fn read_node(node: KubeNode) -> Node {
+pub(super) fn read_node(node: KubeNode) -> Node {
     Node::read(node_facts(&node))
 }
 
@@ -300,23 +297,7 @@ impl Engine {
 
     fn take_secret(&mut self, cluster: &ClusterId, secret: Option<&Secret>) {
         let Some(member) = self.members.get_mut(cluster) else { return };
-        let Source::Secret { namespace, name, key } = &member.link.source else { return };
-        let place = format!("{namespace}/{name}");
-        let found = secret.map(|secret| kubeconfig_in(secret, key.as_deref()));
-        let bytes = match found {
-            None => Err(Credentials::Missing(format!("its Secret {place} does not exist"))),
-            Some(None) => {
-                let keys = key.clone().unwrap_or_else(|| KEYS.join(", "));
-                Err(Credentials::Missing(format!("its Secret {place} has none of the keys {keys}")))
-            }
-            Some(Some(found)) => Ok(found),
-        };
-        let verdict = bytes.and_then(|(key, bytes)| {
-            let fingerprint: [u8; 32] = Sha256::digest(&bytes).into();
-            inspect(&bytes, self.settings.allowed)
-                .map(|access| (access, fingerprint))
-                .map_err(|refusal| Credentials::Refused(format!("the kubeconfig in its Secret {place}, key {key}, {refusal}")))
-        });
+        let verdict = access_in(secret, &member.link.source, self.settings.allowed);
         match verdict {
             Ok((_, fingerprint)) if member.link.fingerprint == Some(fingerprint) => {}
             Ok((access, fingerprint)) => self.try_credentials(cluster, access, fingerprint),
@@ -600,15 +581,6 @@ async fn probe(client: &kube::Client, wanted: bool) -> Result<(), Failure> {
     let one = ListParams { limit: Some(1), ..ListParams::default() };
     Api::<KubeNode>::all(client.clone()).list(&one).await.map_err(|error| Failure::of(&error))?;
     Api::<Peer>::all(client.clone()).list(&one).await.map(drop).map_err(|error| Failure::of(&error))
-}
-
-fn kubeconfig_in(secret: &Secret, key: Option<&str>) -> Option<(String, Vec<u8>)> {
-    let data = secret.data.as_ref()?;
-    let keys: &[&str] = match &key {
-        Some(key) => std::slice::from_ref(key),
-        None => &KEYS,
-    };
-    keys.iter().find_map(|key| Some(((*key).to_owned(), data.get(*key)?.0.clone())))
 }
 
 fn into_unknown<T>(unknown: &Seen<()>) -> Seen<T> {

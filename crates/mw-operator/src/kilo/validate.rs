@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use mw_core::kilo::planner::{Options, Planner, World};
 use mw_core::kilo::spec::{Mesh, validate};
-use mw_core::names::{ClusterId, ClusterName, MeshId};
+use mw_core::names::{ClusterId, MeshId};
 use tokio::time::Instant;
 use tracing::info;
 
 use crate::fleet::Source;
 use crate::kilo::engine::Engine;
-use crate::kilo::identity::{Trait, representatives};
+use crate::kilo::identity::{Trait, identities, representatives};
 use crate::kilo::record::Record;
 
 /// How long a cluster that no mesh names any more is kept in reach to be swept.
@@ -148,7 +148,7 @@ impl Engine {
 
     fn hand_over(&mut self) {
         let inputs: BTreeMap<MeshId, Mesh> = self.records.iter().map(|(id, record)| (id.clone(), record.input())).collect();
-        let identities = self.identities();
+        let identities = identities(self.records.values(), |mesh| self.acts_on(mesh), &self.representatives);
         match &mut self.planner {
             Some(planner) => planner.set_meshes(inputs, identities),
             None => {
@@ -171,29 +171,5 @@ impl Engine {
         for (id, record) in &mut self.records {
             record.mesh.running = planner.running(id).cloned();
         }
-    }
-
-    /// Which cluster every entry of every mesh stands for. Those of meshes
-    /// that are not ours to act on are known by name alone.
-    fn identities(&self) -> BTreeMap<(MeshId, ClusterName), ClusterId> {
-        let represented = |id: ClusterId| self.representatives.get(&id).cloned().unwrap_or(id);
-        let ours: Vec<&Record> = self.records.values().filter(|record| self.acts_on(record.id())).collect();
-        let mut by_name: BTreeMap<ClusterName, BTreeSet<ClusterId>> = BTreeMap::new();
-        for (name, source) in ours.iter().flat_map(|record| record.entries()) {
-            by_name.entry(name).or_default().insert(represented(source.id()));
-        }
-        let mut identities = BTreeMap::new();
-        for record in self.records.values() {
-            let acts = self.acts_on(record.id());
-            for (name, source) in record.entries() {
-                let namesake = by_name.get(&name).filter(|ids| ids.len() == 1).and_then(|ids| ids.first());
-                let cluster = match (&source, acts, namesake) {
-                    (Source::Secret { .. }, false, Some(namesake)) => namesake.clone(),
-                    _ => represented(source.id()),
-                };
-                identities.insert((record.id().clone(), name), cluster);
-            }
-        }
-        identities
     }
 }
