@@ -10,7 +10,9 @@ mod cleanup;
 mod diff;
 mod engine;
 mod events;
+mod glance;
 mod identity;
+mod look;
 mod observe;
 mod plan;
 mod recent;
@@ -19,4 +21,6 @@ mod status;
 mod validate;
 
 pub use engine::{Engine, Environment, Settings};
+pub use glance::{Glance, LeaseGlance, MeshGlance, Watching, glance};
+pub use look::{Interest, Look, LookError, Looker};
 pub use status::{EntryFacts, StatusFacts, status_of};
