@@ -85,6 +85,7 @@ fn cannot_list(interest: &Interest, failure: Failure) -> LookError {
     match (failure, interest.namespace()) {
         (Failure::NotFound(_), _) => LookError::NoResource,
         (failure, Some(namespace)) => LookError::List { namespace: namespace.to_owned(), failure },
+        (failure @ Failure::Forbidden(_), None) => LookError::NotAll(failure),
         (failure, None) => LookError::ListAll(failure),
     }
 }

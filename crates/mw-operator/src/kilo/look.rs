@@ -17,7 +17,7 @@ use mw_core::kilo::Departures;
 use mw_core::kilo::node::{Node, Nodes};
 use mw_core::kilo::peer::PeerFacts;
 use mw_core::kilo::planner::{ClusterSeen, Options, World};
-use mw_core::names::{ClusterId, MeshId, PeerName};
+use mw_core::names::{ClusterId, ClusterName, MeshId, NodeName, PeerName};
 use mw_core::seen::Seen;
 use mw_core::time::Timestamp;
 use serde_json::Value;
@@ -25,7 +25,7 @@ use tokio::time::timeout;
 
 use crate::failure::Failure;
 use crate::fleet::follow::{Scope, list};
-use crate::fleet::{Connect, Link, Source, access_in, why};
+use crate::fleet::{Connect, Credentials, Source, access_in, why};
 use crate::kilo::identity::{Trait, identities, representatives, sample};
 use crate::kilo::observe::{MOST_NODES, read_node};
 use crate::kilo::record::Record;
@@ -60,8 +60,10 @@ impl Interest {
 pub enum LookError {
     #[error("the hub has no ClusterMesh resource (404): is this the hub, and was meshwright installed there?")]
     NoResource,
-    #[error("the ClusterMeshes of all namespaces can't be listed: {0}; name one with -n")]
+    #[error("the ClusterMeshes of all namespaces can't be listed: {0}")]
     ListAll(Failure),
+    #[error("the ClusterMeshes of all namespaces can't be listed: {0}; name one with -n")]
+    NotAll(Failure),
     #[error("the ClusterMeshes of namespace {namespace} can't be listed: {failure}")]
     List { namespace: String, failure: Failure },
     #[error("there is no ClusterMesh {} in namespace {}", .0.name, .0.namespace)]
@@ -148,7 +150,7 @@ impl Looker {
     }
 
     /// A node that is bare has been so from now on, as far as we can tell.
-    fn node(&self, node: KubeNode) -> (mw_core::names::NodeName, Arc<Node>) {
+    fn node(&self, node: KubeNode) -> (NodeName, Arc<Node>) {
         let node = read_node(node);
         let bare_since = node.is_bare().then_some(self.now);
         (node.name.clone(), Arc::new(Node { bare_since, ..node }))
@@ -156,25 +158,15 @@ impl Looker {
 
     async fn connection(&self, source: &Source) -> Result<(Client, Option<Server>), (Option<Server>, String)> {
         let Source::Secret { namespace, name, .. } = source else { return Ok((self.hub.clone(), None)) };
-        let mut link = Link::new(source.clone());
         let secrets: Api<Secret> = Api::namespaced(self.hub.clone(), namespace);
         let scope = Scope { field_selector: Some(format!("metadata.name={name}")), most: None };
-        let trouble = |mut link: Link, credentials| {
-            link.credentials = credentials;
-            (link.server.clone(), link.trouble().unwrap_or_default())
-        };
-        let found = match list(&secrets, &scope).await {
-            Ok((found, _)) => found,
-            Err(failure) => return Err(trouble(link, crate::fleet::Credentials::Unread(Some(failure)))),
-        };
-        let access = match access_in(found.first(), source, self.allowed) {
-            Ok((access, _)) => access,
-            Err(credentials) => return Err(trouble(link, credentials)),
-        };
-        link.server = access.server();
-        match self.connect.connect(&link.id, Arc::new(access)).await {
-            Ok(client) => Ok((client, link.server.clone())),
-            Err(refusal) => Err((link.server.clone(), format!("its kubeconfig {refusal}"))),
+        let found = list(&secrets, &scope).await.map_err(|failure| Credentials::Unread(Some(failure)));
+        let access = found.and_then(|(found, _)| access_in(found.first(), source, self.allowed));
+        let (access, _) = access.map_err(|credentials| (None, credentials.trouble(source).unwrap_or_default()))?;
+        let server = access.server();
+        match self.connect.connect(&source.id(), Arc::new(access)).await {
+            Ok(client) => Ok((client, server)),
+            Err(refusal) => Err((server, format!("its kubeconfig {refusal}"))),
         }
     }
 
@@ -230,6 +222,7 @@ async fn visible_meshes(hub: &Client, interest: &Interest) -> Result<(Vec<Dynami
             let (objects, _) = list(&own, &Scope::default()).await.map_err(failed)?;
             Ok((objects, Some(namespace.to_owned())))
         }
+        (Failure::Forbidden(_), None) => Err(LookError::NotAll(failure)),
         _ => Err(LookError::ListAll(failure)),
     }
 }
@@ -288,7 +281,7 @@ async fn list_peers(api: &Api<DynamicObject>) -> Result<Peers, Failure> {
 /// them apart.
 fn called<'a>(
     asked: &BTreeSet<MeshId>,
-    identities: &BTreeMap<(MeshId, mw_core::names::ClusterName), ClusterId>,
+    identities: &BTreeMap<(MeshId, ClusterName), ClusterId>,
     clusters: impl Iterator<Item = &'a ClusterId>,
 ) -> BTreeMap<ClusterId, ClusterId> {
     let mut names: BTreeMap<&ClusterId, &str> = clusters.map(|id| (id, id.as_str())).collect();
@@ -308,7 +301,6 @@ fn called<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mw_core::names::ClusterName;
 
     fn entry(namespace: &str, name: &str, id: &str) -> ((MeshId, ClusterName), ClusterId) {
         ((MeshId::new(namespace, "prod"), ClusterName::try_from(name).unwrap()), ClusterId::from(id))
