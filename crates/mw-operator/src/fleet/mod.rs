@@ -17,8 +17,8 @@ use crate::metrics::Metrics;
 use crate::permit::Permit;
 use crate::transport::{Patience, Rules, client};
 
-pub use link::{Credentials, Feed, Link, Live, why};
-pub use secret::access_in;
+pub use link::{Credentials, Feed, Followed, Link, Live};
+pub use secret::kubeconfig_in;
 
 /// Where a cluster's credentials come from. Two Secrets may lead to the same
 /// cluster; that is found out later.

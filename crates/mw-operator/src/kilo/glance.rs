@@ -70,9 +70,8 @@ pub struct Glance {
 
 /// What is there now.
 pub async fn glance(hub: &Client, interest: &Interest, clock: &Clock) -> Result<Glance, LookError> {
-    let found = list(&meshes_api(hub, interest), &mesh_scope(interest)).await;
-    let (objects, _) = found.map_err(|failure| cannot_list(interest, failure))?;
-    let mut meshes: Vec<MeshGlance> = objects.into_iter().map(mesh).collect();
+    let found = list(&meshes_api(hub, interest), &mesh_scope(interest), &mesh).await;
+    let (mut meshes, _) = found.map_err(|failure| cannot_list(interest, failure))?;
     meshes.sort_by(|one, other| one.id.cmp(&other.id));
     if let (Interest::Mesh(id), true) = (interest, meshes.is_empty()) {
         return Err(LookError::NoMesh(id.clone()));
@@ -114,15 +113,15 @@ fn lease_scope() -> Scope {
 /// can't all be searched, the one asked about must do.
 async fn find_leases(hub: &Client, interest: &Interest) -> (Api<Lease>, Result<Vec<LeaseGlance>, Failure>) {
     let all = Api::<Lease>::all(hub.clone());
-    let (api, found) = match (list(&all, &lease_scope()).await, interest.namespace()) {
+    let (api, found) = match (list(&all, &lease_scope(), &lease).await, interest.namespace()) {
         (Err(Failure::Forbidden(_)), Some(namespace)) => {
             let own = Api::<Lease>::namespaced(hub.clone(), namespace);
-            let found = list(&own, &lease_scope()).await;
+            let found = list(&own, &lease_scope(), &lease).await;
             (own, found)
         }
         (found, _) => (all, found),
     };
-    (api, found.map(|(leases, _)| leases.into_iter().map(lease).collect()))
+    (api, found.map(|(leases, _)| leases))
 }
 
 fn mesh(object: DynamicObject) -> MeshGlance {

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{join, join_all};
-use k8s_openapi::api::core::v1::{Node as KubeNode, Secret};
+use k8s_openapi::api::core::v1::Secret;
 use kube::core::{ApiResource, DynamicObject, TypeMeta};
 use kube::{Api, Client};
 use mw_api::clustermesh::ClusterMesh;
 use mw_api::convert::peer_facts;
+use mw_api::node::Node as KubeNode;
 use mw_api::peer::{API_VERSION, KIND, Peer};
 use mw_core::kilo::Departures;
 use mw_core::kilo::node::{Node, Nodes};
@@ -25,9 +26,9 @@ use tokio::time::timeout;
 
 use crate::failure::Failure;
 use crate::fleet::follow::{Scope, list};
-use crate::fleet::{Connect, Credentials, Source, access_in, why};
+use crate::fleet::{Connect, Credentials, Followed, Source, kubeconfig_in};
+use crate::kilo::credentials::{MOST_NODES, read_node};
 use crate::kilo::identity::{Trait, identities, representatives, sample};
-use crate::kilo::observe::{MOST_NODES, read_node};
 use crate::kilo::record::Record;
 use crate::kubeconfig::{Allowed, Server};
 
@@ -137,14 +138,14 @@ impl Looker {
         };
         let scope = Scope { most: Some(MOST_NODES), ..Scope::default() };
         let (nodes, peers) = (Api::<KubeNode>::all(client.clone()), peers_of(client));
-        let (nodes, peers) = join(list(&nodes, &scope), list_peers(&peers)).await;
+        let (nodes, peers) = join(list(&nodes, &scope, &|node| self.node(node)), list_peers(&peers)).await;
         let (peers, objects) = match peers {
             Ok((peers, objects)) => (Seen::Known(peers), objects),
-            Err(failure) => (Seen::Unknown(why("Peers", &failure)), BTreeMap::new()),
+            Err(failure) => (Seen::Unknown(Followed::Peers.why_not(&failure)), BTreeMap::new()),
         };
         let nodes = match nodes {
-            Ok((nodes, _)) => Seen::Known(nodes.into_iter().map(|node| self.node(node)).collect()),
-            Err(failure) => Seen::Unknown(why("Nodes", &failure)),
+            Ok((nodes, _)) => Seen::Known(nodes.into_iter().collect()),
+            Err(failure) => Seen::Unknown(Followed::Nodes.why_not(&failure)),
         };
         Visit { server, nodes, peers, objects }
     }
@@ -160,8 +161,8 @@ impl Looker {
         let Source::Secret { namespace, name, .. } = source else { return Ok((self.hub.clone(), None)) };
         let secrets: Api<Secret> = Api::namespaced(self.hub.clone(), namespace);
         let scope = Scope { field_selector: Some(format!("metadata.name={name}")), most: None };
-        let found = list(&secrets, &scope).await.map_err(|failure| Credentials::Unread(Some(failure)));
-        let access = found.and_then(|(found, _)| access_in(found.first(), source, self.allowed));
+        let found = list(&secrets, &scope, &|secret| secret).await.map_err(|failure| Credentials::Unread(Some(failure)));
+        let access = found.and_then(|(found, _)| kubeconfig_in(found.first(), source, self.allowed));
         let (access, _) = access.map_err(|credentials| (None, credentials.trouble(source).unwrap_or_default()))?;
         let server = access.server();
         match self.connect.connect(&source.id(), Arc::new(access)).await {
@@ -210,7 +211,7 @@ impl Looker {
 async fn visible_meshes(hub: &Client, interest: &Interest) -> Result<(Vec<DynamicObject>, Option<String>), LookError> {
     let resource = ApiResource::erase::<ClusterMesh>(&());
     let all: Api<DynamicObject> = Api::all_with(hub.clone(), &resource);
-    let failure = match list(&all, &Scope::default()).await {
+    let failure = match list(&all, &Scope::default(), &|mesh| mesh).await {
         Ok((objects, _)) => return Ok((objects, None)),
         Err(Failure::NotFound(_)) => return Err(LookError::NoResource),
         Err(failure) => failure,
@@ -219,7 +220,7 @@ async fn visible_meshes(hub: &Client, interest: &Interest) -> Result<(Vec<Dynami
         (Failure::Forbidden(_), Some(namespace)) => {
             let own: Api<DynamicObject> = Api::namespaced_with(hub.clone(), namespace, &resource);
             let failed = |failure| LookError::List { namespace: namespace.to_owned(), failure };
-            let (objects, _) = list(&own, &Scope::default()).await.map_err(failed)?;
+            let (objects, _) = list(&own, &Scope::default(), &|mesh| mesh).await.map_err(failed)?;
             Ok((objects, Some(namespace.to_owned())))
         }
         (Failure::Forbidden(_), None) => Err(LookError::NotAll(failure)),
@@ -259,7 +260,7 @@ type Peers = (BTreeMap<PeerName, PeerFacts>, BTreeMap<PeerName, Value>);
 
 /// The Peers for the planner, and whole.
 async fn list_peers(api: &Api<DynamicObject>) -> Result<Peers, Failure> {
-    let (items, _) = list(api, &Scope::default()).await?;
+    let (items, _) = list(api, &Scope::default(), &|peer| peer).await?;
     let (mut peers, mut objects) = (BTreeMap::new(), BTreeMap::new());
     for mut item in items {
         // In a list nothing says what it is, and kubectl leaves out who set what.

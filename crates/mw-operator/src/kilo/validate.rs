@@ -42,6 +42,8 @@ impl Engine {
         if std::mem::take(&mut self.records_changed) {
             self.engage_wanted();
             self.hand_over_meshes();
+            // What ran before may have been needed until now.
+            self.engage_wanted();
         }
         self.release_unwanted();
         if std::mem::take(&mut self.links_changed) {
@@ -61,7 +63,9 @@ impl Engine {
             }
         }
         for (id, member) in &mut self.members {
-            match ids.contains(id) {
+            let wanted = ids.contains(id);
+            self.links_changed |= wanted != member.unwanted_since.is_none();
+            match wanted {
                 true => member.unwanted_since = None,
                 false => _ = member.unwanted_since.get_or_insert_with(Instant::now),
             }
@@ -101,7 +105,7 @@ impl Engine {
 
     fn settle_identities(&mut self) {
         let traits = self.members.iter().map(|(id, member)| {
-            let usable = member.link.live.is_some() && member.link.trouble().is_none();
+            let usable = member.link.live.is_some() && member.link.trouble().is_none() && member.unwanted_since.is_none();
             (id.clone(), Trait { server: member.link.server.clone(), nodes: member.uids.clone(), usable })
         });
         let found = representatives(&traits.collect());
