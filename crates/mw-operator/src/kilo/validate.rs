@@ -6,23 +6,19 @@ use std::time::Duration;
 
 use mw_core::kilo::planner::{Listing, Options, Planner, World};
 use mw_core::kilo::spec::{Mesh, validate};
-use mw_core::names::{ClusterId, ClusterName, MeshId};
+use mw_core::names::{ClusterId, MeshId};
 use mw_core::seen::Seen;
 use tokio::time::Instant;
 use tracing::info;
 
 use crate::fleet::Source;
 use crate::kilo::engine::Engine;
-use crate::kilo::identity::{Trait, representatives};
+use crate::kilo::identity::{Trait, identities, representatives};
 use crate::kilo::observe::{Member, labels};
 use crate::kilo::record::Record;
 
 /// How long a cluster that no mesh names any more is kept in reach to be swept.
 const LINGER: Duration = Duration::from_secs(600);
-
-type Identities = BTreeMap<(MeshId, ClusterName), ClusterId>;
-/// What entries stand for that can't be told apart, and why.
-type Strays = Vec<(ClusterId, String)>;
 
 impl Engine {
     /// Without all ClusterMeshes nothing can be said about overlap and
@@ -167,7 +163,7 @@ impl Engine {
             record.handed_over = true;
         }
         let inputs: BTreeMap<MeshId, Mesh> = self.records.iter().map(|(id, record)| (id.clone(), record.input())).collect();
-        let (identities, strays) = self.identities();
+        let (identities, strays) = identities(self.records.values(), |mesh| self.acts_on(mesh), &self.representatives);
         match &mut self.planner {
             Some(planner) => planner.set_meshes(inputs, identities),
             None => {
@@ -193,57 +189,9 @@ impl Engine {
         }
     }
 
-    /// Which cluster every entry of every mesh stands for. Those of meshes
-    /// that are not ours to act on are known by name alone.
-    ///
-    /// Two entries of one mesh can't be one cluster: the second stands for
-    /// nothing that is known, with the reason.
-    fn identities(&self) -> (Identities, Strays) {
-        let represented = |id: ClusterId| self.representatives.get(&id).cloned().unwrap_or(id);
-        let ours: Vec<&Record> = self.records.values().filter(|record| self.acts_on(record.id())).collect();
-        let mut by_name: BTreeMap<ClusterName, BTreeSet<ClusterId>> = BTreeMap::new();
-        for (name, source) in ours.iter().flat_map(|record| record.entries()) {
-            by_name.entry(name).or_default().insert(represented(source.id()));
-        }
-        let (mut identities, mut strays) = (BTreeMap::new(), Vec::new());
-        for record in self.records.values() {
-            let acts = self.acts_on(record.id());
-            let entries = record.entries();
-            let keepers = keepers(&entries, &represented);
-            for (name, source) in entries {
-                let stands_for = represented(source.id());
-                if let Some(keeper) = keepers.get(&stands_for).filter(|keeper| acts && **keeper != name) {
-                    let why = format!("its kubeconfig leads to the same cluster as that of {keeper}: check its Secret");
-                    let apart = if source.id() == stands_for { format!("{stands_for}#{name}") } else { source.id().to_string() };
-                    identities.insert((record.id().clone(), name), ClusterId::from(apart.as_str()));
-                    strays.push((ClusterId::from(apart.as_str()), why));
-                    continue;
-                }
-                let namesake = by_name.get(&name).filter(|ids| ids.len() == 1).and_then(|ids| ids.first());
-                let cluster = match (&source, acts, namesake) {
-                    (Source::Secret { .. }, false, Some(namesake)) => namesake.clone(),
-                    _ => stands_for,
-                };
-                identities.insert((record.id().clone(), name), cluster);
-            }
-        }
-        (identities, strays)
-    }
-
     /// Whether a cluster that left is surely none of those that came since.
     pub(super) fn has_surely_left(&self, member: &Member) -> bool {
         let unidentified = |other: &Member| other.unwanted_since.is_none() && other.uids.is_none() && other.engaged_at.elapsed() < LINGER;
         member.unwanted_since.is_none() || !self.members.values().any(unidentified)
     }
-}
-
-/// Which entry of a mesh stands for a cluster that several lead to: the one
-/// through whose link it is followed, else the first.
-fn keepers(entries: &BTreeMap<ClusterName, Source>, represented: &impl Fn(ClusterId) -> ClusterId) -> BTreeMap<ClusterId, ClusterName> {
-    let own = entries.iter().filter(|(_, source)| represented(source.id()) == source.id());
-    let mut keepers = BTreeMap::new();
-    for (name, source) in own.chain(entries) {
-        keepers.entry(represented(source.id())).or_insert_with(|| name.clone());
-    }
-    keepers
 }
