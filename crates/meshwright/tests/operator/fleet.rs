@@ -290,6 +290,11 @@ impl Fleet {
         self.denials_are_meant = true;
     }
 
+    /// This scenario removes what it is on, the CRD say.
+    pub(crate) fn forget_foreign(&mut self, site: &str) {
+        self.foreign.remove(site);
+    }
+
     /// The end of every scenario: nobody touched what is not ours.
     pub(crate) async fn finish(&mut self) {
         self.finished = true;

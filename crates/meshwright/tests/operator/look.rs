@@ -31,15 +31,28 @@ impl Fleet {
     /// Every cluster holds exactly what it must, and every mesh says so.
     #[track_caller]
     pub(crate) fn converged(&self) -> impl Future<Output = ()> {
-        until("converged", move || async move {
-            for site in self.world.sites.keys() {
-                self.compare(site).await?;
-            }
-            for mesh in self.world.meshes.iter().filter(|mesh| mesh.active) {
-                self.is_ready(mesh).await?;
-            }
-            Ok(())
-        })
+        self.converged_but(&[])
+    }
+
+    /// The same, without a look at these clusters.
+    #[track_caller]
+    pub(crate) fn converged_but(&self, left_out: &[&str]) -> impl Future<Output = ()> {
+        until("converged", move || self.check(left_out))
+    }
+
+    /// Whether it is so at this moment.
+    pub(crate) async fn has_converged(&self) -> bool {
+        self.check(&[]).await.is_ok()
+    }
+
+    async fn check(&self, left_out: &[&str]) -> Result<(), String> {
+        for site in self.world.sites.keys().filter(|site| !left_out.contains(&site.as_str())) {
+            self.compare(site).await?;
+        }
+        for mesh in self.world.meshes.iter().filter(|mesh| mesh.active) {
+            self.is_ready(mesh).await?;
+        }
+        Ok(())
     }
 
     /// These clusters hold exactly what they must, whatever the status says.

@@ -23,7 +23,14 @@ mod metrics;
 mod model;
 mod process;
 
+mod cleanup;
+mod convergence;
+mod crash;
+mod credentials;
+mod grace;
 mod harness;
+mod leaders;
+mod liveness;
 
 use std::future::Future;
 use std::process::ExitCode;
@@ -55,8 +62,19 @@ fn main() -> ExitCode {
     if conclusion.has_failed() || !findings.is_empty() { ExitCode::from(101) } else { ExitCode::SUCCESS }
 }
 
+/// The long ones first, so that none is left alone at the end.
 fn trials() -> Vec<Trial> {
-    [harness::trials()].into_iter().flatten().collect()
+    let all = [
+        crash::trials(),
+        leaders::trials(),
+        convergence::trials(),
+        liveness::trials(),
+        grace::trials(),
+        cleanup::trials(),
+        credentials::trials(),
+        harness::trials(),
+    ];
+    all.into_iter().flatten().collect()
 }
 
 /// Makes a test of each scenario, named like its function.

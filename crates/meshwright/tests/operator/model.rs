@@ -62,6 +62,8 @@ pub(crate) struct Entry {
     pub(crate) service_cidr: Option<String>,
     pub(crate) additional_cidr: Option<String>,
     pub(crate) keepalive: u16,
+    /// Whether the spec lists its networks as `allowedNetworks`.
+    pub(crate) flat: bool,
 }
 
 impl Site {
@@ -156,6 +158,7 @@ impl Entry {
             service_cidr: Some(format!("10.{}.0.0/16", 200 + u16::from(number))),
             additional_cidr: None,
             keepalive: 0,
+            flat: false,
         }
     }
 
@@ -165,22 +168,33 @@ impl Entry {
     }
 
     fn object(&self, local: bool) -> Value {
-        let mut entry = json!({ "name": self.name, "podCIDRs": [self.pod_cidr], "wireguardCIDR": self.wireguard_cidr });
+        let mut entry = json!({ "name": self.name });
         if local {
             entry["local"] = json!(true);
         } else {
             entry["kubeconfigSecretRef"] = json!({ "name": self.secret() });
         }
+        if self.keepalive > 0 {
+            entry["persistentKeepalive"] = json!(self.keepalive);
+        }
+        self.add_networks(&mut entry);
+        entry
+    }
+
+    fn add_networks(&self, entry: &mut Value) {
+        let optional = [&self.service_cidr, &self.additional_cidr].into_iter().flatten();
+        if self.flat {
+            entry["allowedNetworks"] = [&self.pod_cidr, &self.wireguard_cidr].into_iter().chain(optional).cloned().collect();
+            return;
+        }
+        entry["podCIDRs"] = json!([self.pod_cidr]);
+        entry["wireguardCIDR"] = json!(self.wireguard_cidr);
         if let Some(cidr) = &self.service_cidr {
             entry["serviceCIDR"] = json!(cidr);
         }
         if let Some(cidr) = &self.additional_cidr {
             entry["additionalCIDRs"] = json!([cidr]);
         }
-        if self.keepalive > 0 {
-            entry["persistentKeepalive"] = json!(self.keepalive);
-        }
-        entry
     }
 }
 
