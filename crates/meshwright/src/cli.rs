@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::answer::Answer;
-use crate::commands::{completions, crd, man, plan};
+use crate::commands::{completions, crd, man, operator, plan};
 
 /// Makes many Kubernetes clusters one network and keeps them so.
 #[derive(Debug, Parser)]
@@ -21,6 +21,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Chosen {
+    Operator(operator::Args),
     Plan(plan::Args),
     Crd(crd::Args),
     Completions(completions::Args),
@@ -54,6 +55,7 @@ pub(crate) fn run() -> ExitCode {
 
 fn dispatch(chosen: Chosen) -> Result<Answer> {
     match chosen {
+        Chosen::Operator(args) => operator::run(args),
         Chosen::Plan(args) => plan::run(&args),
         Chosen::Crd(args) => crd::run(&args),
         Chosen::Completions(args) => completions::run(&args),

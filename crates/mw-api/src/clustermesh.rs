@@ -199,7 +199,30 @@ pub struct ClusterMeshStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = MOST_CLUSTERS))]
     pub clusters: Option<Vec<ClusterStatus>>,
+
+    /// Deletes that wait for somebody to confirm them, so that they stay held
+    /// when the operator restarts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = MOST_CLUSTERS))]
+    pub held_deletes: Option<Vec<HeldDeletes>>,
 }
+
+/// Deletes that are held in one cluster.
+#[derive(Serialize, Deserialize, JsonSchema, Debug, Clone, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct HeldDeletes {
+    /// The cluster's name in the mesh.
+    pub cluster: String,
+    /// How many Peers are to go from it.
+    pub count: i64,
+    /// Their names. Where this is shorter than `count`, every doubtful delete
+    /// of the mesh counts as held.
+    #[serde(default)]
+    pub peers: Vec<String>,
+}
+
+/// The most names of Peers in `heldDeletes`.
+pub const MOST_HELD: usize = 1000;
 
 /// Sums over all clusters of a mesh.
 #[derive(Serialize, Deserialize, JsonSchema, Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -10,6 +10,7 @@ use mw_core::kilo::node::{ANNOTATION_PREFIX, ANNOTATIONS, NodeFacts};
 use mw_core::kilo::peer::{
     EndpointFacts, LABEL_HUB, LABEL_MESH, LABEL_NAMESPACE, LABEL_SOURCE, Labels, PeerFacts, PeerSpecFacts, WantedPeer,
 };
+use mw_core::kilo::plan::{Precondition, Update};
 use mw_core::kilo::spec::{Mesh, RawCluster, RawSpec, SecretRef};
 use mw_core::names::MeshId;
 use mw_core::time::Timestamp;
@@ -162,14 +163,24 @@ pub fn peer_object(wanted: &WantedPeer) -> Peer {
 /// The JSON merge patch that turns the Peer that was seen into the wanted one.
 /// It names uid and resourceVersion, so a Peer that changed or was replaced
 /// since is refused by the API server instead of overwritten.
-pub fn merge_patch(seen: &PeerFacts, wanted: &WantedPeer) -> Value {
-    patch(seen, wanted.labels(), wanted.spec())
+pub fn merge_patch(update: &Update) -> Value {
+    let mut patch = patch(&update.on, update.after.labels(), update.after.spec());
+    if let (true, Value::Object(fields)) = (update.adopts, &mut patch) {
+        // The spec is equal, but for an order that is not ours to change.
+        fields.remove("spec");
+    }
+    patch
 }
 
 /// The whole object as it will be after our merge patch.
-pub fn merge_into(before: &Value, wanted: &WantedPeer) -> Value {
+pub fn merge_into(before: &Value, update: &Update) -> Value {
     let mut after = before.clone();
-    apply_merge_patch(&mut after, changes([], wanted.labels(), wanted.spec()));
+    let mut patch = merge_patch(update);
+    if let Some(Value::Object(metadata)) = patch.get_mut("metadata") {
+        // The preconditions are none of what it will be.
+        metadata.retain(|key, _| key == "labels");
+    }
+    apply_merge_patch(&mut after, patch);
     after
 }
 
@@ -188,9 +199,9 @@ fn object(name: &str, labels: &Labels, spec: PeerSpecFacts) -> Peer {
     }
 }
 
-fn patch(seen: &PeerFacts, labels: &Labels, spec: PeerSpecFacts) -> Value {
-    let preconditions = [("uid", &seen.uid), ("resourceVersion", &seen.resource_version)];
-    changes(preconditions.map(|(key, value)| (key.to_owned(), value.as_str().into())), labels, spec)
+fn patch(on: &Precondition, labels: &Labels, spec: PeerSpecFacts) -> Value {
+    let preconditions = [("uid", &on.uid), ("resourceVersion", &on.resource_version)];
+    changes(preconditions.map(|(key, value)| (key.to_owned(), value.as_ref().into())), labels, spec)
 }
 
 /// What we own of a Peer, with null for what must be absent. A label we do not
@@ -310,12 +321,12 @@ mod tests {
 
     #[test]
     fn a_patch_names_its_preconditions_and_nulls_what_must_go() {
-        let facts = peer_facts(&read(stored()));
+        let on = Precondition { uid: "u1".into(), resource_version: "7".into() };
         let spec = |endpoint: Value| {
             let allowed = ["10.1.0.0/24"];
             json!({ "allowedIPs": allowed, "endpoint": endpoint, "persistentKeepalive": null, "publicKey": "KEY" })
         };
-        let patch = patch(&facts, &labels(), wanted(Some(at_ip()), 0));
+        let patch = patch(&on, &labels(), wanted(Some(at_ip()), 0));
         assert_eq!(patch["metadata"]["uid"], "u1");
         assert_eq!(patch["metadata"]["resourceVersion"], "7");
         assert_eq!(patch["spec"], spec(json!({ "dnsOrIP": { "dns": null, "ip": "198.51.100.1" }, "port": 51820 })));

@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::clustermesh::ClusterMesh;
+use crate::rbac;
 
 /// Where the ClusterMesh CRD is kept, from the repository's root.
 pub const CLUSTERMESH_FILE: &str = "config/crd/kilo.squat.ai_clustermeshes.yaml";
@@ -35,7 +36,8 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
 /// repository's root.
 pub fn files() -> Result<BTreeMap<&'static str, String>, YamlError> {
     let crd = to_yaml(&clustermesh())?;
-    Ok(BTreeMap::from([(CLUSTERMESH_FILE, format!("{HEADER}{crd}"))]))
+    let contents = [(CLUSTERMESH_FILE, crd), (rbac::HUB_FILE, rbac::hub_yaml()?), (rbac::REMOTE_FILE, rbac::remote_yaml()?)];
+    Ok(contents.into_iter().map(|(path, content)| (path, format!("{HEADER}{content}"))).collect())
 }
 
 /// YAML with sorted keys, so that equal objects give equal bytes whatever

@@ -6,3 +6,4 @@ pub mod clustermesh;
 pub mod convert;
 pub mod crd;
 pub mod peer;
+pub mod rbac;

@@ -6,9 +6,7 @@
 //! certificate is refused.
 
 use std::net::IpAddr;
-use std::time::Duration;
 
-use kube::Client;
 use kube::config::{AuthInfo, Cluster, Config, KubeConfigOptions, Kubeconfig};
 use mw_core::text::printable;
 
@@ -153,25 +151,35 @@ fn check_user(user: &AuthInfo, allowed: Allowed) -> Result<(), Refusal> {
     }
 }
 
-/// How long a member may take to answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Patience {
-    pub connect: Duration,
-}
-
-/// The one place where a client is made from a member's kubeconfig. Requests
-/// are not retried behind our back, and the pod's own proxy is not used.
-pub async fn connect(access: &Access, allowed: Allowed, patience: Patience) -> Result<Client, Refusal> {
-    let unusable = |wrong: String| Refusal::Unusable(printable(&wrong, 200));
+/// The configuration of a client. The pod's own proxy is not used.
+pub async fn config(access: &Access, allowed: Allowed) -> Result<Config, Refusal> {
     let mut config = Config::from_custom_kubeconfig(access.0.clone(), &KubeConfigOptions::default())
         .await
-        .map_err(|wrong| unusable(wrong.to_string()))?;
-    config.default_retry = false;
-    config.connect_timeout = Some(patience.connect);
-    if !allowed.proxy_url {
+        .map_err(|wrong| unusable(&wrong.to_string()))?;
+    let named = current(&access.0).and_then(|(cluster, _)| cluster.proxy_url.as_deref());
+    if !allowed.proxy_url || named.is_none() {
         config.proxy_url = None;
     }
-    Client::try_from(config).map_err(|wrong| unusable(wrong.to_string()))
+    Ok(config)
+}
+
+pub fn unusable(wrong: &str) -> Refusal {
+    Refusal::Unusable(printable(wrong, 200))
+}
+
+/// What tells one API server from another before anything was read there.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Server {
+    url: String,
+    authority: Option<String>,
+}
+
+impl Access {
+    pub fn server(&self) -> Option<Server> {
+        let (cluster, _) = current(&self.0)?;
+        let url = cluster.server.as_deref()?.trim_end_matches('/').to_owned();
+        Some(Server { url, authority: cluster.certificate_authority_data.clone() })
+    }
 }
 
 #[cfg(test)]
@@ -280,13 +288,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_is_made_from_what_passed() {
+    async fn a_configuration_is_made_from_what_passed() {
         let access = inspect(kubeconfig(SERVER, TOKEN).as_bytes(), Allowed::default()).unwrap();
-        let patience = Patience { connect: Duration::from_secs(3) };
-        assert!(connect(&access, Allowed::default(), patience).await.is_ok());
+        assert!(config(&access, Allowed::default()).await.is_ok());
         let broken = kubeconfig("server: 'https://a', certificate-authority-data: '!!'", TOKEN);
         let access = inspect(broken.as_bytes(), Allowed::default()).unwrap();
-        assert!(matches!(connect(&access, Allowed::default(), patience).await, Err(Refusal::Unusable(_))));
+        assert!(matches!(config(&access, Allowed::default()).await, Err(Refusal::Unusable(_))));
     }
 
     proptest! {

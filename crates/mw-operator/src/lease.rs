@@ -164,26 +164,41 @@ pub enum LeaseError {
 }
 
 /// Waits until we lead.
-pub async fn campaign(api: &Api<Lease>, elector: &mut Elector, wall: impl Fn() -> MicroTime) {
+pub async fn campaign(api: &Api<Lease>, elector: &mut Elector, wall: impl Fn() -> MicroTime, mut tell: impl FnMut(&LeaseError)) {
     loop {
-        if matches!(attempt(api, elector, &wall()).await, Ok(true)) {
-            return;
+        match attempt(api, elector, &wall()).await {
+            Ok(true) => return,
+            Ok(false) => {}
+            Err(wrong) => tell(&wrong),
         }
         sleep(RETRY_PERIOD).await;
     }
 }
 
-/// Keeps the Lease; returns when it is lost, at the latest when it could not
-/// be renewed for the deadline. The process must end then.
-pub async fn keep(api: &Api<Lease>, elector: &mut Elector, wall: impl Fn() -> MicroTime) {
+/// Keeps the Lease and says until when it is surely ours; returns when it is
+/// lost, at the latest when it could not be renewed for the deadline. The
+/// process must end then.
+pub async fn keep(api: &Api<Lease>, elector: &mut Elector, wall: impl Fn() -> MicroTime, holds_until: impl Fn(Option<Instant>)) {
     loop {
+        holds_until(elector.leads_until());
         let Some(until) = elector.leads_until() else { return };
         sleep(RETRY_PERIOD).await;
         match tokio::time::timeout_at(until, attempt(api, elector, &wall())).await {
             Ok(Ok(true) | Err(_)) if Instant::now() < elector.leads_until().unwrap_or(until) => {}
-            _ => return,
+            _ => {
+                holds_until(None);
+                return;
+            }
         }
     }
+}
+
+/// Gives the Lease up, so that another need not wait for it to expire.
+pub async fn give_up(api: &Api<Lease>, elector: &Elector, wall: &MicroTime) -> Result<(), LeaseError> {
+    let found = timeout(REQUEST_TIMEOUT, api.get(&elector.name)).await.map_err(|_| LeaseError::Timeout)?.map_err(LeaseError::Read)?;
+    let Some(released) = elector.release(&found, wall) else { return Ok(()) };
+    let replaced = timeout(REQUEST_TIMEOUT, api.replace(&elector.name, &PostParams::default(), &released)).await;
+    replaced.map_err(|_| LeaseError::Timeout)?.map(drop).map_err(LeaseError::Write)
 }
 
 #[cfg(test)]
@@ -278,7 +293,7 @@ mod tests {
         attempt(&server.api(), &mut one, &wall(0)).await.unwrap();
         let start = Instant::now();
         // The holder's clock is an hour ahead; that makes no difference.
-        campaign(&server.api(), &mut two, || wall(3599)).await;
+        campaign(&server.api(), &mut two, || wall(3599), |_| {}).await;
         let waited = start.elapsed();
         assert!(waited >= LEASE_DURATION && waited <= LEASE_DURATION + RETRY_PERIOD, "{waited:?}");
         assert_eq!(server.holder().as_deref(), Some("two"));
@@ -328,7 +343,7 @@ mod tests {
                 (state.hangs, state.refuses) = (hangs, !hangs);
             }
             let start = Instant::now();
-            keep(&server.api(), &mut one, || wall(1)).await;
+            keep(&server.api(), &mut one, || wall(1), |_| {}).await;
             assert!(start.elapsed() <= RENEW_DEADLINE + RETRY_PERIOD, "{:?}", start.elapsed());
             assert!(start.elapsed() < LEASE_DURATION);
         }
@@ -340,10 +355,9 @@ mod tests {
         let server = Server::default();
         let (mut one, mut two) = (Elector::new("lease", "one"), Elector::new("lease", "two"));
         attempt(&server.api(), &mut one, &wall(0)).await.unwrap();
-        let found: Lease = server.api().get("lease").await.unwrap();
-        assert_eq!(two.release(&found, &wall(1)), None, "only the holder gives it up");
-        let released = one.release(&found, &wall(1)).unwrap();
-        server.api().replace("lease", &PostParams::default(), &released).await.unwrap();
+        give_up(&server.api(), &two, &wall(1)).await.unwrap();
+        assert_eq!(server.holder().as_deref(), Some("one"), "only the holder gives it up");
+        give_up(&server.api(), &one, &wall(1)).await.unwrap();
         assert!(attempt(&server.api(), &mut two, &wall(1)).await.unwrap());
     }
 }

@@ -1,5 +1,16 @@
 //! Everything that talks to an API server. The deciding is `mw-core`'s; what
 //! is here connects, observes and carries out.
 
+pub mod backoff;
+pub mod clock;
+pub mod failure;
+pub mod fleet;
+pub mod install;
+pub mod kilo;
 pub mod kubeconfig;
 pub mod lease;
+pub mod metrics;
+pub mod permit;
+pub mod run;
+pub mod serve;
+pub mod transport;

@@ -11,8 +11,11 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::Api;
 use kube::api::ListParams;
-use mw_operator::kubeconfig::{Allowed, Patience, connect, inspect};
+use mw_operator::kubeconfig::{Allowed, config, inspect};
 use mw_operator::lease::{Elector, LeaseError, attempt};
+use mw_operator::metrics::Metrics;
+use mw_operator::permit::Permit;
+use mw_operator::transport::{Patience, Rules, client};
 use mw_testbed::{Cluster, Testbed};
 use serde_json::{Value, json};
 
@@ -73,7 +76,10 @@ async fn a_member_is_reached_with_an_inspected_kubeconfig_and_one_candidate_lead
     let Some(bed) = hub().await else { return };
     let hub = bed.cluster("hub").unwrap();
     let access = inspect(hub.admin_kubeconfig().as_bytes(), Allowed::default()).unwrap();
-    let client = connect(&access, Allowed::default(), Patience { connect: Duration::from_secs(3) }).await.unwrap();
+    let config = config(&access, Allowed::default()).await.unwrap();
+    let patience = Patience::of(Duration::from_secs(3));
+    let rules = Rules { patience, permit: Permit::always(), metrics: Metrics::default().of_cluster("hub") };
+    let client = client(config, rules).unwrap();
     assert_eq!(Api::<Node>::all(client.clone()).list(&ListParams::default()).await.unwrap().items.len(), 0);
 
     let leases: Api<Lease> = Api::namespaced(client, "default");

@@ -1,25 +1,34 @@
-//! Finds kube-apiserver and etcd, or builds them once.
+//! Finds the programs that tests run, or builds them once.
 //!
-//! In this order: the folder in `KUBEBUILDER_ASSETS`, `PATH`, the cache. What
-//! the cache lacks is built there from the pinned Go module `tools/servers`,
-//! under a lock, because test binaries run side by side.
+//! kube-apiserver and etcd, in this order: the folder in `KUBEBUILDER_ASSETS`,
+//! `PATH`, the cache. crdcheck, which is ours: the cache. What the cache lacks
+//! is built there from the pinned Go modules under `tools/`, under a lock,
+//! because test binaries run side by side.
 
-use std::fs::File;
-use std::io::Write;
+use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Instant;
-
-use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
+use crate::gomodule::{GoModule, Program};
 
-const NAMES: [&str; 2] = ["kube-apiserver", "etcd"];
-const HINT: &str = "type `export KUBEBUILDER_ASSETS=FOLDER` with a folder that holds kube-apiserver and etcd, \
-                    or `apt-get install golang` (1.21 or newer) to have them built";
+const SERVERS: [Program; 2] = [
+    Program { name: "kube-apiserver", package: "cmd/kube-apiserver", takes: "6 minutes" },
+    Program { name: "etcd", package: "cmd/etcd", takes: "a minute" },
+];
+const CRDCHECK: [Program; 1] = [Program { name: "crdcheck", package: ".", takes: "90 s" }];
+const SERVERS_HINT: &str = "type `export KUBEBUILDER_ASSETS=FOLDER` with a folder that holds kube-apiserver and etcd, \
+                            or `apt-get install golang` (1.21 or newer) to have them built";
+const CRDCHECK_HINT: &str = "type `apt-get install golang` (1.21 or newer) to have it built";
+/// Without symbols, which nobody debugs here.
+const STRIP: &str = "-s -w";
+
+/// The environment: what a variable is set to. Passed in, so that a test can
+/// have its own.
+type Environment<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 /// Where the two servers are.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Binaries {
     pub kube_apiserver: PathBuf,
     pub etcd: PathBuf,
@@ -28,152 +37,178 @@ pub struct Binaries {
 impl Binaries {
     /// Finds or builds; blocks for minutes in the latter case.
     pub fn locate() -> Result<Self> {
-        if let Some(found) = std::env::var_os("KUBEBUILDER_ASSETS").and_then(|folder| Self::in_folder(Path::new(&folder))) {
+        Self::locate_in(&|name| std::env::var_os(name))
+    }
+
+    fn locate_in(environment: Environment<'_>) -> Result<Self> {
+        let given = environment("KUBEBUILDER_ASSETS").and_then(|folder| Self::in_folder(Path::new(&folder)));
+        if let Some(found) = given.or_else(|| Self::on_path(environment)) {
             return Ok(found);
         }
-        if let (Some(kube_apiserver), Some(etcd)) = (on_path("kube-apiserver"), on_path("etcd")) {
-            return Ok(Self { kube_apiserver, etcd });
+        let module = GoModule::read("servers", &SERVERS)?;
+        let kubernetes = module.pinned("k8s.io/kubernetes")?;
+        let versions = format!("kubernetes-{kubernetes}-etcd-{}", module.pinned("go.etcd.io/etcd/server/v3")?);
+        let folder = module.folder_in(&cache_folder(environment)?, &versions);
+        if !module.is_built(&folder) {
+            let missing = || Error::Missing { what: "kube-apiserver, etcd and go are not installed".into(), hint: SERVERS_HINT.into() };
+            let go = on_path(environment, "go").ok_or_else(missing)?;
+            module.build(&go, &folder, &format!("{STRIP} {}", version_flags(&kubernetes)))?;
         }
-        let module = Module::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/servers"))?;
-        let folder = cache_folder()?.join("servers").join(&module.key);
-        if let Some(found) = Self::in_folder(&folder) {
-            return Ok(found);
-        }
-        module.build_into(&folder)?;
-        Self::in_folder(&folder)
-            .ok_or_else(|| Error::Build { binary: "servers".into(), reason: format!("{} is still empty", folder.display()) })
+        Ok(Self { kube_apiserver: folder.join("kube-apiserver"), etcd: folder.join("etcd") })
     }
 
     fn in_folder(folder: &Path) -> Option<Self> {
-        let [kube_apiserver, etcd] = NAMES.map(|name| folder.join(name));
-        (kube_apiserver.is_file() && etcd.is_file()).then_some(Self { kube_apiserver, etcd })
+        let (kube_apiserver, etcd) = (folder.join("kube-apiserver"), folder.join("etcd"));
+        (is_program(&kube_apiserver) && is_program(&etcd)).then_some(Self { kube_apiserver, etcd })
+    }
+
+    fn on_path(environment: Environment<'_>) -> Option<Self> {
+        Some(Self { kube_apiserver: on_path(environment, "kube-apiserver")?, etcd: on_path(environment, "etcd")? })
     }
 }
 
-fn on_path(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
+/// The program that checks CRD files as the oldest API server we support does
+/// when they are created; blocks for a minute or two if it has to be built.
+pub fn crdcheck() -> Result<PathBuf> {
+    crdcheck_in(&|name| std::env::var_os(name))
 }
 
-fn cache_folder() -> Result<PathBuf> {
-    let from = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+fn crdcheck_in(environment: Environment<'_>) -> Result<PathBuf> {
+    let module = GoModule::read("crdcheck", &CRDCHECK)?;
+    let versions = format!("apiextensions-{}", module.pinned("k8s.io/apiextensions-apiserver")?);
+    let folder = module.folder_in(&cache_folder(environment)?, &versions);
+    if !module.is_built(&folder) {
+        let missing = || Error::Missing { what: "crdcheck is not built and go is not installed".into(), hint: CRDCHECK_HINT.into() };
+        let go = on_path(environment, "go").ok_or_else(missing)?;
+        module.build(&go, &folder, STRIP)?;
+    }
+    Ok(folder.join("crdcheck"))
+}
+
+/// As a shell does it: what may not be executed is passed over.
+fn on_path(environment: Environment<'_>, name: &str) -> Option<PathBuf> {
+    let path = environment("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| is_program(file))
+}
+
+fn is_program(path: &Path) -> bool {
+    path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+}
+
+fn cache_folder(environment: Environment<'_>) -> Result<PathBuf> {
+    let from = |name: &str| environment(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     from("MESHWRIGHT_CACHE")
         .or_else(|| from("XDG_CACHE_HOME").map(|folder| folder.join("meshwright")))
         .or_else(|| from("HOME").map(|folder| folder.join(".cache/meshwright")))
         .ok_or_else(|| Error::Missing {
-            what: "no folder to cache the servers in".into(),
+            what: "no folder to cache the programs in".into(),
             hint: "type `export MESHWRIGHT_CACHE=FOLDER`".into(),
         })
 }
 
-/// The Go module that pins the servers.
-struct Module {
-    folder: PathBuf,
-    kubernetes: String,
-    key: String,
-}
-
-impl Module {
-    fn read(folder: &Path) -> Result<Self> {
-        let read = |name: &str| {
-            let path = folder.join(name);
-            std::fs::read_to_string(&path).map_err(Error::file("reading", path))
-        };
-        let go_mod = read("go.mod")?;
-        let mut hash = Sha256::new();
-        for name in ["go.sum", "cmd/kube-apiserver/main.go", "cmd/etcd/main.go"] {
-            hash.update(read(name)?);
-        }
-        hash.update(&go_mod);
-        let kubernetes = pinned(&go_mod, "k8s.io/kubernetes")?;
-        let etcd = pinned(&go_mod, "go.etcd.io/etcd/server/v3")?;
-        let digest = hex::encode(hash.finalize());
-        let key = format!("kubernetes-{kubernetes}-etcd-{etcd}-{}", digest.get(..12).unwrap_or(&digest));
-        Ok(Self { folder: folder.to_owned(), kubernetes, key })
-    }
-
-    /// Builds what is missing. A second process waits at the lock and then
-    /// finds everything there.
-    fn build_into(&self, folder: &Path) -> Result<()> {
-        if on_path("go").is_none() {
-            return Err(Error::Missing { what: "kube-apiserver, etcd and go are not installed".into(), hint: HINT.into() });
-        }
-        std::fs::create_dir_all(folder).map_err(Error::file("creating", folder))?;
-        let lock_path = folder.join("lock");
-        let lock = File::create(&lock_path).map_err(Error::file("creating", &lock_path))?;
-        if lock.try_lock().is_err() {
-            say("waiting for another process that builds the test servers");
-            lock.lock().map_err(Error::file("locking", &lock_path))?;
-        }
-        for name in NAMES {
-            if !folder.join(name).is_file() {
-                self.build(name, folder)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Renamed at the end only: an interrupted build leaves no half binary.
-    fn build(&self, name: &str, folder: &Path) -> Result<()> {
-        say(&format!("building {name} into {} (once; kube-apiserver takes 6 minutes on two cores)", folder.display()));
-        let start = Instant::now();
-        let (part, whole) = (folder.join(format!("{name}.part")), folder.join(name));
-        let failed = |reason: String| Error::Build { binary: name.into(), reason };
-        let output = Command::new("go")
-            .current_dir(&self.folder)
-            .args(["build", "-mod=readonly", "-trimpath", "-ldflags", &self.linker_flags(), "-o"])
-            .arg(&part)
-            .arg(format!("./cmd/{name}"))
-            .output()
-            .map_err(|error| failed(error.to_string()))?;
-        if !output.status.success() {
-            return Err(failed(String::from_utf8_lossy(&output.stderr).into_owned()));
-        }
-        std::fs::rename(&part, &whole).map_err(Error::file("renaming", &part))?;
-        say(&format!("built {name} in {:.0} s", start.elapsed().as_secs_f64()));
-        Ok(())
-    }
-
-    /// Kubernetes takes its version from the linker; without it `/version`
-    /// says v0.0.0 and clients that compare versions misbehave.
-    fn linker_flags(&self) -> String {
-        let mut parts = self.kubernetes.trim_start_matches('v').split('.');
-        let (major, minor) = (parts.next().unwrap_or("0"), parts.next().unwrap_or("0"));
-        let version = "k8s.io/component-base/version";
-        format!("-s -w -X {version}.gitVersion={} -X {version}.gitMajor={major} -X {version}.gitMinor={minor}", self.kubernetes)
-    }
-}
-
-/// The version that `go.mod` requires of a module.
-fn pinned(go_mod: &str, module: &str) -> Result<String> {
-    go_mod
-        .lines()
-        .filter_map(|line| line.trim().trim_start_matches("require ").trim().strip_prefix(module))
-        .find_map(|rest| rest.strip_prefix(' ').and_then(|rest| rest.split_whitespace().next()).filter(|word| word.starts_with('v')))
-        .map(str::to_owned)
-        .ok_or_else(|| Error::Build { binary: module.into(), reason: "go.mod pins no version".into() })
-}
-
-fn say(text: &str) {
-    // Not `eprintln!`: the test harness would hold it back for minutes.
-    let _ = writeln!(std::io::stderr(), "testbed: {text}");
+/// Kubernetes takes its version from the linker; without it `/version` says
+/// v0.0.0 and clients that compare versions misbehave.
+fn version_flags(kubernetes: &str) -> String {
+    let mut parts = kubernetes.trim_start_matches('v').split('.');
+    let (major, minor) = (parts.next().unwrap_or("0"), parts.next().unwrap_or("0"));
+    let version = "k8s.io/component-base/version";
+    format!("-X {version}.gitVersion={kubernetes} -X {version}.gitMajor={major} -X {version}.gitMinor={minor}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_key_names_both_versions() {
-        let module = Module::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/servers")).unwrap();
-        assert!(module.key.starts_with("kubernetes-v1.34.4-etcd-v3.6."), "{}", module.key);
-        assert!(module.linker_flags().contains("gitVersion=v1.34.4 "), "{}", module.linker_flags());
+    use std::collections::BTreeMap;
+
+    use tempfile::TempDir;
+
+    /// A folder with files that may be executed.
+    fn folder_with(names: &[&str]) -> TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for name in names {
+            let path = folder.path().join(name);
+            std::fs::write(&path, "").unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        folder
+    }
+
+    fn both(folder: &TempDir) -> Binaries {
+        Binaries { kube_apiserver: folder.path().join("kube-apiserver"), etcd: folder.path().join("etcd") }
+    }
+
+    fn locate(variables: &[(&str, OsString)]) -> Result<Binaries> {
+        let variables: BTreeMap<&str, OsString> = variables.iter().cloned().collect();
+        Binaries::locate_in(&|name| variables.get(name).cloned())
+    }
+
+    fn joined(folders: &[&TempDir]) -> OsString {
+        std::env::join_paths(folders.iter().map(|folder| folder.path())).unwrap()
     }
 
     #[test]
-    fn a_replaced_module_is_not_taken_for_its_pin() {
-        let go_mod = "replace (\n\tk8s.io/a => k8s.io/a v1.0.0\n)\nrequire k8s.io/a v2.0.0\n";
-        assert_eq!(pinned(go_mod, "k8s.io/a").unwrap(), "v2.0.0");
-        assert!(pinned(go_mod, "k8s.io/b").is_err());
+    fn the_assets_folder_comes_before_the_path() {
+        let (assets, path) = (folder_with(&["etcd", "kube-apiserver"]), folder_with(&["etcd", "kube-apiserver"]));
+        let found = locate(&[("KUBEBUILDER_ASSETS", assets.path().into()), ("PATH", joined(&[&path]))]);
+        assert_eq!(found.unwrap(), both(&assets));
+    }
+
+    #[test]
+    fn an_assets_folder_that_lacks_a_server_is_passed_over_as_a_whole() {
+        let (assets, path) = (folder_with(&["etcd"]), folder_with(&["etcd", "kube-apiserver"]));
+        let found = locate(&[("KUBEBUILDER_ASSETS", assets.path().into()), ("PATH", joined(&[&path]))]);
+        assert_eq!(found.unwrap(), both(&path));
+    }
+
+    #[test]
+    fn the_servers_may_be_in_two_folders_of_the_path_and_the_first_of_each_counts() {
+        let (first, second) = (folder_with(&["etcd"]), folder_with(&["etcd", "kube-apiserver"]));
+        let found = locate(&[("PATH", joined(&[&first, &second]))]).unwrap();
+        assert_eq!(found, Binaries { etcd: first.path().join("etcd"), ..both(&second) });
+    }
+
+    #[test]
+    fn a_file_that_may_not_be_executed_is_no_server() {
+        let (text, path) = (folder_with(&["etcd", "kube-apiserver"]), folder_with(&["etcd", "kube-apiserver"]));
+        std::fs::set_permissions(text.path().join("etcd"), std::fs::Permissions::from_mode(0o644)).unwrap();
+        let found = locate(&[("KUBEBUILDER_ASSETS", text.path().into()), ("PATH", joined(&[&text, &path]))]).unwrap();
+        assert_eq!(found, Binaries { etcd: path.path().join("etcd"), ..both(&text) });
+    }
+
+    #[test]
+    fn the_cache_comes_last_and_is_keyed_by_both_versions() {
+        let (cache, half) = (tempfile::tempdir().unwrap(), folder_with(&["etcd"]));
+        let folder = GoModule::read("servers", &SERVERS).unwrap().folder_in(cache.path(), "kubernetes-v1.34.4-etcd-v3.6.16");
+        std::fs::create_dir_all(&folder).unwrap();
+        for name in ["kube-apiserver", "etcd"] {
+            std::fs::write(folder.join(name), "").unwrap();
+        }
+        let found = locate(&[("MESHWRIGHT_CACHE", cache.path().into()), ("PATH", joined(&[&half]))]).unwrap();
+        assert_eq!(found, Binaries { kube_apiserver: folder.join("kube-apiserver"), etcd: folder.join("etcd") });
+    }
+
+    #[test]
+    fn without_programs_and_go_something_is_missing_and_nothing_is_written() {
+        let empty = tempfile::tempdir().unwrap();
+        let variables = |name: &str| matches!(name, "MESHWRIGHT_CACHE" | "PATH").then(|| OsString::from(empty.path()));
+        assert!(matches!(Binaries::locate_in(&variables), Err(Error::Missing { .. })));
+        assert!(matches!(crdcheck_in(&variables), Err(Error::Missing { .. })));
+        assert_eq!(std::fs::read_dir(empty.path()).unwrap().count(), 0);
+        assert!(matches!(Binaries::locate_in(&|_| None), Err(Error::Missing { .. })), "no cache folder either");
+    }
+
+    #[test]
+    fn the_cache_is_found_by_the_most_specific_variable() {
+        let folder = |set: &[&str]| cache_folder(&|name| set.contains(&name).then(|| OsString::from(format!("/{name}")))).unwrap();
+        assert_eq!(folder(&["HOME", "MESHWRIGHT_CACHE", "XDG_CACHE_HOME"]), Path::new("/MESHWRIGHT_CACHE"));
+        assert_eq!(folder(&["HOME", "XDG_CACHE_HOME"]), Path::new("/XDG_CACHE_HOME/meshwright"));
+        assert_eq!(folder(&["HOME"]), Path::new("/HOME/.cache/meshwright"));
+    }
+
+    #[test]
+    fn the_linker_is_told_the_version_of_kubernetes() {
+        let flags = version_flags("v1.34.4");
+        assert!(flags.contains("gitVersion=v1.34.4 ") && flags.contains("gitMajor=1 ") && flags.ends_with("gitMinor=34"), "{flags}");
     }
 }

@@ -38,6 +38,8 @@ pub struct Cluster {
     folder: PathBuf,
     pub(crate) authority: Authority,
     pub(crate) http: Http,
+    /// Of the user `testbed`.
+    own: Http,
     /// `(apiVersion, kind)` to `(plural, namespaced)`, as discovered.
     pub(crate) kinds: Mutex<BTreeMap<(String, String), (String, bool)>>,
     token_controller: AbortHandle,
@@ -45,7 +47,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    pub(crate) async fn start(binaries: &Binaries, etcd: &str, root: &Path, name: &str) -> Result<Self> {
+    pub(crate) async fn launch(binaries: &Binaries, etcd: &str, root: &Path, name: &str) -> Result<Self> {
         let mut last = None;
         for _ in 0..PORT_ATTEMPTS {
             let folder = root.join(format!("cluster-{name}"));
@@ -79,7 +81,8 @@ impl Cluster {
         let controller = TokenController::new(own.clone(), authority.pem(), &token_key)?;
         let token_controller = runtime()?.spawn(controller.run()).abort_handle();
         let http = own.with_token(&admin_token);
-        Ok(Self { name: name.to_owned(), url, admin_token, folder, authority, http, kinds: Mutex::default(), token_controller, server })
+        let (name, kinds) = (name.to_owned(), Mutex::default());
+        Ok(Self { name, url, admin_token, folder, authority, http, own, kinds, token_controller, server })
     }
 
     pub fn name(&self) -> &str {
@@ -96,8 +99,8 @@ impl Cluster {
         self.authority.pem()
     }
 
-    /// The API server's process number.
-    pub fn pid(&self) -> i32 {
+    /// The API server's process number; nothing while it is stopped.
+    pub fn pid(&self) -> Option<i32> {
         self.server.pid()
     }
 
@@ -119,6 +122,29 @@ impl Cluster {
 
     pub fn resume(&self) -> Result<()> {
         self.server.signal(Signal::SIGCONT)
+    }
+
+    /// Kills the API server: its connections break, its address refuses new
+    /// ones. Returns when it is gone.
+    pub fn stop(&self) -> Result<()> {
+        self.server.stop()
+    }
+
+    /// Starts a stopped API server again and waits until it is ready. Address,
+    /// keys, users and objects are those it had, so kubeconfigs stay valid.
+    pub async fn start(&self) -> Result<()> {
+        for _ in 1..PORT_ATTEMPTS {
+            match self.start_once().await {
+                Err(error) if is_port_taken(&error) => self.stop()?,
+                other => return other,
+            }
+        }
+        self.start_once().await
+    }
+
+    async fn start_once(&self) -> Result<()> {
+        self.server.start_again()?;
+        wait_ready(&self.server, &self.own).await
     }
 
     /// All requests so far. A record may appear a moment after its answer.

@@ -15,6 +15,10 @@ pub enum Error {
     File { action: &'static str, path: PathBuf, source: std::io::Error },
     #[error("starting {program}: {reason}")]
     Start { program: String, reason: String },
+    #[error("stopping {program}: {reason}")]
+    Stop { program: String, reason: String },
+    #[error("{0} is stopped")]
+    Stopped(String),
     #[error("making certificates: {0}")]
     Certificate(String),
     #[error("signing a service-account token: {0}")]

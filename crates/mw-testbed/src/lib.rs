@@ -20,6 +20,7 @@ pub mod audit;
 pub mod binaries;
 mod cluster;
 mod error;
+mod gomodule;
 mod http;
 mod objects;
 mod pki;
@@ -52,4 +53,21 @@ pub fn skip_or_fail(reason: &str) {
     }
     // Not `eprintln!`: the test harness would swallow it when the test passes.
     let _ = writeln!(std::io::stderr(), "skipped: {reason}");
+}
+
+/// What a test needs, or nothing after [`skip_or_fail`] when this machine lacks
+/// it.
+///
+/// # Panics
+/// On any other error.
+#[allow(clippy::panic, reason = "called by tests only; a failing test panics")]
+pub fn or_skip<T>(needed: Result<T>) -> Option<T> {
+    match needed {
+        Ok(needed) => Some(needed),
+        Err(error @ Error::Missing { .. }) => {
+            skip_or_fail(&error.to_string());
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
 }

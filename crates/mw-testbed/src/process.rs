@@ -4,52 +4,85 @@
 //! other end only this process holds: when it closes, on drop or because the
 //! kernel closes it for a killed process, the shell kills the server and
 //! removes its folder. This needs no unsafe code, unlike a death signal.
+//!
+//! The shell also starts a stopped server again, with the same command, so that
+//! the folder has one owner all the time.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::error::{Error, Result};
 
-/// `$1` is the server's folder, `$2` its log; the rest is the command.
-/// Once the server has ended by itself its number may belong to someone else,
-/// so the watcher that would kill it has to go first.
+/// `$1` is the server's folder, `$2` its log; the rest is the command. Says the
+/// process number at each start, and when the server has ended.
+///
+/// Once the server has ended its number may belong to someone else, so the
+/// watcher that would kill it has to go first. It also has to be gone before
+/// the next line comes through the pipe, which is not for it. What is said is
+/// said by a shell of its own: it dies of it when nobody is there to hear.
 const SUPERVISOR: &str = r#"
 folder=$1 log=$2
 shift 2
 exec 3<&0 </dev/null
-"$@" 3<&- >"$log" 2>&1 &
-server=$!
-echo "$server"
-exec >/dev/null
-(read -r _ <&3; kill -KILL "$server") &
-watcher=$!
-wait "$server"
-kill -KILL "$watcher" 2>/dev/null
-read -r _ <&3
+while
+    "$@" 3<&- >>"$log" 2>&1 &
+    server=$!
+    (echo "$server")
+    (read -r _ <&3; kill -KILL "$server") >/dev/null &
+    watcher=$!
+    wait "$server"
+    kill -KILL "$watcher"
+    wait "$watcher"
+    (echo ended)
+    read -r _ <&3
+do :; done
 rm -rf "$folder"
-rmdir "$(dirname "$folder")" 2>/dev/null
+rmdir "$(dirname "$folder")"
 "#;
 
-/// A running server. Dropping it kills the server and removes its folder.
+/// A server. Dropping it kills the server and removes its folder.
 #[derive(Debug)]
 pub(crate) struct Server {
     program: String,
-    pid: i32,
     log: PathBuf,
     supervisor: Child,
-    /// The pipe the supervisor waits on.
-    leash: Option<ChildStdin>,
+    /// Nothing once the supervisor has been let go.
+    leash: Mutex<Option<Leash>>,
+}
+
+/// The two pipes to the supervisor, and what it last said.
+#[derive(Debug)]
+struct Leash {
+    commands: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    /// Nothing while the server is stopped.
+    pid: Option<i32>,
+}
+
+impl Leash {
+    fn hear(&mut self) -> std::io::Result<String> {
+        let mut line = String::new();
+        self.answers.read_line(&mut line)?;
+        Ok(line.trim().to_owned())
+    }
+
+    fn hear_pid(&mut self) -> std::io::Result<()> {
+        let said = self.hear()?;
+        self.pid = Some(said.parse().map_err(|_| std::io::Error::other("the supervisor named no process"))?);
+        Ok(())
+    }
 }
 
 impl Server {
     pub(crate) fn start(program: &Path, arguments: &[String], folder: &Path) -> Result<Self> {
         let log = folder.join("log");
         let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let failed = |reason: String| Error::Start { program: name.clone(), reason };
+        let failed = |error: std::io::Error| Error::Start { program: name.clone(), reason: error.to_string() };
         // Its own process group: an interrupt at the terminal goes to the
         // test, which then lets go of the leash.
         let mut command = Command::new("/bin/sh");
@@ -62,29 +95,52 @@ impl Server {
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
-            .map_err(|error| failed(error.to_string()))?;
-        let leash = supervisor.stdin.take();
-        let mut line = String::new();
-        if let Some(stdout) = supervisor.stdout.take() {
-            BufReader::new(stdout).read_line(&mut line).map_err(|error| failed(error.to_string()))?;
-        }
-        let pid = line.trim().parse().map_err(|_| failed("the supervisor named no process".into()))?;
-        Ok(Self { program: name, pid, log, supervisor, leash })
+            .map_err(failed)?;
+        let pipes = supervisor.stdin.take().zip(supervisor.stdout.take());
+        let (commands, answers) = pipes.ok_or_else(|| failed(std::io::Error::other("the supervisor has no pipes")))?;
+        let mut leash = Leash { commands, answers: BufReader::new(answers), pid: None };
+        leash.hear_pid().map_err(failed)?;
+        Ok(Self { program: name, log, supervisor, leash: Mutex::new(Some(leash)) })
     }
 
-    pub(crate) fn pid(&self) -> i32 {
-        self.pid
+    /// Kills the server, if it runs, and returns when it is gone. Its folder
+    /// stays.
+    pub(crate) fn stop(&self) -> Result<()> {
+        let mut held = self.leash();
+        let Some(leash) = held.as_mut() else { return Ok(()) };
+        let Some(pid) = leash.pid else { return Ok(()) };
+        // An error means that it has ended by itself.
+        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        leash.hear().map_err(|error| Error::Stop { program: self.program.clone(), reason: error.to_string() })?;
+        leash.pid = None;
+        Ok(())
+    }
+
+    /// Starts a stopped server with the command it was started with at first.
+    pub(crate) fn start_again(&self) -> Result<()> {
+        let mut held = self.leash();
+        let Some(leash) = held.as_mut().filter(|leash| leash.pid.is_none()) else {
+            return Err(self.failed("it was not stopped".into()));
+        };
+        leash.commands.write_all(b"again\n").and_then(|()| leash.hear_pid()).map_err(|error| self.failed(error.to_string()))
+    }
+
+    /// Nothing while the server is stopped.
+    pub(crate) fn pid(&self) -> Option<i32> {
+        self.leash().as_ref().and_then(|leash| leash.pid)
     }
 
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
-        kill(Pid::from_raw(self.pid), signal).map_err(|source| Error::Signal { pid: self.pid, source })
+        let pid = self.pid().ok_or_else(|| Error::Stopped(self.program.clone()))?;
+        kill(Pid::from_raw(pid), signal).map_err(|source| Error::Signal { pid, source })
     }
 
     /// An error with the end of the log when the server has ended by itself.
     pub(crate) fn check_alive(&self) -> Result<()> {
-        match kill(Pid::from_raw(self.pid), None) {
-            Ok(()) => Ok(()),
-            Err(_) => Err(Error::Start { program: self.program.clone(), reason: format!("it ended: {}", self.log_tail()) }),
+        match self.pid().map(|pid| kill(Pid::from_raw(pid), None)) {
+            Some(Ok(())) => Ok(()),
+            Some(Err(_)) => Err(self.failed(format!("it ended: {}", self.log_tail()))),
+            None => Err(Error::Stopped(self.program.clone())),
         }
     }
 
@@ -94,11 +150,19 @@ impl Server {
         let lines: Vec<&str> = text.lines().rev().take(15).collect();
         lines.into_iter().rev().collect::<Vec<_>>().join("\n")
     }
+
+    fn leash(&self) -> MutexGuard<'_, Option<Leash>> {
+        self.leash.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn failed(&self, reason: String) -> Error {
+        Error::Start { program: self.program.clone(), reason }
+    }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        drop(self.leash.take());
+        drop(self.leash().take());
         // Ends as soon as the server is dead and its folder gone.
         let _ = self.supervisor.wait();
     }

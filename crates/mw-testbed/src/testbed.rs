@@ -44,16 +44,8 @@ impl Testbed {
     ///
     /// # Panics
     /// When the servers are there and do not start.
-    #[allow(clippy::panic, reason = "called by tests only; a failing test panics")]
     pub async fn start_or_skip(names: &[&str]) -> Option<Self> {
-        match Self::start(names).await {
-            Ok(testbed) => Some(testbed),
-            Err(error @ Error::Missing { .. }) => {
-                crate::skip_or_fail(&error.to_string());
-                None
-            }
-            Err(error) => panic!("{error}"),
-        }
+        crate::or_skip(Self::start(names).await)
     }
 
     /// Starts further clusters, all at once. One with the name of a removed
@@ -63,7 +55,7 @@ impl Testbed {
         for name in names {
             let (binaries, etcd, root) = (self.binaries.clone(), self.etcd.url.clone(), self.folder.path().to_owned());
             let name = (*name).to_owned();
-            starting.spawn(async move { Cluster::start(&binaries, &etcd, &root, &name).await });
+            starting.spawn(async move { Cluster::launch(&binaries, &etcd, &root, &name).await });
         }
         while let Some(started) = starting.join_next().await {
             let cluster = started.map_err(|error| Error::Start { program: "cluster".into(), reason: error.to_string() })??;
@@ -86,9 +78,9 @@ impl Testbed {
         self.clusters.remove(name).map(drop).ok_or_else(|| Error::NoCluster(name.to_owned()))
     }
 
-    /// The process numbers of all servers, etcd first.
+    /// The process numbers of all servers that run, etcd first.
     pub fn pids(&self) -> Vec<i32> {
-        std::iter::once(self.etcd.server.pid()).chain(self.clusters.values().map(Cluster::pid)).collect()
+        std::iter::once(self.etcd.server.pid()).chain(self.clusters.values().map(Cluster::pid)).flatten().collect()
     }
 
     /// The folder that holds all files of this testbed.

@@ -7,13 +7,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use common::{CONFIG_MAPS, QUIET, SOON, client, config_map, shared};
 use futures::StreamExt;
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use hyper::client::conn::http2;
+use hyper::{Request, Version};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{PostParams, WatchEvent, WatchParams};
 use mw_testbed::proxy::{Effect, Fault, Match, Moment, Outcome, Trigger, Verb};
 use mw_testbed::{Cluster, FaultProxy, eventually};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 
 /// A proxy of its own in front of a shared cluster.
 async fn proxied(name: &str) -> Option<(&'static Cluster, FaultProxy)> {
@@ -28,6 +39,43 @@ async fn exists(cluster: &Cluster, name: &str) -> bool {
 /// By HTTP/1.1.
 async fn maps(cluster: &Cluster, proxy: &FaultProxy) -> Api<ConfigMap> {
     Api::namespaced(client(&proxy.front(&cluster.admin_kubeconfig())).await, "default")
+}
+
+/// One connection that speaks HTTP/2 and nothing else, without a pool behind
+/// it: a broken one is not replaced in secret.
+struct Http2 {
+    sender: http2::SendRequest<Empty<Bytes>>,
+    url: String,
+    token: String,
+}
+
+impl Http2 {
+    async fn connect(cluster: &Cluster, proxy: &FaultProxy) -> Self {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(cluster.ca_pem().as_bytes()).unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let mut tls = tls.with_root_certificates(roots).with_no_client_auth();
+        tls.alpn_protocols = vec![b"h2".to_vec()];
+        let stream = TcpStream::connect(proxy.url().trim_start_matches("https://")).await.unwrap();
+        let stream = TlsConnector::from(Arc::new(tls)).connect("127.0.0.1".try_into().unwrap(), stream).await.unwrap();
+        let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        Self { sender, url: proxy.url().to_owned(), token: cluster.admin_token().to_owned() }
+    }
+
+    async fn open(&mut self, path: &str) -> Incoming {
+        let request = Request::get(format!("{}{path}", self.url)).header("authorization", format!("Bearer {}", self.token));
+        let answer = self.sender.send_request(request.body(Empty::new()).unwrap()).await.unwrap();
+        assert_eq!((answer.status().as_u16(), answer.version()), (200, Version::HTTP_2));
+        answer.into_body()
+    }
+}
+
+/// An event of a watch. Each is small and comes alone here, so a frame is one.
+async fn next_event(watch: &mut Incoming) -> Result<serde_json::Value, String> {
+    let frame = watch.frame().await.ok_or("the watch ended")?.map_err(|error| format!("{error:?}"))?;
+    serde_json::from_slice(&frame.into_data().unwrap_or_default()).map_err(|error| error.to_string())
 }
 
 #[tokio::test]
@@ -127,6 +175,32 @@ async fn a_cut_ends_the_watches_it_matches_and_events_stream_until_then() {
     proxy.cut_watches(Match::all().resource("configmaps"));
     let rest = tokio::time::timeout(SOON, events.next()).await.expect("the watch ends");
     assert!(!matches!(rest, Some(Ok(_))), "{rest:?}");
+}
+
+#[tokio::test]
+async fn a_cut_over_http2_ends_one_stream_and_leaves_its_connection() {
+    let Some((cluster, proxy)) = proxied("west").await else { return };
+    let watched = |name: &str| format!("{CONFIG_MAPS}?watch=true&fieldSelector=metadata.name%3D{name}");
+    let mut client = Http2::connect(cluster, &proxy).await;
+    let mut maps = client.open(&watched("streamed-http2")).await;
+    let mut nodes = client.open("/api/v1/nodes?watch=true").await;
+    proxy.cut_watches(Match::all().resource("secrets"));
+    cluster.create(&config_map("streamed-http2")).await.unwrap();
+    let event = tokio::time::timeout(SOON, next_event(&mut maps)).await.expect("the event arrives while the watch is open").unwrap();
+    assert_eq!(event["object"]["metadata"]["name"], "streamed-http2");
+
+    proxy.cut_watches(Match::all().resource("configmaps"));
+    let rest = tokio::time::timeout(SOON, next_event(&mut maps)).await.expect("the watch ends");
+    let error = rest.expect_err("nothing comes after the cut");
+    assert!(error.contains("INTERNAL_ERROR"), "it breaks off instead of ending well: {error}");
+
+    let node = serde_json::json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "streamed-http2" } });
+    cluster.create(&node).await.unwrap();
+    let event = tokio::time::timeout(SOON, next_event(&mut nodes)).await.expect("the other watch goes on").unwrap();
+    assert_eq!(event["object"]["metadata"]["name"], "streamed-http2");
+    let mut again = client.open(&watched("streamed-http2")).await;
+    let event = tokio::time::timeout(SOON, next_event(&mut again)).await.expect("the connection takes new watches").unwrap();
+    assert_eq!(event["type"], "ADDED");
 }
 
 #[tokio::test]

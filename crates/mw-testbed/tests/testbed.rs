@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::ListParams;
 use mw_testbed::{Cluster, PEER_CRD, Testbed, eventually};
-use nix::sys::signal::kill;
+use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
 
@@ -158,6 +158,61 @@ async fn a_paused_server_hangs_and_comes_back() {
 
     // A stopped server must end as well.
     only.pause().unwrap();
+    let (pids, folder) = (bed.pids(), bed.folder().to_owned());
+    drop(bed);
+    wait_until_gone(&pids, &folder).await;
+}
+
+#[tokio::test]
+async fn a_stopped_server_refuses_and_comes_back_as_the_same() {
+    let Some(bed) = Testbed::start_or_skip(&["only"]).await else { return };
+    let only = bed.cluster("only").unwrap();
+    let token = only.service_account("before", "member", &[rule("", "nodes", &["list"])]).await.unwrap();
+    only.create(&config_map("before")).await.unwrap();
+    let kube = client(&only.kubeconfig(only.url(), &token)).await;
+    let nodes: Api<Node> = Api::all(kube);
+    nodes.list(&ListParams::default()).await.unwrap();
+    let (folder, first_pid, requests) = (bed.folder().to_owned(), only.pid().unwrap(), only.audit().unwrap().len());
+
+    only.stop().unwrap();
+    assert!(!is_alive(first_pid) && only.pid().is_none() && bed.pids().len() == 1);
+    let address = only.url().trim_start_matches("https://");
+    let refused = std::net::TcpStream::connect(address).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    assert!(nodes.list(&ListParams::default()).await.is_err() && only.get("/api/v1/nodes").await.is_err());
+    assert!(only.pause().is_err(), "nobody is left to be paused");
+    only.stop().expect("a stopped server is stopped");
+
+    only.start().await.unwrap();
+    assert!(only.start().await.is_err(), "it runs already");
+    nodes.list(&ListParams::default()).await.expect("the same address, authority, token and rights");
+    assert!(only.get(&format!("{CONFIG_MAPS}/before")).await.unwrap().is_some(), "the same objects");
+    let rotated = only.rotate_token("before", "member").await.expect("tokens are made as before");
+    assert_eq!(code_as(only, &rotated, "GET", "/api/v1/nodes", None).await, 200);
+    assert!(only.audit().unwrap().len() > requests, "the audit log goes on");
+
+    let pids = bed.pids();
+    assert!(pids.len() == 2 && !pids.contains(&first_pid), "{pids:?}");
+    drop(bed);
+    wait_until_gone(&pids, &folder).await;
+}
+
+#[tokio::test]
+async fn a_server_that_was_killed_or_paused_can_be_stopped_and_started() {
+    let Some(bed) = Testbed::start_or_skip(&["only"]).await else { return };
+    let only = bed.cluster("only").unwrap();
+    only.pause().unwrap();
+    only.stop().unwrap();
+    only.start().await.unwrap();
+
+    kill(Pid::from_raw(only.pid().unwrap()), Signal::SIGKILL).unwrap();
+    eventually(SOON, || async { if is_alive(only.pid().unwrap()) { Err("it is alive") } else { Ok(()) } }).await.unwrap();
+    only.stop().unwrap();
+    only.start().await.unwrap();
+    only.list("/api/v1/nodes").await.unwrap();
+
+    // What is stopped at the end is tidied up as well.
+    only.stop().unwrap();
     let (pids, folder) = (bed.pids(), bed.folder().to_owned());
     drop(bed);
     wait_until_gone(&pids, &folder).await;

@@ -3,4 +3,5 @@
 pub(crate) mod completions;
 pub(crate) mod crd;
 pub(crate) mod man;
+pub(crate) mod operator;
 pub(crate) mod plan;

@@ -117,7 +117,7 @@ fn target(all: &[&Changes], dump: Option<&Dump>) -> Target {
         }));
         update.extend(changes.update.iter().map(|(name, update)| {
             let before = seen(name);
-            let after = mw_api::convert::merge_into(&before, &update.after);
+            let after = mw_api::convert::merge_into(&before, update);
             (name, Update { before: redacted(before), after: redacted(after) })
         }));
         delete.extend(changes.delete.keys().map(|name| (name, redacted(seen(name)))));

@@ -16,6 +16,7 @@ use crate::kilo::overlap::{Admission, Applicant, admit};
 use crate::kilo::ownership::{Owner, Register};
 use crate::kilo::past::{Landmarks, Past, group};
 use crate::kilo::peer::PeerFacts;
+use crate::kilo::plan::MeshPlan;
 use crate::kilo::source::SourcePlan;
 use crate::kilo::spec::{Mesh, MeshSpec, Validated, validate};
 use crate::kilo::target::Entry;
@@ -51,6 +52,15 @@ pub struct ClusterSeen {
     pub peers: Seen<BTreeMap<PeerName, PeerFacts>>,
     pub departures: Departures,
 }
+
+/// One resource of a cluster, all of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Listing {
+    Nodes(Seen<Nodes>),
+    Peers(Seen<BTreeMap<PeerName, PeerFacts>>),
+}
+
+const NOT_LISTED: &str = "it was not listed yet";
 
 /// Everything that planning depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -144,7 +154,20 @@ impl Planner {
     }
 
     /// Replaces the meshes: everything is planned anew.
-    pub fn set_meshes(&mut self, meshes: BTreeMap<MeshId, Mesh>) {
+    pub fn set_meshes(&mut self, meshes: BTreeMap<MeshId, Mesh>, identities: BTreeMap<(MeshId, ClusterName), ClusterId>) {
+        self.identities = identities;
+        self.reassign(meshes);
+    }
+
+    /// Whether the meshes given are all there are on the hub.
+    pub fn set_all_meshes_known(&mut self, known: bool) {
+        if self.options.all_meshes_known != known {
+            self.options.all_meshes_known = known;
+            self.targets.values_mut().for_each(|target| target.dirt.all = true);
+        }
+    }
+
+    fn reassign(&mut self, meshes: BTreeMap<MeshId, Mesh>) {
         self.inputs = meshes;
         let mut register = std::mem::take(&mut self.register);
         let known = self.inputs.iter().map(|(id, mesh)| (id, mesh.take_over_hub.as_deref()));
@@ -281,13 +304,14 @@ impl Planner {
         }
     }
 
-    /// A Node was seen, for the first time or anew.
-    pub fn set_node(&mut self, cluster: &ClusterId, node: Node) {
-        let Some(nodes) = self.clusters.get_mut(cluster).and_then(|cluster| cluster.nodes.known_mut()) else { return };
+    /// A Node was seen, for the first time or anew. False if that changes
+    /// nothing for anybody.
+    pub fn set_node(&mut self, cluster: &ClusterId, node: Node) -> bool {
+        let Some(nodes) = self.clusters.get_mut(cluster).and_then(|cluster| cluster.nodes.known_mut()) else { return false };
         let name = node.name.clone();
         let before = nodes.get(&name).cloned();
         if before.as_deref() == Some(&node) {
-            return;
+            return false;
         }
         let is_heartbeat = |old: &Node| old.last_seen.is_some() && node.last_seen.is_some() && old.but_last_seen(&node);
         let alive = before.filter(|old| is_heartbeat(old)).map(|_| liveness::alive(nodes));
@@ -300,6 +324,7 @@ impl Planner {
         if !quiet {
             self.replan_cluster(cluster);
         }
+        !quiet
     }
 
     /// A Node was seen to be deleted.
@@ -316,17 +341,58 @@ impl Planner {
 
     /// All Nodes of a cluster were listed, or it can't be read any more.
     pub fn set_nodes(&mut self, cluster: &ClusterId, nodes: Seen<Nodes>) {
-        let entry = self.clusters.entry(cluster.clone());
-        let unknown = || Cluster {
-            nodes: Seen::Unknown(String::new()),
-            departures: Departures::default(),
-            peers_unknown: Some("not listed yet".to_owned()),
-        };
-        entry.or_insert_with(unknown).nodes = nodes;
+        self.take_nodes(cluster, nodes);
+        self.replan_cluster(cluster);
+    }
+
+    fn take_nodes(&mut self, cluster: &ClusterId, nodes: Seen<Nodes>) {
+        self.cluster_mut(cluster).nodes = nodes;
         if let Some(target) = self.targets.get_mut(cluster) {
             target.dirt.all = true;
         }
-        self.replan_cluster(cluster);
+    }
+
+    fn cluster_mut(&mut self, cluster: &ClusterId) -> &mut Cluster {
+        let unseen = || Cluster {
+            nodes: Seen::Unknown(NOT_LISTED.to_owned()),
+            departures: Departures::default(),
+            peers_unknown: Some(NOT_LISTED.to_owned()),
+        };
+        self.clusters.entry(cluster.clone()).or_insert_with(unseen)
+    }
+
+    /// What was listed of several clusters, or why it can't be: planned once.
+    pub fn set_listings(&mut self, listings: Vec<(ClusterId, Listing)>) {
+        let mut nodes = BTreeSet::new();
+        let mut peers = false;
+        for (cluster, listing) in listings {
+            match listing {
+                Listing::Nodes(seen) => {
+                    self.take_nodes(&cluster, seen);
+                    nodes.insert(cluster);
+                }
+                Listing::Peers(seen) => {
+                    self.take_peers(&cluster, seen);
+                    peers = true;
+                }
+            }
+        }
+        match peers {
+            true => self.replan_inputs(),
+            false => nodes.iter().for_each(|cluster| self.replan_cluster(cluster)),
+        }
+    }
+
+    /// Clusters that no longer concern anybody.
+    pub fn forget_clusters(&mut self, gone: &BTreeSet<ClusterId>) {
+        self.clusters.retain(|id, _| !gone.contains(id));
+        self.targets.retain(|id, _| !gone.contains(id));
+        self.replan_inputs();
+    }
+
+    fn replan_inputs(&mut self) {
+        let meshes = std::mem::take(&mut self.inputs);
+        self.reassign(meshes);
     }
 
     fn replan_cluster(&mut self, cluster: &ClusterId) {
@@ -377,7 +443,8 @@ impl Planner {
         let wide = was_wide || is_wide;
         let labels: BTreeSet<String> = old.iter().chain(new).filter_map(|entry| entry.labels().source.clone()).collect();
         if self.register.hub().is_none() {
-            self.note_hubs();
+            // Every Peer can change whose the others are.
+            self.replan_inputs();
             return;
         }
         for owner in owners.iter().filter(|_| !same_past) {
@@ -385,12 +452,6 @@ impl Planner {
                 self.remember(id, name, &labels, wide);
             }
         }
-    }
-
-    /// Without the hub's UID every Peer can change whose the others are.
-    fn note_hubs(&mut self) {
-        let meshes = std::mem::take(&mut self.inputs);
-        self.set_meshes(meshes);
     }
 
     /// Plans those sources again whose past a changed Peer speaks of.
@@ -418,9 +479,12 @@ impl Planner {
 
     /// All Peers of a cluster were listed, or they can't be read any more.
     pub fn set_peers(&mut self, cluster: &ClusterId, peers: Seen<BTreeMap<PeerName, PeerFacts>>) {
-        if let Some(known) = self.clusters.get_mut(cluster) {
-            known.peers_unknown = peers.why_unknown().map(str::to_owned);
-        }
+        self.take_peers(cluster, peers);
+        self.replan_inputs();
+    }
+
+    fn take_peers(&mut self, cluster: &ClusterId, peers: Seen<BTreeMap<PeerName, PeerFacts>>) {
+        self.cluster_mut(cluster).peers_unknown = peers.why_unknown().map(str::to_owned);
         match peers {
             Seen::Known(held) => {
                 let entries = held.into_iter().map(|(name, facts)| (name, Entry::new(facts, &self.register))).collect();
@@ -428,8 +492,6 @@ impl Planner {
             }
             Seen::Unknown(_) => _ = self.targets.remove(cluster),
         }
-        let meshes = std::mem::take(&mut self.inputs);
-        self.set_meshes(meshes);
     }
 
     /// Time passed: what waited for it is planned again.
@@ -451,25 +513,69 @@ impl Planner {
         }
     }
 
-    /// Brings every target up to date.
-    pub fn refresh(&mut self) {
-        let dirty = self.targets.values().any(|target| !target.dirt.is_clean());
+    /// Brings every target up to date, and tells which were not.
+    pub fn refresh(&mut self) -> BTreeSet<ClusterId> {
+        let mut stale = self.stale();
+        let dirty = !stale.is_empty();
         let before = self.confirmed_before();
         if dirty && self.released != before {
             // What is held must be found out as if nothing were released.
             self.released = before;
             self.targets.values_mut().for_each(|target| target.dirt.all = true);
         }
-        self.evaluate_all();
+        stale.extend(self.evaluate_all());
         if dirty && self.inputs.values().any(|mesh| mesh.confirm_deletes.is_some()) {
-            self.release_confirmed();
+            stale.extend(self.release_confirmed());
         }
+        stale
     }
 
-    fn evaluate_all(&mut self) {
-        for id in self.targets.keys().cloned().collect::<Vec<_>>() {
-            self.evaluate(&id);
+    fn stale(&self) -> BTreeSet<ClusterId> {
+        self.targets.iter().filter(|(_, target)| !target.dirt.is_clean()).map(|(id, _)| id.clone()).collect()
+    }
+
+    fn evaluate_all(&mut self) -> BTreeSet<ClusterId> {
+        let stale = self.stale();
+        stale.iter().for_each(|id| self.evaluate(id));
+        stale
+    }
+
+    /// What is held now counts as held before from now on, so that it stays
+    /// held until it is confirmed or no longer doubtful. True if that changed.
+    pub fn remember_held(&mut self) -> bool {
+        let mut changed = false;
+        for (at, mesh) in self.meshes.iter().enumerate() {
+            let held = self.targets.iter().flat_map(|(id, target)| target.held(at).map(move |name| (id.clone(), name.clone())));
+            let held: BTreeSet<(ClusterId, PeerName)> = held.collect();
+            if let Some(input) = self.inputs.get_mut(&mesh.id).filter(|input| input.held != held) {
+                input.held = held;
+                changed = true;
+            }
         }
+        changed
+    }
+
+    /// How many Peers of a mesh a cluster holds, where that is known.
+    pub fn peers_of(&self, mesh: &MeshId, cluster: &ClusterId) -> Option<usize> {
+        let ours = |entry: &&Entry| matches!(entry.owner.as_ref(), Owner::Mesh(id) if id == mesh);
+        Some(self.targets.get(cluster)?.entries.values().filter(ours).count())
+    }
+
+    /// The spec that a mesh is acted on with.
+    pub fn running(&self, mesh: &MeshId) -> Option<&MeshSpec> {
+        mesh_at(&self.meshes, mesh)?.1.active().map(|active| &active.spec)
+    }
+
+    /// What a mesh amounts to, as last evaluated.
+    pub fn mesh_plan(&self, mesh: &MeshId) -> Option<MeshPlan> {
+        let (at, state) = mesh_at(&self.meshes, mesh)?;
+        Some(self.plan_of(at, state))
+    }
+
+    /// Whether a cluster is known to hold no Peer of this hub.
+    pub fn is_swept(&self, cluster: &ClusterId) -> bool {
+        let ours = |entry: &Entry| matches!(entry.owner.as_ref(), Owner::Mesh(_) | Owner::Orphan);
+        self.targets.get(cluster).is_some_and(|target| !target.entries.values().any(ours))
     }
 
     /// Deletes that were held before and are confirmed as they were then:
@@ -495,7 +601,7 @@ impl Planner {
     }
 
     /// Releases what is held now, where exactly that was confirmed.
-    fn release_confirmed(&mut self) {
+    fn release_confirmed(&mut self) -> BTreeSet<ClusterId> {
         for (at, mesh) in self.meshes.iter().enumerate() {
             let Some(confirmed) = self.inputs.get(&mesh.id).and_then(|mesh| mesh.confirm_deletes.as_deref()) else { continue };
             let held = self.targets.iter().flat_map(|(id, target)| target.held(at).map(move |name| (id.clone(), name.clone())));
@@ -507,7 +613,7 @@ impl Planner {
                 self.released.insert(at, held);
             }
         }
-        self.evaluate_all();
+        self.evaluate_all()
     }
 
     /// Brings one target up to date. Held deletes that a person confirmed are

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::kilo::decide::{MeshState, Stance};
-use crate::kilo::evaluate::{Act, Outcome, Target};
+use crate::kilo::evaluate::{Act, Target};
 use crate::kilo::mesh::ActiveMesh;
 use crate::kilo::ownership::Owner;
 use crate::kilo::plan::{Changes, ClusterPlan, MeshPlan, Plan, conditions};
@@ -23,7 +23,7 @@ impl Planner {
         self.refresh();
         let mut plan = Plan::default();
         for (at, mesh) in self.meshes.iter().enumerate() {
-            plan.meshes.insert(mesh.id.clone(), self.mesh_plan(at, mesh));
+            plan.meshes.insert(mesh.id.clone(), self.plan_of(at, mesh));
         }
         for (id, target) in &self.targets {
             let changes = target.changes(None);
@@ -36,20 +36,29 @@ impl Planner {
         plan
     }
 
-    /// What is to be done in one cluster about each mesh, as last evaluated.
-    pub fn changes(&self, target: &ClusterId) -> BTreeMap<&MeshId, Changes> {
+    /// What is to be done in one cluster about each mesh, as last evaluated;
+    /// under no mesh what belongs to none any more.
+    pub fn changes(&self, target: &ClusterId) -> BTreeMap<Option<&MeshId>, Changes> {
         let Some(target) = self.targets.get(target) else { return BTreeMap::new() };
-        self.meshes.iter().enumerate().map(|(at, mesh)| (&mesh.id, target.changes(Some(at)))).collect()
+        let mut changes: BTreeMap<Option<&MeshId>, Changes> = BTreeMap::new();
+        for ((name, at), outcome) in &target.outcomes {
+            let mesh = at.and_then(|at| self.meshes.get(at)).map(|mesh| &mesh.id);
+            if outcome.act.is_change() {
+                changes.entry(mesh).or_default().take(name, &outcome.act);
+            }
+        }
+        changes
     }
 
-    fn recheck_at(&self) -> Option<crate::time::Timestamp> {
+    /// When to plan again although nothing was seen to change.
+    pub fn recheck_at(&self) -> Option<crate::time::Timestamp> {
         let sources = self.meshes.iter().filter_map(MeshState::active).flat_map(|mesh| &mesh.members);
         let sources = sources.filter_map(|member| member.plan.as_ref()?.recheck_at);
         let targets = self.targets.values().flat_map(|target| target.outcomes.values()).filter_map(|outcome| outcome.recheck_at);
         sources.chain(targets).filter(|at| *at > self.now).min()
     }
 
-    fn mesh_plan(&self, at: usize, mesh: &MeshState) -> MeshPlan {
+    pub(super) fn plan_of(&self, at: usize, mesh: &MeshState) -> MeshPlan {
         let mut plan = MeshPlan { problems: self.remarks.get(at).cloned().unwrap_or_default(), ..MeshPlan::default() };
         for (id, target) in &self.targets {
             let mut changes = target.changes(Some(at));
@@ -198,11 +207,15 @@ fn unreachable(name: &str, why: &str) -> Problem {
 
 fn held_problem(plan: &MeshPlan, id: &MeshId) -> Option<Problem> {
     let hash = plan.held_hash.as_ref()?;
+    let called = |target: &ClusterId| {
+        let member = plan.clusters.iter().find(|(_, cluster)| cluster.id.as_ref() == Some(target));
+        member.map_or_else(|| target.to_string(), |(name, _)| name.to_string())
+    };
     let held: Vec<String> = plan
         .targets
         .iter()
         .filter(|(_, changes)| !changes.held.is_empty())
-        .map(|(target, changes)| format!("{} on {target}", changes.held.len()))
+        .map(|(target, changes)| format!("{} on {}", changes.held.len(), called(target)))
         .collect();
     let command = format!(
         "kubectl annotate clustermesh -n {} {} kilo-clustermesh.io/confirm-deletes={hash} --overwrite",
@@ -239,15 +252,26 @@ impl Target {
     fn changes(&self, mesh: Option<usize>) -> Changes {
         let mut changes = Changes::default();
         for ((name, _), outcome) in self.outcomes.iter().filter(|((_, at), _)| *at == mesh) {
-            let Outcome { act, .. } = outcome;
-            match act.clone() {
-                Act::Nothing | Act::Keep(_) | Act::Leave => {}
-                Act::Create(peer) => _ = changes.create.insert(name.clone(), peer),
-                Act::Update(update) => _ = changes.update.insert(name.clone(), update),
-                Act::Delete(delete) => _ = changes.delete.insert(name.clone(), delete),
-                Act::Held(delete) => _ = changes.held.insert(name.clone(), delete),
-            }
+            changes.take(name, &outcome.act);
         }
         changes
+    }
+}
+
+impl Act {
+    fn is_change(&self) -> bool {
+        matches!(self, Act::Create(_) | Act::Update(_) | Act::Delete(_) | Act::Held(_))
+    }
+}
+
+impl Changes {
+    fn take(&mut self, name: &PeerName, act: &Act) {
+        match act.clone() {
+            Act::Nothing | Act::Keep(_) | Act::Leave => {}
+            Act::Create(peer) => _ = self.create.insert(name.clone(), peer),
+            Act::Update(update) => _ = self.update.insert(name.clone(), update),
+            Act::Delete(delete) => _ = self.delete.insert(name.clone(), delete),
+            Act::Held(delete) => _ = self.held.insert(name.clone(), delete),
+        }
     }
 }

@@ -51,9 +51,29 @@ impl SkipReason {
     ];
 }
 
+impl SkipReason {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            SkipReason::PeerNameDuplicate => "PeerNameDuplicate",
+            SkipReason::WGIPDuplicate => "WGIPDuplicate",
+            SkipReason::NodeNoPodCIDR => "NodeNoPodCIDR",
+            SkipReason::NodePodCIDROutOfRange => "NodePodCIDROutOfRange",
+            SkipReason::NodeNoWireguardIP => "NodeNoWireguardIP",
+            SkipReason::WGIPInvalid => "WGIPInvalid",
+            SkipReason::WGIPOutOfRange => "WGIPOutOfRange",
+            SkipReason::NodeNoPublicKey => "NodeNoPublicKey",
+            SkipReason::PublicKeyInvalid => "PublicKeyInvalid",
+            SkipReason::PublicKeyDuplicate => "PublicKeyDuplicate",
+            SkipReason::NodeNoEndpoint => "NodeNoEndpoint",
+            SkipReason::NodeEndpointInvalid => "NodeEndpointInvalid",
+            SkipReason::NodeAgentSilent => "NodeAgentSilent",
+        }
+    }
+}
+
 impl fmt::Display for SkipReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
+        f.write_str(self.as_str())
     }
 }
 

@@ -246,7 +246,7 @@ fn remove_peer(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId, 
 fn change_meshes(world: &mut World, beside: &mut Beside<'_>, change: impl FnOnce(&mut World)) {
     change(world);
     if let Some(planner) = beside {
-        planner.set_meshes(world.meshes.clone());
+        planner.set_meshes(world.meshes.clone(), world.identities.clone());
     }
 }
 

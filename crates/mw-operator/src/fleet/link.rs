@@ -1,0 +1,162 @@
+//! The link to one cluster: its credentials, the connection in use, and what
+//! is known of the state of each watch.
+
+use kube::Client;
+use mw_core::names::ClusterId;
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinSet};
+
+use crate::failure::Failure;
+use crate::fleet::Source;
+use crate::kubeconfig::Server;
+
+/// What is known of a cluster's credentials.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Credentials {
+    /// The Secret was not read yet, or can't be.
+    Unread(Option<Failure>),
+    /// There is no Secret, or nothing in it: the cluster counts as gone.
+    Missing(String),
+    Refused(String),
+    /// In use, or on trial.
+    Fine,
+    /// The newest do not work; those before them stay in use.
+    Stale(String),
+}
+
+/// The state of one watch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Feed {
+    Starting,
+    Standing,
+    /// It failed once: what was seen still counts.
+    Doubtful,
+    Down(Failure),
+}
+
+impl Feed {
+    /// A failed attempt. True if what was seen no longer counts from now on.
+    pub fn fail(&mut self, failure: &Failure) -> bool {
+        let transient = matches!(failure, Failure::Unreachable(_) | Failure::Api { .. } | Failure::Unreadable(_));
+        let next = match self {
+            Feed::Standing if transient => Feed::Doubtful,
+            _ => Feed::Down(failure.clone()),
+        };
+        let lost = matches!((&self, &next), (Feed::Starting | Feed::Standing | Feed::Doubtful, Feed::Down(_)));
+        let changed = *self != next;
+        *self = next;
+        lost || (changed && matches!(self, Feed::Down(_)))
+    }
+
+    pub fn failure(&self) -> Option<&Failure> {
+        match self {
+            Feed::Down(failure) => Some(failure),
+            _ => None,
+        }
+    }
+}
+
+/// A connection in use. Dropping it ends what is followed through it.
+pub struct Live {
+    pub client: Client,
+    pub relist: watch::Sender<u64>,
+    pub tasks: JoinSet<()>,
+}
+
+impl std::fmt::Debug for Live {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Live").finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug)]
+pub struct Link {
+    pub id: ClusterId,
+    pub source: Source,
+    /// Counts connections: what an earlier one still says is not heard.
+    pub epoch: u64,
+    pub credentials: Credentials,
+    pub server: Option<Server>,
+    pub live: Option<Live>,
+    /// New credentials that are being tried out.
+    pub trial: Option<AbortHandle>,
+    /// The watch on its Secret.
+    pub secret: Option<AbortHandle>,
+    /// A hash of the kubeconfig in use or on trial.
+    pub fingerprint: Option<[u8; 32]>,
+    pub nodes: Feed,
+    pub peers: Feed,
+}
+
+impl Link {
+    pub fn new(source: Source) -> Link {
+        Link {
+            id: source.id(),
+            source,
+            epoch: 0,
+            credentials: Credentials::Unread(None),
+            server: None,
+            live: None,
+            trial: None,
+            secret: None,
+            fingerprint: None,
+            nodes: Feed::Starting,
+            peers: Feed::Starting,
+        }
+    }
+
+    /// Lists everything again.
+    pub fn relist(&self) {
+        if let Some(live) = &self.live {
+            live.relist.send_modify(|count| *count += 1);
+        }
+    }
+
+    /// Ends the connection.
+    pub fn disconnect(&mut self) {
+        self.epoch += 1;
+        self.live = None;
+        self.fingerprint = None;
+        if let Some(trial) = self.trial.take() {
+            trial.abort();
+        }
+    }
+
+    /// Whether it is too early to say anything about this cluster.
+    pub fn is_starting(&self) -> bool {
+        match &self.credentials {
+            Credentials::Unread(failure) => failure.is_none(),
+            Credentials::Missing(_) | Credentials::Refused(_) => false,
+            Credentials::Fine | Credentials::Stale(_) => matches!((&self.nodes, &self.peers), (Feed::Starting, _) | (_, Feed::Starting)),
+        }
+    }
+
+    /// Why the cluster can't be used, if it can't.
+    pub fn trouble(&self) -> Option<String> {
+        let about = |what: &str, feed: &Feed| feed.failure().map(|failure| why(what, failure));
+        match &self.credentials {
+            Credentials::Unread(Some(failure)) => Some(format!("its Secret {} can't be read: {failure}", self.source)),
+            Credentials::Unread(None) => Some("its Secret was not read yet".to_owned()),
+            Credentials::Missing(why) | Credentials::Refused(why) => Some(why.clone()),
+            Credentials::Fine | Credentials::Stale(_) => about("Nodes", &self.nodes).or_else(|| about("Peers", &self.peers)),
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.disconnect();
+        if let Some(secret) = self.secret.take() {
+            secret.abort();
+        }
+    }
+}
+
+/// What a failure means for what was asked for.
+pub fn why(what: &str, failure: &Failure) -> String {
+    match failure {
+        Failure::NotFound(_) if what == "Peers" => "it has no Peer resource (404): install Kilo's CRDs there".to_owned(),
+        Failure::Forbidden(message) => format!("reading its {what} is not allowed (403): apply config/rbac/remote.yaml there ({message})"),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,306 @@
+//! Step 5: writes. Every cluster has a writer of its own, which knows the
+//! newest wanted state and is never waited for.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, Client};
+use mw_api::convert::peer_facts;
+use mw_api::peer::Peer;
+use mw_core::kilo::peer::PeerFacts;
+use mw_core::names::{ClusterId, PeerName};
+use mw_core::time::Timestamp;
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+
+use crate::failure::Failure;
+use crate::kilo::diff::{Act, Operation, Phase};
+use crate::kilo::engine::{Engine, Event};
+use crate::metrics::WriteLabels;
+
+/// Requests at the same time on one cluster.
+const AT_ONCE: usize = 16;
+/// Kilo reloads all peers for every change, so changes that follow each other
+/// closely are written together.
+const GATHER: Duration = Duration::from_millis(50);
+const ENDPOINT_MEMORY_SECONDS: i64 = 60;
+
+#[derive(Debug, Default)]
+pub(super) struct Writer {
+    queue: VecDeque<Operation>,
+    /// What is to replace the queue once the time has come.
+    offered: Option<Vec<Operation>>,
+    in_flight: BTreeMap<PeerName, Phase>,
+    quiet_until: Option<Instant>,
+    /// What failed has to be planned again.
+    asks: bool,
+    pub(super) troubles: BTreeMap<PeerName, Trouble>,
+}
+
+/// A write that failed.
+#[derive(Debug, Clone)]
+pub(super) struct Trouble {
+    pub(super) failure: Failure,
+    pub(super) verb: &'static str,
+    attempts: u32,
+    retry_at: Instant,
+}
+
+impl Trouble {
+    /// Whether a person should know: a conflict that solves itself is none.
+    pub(super) fn lasts(&self) -> bool {
+        self.attempts > 1 || !matches!(self.failure, Failure::Conflict(_))
+    }
+}
+
+/// What came of a write.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    name: PeerName,
+    verb: &'static str,
+    uid: Option<Box<str>>,
+    result: Result<Found, Failure>,
+}
+
+#[derive(Debug)]
+enum Found {
+    Present(Box<PeerFacts>),
+    Absent,
+    /// Somebody was faster, and this is what is there now.
+    Otherwise(Option<Box<PeerFacts>>),
+}
+
+impl Writer {
+    /// The newest state of what is to be done. It takes effect at once after a
+    /// quiet time, else together with what else comes in the meantime.
+    pub(super) fn offer(&mut self, operations: Vec<Operation>) {
+        let names: BTreeSet<&PeerName> = operations.iter().map(|operation| &operation.name).collect();
+        self.troubles.retain(|name, _| names.contains(name));
+        self.offered = Some(operations);
+        self.asks = false;
+    }
+
+    pub(super) fn asks(&self) -> bool {
+        self.asks
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.in_flight.is_empty() && self.offered.as_ref().is_none_or(Vec::is_empty)
+    }
+
+    pub(super) fn pending(&self) -> usize {
+        self.queue.len() + self.in_flight.len()
+    }
+
+    /// Tries again at once what failed before.
+    pub(super) fn forgive(&mut self) {
+        self.troubles.values_mut().for_each(|trouble| trouble.retry_at = Instant::now());
+    }
+
+    pub(super) fn due(&self) -> Option<Instant> {
+        let offered = self.offered.as_ref().filter(|offered| !offered.is_empty()).and(self.quiet_until);
+        let retry = self.queue.iter().filter_map(|operation| self.troubles.get(&operation.name)).map(|trouble| trouble.retry_at).min();
+        [offered, retry].into_iter().flatten().min()
+    }
+
+    /// What may be sent now.
+    fn next(&mut self, now: Instant) -> Vec<Operation> {
+        if self.quiet_until.is_none_or(|until| now >= until)
+            && let Some(offered) = self.offered.take()
+        {
+            if !offered.is_empty() {
+                self.quiet_until = Some(now + GATHER);
+            }
+            self.queue = offered.into();
+        }
+        let mut ready = Vec::new();
+        let mut phase = self.in_flight.values().min().copied();
+        let mut waiting = VecDeque::new();
+        while let Some(operation) = self.queue.pop_front() {
+            let resting = self.troubles.get(&operation.name).is_some_and(|trouble| trouble.retry_at > now);
+            let in_turn = phase.is_none_or(|phase| operation.phase <= phase);
+            if in_turn && !resting && self.in_flight.len() + ready.len() < AT_ONCE && !self.in_flight.contains_key(&operation.name) {
+                phase = Some(operation.phase);
+                ready.push(operation);
+            } else {
+                // What failed holds back the phases after its own.
+                phase = Some(phase.map_or(operation.phase, |phase| phase.min(operation.phase)));
+                waiting.push_back(operation);
+            }
+        }
+        self.queue = waiting;
+        self.in_flight.extend(ready.iter().map(|operation| (operation.name.clone(), operation.phase)));
+        ready
+    }
+}
+
+impl Engine {
+    pub(super) fn apply(&mut self) {
+        let now = Instant::now();
+        let mut pending = 0;
+        for (id, member) in &mut self.members {
+            let Some(live) = &member.link.live else {
+                member.writer = Writer { in_flight: std::mem::take(&mut member.writer.in_flight), ..Writer::default() };
+                continue;
+            };
+            for operation in member.writer.next(now) {
+                let (client, events) = (live.client.clone(), self.sender.clone());
+                let (cluster, epoch) = (id.clone(), member.link.epoch);
+                let change = self.changes;
+                self.tasks.spawn(async move {
+                    debug!(%cluster, peer = %operation.name, change, verb = operation.act.verb(), "writing");
+                    let outcome = write(client, operation).await;
+                    _ = events.send(Event::Written { cluster, epoch, outcome }).await;
+                });
+            }
+            pending += member.writer.pending();
+        }
+        self.environment.metrics.pending.set(super::observe::count(pending));
+        if pending == 0
+            && self.members.values().all(|member| member.writer.is_idle())
+            && let Some(since) = self.changing_since.take()
+        {
+            self.environment.metrics.converged_after(since.elapsed());
+        }
+    }
+
+    pub(super) fn writers_due(&self) -> Option<Instant> {
+        self.members.values().filter_map(|member| member.writer.due()).chain(self.linger_due()).min()
+    }
+
+    pub(super) fn observe_write(&mut self, cluster: &ClusterId, epoch: u64, outcome: Outcome) {
+        let Outcome { name, verb, uid, result } = outcome;
+        let counted = match &result {
+            Ok(Found::Otherwise(_)) => "conflict",
+            Ok(_) => "done",
+            Err(failure) => failure.category(),
+        };
+        let labels = WriteLabels { cluster: cluster.to_string(), kind: "Peer", verb, result: counted };
+        self.environment.metrics.writes.get_or_create(&labels).inc();
+        let now = self.now;
+        let jitter = 0.5 + 0.5 * self.environment.random.f64();
+        let stands = self.stands_for_itself(cluster);
+        let Some(member) = self.members.get_mut(cluster) else { return };
+        member.writer.in_flight.remove(&name);
+        if member.link.epoch != epoch {
+            return;
+        }
+        match result {
+            Ok(Found::Present(facts)) => {
+                info!(%cluster, peer = %name, change = self.changes, "Peer {verb}d");
+                member.writer.troubles.remove(&name);
+                member.remember_endpoint(&name, now);
+                member.recent.present(&facts);
+                let facts = PeerFacts { endpoint_written: Some(now), ..*facts };
+                self.take_written(stands, |planner| planner.set_peer(cluster, facts));
+            }
+            Ok(Found::Absent) => {
+                info!(%cluster, peer = %name, change = self.changes, "Peer {verb}d");
+                member.writer.troubles.remove(&name);
+                member.recent.deleted(&name, uid.as_deref().unwrap_or_default());
+                self.take_written(stands, |planner| planner.remove_peer(cluster, &name));
+            }
+            Ok(Found::Otherwise(facts)) => {
+                debug!(%cluster, peer = %name, change = self.changes, "Peer changed since it was looked at");
+                member.writer.fail(name.clone(), verb, Failure::Conflict(409), jitter);
+                match facts {
+                    Some(facts) => {
+                        member.recent.present(&facts);
+                        let facts = member.with_endpoint_time(*facts);
+                        self.take_written(stands, |planner| planner.set_peer(cluster, facts));
+                    }
+                    None => self.take_written(stands, |planner| planner.remove_peer(cluster, &name)),
+                }
+            }
+            Err(failure) => {
+                let looks_again = !failure.is_an_answer();
+                warn!(%cluster, peer = %name, change = self.changes, error = %failure, "{verb} of a Peer failed");
+                member.writer.fail(name, verb, failure.clone(), jitter);
+                if looks_again {
+                    member.link.relist();
+                }
+                self.count_failure(cluster.as_str(), &failure);
+            }
+        }
+        self.touch_status();
+    }
+
+    fn take_written(&mut self, stands: bool, take: impl FnOnce(&mut mw_core::kilo::planner::Planner)) {
+        if stands {
+            self.flush_listings();
+            if let Some(planner) = &mut self.planner {
+                take(planner);
+            }
+        }
+    }
+}
+
+impl super::observe::Member {
+    fn remember_endpoint(&mut self, name: &PeerName, now: Timestamp) {
+        self.endpoints.retain(|_, at| now.0 - at.0 < ENDPOINT_MEMORY_SECONDS);
+        self.endpoints.insert(name.clone(), now);
+    }
+}
+
+impl Writer {
+    fn fail(&mut self, name: PeerName, verb: &'static str, failure: Failure, jitter: f64) {
+        let attempts = self.troubles.get(&name).map_or(0, |trouble| trouble.attempts).saturating_add(1);
+        // A conflict is no failure, unless it comes again and again.
+        let first = matches!(failure, Failure::Conflict(_)) && attempts == 1;
+        let wait = Duration::from_millis(if first { 0 } else { 250 << attempts.min(8) }).min(Duration::from_secs(60)).mul_f64(jitter);
+        let wait = failure.retry_after().map_or(wait, |asked| wait.max(asked));
+        self.asks = true;
+        self.troubles.insert(name, Trouble { failure, verb, attempts, retry_at: Instant::now() + wait });
+    }
+}
+
+impl Act {
+    fn verb(&self) -> &'static str {
+        match self {
+            Act::Create(_) => "create",
+            Act::Patch { .. } => "update",
+            Act::Delete(_) => "delete",
+        }
+    }
+}
+
+async fn write(client: Client, operation: Operation) -> Outcome {
+    let Operation { phase: _, name, mesh: _, act } = operation;
+    let api: Api<Peer> = Api::all(client);
+    let verb = act.verb();
+    let uid = match &act {
+        Act::Create(_) => None,
+        Act::Patch { uid, .. } => Some(uid.clone()),
+        Act::Delete(on) => Some(on.uid.clone()),
+    };
+    let result = match send(&api, &name, act).await.map_err(|error| Failure::of(&error)) {
+        // Somebody was faster: look again.
+        Err(Failure::Conflict(_) | Failure::NotFound(_)) => look(&api, &name).await,
+        other => other,
+    };
+    Outcome { name, verb, uid, result }
+}
+
+async fn send(api: &Api<Peer>, name: &PeerName, act: Act) -> Result<Found, kube::Error> {
+    let present = |peer: &Peer| Found::Present(Box::new(peer_facts(peer)));
+    match act {
+        Act::Create(peer) => api.create(&PostParams::default(), &peer).await.map(|peer| present(&peer)),
+        Act::Patch { patch, .. } => {
+            api.patch(name.as_str(), &PatchParams::default(), &Patch::Merge(&*patch)).await.map(|peer| present(&peer))
+        }
+        Act::Delete(on) => {
+            let preconditions = Preconditions { uid: Some(on.uid.to_string()), resource_version: Some(on.resource_version.to_string()) };
+            let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+            let deleted = api.delete(name.as_str(), &params).await?;
+            // With a finalizer the Peer is still there, on its way out.
+            let lingers = deleted.left().filter(|peer| peer.metadata.deletion_timestamp.is_some());
+            Ok(lingers.map_or(Found::Absent, |peer| present(&peer)))
+        }
+    }
+}
+
+async fn look(api: &Api<Peer>, name: &PeerName) -> Result<Found, Failure> {
+    let found = api.get_opt(name.as_str()).await.map_err(|error| Failure::of(&error))?;
+    Ok(Found::Otherwise(found.map(|peer| Box::new(peer_facts(&peer)))))
+}

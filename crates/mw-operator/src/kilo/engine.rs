@@ -1,0 +1,244 @@
+//! The loop: waits for something to be seen, then takes one turn.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use kube::core::DynamicObject;
+use mw_core::kilo::node::Node;
+use mw_core::kilo::peer::PeerFacts;
+use mw_core::kilo::planner::{Listing, Planner};
+use mw_core::names::{ClusterId, MeshId};
+use mw_core::time::Timestamp;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, sleep_until};
+
+use crate::backoff::Backoff;
+use crate::clock::Clock;
+use crate::failure::Failure;
+use crate::fleet::follow::Observed;
+use crate::fleet::{Connect, Feed};
+use crate::kilo::apply::Outcome;
+use crate::kilo::observe::Member;
+use crate::kilo::record::Record;
+use crate::kubeconfig::{Allowed, Refusal};
+use crate::metrics::Metrics;
+
+/// What the operator was told on its command line.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Whose meshes are acted on, unless all are.
+    pub namespace: String,
+    pub all_namespaces: bool,
+    pub node_grace: Duration,
+    pub resync: Duration,
+    pub sweep_legacy: bool,
+    pub allowed: Allowed,
+}
+
+/// Everything that a simulator puts in place of the real world.
+#[derive(Clone)]
+pub struct Environment {
+    pub hub: Client,
+    /// UID of the hub's Namespace kube-system.
+    pub hub_uid: String,
+    pub connect: Arc<dyn Connect>,
+    pub clock: Clock,
+    pub random: fastrand::Rng,
+    pub metrics: Metrics,
+}
+
+impl std::fmt::Debug for Environment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Environment").finish_non_exhaustive()
+    }
+}
+
+/// What the engine is told.
+#[derive(Debug)]
+pub(super) enum Event {
+    Meshes { wide: bool, seen: Observed<DynamicObject> },
+    Secret { cluster: ClusterId, seen: Observed<k8s_openapi::api::core::v1::Secret> },
+    Connected { cluster: ClusterId, epoch: u64, client: ShownClient },
+    NotConnected { cluster: ClusterId, epoch: u64, why: Trial },
+    Nodes { cluster: ClusterId, epoch: u64, seen: Observed<Node> },
+    Peers { cluster: ClusterId, epoch: u64, seen: Observed<PeerFacts> },
+    Written { cluster: ClusterId, epoch: u64, outcome: Outcome },
+    Patched { mesh: MeshId, result: Result<Box<DynamicObject>, Failure> },
+}
+
+/// Why credentials are not in use.
+#[derive(Debug)]
+pub(super) enum Trial {
+    Refused(Refusal),
+    Failed(Failure),
+}
+
+pub(super) struct ShownClient(pub(super) Client);
+
+impl std::fmt::Debug for ShownClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Client")
+    }
+}
+
+/// A channel that is full makes the watches wait.
+const EVENTS: usize = 4096;
+/// So many events are taken in before a turn.
+const BATCH: usize = 4096;
+
+pub struct Engine {
+    pub(super) settings: Settings,
+    pub(super) environment: Environment,
+    pub(super) sender: mpsc::Sender<Event>,
+    events: mpsc::Receiver<Event>,
+    pub(super) tasks: JoinSet<()>,
+    /// The watch on all ClusterMeshes, and on those of our namespace where
+    /// that one is not allowed.
+    pub(super) wide: Feed,
+    /// ClusterMeshes were listed at least once.
+    pub(super) listed: bool,
+    /// Lists again what is followed on the hub.
+    pub(super) hub_relist: watch::Sender<u64>,
+    pub(super) narrow: Option<AbortHandle>,
+    pub(super) records: BTreeMap<MeshId, Record>,
+    pub(super) records_changed: bool,
+    pub(super) members: BTreeMap<ClusterId, Member>,
+    pub(super) links_changed: bool,
+    /// Which link stands for the cluster of a link.
+    pub(super) representatives: BTreeMap<ClusterId, ClusterId>,
+    pub(super) planner: Option<Planner>,
+    pub(super) listings: Vec<(ClusterId, Listing)>,
+    pub(super) now: Timestamp,
+    /// Something was planned since the last turn.
+    pub(super) planned: bool,
+    pub(super) news: bool,
+    pub(super) status_due: Option<Instant>,
+    pub(super) touched_at: Option<Instant>,
+    pub(super) reported_at: Option<Instant>,
+    /// When a Node's change was seen that is not in all clusters yet.
+    pub(super) changing_since: Option<Instant>,
+    next_resync: Instant,
+    pub(super) changes: u64,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    pub fn new(settings: Settings, environment: Environment) -> Engine {
+        let (sender, events) = mpsc::channel(EVENTS);
+        let now = environment.clock.now();
+        let mut engine = Engine {
+            settings,
+            environment,
+            sender,
+            events,
+            tasks: JoinSet::new(),
+            wide: Feed::Starting,
+            listed: false,
+            hub_relist: watch::Sender::new(0),
+            narrow: None,
+            records: BTreeMap::new(),
+            records_changed: false,
+            members: BTreeMap::new(),
+            links_changed: false,
+            representatives: BTreeMap::new(),
+            planner: None,
+            listings: Vec::new(),
+            now,
+            planned: false,
+            news: false,
+            status_due: None,
+            touched_at: None,
+            reported_at: None,
+            changing_since: None,
+            next_resync: Instant::now(),
+            changes: 0,
+        };
+        engine.schedule_resync();
+        engine
+    }
+
+    /// Never returns; whoever drops it ends everything it started.
+    pub async fn run(mut self) {
+        self.follow_meshes();
+        loop {
+            let wake = self.wake();
+            tokio::select! {
+                biased;
+                event = self.events.recv() => {
+                    self.tick();
+                    event.into_iter().for_each(|event| self.observe(event));
+                    for _ in 0..BATCH {
+                        let Ok(event) = self.events.try_recv() else { break };
+                        self.observe(event);
+                    }
+                }
+                () = sleep_until(wake) => self.tick(),
+            }
+            self.turn();
+        }
+    }
+
+    /// The steps, each in the file of its name.
+    fn turn(&mut self) {
+        while self.tasks.try_join_next().is_some() {}
+        if Instant::now() >= self.next_resync {
+            self.resync();
+        }
+        if !self.is_complete() {
+            return;
+        }
+        self.validate();
+        let stale = self.plan();
+        self.diff(&stale);
+        self.apply();
+        self.clean_up();
+        self.report();
+    }
+
+    fn tick(&mut self) {
+        let now = self.environment.clock.now();
+        if now != self.now {
+            self.now = now;
+            if let Some(planner) = &mut self.planner {
+                planner.set_now(now);
+            }
+        }
+    }
+
+    /// Lists everything again, in case an event was lost.
+    fn resync(&mut self) {
+        self.hub_relist.send_modify(|count| *count += 1);
+        self.members.values().for_each(|member| member.link.relist());
+        self.schedule_resync();
+    }
+
+    fn schedule_resync(&mut self) {
+        let share = 0.9 + 0.2 * self.environment.random.f64();
+        self.next_resync = Instant::now() + self.settings.resync.mul_f64(share);
+    }
+
+    pub(super) fn backoff(&mut self) -> Backoff {
+        Backoff::new(self.environment.random.fork(), Duration::from_millis(200), Duration::from_secs(30))
+    }
+
+    /// When to take a turn although nothing was seen.
+    fn wake(&self) -> Instant {
+        let recheck = self.planner.as_ref().and_then(Planner::recheck_at).map(|at| self.until(at));
+        let cleanup = self.cleanup_due().map(|at| self.until(at));
+        let times = [Some(self.next_resync), self.status_due, recheck, cleanup, self.writers_due(), self.records_due()];
+        times.into_iter().flatten().min().unwrap_or(self.next_resync)
+    }
+
+    fn until(&self, at: Timestamp) -> Instant {
+        let seconds = u64::try_from(at.0.saturating_sub(self.now.0)).unwrap_or_default();
+        Instant::now() + Duration::from_secs(seconds.min(86_400))
+    }
+}

@@ -1,0 +1,143 @@
+//! Kubernetes events: said once, when something changes, not once per pass.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::events::v1::Event as KubeEvent;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Api;
+use kube::api::PostParams;
+use mw_api::clustermesh::ClusterMeshStatus;
+use mw_core::kilo::plan::MeshPlan;
+use mw_core::names::{MeshId, short_hash};
+use mw_core::text::printable;
+use tracing::debug;
+
+use crate::kilo::engine::Engine;
+use crate::kilo::record::Record;
+
+const CONTROLLER: &str = "kilo-clustermesh.io/operator";
+/// Of one cluster in one pass; the rest is summed up.
+const MOST_SKIPS: usize = 20;
+const MOST_AT_ONCE: usize = 200;
+const LONGEST: usize = 1000;
+
+/// Something to tell about a mesh.
+#[derive(Debug, Clone)]
+pub(super) struct Notice {
+    pub(super) reason: &'static str,
+    pub(super) action: &'static str,
+    pub(super) warning: bool,
+    pub(super) message: String,
+}
+
+/// What is to be said of a plan: its key, and the words.
+type Said = (String, String, String);
+
+impl Engine {
+    /// Tells what was not told yet, and forgets what is no longer true.
+    pub(super) fn announce(&mut self, id: &MeshId, plan: &MeshPlan) {
+        let Some(record) = self.records.get_mut(id) else { return };
+        let mut notices = Vec::new();
+        let mut said = BTreeSet::new();
+        for problem in &plan.problems {
+            let key = (problem.reason.to_string(), problem.subject.clone(), problem.message.clone());
+            let hint = if problem.hint.is_empty() { String::new() } else { format!("; {}", problem.hint) };
+            let message = format!("{}: {}{hint}", problem.subject, problem.message);
+            note(
+                record,
+                &mut said,
+                key,
+                || Notice { reason: problem.reason.as_str(), action: "Plan", warning: true, message },
+                &mut notices,
+            );
+        }
+        skips(record, plan, &mut said, &mut notices);
+        record.notices.said = said;
+        self.emit(id, notices);
+    }
+
+    pub(super) fn emit(&mut self, id: &MeshId, mut notices: Vec<Notice>) {
+        let Some(record) = self.records.get(id).filter(|_| !notices.is_empty()) else { return };
+        if notices.len() > MOST_AT_ONCE {
+            self.environment.metrics.events_dropped.inc_by(u64::try_from(notices.len() - MOST_AT_ONCE).unwrap_or_default());
+            notices.truncate(MOST_AT_ONCE);
+        }
+        let events: Vec<KubeEvent> = notices.into_iter().map(|notice| self.event(record, notice)).collect();
+        let api: Api<KubeEvent> = Api::namespaced(self.environment.hub.clone(), &id.namespace);
+        let (dropped, mesh) = (self.environment.metrics.events_dropped.clone(), id.clone());
+        self.tasks.spawn(async move {
+            for event in events {
+                if let Err(error) = api.create(&PostParams::default(), &event).await {
+                    debug!(%mesh, error = %crate::failure::Failure::of(&error), "an event could not be written");
+                    dropped.inc();
+                }
+            }
+        });
+    }
+
+    fn event(&self, record: &Record, notice: Notice) -> KubeEvent {
+        let Notice { reason, action, warning, message } = notice;
+        let MeshId { namespace, name } = record.id().clone();
+        let time = self.environment.clock.micro_time();
+        let hash = short_hash(&format!("{}\n{reason}\n{message}\n{}", record.uid(), time.0));
+        let start: String = name.chars().take(200).collect();
+        KubeEvent {
+            metadata: ObjectMeta { name: Some(format!("{start}.{hash}")), namespace: Some(namespace.clone()), ..ObjectMeta::default() },
+            event_time: Some(time),
+            reason: Some(reason.to_owned()),
+            action: Some(action.to_owned()),
+            type_: Some(if warning { "Warning" } else { "Normal" }.to_owned()),
+            note: Some(printable(&message, LONGEST)),
+            regarding: Some(ObjectReference {
+                api_version: Some(mw_api::peer::API_VERSION.to_owned()),
+                kind: Some("ClusterMesh".to_owned()),
+                name: Some(name),
+                namespace: Some(namespace),
+                uid: Some(record.uid().to_owned()),
+                resource_version: record.meta.resource_version.clone(),
+                ..ObjectReference::default()
+            }),
+            reporting_controller: Some(CONTROLLER.to_owned()),
+            reporting_instance: Some("meshwright".to_owned()),
+            ..KubeEvent::default()
+        }
+    }
+}
+
+fn note(record: &Record, said: &mut BTreeSet<Said>, key: Said, notice: impl FnOnce() -> Notice, notices: &mut Vec<Notice>) {
+    if !record.notices.said.contains(&key) && !said.contains(&key) {
+        notices.push(notice());
+    }
+    said.insert(key);
+}
+
+fn skips(record: &Record, plan: &MeshPlan, said: &mut BTreeSet<Said>, notices: &mut Vec<Notice>) {
+    for (cluster, of) in &plan.clusters {
+        let before = notices.len();
+        for (node, skip) in &of.skipped {
+            let subject = format!("{cluster}/{node}");
+            let message = format!("{subject}: {}", skip.message);
+            let reason = skip.reason.as_str();
+            let key = skip_key(cluster.as_str(), node.as_str(), reason);
+            note(record, said, key, || Notice { reason, action: "SkipNodePeering", warning: true, message }, notices);
+        }
+        let more = notices.len().saturating_sub(before + MOST_SKIPS);
+        if more > 0 {
+            notices.truncate(before + MOST_SKIPS);
+            let message = format!("{cluster}: {more} more nodes take no part; meshwright plan lists them all");
+            notices.push(Notice { reason: "NodesSkipped", action: "SkipNodePeering", warning: true, message });
+        }
+    }
+}
+
+fn skip_key(cluster: &str, node: &str, reason: &str) -> Said {
+    (reason.to_owned(), format!("{cluster}/{node}"), String::new())
+}
+
+/// What an earlier process surely said.
+pub(super) fn said_before(status: &ClusterMeshStatus) -> BTreeSet<Said> {
+    let clusters = status.clusters.iter().flatten();
+    let skipped = clusters.flat_map(|cluster| cluster.skipped.iter().flatten().map(move |skip| (cluster, skip)));
+    skipped.map(|(cluster, skip)| skip_key(&cluster.name, &skip.node, &skip.reason)).collect()
+}

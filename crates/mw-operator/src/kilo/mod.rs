@@ -1,0 +1,22 @@
+//! The Kilo back end: keeps every ClusterMesh of the hub true.
+//!
+//! One task owns everything that is known. What the watches and writes say
+//! comes in by one channel; after each batch it takes one turn through the
+//! steps below, none of which waits for anybody. Only the first and the last
+//! two hold a client, and what they start runs beside it.
+
+mod apply;
+mod cleanup;
+mod diff;
+mod engine;
+mod events;
+mod identity;
+mod observe;
+mod plan;
+mod recent;
+mod record;
+mod status;
+mod validate;
+
+pub use engine::{Engine, Environment, Settings};
+pub use status::{EntryFacts, StatusFacts, status_of};

@@ -1,0 +1,41 @@
+//! Step 3: hands what was seen to the planner and has it plan.
+
+use std::collections::BTreeSet;
+
+use mw_core::names::ClusterId;
+use tokio::time::Instant;
+use tracing::debug;
+
+use crate::kilo::engine::Engine;
+
+impl Engine {
+    /// What was listed is handed over in one go: each list alone would have
+    /// everything planned anew.
+    pub(super) fn flush_listings(&mut self) {
+        if self.listings.is_empty() {
+            return;
+        }
+        if let Some(planner) = &mut self.planner {
+            planner.set_listings(std::mem::take(&mut self.listings));
+            self.note_news();
+        }
+    }
+
+    /// The clusters for which something may have changed.
+    pub(super) fn plan(&mut self) -> BTreeSet<ClusterId> {
+        let started = Instant::now();
+        self.flush_listings();
+        let Some(planner) = &mut self.planner else { return BTreeSet::new() };
+        let stale = planner.refresh();
+        if planner.remember_held() {
+            self.touched_at.get_or_insert(started);
+        }
+        if std::mem::take(&mut self.planned) {
+            self.changes += 1;
+            self.environment.metrics.plans.inc();
+            self.environment.metrics.plan_seconds.observe(started.elapsed().as_secs_f64());
+            debug!(change = self.changes, targets = stale.len(), "planned");
+        }
+        stale
+    }
+}

@@ -1,0 +1,157 @@
+//! A ClusterMesh as it stands on the hub, and what we remember about it.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::core::DynamicObject;
+use mw_api::clustermesh::{ANNOTATION_RECONCILE_TRIGGER, ClusterMesh, ClusterMeshSpec, ClusterMeshStatus, FINALIZER};
+use mw_core::kilo::spec::{Mesh, RawCluster, validate};
+use mw_core::names::{ClusterName, MeshId, PeerName};
+use mw_core::text::printable;
+use mw_core::time::Timestamp;
+use tokio::time::Instant;
+
+use crate::fleet::Source;
+use crate::fleet::follow::Version;
+use crate::kilo::events::said_before;
+
+#[derive(Debug)]
+pub(super) struct Record {
+    pub(super) meta: ObjectMeta,
+    pub(super) version: Version,
+    pub(super) mesh: Mesh,
+    /// Why the object can't be read as a ClusterMesh.
+    pub(super) misread: Option<String>,
+    pub(super) status: ClusterMeshStatus,
+    pub(super) notices: Notices,
+    /// More deletes were held by an earlier process than it could write down.
+    pub(super) holds_everything: bool,
+    /// A write to it is under way.
+    pub(super) busy: bool,
+    /// After a failed write: not before this.
+    pub(super) not_before: Option<Instant>,
+    pub(super) failures: u32,
+}
+
+/// What was already said in events.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Notices {
+    pub(super) said: BTreeSet<(String, String, String)>,
+}
+
+impl Record {
+    pub(super) fn read(object: &DynamicObject) -> Record {
+        let value = serde_json::to_value(object).unwrap_or_default();
+        let (read, misread) = match serde_json::from_value::<ClusterMesh>(value.clone()) {
+            Ok(mesh) => (mesh, None),
+            Err(wrong) => (without_spec(object, value.get("status")), Some(printable(&wrong.to_string(), 300))),
+        };
+        Record {
+            meta: ObjectMeta { managed_fields: None, ..object.metadata.clone() },
+            version: Version::of(object.metadata.resource_version.as_deref()),
+            mesh: mw_api::convert::mesh(&read),
+            misread,
+            status: read.status.unwrap_or_default(),
+            notices: Notices::default(),
+            holds_everything: false,
+            busy: false,
+            not_before: None,
+            failures: 0,
+        }
+    }
+
+    /// A newer state of the same object; what we remember stays. False if that
+    /// makes no difference to what is to be done.
+    pub(super) fn renew(&mut self, newer: Record) -> bool {
+        let finalized = self.has_finalizer();
+        let before = (self.mesh.clone(), self.misread.clone());
+        let Record { meta, version, mesh, misread, status, notices: _, holds_everything: _, busy: _, not_before: _, failures: _ } = newer;
+        let held = std::mem::take(&mut self.mesh.held);
+        let running = self.mesh.running.take();
+        self.mesh = Mesh { held, running, ..mesh };
+        (self.meta, self.version, self.misread, self.status) = (meta, version, misread, status);
+        before != (self.mesh.clone(), self.misread.clone()) || finalized != self.has_finalizer()
+    }
+
+    /// With what an earlier process left in its status: which spec was acted
+    /// on, and which deletes were held.
+    pub(super) fn recalled(mut self) -> Record {
+        let condition = |kind: &str| self.status.conditions.iter().flatten().find(|condition| condition.type_ == kind);
+        let admitted = condition("NetworksOverlap").is_some_and(|condition| condition.status == "False");
+        if admitted && self.status.observed_generation == self.meta.generation {
+            self.mesh.running = validate(&self.mesh.spec).ok().map(|(spec, _)| spec);
+        }
+        let mut held = BTreeSet::new();
+        for on in self.status.held_deletes.iter().flatten() {
+            let entry = self.mesh.spec.clusters.iter().find(|entry| entry.name == on.cluster);
+            let Some(cluster) = entry.and_then(|entry| self.source(entry)).map(|source| source.id()) else { continue };
+            held.extend(on.peers.iter().map(|name| (cluster.clone(), PeerName::from(name.as_str()))));
+            if usize::try_from(on.count).is_ok_and(|count| count > on.peers.len()) {
+                // Not all names are known: none of them may go unasked.
+                self.holds_everything = true;
+            }
+        }
+        self.mesh.held = held;
+        self.notices.said = said_before(&self.status);
+        self
+    }
+
+    /// What the planner is given.
+    pub(super) fn input(&self) -> Mesh {
+        let mut mesh = self.mesh.clone();
+        if self.holds_everything {
+            mesh.spec.max_delete_percent = Some(0);
+        }
+        mesh
+    }
+
+    pub(super) fn uid(&self) -> &str {
+        self.meta.uid.as_deref().unwrap_or_default()
+    }
+
+    pub(super) fn generation(&self) -> i64 {
+        self.meta.generation.unwrap_or_default()
+    }
+
+    pub(super) fn has_finalizer(&self) -> bool {
+        self.meta.finalizers.iter().flatten().any(|name| name == FINALIZER)
+    }
+
+    pub(super) fn trigger(&self) -> Option<&String> {
+        self.meta.annotations.as_ref()?.get(ANNOTATION_RECONCILE_TRIGGER)
+    }
+
+    pub(super) fn deleted_at(&self) -> Option<Timestamp> {
+        self.meta.deletion_timestamp.as_ref().map(|time| Timestamp(time.0.as_second()))
+    }
+
+    /// Where the credentials of an entry come from, if it says so.
+    pub(super) fn source(&self, entry: &RawCluster) -> Option<Source> {
+        if entry.local {
+            return Some(Source::Hub);
+        }
+        let secret = entry.kubeconfig_secret.as_ref().filter(|secret| !secret.name.is_empty())?;
+        let key = secret.key.clone().filter(|key| !key.is_empty());
+        Some(Source::Secret { namespace: self.mesh.id.namespace.clone(), name: secret.name.clone(), key })
+    }
+
+    /// The clusters that the spec names, however wrong it is otherwise.
+    pub(super) fn sources(&self) -> impl Iterator<Item = (&RawCluster, Source)> {
+        self.mesh.spec.clusters.iter().filter_map(|entry| Some((entry, self.source(entry)?)))
+    }
+
+    /// The entries that the planner knows by name.
+    pub(super) fn named_sources(&self) -> impl Iterator<Item = (ClusterName, Source)> {
+        self.sources().filter_map(|(entry, source)| Some((ClusterName::try_from(entry.name.as_str()).ok()?, source)))
+    }
+
+    pub(super) fn id(&self) -> &MeshId {
+        &self.mesh.id
+    }
+}
+
+/// An object whose spec can't be read still has a name, a finalizer and a past.
+fn without_spec(object: &DynamicObject, status: Option<&serde_json::Value>) -> ClusterMesh {
+    let status = status.and_then(|status| serde_json::from_value(status.clone()).ok());
+    ClusterMesh { metadata: object.metadata.clone(), spec: ClusterMeshSpec::default(), status }
+}

@@ -1,0 +1,304 @@
+//! Step 6: what came of it, in the status of each ClusterMesh. Written only
+//! when it differs, by one writer.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use mw_api::clustermesh::{ClusterMeshStatus, ClusterStatus, HeldDeletes, MOST_HELD, MOST_SKIPPED, SkippedNode, Totals};
+use mw_core::kilo::plan::{ClusterPlan, MeshPlan};
+use mw_core::names::{ClusterName, MeshId};
+use mw_core::text::printable;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tracing::{debug, info};
+
+use crate::fleet::Credentials;
+use crate::kilo::engine::Engine;
+use crate::kilo::observe::{count, labels};
+use crate::metrics::MeshLabels;
+
+/// While writes are under way the status waits for them, but not for long.
+const WHILE_WRITING: Duration = Duration::from_secs(1);
+const BETWEEN: Duration = Duration::from_millis(200);
+/// Kubernetes refuses objects of 1.5 MiB; etcd likes them far smaller.
+const LARGEST: usize = 250 << 10;
+const LONGEST_MESSAGE: usize = 500;
+
+/// What the operator knows of one entry, beyond the plan.
+#[derive(Debug, Clone, Default)]
+pub struct EntryFacts {
+    pub name: String,
+    /// Why it can't be used, if it can't.
+    pub trouble: Option<String>,
+    /// Credentials or writes that do not work.
+    pub remark: Option<String>,
+    pub last_contact: Option<Time>,
+    /// Peers of the mesh there, where that is known.
+    pub peers: Option<usize>,
+}
+
+/// Everything that a status is made of.
+#[derive(Debug)]
+pub struct StatusFacts<'a> {
+    pub plan: &'a MeshPlan,
+    pub generation: i64,
+    pub before: &'a ClusterMeshStatus,
+    pub entries: Vec<EntryFacts>,
+    /// Overrules what the plan says of Ready.
+    pub not_ready: Option<(&'static str, String)>,
+    /// Only our own namespace's meshes are visible.
+    pub limited_to: Option<&'a str>,
+    pub stale_credentials: Option<String>,
+    pub now: Time,
+}
+
+impl Engine {
+    /// The status is to be looked at.
+    pub(super) fn touch_status(&mut self) {
+        self.touched_at.get_or_insert_with(Instant::now);
+    }
+
+    pub(super) fn report(&mut self) {
+        let now = Instant::now();
+        self.status_due = None;
+        let Some(touched) = self.touched_at else { return };
+        let idle = self.members.values().all(|member| member.writer.is_idle());
+        let earliest = match (idle, self.reported_at) {
+            (false, _) => touched + WHILE_WRITING,
+            (true, Some(last)) => last + BETWEEN,
+            (true, None) => now,
+        };
+        if now < earliest || self.members.values().any(|member| member.link.is_starting()) {
+            self.status_due = (now < earliest).then_some(earliest);
+            return;
+        }
+        (self.touched_at, self.reported_at) = (None, Some(now));
+        let ids: Vec<MeshId> = self.records.keys().filter(|id| self.acts_on(id)).cloned().collect();
+        ids.iter().for_each(|id| self.report_mesh(id));
+        for (id, member) in &self.members {
+            let reachable = member.link.trouble().is_none();
+            self.environment.metrics.reachable.get_or_create(&labels(id)).set(i64::from(reachable));
+        }
+    }
+
+    fn report_mesh(&mut self, id: &MeshId) {
+        let Some(plan) = self.planner.as_ref().and_then(|planner| planner.mesh_plan(id)) else { return };
+        self.announce(id, &plan);
+        let Some(record) = self.records.get(id) else { return };
+        let status = status_of(&self.status_facts(record, &plan));
+        self.measure(id, &status);
+        if status == record.status {
+            return;
+        }
+        if record.busy || record.not_before.is_some_and(|at| Instant::now() < at) {
+            self.touch_status();
+            return;
+        }
+        let ready = status.conditions.iter().flatten().find(|condition| condition.type_ == "Ready");
+        let was = record.status.conditions.iter().flatten().find(|condition| condition.type_ == "Ready");
+        if ready.map(|ready| (&ready.status, &ready.reason)) != was.map(|was| (&was.status, &was.reason)) {
+            let (reason, message) = ready.map(|ready| (ready.reason.as_str(), ready.message.as_str())).unwrap_or_default();
+            info!(mesh = %id, reason, message, change = self.changes, "the mesh's state changed");
+        }
+        debug!(mesh = %id, "writing the status");
+        let patch = difference(&record.status, &status);
+        self.patch_mesh(id, Some("status"), patch);
+    }
+
+    fn status_facts<'a>(&'a self, record: &'a super::record::Record, plan: &'a MeshPlan) -> StatusFacts<'a> {
+        let mut not_ready = None;
+        let mut stale_credentials = None;
+        let mut entries = Vec::new();
+        for entry in &record.mesh.spec.clusters {
+            let id = record.source(entry).map(|source| source.id());
+            let stands_for = id.as_ref().map(|id| self.representatives.get(id).unwrap_or(id));
+            let member = id.as_ref().and_then(|id| self.members.get(id));
+            let writer = stands_for.and_then(|id| self.members.get(id)).map(|member| &member.writer);
+            let failed = writer.and_then(|writer| writer.troubles.iter().find(|(_, trouble)| trouble.lasts()));
+            let failed = failed.map(|(name, trouble)| format!("{} of Peer {name} failed: {}", trouble.verb, trouble.failure));
+            let stale = member.and_then(|member| match &member.link.credentials {
+                Credentials::Stale(why) => Some(why.clone()),
+                _ => None,
+            });
+            let trouble = match member {
+                Some(member) => member.link.trouble(),
+                None => Some("it names no kubeconfig Secret".to_owned()),
+            };
+            if let Some(why) = &failed {
+                not_ready.get_or_insert_with(|| ("ApplyFailed", format!("{}: {why}", entry.name)));
+            }
+            if let Some(why) = &stale {
+                stale_credentials.get_or_insert_with(|| format!("{}: {why}", entry.name));
+            }
+            entries.push(EntryFacts {
+                name: entry.name.clone(),
+                trouble,
+                remark: stale.or(failed),
+                last_contact: member.and_then(|member| member.last_contact.clone()),
+                peers: stands_for.and_then(|id| self.planner.as_ref()?.peers_of(record.id(), id)),
+            });
+        }
+        if let Some(why) = &record.misread {
+            not_ready = Some(("InvalidSpec", format!("the spec can't be read: {why}")));
+        }
+        if record.deleted_at().is_some() {
+            let waits = self.cleanup_waits(record).unwrap_or_else(|| "its Peers are gone".to_owned());
+            not_ready = Some(("Deleting", waits));
+        }
+        StatusFacts {
+            plan,
+            generation: record.generation(),
+            before: &record.status,
+            entries,
+            not_ready,
+            limited_to: self.is_limited().then_some(self.settings.namespace.as_str()),
+            stale_credentials,
+            now: self.environment.clock.time(),
+        }
+    }
+
+    fn measure(&self, id: &MeshId, status: &ClusterMeshStatus) {
+        let metrics = &self.environment.metrics;
+        let labels = MeshLabels { namespace: id.namespace.clone(), mesh: id.name.clone() };
+        let totals = status.totals.unwrap_or_default();
+        let ready = status.conditions.iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+        metrics.peers.get_or_create(&labels).set(totals.peers);
+        metrics.skipped.get_or_create(&labels).set(totals.skipped);
+        metrics.ready.get_or_create(&labels).set(i64::from(ready));
+    }
+}
+
+/// The status that follows from a plan and what came of it.
+pub fn status_of(facts: &StatusFacts<'_>) -> ClusterMeshStatus {
+    let clusters: Vec<ClusterStatus> = facts.entries.iter().map(|entry| cluster_status(facts, entry)).collect();
+    let totals = Totals {
+        clusters: count(clusters.len()),
+        peers: clusters.iter().map(|cluster| cluster.registered_peers).sum(),
+        skipped: clusters.iter().map(|cluster| cluster.skipped_nodes).sum(),
+    };
+    let mut status = ClusterMeshStatus {
+        observed_generation: Some(facts.generation),
+        conditions: Some(conditions(facts)),
+        totals: Some(totals),
+        clusters: Some(clusters),
+        held_deletes: held(facts.plan),
+    };
+    let size = |status: &ClusterMeshStatus| serde_json::to_vec(status).map_or(0, |bytes| bytes.len());
+    if size(&status) > LARGEST {
+        status.clusters.iter_mut().flatten().for_each(|cluster| cluster.skipped = None);
+    }
+    if size(&status) > LARGEST {
+        status.clusters.iter_mut().flatten().for_each(|cluster| cluster.message = None);
+    }
+    status
+}
+
+fn cluster_status(facts: &StatusFacts<'_>, entry: &EntryFacts) -> ClusterStatus {
+    let before = facts.before.clusters.iter().flatten().find(|cluster| cluster.name == entry.name);
+    let plan = ClusterName::try_from(entry.name.as_str()).ok().and_then(|name| facts.plan.clusters.get(&name));
+    let known = plan.filter(|plan| plan.unknown.is_none());
+    let reachable = entry.trouble.is_none();
+    let flipped = before.and_then(|before| before.reachable) != Some(reachable);
+    let last_contact = match (flipped, reachable) {
+        (true, false) => entry.last_contact.clone().or_else(|| before.and_then(|before| before.last_contact.clone())),
+        _ => before.and_then(|before| before.last_contact.clone()),
+    };
+    let message = entry.trouble.as_ref().or(entry.remark.as_ref()).map(|text| printable(text, LONGEST_MESSAGE));
+    // Of a cluster that can't be read the last that was known stays.
+    let seen = known.map(|plan| of_plan(plan, entry));
+    ClusterStatus {
+        name: entry.name.clone(),
+        registered_peers: entry.peers.map(count).or(before.map(|before| before.registered_peers)).unwrap_or_default(),
+        reachable: Some(reachable),
+        last_contact,
+        message,
+        ..seen.or_else(|| before.cloned()).unwrap_or_default()
+    }
+}
+
+fn of_plan(plan: &ClusterPlan, entry: &EntryFacts) -> ClusterStatus {
+    let skipped: Vec<SkippedNode> = plan
+        .skipped
+        .iter()
+        .take(MOST_SKIPPED)
+        .map(|(node, skip)| SkippedNode {
+            node: printable(node.as_str(), 253),
+            reason: skip.reason.to_string(),
+            message: Some(printable(&skip.message, LONGEST_MESSAGE)),
+        })
+        .collect();
+    ClusterStatus {
+        name: entry.name.clone(),
+        skipped_nodes: count(plan.skipped.len()),
+        nodes: Some(count(plan.nodes)),
+        carried_nodes: Some(count(plan.carried.len())),
+        anchor_node: plan.anchor.as_ref().map(ToString::to_string),
+        skipped: Some(skipped).filter(|skipped| !skipped.is_empty()),
+        ..ClusterStatus::default()
+    }
+}
+
+fn held(plan: &MeshPlan) -> Option<Vec<HeldDeletes>> {
+    let mut left = MOST_HELD;
+    let mut held: Vec<HeldDeletes> = Vec::new();
+    for (target, changes) in plan.targets.iter().filter(|(_, changes)| !changes.held.is_empty()) {
+        let name = plan.clusters.iter().find(|(_, cluster)| cluster.id.as_ref() == Some(target)).map(|(name, _)| name.to_string());
+        let peers: Vec<String> = changes.held.keys().take(left).map(ToString::to_string).collect();
+        left -= peers.len();
+        held.push(HeldDeletes { cluster: name.unwrap_or_else(|| target.to_string()), count: count(changes.held.len()), peers });
+    }
+    Some(held).filter(|held| !held.is_empty())
+}
+
+fn conditions(facts: &StatusFacts<'_>) -> Vec<Condition> {
+    let mut wanted: BTreeMap<&str, (bool, &str, String)> = BTreeMap::new();
+    for condition in &facts.plan.conditions {
+        wanted.insert(condition.kind, (condition.status, condition.reason, condition.message.clone()));
+    }
+    if let Some((reason, message)) = &facts.not_ready {
+        wanted.insert("Ready", (false, reason, message.clone()));
+    } else if wanted.get("Ready").is_some_and(|ready| ready.0)
+        && let Some(entry) = facts.entries.iter().find(|entry| entry.trouble.is_some())
+    {
+        let why = entry.trouble.clone().unwrap_or_default();
+        wanted.insert("Ready", (false, "ClusterUnreachable", format!("{}: {why}", entry.name)));
+    }
+    if let Some(namespace) = facts.limited_to {
+        let message = format!("ClusterMeshes of other namespaces can't be listed: overlap and orphans are looked for in {namespace} only");
+        wanted.insert("ScopeLimited", (true, "ListForbidden", message));
+    }
+    if let Some(why) = &facts.stale_credentials {
+        wanted.insert("CredentialsCurrent", (false, "NewCredentialsFail", why.clone()));
+    }
+    const OURS: [&str; 6] = ["AnchorAvailable", "CredentialsCurrent", "KeepaliveEffective", "NetworksOverlap", "Ready", "ScopeLimited"];
+    let before: Vec<&Condition> = facts.before.conditions.iter().flatten().collect();
+    let others = before.iter().filter(|condition| !OURS.contains(&condition.type_.as_str())).map(|condition| (*condition).clone());
+    let ours = wanted.into_iter().map(|(kind, (status, reason, message))| {
+        let status = if status { "True" } else { "False" };
+        let same = before.iter().find(|condition| condition.type_ == kind && condition.status == status);
+        Condition {
+            type_: kind.to_owned(),
+            status: status.to_owned(),
+            reason: reason.to_owned(),
+            message: printable(&message, 1000),
+            observed_generation: Some(facts.generation),
+            last_transition_time: same.map_or_else(|| facts.now.clone(), |condition| condition.last_transition_time.clone()),
+        }
+    });
+    let mut all: Vec<Condition> = others.chain(ours).collect();
+    all.sort_by(|one, other| one.type_.cmp(&other.type_));
+    all
+}
+
+/// The merge patch from one status to the other.
+fn difference(before: &ClusterMeshStatus, after: &ClusterMeshStatus) -> Value {
+    let before = serde_json::to_value(before).unwrap_or_default();
+    let mut after = serde_json::to_value(after).unwrap_or_default();
+    if let (Some(before), Some(after)) = (before.as_object(), after.as_object_mut()) {
+        for key in before.keys() {
+            after.entry(key).or_insert(Value::Null);
+        }
+    }
+    json!({ "status": after })
+}

@@ -1,0 +1,177 @@
+//! Step 2: from the ClusterMeshes to what the planner can rely on: which
+//! meshes there are, which clusters they name, and which of those are one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use mw_core::kilo::planner::{Options, Planner, World};
+use mw_core::kilo::spec::Mesh;
+use mw_core::names::{ClusterId, ClusterName, MeshId};
+use tokio::time::Instant;
+use tracing::info;
+
+use crate::fleet::Source;
+use crate::kilo::engine::Engine;
+use crate::kilo::identity::{Trait, representatives};
+use crate::kilo::record::Record;
+
+/// How long a cluster that no mesh names any more is kept in reach to be swept.
+const LINGER: Duration = Duration::from_secs(600);
+
+impl Engine {
+    /// Without all ClusterMeshes nothing can be said about overlap and
+    /// orphans, so nothing is done.
+    pub(super) fn is_complete(&self) -> bool {
+        self.listed
+    }
+
+    /// Only ClusterMeshes of our own namespace are visible.
+    pub(super) fn is_limited(&self) -> bool {
+        self.narrow.is_some()
+    }
+
+    pub(super) fn acts_on(&self, mesh: &MeshId) -> bool {
+        self.settings.all_namespaces || mesh.namespace == self.settings.namespace
+    }
+
+    pub(super) fn validate(&mut self) {
+        let limited = self.is_limited();
+        if let Some(planner) = &mut self.planner {
+            planner.set_all_meshes_known(!limited);
+        }
+        if std::mem::take(&mut self.records_changed) {
+            self.engage_wanted();
+            self.hand_over_meshes();
+        }
+        self.release_unwanted();
+        if std::mem::take(&mut self.links_changed) {
+            self.settle_identities();
+        }
+    }
+
+    fn engage_wanted(&mut self) {
+        let acting = self.records.values().filter(|record| self.acts_on(record.id()));
+        let wanted: BTreeSet<Source> = acting.flat_map(Record::sources).map(|(_, source)| source).collect();
+        let ids: BTreeSet<ClusterId> = wanted.iter().map(Source::id).collect();
+        for source in wanted {
+            if !self.members.contains_key(&source.id()) {
+                self.engage(source);
+            }
+        }
+        for (id, member) in &mut self.members {
+            match ids.contains(id) {
+                true => member.unwanted_since = None,
+                false => _ = member.unwanted_since.get_or_insert_with(Instant::now),
+            }
+        }
+    }
+
+    /// A cluster that left stays in reach until our Peers are gone from it.
+    fn release_unwanted(&mut self) {
+        let Some(planner) = &self.planner else { return };
+        let released = |(id, member): (&ClusterId, &super::observe::Member)| {
+            let since = member.unwanted_since?;
+            let done = planner.is_swept(id) || !self.stands_for_itself(id) || since.elapsed() >= LINGER;
+            (done && member.writer.is_idle() && !self.listings.iter().any(|(of, _)| of == id)).then(|| id.clone())
+        };
+        let gone: BTreeSet<ClusterId> = self.members.iter().filter_map(released).collect();
+        if gone.is_empty() {
+            return;
+        }
+        for id in &gone {
+            info!(cluster = %id, "cluster leaves");
+            self.members.remove(id);
+            self.environment.metrics.reachable.remove(&super::observe::labels(id));
+            self.environment.metrics.nodes.remove(&super::observe::labels(id));
+            self.environment.metrics.last_contact.remove(&super::observe::labels(id));
+        }
+        if let Some(planner) = &mut self.planner {
+            planner.forget_clusters(&gone);
+        }
+        self.links_changed = true;
+        self.note_news();
+    }
+
+    /// When a cluster that left is given up.
+    pub(super) fn linger_due(&self) -> Option<Instant> {
+        self.members.values().filter_map(|member| member.unwanted_since).map(|since| since + LINGER).min()
+    }
+
+    fn settle_identities(&mut self) {
+        let traits = self.members.iter().map(|(id, member)| {
+            let usable = member.link.live.is_some() && member.link.trouble().is_none();
+            (id.clone(), Trait { server: member.link.server.clone(), nodes: member.uids.clone(), usable })
+        });
+        let found = representatives(&traits.collect());
+        if found == self.representatives {
+            return;
+        }
+        let stands = |map: &BTreeMap<ClusterId, ClusterId>, id: &ClusterId| map.get(id).is_none_or(|of| of == id);
+        let lost: BTreeSet<ClusterId> =
+            found.keys().filter(|id| stands(&self.representatives, id) && !stands(&found, id)).cloned().collect();
+        for (id, of) in found.iter().filter(|(id, of)| lost.contains(*id) && of != id) {
+            info!(cluster = %id, same = %of, "two links lead to the same cluster");
+        }
+        let gained = found.keys().filter(|id| !stands(&self.representatives, id) && stands(&found, id));
+        gained.filter_map(|id| self.members.get(id)).for_each(|member| member.link.relist());
+        self.listings.retain(|(id, _)| !lost.contains(id));
+        self.representatives = found;
+        if let Some(planner) = &mut self.planner {
+            planner.forget_clusters(&lost);
+        }
+        self.hand_over_meshes();
+    }
+
+    fn hand_over_meshes(&mut self) {
+        let inputs: BTreeMap<MeshId, Mesh> = self.records.iter().map(|(id, record)| (id.clone(), record.input())).collect();
+        let identities = self.identities();
+        match &mut self.planner {
+            Some(planner) => planner.set_meshes(inputs, identities),
+            None => {
+                let options = Options {
+                    hub: Some(self.environment.hub_uid.clone()),
+                    node_grace_seconds: self.settings.node_grace.as_secs(),
+                    all_meshes_known: !self.is_limited(),
+                    sweep_legacy: self.settings.sweep_legacy,
+                };
+                let world = World { options, now: self.now, meshes: inputs, clusters: BTreeMap::new(), identities };
+                self.planner = Some(Planner::new(world));
+            }
+        }
+        self.remember_running();
+        self.note_news();
+    }
+
+    /// What a mesh is acted on with stays in force when its spec is changed
+    /// for the worse.
+    fn remember_running(&mut self) {
+        let Some(planner) = &self.planner else { return };
+        for (id, record) in &mut self.records {
+            record.mesh.running = planner.running(id).cloned();
+        }
+    }
+
+    /// Which cluster every entry of every mesh stands for. Those of meshes
+    /// that are not ours to act on are known by name alone.
+    fn identities(&self) -> BTreeMap<(MeshId, ClusterName), ClusterId> {
+        let represented = |id: ClusterId| self.representatives.get(&id).cloned().unwrap_or(id);
+        let ours: Vec<&Record> = self.records.values().filter(|record| self.acts_on(record.id())).collect();
+        let mut by_name: BTreeMap<ClusterName, BTreeSet<ClusterId>> = BTreeMap::new();
+        for (name, source) in ours.iter().flat_map(|record| record.named_sources()) {
+            by_name.entry(name).or_default().insert(represented(source.id()));
+        }
+        let mut identities = BTreeMap::new();
+        for record in self.records.values() {
+            let acts = self.acts_on(record.id());
+            for (name, source) in record.named_sources() {
+                let namesake = by_name.get(&name).filter(|ids| ids.len() == 1).and_then(|ids| ids.first());
+                let cluster = match (&source, acts, namesake) {
+                    (Source::Secret { .. }, false, Some(namesake)) => namesake.clone(),
+                    _ => represented(source.id()),
+                };
+                identities.insert((record.id().clone(), name), cluster);
+            }
+        }
+        identities
+    }
+}

@@ -1,0 +1,63 @@
+//! The right to write: held while the Lease is surely ours. Asked right before
+//! every write, so that a process that was stopped and goes on finds out at
+//! its next request.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::time::Instant;
+
+#[derive(Debug, Clone)]
+pub struct Permit(Arc<Mutex<Until>>);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Until {
+    /// Nobody else is asked.
+    Forever,
+    Never,
+    Moment(Instant),
+}
+
+impl Permit {
+    /// For a process that elects no leader.
+    pub fn always() -> Permit {
+        Permit(Arc::new(Mutex::new(Until::Forever)))
+    }
+
+    /// For a process that has yet to win the Lease.
+    pub fn none() -> Permit {
+        Permit(Arc::new(Mutex::new(Until::Never)))
+    }
+
+    pub fn extend(&self, until: Option<Instant>) {
+        *self.lock() = until.map_or(Until::Never, Until::Moment);
+    }
+
+    pub fn holds(&self) -> bool {
+        match *self.lock() {
+            Until::Forever => true,
+            Until::Never => false,
+            Until::Moment(until) => Instant::now() < until,
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Until> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_permit_ends_by_itself() {
+        let permit = Permit::none();
+        assert!(!permit.holds());
+        permit.extend(Some(Instant::now() + Duration::from_secs(10)));
+        assert!(permit.holds());
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert!(!permit.holds());
+        assert!(Permit::always().holds());
+    }
+}

@@ -1,0 +1,150 @@
+//! The operator as a process: becomes leader, installs, runs the engine, and
+//! ends in seconds whatever hangs.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Config};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+use crate::backoff::Backoff;
+use crate::clock::Clock;
+use crate::fleet::{HUB, Network};
+use crate::install::{apply_crds, hub_uid};
+use crate::kilo::{Engine, Environment, Settings};
+use crate::lease::{Elector, campaign, give_up, keep};
+use crate::metrics::Metrics;
+use crate::permit::Permit;
+use crate::serve::{ListenError, Readiness, listen, serve_health, serve_metrics};
+use crate::transport::{Patience, Rules, client};
+
+/// The Go operator's, so that old and new exclude each other.
+pub const LEASE_NAME: &str = "f27237f1.squat.ai";
+/// Giving up the Lease must not keep the process from ending.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The hub; without it the pod's own cluster, or what KUBECONFIG names.
+    pub kubeconfig: Option<PathBuf>,
+    pub settings: Settings,
+    pub request_timeout: Duration,
+    pub apply_crds: bool,
+    /// Our name in the Lease, where a leader is elected.
+    pub leader_elect: Option<String>,
+    pub metrics: Option<SocketAddr>,
+    pub health: Option<SocketAddr>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error("the hub's configuration can't be read: {0}")]
+    Config(String),
+    #[error("no client for the hub: {0}")]
+    Client(#[source] kube::Error),
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    #[error("the Lease {LEASE_NAME} was lost: another process may lead now")]
+    LostLease,
+}
+
+/// The configuration of the hub's client.
+pub async fn hub_config(kubeconfig: Option<&PathBuf>) -> Result<Config, RunError> {
+    let wrong = |error: &dyn std::fmt::Display| RunError::Config(error.to_string());
+    match kubeconfig {
+        Some(path) => {
+            let file = Kubeconfig::read_from(path).map_err(|error| wrong(&error))?;
+            Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.map_err(|error| wrong(&error))
+        }
+        None => Config::infer().await.map_err(|error| wrong(&error)),
+    }
+}
+
+/// Runs until `stop`, or until the Lease is lost.
+pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(), RunError> {
+    let (metrics, readiness, clock) = (Metrics::default(), Readiness::default(), Clock::system());
+    let mut tasks = JoinSet::new();
+    if let Some(address) = options.metrics {
+        let listener = listen(address, "metrics").await?;
+        info!(address = %bound(&listener, address), "metrics are served");
+        tasks.spawn(serve_metrics(listener, metrics.clone()));
+    }
+    if let Some(address) = options.health {
+        let listener = listen(address, "health").await?;
+        info!(address = %bound(&listener, address), "health is served");
+        tasks.spawn(serve_health(listener, readiness.clone()));
+    }
+    let config = hub_config(options.kubeconfig.as_ref()).await?;
+    let patience = Patience::of(options.request_timeout);
+    let permit = if options.leader_elect.is_some() { Permit::none() } else { Permit::always() };
+    let rules = |permit: Permit| Rules { patience, permit, metrics: metrics.of_cluster(HUB) };
+    let leases = client(config.clone(), rules(Permit::always())).map_err(RunError::Client)?;
+    let hub = client(config, rules(permit.clone())).map_err(RunError::Client)?;
+    let leases: Api<Lease> = Api::namespaced(leases, &options.settings.namespace);
+    let mut elector = options.leader_elect.as_deref().map(|identity| Elector::new(LEASE_NAME, identity));
+    let work = lead(&options, &leases, elector.as_mut(), Lead { hub, metrics, readiness, clock: clock.clone(), permit, patience });
+    let ended = tokio::select! {
+        biased;
+        () = stop => Ok(()),
+        lost = work => Err(lost),
+    };
+    if let (Ok(()), Some(elector)) = (&ended, &elector) {
+        info!("ending");
+        if !matches!(timeout(FAREWELL, give_up(&leases, elector, &clock.micro_time())).await, Ok(Ok(()))) {
+            warn!("the Lease could not be given up: it expires by itself");
+        }
+    }
+    ended
+}
+
+fn bound(listener: &tokio::net::TcpListener, asked: SocketAddr) -> SocketAddr {
+    listener.local_addr().unwrap_or(asked)
+}
+
+struct Lead {
+    hub: kube::Client,
+    metrics: Metrics,
+    readiness: Readiness,
+    clock: Clock,
+    permit: Permit,
+    patience: Patience,
+}
+
+async fn lead(options: &Options, leases: &Api<Lease>, elector: Option<&mut Elector>, parts: Lead) -> RunError {
+    let Lead { hub, metrics, readiness, clock, permit, patience } = parts;
+    let network = Network { allowed: options.settings.allowed, patience, permit: permit.clone(), metrics: metrics.clone() };
+    let work = async {
+        let mut random = fastrand::Rng::new();
+        let mut backoff = Backoff::new(random.fork(), Duration::from_millis(200), Duration::from_secs(10));
+        if options.apply_crds {
+            apply_crds(&hub, &mut backoff).await;
+        }
+        let hub_uid = hub_uid(&hub, &mut backoff).await;
+        readiness.set(true);
+        metrics.leader.set(1);
+        let connect = Arc::new(network);
+        let environment = Environment { hub: hub.clone(), hub_uid, connect, clock: clock.clone(), random, metrics: metrics.clone() };
+        Engine::new(options.settings.clone(), environment).run().await;
+    };
+    let Some(elector) = elector else {
+        work.await;
+        return RunError::LostLease;
+    };
+    // Whoever waits for its turn is ready for it.
+    readiness.set(true);
+    campaign(leases, elector, || clock.micro_time(), |wrong| warn!(error = %wrong, "the Lease can't be had")).await;
+    info!("leading");
+    permit.extend(elector.leads_until());
+    tokio::select! {
+        biased;
+        () = keep(leases, elector, || clock.micro_time(), |until| permit.extend(until)) => {}
+        () = work => {}
+    }
+    RunError::LostLease
+}

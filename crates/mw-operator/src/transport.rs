@@ -1,0 +1,267 @@
+//! The HTTP side of a cluster: one HTTP/2 connection, kept alive by pings, so
+//! that a server that hangs is noticed without asking it anything. Every
+//! request has a deadline, every answer a limit, and nothing is written once
+//! the Lease is lost.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http::{Method, Request, Response};
+use http_body::Frame;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use kube::client::{Body, ClientBuilder, ConfigExt};
+use kube::{Client, Config};
+use tokio::time::timeout;
+use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt};
+
+use crate::metrics::RequestMetrics;
+use crate::permit::Permit;
+
+/// How long a cluster may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Patience {
+    /// Until the first byte of an answer.
+    pub request: Duration,
+    /// Until the last byte of one that is not a watch.
+    pub answer: Duration,
+}
+
+impl Patience {
+    pub fn of(request: Duration) -> Patience {
+        Patience { request, answer: request * 6 }
+    }
+}
+
+const PING_EVERY: Duration = Duration::from_secs(10);
+const PING_PATIENCE: Duration = Duration::from_secs(5);
+const LARGEST_ANSWER: usize = 64 << 20;
+/// Of one event of a watch: an object of 1.5 MiB and what is around it.
+const LARGEST_EVENT: usize = 2 << 20;
+
+#[derive(Debug, thiserror::Error)]
+pub enum TransportError {
+    #[error("no answer within {} s", .0.as_secs_f64())]
+    Timeout(Duration),
+    #[error("{0}")]
+    TooLarge(&'static str),
+    #[error("the Lease is lost")]
+    NotLeader,
+    #[error(transparent)]
+    Transport(BoxError),
+}
+
+/// What every request of one cluster goes through.
+#[derive(Debug, Clone)]
+pub struct Rules {
+    pub patience: Patience,
+    pub permit: Permit,
+    pub metrics: RequestMetrics,
+}
+
+/// A client that speaks HTTP/2 where the server does.
+pub fn client(mut config: Config, rules: Rules) -> Result<Client, kube::Error> {
+    // kube would repeat requests behind our back, for minutes.
+    config.default_retry = false;
+    config.connect_timeout = Some(rules.patience.request);
+    let namespace = config.default_namespace.clone();
+    let guard = GuardLayer(Arc::new(rules));
+    if config.proxy_url.is_some() {
+        return Ok(ClientBuilder::try_from(config)?.with_layer(&guard).build());
+    }
+    let mut connector = HttpConnector::new();
+    connector.enforce_http(false);
+    connector.set_nodelay(true);
+    let connector = hyper_rustls::HttpsConnectorBuilder::new()
+        .with_tls_config(config.rustls_client_config()?)
+        .https_or_http()
+        .enable_all_versions()
+        .wrap_connector(connector);
+    let client = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .pool_timer(TokioTimer::new())
+        .http2_keep_alive_interval(PING_EVERY)
+        .http2_keep_alive_timeout(PING_PATIENCE)
+        .http2_keep_alive_while_idle(true)
+        .build::<_, Body>(connector);
+    let service = ServiceBuilder::new()
+        .layer(guard)
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(client);
+    Ok(Client::new(service, namespace))
+}
+
+#[derive(Debug, Clone)]
+struct GuardLayer(Arc<Rules>);
+
+impl<S> Layer<S> for GuardLayer {
+    type Service = Guard<S>;
+
+    fn layer(&self, inner: S) -> Guard<S> {
+        Guard { inner, rules: Arc::clone(&self.0) }
+    }
+}
+
+#[derive(Debug)]
+struct Guard<S> {
+    inner: S,
+    rules: Arc<Rules>,
+}
+
+impl<S, B> Service<Request<Body>> for Guard<S>
+where
+    S: Service<Request<Body>, Response = Response<B>>,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError>,
+    B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response<Answer>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Response<Answer>, BoxError>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let verb = Verb::of(&request);
+        let rules = Arc::clone(&self.rules);
+        if verb.writes() && !rules.permit.holds() {
+            rules.metrics.count(verb.name(), "not_leader");
+            return Box::pin(async { Err(TransportError::NotLeader.into()) });
+        }
+        let answer = self.inner.call(request);
+        Box::pin(async move {
+            let result = guarded(answer, verb, rules.patience).await;
+            match &result {
+                Ok(answer) => rules.metrics.count(verb.name(), answer.status().as_str()),
+                Err(TransportError::Timeout(_)) => rules.metrics.count(verb.name(), "timeout"),
+                Err(_) => rules.metrics.count(verb.name(), "failed"),
+            }
+            result.map_err(BoxError::from)
+        })
+    }
+}
+
+async fn guarded<B, E>(
+    answer: impl Future<Output = Result<Response<B>, E>>,
+    verb: Verb,
+    patience: Patience,
+) -> Result<Response<Answer>, TransportError>
+where
+    E: Into<BoxError>,
+    B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<BoxError>,
+{
+    let late = |_| TransportError::Timeout(patience.request);
+    let answer = timeout(patience.request, answer).await.map_err(late)?.map_err(|wrong| TransportError::Transport(wrong.into()))?;
+    let (parts, body) = answer.into_parts();
+    if verb == Verb::Watch && parts.status.is_success() {
+        let body = Events { inner: body.map_err(Into::into).boxed_unsync(), since_newline: 0 };
+        return Ok(Response::from_parts(parts, body.boxed_unsync()));
+    }
+    let whole = timeout(patience.answer, Limited::new(body, LARGEST_ANSWER).collect());
+    let whole = whole.await.map_err(|_| TransportError::Timeout(patience.answer))?.map_err(too_large)?;
+    let whole = Full::new(whole.to_bytes()).map_err(|never| match never {});
+    Ok(Response::from_parts(parts, whole.boxed_unsync()))
+}
+
+fn too_large(wrong: BoxError) -> TransportError {
+    match wrong.downcast_ref::<http_body_util::LengthLimitError>() {
+        Some(_) => TransportError::TooLarge("an answer of more than 64 MiB was not read"),
+        None => TransportError::Transport(wrong),
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verb {
+    Get,
+    Watch,
+    Create,
+    Replace,
+    Patch,
+    Delete,
+}
+
+impl Verb {
+    fn of(request: &Request<Body>) -> Verb {
+        let watches = || request.uri().query().is_some_and(|query| query.split('&').any(|part| part == "watch=true"));
+        match *request.method() {
+            Method::POST => Verb::Create,
+            Method::PUT => Verb::Replace,
+            Method::PATCH => Verb::Patch,
+            Method::DELETE => Verb::Delete,
+            _ if watches() => Verb::Watch,
+            _ => Verb::Get,
+        }
+    }
+
+    fn writes(self) -> bool {
+        !matches!(self, Verb::Get | Verb::Watch)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Verb::Get => "get",
+            Verb::Watch => "watch",
+            Verb::Create => "create",
+            Verb::Replace => "update",
+            Verb::Patch => "patch",
+            Verb::Delete => "delete",
+        }
+    }
+}
+
+type Answer = UnsyncBoxBody<Bytes, BoxError>;
+
+/// The body of a watch: events are lines, and no line may be endless.
+struct Events {
+    inner: UnsyncBoxBody<Bytes, BoxError>,
+    since_newline: usize,
+}
+
+impl http_body::Body for Events {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let frame = match Pin::new(&mut self.inner).poll_frame(cx) {
+            Poll::Ready(Some(Ok(frame))) => frame,
+            other => return other,
+        };
+        if let Some(data) = frame.data_ref() {
+            self.since_newline = match data.iter().rposition(|byte| *byte == b'\n') {
+                Some(last) => data.len() - last - 1,
+                None => self.since_newline + data.len(),
+            };
+            if self.since_newline > LARGEST_EVENT {
+                let wrong = TransportError::TooLarge("an object of more than 1.5 MiB was not read");
+                return Poll::Ready(Some(Err(wrong.into())));
+            }
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+}
+
+/// Sends through `client` what [`Rules`] say, for clients that are made
+/// elsewhere: a simulator, or a test.
+pub fn guard<S, B>(service: S, rules: Rules, namespace: &str) -> Client
+where
+    S: Service<Request<Body>, Response = Response<B>> + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError>,
+    B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<BoxError>,
+{
+    Client::new(GuardLayer(Arc::new(rules)).layer(service.map_err(Into::into)), namespace)
+}
