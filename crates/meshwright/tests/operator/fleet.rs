@@ -207,11 +207,21 @@ impl Fleet {
         self.operator_as("hub", HUB_ACCOUNT, more).await
     }
 
+    /// The same without a look at its rights: the scenario has changed them.
+    pub(crate) async fn restarted(&mut self, more: &[&str]) -> Operator {
+        let token = self.cluster("hub").request_token(NAMESPACE, HUB_ACCOUNT, 3600).await.unwrap();
+        self.operator_with("hub", &token, more)
+    }
+
     pub(crate) async fn operator_as(&mut self, hub: &str, account: &str, more: &[&str]) -> Operator {
-        self.operators += 1;
         let token = access::hub_account(self.cluster(hub), account).await;
+        self.operator_with(hub, &token, more)
+    }
+
+    fn operator_with(&mut self, hub: &str, token: &str, more: &[&str]) -> Operator {
+        self.operators += 1;
         let kubeconfig = self.folder.path().join(format!("kubeconfig-{}", self.operators));
-        std::fs::write(&kubeconfig, self.cluster(hub).kubeconfig(self.address(hub), &token)).unwrap();
+        std::fs::write(&kubeconfig, self.cluster(hub).kubeconfig(self.address(hub), token)).unwrap();
         let mut arguments = vec!["--kubeconfig".to_owned(), kubeconfig.display().to_string()];
         let level = std::env::var("MESHWRIGHT_TEST_LOG").unwrap_or_else(|_| "info".to_owned());
         for (flag, value) in [

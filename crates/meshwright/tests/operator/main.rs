@@ -23,14 +23,18 @@ mod metrics;
 mod model;
 mod process;
 
+mod adoption;
 mod cleanup;
 mod convergence;
 mod crash;
 mod credentials;
+mod faults;
 mod grace;
 mod harness;
+mod idle;
 mod leaders;
 mod liveness;
+mod meshes;
 
 use std::future::Future;
 use std::process::ExitCode;
@@ -66,11 +70,15 @@ fn main() -> ExitCode {
 fn trials() -> Vec<Trial> {
     let all = [
         crash::trials(),
+        idle::trials(),
         leaders::trials(),
+        faults::trials(),
         convergence::trials(),
         liveness::trials(),
         grace::trials(),
         cleanup::trials(),
+        meshes::trials(),
+        adoption::trials(),
         credentials::trials(),
         harness::trials(),
     ];
