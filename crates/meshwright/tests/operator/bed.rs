@@ -52,7 +52,8 @@ fn from_pool(names: &[&str]) -> Option<Testbed> {
 async fn wipe(cluster: &Cluster) {
     cluster.install_crd(PEER_CRD).await.unwrap();
     cluster.install_crd(MESH_CRD).await.unwrap();
-    for mesh in cluster.list(MESHES).await.unwrap() {
+    // Right after a CRD came or changed, its storage may not be ready again.
+    for mesh in eventually(DEADLINE, || cluster.list(MESHES)).await.unwrap() {
         remove_by_force(cluster, &mesh).await;
     }
     for namespace in NAMESPACES {
@@ -70,8 +71,12 @@ async fn wipe(cluster: &Cluster) {
 }
 
 pub(crate) async fn delete_all(cluster: &Cluster, collection: &str) {
-    let answer = cluster.request("DELETE", collection, None).await.unwrap();
-    assert!(answer.is_success(), "{collection}: {answer:?}");
+    eventually(DEADLINE, || async {
+        let answer = cluster.request("DELETE", collection, None).await.map_err(|error| error.to_string())?;
+        if answer.is_success() { Ok(()) } else { Err(format!("{collection}: {answer:?}")) }
+    })
+    .await
+    .unwrap();
 }
 
 /// As a person does who is tired of waiting: without its finalizers.

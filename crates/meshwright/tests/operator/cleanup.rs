@@ -54,7 +54,7 @@ async fn a_deleted_mesh_waits_for_a_hung_cluster_until_its_time_is_up() {
     fleet.holds(&["hub", "east"]).await;
     fleet.gone(0).await;
     assert!(start.elapsed() >= Duration::from_secs(3), "it did not wait: {:?}", start.elapsed());
-    let event = fleet.event("CleanupSkipped").await;
+    let event = fleet.event("CleanupIncomplete").await;
     assert!(event["note"].as_str().unwrap().contains("west"), "{event}");
     assert_eq!(fleet.peers("west").await.unwrap().len(), 4);
 
