@@ -14,10 +14,13 @@ use http::{Method, Request, Response};
 use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, Limited};
+use hyper_rustls::FixedServerNameResolver;
+use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ClientBuilder, ConfigExt};
 use kube::{Client, Config};
+use rustls_pki_types::ServerName;
 use tokio::time::timeout;
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt};
 
@@ -78,11 +81,14 @@ pub fn client(mut config: Config, rules: Rules) -> Result<Client, kube::Error> {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
     connector.set_nodelay(true);
-    let connector = hyper_rustls::HttpsConnectorBuilder::new()
-        .with_tls_config(config.rustls_client_config()?)
-        .https_or_http()
-        .enable_all_versions()
-        .wrap_connector(connector);
+    let mut secured = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(config.rustls_client_config()?).https_or_http();
+    if let Some(name) = config.tls_server_name.clone() {
+        let name = ServerName::try_from(name).map_err(|wrong| kube::Error::Service(wrong.into()))?;
+        secured = secured.with_server_name_resolver(FixedServerNameResolver::new(name));
+    }
+    let mut connector = TimeoutConnector::new(secured.enable_all_versions().wrap_connector(connector));
+    // The handshake included: a server that accepts and says nothing is given up.
+    connector.set_connect_timeout(config.connect_timeout);
     let client = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
         .pool_timer(TokioTimer::new())

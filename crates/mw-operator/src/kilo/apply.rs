@@ -9,7 +9,8 @@ use kube::{Api, Client};
 use mw_api::convert::peer_facts;
 use mw_api::peer::Peer;
 use mw_core::kilo::peer::PeerFacts;
-use mw_core::names::{ClusterId, PeerName};
+use mw_core::kilo::planner::Planner;
+use mw_core::names::{ClusterId, MeshId, PeerName};
 use mw_core::time::Timestamp;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -58,6 +59,8 @@ impl Trouble {
 #[derive(Debug)]
 pub(super) struct Outcome {
     name: PeerName,
+    /// None for what belongs to no mesh any more.
+    mesh: Option<MeshId>,
     verb: &'static str,
     uid: Option<Box<str>>,
     result: Result<Found, Failure>,
@@ -98,10 +101,12 @@ impl Writer {
         self.troubles.values_mut().for_each(|trouble| trouble.retry_at = Instant::now());
     }
 
-    pub(super) fn due(&self) -> Option<Instant> {
+    /// When there is something to send although nothing happens until then.
+    fn due(&self, now: Instant) -> Option<Instant> {
         let offered = self.offered.as_ref().filter(|offered| !offered.is_empty()).and(self.quiet_until);
         let retry = self.queue.iter().filter_map(|operation| self.troubles.get(&operation.name)).map(|trouble| trouble.retry_at).min();
-        [offered, retry].into_iter().flatten().min()
+        // What is overdue waits for an answer, which will wake us.
+        [offered, retry].into_iter().flatten().filter(|at| *at > now).min()
     }
 
     /// What may be sent now.
@@ -166,11 +171,14 @@ impl Engine {
     }
 
     pub(super) fn writers_due(&self) -> Option<Instant> {
-        self.members.values().filter_map(|member| member.writer.due()).chain(self.linger_due()).min()
+        let now = Instant::now();
+        let lingers = self.linger_due().filter(|at| *at > now);
+        self.members.values().filter_map(|member| member.writer.due(now)).chain(lingers).min()
     }
 
     pub(super) fn observe_write(&mut self, cluster: &ClusterId, epoch: u64, outcome: Outcome) {
-        let Outcome { name, verb, uid, result } = outcome;
+        let Outcome { name, mesh, verb, uid, result } = outcome;
+        let mesh = mesh.map_or_else(|| "-".to_owned(), |mesh| mesh.to_string());
         let counted = match &result {
             Ok(Found::Otherwise(_)) => "conflict",
             Ok(_) => "done",
@@ -188,7 +196,7 @@ impl Engine {
         }
         match result {
             Ok(Found::Present(facts)) => {
-                info!(%cluster, peer = %name, change = self.changes, "Peer {verb}d");
+                info!(mesh, %cluster, peer = %name, change = self.changes, "Peer {verb}d");
                 member.writer.troubles.remove(&name);
                 member.remember_endpoint(&name, now);
                 member.recent.present(&facts);
@@ -196,13 +204,13 @@ impl Engine {
                 self.take_written(stands, |planner| planner.set_peer(cluster, facts));
             }
             Ok(Found::Absent) => {
-                info!(%cluster, peer = %name, change = self.changes, "Peer {verb}d");
+                info!(mesh, %cluster, peer = %name, change = self.changes, "Peer {verb}d");
                 member.writer.troubles.remove(&name);
                 member.recent.deleted(&name, uid.as_deref().unwrap_or_default());
                 self.take_written(stands, |planner| planner.remove_peer(cluster, &name));
             }
             Ok(Found::Otherwise(facts)) => {
-                debug!(%cluster, peer = %name, change = self.changes, "Peer changed since it was looked at");
+                debug!(mesh, %cluster, peer = %name, change = self.changes, "Peer changed since it was looked at");
                 member.writer.fail(name.clone(), verb, Failure::Conflict(409), jitter);
                 match facts {
                     Some(facts) => {
@@ -215,7 +223,7 @@ impl Engine {
             }
             Err(failure) => {
                 let looks_again = !failure.is_an_answer();
-                warn!(%cluster, peer = %name, change = self.changes, error = %failure, "{verb} of a Peer failed");
+                warn!(mesh, %cluster, peer = %name, change = self.changes, error = %failure, "{verb} of a Peer failed");
                 member.writer.fail(name, verb, failure.clone(), jitter);
                 if looks_again {
                     member.link.relist();
@@ -226,7 +234,7 @@ impl Engine {
         self.touch_status();
     }
 
-    fn take_written(&mut self, stands: bool, take: impl FnOnce(&mut mw_core::kilo::planner::Planner)) {
+    fn take_written(&mut self, stands: bool, take: impl FnOnce(&mut Planner)) {
         if stands {
             self.flush_listings();
             if let Some(planner) = &mut self.planner {
@@ -266,7 +274,7 @@ impl Act {
 }
 
 async fn write(client: Client, operation: Operation) -> Outcome {
-    let Operation { phase: _, name, mesh: _, act } = operation;
+    let Operation { phase: _, name, mesh, act } = operation;
     let api: Api<Peer> = Api::all(client);
     let verb = act.verb();
     let uid = match &act {
@@ -279,7 +287,7 @@ async fn write(client: Client, operation: Operation) -> Outcome {
         Err(Failure::Conflict(_) | Failure::NotFound(_)) => look(&api, &name).await,
         other => other,
     };
-    Outcome { name, verb, uid, result }
+    Outcome { name, mesh, verb, uid, result }
 }
 
 async fn send(api: &Api<Peer>, name: &PeerName, act: Act) -> Result<Found, kube::Error> {
@@ -303,4 +311,91 @@ async fn send(api: &Api<Peer>, name: &PeerName, act: Act) -> Result<Found, kube:
 async fn look(api: &Api<Peer>, name: &PeerName) -> Result<Found, Failure> {
     let found = api.get_opt(name.as_str()).await.map_err(|error| Failure::of(&error))?;
     Ok(Found::Otherwise(found.map(|peer| Box::new(peer_facts(&peer)))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mw_core::kilo::plan::Precondition;
+
+    fn operation(name: &str, phase: Phase) -> Operation {
+        let on = Precondition { uid: "u".into(), resource_version: "1".into() };
+        Operation { phase, name: PeerName::from(name), mesh: None, act: Act::Delete(on) }
+    }
+
+    fn sent(writer: &mut Writer) -> Vec<String> {
+        writer.next(Instant::now()).into_iter().map(|operation| operation.name.to_string()).collect()
+    }
+
+    fn done(writer: &mut Writer, name: &str) {
+        writer.in_flight.remove(&PeerName::from(name));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_phase_ends_before_the_next_begins() {
+        let mut writer = Writer::default();
+        writer.offer(vec![operation("a", Phase::Deletes), operation("b", Phase::TakesAway), operation("c", Phase::Rest)]);
+        assert_eq!(sent(&mut writer), ["a"]);
+        assert!(sent(&mut writer).is_empty());
+        done(&mut writer, "a");
+        assert_eq!(sent(&mut writer), ["b"]);
+        done(&mut writer, "b");
+        assert_eq!(sent(&mut writer), ["c"]);
+        assert!(!writer.is_idle());
+        done(&mut writer, "c");
+        assert!(writer.is_idle());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_change_acts_at_once_and_what_follows_closely_acts_together() {
+        let mut writer = Writer::default();
+        writer.offer(vec![operation("a", Phase::Rest)]);
+        assert_eq!(sent(&mut writer), ["a"]);
+        done(&mut writer, "a");
+        writer.offer(vec![operation("b", Phase::Rest)]);
+        assert!(sent(&mut writer).is_empty());
+        writer.offer(vec![operation("b", Phase::Rest), operation("c", Phase::Rest)]);
+        assert_eq!(writer.due(Instant::now()), Some(Instant::now() + GATHER));
+        tokio::time::advance(GATHER).await;
+        assert_eq!(sent(&mut writer), ["b", "c"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_failed_waits_longer_each_time_and_holds_back_later_phases() {
+        let mut writer = Writer::default();
+        let wanted = || vec![operation("a", Phase::Deletes), operation("b", Phase::Rest)];
+        writer.offer(wanted());
+        assert_eq!(sent(&mut writer), ["a"]);
+        done(&mut writer, "a");
+        writer.fail(PeerName::from("a"), "delete", Failure::Forbidden(String::new()), 1.0);
+        assert!(writer.asks() && !writer.is_idle());
+        tokio::time::advance(GATHER).await;
+        writer.offer(wanted());
+        assert!(sent(&mut writer).is_empty());
+        let due = writer.due(Instant::now()).unwrap();
+        tokio::time::advance(due - Instant::now()).await;
+        assert_eq!(sent(&mut writer), ["a"]);
+        assert_eq!(writer.due(Instant::now()), None, "an answer will wake us");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_more_than_a_few_requests_run_at_once() {
+        let mut writer = Writer::default();
+        writer.offer((0..40).map(|at| operation(&format!("p{at:02}"), Phase::Rest)).collect());
+        assert_eq!(sent(&mut writer).len(), AT_ONCE);
+        done(&mut writer, "p00");
+        assert_eq!(sent(&mut writer), ["p16"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_single_conflict_is_tried_again_at_once() {
+        let mut writer = Writer::default();
+        writer.fail(PeerName::from("a"), "update", Failure::Conflict(409), 1.0);
+        writer.offer(vec![operation("a", Phase::Rest)]);
+        assert!(!writer.troubles.values().any(Trouble::lasts));
+        assert_eq!(sent(&mut writer), ["a"]);
+        done(&mut writer, "a");
+        writer.fail(PeerName::from("a"), "update", Failure::Conflict(409), 1.0);
+        assert!(writer.troubles.values().all(Trouble::lasts));
+    }
 }
