@@ -230,7 +230,9 @@ impl Fleet {
             ("--health-probe-bind-address", "0"),
             ("--log-level", level.as_str()),
         ] {
-            arguments.extend([flag.to_owned(), value.to_owned()]);
+            if !more.contains(&flag) {
+                arguments.extend([flag.to_owned(), value.to_owned()]);
+            }
         }
         arguments.extend(more.iter().map(|argument| (*argument).to_owned()));
         Operator::start(&arguments, &self.folder.path().join(format!("log-{}", self.operators)))

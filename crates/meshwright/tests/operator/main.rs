@@ -29,6 +29,7 @@ mod convergence;
 mod crash;
 mod credentials;
 mod faults;
+mod flags;
 mod grace;
 mod harness;
 mod idle;
@@ -78,6 +79,7 @@ fn trials() -> Vec<Trial> {
         grace::trials(),
         cleanup::trials(),
         meshes::trials(),
+        flags::trials(),
         adoption::trials(),
         credentials::trials(),
         harness::trials(),

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use mw_testbed::eventually;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::metrics::Metrics;
 
@@ -101,14 +103,25 @@ impl Operator {
     }
 
     pub(crate) async fn metrics(&self) -> Metrics {
-        let address = eventually(Duration::from_secs(10), || async { self.metrics_address().ok_or("no metrics are served yet") });
-        Metrics::scrape(&address.await.unwrap()).await
+        Metrics::of(&self.fetch("metrics", "/metrics").await.1)
+    }
+
+    /// Code and text at a path of what the log says is served.
+    pub(crate) async fn fetch(&self, what: &str, path: &str) -> (u16, String) {
+        let served = eventually(Duration::from_secs(10), || async { self.address(what).ok_or(format!("no {what} served yet")) });
+        let address = served.await.unwrap();
+        let mut stream = TcpStream::connect(&address).await.unwrap();
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        let code = answer.split(' ').nth(1).unwrap_or_default().parse().unwrap_or_else(|_| panic!("no answer: {answer}"));
+        (code, answer)
     }
 
     /// From the line of the log that says so.
-    fn metrics_address(&self) -> Option<String> {
+    fn address(&self, what: &str) -> Option<String> {
         let log = self.log();
-        let line = log.lines().find(|line| line.contains("metrics are served"))?;
+        let line = log.lines().find(|line| line.contains(what) && line.contains(" served"))?;
         let port = line.split_once("127.0.0.1:")?.1;
         let end = port.find(|c: char| !c.is_ascii_digit()).unwrap_or(port.len());
         Some(format!("127.0.0.1:{}", &port[..end]))
