@@ -61,6 +61,7 @@ pub(super) struct Outcome {
     name: PeerName,
     /// None for what belongs to no mesh any more.
     mesh: Option<MeshId>,
+    change: u64,
     verb: &'static str,
     uid: Option<Box<str>>,
     result: Result<Found, Failure>,
@@ -155,7 +156,7 @@ impl Engine {
                 let change = self.changes;
                 self.tasks.spawn(async move {
                     debug!(%cluster, peer = %operation.name, change, verb = operation.act.verb(), "writing");
-                    let outcome = write(client, operation).await;
+                    let outcome = write(client, operation, change).await;
                     _ = events.send(Event::Written { cluster, epoch, outcome }).await;
                 });
             }
@@ -177,7 +178,7 @@ impl Engine {
     }
 
     pub(super) fn observe_write(&mut self, cluster: &ClusterId, epoch: u64, outcome: Outcome) {
-        let Outcome { name, mesh, verb, uid, result } = outcome;
+        let Outcome { name, mesh, change, verb, uid, result } = outcome;
         let mesh = mesh.map_or_else(|| "-".to_owned(), |mesh| mesh.to_string());
         let counted = match &result {
             Ok(Found::Otherwise(_)) => "conflict",
@@ -196,7 +197,7 @@ impl Engine {
         }
         match result {
             Ok(Found::Present(facts)) => {
-                info!(mesh, %cluster, peer = %name, change = self.changes, "Peer {verb}d");
+                info!(mesh, %cluster, peer = %name, change, "Peer {verb}d");
                 member.writer.troubles.remove(&name);
                 member.remember_endpoint(&name, now);
                 member.recent.present(&facts);
@@ -204,13 +205,13 @@ impl Engine {
                 self.take_written(stands, |planner| planner.set_peer(cluster, facts));
             }
             Ok(Found::Absent) => {
-                info!(mesh, %cluster, peer = %name, change = self.changes, "Peer {verb}d");
+                info!(mesh, %cluster, peer = %name, change, "Peer {verb}d");
                 member.writer.troubles.remove(&name);
                 member.recent.deleted(&name, uid.as_deref().unwrap_or_default());
                 self.take_written(stands, |planner| planner.remove_peer(cluster, &name));
             }
             Ok(Found::Otherwise(facts)) => {
-                debug!(mesh, %cluster, peer = %name, change = self.changes, "Peer changed since it was looked at");
+                debug!(mesh, %cluster, peer = %name, change, "Peer changed since it was looked at");
                 member.writer.fail(name.clone(), verb, Failure::Conflict(409), jitter);
                 match facts {
                     Some(facts) => {
@@ -223,7 +224,7 @@ impl Engine {
             }
             Err(failure) => {
                 let looks_again = !failure.is_an_answer();
-                warn!(mesh, %cluster, peer = %name, change = self.changes, error = %failure, "{verb} of a Peer failed");
+                warn!(mesh, %cluster, peer = %name, change, error = %failure, "{verb} of a Peer failed");
                 member.writer.fail(name, verb, failure.clone(), jitter);
                 if looks_again {
                     member.link.relist();
@@ -273,7 +274,7 @@ impl Act {
     }
 }
 
-async fn write(client: Client, operation: Operation) -> Outcome {
+async fn write(client: Client, operation: Operation, change: u64) -> Outcome {
     let Operation { phase: _, name, mesh, act } = operation;
     let api: Api<Peer> = Api::all(client);
     let verb = act.verb();
@@ -287,7 +288,7 @@ async fn write(client: Client, operation: Operation) -> Outcome {
         Err(Failure::Conflict(_) | Failure::NotFound(_)) => look(&api, &name).await,
         other => other,
     };
-    Outcome { name, mesh, verb, uid, result }
+    Outcome { name, mesh, change, verb, uid, result }
 }
 
 async fn send(api: &Api<Peer>, name: &PeerName, act: Act) -> Result<Found, kube::Error> {

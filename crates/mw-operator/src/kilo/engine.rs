@@ -124,6 +124,7 @@ pub struct Engine {
     /// When a Node's change was seen that is not in all clusters yet.
     pub(super) changing_since: Option<Instant>,
     next_resync: Instant,
+    /// Numbers what was seen, so that the log tells what led to which write.
     pub(super) changes: u64,
 }
 

@@ -289,15 +289,18 @@ impl Engine {
         }
         self.flush_listings();
         if self.planner.as_mut().is_some_and(take) {
-            debug!(%cluster, change = self.changes, "a Node changed");
             self.changing_since.get_or_insert_with(Instant::now);
             self.note_news();
+            debug!(%cluster, change = self.changes, "a Node changed");
         }
     }
 
     /// Something changed that is not our own doing.
     pub(super) fn note_news(&mut self) {
-        self.planned = true;
+        if !std::mem::replace(&mut self.planned, true) {
+            // What is seen until the next turn is one change from here to the writes.
+            self.changes += 1;
+        }
         self.news = true;
         self.touch_status();
     }
