@@ -58,8 +58,9 @@ async fn adopted(edit: impl FnOnce(&mut World) + 'static) {
     let _operator = fleet.operator(&[]).await;
     fleet.condition("Ready", "True", "Reconciled").await;
     assert_eq!(identities(&fleet).await, before);
-    let others = fleet.peer_writes(&mark).into_iter().filter(|(_, call)| call.verb != "patch" || call.code != 200);
-    none(&others.collect::<Vec<_>>(), "adoption takes patches only");
+    let writes = fleet.peer_writes(&mark);
+    none(&writes.iter().filter(|(_, call)| call.verb != "patch").collect::<Vec<_>>(), "adoption takes patches only");
+    assert_eq!(writes.iter().filter(|(_, call)| call.code == 200).count(), 18, "each Peer is adopted once");
     for site in ALL {
         for (name, wanted) in expected_peers(&fleet.world, site) {
             let labels = fleet.peers(site).await.unwrap()[&name]["labels"].clone();
