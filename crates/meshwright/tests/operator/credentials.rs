@@ -14,6 +14,7 @@ scenarios![
     a_deleted_or_broken_secret_costs_one_cluster_and_heals,
     credentials_that_do_not_work_leave_the_old_ones_in_use,
     every_key_of_a_secret_is_tried_and_a_named_one_is_taken,
+    an_entry_that_names_another_secret_is_followed,
     an_exec_kubeconfig_is_refused,
     an_auth_provider_kubeconfig_is_refused,
     a_kubeconfig_with_a_ca_file_is_refused,
@@ -119,6 +120,24 @@ async fn every_key_of_a_secret_is_tried_and_a_named_one_is_taken() {
     fleet.cluster("hub").merge_patch(&fleet.world.meshes[0].path(), &json!({ "spec": spec })).await.unwrap();
     let _operator = fleet.operator(&[]).await;
     fleet.converged().await;
+    fleet.finish().await;
+}
+
+async fn an_entry_that_names_another_secret_is_followed() {
+    let mut fleet = Fleet::three().build().await;
+    let _operator = fleet.operator(&[]).await;
+    fleet.converged().await;
+    fleet.write_secret("hub", NAMESPACE, "renamed", &fleet.member_kubeconfig("east")).await;
+    let mut spec = fleet.world.meshes[0].spec();
+    spec["clusters"][1]["kubeconfigSecretRef"]["name"] = json!("renamed");
+    let mark = fleet.mark();
+    fleet.cluster("hub").merge_patch(&fleet.world.meshes[0].path(), &json!({ "spec": spec })).await.unwrap();
+    fleet.converged().await;
+    fleet.cluster("hub").delete(&secret_path("east")).await.unwrap();
+    fleet.annotate("hub", "n1", "force-endpoint", Some("198.51.100.7:51820")).await;
+    fleet.converged().await;
+    let writes = fleet.peer_writes(&mark);
+    assert!(writes.len() == 2 && writes.iter().all(|(_, call)| call.verb == "patch"), "{writes:?}");
     fleet.finish().await;
 }
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use mw_testbed::PEER_CRD;
 use mw_testbed::proxy::{Effect, Fault, Match, Verb};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::access::{self, REMOTE_ACCOUNT, REMOTE_NAMESPACE};
 use crate::bed::PEERS;
@@ -14,6 +14,8 @@ use crate::scenarios;
 
 scenarios![
     a_hung_and_a_refusing_cluster_delay_nobody,
+    every_unreachable_cluster_is_named_and_since_when,
+    a_stopped_api_server_is_noticed_and_comes_back,
     a_missing_peer_crd_heals_by_itself,
     a_missing_permission_heals_by_itself,
     every_kind_of_failed_write_is_repeated_until_it_works,
@@ -60,15 +62,7 @@ async fn a_hung_and_a_refusing_cluster_delay_nobody() {
     fleet.proxy("south").refuse(true).await.unwrap();
     let during = median_of_changes(&mut fleet, 100).await;
     for site in ["north", "south"] {
-        let status = fleet.unreachable(site, "").await;
-        assert!(status["lastContact"].is_string() && status["message"].is_string(), "{status}");
-        let ready = fleet.condition("Ready", "False", "ClusterUnreachable").await;
-        until("Ready names it", || async {
-            let ready = crate::look::condition(&fleet.mesh().await, "Ready");
-            if ready["message"].as_str().unwrap().contains(site) { Ok(()) } else { Err(ready.to_string()) }
-        })
-        .await;
-        assert_eq!(ready["status"], "False");
+        fleet.unreachable(site, "").await;
     }
     let settled = median_of_changes(&mut fleet, 200).await;
     eprintln!("a change takes {before:?}, while two clusters fail {during:?} and then {settled:?}");
@@ -88,20 +82,71 @@ async fn a_hung_and_a_refusing_cluster_delay_nobody() {
     fleet.finish().await;
 }
 
-async fn a_missing_peer_crd_heals_by_itself() {
+async fn every_unreachable_cluster_is_named_and_since_when() {
+    let mut fleet = Fleet::three().proxied(&["east", "west"]).build().await;
+    let _operator = fleet.operator(&["--request-timeout", "2s"]).await;
+    fleet.converged().await;
+    fleet.proxy("east").add(Fault::new(Match::all(), Effect::Hang));
+    fleet.proxy("east").cut_watches(Match::all());
+    fleet.proxy("west").refuse(true).await.unwrap();
+    for site in ["east", "west"] {
+        let status = fleet.unreachable(site, "").await;
+        assert!(status["lastContact"].is_string() && status["message"].is_string(), "{status}");
+    }
+    until("Ready names both", || async {
+        let ready = crate::look::condition(&fleet.mesh().await, "Ready");
+        let message = ready["message"].as_str().unwrap_or_default();
+        let right = ready["reason"] == "ClusterUnreachable" && message.contains("east") && message.contains("west");
+        if right { Ok(()) } else { Err(ready.to_string()) }
+    })
+    .await;
+    fleet.finish().await;
+}
+
+/// Its connections stay open, so nothing tells but that it does not answer.
+async fn a_stopped_api_server_is_noticed_and_comes_back() {
     let mut fleet = Fleet::three().build().await;
-    fleet.forget_foreign("east");
+    let _operator = fleet.operator(&["--request-timeout", "2s"]).await;
+    fleet.converged().await;
+    let before = fleet.peers("west").await.unwrap();
+    fleet.cluster("west").pause().unwrap();
+    fleet.annotate("east", "n1", "force-endpoint", Some("198.51.100.77:51820")).await;
+    fleet.holds(&["hub", "east"]).await;
+    fleet.unreachable("west", "").await;
+    fleet.condition("Ready", "False", "ClusterUnreachable").await;
+    fleet.delete_node("east", "n2").await;
+    fleet.holds(&["hub", "east"]).await;
+    fleet.cluster("west").resume().unwrap();
+    fleet.converged().await;
+    assert_ne!(fleet.peers("west").await.unwrap(), before);
+    fleet.finish().await;
+}
+
+async fn remove_peer_crd(fleet: &Fleet, site: &str) {
     let crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/peers.kilo.squat.ai";
-    fleet.cluster("east").delete(crd).await.unwrap();
+    fleet.cluster(site).delete(crd).await.unwrap();
     until("the CRD is gone", || async {
-        let answer = fleet.cluster("east").request("GET", PEERS, None).await.map_err(|error| error.to_string())?;
+        let answer = fleet.cluster(site).request("GET", PEERS, None).await.map_err(|error| error.to_string())?;
         if answer.code == 404 { Ok(()) } else { Err(answer.code.to_string()) }
     })
     .await;
+}
+
+async fn a_missing_peer_crd_heals_by_itself() {
+    let mut fleet = Fleet::three().build().await;
+    fleet.forget_foreign("east");
+    remove_peer_crd(&fleet, "east").await;
     let _operator = fleet.operator(&[]).await;
-    fleet.cluster_status("east", |status| status["message"].as_str().is_some_and(|text| text.contains("CRD"))).await;
+    let says_so = |status: &Value| status["message"].as_str().is_some_and(|text| text.contains("CRD"));
+    fleet.cluster_status("east", says_so).await;
     fleet.condition("Ready", "False", "").await;
     // Its nodes can be read, so its Peers elsewhere are there.
+    fleet.holds(&["hub", "west"]).await;
+    fleet.cluster("east").install_crd(PEER_CRD).await.unwrap();
+    fleet.converged().await;
+    // The same while it runs: Kilo was removed and installed again.
+    remove_peer_crd(&fleet, "east").await;
+    fleet.cluster_status("east", says_so).await;
     fleet.holds(&["hub", "west"]).await;
     fleet.cluster("east").install_crd(PEER_CRD).await.unwrap();
     fleet.converged().await;

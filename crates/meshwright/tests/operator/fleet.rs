@@ -37,6 +37,7 @@ pub(crate) struct Fleet {
     pub(crate) world: World,
     bed: Option<Testbed>,
     proxies: BTreeMap<String, FaultProxy>,
+    /// Of the operator: by member, and by hub and account.
     tokens: BTreeMap<String, String>,
     folder: TempDir,
     foreign: BTreeMap<String, Value>,
@@ -159,7 +160,7 @@ impl Fleet {
         &mut self.world.meshes[0]
     }
 
-    /// The UID that marks the Peers of a hub.
+    /// Makes a cluster what its model says, with rights for the operator.
     async fn furnish(&mut self, name: &str) {
         let namespace = self.cluster(name).get("/api/v1/namespaces/kube-system").await.unwrap().unwrap();
         let uid = namespace["metadata"]["uid"].as_str().unwrap().to_owned();
@@ -214,7 +215,12 @@ impl Fleet {
     }
 
     pub(crate) async fn operator_as(&mut self, hub: &str, account: &str, more: &[&str]) -> Operator {
-        let token = access::hub_account(self.cluster(hub), account).await;
+        let key = format!("{hub}/{account}");
+        if !self.tokens.contains_key(&key) {
+            let token = access::hub_account(self.cluster(hub), account).await;
+            self.tokens.insert(key.clone(), token);
+        }
+        let token = self.tokens[&key].clone();
         self.operator_with(hub, &token, more)
     }
 

@@ -14,6 +14,7 @@ scenarios![
     most_nodes_gone_while_nobody_looked_are_held_until_confirmed,
     an_empty_node_list_is_held_until_the_nodes_are_back,
     nodes_seen_going_are_not_held,
+    the_spec_says_how_many_may_go_at_once,
 ];
 
 /// What Kilo's agent removes from its node when it ends.
@@ -134,5 +135,18 @@ async fn nodes_seen_going_are_not_held() {
         if held { Err("held".to_owned()) } else { Ok(()) }
     })
     .await;
+    fleet.finish().await;
+}
+
+async fn the_spec_says_how_many_may_go_at_once() {
+    let mut fleet = Fleet::three().nodes(4).with(|world| world.meshes[0].settings = json!({ "maxDeletePercent": 80 })).build().await;
+    let operator = fleet.operator(&[]).await;
+    fleet.converged().await;
+    operator.kill();
+    for node in ["n2", "n3", "n4"] {
+        fleet.delete_node("east", node).await;
+    }
+    let _operator = fleet.operator(&[]).await;
+    fleet.converged().await;
     fleet.finish().await;
 }
