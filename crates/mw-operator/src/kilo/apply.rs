@@ -123,18 +123,25 @@ impl Writer {
         let mut ready = Vec::new();
         let mut phase = self.in_flight.values().min().copied();
         let mut waiting = VecDeque::new();
-        while let Some(operation) = self.queue.pop_front() {
+        while self.in_flight.len() + ready.len() < AT_ONCE
+            && let Some(operation) = self.queue.pop_front()
+        {
             let resting = self.troubles.get(&operation.name).is_some_and(|trouble| trouble.retry_at > now);
-            let in_turn = phase.is_none_or(|phase| operation.phase <= phase);
-            if in_turn && !resting && self.in_flight.len() + ready.len() < AT_ONCE && !self.in_flight.contains_key(&operation.name) {
+            if phase.is_some_and(|phase| operation.phase > phase) {
+                waiting.push_back(operation);
+                break;
+            }
+            if !resting && !self.in_flight.contains_key(&operation.name) {
                 phase = Some(operation.phase);
                 ready.push(operation);
             } else {
                 // What failed holds back the phases after its own.
-                phase = Some(phase.map_or(operation.phase, |phase| phase.min(operation.phase)));
+                phase = Some(operation.phase);
                 waiting.push_back(operation);
             }
         }
+        // Those that have to wait stay ahead of those not looked at.
+        waiting.append(&mut self.queue);
         self.queue = waiting;
         self.in_flight.extend(ready.iter().map(|operation| (operation.name.clone(), operation.phase)));
         ready

@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Node as KubeNode, Secret};
+use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::ListParams;
 use mw_api::convert::{node_facts, peer_facts};
+use mw_api::node::Node as KubeNode;
 use mw_api::peer::Peer;
 use mw_core::kilo::node::Node;
 use mw_core::kilo::peer::PeerFacts;
