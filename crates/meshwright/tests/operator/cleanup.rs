@@ -18,6 +18,8 @@ scenarios![
     peers_of_a_mesh_that_went_without_cleanup_are_swept_at_start,
     a_ghost_of_the_earlier_operator_is_swept_unless_told_otherwise,
     a_broken_spec_does_not_block_the_cleanup,
+    a_deleted_mesh_waits_for_working_credentials_until_its_time_is_up,
+    a_mesh_that_is_made_again_keeps_its_peers,
     a_cluster_that_leaves_the_spec_loses_its_peers,
 ];
 
@@ -131,6 +133,37 @@ async fn a_broken_spec_does_not_block_the_cleanup() {
     fleet.delete_mesh(0).await;
     fleet.gone(0).await;
     fleet.holds(&["hub", "east", "west"]).await;
+    fleet.finish().await;
+}
+
+async fn a_deleted_mesh_waits_for_working_credentials_until_its_time_is_up() {
+    let short = |world: &mut World| world.meshes[0].settings = json!({ "cleanupTimeout": "3s" });
+    let mut fleet = Fleet::three().with(short).build().await;
+    let operator = fleet.operator(&[]).await;
+    fleet.converged().await;
+    operator.kill();
+    fleet.write_secret("hub", "kilo-system", "west-kubeconfig", "not a kubeconfig").await;
+    fleet.delete_mesh(0).await;
+    let _operator = fleet.operator(&[]).await;
+    fleet.gone(0).await;
+    fleet.holds(&["hub", "east"]).await;
+    let event = fleet.event("CleanupIncomplete").await;
+    assert!(event["note"].as_str().unwrap().contains("west"), "{event}");
+    fleet.finish().await;
+}
+
+async fn a_mesh_that_is_made_again_keeps_its_peers() {
+    let mut fleet = Fleet::three().build().await;
+    let operator = fleet.operator(&[]).await;
+    fleet.converged().await;
+    operator.kill();
+    let mesh = fleet.mesh().await;
+    remove_by_force(fleet.cluster("hub"), &mesh).await;
+    fleet.cluster("hub").create(&fleet.world.meshes[0].object()).await.unwrap();
+    let mark = fleet.mark();
+    let _operator = fleet.operator(&[]).await;
+    fleet.converged().await;
+    fleet.no_peer_writes(&mark, Duration::from_millis(500)).await;
     fleet.finish().await;
 }
 

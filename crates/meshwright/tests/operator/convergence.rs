@@ -17,6 +17,7 @@ scenarios![
     a_roaming_node_needs_a_keepalive,
     a_skipped_node_is_named_with_its_reason,
     a_discovered_endpoint_counts_on_the_cluster_that_saw_it,
+    keys_and_addresses_that_change_places_converge,
     an_edited_peer_is_put_back,
     a_deleted_peer_is_put_back,
     a_foreign_peer_keeps_its_name_and_its_key,
@@ -177,6 +178,27 @@ async fn a_discovered_endpoint_counts_on_the_cluster_that_saw_it() {
     fleet.no_peer_writes(&mark, std::time::Duration::from_secs(3)).await;
     fleet.converged().await;
     assert_eq!(fleet.peer_writes(&mark).len(), 1);
+    fleet.finish().await;
+}
+
+async fn keys_and_addresses_that_change_places_converge() {
+    let (mut fleet, operator) = running(Fleet::three()).await;
+    let swap = async |fleet: &mut Fleet, name: &str| {
+        let value = |node: &str| fleet.world.sites["east"].nodes[node].annotations[name].clone();
+        let [first, second] = ["n1", "n2"].map(value);
+        fleet.annotate("east", "n1", name, Some(&second)).await;
+        fleet.annotate("east", "n2", name, Some(&first)).await;
+    };
+    swap(&mut fleet, "wireguard-ip").await;
+    fleet.converged().await;
+    swap(&mut fleet, "key").await;
+    fleet.converged().await;
+    operator.kill();
+    for name in ["key", "wireguard-ip", "force-endpoint"] {
+        swap(&mut fleet, name).await;
+    }
+    let _operator = fleet.operator(&[]).await;
+    fleet.converged().await;
     fleet.finish().await;
 }
 

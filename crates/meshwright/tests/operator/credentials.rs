@@ -1,11 +1,13 @@
 //! Secrets that come, change, break and go, and kubeconfigs that are refused.
 
+use std::time::Duration;
+
 use mw_testbed::proxy::Match;
 use serde_json::{Value, json};
 
 use crate::access::{REMOTE_ACCOUNT, REMOTE_NAMESPACE};
 use crate::fleet::Fleet;
-use crate::look::until;
+use crate::look::{none, until};
 use crate::model::NAMESPACE;
 use crate::scenarios;
 
@@ -15,6 +17,7 @@ scenarios![
     credentials_that_do_not_work_leave_the_old_ones_in_use,
     every_key_of_a_secret_is_tried_and_a_named_one_is_taken,
     an_entry_that_names_another_secret_is_followed,
+    a_secret_that_leads_to_another_member_costs_no_peer,
     an_exec_kubeconfig_is_refused,
     an_auth_provider_kubeconfig_is_refused,
     a_kubeconfig_with_a_ca_file_is_refused,
@@ -138,6 +141,22 @@ async fn an_entry_that_names_another_secret_is_followed() {
     fleet.converged().await;
     let writes = fleet.peer_writes(&mark);
     assert!(writes.len() == 2 && writes.iter().all(|(_, call)| call.verb == "patch"), "{writes:?}");
+    fleet.finish().await;
+}
+
+async fn a_secret_that_leads_to_another_member_costs_no_peer() {
+    let mut fleet = Fleet::three().build().await;
+    let _operator = fleet.operator(&[]).await;
+    fleet.converged().await;
+    let mark = fleet.mark();
+    rewrite(&fleet, "east", &fleet.member_kubeconfig("west")).await;
+    fleet.condition("Ready", "False", "").await;
+    fleet.annotate("hub", "n1", "force-endpoint", Some("198.51.100.8:51820")).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    rewrite(&fleet, "east", &fleet.member_kubeconfig("east")).await;
+    fleet.converged().await;
+    let more = fleet.peer_writes(&mark).into_iter().filter(|(_, call)| call.verb != "patch" || call.name != "mesh--hub--n1");
+    none(&more.collect::<Vec<_>>(), "only one Peer changed");
     fleet.finish().await;
 }
 

@@ -6,7 +6,12 @@ use crate::fleet::Fleet;
 use crate::look::{none, until};
 use crate::scenarios;
 
-scenarios![it_says_that_it_is_ready_and_what_it_does_as_json, it_leaves_the_crds_alone_when_told, a_resync_period_lists_everything_again];
+scenarios![
+    it_says_that_it_is_ready_and_what_it_does_as_json,
+    it_leaves_the_crds_alone_when_told,
+    an_older_crd_of_somebody_else_is_brought_up_to_date,
+    a_resync_period_lists_everything_again,
+];
 
 async fn it_says_that_it_is_ready_and_what_it_does_as_json() {
     let mut fleet = Fleet::three().nodes(1).build().await;
@@ -34,6 +39,34 @@ async fn it_leaves_the_crds_alone_when_told() {
     let _operator = fleet.operator(&["--apply-crds", "false"]).await;
     fleet.converged().await;
     none(&fleet.calls(&mark).into_iter().filter(|(_, call)| call.resource == "customresourcedefinitions").collect::<Vec<_>>(), "CRDs");
+    fleet.finish().await;
+}
+
+/// As a chart or kubectl left it: another manager owns every field.
+async fn an_older_crd_of_somebody_else_is_brought_up_to_date() {
+    let mut fleet = Fleet::three().nodes(1).build().await;
+    let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/clustermeshes.kilo.squat.ai";
+    let field = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties";
+    let hub = fleet.cluster("hub");
+    let mut crd = hub.get(path).await.unwrap().unwrap();
+    let new = crd.pointer_mut(field).unwrap().as_object_mut().unwrap();
+    assert!(new.remove("maxDeletePercent").is_some());
+    new["clusters"]["maxItems"] = 9.into();
+    crd["spec"]["versions"][0]["additionalPrinterColumns"] = Value::Null;
+    for name in ["managedFields", "creationTimestamp", "uid", "generation"] {
+        crd["metadata"].as_object_mut().unwrap().remove(name);
+    }
+    let answer = hub.request("PUT", &format!("{path}?fieldManager=helm"), Some(&crd)).await.unwrap();
+    assert!(answer.is_success(), "{answer:?}");
+    let _operator = fleet.operator(&[]).await;
+    until("the CRD is ours", || async {
+        let crd = fleet.cluster("hub").get(path).await.map_err(|error| error.to_string())?.unwrap();
+        let fields = crd.pointer(field).unwrap();
+        let right = fields.get("maxDeletePercent").is_some() && fields["clusters"]["maxItems"] != 9;
+        if right { Ok(()) } else { Err(fields["clusters"]["maxItems"].to_string()) }
+    })
+    .await;
+    fleet.converged().await;
     fleet.finish().await;
 }
 

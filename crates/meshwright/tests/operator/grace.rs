@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use mw_testbed::proxy::{Effect, Fault, Match, Verb};
 use serde_json::json;
 
 use crate::fleet::Fleet;
@@ -13,7 +14,9 @@ scenarios![
     annotations_that_do_not_return_cost_the_peer,
     most_nodes_gone_while_nobody_looked_are_held_until_confirmed,
     an_empty_node_list_is_held_until_the_nodes_are_back,
+    annotations_that_went_while_nobody_looked_have_their_grace_too,
     nodes_seen_going_are_not_held,
+    nodes_that_went_behind_a_broken_watch_are_held,
     the_spec_says_how_many_may_go_at_once,
 ];
 
@@ -118,6 +121,40 @@ async fn an_empty_node_list_is_held_until_the_nodes_are_back() {
         fleet.cluster("east").create(&node.object()).await.unwrap();
     }
     fleet.converged().await;
+    fleet.no_peer_writes(&mark, Duration::from_millis(500)).await;
+    fleet.finish().await;
+}
+
+async fn annotations_that_went_while_nobody_looked_have_their_grace_too() {
+    let mut fleet = Fleet::three().build().await;
+    let operator = fleet.operator(&[]).await;
+    fleet.converged().await;
+    operator.kill();
+    stop_agent(&fleet, "east", "n1").await;
+    let mark = fleet.mark();
+    let _operator = fleet.operator(&["--node-grace", "60s"]).await;
+    fleet.annotate("hub", "n1", "force-endpoint", Some("198.51.100.42:51820")).await;
+    fleet.holds(&["hub", "east", "west"]).await;
+    start_agent(&fleet, "east", "n1").await;
+    fleet.converged().await;
+    let touched: Vec<_> = fleet.peer_writes(&mark).into_iter().map(|(site, call)| (site, call.name)).collect();
+    assert_eq!(touched.len(), 2, "mesh--hub--n1 on two clusters: {touched:?}");
+    fleet.finish().await;
+}
+
+async fn nodes_that_went_behind_a_broken_watch_are_held() {
+    let mut fleet = Fleet::three().nodes(4).proxied(&["east"]).build().await;
+    let _operator = fleet.operator(&[]).await;
+    fleet.converged().await;
+    let mark = fleet.mark();
+    fleet.proxy("east").refuse(true).await.unwrap();
+    for node in ["n2", "n3", "n4"] {
+        fleet.cluster("east").delete(&format!("/api/v1/nodes/{node}")).await.unwrap();
+    }
+    // What was missed is not told any more: the Nodes have to be listed.
+    fleet.proxy("east").add(Fault::new(Match::verb(Verb::Watch).resource("nodes"), Effect::answer(410)).times(1));
+    fleet.proxy("east").refuse(false).await.unwrap();
+    fleet.condition("Ready", "False", "DeletionHeld").await;
     fleet.no_peer_writes(&mark, Duration::from_millis(500)).await;
     fleet.finish().await;
 }
