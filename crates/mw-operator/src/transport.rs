@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use http::{Method, Request, Response};
+use http::{HeaderValue, Method, Request, Response, header};
 use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, Limited};
@@ -42,6 +42,8 @@ impl Patience {
     }
 }
 
+/// Who asks, for those who read audit logs.
+const USER_AGENT: &str = concat!("meshwright/", env!("CARGO_PKG_VERSION"));
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_PATIENCE: Duration = Duration::from_secs(5);
 const LARGEST_ANSWER: usize = 64 << 20;
@@ -139,7 +141,8 @@ where
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        request.headers_mut().insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
         let verb = Verb::of(&request);
         let rules = Arc::clone(&self.rules);
         if verb.writes() && !rules.permit.holds() {

@@ -9,6 +9,7 @@ use crate::kilo::peer::WantedPeer;
 use crate::kilo::survey::Skip;
 use crate::names::{ClusterId, ClusterName, MeshId, NodeName, PeerName};
 use crate::problem::{Problem, Reason};
+use crate::text::listed;
 use crate::time::Timestamp;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -155,7 +156,12 @@ fn ready(plan: &MeshPlan) -> Condition {
     let no = |reason: &'static str, message: String| Condition { kind: "Ready", status: false, reason, message };
     match worst {
         Some(problem) if problem.reason == Reason::CIDROverlap => no("NetworksOverlap", problem.message.clone()),
-        Some(problem) => no(problem.reason.as_str(), with_hint(problem)),
+        Some(problem) => {
+            let others = plan.problems.iter().filter(|other| other.reason == problem.reason && *other != problem);
+            let others: Vec<String> = others.map(|other| format!("{}: {}", other.subject, other.message)).collect();
+            let more = if others.is_empty() { String::new() } else { format!("; also {}", listed(&others, 5)) };
+            no(problem.reason.as_str(), with_hint(problem) + &more)
+        }
         None if plan.has_changes() => no("Progressing", "changes are pending".to_owned()),
         None => Condition { kind: "Ready", status: true, reason: "Reconciled", message: "every pair of clusters is applied".to_owned() },
     }

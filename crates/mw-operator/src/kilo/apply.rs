@@ -118,7 +118,10 @@ impl Writer {
             if !offered.is_empty() {
                 self.quiet_until = Some(now + GATHER);
             }
-            self.queue = offered.into();
+            // Of what is under way the answer decides what is left to do.
+            let (under_way, rest) = offered.into_iter().partition(|operation| self.in_flight.contains_key(&operation.name));
+            self.asks |= !Vec::is_empty(&under_way);
+            self.queue = VecDeque::from(rest);
         }
         let mut ready = Vec::new();
         let mut phase = self.in_flight.values().min().copied();
@@ -131,7 +134,7 @@ impl Writer {
                 waiting.push_back(operation);
                 break;
             }
-            if !resting && !self.in_flight.contains_key(&operation.name) {
+            if !resting {
                 phase = Some(operation.phase);
                 ready.push(operation);
             } else {
@@ -393,6 +396,18 @@ mod tests {
         assert_eq!(sent(&mut writer).len(), AT_ONCE);
         done(&mut writer, "p00");
         assert_eq!(sent(&mut writer), ["p16"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_under_way_is_not_sent_again_from_an_old_state() {
+        let mut writer = Writer::default();
+        writer.offer(vec![operation("a", Phase::Rest)]);
+        assert_eq!(sent(&mut writer), ["a"]);
+        tokio::time::advance(GATHER).await;
+        writer.offer(vec![operation("a", Phase::Rest), operation("b", Phase::Rest)]);
+        assert_eq!(sent(&mut writer), ["b"]);
+        done(&mut writer, "a");
+        assert!(sent(&mut writer).is_empty() && writer.asks());
     }
 
     #[tokio::test(start_paused = true)]
