@@ -191,8 +191,8 @@ async fn keys_and_addresses_that_change_places_converge() {
     };
     swap(&mut fleet, "wireguard-ip").await;
     fleet.converged().await;
-    swap(&mut fleet, "key").await;
-    fleet.converged().await;
+    // Seen one by one, a key would be held twice for a moment and the anchor
+    // move: the operator finds all of it done.
     operator.kill();
     for name in ["key", "wireguard-ip", "force-endpoint"] {
         swap(&mut fleet, name).await;
