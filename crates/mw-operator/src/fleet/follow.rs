@@ -64,7 +64,7 @@ pub struct Manner {
     pub relist: watch::Receiver<u64>,
 }
 
-const PAGE: u32 = 500;
+const PAGE: u32 = 100;
 /// How long a watch lasts at most; a server that forgets us is noticed then.
 const WATCH_SECONDS: u32 = 240;
 const WATCH_SLACK: Duration = Duration::from_secs(5);
@@ -103,9 +103,8 @@ where
 {
     loop {
         manner.relist.mark_unchanged();
-        let version = match list(&api, &manner.scope).await {
+        let version = match list(&api, &manner.scope, &project).await {
             Ok((items, version)) => {
-                let items = items.into_iter().map(&project).collect();
                 outlet.tell(Observed::Listed { items, version: Version::of(Some(&version)) }).await;
                 version
             }
@@ -120,7 +119,8 @@ where
     }
 }
 
-async fn list<K>(api: &Api<K>, scope: &Scope) -> Result<(Vec<K>, String), Failure>
+/// Each page is projected before the next is asked for: whole Nodes are large.
+async fn list<K, T>(api: &Api<K>, scope: &Scope, project: &impl Fn(K) -> T) -> Result<(Vec<T>, String), Failure>
 where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
@@ -128,7 +128,7 @@ where
     let mut items = Vec::new();
     loop {
         let page = api.list(&params).await.map_err(|error| Failure::of(&error))?;
-        items.extend(page.items);
+        items.extend(page.items.into_iter().map(project));
         if let Some(most) = scope.most.filter(|most| items.len() > *most) {
             return Err(Failure::TooLarge(format!("it has more than {most} objects of one kind, which is not supported")));
         }

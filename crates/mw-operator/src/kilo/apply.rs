@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client};
-use mw_api::convert::peer_facts;
+use mw_api::convert::{merge_patch, peer_facts, peer_object};
 use mw_api::peer::Peer;
 use mw_core::kilo::peer::PeerFacts;
 use mw_core::kilo::planner::Planner;
@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use crate::failure::Failure;
+use crate::fleet::follow::{Observed, Version};
 use crate::kilo::diff::{Act, Operation, Phase};
 use crate::kilo::engine::{Engine, Event};
 use crate::metrics::WriteLabels;
@@ -33,6 +34,8 @@ pub(super) struct Writer {
     /// What is to replace the queue once the time has come.
     offered: Option<Vec<Operation>>,
     in_flight: BTreeMap<PeerName, Phase>,
+    /// What a watch said last of a Peer that is being written.
+    early: BTreeMap<PeerName, Observed<PeerFacts>>,
     quiet_until: Option<Instant>,
     /// What failed has to be planned again.
     asks: bool,
@@ -83,6 +86,33 @@ impl Writer {
         self.troubles.retain(|name, _| names.contains(name));
         self.offered = Some(operations);
         self.asks = false;
+    }
+
+    /// Keeps what a watch says of a Peer that is being written until the answer
+    /// is there; gives back what is not.
+    pub(super) fn keep_early(&mut self, seen: Observed<PeerFacts>) -> Option<Observed<PeerFacts>> {
+        let (Observed::Set { item, .. } | Observed::Gone { item, .. }) = &seen else { return Some(seen) };
+        let name = PeerName::from(item.name.as_str());
+        if !self.in_flight.contains_key(&name) {
+            return Some(seen);
+        }
+        self.early.insert(name, seen);
+        None
+    }
+
+    /// A list says it all again, also of what is being written.
+    pub(super) fn keep_listed(&mut self, listed: &BTreeMap<PeerName, PeerFacts>) {
+        let of = |name: &PeerName| {
+            let item = listed.get(name)?.clone();
+            let version = Version::of(Some(&item.resource_version));
+            Some((name.clone(), Observed::Set { item, version }))
+        };
+        self.early = self.in_flight.keys().filter_map(of).collect();
+    }
+
+    /// What another connection said does not count.
+    pub(super) fn forget_early(&mut self) {
+        self.early.clear();
     }
 
     pub(super) fn asks(&self) -> bool {
@@ -202,7 +232,11 @@ impl Engine {
         let stands = self.stands_for_itself(cluster);
         let Some(member) = self.members.get_mut(cluster) else { return };
         member.writer.in_flight.remove(&name);
+        let early = member.writer.early.remove(&name);
         if member.link.epoch != epoch {
+            if let Some(seen) = early {
+                self.observe_peer(cluster, stands, seen);
+            }
             return;
         }
         match result {
@@ -242,6 +276,9 @@ impl Engine {
                 self.count_failure(cluster.as_str(), &failure);
             }
         }
+        if let Some(seen) = early {
+            self.observe_peer(cluster, stands, seen);
+        }
         self.touch_status();
     }
 
@@ -278,7 +315,7 @@ impl Act {
     fn verb(&self) -> &'static str {
         match self {
             Act::Create(_) => "create",
-            Act::Patch { .. } => "update",
+            Act::Update(_) => "update",
             Act::Delete(_) => "delete",
         }
     }
@@ -290,7 +327,7 @@ async fn write(client: Client, operation: Operation, change: u64) -> Outcome {
     let verb = act.verb();
     let uid = match &act {
         Act::Create(_) => None,
-        Act::Patch { uid, .. } => Some(uid.clone()),
+        Act::Update(update) => Some(update.on.uid.clone()),
         Act::Delete(on) => Some(on.uid.clone()),
     };
     let result = match send(&api, &name, act).await.map_err(|error| Failure::of(&error)) {
@@ -304,9 +341,10 @@ async fn write(client: Client, operation: Operation, change: u64) -> Outcome {
 async fn send(api: &Api<Peer>, name: &PeerName, act: Act) -> Result<Found, kube::Error> {
     let present = |peer: &Peer| Found::Present(Box::new(peer_facts(peer)));
     match act {
-        Act::Create(peer) => api.create(&PostParams::default(), &peer).await.map(|peer| present(&peer)),
-        Act::Patch { patch, .. } => {
-            api.patch(name.as_str(), &PatchParams::default(), &Patch::Merge(&*patch)).await.map(|peer| present(&peer))
+        // Bodies are made when they are sent: of hundreds that wait many are planned anew before.
+        Act::Create(peer) => api.create(&PostParams::default(), &peer_object(&peer)).await.map(|peer| present(&peer)),
+        Act::Update(update) => {
+            api.patch(name.as_str(), &PatchParams::default(), &Patch::Merge(&merge_patch(&update))).await.map(|peer| present(&peer))
         }
         Act::Delete(on) => {
             let preconditions = Preconditions { uid: Some(on.uid.to_string()), resource_version: Some(on.resource_version.to_string()) };
@@ -408,6 +446,20 @@ mod tests {
         assert_eq!(sent(&mut writer), ["b"]);
         done(&mut writer, "a");
         assert!(sent(&mut writer).is_empty() && writer.asks());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_watch_says_of_a_peer_under_way_waits_for_the_answer() {
+        let mut writer = Writer::default();
+        writer.offer(vec![operation("a", Phase::Rest)]);
+        sent(&mut writer);
+        let seen = |name: &str| {
+            let item = PeerFacts { name: name.to_owned(), ..PeerFacts::default() };
+            Observed::Set { item, version: Version::default() }
+        };
+        assert_eq!(writer.keep_early(seen("a")), None);
+        assert_eq!(writer.keep_early(seen("b")), Some(seen("b")));
+        assert_eq!(writer.early.len(), 1);
     }
 
     #[tokio::test(start_paused = true)]

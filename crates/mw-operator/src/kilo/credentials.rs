@@ -186,6 +186,7 @@ impl Engine {
         let swapped = link.live.is_some();
         link.epoch += 1;
         member.recent = Recent::default();
+        member.writer.forget_early();
         link.trial = None;
         link.credentials = Credentials::Fine;
         if !swapped {

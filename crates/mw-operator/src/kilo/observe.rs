@@ -324,11 +324,25 @@ impl Engine {
                 let facts = items.into_iter().map(|facts| member.with_endpoint_time(facts));
                 let mut peers: BTreeMap<PeerName, PeerFacts> = facts.map(|facts| (PeerName::from(facts.name.as_str()), facts)).collect();
                 member.recent.amend(&mut peers, version);
+                member.writer.keep_listed(&peers);
                 if stands {
                     self.listings.push((cluster.clone(), Listing::Peers(Seen::Known(peers))));
                 }
                 self.restored(cluster, Followed::Peers, restored);
             }
+            seen @ (Observed::Set { .. } | Observed::Gone { .. }) => {
+                // A watch is often faster than the answer to our own write, which says whose doing it is.
+                if let Some(seen) = member.writer.keep_early(seen) {
+                    self.observe_peer(cluster, stands, seen);
+                }
+            }
+        }
+        self.contact(cluster);
+    }
+
+    pub(super) fn observe_peer(&mut self, cluster: &ClusterId, stands: bool, seen: Observed<PeerFacts>) {
+        let Some(member) = self.members.get_mut(cluster) else { return };
+        match seen {
             Observed::Set { item, version } => {
                 let facts = member.with_endpoint_time(item);
                 if member.recent.is_news(&facts, version) && stands {
@@ -340,8 +354,8 @@ impl Engine {
                     self.peer_seen(|planner| planner.remove_peer(cluster, &PeerName::from(item.name.as_str())));
                 }
             }
+            Observed::Broken(_) | Observed::Standing | Observed::Listed { .. } => {}
         }
-        self.contact(cluster);
     }
 
     fn peer_seen(&mut self, take: impl FnOnce(&mut Planner)) {
