@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::bed::PEERS;
 use crate::expected::expected_peers;
 use crate::fleet::Fleet;
-use crate::look::none;
+use crate::look::{none, until};
 use crate::model::{World, key};
 use crate::scenarios;
 
@@ -67,10 +67,9 @@ async fn adopted(edit: impl FnOnce(&mut World) + 'static) {
             assert_eq!(labels, wanted["labels"], "{site} {name}");
         }
     }
-    // And from now on it is ours to change.
-    for site in ALL {
-        fleet.cluster(site).delete(&format!("{PEERS}/mesh--east--n1")).await.unwrap();
-    }
+    // And from now on they are ours to put back.
+    fleet.cluster("hub").delete(&format!("{PEERS}/mesh--east--n1")).await.unwrap();
+    until("it is back", || async { fleet.peer("hub", "mesh--east--n1").await.ok_or("still gone".to_owned()) }).await;
     fleet.finish().await;
 }
 
