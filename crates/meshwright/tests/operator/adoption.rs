@@ -1,5 +1,8 @@
 //! A fleet as the earlier operator leaves it: Peers with two labels only.
 
+use std::time::Duration;
+
+use mw_testbed::proxy::{Effect, Fault, Match, Verb};
 use serde_json::{Value, json};
 
 use crate::bed::PEERS;
@@ -13,6 +16,7 @@ scenarios![
     a_fleet_of_the_earlier_operator_is_adopted_as_it_is,
     a_fleet_with_flat_networks_is_adopted_as_it_is,
     a_separate_anchor_peer_is_folded_into_its_node,
+    a_change_while_the_anchor_is_folded_in_does_not_move_it,
     peers_of_a_source_that_left_go_with_the_adoption,
 ];
 
@@ -81,9 +85,8 @@ async fn a_fleet_with_flat_networks_is_adopted_as_it_is() {
     adopted(|world| world.meshes[0].entries.iter_mut().for_each(|entry| entry.flat = true)).await;
 }
 
-async fn a_separate_anchor_peer_is_folded_into_its_node() {
-    let mut fleet = Fleet::three().nodes(3).build().await;
-    // The anchor was n2, and its own Peer had no networks of the cluster.
+/// The anchor was n2, and its own Peer had no networks of the cluster.
+async fn write_separate_anchors(fleet: &mut Fleet) {
     for site in fleet.world.sites.values_mut() {
         site.anchor = Some("n2".into());
     }
@@ -100,13 +103,44 @@ async fn a_separate_anchor_peer_is_folded_into_its_node() {
             fleet.cluster(site).create(&peer).await.unwrap();
         }
     }
-    let before = identities(&fleet).await;
+}
+
+/// The Peers of nodes that have nothing to do with it.
+async fn bystanders(fleet: &Fleet) -> Vec<(String, String, Value)> {
+    identities(fleet).await.into_iter().filter(|(_, name, _)| name.ends_with("--n1")).collect()
+}
+
+async fn a_separate_anchor_peer_is_folded_into_its_node() {
+    let mut fleet = Fleet::three().nodes(3).build().await;
+    write_separate_anchors(&mut fleet).await;
+    let before = bystanders(&fleet).await;
     let _operator = fleet.operator(&[]).await;
     fleet.converged().await;
-    let untouched = |all: Vec<(String, String, Value)>| {
-        all.into_iter().filter(|(_, name, _)| !name.ends_with("--n2") && !name.ends_with("--anchor")).collect::<Vec<_>>()
-    };
-    assert_eq!(untouched(identities(&fleet).await), untouched(before));
+    assert_eq!(bystanders(&fleet).await, before);
+    fleet.finish().await;
+}
+
+async fn a_change_while_the_anchor_is_folded_in_does_not_move_it() {
+    let mut fleet = Fleet::three().nodes(3).proxied(&ALL).build().await;
+    write_separate_anchors(&mut fleet).await;
+    let before = bystanders(&fleet).await;
+    for proxy in fleet.proxies() {
+        proxy.add(Fault::new(Match::verb(Verb::Patch).resource("peers"), Effect::Delay(Duration::from_millis(700))));
+    }
+    let _operator = fleet.operator(&[]).await;
+    for site in ALL {
+        until("the separate Peers are gone", || async {
+            let found = fleet.peers(site).await?;
+            if found.keys().any(|name| name.ends_with("--anchor")) { Err(format!("{:?}", found.keys())) } else { Ok(()) }
+        })
+        .await;
+    }
+    // Nothing says any more who the anchor was, and there is a new plan.
+    for site in ALL {
+        fleet.annotate(site, "n3", "force-endpoint", Some("198.51.100.90:51820")).await;
+    }
+    fleet.converged().await;
+    assert_eq!(bystanders(&fleet).await, before);
     fleet.finish().await;
 }
 

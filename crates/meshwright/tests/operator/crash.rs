@@ -1,5 +1,6 @@
 //! The operator killed at any of its writes, and restarted.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
@@ -139,7 +140,7 @@ async fn restarted_while_a_source_is_down_it_keeps_its_peers() {
     fleet.holds(&["hub", "west"]).await;
     fleet.proxy("east").refuse(false).await.unwrap();
     fleet.converged().await;
-    let touched: Vec<_> = fleet.peer_writes(&mark).into_iter().map(|(site, call)| (site, call.name)).collect();
+    let touched: BTreeSet<_> = fleet.peer_writes(&mark).into_iter().map(|(site, call)| (site, call.name)).collect();
     assert_eq!(touched.len(), 2, "one Peer on east and one on west: {touched:?}");
     fleet.finish().await;
 }

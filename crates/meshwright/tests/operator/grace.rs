@@ -1,5 +1,6 @@
 //! Agents that stop for a moment, and Nodes that vanish by the dozen.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use mw_testbed::proxy::{Effect, Fault, Match, Verb};
@@ -137,7 +138,7 @@ async fn annotations_that_went_while_nobody_looked_have_their_grace_too() {
     fleet.holds(&["hub", "east", "west"]).await;
     start_agent(&fleet, "east", "n1").await;
     fleet.converged().await;
-    let touched: Vec<_> = fleet.peer_writes(&mark).into_iter().map(|(site, call)| (site, call.name)).collect();
+    let touched: BTreeSet<_> = fleet.peer_writes(&mark).into_iter().map(|(site, call)| (site, call.name)).collect();
     assert_eq!(touched.len(), 2, "mesh--hub--n1 on two clusters: {touched:?}");
     fleet.finish().await;
 }
