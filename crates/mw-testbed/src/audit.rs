@@ -1,6 +1,8 @@
 //! The API server's audit log: every request, who made it, what came of it.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -45,6 +47,21 @@ pub(crate) fn read(path: &Path) -> Result<Vec<AuditRecord>> {
         Err(error) => return Err(Error::file("reading", path)(error)),
     };
     Ok(parse(&text))
+}
+
+/// Reads what was written after `start`, which lies between two lines, and
+/// says where the last whole line ends.
+pub(crate) fn read_from(path: &Path, start: u64) -> Result<(Vec<AuditRecord>, u64)> {
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok((Vec::new(), start)),
+        Err(error) => return Err(Error::file("reading", path)(error)),
+    };
+    let mut text = Vec::new();
+    file.seek(SeekFrom::Start(start)).and_then(|_| file.read_to_end(&mut text)).map_err(Error::file("reading", path))?;
+    let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    text.truncate(whole);
+    Ok((parse(&text), start + whole as u64))
 }
 
 /// A half-written last line does not parse and is left for the next reading.
@@ -92,5 +109,18 @@ mod tests {
         let text = format!("{}\n{}\n{}\n{{\"auditID\":\"c\",", line("a", 200), line("b", 403), line("a", 410));
         let codes: Vec<u16> = parse(text.as_bytes()).iter().map(|record| record.code).collect();
         assert_eq!(codes, [410, 403]);
+    }
+
+    #[test]
+    fn a_second_reading_goes_on_where_the_first_ended_and_never_in_a_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.log");
+        assert_eq!(read_from(&path, 0).unwrap(), (vec![], 0));
+        let line = |id: &str| format!("{}\n", json!({ "auditID": id, "verb": id }));
+        std::fs::write(&path, format!("{}{{\"audit", line("a"))).unwrap();
+        let (first, end) = read_from(&path, 0).unwrap();
+        std::fs::write(&path, line("a") + &line("b")).unwrap();
+        let (second, _) = read_from(&path, end).unwrap();
+        assert_eq!([first, second].map(|records| records.into_iter().map(|record| record.verb).collect::<String>()), ["a", "b"]);
     }
 }

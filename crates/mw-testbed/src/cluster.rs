@@ -151,6 +151,17 @@ impl Cluster {
     pub fn audit(&self) -> Result<Vec<AuditRecord>> {
         audit::read(&self.folder.join("audit.log"))
     }
+
+    /// Where the audit log ends now, for `audit_from`.
+    pub fn audit_end(&self) -> u64 {
+        std::fs::metadata(self.folder.join("audit.log")).map_or(0, |file| file.len())
+    }
+
+    /// The requests since an earlier call, and where to go on. A request that
+    /// was under way then (a watch) shows again when it ends.
+    pub fn audit_from(&self, start: u64) -> Result<(Vec<AuditRecord>, u64)> {
+        audit::read_from(&self.folder.join("audit.log"), start)
+    }
 }
 
 impl Drop for Cluster {

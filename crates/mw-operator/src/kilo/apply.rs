@@ -196,6 +196,10 @@ impl Engine {
                 member.writer = Writer { in_flight: std::mem::take(&mut member.writer.in_flight), ..Writer::default() };
                 continue;
             };
+            if member.swap.is_some() {
+                // What was planned was planned for the connection before.
+                continue;
+            }
             for operation in member.writer.next(now) {
                 let (client, events) = (live.client.clone(), self.sender.clone());
                 let (cluster, epoch) = (id.clone(), member.link.epoch);

@@ -23,7 +23,7 @@ use crate::failure::Failure;
 use crate::fleet::follow::{Manner, Observed, Outlet, Scope, follow};
 use crate::fleet::{Credentials, Feed, Live, Source, kubeconfig_in};
 use crate::kilo::engine::{Engine, Event, ShownClient, Trial};
-use crate::kilo::observe::Member;
+use crate::kilo::observe::{Member, Swap};
 use crate::kilo::recent::Recent;
 use crate::kubeconfig::Access;
 
@@ -187,6 +187,7 @@ impl Engine {
         link.epoch += 1;
         member.recent = Recent::default();
         member.writer.forget_early();
+        member.swap = swapped.then(Swap::default);
         link.trial = None;
         link.credentials = Credentials::Fine;
         if !swapped {

@@ -7,6 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
 use kube::core::{ApiResource, DynamicObject};
 use mw_api::clustermesh::ClusterMesh;
+use mw_core::kilo::Nodes;
 use mw_core::kilo::node::Node;
 use mw_core::kilo::peer::PeerFacts;
 use mw_core::kilo::planner::{Listing, Planner};
@@ -41,9 +42,26 @@ pub(super) struct Member {
     /// Grows with each cluster that is found behind a link.
     pub(super) identified: u64,
     pub(super) engaged_at: Instant,
+    /// After a swap of credentials: what was listed through the new connection
+    /// until both kinds were.
+    pub(super) swap: Option<Swap>,
     pub(super) last_contact: Option<Time>,
     /// Since when no mesh has named it.
     pub(super) unwanted_since: Option<Instant>,
+}
+
+/// New credentials may lead to another cluster: its Nodes and Peers must not
+/// be planned with those of the one before.
+#[derive(Debug, Default)]
+pub(super) struct Swap {
+    nodes: Option<Nodes>,
+    peers: Option<BTreeMap<PeerName, PeerFacts>>,
+}
+
+impl Swap {
+    fn is_complete(&self) -> bool {
+        self.nodes.is_some() && self.peers.is_some()
+    }
 }
 
 impl Member {
@@ -57,6 +75,7 @@ impl Member {
             uids: None,
             identified: 0,
             engaged_at: Instant::now(),
+            swap: None,
             last_contact: None,
             unwanted_since: None,
         }
@@ -273,17 +292,28 @@ impl Engine {
                 let nodes: BTreeMap<NodeName, Arc<Node>> = nodes.collect();
                 member.bare.retain(|name, _| nodes.contains_key(name));
                 self.environment.metrics.nodes.get_or_create(&labels(cluster)).set(count(nodes.len()));
-                if stands {
-                    self.listings.push((cluster.clone(), Listing::Nodes(Seen::Known(nodes))));
+                match &mut member.swap {
+                    Some(swap) => swap.nodes = Some(nodes),
+                    None if stands => self.listings.push((cluster.clone(), Listing::Nodes(Seen::Known(nodes)))),
+                    None => {}
                 }
+                self.complete_swap(cluster);
                 self.restored(cluster, Followed::Nodes, restored);
             }
             Observed::Set { item, .. } => {
                 let node = member.seen_bare(item, now);
+                if let Some(swap) = &mut member.swap {
+                    _ = swap.nodes.as_mut().map(|nodes| nodes.insert(node.name.clone(), Arc::new(node)));
+                    return;
+                }
                 self.node_seen(cluster, stands, |planner| planner.set_node(cluster, node));
             }
             Observed::Gone { item, .. } => {
                 member.bare.remove(&item.name);
+                if let Some(swap) = &mut member.swap {
+                    _ = swap.nodes.as_mut().map(|nodes| nodes.remove(&item.name));
+                    return;
+                }
                 self.node_seen(cluster, stands, |planner| {
                     planner.remove_node(cluster, &item.name);
                     true
@@ -335,9 +365,12 @@ impl Engine {
                 let mut peers: BTreeMap<PeerName, PeerFacts> = facts.map(|facts| (PeerName::from(facts.name.as_str()), facts)).collect();
                 member.recent.amend(&mut peers, version);
                 member.writer.keep_listed(&peers);
-                if stands {
-                    self.listings.push((cluster.clone(), Listing::Peers(Seen::Known(peers))));
+                match &mut member.swap {
+                    Some(swap) => swap.peers = Some(peers),
+                    None if stands => self.listings.push((cluster.clone(), Listing::Peers(Seen::Known(peers)))),
+                    None => {}
                 }
+                self.complete_swap(cluster);
                 self.restored(cluster, Followed::Peers, restored);
             }
             seen @ (Observed::Set { .. } | Observed::Gone { .. }) => {
@@ -355,16 +388,36 @@ impl Engine {
         match seen {
             Observed::Set { item, version } => {
                 let facts = member.with_endpoint_time(item);
+                if let Some(swap) = &mut member.swap {
+                    _ = swap.peers.as_mut().map(|peers| peers.insert(PeerName::from(facts.name.as_str()), facts));
+                    return;
+                }
                 if member.recent.is_news(&facts, version) && stands {
                     self.peer_seen(|planner| planner.set_peer(cluster, facts));
                 }
             }
             Observed::Gone { item, version } => {
+                if let Some(swap) = &mut member.swap {
+                    _ = swap.peers.as_mut().map(|peers| peers.remove(&PeerName::from(item.name.as_str())));
+                    return;
+                }
                 if member.recent.is_gone(&item, version) && stands {
                     self.peer_seen(|planner| planner.remove_peer(cluster, &PeerName::from(item.name.as_str())));
                 }
             }
             Observed::Broken(_) | Observed::Standing | Observed::Listed { .. } => {}
+        }
+    }
+
+    /// Both kinds were listed through the new connection: they count together.
+    fn complete_swap(&mut self, cluster: &ClusterId) {
+        let stands = self.stands_for_itself(cluster);
+        let Some(member) = self.members.get_mut(cluster) else { return };
+        let Some(Swap { nodes, peers }) = member.swap.take_if(|swap| swap.is_complete()) else { return };
+        if stands {
+            let nodes = nodes.map(|nodes| Listing::Nodes(Seen::Known(nodes)));
+            let peers = peers.map(|peers| Listing::Peers(Seen::Known(peers)));
+            self.listings.extend(nodes.into_iter().chain(peers).map(|listing| (cluster.clone(), listing)));
         }
     }
 
@@ -380,6 +433,11 @@ impl Engine {
         self.count_failure(cluster.as_str(), failure);
         if lost {
             self.links_changed = true;
+            // What comes through it is not all: nothing counts until it was listed.
+            let swap = self.members.get_mut(cluster).and_then(|member| member.swap.take());
+            if let Some(member) = self.members.get(cluster).filter(|_| swap.is_some()) {
+                member.link.relist();
+            }
             let reason = what.why_not(failure);
             warn!(%cluster, error = reason, "{what} can't be followed");
             if self.stands_for_itself(cluster) {

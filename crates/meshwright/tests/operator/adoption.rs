@@ -1,0 +1,158 @@
+//! A fleet as the earlier operator leaves it: Peers with two labels only.
+
+use std::time::Duration;
+
+use mw_testbed::proxy::{Effect, Fault, Match, Verb};
+use serde_json::{Value, json};
+
+use crate::bed::PEERS;
+use crate::expected::expected_peers;
+use crate::fleet::Fleet;
+use crate::look::{none, until};
+use crate::model::{World, key};
+use crate::scenarios;
+
+scenarios![
+    a_fleet_of_the_earlier_operator_is_adopted_as_it_is,
+    a_fleet_with_flat_networks_is_adopted_as_it_is,
+    a_separate_anchor_peer_is_folded_into_its_node,
+    a_change_while_the_anchor_is_folded_in_does_not_move_it,
+    peers_of_a_source_that_left_go_with_the_adoption,
+];
+
+const ALL: [&str; 3] = ["hub", "east", "west"];
+const KEPT: [&str; 2] = ["kilo-clustermesh.io/mesh", "kilo-clustermesh.io/source-cluster"];
+
+/// A Peer as the earlier operator wrote it.
+fn legacy(name: &str, wanted: &Value) -> Value {
+    let labels: serde_json::Map<_, _> = KEPT.into_iter().map(|label| (label.to_owned(), wanted["labels"][label].clone())).collect();
+    json!({ "apiVersion": "kilo.squat.ai/v1alpha1", "kind": "Peer", "metadata": { "name": name, "labels": labels }, "spec": wanted["spec"] })
+}
+
+async fn write_all(fleet: &Fleet) {
+    for site in ALL {
+        for (name, wanted) in expected_peers(&fleet.world, site) {
+            let mut peer = legacy(&name, &wanted);
+            // It left the order of allowedIPs to chance, and wrote zeros.
+            peer["spec"]["allowedIPs"].as_array_mut().unwrap().reverse();
+            peer["spec"]["persistentKeepalive"] = json!(0);
+            fleet.cluster(site).create(&peer).await.unwrap();
+        }
+    }
+}
+
+/// All Peers of all clusters, with what tells whether they were replaced.
+async fn identities(fleet: &Fleet) -> Vec<(String, String, Value)> {
+    let mut all = Vec::new();
+    for site in ALL {
+        for peer in fleet.cluster(site).list(PEERS).await.unwrap() {
+            let metadata = &peer["metadata"];
+            let same = json!({ "uid": metadata["uid"], "generation": metadata["generation"], "spec": peer["spec"] });
+            all.push((site.to_owned(), metadata["name"].as_str().unwrap().to_owned(), same));
+        }
+    }
+    all
+}
+
+async fn adopted(edit: impl FnOnce(&mut World) + 'static) {
+    let mut fleet = Fleet::three().nodes(3).with(edit).build().await;
+    write_all(&fleet).await;
+    let before = identities(&fleet).await;
+    let mark = fleet.mark();
+    let _operator = fleet.operator(&[]).await;
+    fleet.condition("Ready", "True", "Reconciled").await;
+    assert_eq!(identities(&fleet).await, before);
+    let writes = fleet.peer_writes(&mark);
+    none(&writes.iter().filter(|(_, call)| call.verb != "patch").collect::<Vec<_>>(), "adoption takes patches only");
+    assert_eq!(writes.iter().filter(|(_, call)| call.code == 200).count(), 18, "each Peer is adopted once");
+    for site in ALL {
+        for (name, wanted) in expected_peers(&fleet.world, site) {
+            let labels = fleet.peers(site).await.unwrap()[&name]["labels"].clone();
+            assert_eq!(labels, wanted["labels"], "{site} {name}");
+        }
+    }
+    // And from now on they are ours to put back.
+    fleet.cluster("hub").delete(&format!("{PEERS}/mesh--east--n1")).await.unwrap();
+    until("it is back", || async { fleet.peer("hub", "mesh--east--n1").await.ok_or("still gone".to_owned()) }).await;
+    fleet.finish().await;
+}
+
+async fn a_fleet_of_the_earlier_operator_is_adopted_as_it_is() {
+    adopted(|_| {}).await;
+}
+
+async fn a_fleet_with_flat_networks_is_adopted_as_it_is() {
+    adopted(|world| world.meshes[0].entries.iter_mut().for_each(|entry| entry.flat = true)).await;
+}
+
+/// The anchor was n2, and its own Peer had no networks of the cluster.
+async fn write_separate_anchors(fleet: &mut Fleet) {
+    for site in fleet.world.sites.values_mut() {
+        site.anchor = Some("n2".into());
+    }
+    for site in ALL {
+        for (name, wanted) in expected_peers(&fleet.world, site) {
+            let mut peer = legacy(&name, &wanted);
+            if name.ends_with("--n2") {
+                let mut anchor = peer.clone();
+                anchor["metadata"]["name"] = json!(name.replace("--n2", "--anchor"));
+                let networks = peer["spec"]["allowedIPs"].as_array_mut().unwrap();
+                anchor["spec"]["allowedIPs"] = json!([networks.pop()]);
+                fleet.cluster(site).create(&anchor).await.unwrap();
+            }
+            fleet.cluster(site).create(&peer).await.unwrap();
+        }
+    }
+}
+
+/// The Peers of nodes that have nothing to do with it.
+async fn bystanders(fleet: &Fleet) -> Vec<(String, String, Value)> {
+    identities(fleet).await.into_iter().filter(|(_, name, _)| name.ends_with("--n1")).collect()
+}
+
+async fn a_separate_anchor_peer_is_folded_into_its_node() {
+    let mut fleet = Fleet::three().nodes(3).build().await;
+    write_separate_anchors(&mut fleet).await;
+    let before = bystanders(&fleet).await;
+    let _operator = fleet.operator(&[]).await;
+    fleet.converged().await;
+    assert_eq!(bystanders(&fleet).await, before);
+    fleet.finish().await;
+}
+
+async fn a_change_while_the_anchor_is_folded_in_does_not_move_it() {
+    let mut fleet = Fleet::three().nodes(3).proxied(&ALL).build().await;
+    write_separate_anchors(&mut fleet).await;
+    let before = bystanders(&fleet).await;
+    for proxy in fleet.proxies() {
+        proxy.add(Fault::new(Match::verb(Verb::Patch).resource("peers"), Effect::Delay(Duration::from_millis(700))));
+    }
+    let _operator = fleet.operator(&[]).await;
+    for site in ALL {
+        until("the separate Peers are gone", || async {
+            let found = fleet.peers(site).await?;
+            if found.keys().any(|name| name.ends_with("--anchor")) { Err(format!("{:?}", found.keys())) } else { Ok(()) }
+        })
+        .await;
+    }
+    // Nothing says any more who the anchor was, and there is a new plan.
+    for site in ALL {
+        fleet.annotate(site, "n3", "force-endpoint", Some("198.51.100.90:51820")).await;
+    }
+    fleet.converged().await;
+    assert_eq!(bystanders(&fleet).await, before);
+    fleet.finish().await;
+}
+
+async fn peers_of_a_source_that_left_go_with_the_adoption() {
+    let mut fleet = Fleet::three().build().await;
+    write_all(&fleet).await;
+    let labels = json!({ KEPT[0]: "mesh", KEPT[1]: "former" });
+    let former = json!({ "labels": labels, "spec": { "allowedIPs": ["10.77.0.0/24"], "publicKey": key("former") } });
+    fleet.cluster("hub").create(&legacy("mesh--former--n1", &former)).await.unwrap();
+    let _operator = fleet.operator(&[]).await;
+    fleet.condition("Ready", "True", "Reconciled").await;
+    assert!(fleet.peer("hub", "mesh--former--n1").await.is_none());
+    assert_eq!(fleet.peers("hub").await.unwrap().len(), 4);
+    fleet.finish().await;
+}

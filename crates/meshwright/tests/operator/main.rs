@@ -1,0 +1,112 @@
+//! `meshwright operator` from outside: the real binary, with exactly the roles
+//! in config/rbac/, against real API servers.
+//!
+//! Each scenario is a named test and can be picked by name, for example
+//! `cargo test -p meshwright --test operator -- an_edited_peer`. When all of
+//! them ran, the audit logs of all API servers are held against the roles.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr,
+    reason = "a test may fail loudly"
+)]
+
+mod access;
+mod bed;
+mod expected;
+mod fleet;
+mod ledger;
+mod look;
+mod metrics;
+mod model;
+mod process;
+
+mod adoption;
+mod cleanup;
+mod convergence;
+mod crash;
+mod credentials;
+mod faults;
+mod flags;
+mod grace;
+mod harness;
+mod idle;
+mod leaders;
+mod liveness;
+mod meshes;
+
+use std::future::Future;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use libtest_mimic::{Arguments, Trial};
+use mw_testbed::binaries::Binaries;
+
+/// Two cores and two testbeds are what a build machine has.
+const MOST_AT_ONCE: usize = 2;
+const LONGEST_SCENARIO: Duration = Duration::from_secs(180);
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(arguments.test_threads.unwrap_or(MOST_AT_ONCE).min(MOST_AT_ONCE));
+    if !arguments.list
+        && let Err(error @ mw_testbed::Error::Missing { .. }) = Binaries::locate()
+    {
+        mw_testbed::skip_or_fail(&error.to_string());
+        return ExitCode::SUCCESS;
+    }
+    let conclusion = libtest_mimic::run(&arguments, trials());
+    bed::drain();
+    let complete = !arguments.list && conclusion.num_filtered_out == 0 && conclusion.num_ignored == 0;
+    let findings = if complete { ledger::findings() } else { Vec::new() };
+    for finding in &findings {
+        eprintln!("roles: {finding}");
+    }
+    if conclusion.has_failed() || !findings.is_empty() { ExitCode::from(101) } else { ExitCode::SUCCESS }
+}
+
+/// The long ones first, so that none is left alone at the end.
+fn trials() -> Vec<Trial> {
+    let all = [
+        crash::trials(),
+        idle::trials(),
+        leaders::trials(),
+        faults::trials(),
+        convergence::trials(),
+        liveness::trials(),
+        grace::trials(),
+        cleanup::trials(),
+        meshes::trials(),
+        flags::trials(),
+        adoption::trials(),
+        credentials::trials(),
+        harness::trials(),
+    ];
+    all.into_iter().flatten().collect()
+}
+
+/// Makes a test of each scenario, named like its function.
+macro_rules! scenarios {
+    ($($name:ident),* $(,)?) => {
+        pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
+            vec![$(crate::trial(stringify!($name), $name)),*]
+        }
+    };
+}
+pub(crate) use scenarios;
+
+fn trial<F, Fut>(name: &'static str, scenario: F) -> Trial
+where
+    F: FnOnce() -> Fut + Send + 'static,
+    Fut: Future<Output = ()>,
+{
+    Trial::test(name, move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let ended = runtime.block_on(async { tokio::time::timeout(LONGEST_SCENARIO, scenario()).await });
+        assert!(ended.is_ok(), "{name} did not end within {LONGEST_SCENARIO:?}");
+        fleet::settle(name);
+        Ok(())
+    })
+}

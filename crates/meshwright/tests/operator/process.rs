@@ -1,0 +1,148 @@
+//! The operator as a child process that never outlives the test.
+//!
+//! As in the testbed a shell is its parent, which kills it when the pipe that
+//! only this process holds is closed. It ends with the operator's exit code.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use mw_testbed::eventually;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::metrics::Metrics;
+
+const SUPERVISOR: &str = r#"
+log=$1
+shift
+exec 3<&0 </dev/null
+"$@" 3<&- >"$log" 2>&1 &
+operator=$!
+echo "$operator"
+exec >/dev/null
+(read -r _ <&3; kill -KILL "$operator") &
+watcher=$!
+wait "$operator"
+code=$?
+kill -KILL "$watcher"
+exit "$code"
+"#;
+
+/// What the machine of the test must not add to the operator.
+const FOREIGN_ENVIRONMENT: [&str; 6] = ["KUBECONFIG", "POD_NAMESPACE", "HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "RUST_LOG"];
+
+#[derive(Debug)]
+pub(crate) struct Operator {
+    pid: i32,
+    log: PathBuf,
+    supervisor: Child,
+    leash: Option<ChildStdin>,
+    code: Option<i32>,
+}
+
+impl Operator {
+    pub(crate) fn start(arguments: &[String], log: &Path) -> Self {
+        let mut command = Command::new("/bin/sh");
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        for name in FOREIGN_ENVIRONMENT {
+            command.env_remove(name);
+        }
+        command.args(["-c", SUPERVISOR, "supervisor"]).arg(log).arg(env!("CARGO_BIN_EXE_meshwright")).arg("operator").args(arguments);
+        let mut supervisor = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(supervisor.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let (leash, pid) = (supervisor.stdin.take(), line.trim().parse().unwrap());
+        Self { pid, log: log.to_owned(), supervisor, leash, code: None }
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.pid), signal).unwrap();
+    }
+
+    /// Kills it at once and waits until it is gone.
+    pub(crate) fn kill(mut self) {
+        self.end();
+    }
+
+    /// Asks it to end, and says with which code and how long it took.
+    pub(crate) async fn terminate(&mut self) -> (i32, Duration) {
+        let start = Instant::now();
+        self.signal(Signal::SIGTERM);
+        (self.ended(Duration::from_secs(15)).await, start.elapsed())
+    }
+
+    /// Waits for it to end by itself; a signal counts as 128 and its number.
+    pub(crate) async fn ended(&mut self, deadline: Duration) -> i32 {
+        let start = Instant::now();
+        loop {
+            if let Some(code) = self.exit_code() {
+                return code;
+            }
+            assert!(start.elapsed() < deadline, "the operator still runs after {deadline:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    pub(crate) fn exit_code(&mut self) -> Option<i32> {
+        if self.code.is_none() {
+            self.code = self.supervisor.try_wait().unwrap().map(|status| status.code().unwrap_or(-1));
+        }
+        self.code
+    }
+
+    pub(crate) fn log(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
+    pub(crate) async fn metrics(&self) -> Metrics {
+        Metrics::of(&self.fetch("metrics", "/metrics").await.1)
+    }
+
+    /// Code and text at a path of what the log says is served.
+    pub(crate) async fn fetch(&self, what: &str, path: &str) -> (u16, String) {
+        let served = eventually(Duration::from_secs(10), || async { self.address(what).ok_or(format!("no {what} served yet")) });
+        let address = served.await.unwrap();
+        let mut stream = TcpStream::connect(&address).await.unwrap();
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        let code = answer.split(' ').nth(1).unwrap_or_default().parse().unwrap_or_else(|_| panic!("no answer: {answer}"));
+        (code, answer)
+    }
+
+    /// From the line of the log that says so.
+    fn address(&self, what: &str) -> Option<String> {
+        let log = self.log();
+        let line = log.lines().find(|line| line.contains(what) && line.contains(" served"))?;
+        let port = line.split_once("127.0.0.1:")?.1;
+        let end = port.find(|c: char| !c.is_ascii_digit()).unwrap_or(port.len());
+        Some(format!("127.0.0.1:{}", &port[..end]))
+    }
+
+    fn end(&mut self) {
+        drop(self.leash.take());
+        if self.code.is_none() {
+            self.code = self.supervisor.wait().ok().and_then(|status| status.code());
+        }
+    }
+}
+
+impl Drop for Operator {
+    fn drop(&mut self) {
+        self.end();
+        if std::thread::panicking() {
+            let log = self.log();
+            let lines: Vec<&str> = log.lines().collect();
+            let tail = &lines[lines.len().saturating_sub(60)..];
+            eprintln!("--- the operator's log, {} of {} lines:\n{}\n---", tail.len(), lines.len(), tail.join("\n"));
+        }
+    }
+}
