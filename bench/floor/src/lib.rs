@@ -60,8 +60,14 @@ pub enum Report {
     /// The instruction was understood; a reaction waits for its event.
     Ready,
     /// From the event, or the instruction, to the last answer.
-    Done { micros: u64, answers: usize, refused: usize },
-    Failed { reason: String },
+    Done {
+        micros: u64,
+        answers: usize,
+        refused: usize,
+    },
+    Failed {
+        reason: String,
+    },
 }
 
 /// A client of one server.

@@ -33,6 +33,7 @@ impl Seen {
 pub(crate) async fn measure(fleet: &Fleet, options: &Options, table: &mut Table) -> Operator {
     let posts = same_posts(fleet).await;
     let (mut operators, mut floors, mut from_start) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut operator_cpu, mut floor_cpu) = (Vec::new(), Vec::new());
     let mut running: Option<Operator> = None;
     for round in 1..=options.rounds {
         if let Some(operator) = running.take() {
@@ -44,12 +45,14 @@ pub(crate) async fn measure(fleet: &Fleet, options: &Options, table: &mut Table)
         floor.post(posts.clone(), EACH);
         let floored = all_created(&mut watches, posts.len()).await.seconds();
         floor.done(posts.len());
+        floor_cpu.push(floor.cpu_seconds());
         drop(floor);
 
         clear(fleet).await;
         let mut watches = Watches::open(fleet).await;
         let operator = Operator::start(fleet, options);
         let seen = all_created(&mut watches, posts.len()).await;
+        operator_cpu.push(operator.cpu_seconds());
         progress(&format!("round {round}: {:.2} s, floor {floored:.2} s", seen.seconds()));
         from_start.push((seen.last - operator.started).as_secs_f64());
         operators.push(seen.seconds());
@@ -59,7 +62,13 @@ pub(crate) async fn measure(fleet: &Fleet, options: &Options, table: &mut Table)
     let ratios: Vec<f64> = floors.iter().zip(&operators).map(|(floor, operator)| floor / operator).collect();
     let (what, got) = (format!("bring-up of {} Peers: rate to floor", posts.len()), median(&ratios));
     table.judge(&what, "≥ 0.8", &format!("{got:.2}"), &range(&ratios), got >= 0.8);
-    for (name, seconds) in [("operator, first to last Peer", operators), ("operator, start to last Peer", from_start), ("floor", floors)] {
+    for (name, seconds) in [
+        ("operator, first to last Peer", operators),
+        ("operator, start to last Peer", from_start),
+        ("operator, CPU time", operator_cpu),
+        ("floor, first to last Peer", floors),
+        ("floor, CPU time", floor_cpu),
+    ] {
         table.note(&format!("  {name}"), &format!("{:.2} s", median(&seconds)), &range(&seconds));
     }
     running.unwrap()

@@ -139,8 +139,7 @@ pub(crate) fn is_meshed(peer: &Value) -> bool {
 
 /// Gives the operator its rights on a cluster, and returns its token.
 async fn account(cluster: &Cluster, hub: bool, foreign: bool) -> String {
-    let (namespace, name, roles) =
-        if hub { (NAMESPACE, HUB_ACCOUNT, HUB_ROLES) } else { ("kube-system", REMOTE_ACCOUNT, REMOTE_ROLES) };
+    let (namespace, name, roles) = if hub { (NAMESPACE, HUB_ACCOUNT, HUB_ROLES) } else { ("kube-system", REMOTE_ACCOUNT, REMOTE_ROLES) };
     cluster.apply(&json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } })).await.unwrap();
     cluster.apply_yaml(roles).await.unwrap();
     if foreign {

@@ -23,7 +23,7 @@ mod watch;
 
 use fleet::Fleet;
 use options::Options;
-use programs::Operator;
+use programs::{Operator, Resident};
 use table::Table;
 
 #[tokio::main(flavor = "current_thread")]
@@ -37,19 +37,30 @@ async fn main() {
     let operator = Operator::start(&fleet, &options);
     fleet.converged(options.nodes).await;
     let small = operator.resident();
-    latency::measure(&fleet, &operator, &options, &mut table).await;
-    requests::of_one_change(&fleet, &options, &mut table).await;
-
-    progress(&format!("{} clusters of {} nodes each", fleet::NAMES.len(), options.many));
-    fleet.grow(options.nodes, options.many).await;
-    fleet.converged(options.many).await;
-    operator.stop().await;
-    let operator = bringup::measure(&fleet, &options, &mut table).await;
-    fleet.converged(options.many).await;
-    requests::when_idle(&fleet, &options, &mut table).await;
-    table.memory(&options, &small, &operator.resident());
-    operator.stop().await;
+    if options.changes > 0 {
+        latency::measure(&fleet, &operator, &options, &mut table).await;
+    }
+    if options.idle_seconds > 0 {
+        requests::of_one_change(&fleet, &options, &mut table).await;
+    }
+    if options.many > 0 {
+        progress(&format!("{} clusters of {} nodes each", fleet::NAMES.len(), options.many));
+        fleet.grow(options.nodes, options.many).await;
+        fleet.converged(options.many).await;
+        operator.stop().await;
+        at_scale(&fleet, &options, &small, &mut table).await;
+    }
     table.print();
+}
+
+async fn at_scale(fleet: &Fleet, options: &Options, small: &Resident, table: &mut Table) {
+    let operator = bringup::measure(fleet, options, table).await;
+    fleet.converged(options.many).await;
+    if options.idle_seconds > 0 {
+        requests::when_idle(fleet, options, table).await;
+    }
+    table.memory(options, small, &operator.resident());
+    operator.stop().await;
 }
 
 /// What goes on, for whoever waits; the figures alone are on stdout.

@@ -6,12 +6,13 @@ use std::path::PathBuf;
 pub(crate) struct Options {
     /// Nodes of a cluster while single changes are measured.
     pub(crate) nodes: usize,
-    /// Nodes of a cluster at bring-up, when idle, and for memory.
+    /// Nodes of a cluster at bring-up, when idle, and for memory; with 0 none of it is measured.
     pub(crate) many: usize,
     /// How often everything is repeated, for the spread.
     pub(crate) rounds: usize,
-    /// Changes a round, of operator and floor each.
+    /// Changes a round, of operator and floor each; with 0 none is measured.
     pub(crate) changes: usize,
+    /// With 0 nobody looks at requests.
     pub(crate) idle_seconds: u64,
     pub(crate) command: Vec<String>,
     /// Somebody else's operator: it gets all rights, for its roles are not ours.
@@ -33,7 +34,7 @@ impl Options {
                 options.command = arguments.by_ref().collect();
                 break;
             }
-            let mut number = || arguments.next().and_then(|value| value.parse::<usize>().ok()).filter(|number| *number > 0).expect(USAGE);
+            let mut number = || arguments.next().and_then(|value| value.parse::<usize>().ok()).expect(USAGE);
             match argument.as_str() {
                 "--nodes" => options.nodes = number(),
                 "--many" => options.many = number(),
@@ -43,7 +44,8 @@ impl Options {
                 _ => panic!("{USAGE}"),
             }
         }
-        assert!((2..options.many).contains(&options.nodes) && options.many <= 250, "at least 2 nodes, then more, at most 250");
+        let grows = options.many == 0 || options.many > options.nodes;
+        assert!(options.rounds > 0 && options.nodes > 1 && grows && options.many <= 250, "2 nodes or more, then more, at most 250");
         options.foreign = !options.command.is_empty();
         if options.command.is_empty() {
             options.command = std::iter::once(beside("meshwright").display().to_string())

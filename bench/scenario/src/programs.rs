@@ -84,6 +84,10 @@ impl Operator {
         panic!("the operator does not end");
     }
 
+    pub(crate) fn cpu_seconds(&self) -> f64 {
+        cpu_seconds(self.pid)
+    }
+
     pub(crate) fn resident(&self) -> Resident {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).expect("the operator runs");
         let field = |name: &str| {
@@ -99,6 +103,13 @@ impl Drop for Operator {
         drop(self.leash.take());
         _ = self.supervisor.wait();
     }
+}
+
+/// In user and kernel mode, in the hundredths that Linux counts in.
+fn cpu_seconds(pid: Pid) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("the program runs");
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
 }
 
 pub(crate) struct Floor {
@@ -117,6 +128,10 @@ impl Floor {
         floor.tell(&Instruction::Start { servers: fleet.addresses.clone(), watched, path });
         floor.ready();
         floor
+    }
+
+    pub(crate) fn cpu_seconds(&self) -> f64 {
+        cpu_seconds(Pid::from_raw(self.program.id().cast_signed()))
     }
 
     /// Sends these when the next Node changes.
