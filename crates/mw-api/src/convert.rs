@@ -4,7 +4,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{Node, NodeStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use mw_core::kilo::node::{ANNOTATION_PREFIX, ANNOTATIONS, NodeFacts};
 use mw_core::kilo::peer::{
@@ -19,6 +18,7 @@ use serde_json::{Map, Value, json};
 use crate::clustermesh::{
     ANNOTATION_CONFIRM_DELETES, ANNOTATION_TAKE_OVER_HUB, ClusterEntry, ClusterMesh, ClusterMeshSpec, KubeconfigSecretRef,
 };
+use crate::node::Node;
 use crate::peer::{DnsOrIp, Peer, PeerEndpoint, PeerSpec};
 
 /// A ClusterMesh for the core. What ran and what was held before is not in the
@@ -91,9 +91,9 @@ pub fn node_facts(node: &Node) -> NodeFacts {
         labels: meta.labels.clone().unwrap_or_default(),
         kilo: kilo_annotations(meta),
         pod_cidrs: pod_cidrs(node),
-        internal_ips: addresses(node.status.as_ref(), "InternalIP"),
-        external_ips: addresses(node.status.as_ref(), "ExternalIP"),
-        ready: is_ready(node.status.as_ref()),
+        internal_ips: addresses(node, "InternalIP"),
+        external_ips: addresses(node, "ExternalIP"),
+        ready: is_ready(node),
         bare_since: None,
     }
 }
@@ -108,21 +108,18 @@ fn kilo_annotations(meta: &ObjectMeta) -> BTreeMap<String, String> {
 }
 
 fn pod_cidrs(node: &Node) -> Vec<String> {
-    let Some(spec) = &node.spec else { return Vec::new() };
-    match spec.pod_cidrs.as_deref() {
-        Some(several @ [_, ..]) => several.to_vec(),
-        _ => spec.pod_cidr.iter().filter(|cidr| !cidr.is_empty()).cloned().collect(),
+    match node.spec.pod_cidrs.as_slice() {
+        [] => Some(node.spec.pod_cidr.clone()).filter(|cidr| !cidr.is_empty()).into_iter().collect(),
+        several => several.to_vec(),
     }
 }
 
-fn addresses(status: Option<&NodeStatus>, kind: &str) -> Vec<String> {
-    let all = status.and_then(|status| status.addresses.as_ref()).into_iter().flatten();
-    all.filter(|address| address.type_ == kind).map(|address| address.address.clone()).collect()
+fn addresses(node: &Node, kind: &str) -> Vec<String> {
+    node.status.addresses.iter().filter(|address| address.kind == kind).map(|address| address.address.clone()).collect()
 }
 
-fn is_ready(status: Option<&NodeStatus>) -> bool {
-    let mut all = status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
-    all.any(|condition| condition.type_ == "Ready" && condition.status == "True")
+fn is_ready(node: &Node) -> bool {
+    node.status.conditions.iter().any(|condition| condition.kind == "Ready" && condition.status == "True")
 }
 
 /// A Peer for the core. When we last wrote its endpoint is not in the object:

@@ -5,5 +5,7 @@
 pub mod clustermesh;
 pub mod convert;
 pub mod crd;
+mod lean;
+pub mod node;
 pub mod peer;
 pub mod rbac;

@@ -9,7 +9,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use kube::core::ClusterResourceScope;
 use serde::ser::SerializeStruct;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
+
+use crate::lean::{self, null_is_default};
 
 pub const API_VERSION: &str = "kilo.squat.ai/v1alpha1";
 pub const KIND: &str = "Peer";
@@ -17,7 +19,7 @@ pub const KIND: &str = "Peer";
 /// A WireGuard peer of all nodes of a cluster.
 #[derive(Deserialize, Debug, Clone, PartialEq, Default)]
 pub struct Peer {
-    #[serde(default, deserialize_with = "null_is_default")]
+    #[serde(default, deserialize_with = "lean::meta")]
     pub metadata: ObjectMeta,
     #[serde(default, deserialize_with = "null_is_default")]
     pub spec: PeerSpec,
@@ -106,8 +108,4 @@ impl Resource for Peer {
     fn meta_mut(&mut self) -> &mut ObjectMeta {
         &mut self.metadata
     }
-}
-
-fn null_is_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserializer: D) -> Result<T, D::Error> {
-    Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
 }

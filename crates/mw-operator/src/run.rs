@@ -85,10 +85,17 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
     let permit = if options.leader_elect.is_some() { Permit::none() } else { Permit::always() };
     let rules = |permit: Permit| Rules { patience, permit, metrics: metrics.of_cluster(HUB) };
     let leases = client(config.clone(), rules(Permit::always())).map_err(RunError::Client)?;
+    let hub_of = config.clone();
     let hub = client(config, rules(permit.clone())).map_err(RunError::Client)?;
     let leases: Api<Lease> = Api::namespaced(leases, &options.settings.namespace);
     let mut elector = options.leader_elect.as_deref().map(|identity| Elector::new(LEASE_NAME, identity));
-    let work = lead(&options, &leases, elector.as_mut(), Lead { hub, metrics, readiness, clock: clock.clone(), permit, patience });
+    let another_hub = {
+        let (config, rules, hub) = (hub_of, rules(permit.clone()), hub.clone());
+        // What worked once works again; should it not, one connection has to do.
+        Arc::new(move || client(config.clone(), rules.clone()).unwrap_or_else(|_| hub.clone()))
+    };
+    let parts = Lead { hub, another_hub, metrics: metrics.clone(), readiness, clock: clock.clone(), permit, patience };
+    let work = lead(&options, &leases, elector.as_mut(), parts);
     let ended = tokio::select! {
         biased;
         () = stop => Ok(()),
@@ -109,6 +116,7 @@ fn bound(listener: &tokio::net::TcpListener, asked: SocketAddr) -> SocketAddr {
 
 struct Lead {
     hub: kube::Client,
+    another_hub: Arc<dyn Fn() -> kube::Client + Send + Sync>,
     metrics: Metrics,
     readiness: Readiness,
     clock: Clock,
@@ -117,7 +125,7 @@ struct Lead {
 }
 
 async fn lead(options: &Options, leases: &Api<Lease>, elector: Option<&mut Elector>, parts: Lead) -> RunError {
-    let Lead { hub, metrics, readiness, clock, permit, patience } = parts;
+    let Lead { hub, another_hub, metrics, readiness, clock, permit, patience } = parts;
     let network = Network { allowed: options.settings.allowed, patience, permit: permit.clone(), metrics: metrics.clone() };
     let work = async {
         let mut random = fastrand::Rng::new();
@@ -129,7 +137,8 @@ async fn lead(options: &Options, leases: &Api<Lease>, elector: Option<&mut Elect
         readiness.set(true);
         metrics.leader.set(1);
         let connect = Arc::new(network);
-        let environment = Environment { hub: hub.clone(), hub_uid, connect, clock: clock.clone(), random, metrics: metrics.clone() };
+        let (hub, clock, metrics) = (hub.clone(), clock.clone(), metrics.clone());
+        let environment = Environment { hub, another_hub, hub_uid, connect, clock, random, metrics };
         Engine::new(options.settings.clone(), environment).run().await;
     };
     let Some(elector) = elector else {

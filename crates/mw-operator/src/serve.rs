@@ -1,6 +1,7 @@
 //! Metrics and health over HTTP.
 
-use std::net::SocketAddr;
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -33,7 +34,14 @@ pub struct ListenError {
 
 /// A port that is open, so that a taken one is an error at once.
 pub async fn listen(address: SocketAddr, purpose: &'static str) -> Result<TcpListener, ListenError> {
-    TcpListener::bind(address).await.map_err(|source| ListenError { address, purpose, source })
+    let bound = match TcpListener::bind(address).await {
+        // Every address, on a machine without IPv6.
+        Err(wrong) if address.ip() == Ipv6Addr::UNSPECIFIED && wrong.kind() != ErrorKind::AddrInUse => {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
+        }
+        other => other,
+    };
+    bound.map_err(|source| ListenError { address, purpose, source })
 }
 
 pub async fn serve_metrics(listener: TcpListener, metrics: Metrics) {

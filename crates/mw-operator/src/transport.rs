@@ -10,16 +10,19 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use http::{Method, Request, Response};
+use http::{HeaderValue, Method, Request, Response, header};
 use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, Limited};
+use hyper_rustls::FixedServerNameResolver;
+use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ClientBuilder, ConfigExt};
 use kube::{Client, Config};
+use rustls_pki_types::ServerName;
 use tokio::time::timeout;
-use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt};
+use tower::{BoxError, Layer, Service, ServiceBuilder};
 
 use crate::metrics::RequestMetrics;
 use crate::permit::Permit;
@@ -39,6 +42,8 @@ impl Patience {
     }
 }
 
+/// Who asks, for those who read audit logs.
+const USER_AGENT: &str = concat!("meshwright/", env!("CARGO_PKG_VERSION"));
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_PATIENCE: Duration = Duration::from_secs(5);
 const LARGEST_ANSWER: usize = 64 << 20;
@@ -78,11 +83,14 @@ pub fn client(mut config: Config, rules: Rules) -> Result<Client, kube::Error> {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
     connector.set_nodelay(true);
-    let connector = hyper_rustls::HttpsConnectorBuilder::new()
-        .with_tls_config(config.rustls_client_config()?)
-        .https_or_http()
-        .enable_all_versions()
-        .wrap_connector(connector);
+    let mut secured = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(config.rustls_client_config()?).https_or_http();
+    if let Some(name) = config.tls_server_name.clone() {
+        let name = ServerName::try_from(name).map_err(|wrong| kube::Error::Service(wrong.into()))?;
+        secured = secured.with_server_name_resolver(FixedServerNameResolver::new(name));
+    }
+    let mut connector = TimeoutConnector::new(secured.enable_all_versions().wrap_connector(connector));
+    // The handshake included: a server that accepts and says nothing is given up.
+    connector.set_connect_timeout(config.connect_timeout);
     let client = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
         .pool_timer(TokioTimer::new())
@@ -133,7 +141,8 @@ where
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        request.headers_mut().insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
         let verb = Verb::of(&request);
         let rules = Arc::clone(&self.rules);
         if verb.writes() && !rules.permit.holds() {
@@ -253,15 +262,82 @@ impl http_body::Body for Events {
     }
 }
 
-/// Sends through `client` what [`Rules`] say, for clients that are made
-/// elsewhere: a simulator, or a test.
-pub fn guard<S, B>(service: S, rules: Rules, namespace: &str) -> Client
-where
-    S: Service<Request<Body>, Response = Response<B>> + Send + 'static,
-    S::Future: Send + 'static,
-    S::Error: Into<BoxError>,
-    B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
-    B::Error: Into<BoxError>,
-{
-    Client::new(GuardLayer(Arc::new(rules)).layer(service.map_err(Into::into)), namespace)
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::convert::Infallible;
+
+    use k8s_openapi::api::core::v1::Node;
+    use kube::Api;
+    use kube::api::{ListParams, PostParams, WatchParams};
+
+    use crate::failure::Failure;
+    use crate::metrics::Metrics;
+
+    fn api<B>(permit: Permit, answer: impl Fn() -> Option<Response<B>> + Clone + Send + 'static) -> Api<Node>
+    where
+        B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let rules = Rules { patience: Patience::of(Duration::from_secs(5)), permit, metrics: Metrics::default().of_cluster("c") };
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let answer = answer.clone();
+            async move {
+                match answer() {
+                    Some(answer) => Ok::<_, Infallible>(answer),
+                    None => std::future::pending().await,
+                }
+            }
+        });
+        Api::all(Client::new(GuardLayer(Arc::new(rules)).layer(service), "default"))
+    }
+
+    fn whole(bytes: Vec<u8>) -> Response<Full<Bytes>> {
+        Response::new(Full::new(bytes.into()))
+    }
+
+    async fn listed<B>(answer: impl Fn() -> Option<Response<B>> + Clone + Send + 'static) -> Failure
+    where
+        B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<BoxError>,
+    {
+        Failure::of(&api(Permit::always(), answer).list(&ListParams::default()).await.map(drop).unwrap_err())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_says_nothing_is_given_up() {
+        let start = tokio::time::Instant::now();
+        assert_eq!(listed(|| None::<Response<Full<Bytes>>>).await, Failure::Timeout(Duration::from_secs(5)));
+        assert_eq!(start.elapsed(), Duration::from_secs(5));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_never_ends_is_given_up() {
+        let endless =
+            || Some(Response::new(http_body_util::StreamBody::new(futures::stream::pending::<Result<Frame<Bytes>, Infallible>>())));
+        assert_eq!(listed(endless).await, Failure::Timeout(Duration::from_secs(30)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn too_large_an_answer_is_not_read() {
+        let failure = listed(|| Some(whole(vec![b' '; LARGEST_ANSWER + 1]))).await;
+        assert!(matches!(&failure, Failure::TooLarge(why) if why.contains("64 MiB")), "{failure}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn too_large_an_event_is_not_read() {
+        use futures::StreamExt;
+        let events = api(Permit::always(), || Some(whole(vec![b'x'; LARGEST_EVENT + 1])));
+        let mut events = events.watch(&WatchParams::default(), "0").await.unwrap().boxed();
+        let failure = Failure::of(&events.next().await.unwrap().unwrap_err());
+        assert!(matches!(&failure, Failure::TooLarge(_)), "{failure}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_the_lease_nothing_is_written_and_everything_read() {
+        let api = api(Permit::none(), || Some(whole(br#"{"metadata":{},"items":[]}"#.to_vec())));
+        let written = api.create(&PostParams::default(), &Node::default()).await.map(drop).unwrap_err();
+        assert_eq!(Failure::of(&written), Failure::NotLeader);
+        assert!(api.list(&ListParams::default()).await.is_ok());
+    }
 }

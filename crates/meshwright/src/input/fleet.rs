@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Node as KubeNode;
+use mw_api::node::Node as KubeNode;
 use mw_api::peer::Peer;
 use mw_core::kilo::node::{Node, Nodes};
 use mw_core::kilo::peer::PeerFacts;

@@ -56,6 +56,8 @@ pub(super) struct Target {
     pub(super) groups: BTreeMap<(usize, Box<str>), BTreeSet<PeerName>>,
     pub(super) outcomes: Outcomes,
     pub(super) dirt: Dirt,
+    /// Whether a delete is held here.
+    pub(super) holds: bool,
     staying: Staying,
     /// Peers can get in each other's way: evaluate as a whole.
     entangled: bool,
@@ -286,6 +288,7 @@ impl Evaluation<'_> {
 
     /// Holds doubtful deletes.
     fn guard(&self, target: &mut Target) {
+        target.holds = target.outcomes.values().any(|outcome| matches!(outcome.act, Act::Held(_)));
         let mut doubtful: BTreeMap<SourceAt, Vec<PeerName>> = BTreeMap::new();
         for ((name, mesh), outcome) in &target.outcomes {
             if let (Some(mesh), Some(source), Act::Delete(delete)) = (mesh, outcome.source, &outcome.act)
@@ -304,6 +307,7 @@ impl Evaluation<'_> {
                     && let Act::Delete(delete) = &outcome.act
                 {
                     outcome.act = Act::Held(delete.clone());
+                    target.holds = true;
                 }
             }
         }

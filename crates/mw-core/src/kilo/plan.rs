@@ -9,6 +9,7 @@ use crate::kilo::peer::WantedPeer;
 use crate::kilo::survey::Skip;
 use crate::names::{ClusterId, ClusterName, MeshId, NodeName, PeerName};
 use crate::problem::{Problem, Reason};
+use crate::text::listed;
 use crate::time::Timestamp;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -129,15 +130,22 @@ pub struct Condition {
 /// The conditions that follow from a mesh's problems and pending changes.
 pub(super) fn conditions(plan: &MeshPlan) -> Vec<Condition> {
     let about = |reason: Reason| plan.problems.iter().filter(move |problem| problem.reason == reason);
-    let said = |problem: &Problem| format!("{}: {}", problem.subject, problem.message);
     let flag = |kind: &'static str, good: bool, reason: Reason, fine: &'static str| match about(reason).next() {
-        Some(problem) => Condition { kind, status: !good, reason: reason.as_str(), message: said(problem) },
+        Some(problem) => Condition { kind, status: !good, reason: reason.as_str(), message: with_hint(problem) },
         None => Condition { kind, status: good, reason: fine, message: String::new() },
     };
     let overlap = flag("NetworksOverlap", false, Reason::CIDROverlap, "NoOverlap");
     let anchor = flag("AnchorAvailable", true, Reason::AnchorUnavailable, "Available");
     let keepalive = flag("KeepaliveEffective", true, Reason::KeepaliveNotSet, "Effective");
     vec![ready(plan), overlap, anchor, keepalive]
+}
+
+/// A condition is all that many people look at: it says what to type as well.
+fn with_hint(problem: &Problem) -> String {
+    match problem.hint.as_str() {
+        "" => format!("{}: {}", problem.subject, problem.message),
+        hint => format!("{}: {}; {hint}", problem.subject, problem.message),
+    }
 }
 
 fn ready(plan: &MeshPlan) -> Condition {
@@ -148,7 +156,12 @@ fn ready(plan: &MeshPlan) -> Condition {
     let no = |reason: &'static str, message: String| Condition { kind: "Ready", status: false, reason, message };
     match worst {
         Some(problem) if problem.reason == Reason::CIDROverlap => no("NetworksOverlap", problem.message.clone()),
-        Some(problem) => no(problem.reason.as_str(), format!("{}: {}", problem.subject, problem.message)),
+        Some(problem) => {
+            let others = plan.problems.iter().filter(|other| other.reason == problem.reason && *other != problem);
+            let others: Vec<String> = others.map(|other| format!("{}: {}", other.subject, other.message)).collect();
+            let more = if others.is_empty() { String::new() } else { format!("; also {}", listed(&others, 5)) };
+            no(problem.reason.as_str(), with_hint(problem) + &more)
+        }
         None if plan.has_changes() => no("Progressing", "changes are pending".to_owned()),
         None => Condition { kind: "Ready", status: true, reason: "Reconciled", message: "every pair of clusters is applied".to_owned() },
     }

@@ -544,6 +544,9 @@ impl Planner {
     /// held until it is confirmed or no longer doubtful. True if that changed.
     pub fn remember_held(&mut self) -> bool {
         let mut changed = false;
+        if !self.targets.values().any(|target| target.holds) && self.inputs.values().all(|mesh| mesh.held.is_empty()) {
+            return false;
+        }
         for (at, mesh) in self.meshes.iter().enumerate() {
             let held = self.targets.iter().flat_map(|(id, target)| target.held(at).map(move |name| (id.clone(), name.clone())));
             let held: BTreeSet<(ClusterId, PeerName)> = held.collect();

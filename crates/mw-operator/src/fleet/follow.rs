@@ -64,7 +64,7 @@ pub struct Manner {
     pub relist: watch::Receiver<u64>,
 }
 
-const PAGE: u32 = 500;
+const PAGE: u32 = 100;
 /// How long a watch lasts at most; a server that forgets us is noticed then.
 const WATCH_SECONDS: u32 = 240;
 const WATCH_SLACK: Duration = Duration::from_secs(5);
@@ -103,9 +103,8 @@ where
 {
     loop {
         manner.relist.mark_unchanged();
-        let version = match list(&api, &manner.scope).await {
+        let version = match list(&api, &manner.scope, &project).await {
             Ok((items, version)) => {
-                let items = items.into_iter().map(&project).collect();
                 outlet.tell(Observed::Listed { items, version: Version::of(Some(&version)) }).await;
                 version
             }
@@ -120,7 +119,8 @@ where
     }
 }
 
-async fn list<K>(api: &Api<K>, scope: &Scope) -> Result<(Vec<K>, String), Failure>
+/// Each page is projected before the next is asked for: whole Nodes are large.
+async fn list<K, T>(api: &Api<K>, scope: &Scope, project: &impl Fn(K) -> T) -> Result<(Vec<T>, String), Failure>
 where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
@@ -128,7 +128,7 @@ where
     let mut items = Vec::new();
     loop {
         let page = api.list(&params).await.map_err(|error| Failure::of(&error))?;
-        items.extend(page.items);
+        items.extend(page.items.into_iter().map(project));
         if let Some(most) = scope.most.filter(|most| items.len() > *most) {
             return Err(Failure::TooLarge(format!("it has more than {most} objects of one kind, which is not supported")));
         }
@@ -231,5 +231,135 @@ where
 async fn asked(relist: &mut watch::Receiver<u64>) {
     if relist.changed().await.is_err() {
         std::future::pending().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+    use std::sync::{Arc, Mutex};
+
+    use http::{Request, Response};
+    use k8s_openapi::api::core::v1::Node;
+    use kube::Client;
+    use kube::client::Body;
+    use serde_json::{Value, json};
+
+    /// Answers to requests in their order; what follows hangs.
+    #[derive(Clone, Default)]
+    struct Script {
+        answers: Arc<Mutex<VecDeque<(u16, String)>>>,
+        asked: Arc<Mutex<Vec<String>>>,
+    }
+
+    impl Script {
+        fn then(self, code: u16, body: impl ToString) -> Script {
+            self.answers.lock().unwrap().push_back((code, body.to_string()));
+            self
+        }
+
+        fn api(&self) -> Api<Node> {
+            let script = self.clone();
+            let answer = move |request: Request<Body>| {
+                let script = script.clone();
+                async move {
+                    script.asked.lock().unwrap().push(request.uri().to_string());
+                    let next = script.answers.lock().unwrap().pop_front();
+                    match next {
+                        Some((code, body)) => {
+                            Ok::<_, std::convert::Infallible>(Response::builder().status(code).body(Body::from(body.into_bytes())).unwrap())
+                        }
+                        None => std::future::pending().await,
+                    }
+                }
+            };
+            Api::all(Client::new(tower::service_fn(answer), "default"))
+        }
+
+        fn asked(&self) -> Vec<String> {
+            let short = |uri: &String| if uri.contains("watch=true") { "watch" } else { "list" }.to_owned();
+            self.asked.lock().unwrap().iter().map(short).collect()
+        }
+    }
+
+    fn node(name: &str, version: &str) -> Value {
+        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "resourceVersion": version}})
+    }
+
+    fn list(version: &str, items: &[Value]) -> Value {
+        json!({"apiVersion": "v1", "kind": "NodeList", "metadata": {"resourceVersion": version}, "items": items})
+    }
+
+    fn status(code: u16) -> Value {
+        json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no", "reason": "x", "code": code})
+    }
+
+    fn event(kind: &str, object: &Value) -> String {
+        format!("{}\n", json!({"type": kind, "object": object}))
+    }
+
+    async fn told(script: &Script, count: usize) -> Vec<String> {
+        let (events, mut seen) = mpsc::channel(16);
+        let (_keep, relist) = watch::channel(0);
+        let backoff = Backoff::new(fastrand::Rng::with_seed(1), Duration::from_millis(200), Duration::from_secs(10));
+        let manner = Manner { scope: Scope { most: Some(3), field_selector: None }, backoff, relist };
+        let outlet = Outlet { events, wrap: |observed: Observed<String>| observed };
+        let following = tokio::spawn(follow(script.api(), manner, |node: Node| node.metadata.name.unwrap_or_default(), outlet));
+        let mut lines = Vec::new();
+        while lines.len() < count {
+            lines.push(match seen.recv().await.unwrap() {
+                Observed::Listed { items, .. } => format!("listed {}", items.join(" ")),
+                Observed::Set { item, .. } => format!("set {item}"),
+                Observed::Gone { item, .. } => format!("gone {item}"),
+                Observed::Standing => "standing".to_owned(),
+                Observed::Broken(failure) => format!("broken {}", failure.category()),
+            });
+        }
+        following.abort();
+        lines
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_ends_goes_on_where_it_was() {
+        let script = Script::default()
+            .then(200, list("5", &[node("a", "3")]))
+            .then(200, event("ADDED", &node("b", "6")))
+            .then(200, event("DELETED", &node("a", "7")));
+        assert_eq!(told(&script, 3).await, ["listed a", "set b", "gone a"]);
+        assert_eq!(script.asked()[..3], ["list", "watch", "watch"]);
+        assert!(script.asked.lock().unwrap()[2].contains("resourceVersion=6"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_version_that_is_too_old_is_listed_again() {
+        let script = Script::default()
+            .then(200, list("5", &[node("a", "3")]))
+            .then(200, event("ERROR", &status(410)))
+            .then(200, list("9", &[node("b", "8")]));
+        assert_eq!(told(&script, 2).await, ["listed a", "listed b"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_said_when_a_watch_breaks_and_when_it_stands_again() {
+        let script = Script::default()
+            .then(500, status(500))
+            .then(200, list("5", &[]))
+            .then(503, status(503))
+            .then(200, event("ADDED", &node("a", "6")));
+        assert_eq!(told(&script, 5).await, ["broken api", "listed ", "broken api", "standing", "set a"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn too_many_objects_are_not_taken_for_all() {
+        let page = |items: &[Value], token: &str| {
+            let mut list = list("5", items);
+            list["metadata"]["continue"] = token.into();
+            list
+        };
+        let script = Script::default()
+            .then(200, page(&[node("a", "1"), node("b", "2")], "next"))
+            .then(200, page(&[node("c", "3"), node("d", "4")], ""));
+        assert_eq!(told(&script, 1).await, ["broken too_large"]);
     }
 }

@@ -35,17 +35,17 @@ pub enum Feed {
 }
 
 impl Feed {
-    /// A failed attempt. True if what was seen no longer counts from now on.
+    /// A failed attempt. True if what was seen no longer counts, or that has a
+    /// new reason.
     pub fn fail(&mut self, failure: &Failure) -> bool {
         let transient = matches!(failure, Failure::Unreachable(_) | Failure::Api { .. } | Failure::Unreadable(_));
         let next = match self {
             Feed::Standing if transient => Feed::Doubtful,
             _ => Feed::Down(failure.clone()),
         };
-        let lost = matches!((&self, &next), (Feed::Starting | Feed::Standing | Feed::Doubtful, Feed::Down(_)));
         let changed = *self != next;
         *self = next;
-        lost || (changed && matches!(self, Feed::Down(_)))
+        changed && matches!(self, Feed::Down(_))
     }
 
     pub fn failure(&self) -> Option<&Failure> {
@@ -133,12 +133,14 @@ impl Link {
 
     /// Why the cluster can't be used, if it can't.
     pub fn trouble(&self) -> Option<String> {
-        let about = |what: &str, feed: &Feed| feed.failure().map(|failure| why(what, failure));
+        let about = |what: Followed, feed: &Feed| feed.failure().map(|failure| what.why_not(failure));
         match &self.credentials {
             Credentials::Unread(Some(failure)) => Some(format!("its Secret {} can't be read: {failure}", self.source)),
             Credentials::Unread(None) => Some("its Secret was not read yet".to_owned()),
             Credentials::Missing(why) | Credentials::Refused(why) => Some(why.clone()),
-            Credentials::Fine | Credentials::Stale(_) => about("Nodes", &self.nodes).or_else(|| about("Peers", &self.peers)),
+            Credentials::Fine | Credentials::Stale(_) => {
+                about(Followed::Nodes, &self.nodes).or_else(|| about(Followed::Peers, &self.peers))
+            }
         }
     }
 }
@@ -152,11 +154,49 @@ impl Drop for Link {
     }
 }
 
-/// What a failure means for what was asked for.
-pub fn why(what: &str, failure: &Failure) -> String {
-    match failure {
-        Failure::NotFound(_) if what == "Peers" => "it has no Peer resource (404): install Kilo's CRDs there".to_owned(),
-        Failure::Forbidden(message) => format!("reading its {what} is not allowed (403): apply config/rbac/remote.yaml there ({message})"),
-        other => other.to_string(),
+/// What is followed in a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Followed {
+    Nodes,
+    Peers,
+}
+
+impl std::fmt::Display for Followed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Debug::fmt(self, f)
+    }
+}
+
+impl Followed {
+    /// What a failure to read it means, and what to do.
+    pub fn why_not(self, failure: &Failure) -> String {
+        match failure {
+            Failure::NotFound(_) if self == Followed::Peers => "it has no Peer resource (404): install Kilo's CRDs there".to_owned(),
+            Failure::Forbidden(message) => {
+                format!("reading its {self} is not allowed (403): apply config/rbac/remote.yaml there ({message})")
+            }
+            other => other.to_string(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_that_is_cut_once_loses_nothing() {
+        let cut = Failure::Unreachable("reset".to_owned());
+        let mut feed = Feed::Standing;
+        assert!(!feed.fail(&cut));
+        assert!(feed.fail(&cut), "twice in a row is no accident");
+        assert!(!feed.fail(&cut), "it was lost before");
+    }
+
+    #[test]
+    fn what_a_server_says_plainly_counts_at_once() {
+        for failure in [Failure::Unauthorized, Failure::Forbidden(String::new()), Failure::Timeout(std::time::Duration::from_secs(5))] {
+            assert!(Feed::Standing.fail(&failure), "{failure}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 
 pub mod follow;
 mod link;
+mod secret;
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +17,8 @@ use crate::metrics::Metrics;
 use crate::permit::Permit;
 use crate::transport::{Patience, Rules, client};
 
-pub use link::{Credentials, Feed, Link, Live, why};
+pub use link::{Credentials, Feed, Followed, Link, Live};
+pub use secret::kubeconfig_in;
 
 /// Where a cluster's credentials come from. Two Secrets may lead to the same
 /// cluster; that is found out later.

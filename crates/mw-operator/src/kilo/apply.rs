@@ -6,15 +6,17 @@ use std::time::Duration;
 
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client};
-use mw_api::convert::peer_facts;
+use mw_api::convert::{merge_patch, peer_facts, peer_object};
 use mw_api::peer::Peer;
 use mw_core::kilo::peer::PeerFacts;
-use mw_core::names::{ClusterId, PeerName};
+use mw_core::kilo::planner::Planner;
+use mw_core::names::{ClusterId, MeshId, PeerName};
 use mw_core::time::Timestamp;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use crate::failure::Failure;
+use crate::fleet::follow::{Observed, Version};
 use crate::kilo::diff::{Act, Operation, Phase};
 use crate::kilo::engine::{Engine, Event};
 use crate::metrics::WriteLabels;
@@ -32,6 +34,8 @@ pub(super) struct Writer {
     /// What is to replace the queue once the time has come.
     offered: Option<Vec<Operation>>,
     in_flight: BTreeMap<PeerName, Phase>,
+    /// What a watch said last of a Peer that is being written.
+    early: BTreeMap<PeerName, Observed<PeerFacts>>,
     quiet_until: Option<Instant>,
     /// What failed has to be planned again.
     asks: bool,
@@ -58,6 +62,9 @@ impl Trouble {
 #[derive(Debug)]
 pub(super) struct Outcome {
     name: PeerName,
+    /// None for what belongs to no mesh any more.
+    mesh: Option<MeshId>,
+    change: u64,
     verb: &'static str,
     uid: Option<Box<str>>,
     result: Result<Found, Failure>,
@@ -81,6 +88,33 @@ impl Writer {
         self.asks = false;
     }
 
+    /// Keeps what a watch says of a Peer that is being written until the answer
+    /// is there; gives back what is not.
+    pub(super) fn keep_early(&mut self, seen: Observed<PeerFacts>) -> Option<Observed<PeerFacts>> {
+        let (Observed::Set { item, .. } | Observed::Gone { item, .. }) = &seen else { return Some(seen) };
+        let name = PeerName::from(item.name.as_str());
+        if !self.in_flight.contains_key(&name) {
+            return Some(seen);
+        }
+        self.early.insert(name, seen);
+        None
+    }
+
+    /// A list says it all again, also of what is being written.
+    pub(super) fn keep_listed(&mut self, listed: &BTreeMap<PeerName, PeerFacts>) {
+        let of = |name: &PeerName| {
+            let item = listed.get(name)?.clone();
+            let version = Version::of(Some(&item.resource_version));
+            Some((name.clone(), Observed::Set { item, version }))
+        };
+        self.early = self.in_flight.keys().filter_map(of).collect();
+    }
+
+    /// What another connection said does not count.
+    pub(super) fn forget_early(&mut self) {
+        self.early.clear();
+    }
+
     pub(super) fn asks(&self) -> bool {
         self.asks
     }
@@ -98,10 +132,12 @@ impl Writer {
         self.troubles.values_mut().for_each(|trouble| trouble.retry_at = Instant::now());
     }
 
-    pub(super) fn due(&self) -> Option<Instant> {
+    /// When there is something to send although nothing happens until then.
+    fn due(&self, now: Instant) -> Option<Instant> {
         let offered = self.offered.as_ref().filter(|offered| !offered.is_empty()).and(self.quiet_until);
         let retry = self.queue.iter().filter_map(|operation| self.troubles.get(&operation.name)).map(|trouble| trouble.retry_at).min();
-        [offered, retry].into_iter().flatten().min()
+        // What is overdue waits for an answer, which will wake us.
+        [offered, retry].into_iter().flatten().filter(|at| *at > now).min()
     }
 
     /// What may be sent now.
@@ -112,23 +148,33 @@ impl Writer {
             if !offered.is_empty() {
                 self.quiet_until = Some(now + GATHER);
             }
-            self.queue = offered.into();
+            // Of what is under way the answer decides what is left to do.
+            let (under_way, rest) = offered.into_iter().partition(|operation| self.in_flight.contains_key(&operation.name));
+            self.asks |= !Vec::is_empty(&under_way);
+            self.queue = VecDeque::from(rest);
         }
         let mut ready = Vec::new();
         let mut phase = self.in_flight.values().min().copied();
         let mut waiting = VecDeque::new();
-        while let Some(operation) = self.queue.pop_front() {
+        while self.in_flight.len() + ready.len() < AT_ONCE
+            && let Some(operation) = self.queue.pop_front()
+        {
             let resting = self.troubles.get(&operation.name).is_some_and(|trouble| trouble.retry_at > now);
-            let in_turn = phase.is_none_or(|phase| operation.phase <= phase);
-            if in_turn && !resting && self.in_flight.len() + ready.len() < AT_ONCE && !self.in_flight.contains_key(&operation.name) {
+            if phase.is_some_and(|phase| operation.phase > phase) {
+                waiting.push_back(operation);
+                break;
+            }
+            if !resting {
                 phase = Some(operation.phase);
                 ready.push(operation);
             } else {
                 // What failed holds back the phases after its own.
-                phase = Some(phase.map_or(operation.phase, |phase| phase.min(operation.phase)));
+                phase = Some(operation.phase);
                 waiting.push_back(operation);
             }
         }
+        // Those that have to wait stay ahead of those not looked at.
+        waiting.append(&mut self.queue);
         self.queue = waiting;
         self.in_flight.extend(ready.iter().map(|operation| (operation.name.clone(), operation.phase)));
         ready
@@ -150,7 +196,7 @@ impl Engine {
                 let change = self.changes;
                 self.tasks.spawn(async move {
                     debug!(%cluster, peer = %operation.name, change, verb = operation.act.verb(), "writing");
-                    let outcome = write(client, operation).await;
+                    let outcome = write(client, operation, change).await;
                     _ = events.send(Event::Written { cluster, epoch, outcome }).await;
                 });
             }
@@ -166,11 +212,14 @@ impl Engine {
     }
 
     pub(super) fn writers_due(&self) -> Option<Instant> {
-        self.members.values().filter_map(|member| member.writer.due()).chain(self.linger_due()).min()
+        let now = Instant::now();
+        let lingers = self.linger_due().filter(|at| *at > now);
+        self.members.values().filter_map(|member| member.writer.due(now)).chain(lingers).min()
     }
 
     pub(super) fn observe_write(&mut self, cluster: &ClusterId, epoch: u64, outcome: Outcome) {
-        let Outcome { name, verb, uid, result } = outcome;
+        let Outcome { name, mesh, change, verb, uid, result } = outcome;
+        let mesh = mesh.map_or_else(|| "-".to_owned(), |mesh| mesh.to_string());
         let counted = match &result {
             Ok(Found::Otherwise(_)) => "conflict",
             Ok(_) => "done",
@@ -183,12 +232,16 @@ impl Engine {
         let stands = self.stands_for_itself(cluster);
         let Some(member) = self.members.get_mut(cluster) else { return };
         member.writer.in_flight.remove(&name);
+        let early = member.writer.early.remove(&name);
         if member.link.epoch != epoch {
+            if let Some(seen) = early {
+                self.observe_peer(cluster, stands, seen);
+            }
             return;
         }
         match result {
             Ok(Found::Present(facts)) => {
-                info!(%cluster, peer = %name, change = self.changes, "Peer {verb}d");
+                info!(mesh, %cluster, peer = %name, change, "Peer {verb}d");
                 member.writer.troubles.remove(&name);
                 member.remember_endpoint(&name, now);
                 member.recent.present(&facts);
@@ -196,13 +249,13 @@ impl Engine {
                 self.take_written(stands, |planner| planner.set_peer(cluster, facts));
             }
             Ok(Found::Absent) => {
-                info!(%cluster, peer = %name, change = self.changes, "Peer {verb}d");
+                info!(mesh, %cluster, peer = %name, change, "Peer {verb}d");
                 member.writer.troubles.remove(&name);
                 member.recent.deleted(&name, uid.as_deref().unwrap_or_default());
                 self.take_written(stands, |planner| planner.remove_peer(cluster, &name));
             }
             Ok(Found::Otherwise(facts)) => {
-                debug!(%cluster, peer = %name, change = self.changes, "Peer changed since it was looked at");
+                debug!(mesh, %cluster, peer = %name, change, "Peer changed since it was looked at");
                 member.writer.fail(name.clone(), verb, Failure::Conflict(409), jitter);
                 match facts {
                     Some(facts) => {
@@ -215,7 +268,7 @@ impl Engine {
             }
             Err(failure) => {
                 let looks_again = !failure.is_an_answer();
-                warn!(%cluster, peer = %name, change = self.changes, error = %failure, "{verb} of a Peer failed");
+                warn!(mesh, %cluster, peer = %name, change, error = %failure, "{verb} of a Peer failed");
                 member.writer.fail(name, verb, failure.clone(), jitter);
                 if looks_again {
                     member.link.relist();
@@ -223,10 +276,13 @@ impl Engine {
                 self.count_failure(cluster.as_str(), &failure);
             }
         }
+        if let Some(seen) = early {
+            self.observe_peer(cluster, stands, seen);
+        }
         self.touch_status();
     }
 
-    fn take_written(&mut self, stands: bool, take: impl FnOnce(&mut mw_core::kilo::planner::Planner)) {
+    fn take_written(&mut self, stands: bool, take: impl FnOnce(&mut Planner)) {
         if stands {
             self.flush_listings();
             if let Some(planner) = &mut self.planner {
@@ -259,19 +315,19 @@ impl Act {
     fn verb(&self) -> &'static str {
         match self {
             Act::Create(_) => "create",
-            Act::Patch { .. } => "update",
+            Act::Update(_) => "update",
             Act::Delete(_) => "delete",
         }
     }
 }
 
-async fn write(client: Client, operation: Operation) -> Outcome {
-    let Operation { phase: _, name, mesh: _, act } = operation;
+async fn write(client: Client, operation: Operation, change: u64) -> Outcome {
+    let Operation { phase: _, name, mesh, act } = operation;
     let api: Api<Peer> = Api::all(client);
     let verb = act.verb();
     let uid = match &act {
         Act::Create(_) => None,
-        Act::Patch { uid, .. } => Some(uid.clone()),
+        Act::Update(update) => Some(update.on.uid.clone()),
         Act::Delete(on) => Some(on.uid.clone()),
     };
     let result = match send(&api, &name, act).await.map_err(|error| Failure::of(&error)) {
@@ -279,15 +335,16 @@ async fn write(client: Client, operation: Operation) -> Outcome {
         Err(Failure::Conflict(_) | Failure::NotFound(_)) => look(&api, &name).await,
         other => other,
     };
-    Outcome { name, verb, uid, result }
+    Outcome { name, mesh, change, verb, uid, result }
 }
 
 async fn send(api: &Api<Peer>, name: &PeerName, act: Act) -> Result<Found, kube::Error> {
     let present = |peer: &Peer| Found::Present(Box::new(peer_facts(peer)));
     match act {
-        Act::Create(peer) => api.create(&PostParams::default(), &peer).await.map(|peer| present(&peer)),
-        Act::Patch { patch, .. } => {
-            api.patch(name.as_str(), &PatchParams::default(), &Patch::Merge(&*patch)).await.map(|peer| present(&peer))
+        // Bodies are made when they are sent: of hundreds that wait many are planned anew before.
+        Act::Create(peer) => api.create(&PostParams::default(), &peer_object(&peer)).await.map(|peer| present(&peer)),
+        Act::Update(update) => {
+            api.patch(name.as_str(), &PatchParams::default(), &Patch::Merge(&merge_patch(&update))).await.map(|peer| present(&peer))
         }
         Act::Delete(on) => {
             let preconditions = Preconditions { uid: Some(on.uid.to_string()), resource_version: Some(on.resource_version.to_string()) };
@@ -303,4 +360,117 @@ async fn send(api: &Api<Peer>, name: &PeerName, act: Act) -> Result<Found, kube:
 async fn look(api: &Api<Peer>, name: &PeerName) -> Result<Found, Failure> {
     let found = api.get_opt(name.as_str()).await.map_err(|error| Failure::of(&error))?;
     Ok(Found::Otherwise(found.map(|peer| Box::new(peer_facts(&peer)))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mw_core::kilo::plan::Precondition;
+
+    fn operation(name: &str, phase: Phase) -> Operation {
+        let on = Precondition { uid: "u".into(), resource_version: "1".into() };
+        Operation { phase, name: PeerName::from(name), mesh: None, act: Act::Delete(on) }
+    }
+
+    fn sent(writer: &mut Writer) -> Vec<String> {
+        writer.next(Instant::now()).into_iter().map(|operation| operation.name.to_string()).collect()
+    }
+
+    fn done(writer: &mut Writer, name: &str) {
+        writer.in_flight.remove(&PeerName::from(name));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_phase_ends_before_the_next_begins() {
+        let mut writer = Writer::default();
+        writer.offer(vec![operation("a", Phase::Deletes), operation("b", Phase::TakesAway), operation("c", Phase::Rest)]);
+        assert_eq!(sent(&mut writer), ["a"]);
+        assert!(sent(&mut writer).is_empty());
+        done(&mut writer, "a");
+        assert_eq!(sent(&mut writer), ["b"]);
+        done(&mut writer, "b");
+        assert_eq!(sent(&mut writer), ["c"]);
+        assert!(!writer.is_idle());
+        done(&mut writer, "c");
+        assert!(writer.is_idle());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_change_acts_at_once_and_what_follows_closely_acts_together() {
+        let mut writer = Writer::default();
+        writer.offer(vec![operation("a", Phase::Rest)]);
+        assert_eq!(sent(&mut writer), ["a"]);
+        done(&mut writer, "a");
+        writer.offer(vec![operation("b", Phase::Rest)]);
+        assert!(sent(&mut writer).is_empty());
+        writer.offer(vec![operation("b", Phase::Rest), operation("c", Phase::Rest)]);
+        assert_eq!(writer.due(Instant::now()), Some(Instant::now() + GATHER));
+        tokio::time::advance(GATHER).await;
+        assert_eq!(sent(&mut writer), ["b", "c"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_failed_waits_longer_each_time_and_holds_back_later_phases() {
+        let mut writer = Writer::default();
+        let wanted = || vec![operation("a", Phase::Deletes), operation("b", Phase::Rest)];
+        writer.offer(wanted());
+        assert_eq!(sent(&mut writer), ["a"]);
+        done(&mut writer, "a");
+        writer.fail(PeerName::from("a"), "delete", Failure::Forbidden(String::new()), 1.0);
+        assert!(writer.asks() && !writer.is_idle());
+        tokio::time::advance(GATHER).await;
+        writer.offer(wanted());
+        assert!(sent(&mut writer).is_empty());
+        let due = writer.due(Instant::now()).unwrap();
+        tokio::time::advance(due - Instant::now()).await;
+        assert_eq!(sent(&mut writer), ["a"]);
+        assert_eq!(writer.due(Instant::now()), None, "an answer will wake us");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_more_than_a_few_requests_run_at_once() {
+        let mut writer = Writer::default();
+        writer.offer((0..40).map(|at| operation(&format!("p{at:02}"), Phase::Rest)).collect());
+        assert_eq!(sent(&mut writer).len(), AT_ONCE);
+        done(&mut writer, "p00");
+        assert_eq!(sent(&mut writer), ["p16"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_under_way_is_not_sent_again_from_an_old_state() {
+        let mut writer = Writer::default();
+        writer.offer(vec![operation("a", Phase::Rest)]);
+        assert_eq!(sent(&mut writer), ["a"]);
+        tokio::time::advance(GATHER).await;
+        writer.offer(vec![operation("a", Phase::Rest), operation("b", Phase::Rest)]);
+        assert_eq!(sent(&mut writer), ["b"]);
+        done(&mut writer, "a");
+        assert!(sent(&mut writer).is_empty() && writer.asks());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_watch_says_of_a_peer_under_way_waits_for_the_answer() {
+        let mut writer = Writer::default();
+        writer.offer(vec![operation("a", Phase::Rest)]);
+        sent(&mut writer);
+        let seen = |name: &str| {
+            let item = PeerFacts { name: name.to_owned(), ..PeerFacts::default() };
+            Observed::Set { item, version: Version::default() }
+        };
+        assert_eq!(writer.keep_early(seen("a")), None);
+        assert_eq!(writer.keep_early(seen("b")), Some(seen("b")));
+        assert_eq!(writer.early.len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_single_conflict_is_tried_again_at_once() {
+        let mut writer = Writer::default();
+        writer.fail(PeerName::from("a"), "update", Failure::Conflict(409), 1.0);
+        writer.offer(vec![operation("a", Phase::Rest)]);
+        assert!(!writer.troubles.values().any(Trouble::lasts));
+        assert_eq!(sent(&mut writer), ["a"]);
+        done(&mut writer, "a");
+        writer.fail(PeerName::from("a"), "update", Failure::Conflict(409), 1.0);
+        assert!(writer.troubles.values().all(Trouble::lasts));
+    }
 }

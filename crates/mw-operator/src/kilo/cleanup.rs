@@ -77,20 +77,20 @@ impl Engine {
 
     fn cleanup_of(&self, record: &Record, since: Timestamp) -> Cleanup {
         let (mut gone, mut left) = (BTreeSet::new(), Vec::new());
-        for (entry, source) in record.sources() {
+        for (source, name) in record.reaches() {
             let id = source.id();
             let Some(member) = self.members.get(&id) else {
-                left.push(format!("{} (not looked at yet)", entry.name));
+                left.push(format!("{} (not looked at yet)", name));
                 continue;
             };
             let stands_for = self.representatives.get(&id).unwrap_or(&id);
             match self.planner.as_ref().and_then(|planner| planner.peers_of(record.id(), stands_for)) {
                 Some(0) if !self.listings.iter().any(|(of, _)| of == stands_for) => {}
-                Some(count) => left.push(format!("{} ({count} Peers)", entry.name)),
-                None if matches!(member.link.credentials, Credentials::Missing(_)) => _ = gone.insert(entry.name.clone()),
+                Some(count) => left.push(format!("{} ({count} Peers)", name)),
+                None if matches!(member.link.credentials, Credentials::Missing(_)) => _ = gone.insert(name.clone()),
                 None => {
                     let why = member.link.trouble().unwrap_or_else(|| "not listed yet".to_owned());
-                    left.push(format!("{} ({why})", entry.name));
+                    left.push(format!("{} ({why})", name));
                 }
             }
         }

@@ -3,12 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use mw_api::convert::{merge_patch, peer_object};
-use mw_api::peer::Peer;
-use mw_core::kilo::plan::{Changes, Precondition};
+use mw_core::kilo::peer::WantedPeer;
+use mw_core::kilo::plan::{Changes, Precondition, Update};
 use mw_core::kilo::planner::Planner;
 use mw_core::names::{ClusterId, MeshId, PeerName};
-use serde_json::Value;
 
 use crate::kilo::engine::Engine;
 
@@ -31,8 +29,8 @@ pub(super) struct Operation {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Act {
-    Create(Box<Peer>),
-    Patch { patch: Box<Value>, uid: Box<str> },
+    Create(WantedPeer),
+    Update(Box<Update>),
     Delete(Precondition),
 }
 
@@ -74,10 +72,10 @@ pub(super) fn operations(planner: &Planner, cluster: &ClusterId, may_write: impl
         }
         for (name, update) in update {
             let phase = if update.takes_away { Phase::TakesAway } else { Phase::Rest };
-            add(phase, name, Act::Patch { patch: Box::new(merge_patch(&update)), uid: update.on.uid.clone() });
+            add(phase, name, Act::Update(Box::new(update)));
         }
         for (name, peer) in create {
-            add(Phase::Rest, name, Act::Create(Box::new(peer_object(&peer))));
+            add(Phase::Rest, name, Act::Create(peer));
         }
     }
     operations.sort_by(|one, other| (one.phase, &one.name).cmp(&(other.phase, &other.name)));

@@ -42,6 +42,8 @@ pub struct Settings {
 #[derive(Clone)]
 pub struct Environment {
     pub hub: Client,
+    /// A client of the hub with a connection of its own.
+    pub another_hub: Arc<dyn Fn() -> Client + Send + Sync>,
     /// UID of the hub's Namespace kube-system.
     pub hub_uid: String,
     pub connect: Arc<dyn Connect>,
@@ -95,6 +97,7 @@ pub struct Engine {
     pub(super) sender: mpsc::Sender<Event>,
     events: mpsc::Receiver<Event>,
     pub(super) tasks: JoinSet<()>,
+    pub(super) secret_clients: Vec<Client>,
     /// The watch on all ClusterMeshes, and on those of our namespace where
     /// that one is not allowed.
     pub(super) wide: Feed,
@@ -121,6 +124,7 @@ pub struct Engine {
     /// When a Node's change was seen that is not in all clusters yet.
     pub(super) changing_since: Option<Instant>,
     next_resync: Instant,
+    /// Numbers what was seen, so that the log tells what led to which write.
     pub(super) changes: u64,
 }
 
@@ -140,6 +144,7 @@ impl Engine {
             sender,
             events,
             tasks: JoinSet::new(),
+            secret_clients: Vec::new(),
             wide: Feed::Starting,
             listed: false,
             hub_relist: watch::Sender::new(0),
@@ -226,7 +231,7 @@ impl Engine {
     }
 
     pub(super) fn backoff(&mut self) -> Backoff {
-        Backoff::new(self.environment.random.fork(), Duration::from_millis(200), Duration::from_secs(30))
+        Backoff::new(self.environment.random.fork(), Duration::from_millis(200), Duration::from_secs(10))
     }
 
     /// When to take a turn although nothing was seen.

@@ -7,6 +7,7 @@
 
 mod apply;
 mod cleanup;
+mod credentials;
 mod diff;
 mod engine;
 mod events;

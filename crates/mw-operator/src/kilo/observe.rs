@@ -3,41 +3,28 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Node as KubeNode, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
-use kube::api::ListParams;
 use kube::core::{ApiResource, DynamicObject};
 use mw_api::clustermesh::ClusterMesh;
-use mw_api::convert::{node_facts, peer_facts};
-use mw_api::peer::Peer;
 use mw_core::kilo::node::Node;
 use mw_core::kilo::peer::PeerFacts;
-use mw_core::kilo::planner::Listing;
+use mw_core::kilo::planner::{Listing, Planner};
 use mw_core::names::{ClusterId, MeshId, NodeName, PeerName};
 use mw_core::seen::Seen;
 use mw_core::time::Timestamp;
-use sha2::{Digest, Sha256};
-use tokio::sync::watch;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use crate::failure::Failure;
 use crate::fleet::follow::{Manner, Observed, Outlet, Scope, Version, follow};
-use crate::fleet::{Credentials, Feed, Link, Live, Source, why};
+use crate::fleet::{Feed, Followed, Link, Source};
 use crate::kilo::apply::Writer;
-use crate::kilo::engine::{Engine, Event, ShownClient, Trial};
+use crate::kilo::engine::{Engine, Event};
 use crate::kilo::identity::sample;
 use crate::kilo::recent::Recent;
 use crate::kilo::record::Record;
-use crate::kubeconfig::{Access, Server, inspect};
 use crate::metrics::FailureLabels;
-
-/// More Nodes than Kubernetes itself supports twice over.
-const MOST_NODES: usize = 10_000;
-/// Keys that are tried where the entry names none.
-const KEYS: [&str; 3] = ["value", "kubeconfig", "admin.conf"];
 
 /// A cluster that some mesh names, or named until a moment ago.
 #[derive(Debug)]
@@ -85,14 +72,6 @@ impl Member {
     }
 }
 
-fn read_node(node: KubeNode) -> Node {
-    Node::read(node_facts(&node))
-}
-
-fn read_peer(peer: Peer) -> PeerFacts {
-    peer_facts(&peer)
-}
-
 impl Engine {
     pub(super) fn follow_meshes(&mut self) {
         let api = Api::all_with(self.environment.hub.clone(), &ApiResource::erase::<ClusterMesh>(&()));
@@ -122,11 +101,15 @@ impl Engine {
         }
     }
 
-    fn member_at(&mut self, cluster: &ClusterId, epoch: u64) -> Option<&mut Member> {
+    pub(super) fn member_at(&mut self, cluster: &ClusterId, epoch: u64) -> Option<&mut Member> {
         self.members.get_mut(cluster).filter(|member| member.link.epoch == epoch)
     }
 
     fn observe_meshes(&mut self, wide: bool, seen: Observed<DynamicObject>) {
+        if !wide && self.narrow.is_none() {
+            // Said before all namespaces could be listed again: it is not all.
+            return;
+        }
         match seen {
             Observed::Broken(failure) => return self.meshes_broken(wide, failure),
             Observed::Standing => {}
@@ -208,7 +191,7 @@ impl Engine {
     }
 
     fn relist_clusters_of(&self, record: &Record) {
-        let ids: BTreeSet<ClusterId> = record.sources().map(|(_, source)| source.id()).collect();
+        let ids: BTreeSet<ClusterId> = record.reaches().keys().map(Source::id).collect();
         self.members.iter().filter(|(id, _)| ids.contains(id)).for_each(|(_, member)| member.link.relist());
     }
 
@@ -253,191 +236,6 @@ impl Engine {
         self.environment.metrics.failures.get_or_create(&labels).inc();
     }
 
-    /// Starts to follow a cluster that a mesh names.
-    pub(super) fn engage(&mut self, source: Source) {
-        let id = source.id();
-        info!(cluster = %id, "cluster joins");
-        self.links_changed = true;
-        let mut member = Member::new(source.clone());
-        match source {
-            Source::Hub => {
-                member.link.credentials = Credentials::Fine;
-                self.members.insert(id.clone(), member);
-                self.connect_through(&id, ShownClient(self.environment.hub.clone()));
-            }
-            Source::Secret { namespace, name, .. } => {
-                let api: Api<Secret> = Api::namespaced(self.environment.hub.clone(), &namespace);
-                let scope = Scope { field_selector: Some(format!("metadata.name={name}")), most: None };
-                let manner = Manner { scope, backoff: self.backoff(), relist: self.hub_relist.subscribe() };
-                let cluster = id.clone();
-                let wrap = move |seen| Event::Secret { cluster: cluster.clone(), seen };
-                let outlet = Outlet { events: self.sender.clone(), wrap };
-                member.link.secret = Some(self.tasks.spawn(follow(api, manner, |secret| secret, outlet)));
-                self.members.insert(id, member);
-            }
-        }
-    }
-
-    fn observe_secret(&mut self, cluster: &ClusterId, seen: Observed<Secret>) {
-        match seen {
-            Observed::Listed { items, .. } => self.take_secret(cluster, items.first()),
-            Observed::Set { item, .. } => self.take_secret(cluster, Some(&item)),
-            Observed::Gone { .. } => self.take_secret(cluster, None),
-            Observed::Standing => {}
-            Observed::Broken(failure) => {
-                self.count_failure("hub", &failure);
-                let Some(member) = self.members.get_mut(cluster) else { return };
-                if let Credentials::Unread(before) = &mut member.link.credentials
-                    && *before != Some(failure.clone())
-                {
-                    warn!(%cluster, error = %failure, "the Secret with its kubeconfig can't be read");
-                    *before = Some(failure);
-                    self.touch_status();
-                }
-            }
-        }
-    }
-
-    fn take_secret(&mut self, cluster: &ClusterId, secret: Option<&Secret>) {
-        let Some(member) = self.members.get_mut(cluster) else { return };
-        let Source::Secret { namespace, name, key } = &member.link.source else { return };
-        let place = format!("{namespace}/{name}");
-        let found = secret.map(|secret| kubeconfig_in(secret, key.as_deref()));
-        let bytes = match found {
-            None => Err(Credentials::Missing(format!("its Secret {place} does not exist"))),
-            Some(None) => {
-                let keys = key.clone().unwrap_or_else(|| KEYS.join(", "));
-                Err(Credentials::Missing(format!("its Secret {place} has none of the keys {keys}")))
-            }
-            Some(Some(found)) => Ok(found),
-        };
-        let verdict = bytes.and_then(|(key, bytes)| {
-            let fingerprint: [u8; 32] = Sha256::digest(&bytes).into();
-            inspect(&bytes, self.settings.allowed)
-                .map(|access| (access, fingerprint))
-                .map_err(|refusal| Credentials::Refused(format!("the kubeconfig in its Secret {place}, key {key}, {refusal}")))
-        });
-        match verdict {
-            Ok((_, fingerprint)) if member.link.fingerprint == Some(fingerprint) => {}
-            Ok((access, fingerprint)) => self.try_credentials(cluster, access, fingerprint),
-            Err(trouble) => self.lose_credentials(cluster, trouble),
-        }
-    }
-
-    fn lose_credentials(&mut self, cluster: &ClusterId, trouble: Credentials) {
-        let Some(member) = self.members.get_mut(cluster) else { return };
-        if member.link.credentials == trouble {
-            return;
-        }
-        member.link.disconnect();
-        (member.link.nodes, member.link.peers, member.link.server) = (Feed::Starting, Feed::Starting, None);
-        member.link.credentials = trouble;
-        let why = member.link.trouble().unwrap_or_default();
-        warn!(%cluster, error = why, "cluster can't be reached");
-        self.become_unknown(cluster, &why);
-    }
-
-    fn become_unknown(&mut self, cluster: &ClusterId, why: &str) {
-        if self.stands_for_itself(cluster) {
-            self.listings.push((cluster.clone(), Listing::Nodes(Seen::Unknown(why.to_owned()))));
-            self.listings.push((cluster.clone(), Listing::Peers(Seen::Unknown(why.to_owned()))));
-        }
-        self.touch_status();
-    }
-
-    /// The first ones are used at once: the watches will tell. Others must
-    /// work before they replace those in use.
-    fn try_credentials(&mut self, cluster: &ClusterId, access: Access, fingerprint: [u8; 32]) {
-        let mut backoff = self.backoff();
-        let Some(member) = self.members.get_mut(cluster) else { return };
-        let link = &mut member.link;
-        if let Some(trial) = link.trial.take() {
-            trial.abort();
-        }
-        if link.live.is_none() {
-            link.credentials = Credentials::Fine;
-        }
-        let probes = link.live.is_some();
-        let server: Option<Server> = access.server();
-        (link.fingerprint, link.server) = (Some(fingerprint), server);
-        let (epoch, access, cluster) = (link.epoch, Arc::new(access), cluster.clone());
-        let connect = Arc::clone(&self.environment.connect);
-        let events = self.sender.clone();
-        let trial = async move {
-            loop {
-                let failed = match connect.connect(&cluster, Arc::clone(&access)).await {
-                    Err(refusal) => Trial::Refused(refusal),
-                    Ok(client) => match probe(&client, probes).await {
-                        Ok(()) => {
-                            _ = events.send(Event::Connected { cluster, epoch, client: ShownClient(client) }).await;
-                            return;
-                        }
-                        Err(failure) => Trial::Failed(failure),
-                    },
-                };
-                let last = matches!(failed, Trial::Refused(_));
-                _ = events.send(Event::NotConnected { cluster: cluster.clone(), epoch, why: failed }).await;
-                if last {
-                    return;
-                }
-                sleep(backoff.next(None)).await;
-            }
-        };
-        link.trial = Some(self.tasks.spawn(trial));
-    }
-
-    fn observe_trial(&mut self, cluster: &ClusterId, epoch: u64, why: &Trial) {
-        let Some(member) = self.member_at(cluster, epoch) else { return };
-        let in_use = member.link.live.is_some();
-        let trouble = match why {
-            Trial::Refused(refusal) => format!("its new kubeconfig {refusal}"),
-            Trial::Failed(failure) => format!("its new credentials do not work: {failure}"),
-        };
-        if in_use {
-            let stale = Credentials::Stale(format!("{trouble}; the former ones stay in use"));
-            if member.link.credentials != stale {
-                warn!(%cluster, error = trouble, "new credentials do not work, the former ones stay in use");
-                member.link.credentials = stale;
-                self.touch_status();
-            }
-            return;
-        }
-        self.lose_credentials(cluster, Credentials::Refused(trouble));
-    }
-
-    /// Follows a cluster through a new connection and drops the old one.
-    fn connect_through(&mut self, cluster: &ClusterId, client: ShownClient) {
-        let (backoffs, events) = ([self.backoff(), self.backoff()], self.sender.clone());
-        let Some(member) = self.members.get_mut(cluster) else { return };
-        let link = &mut member.link;
-        let swapped = link.live.is_some();
-        link.epoch += 1;
-        member.recent = Recent::default();
-        link.trial = None;
-        link.credentials = Credentials::Fine;
-        if !swapped {
-            (link.nodes, link.peers) = (Feed::Starting, Feed::Starting);
-        }
-        let client = client.0;
-        let (relist, asked) = watch::channel(0);
-        let mut tasks = JoinSet::new();
-        let [for_nodes, for_peers] = backoffs;
-        let (id, epoch) = (cluster.clone(), link.epoch);
-        let wrap = move |seen| Event::Nodes { cluster: id.clone(), epoch, seen };
-        let manner = Manner { scope: Scope { most: Some(MOST_NODES), field_selector: None }, backoff: for_nodes, relist: asked.clone() };
-        tasks.spawn(follow(Api::<KubeNode>::all(client.clone()), manner, read_node, Outlet { events: events.clone(), wrap }));
-        let id = cluster.clone();
-        let wrap = move |seen| Event::Peers { cluster: id.clone(), epoch, seen };
-        let manner = Manner { scope: Scope::default(), backoff: for_peers, relist: asked };
-        tasks.spawn(follow(Api::<Peer>::all(client.clone()), manner, read_peer, Outlet { events, wrap }));
-        link.live = Some(Live { client, relist, tasks });
-        if swapped {
-            info!(%cluster, "credentials were swapped");
-        }
-        self.links_changed = true;
-        self.touch_status();
-    }
-
     pub(super) fn stands_for_itself(&self, cluster: &ClusterId) -> bool {
         self.representatives.get(cluster).is_none_or(|of| of == cluster)
     }
@@ -449,7 +247,7 @@ impl Engine {
         match seen {
             Observed::Broken(failure) => {
                 let lost = member.link.nodes.fail(&failure);
-                self.feed_broken(cluster, "Nodes", &failure, lost);
+                self.feed_broken(cluster, Followed::Nodes, &failure, lost);
                 return;
             }
             Observed::Standing => {
@@ -468,7 +266,7 @@ impl Engine {
                 if stands {
                     self.listings.push((cluster.clone(), Listing::Nodes(Seen::Known(nodes))));
                 }
-                self.restored(cluster, "Nodes", restored);
+                self.restored(cluster, Followed::Nodes, restored);
             }
             Observed::Set { item, .. } => {
                 let node = member.seen_bare(item, now);
@@ -485,21 +283,24 @@ impl Engine {
         self.contact(cluster);
     }
 
-    fn node_seen(&mut self, cluster: &ClusterId, stands: bool, take: impl FnOnce(&mut mw_core::kilo::planner::Planner) -> bool) {
+    fn node_seen(&mut self, cluster: &ClusterId, stands: bool, take: impl FnOnce(&mut Planner) -> bool) {
         if !stands {
             return;
         }
         self.flush_listings();
         if self.planner.as_mut().is_some_and(take) {
-            debug!(%cluster, change = self.changes, "a Node changed");
             self.changing_since.get_or_insert_with(Instant::now);
             self.note_news();
+            debug!(%cluster, change = self.changes, "a Node changed");
         }
     }
 
     /// Something changed that is not our own doing.
     pub(super) fn note_news(&mut self) {
-        self.planned = true;
+        if !std::mem::replace(&mut self.planned, true) {
+            // What is seen until the next turn is one change from here to the writes.
+            self.changes += 1;
+        }
         self.news = true;
         self.touch_status();
     }
@@ -510,7 +311,7 @@ impl Engine {
         match seen {
             Observed::Broken(failure) => {
                 let lost = member.link.peers.fail(&failure);
-                self.feed_broken(cluster, "Peers", &failure, lost);
+                self.feed_broken(cluster, Followed::Peers, &failure, lost);
                 return;
             }
             Observed::Standing => {
@@ -523,11 +324,25 @@ impl Engine {
                 let facts = items.into_iter().map(|facts| member.with_endpoint_time(facts));
                 let mut peers: BTreeMap<PeerName, PeerFacts> = facts.map(|facts| (PeerName::from(facts.name.as_str()), facts)).collect();
                 member.recent.amend(&mut peers, version);
+                member.writer.keep_listed(&peers);
                 if stands {
                     self.listings.push((cluster.clone(), Listing::Peers(Seen::Known(peers))));
                 }
-                self.restored(cluster, "Peers", restored);
+                self.restored(cluster, Followed::Peers, restored);
             }
+            seen @ (Observed::Set { .. } | Observed::Gone { .. }) => {
+                // A watch is often faster than the answer to our own write, which says whose doing it is.
+                if let Some(seen) = member.writer.keep_early(seen) {
+                    self.observe_peer(cluster, stands, seen);
+                }
+            }
+        }
+        self.contact(cluster);
+    }
+
+    pub(super) fn observe_peer(&mut self, cluster: &ClusterId, stands: bool, seen: Observed<PeerFacts>) {
+        let Some(member) = self.members.get_mut(cluster) else { return };
+        match seen {
             Observed::Set { item, version } => {
                 let facts = member.with_endpoint_time(item);
                 if member.recent.is_news(&facts, version) && stands {
@@ -539,11 +354,11 @@ impl Engine {
                     self.peer_seen(|planner| planner.remove_peer(cluster, &PeerName::from(item.name.as_str())));
                 }
             }
+            Observed::Broken(_) | Observed::Standing | Observed::Listed { .. } => {}
         }
-        self.contact(cluster);
     }
 
-    fn peer_seen(&mut self, take: impl FnOnce(&mut mw_core::kilo::planner::Planner)) {
+    fn peer_seen(&mut self, take: impl FnOnce(&mut Planner)) {
         self.flush_listings();
         if let Some(planner) = &mut self.planner {
             take(planner);
@@ -551,17 +366,16 @@ impl Engine {
         }
     }
 
-    fn feed_broken(&mut self, cluster: &ClusterId, what: &str, failure: &Failure, lost: bool) {
+    fn feed_broken(&mut self, cluster: &ClusterId, what: Followed, failure: &Failure, lost: bool) {
         self.count_failure(cluster.as_str(), failure);
         if lost {
             self.links_changed = true;
-            let reason = why(what, failure);
+            let reason = what.why_not(failure);
             warn!(%cluster, error = reason, "{what} can't be followed");
             if self.stands_for_itself(cluster) {
-                let unknown = Seen::Unknown(reason);
                 let listing = match what {
-                    "Nodes" => Listing::Nodes(into_unknown(&unknown)),
-                    _ => Listing::Peers(into_unknown(&unknown)),
+                    Followed::Nodes => Listing::Nodes(Seen::Unknown(reason)),
+                    Followed::Peers => Listing::Peers(Seen::Unknown(reason)),
                 };
                 self.listings.push((cluster.clone(), listing));
             }
@@ -572,7 +386,7 @@ impl Engine {
         }
     }
 
-    fn restored(&mut self, cluster: &ClusterId, what: &str, was_down: bool) {
+    fn restored(&mut self, cluster: &ClusterId, what: Followed, was_down: bool) {
         if was_down {
             info!(%cluster, "{what} were listed");
             // What failed before may well work now.
@@ -590,29 +404,6 @@ impl Engine {
             member.last_contact = Some(time);
         }
     }
-}
-
-/// Whether new credentials work at all.
-async fn probe(client: &kube::Client, wanted: bool) -> Result<(), Failure> {
-    if !wanted {
-        return Ok(());
-    }
-    let one = ListParams { limit: Some(1), ..ListParams::default() };
-    Api::<KubeNode>::all(client.clone()).list(&one).await.map_err(|error| Failure::of(&error))?;
-    Api::<Peer>::all(client.clone()).list(&one).await.map(drop).map_err(|error| Failure::of(&error))
-}
-
-fn kubeconfig_in(secret: &Secret, key: Option<&str>) -> Option<(String, Vec<u8>)> {
-    let data = secret.data.as_ref()?;
-    let keys: &[&str] = match &key {
-        Some(key) => std::slice::from_ref(key),
-        None => &KEYS,
-    };
-    keys.iter().find_map(|key| Some(((*key).to_owned(), data.get(*key)?.0.clone())))
-}
-
-fn into_unknown<T>(unknown: &Seen<()>) -> Seen<T> {
-    Seen::Unknown(unknown.why_unknown().unwrap_or_default().to_owned())
 }
 
 pub(super) fn labels(cluster: &ClusterId) -> crate::metrics::ClusterLabels {

@@ -31,7 +31,6 @@ impl Engine {
             self.touched_at.get_or_insert(started);
         }
         if std::mem::take(&mut self.planned) {
-            self.changes += 1;
             self.environment.metrics.plans.inc();
             self.environment.metrics.plan_seconds.observe(started.elapsed().as_secs_f64());
             debug!(change = self.changes, targets = stale.len(), "planned");

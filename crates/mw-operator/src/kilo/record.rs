@@ -1,11 +1,11 @@
 //! A ClusterMesh as it stands on the hub, and what we remember about it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::DynamicObject;
 use mw_api::clustermesh::{ANNOTATION_RECONCILE_TRIGGER, ClusterMesh, ClusterMeshSpec, ClusterMeshStatus, FINALIZER};
-use mw_core::kilo::spec::{Mesh, RawCluster, validate};
+use mw_core::kilo::spec::{Mesh, RawCluster, SecretRef, validate};
 use mw_core::names::{ClusterName, MeshId, PeerName};
 use mw_core::text::printable;
 use mw_core::time::Timestamp;
@@ -26,6 +26,8 @@ pub(super) struct Record {
     pub(super) notices: Notices,
     /// More deletes were held by an earlier process than it could write down.
     pub(super) holds_everything: bool,
+    /// Its spec is refused, and what ran before goes on.
+    pub(super) keeps_running: bool,
     /// A write to it is under way.
     pub(super) busy: bool,
     /// After a failed write: not before this.
@@ -54,6 +56,7 @@ impl Record {
             status: read.status.unwrap_or_default(),
             notices: Notices::default(),
             holds_everything: false,
+            keeps_running: false,
             busy: false,
             not_before: None,
             failures: 0,
@@ -65,7 +68,19 @@ impl Record {
     pub(super) fn renew(&mut self, newer: Record) -> bool {
         let finalized = self.has_finalizer();
         let before = (self.mesh.clone(), self.misread.clone());
-        let Record { meta, version, mesh, misread, status, notices: _, holds_everything: _, busy: _, not_before: _, failures: _ } = newer;
+        let Record {
+            meta,
+            version,
+            mesh,
+            misread,
+            status,
+            notices: _,
+            holds_everything: _,
+            keeps_running: _,
+            busy: _,
+            not_before: _,
+            failures: _,
+        } = newer;
         let held = std::mem::take(&mut self.mesh.held);
         let running = self.mesh.running.take();
         self.mesh = Mesh { held, running, ..mesh };
@@ -84,7 +99,7 @@ impl Record {
         let mut held = BTreeSet::new();
         for on in self.status.held_deletes.iter().flatten() {
             let entry = self.mesh.spec.clusters.iter().find(|entry| entry.name == on.cluster);
-            let Some(cluster) = entry.and_then(|entry| self.source(entry)).map(|source| source.id()) else { continue };
+            let Some(cluster) = entry.and_then(|entry| self.source_of(entry)).map(|source| source.id()) else { continue };
             held.extend(on.peers.iter().map(|name| (cluster.clone(), PeerName::from(name.as_str()))));
             if usize::try_from(on.count).is_ok_and(|count| count > on.peers.len()) {
                 // Not all names are known: none of them may go unasked.
@@ -126,23 +141,43 @@ impl Record {
     }
 
     /// Where the credentials of an entry come from, if it says so.
-    pub(super) fn source(&self, entry: &RawCluster) -> Option<Source> {
-        if entry.local {
+    pub(super) fn source(&self, local: bool, secret: Option<&SecretRef>) -> Option<Source> {
+        if local {
             return Some(Source::Hub);
         }
-        let secret = entry.kubeconfig_secret.as_ref().filter(|secret| !secret.name.is_empty())?;
+        let secret = secret.filter(|secret| !secret.name.is_empty())?;
         let key = secret.key.clone().filter(|key| !key.is_empty());
         Some(Source::Secret { namespace: self.mesh.id.namespace.clone(), name: secret.name.clone(), key })
     }
 
-    /// The clusters that the spec names, however wrong it is otherwise.
-    pub(super) fn sources(&self) -> impl Iterator<Item = (&RawCluster, Source)> {
-        self.mesh.spec.clusters.iter().filter_map(|entry| Some((entry, self.source(entry)?)))
+    pub(super) fn source_of(&self, entry: &RawCluster) -> Option<Source> {
+        self.source(entry.local, entry.kubeconfig_secret.as_ref())
     }
 
-    /// The entries that the planner knows by name.
-    pub(super) fn named_sources(&self) -> impl Iterator<Item = (ClusterName, Source)> {
-        self.sources().filter_map(|(entry, source)| Some((ClusterName::try_from(entry.name.as_str()).ok()?, source)))
+    /// Every cluster that may hold Peers of this mesh, however wrong its spec
+    /// is: what it names, what it runs with, and the hub.
+    pub(super) fn reaches(&self) -> BTreeMap<Source, String> {
+        let named = self.mesh.spec.clusters.iter().filter_map(|entry| Some((self.source_of(entry)?, entry.name.clone())));
+        let runs = self.mesh.running.iter().flat_map(|spec| &spec.clusters);
+        let runs = runs.filter_map(|(name, entry)| Some((self.source(entry.local, entry.kubeconfig_secret.as_ref())?, name.to_string())));
+        let mut reaches = BTreeMap::from([(Source::Hub, "the hub".to_owned())]);
+        reaches.extend(runs.chain(named));
+        reaches
+    }
+
+    /// What the names in the spec that is in force stand for.
+    pub(super) fn entries(&self) -> BTreeMap<ClusterName, Source> {
+        let running = self.mesh.running.as_ref().filter(|_| self.keeps_running);
+        match running {
+            Some(spec) => {
+                let entries = spec.clusters.iter();
+                entries.filter_map(|(name, of)| Some((name.clone(), self.source(of.local, of.kubeconfig_secret.as_ref())?))).collect()
+            }
+            None => {
+                let entries = self.mesh.spec.clusters.iter();
+                entries.filter_map(|entry| Some((ClusterName::try_from(entry.name.as_str()).ok()?, self.source_of(entry)?))).collect()
+            }
+        }
     }
 
     pub(super) fn id(&self) -> &MeshId {

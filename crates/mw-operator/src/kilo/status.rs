@@ -111,7 +111,7 @@ impl Engine {
         let mut stale_credentials = None;
         let mut entries = Vec::new();
         for entry in &record.mesh.spec.clusters {
-            let id = record.source(entry).map(|source| source.id());
+            let id = record.source_of(entry).map(|source| source.id());
             let stands_for = id.as_ref().map(|id| self.representatives.get(id).unwrap_or(id));
             let member = id.as_ref().and_then(|id| self.members.get(id));
             let writer = stands_for.and_then(|id| self.members.get(id)).map(|member| &member.writer);

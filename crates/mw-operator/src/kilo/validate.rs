@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use mw_core::kilo::planner::{Options, Planner, World};
-use mw_core::kilo::spec::Mesh;
+use mw_core::kilo::spec::{Mesh, validate};
 use mw_core::names::{ClusterId, ClusterName, MeshId};
 use tokio::time::Instant;
 use tracing::info;
@@ -42,6 +42,8 @@ impl Engine {
         if std::mem::take(&mut self.records_changed) {
             self.engage_wanted();
             self.hand_over_meshes();
+            // What ran before may have been needed until now.
+            self.engage_wanted();
         }
         self.release_unwanted();
         if std::mem::take(&mut self.links_changed) {
@@ -51,7 +53,9 @@ impl Engine {
 
     fn engage_wanted(&mut self) {
         let acting = self.records.values().filter(|record| self.acts_on(record.id()));
-        let wanted: BTreeSet<Source> = acting.flat_map(Record::sources).map(|(_, source)| source).collect();
+        let mut wanted: BTreeSet<Source> = acting.flat_map(Record::reaches).map(|(source, _)| source).collect();
+        // Orphans are swept from the hub also when no mesh names it.
+        wanted.insert(Source::Hub);
         let ids: BTreeSet<ClusterId> = wanted.iter().map(Source::id).collect();
         for source in wanted {
             if !self.members.contains_key(&source.id()) {
@@ -59,7 +63,9 @@ impl Engine {
             }
         }
         for (id, member) in &mut self.members {
-            match ids.contains(id) {
+            let wanted = ids.contains(id);
+            self.links_changed |= wanted != member.unwanted_since.is_none();
+            match wanted {
                 true => member.unwanted_since = None,
                 false => _ = member.unwanted_since.get_or_insert_with(Instant::now),
             }
@@ -99,7 +105,7 @@ impl Engine {
 
     fn settle_identities(&mut self) {
         let traits = self.members.iter().map(|(id, member)| {
-            let usable = member.link.live.is_some() && member.link.trouble().is_none();
+            let usable = member.link.live.is_some() && member.link.trouble().is_none() && member.unwanted_since.is_none();
             (id.clone(), Trait { server: member.link.server.clone(), nodes: member.uids.clone(), usable })
         });
         let found = representatives(&traits.collect());
@@ -123,6 +129,28 @@ impl Engine {
     }
 
     fn hand_over_meshes(&mut self) {
+        for record in self.records.values_mut() {
+            record.keeps_running = record.mesh.running.is_some() && validate(&record.mesh.spec).is_err();
+        }
+        self.hand_over();
+        // Whether a spec is refused because of another mesh is known only now;
+        // what runs on must then mean what it meant before.
+        let mut refused = false;
+        for (id, record) in &mut self.records {
+            let asked = validate(&record.mesh.spec).ok().map(|(spec, _)| spec);
+            let runs = self.planner.as_ref().and_then(|planner| planner.running(id));
+            let keeps = record.mesh.running.is_some() && runs == record.mesh.running.as_ref() && asked.as_ref() != runs;
+            refused |= keeps && !record.keeps_running;
+            record.keeps_running |= keeps;
+        }
+        if refused {
+            self.hand_over();
+        }
+        self.remember_running();
+        self.note_news();
+    }
+
+    fn hand_over(&mut self) {
         let inputs: BTreeMap<MeshId, Mesh> = self.records.iter().map(|(id, record)| (id.clone(), record.input())).collect();
         let identities = self.identities();
         match &mut self.planner {
@@ -138,8 +166,6 @@ impl Engine {
                 self.planner = Some(Planner::new(world));
             }
         }
-        self.remember_running();
-        self.note_news();
     }
 
     /// What a mesh is acted on with stays in force when its spec is changed
@@ -157,13 +183,13 @@ impl Engine {
         let represented = |id: ClusterId| self.representatives.get(&id).cloned().unwrap_or(id);
         let ours: Vec<&Record> = self.records.values().filter(|record| self.acts_on(record.id())).collect();
         let mut by_name: BTreeMap<ClusterName, BTreeSet<ClusterId>> = BTreeMap::new();
-        for (name, source) in ours.iter().flat_map(|record| record.named_sources()) {
+        for (name, source) in ours.iter().flat_map(|record| record.entries()) {
             by_name.entry(name).or_default().insert(represented(source.id()));
         }
         let mut identities = BTreeMap::new();
         for record in self.records.values() {
             let acts = self.acts_on(record.id());
-            for (name, source) in record.named_sources() {
+            for (name, source) in record.entries() {
                 let namesake = by_name.get(&name).filter(|ids| ids.len() == 1).and_then(|ids| ids.first());
                 let cluster = match (&source, acts, namesake) {
                     (Source::Secret { .. }, false, Some(namesake)) => namesake.clone(),
