@@ -45,8 +45,9 @@ pub struct Prepared {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Instruction {
-    /// Connect to all, and watch one path of one of them.
-    Start { servers: Vec<Address>, watched: usize, path: String },
+    /// Connect to all, and watch one path of one of them; read another path of
+    /// all of them too, for nothing.
+    Start { servers: Vec<Address>, watched: usize, path: String, idly: Option<String> },
     /// Send all at once when the next event of the watch has been read.
     React { requests: Vec<Prepared> },
     /// Send all now, at most so many at a time to each server.

@@ -42,9 +42,10 @@ async fn obey() -> Result<()> {
             }
             line = instruction(&mut input) => match line? {
                 None => return Ok(()),
-                Some(Instruction::Start { servers: addresses, watched, path }) => {
+                Some(Instruction::Start { servers: addresses, watched, path, idly }) => {
                     servers = addresses.into_iter().map(|address| Server::new(address, "floor")).collect::<Result<_>>()?;
                     watch = Some(start(&servers, watched, &path).await?);
+                    read_idly(&servers, idly.as_deref()).await?;
                     say(&Report::Ready)?;
                 }
                 Some(Instruction::React { requests }) => {
@@ -79,6 +80,14 @@ async fn start(servers: &[Server], watched: usize, path: &str) -> Result<Lines> 
         server.send(server.prepare("GET", "/version", "application/json", String::new())?).await?;
     }
     servers.get(watched).ok_or("no such server")?.watch(path).await
+}
+
+async fn read_idly(servers: &[Server], path: Option<&str>) -> Result<()> {
+    for (server, path) in servers.iter().zip(path.into_iter().cycle()) {
+        let mut lines = server.watch(path).await?;
+        tokio::spawn(async move { while lines.next().await.is_ok() {} });
+    }
+    Ok(())
 }
 
 fn prepare(servers: &[Server], Prepared { server, method, path, content, body }: Prepared) -> Result<Ready> {

@@ -19,7 +19,7 @@ pub(crate) struct Options {
     pub(crate) foreign: bool,
 }
 
-const USAGE: &str = "scenario [--nodes 50] [--many 200] [--rounds 3] [--changes 100] [--idle 60] [-- OPERATOR ARGUMENT…]
+const USAGE: &str = "scenario [--nodes 50] [--many 200] [--rounds 5] [--changes 60] [--idle 60] [-- OPERATOR ARGUMENT…]
 In the arguments {kubeconfig} and {namespace} stand for the hub's kubeconfig and the operator's namespace.";
 
 const ARGUMENTS: &str = "operator --kubeconfig {kubeconfig} --namespace {namespace} --leader-elect \
@@ -27,7 +27,7 @@ const ARGUMENTS: &str = "operator --kubeconfig {kubeconfig} --namespace {namespa
 
 impl Options {
     pub(crate) fn read() -> Self {
-        let mut options = Self { nodes: 50, many: 200, rounds: 3, changes: 100, idle_seconds: 60, command: Vec::new(), foreign: false };
+        let mut options = Self { nodes: 50, many: 200, rounds: 5, changes: 60, idle_seconds: 60, command: Vec::new(), foreign: false };
         let mut arguments = std::env::args().skip(1);
         while let Some(argument) = arguments.next() {
             if argument == "--" {

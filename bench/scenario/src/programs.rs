@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::time::sleep;
 
-use crate::fleet::{Fleet, NAMESPACE};
+use crate::fleet::{Fleet, NAMESPACE, PEERS};
 use crate::options::{Options, beside};
 use crate::watch::version;
 
@@ -121,11 +121,20 @@ pub(crate) struct Floor {
 impl Floor {
     /// Connected to all clusters, with a watch on the Nodes of one.
     pub(crate) async fn start(fleet: &Fleet, watched: usize) -> Self {
+        Self::start_with(fleet, watched, None).await
+    }
+
+    /// Besides reads events of Peers on all clusters, as every operator has to.
+    pub(crate) async fn start_watching(fleet: &Fleet) -> Self {
+        Self::start_with(fleet, 0, Some(format!("{PEERS}?watch=true"))).await
+    }
+
+    async fn start_with(fleet: &Fleet, watched: usize, idly: Option<String>) -> Self {
         let mut program = Command::new(beside("floor")).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (input, output) = (program.stdin.take().unwrap(), BufReader::new(program.stdout.take().unwrap()));
         let mut floor = Self { program, input, output };
         let path = format!("/api/v1/nodes?watch=true&resourceVersion={}", version(fleet, watched, "/api/v1/nodes").await);
-        floor.tell(&Instruction::Start { servers: fleet.addresses.clone(), watched, path });
+        floor.tell(&Instruction::Start { servers: fleet.addresses.clone(), watched, path, idly });
         floor.ready();
         floor
     }
