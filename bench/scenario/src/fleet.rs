@@ -58,8 +58,8 @@ impl Fleet {
         hub.install_crd(MESH_CRD).await.unwrap();
         let mut entries = vec![entry(0)];
         entries[0]["local"] = json!(true);
-        for at in 1..NAMES.len() {
-            let name = format!("{}-kubeconfig", NAMES[at]);
+        for (at, cluster) in NAMES.iter().enumerate().skip(1) {
+            let name = format!("{cluster}-kubeconfig");
             let kubeconfig = self.cluster(at).kubeconfig(&self.addresses[at].url, &self.addresses[at].token);
             let metadata = json!({ "name": name, "namespace": NAMESPACE });
             let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": { "kubeconfig": kubeconfig } });
@@ -109,11 +109,11 @@ impl Fleet {
     /// where its status says so, is ready.
     pub(crate) async fn converged(&self, nodes: usize) {
         let wanted = (NAMES.len() - 1) * nodes;
-        for at in 0..NAMES.len() {
+        for (at, name) in NAMES.iter().enumerate() {
             eventually(DEADLINE, || async {
                 let peers = self.cluster(at).list(PEERS).await.map_err(|error| error.to_string())?;
                 let meshed = peers.iter().filter(|peer| is_meshed(peer)).count();
-                if meshed == wanted { Ok(()) } else { Err(format!("{} has {meshed} Peers of {wanted}", NAMES[at])) }
+                if meshed == wanted { Ok(()) } else { Err(format!("{name} has {meshed} Peers of {wanted}")) }
             })
             .await
             .unwrap();
