@@ -41,6 +41,9 @@ unit:
 # Ratios inside one run; see bench/README.md.
 bench:
 	cargo bench --locked --package mw-core
+	cargo build --locked --release --package meshwright
+	cargo build --locked --release --package bench-floor
+	cargo run --locked --release --package bench-scenario
 
 # Everything under config/ comes from here; a test fails when it is out of date.
 generate:

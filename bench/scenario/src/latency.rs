@@ -1,0 +1,162 @@
+//! One node's endpoint changes: how long until the Peers in all other clusters
+//! have changed. Operator and floor take turns, and what is not measured sleeps.
+
+use std::time::{Duration, Instant};
+
+use floor::Prepared;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::fleet::{Fleet, MERGE_PATCH, NAMES, PEERS, key, node_name};
+use crate::options::Options;
+use crate::programs::{Floor, Operator};
+use crate::progress;
+use crate::stats::{Sample, range};
+use crate::table::Table;
+use crate::watch::{Event, Watches};
+
+/// The cluster whose nodes change; all others are targets.
+pub(crate) const SOURCE: usize = 1;
+/// Longer than the time for which changes are gathered.
+const BETWEEN: Duration = Duration::from_millis(150);
+const WARM_UP: usize = 10;
+
+#[derive(Default)]
+struct Round {
+    operator: Sample,
+    floor: Sample,
+}
+
+pub(crate) async fn measure(fleet: &Fleet, operator: &Operator, options: &Options, table: &mut Table) {
+    let mut bench = Bench::new(fleet, options).await;
+    let mut rounds = Vec::new();
+    for round in 0..=options.rounds {
+        let changes = if round == 0 { WARM_UP } else { options.changes };
+        let mut taken = Round::default();
+        for _ in 0..changes {
+            taken.operator.add(bench.operator_turn().await);
+            operator.freeze();
+            taken.floor.add(bench.floor_turn().await);
+            operator.thaw();
+            sleep(BETWEEN).await;
+        }
+        if round > 0 {
+            let (one, other) = (taken.operator.percentile(50), taken.floor.percentile(50));
+            progress(&format!("round {round}: {one:.2} ms, floor {other:.2} ms"));
+            rounds.push(taken);
+        }
+    }
+    report(&rounds, options, table);
+}
+
+fn report(rounds: &[Round], options: &Options, table: &mut Table) {
+    let operator = Sample::all(rounds.iter().map(|round| &round.operator));
+    let floor = Sample::all(rounds.iter().map(|round| &round.floor));
+    let sizes = format!("{} × {} nodes", NAMES.len(), options.nodes);
+    for (percent, wanted) in [(50, 1.3), (99, 2.0)] {
+        let of = |sample: &Sample| sample.percentile(percent);
+        let ratios: Vec<f64> = rounds.iter().map(|round| of(&round.operator) / of(&round.floor)).collect();
+        let ratio = of(&operator) / of(&floor);
+        let what = format!("node change to all Peers, {sizes}: p{percent} to floor");
+        table.judge(&what, &format!("≤ {wanted}"), &format!("{ratio:.2}"), &range(&ratios), ratio <= wanted);
+        for (name, all, each) in [
+            ("operator", &operator, rounds.iter().map(|round| of(&round.operator)).collect::<Vec<_>>()),
+            ("floor", &floor, rounds.iter().map(|round| of(&round.floor)).collect()),
+        ] {
+            table.note(&format!("  {name} p{percent}"), &format!("{:.2} ms", of(all)), &range(&each));
+        }
+    }
+}
+
+struct Bench<'a> {
+    fleet: &'a Fleet,
+    nodes: usize,
+    floor: Floor,
+    watches: Watches,
+    /// The floor's own Peers, as last seen: one on each target.
+    peers: Vec<Value>,
+    changes: usize,
+}
+
+impl<'a> Bench<'a> {
+    async fn new(fleet: &'a Fleet, options: &Options) -> Self {
+        let mut peers = Vec::new();
+        for at in 0..NAMES.len() {
+            let peer = json!({ "apiVersion": "kilo.squat.ai/v1alpha1", "kind": "Peer", "metadata": { "name": PEER }, "spec": spec("198.19.255.255") });
+            peers.push(fleet.request(at, "POST", PEERS, &peer).await);
+        }
+        let (floor, watches) = (Floor::start(fleet, SOURCE).await, Watches::open(fleet).await);
+        Self { fleet, nodes: options.nodes, floor, watches, peers, changes: 0 }
+    }
+
+    async fn operator_turn(&mut self) -> f64 {
+        let (node, address) = self.next_change();
+        self.turn(&node, "kilo.squat.ai/force-endpoint", &address).await.0
+    }
+
+    async fn floor_turn(&mut self) -> f64 {
+        let (node, address) = self.next_change();
+        let requests = targets().map(|at| self.patch(at, &address)).collect();
+        self.floor.arm(requests);
+        // The operator does not look at this annotation.
+        let (time, events) = self.turn(&node, "bench.squat.ai/force-endpoint", &address).await;
+        for event in events {
+            let seen: Value = serde_json::from_slice(&event.line).unwrap();
+            self.peers[event.cluster] = seen["object"].clone();
+        }
+        self.floor.done(NAMES.len() - 1);
+        time
+    }
+
+    /// Milliseconds from the answer to the Node's change to the last target's
+    /// Peer event, and those events.
+    async fn turn(&mut self, node: &str, annotation: &str, address: &str) -> (f64, Vec<Event>) {
+        self.watches.skip();
+        let change = json!({ "metadata": { "annotations": { annotation: format!("{address}:51820") } } });
+        self.fleet.request(SOURCE, "PATCH", &format!("/api/v1/nodes/{node}"), &change).await;
+        let answered = Instant::now();
+        let mut events: Vec<Event> = Vec::new();
+        while events.len() < NAMES.len() - 1 {
+            let event = self.watches.next().await;
+            if event.contains(address) && events.iter().all(|seen| seen.cluster != event.cluster) {
+                events.push(event);
+            }
+        }
+        let last = events.iter().map(|event| event.at).max().unwrap();
+        sleep(BETWEEN).await;
+        (last.saturating_duration_since(answered).as_secs_f64() * 1e3, events)
+    }
+
+    /// A node that is not the anchor, and an address that nobody had before.
+    fn next_change(&mut self) -> (String, String) {
+        self.changes += 1;
+        let node = node_name(1 + self.changes % (self.nodes - 1));
+        (node, format!("198.19.{}.{}", 100 + self.changes / 100, 100 + self.changes % 100))
+    }
+
+    /// What the operator sends for its own Peer, with the same preconditions.
+    fn patch(&self, at: usize, address: &str) -> Prepared {
+        let metadata = &self.peers[at]["metadata"];
+        let labels = json!({
+            "floor-clustermesh.io/mesh": "bench", "floor-clustermesh.io/source-cluster": "east",
+            "floor-clustermesh.io/mesh-namespace": "kilo-system", "floor-clustermesh.io/hub": "00000000-0000-0000-0000-000000000000",
+        });
+        let metadata = json!({ "uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"], "labels": labels });
+        let body = json!({ "metadata": metadata, "spec": spec(address) }).to_string();
+        Prepared { server: at, method: "PATCH".to_owned(), path: format!("{PEERS}/{PEER}"), content: MERGE_PATCH.to_owned(), body }
+    }
+}
+
+const PEER: &str = "floor--east--node-000";
+
+fn targets() -> impl Iterator<Item = usize> {
+    (0..NAMES.len()).filter(|at| *at != SOURCE)
+}
+
+/// Of a Peer that collides with nobody's.
+fn spec(address: &str) -> Value {
+    json!({
+        "allowedIPs": ["172.30.100.0/24", "172.31.100.1/32"], "publicKey": key("floor"), "persistentKeepalive": null,
+        "endpoint": { "dnsOrIP": { "dns": null, "ip": address }, "port": 51820 },
+    })
+}

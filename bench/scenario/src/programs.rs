@@ -1,0 +1,186 @@
+//! The two programs that are measured, as child processes that do not outlive us.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use floor::{Instruction, Prepared, Report};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::time::sleep;
+
+use crate::fleet::{Fleet, NAMESPACE, PEERS};
+use crate::options::{Options, beside};
+use crate::watch::version;
+
+/// Kills the operator when the pipe closes that only we hold.
+const SUPERVISOR: &str = r#"
+log=$1
+shift
+exec 3<&0 </dev/null
+"$@" 3<&- >>"$log" 2>&1 &
+operator=$!
+echo "$operator"
+exec >/dev/null
+(read -r _ <&3; kill -KILL "$operator") &
+watcher=$!
+wait "$operator"
+kill -KILL "$watcher"
+"#;
+
+pub(crate) struct Operator {
+    pid: Pid,
+    supervisor: Child,
+    leash: Option<ChildStdin>,
+    pub(crate) started: Instant,
+}
+
+/// In KiB.
+pub(crate) struct Resident {
+    pub(crate) now: f64,
+    pub(crate) most: f64,
+}
+
+impl Operator {
+    pub(crate) fn start(fleet: &Fleet, options: &Options) -> Self {
+        let kubeconfig = fleet.kubeconfig().display().to_string();
+        let fill = |argument: &String| argument.replace("{kubeconfig}", &kubeconfig).replace("{namespace}", NAMESPACE);
+        let started = Instant::now();
+        let mut supervisor = Command::new("/bin/sh")
+            .args(["-c", SUPERVISOR, "supervisor"])
+            .arg(fleet.log())
+            .args(options.command.iter().map(fill))
+            .env("KUBECONFIG", &kubeconfig)
+            .env("POD_NAMESPACE", NAMESPACE)
+            .env_remove("RUST_LOG")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(supervisor.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let pid = Pid::from_raw(line.trim().parse().unwrap());
+        Self { pid, leash: supervisor.stdin.take(), supervisor, started }
+    }
+
+    /// Stopped in the literal sense: what is measured next has the machine for itself.
+    pub(crate) fn freeze(&self) {
+        kill(self.pid, Signal::SIGSTOP).unwrap();
+    }
+
+    pub(crate) fn thaw(&self) {
+        kill(self.pid, Signal::SIGCONT).unwrap();
+    }
+
+    /// Ends it in order, so that the next one has the Lease at once.
+    pub(crate) async fn stop(mut self) {
+        kill(self.pid, Signal::SIGTERM).unwrap();
+        for _ in 0..200 {
+            if self.supervisor.try_wait().unwrap().is_some() {
+                return;
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+        panic!("the operator does not end");
+    }
+
+    pub(crate) fn cpu_seconds(&self) -> f64 {
+        cpu_seconds(self.pid)
+    }
+
+    pub(crate) fn resident(&self) -> Resident {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).expect("the operator runs");
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            line.trim_matches(|c: char| !c.is_ascii_digit()).parse::<f64>().unwrap()
+        };
+        Resident { now: field("VmRSS"), most: field("VmHWM") }
+    }
+}
+
+impl Drop for Operator {
+    fn drop(&mut self) {
+        drop(self.leash.take());
+        _ = self.supervisor.wait();
+    }
+}
+
+/// In user and kernel mode, in the hundredths that Linux counts in.
+fn cpu_seconds(pid: Pid) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("the program runs");
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
+}
+
+pub(crate) struct Floor {
+    program: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Floor {
+    /// Connected to all clusters, with a watch on the Nodes of one.
+    pub(crate) async fn start(fleet: &Fleet, watched: usize) -> Self {
+        Self::start_with(fleet, watched, None).await
+    }
+
+    /// Besides reads events of Peers on all clusters, as every operator has to.
+    pub(crate) async fn start_watching(fleet: &Fleet) -> Self {
+        Self::start_with(fleet, 0, Some(format!("{PEERS}?watch=true"))).await
+    }
+
+    async fn start_with(fleet: &Fleet, watched: usize, idly: Option<String>) -> Self {
+        let mut program = Command::new(beside("floor")).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (input, output) = (program.stdin.take().unwrap(), BufReader::new(program.stdout.take().unwrap()));
+        let mut floor = Self { program, input, output };
+        let path = format!("/api/v1/nodes?watch=true&resourceVersion={}", version(fleet, watched, "/api/v1/nodes").await);
+        floor.tell(&Instruction::Start { servers: fleet.addresses.clone(), watched, path, idly });
+        floor.ready();
+        floor
+    }
+
+    pub(crate) fn cpu_seconds(&self) -> f64 {
+        cpu_seconds(Pid::from_raw(self.program.id().cast_signed()))
+    }
+
+    /// Sends these when the next Node changes.
+    pub(crate) fn arm(&mut self, requests: Vec<Prepared>) {
+        self.tell(&Instruction::React { requests });
+        self.ready();
+    }
+
+    pub(crate) fn post(&mut self, requests: Vec<Prepared>, each: usize) {
+        self.tell(&Instruction::Post { requests, each });
+    }
+
+    /// Blocks until all is answered, which has to be well.
+    pub(crate) fn done(&mut self, wanted: usize) {
+        match self.hear() {
+            Report::Done { answers, refused: 0, .. } if answers == wanted => {}
+            other => panic!("the floor says {other:?}"),
+        }
+    }
+
+    fn ready(&mut self) {
+        let report = self.hear();
+        assert!(matches!(report, Report::Ready), "the floor says {report:?}");
+    }
+
+    fn tell(&mut self, instruction: &Instruction) {
+        writeln!(self.input, "{}", serde_json::to_string(instruction).unwrap()).unwrap();
+    }
+
+    fn hear(&mut self) -> Report {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("the floor says {line:?}: {error}"))
+    }
+}
+
+impl Drop for Floor {
+    fn drop(&mut self) {
+        _ = self.program.kill();
+        _ = self.program.wait();
+    }
+}

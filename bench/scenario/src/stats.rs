@@ -1,0 +1,34 @@
+//! Percentiles and spreads.
+
+/// Times of single changes, in milliseconds.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Sample(Vec<f64>);
+
+impl Sample {
+    pub(crate) fn add(&mut self, value: f64) {
+        self.0.push(value);
+    }
+
+    pub(crate) fn all<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> Sample {
+        Sample(samples.into_iter().flat_map(|sample| sample.0.iter().copied()).collect())
+    }
+
+    /// The smallest value that so many percent of all do not exceed.
+    pub(crate) fn percentile(&self, percent: usize) -> f64 {
+        let mut sorted = self.0.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted[(sorted.len() * percent).div_ceil(100).max(1) - 1]
+    }
+}
+
+/// `1.02 to 1.13`.
+pub(crate) fn range(values: &[f64]) -> String {
+    let (low, high) = values.iter().fold((f64::MAX, f64::MIN), |(low, high), value| (low.min(*value), high.max(*value)));
+    format!("{low:.2} to {high:.2}")
+}
+
+pub(crate) fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}

@@ -1,0 +1,72 @@
+//! What is seen of Peers, the same way for operator and floor: a watch on every
+//! cluster, and the time at which each event was read.
+
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::fleet::{Fleet, PEERS};
+
+const DEADLINE: Duration = Duration::from_secs(120);
+
+pub(crate) struct Event {
+    pub(crate) cluster: usize,
+    pub(crate) at: Instant,
+    pub(crate) line: Vec<u8>,
+}
+
+impl Event {
+    pub(crate) fn contains(&self, text: &str) -> bool {
+        self.line.windows(text.len()).any(|part| part == text.as_bytes())
+    }
+
+    pub(crate) fn is(&self, kind: &str) -> bool {
+        self.line.starts_with(format!("{{\"type\":\"{kind}\"").as_bytes())
+    }
+}
+
+pub(crate) struct Watches {
+    events: UnboundedReceiver<Event>,
+    _tasks: JoinSet<()>,
+}
+
+impl Watches {
+    /// From now on, on every cluster.
+    pub(crate) async fn open(fleet: &Fleet) -> Self {
+        let (sender, events) = unbounded_channel();
+        let mut tasks = JoinSet::new();
+        for (cluster, server) in fleet.admins.iter().enumerate() {
+            let path = format!("{PEERS}?watch=true&resourceVersion={}", version(fleet, cluster, PEERS).await);
+            let mut lines = server.watch(&path).await.unwrap();
+            let sender = sender.clone();
+            tasks.spawn(async move {
+                loop {
+                    let line = lines.next().await.unwrap();
+                    let event = Event { cluster, at: Instant::now(), line };
+                    if sender.send(event).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        Self { events, _tasks: tasks }
+    }
+
+    pub(crate) async fn next(&mut self) -> Event {
+        let event = timeout(DEADLINE, self.events.recv()).await;
+        event.expect("no Peer changed for two minutes").expect("a watch ended")
+    }
+
+    /// Drops what is there already.
+    pub(crate) fn skip(&mut self) {
+        while self.events.try_recv().is_ok() {}
+    }
+}
+
+/// The resourceVersion to watch a collection from.
+pub(crate) async fn version(fleet: &Fleet, cluster: usize, path: &str) -> String {
+    let list = fleet.request(cluster, "GET", &format!("{path}?limit=1"), &serde_json::Value::Null).await;
+    list["metadata"]["resourceVersion"].as_str().unwrap().to_owned()
+}
