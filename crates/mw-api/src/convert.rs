@@ -32,6 +32,7 @@ pub fn mesh(object: &ClusterMesh) -> Mesh {
         deleting: meta.deletion_timestamp.is_some(),
         confirm_deletes: annotation(ANNOTATION_CONFIRM_DELETES),
         held: BTreeSet::new(),
+        anchors: BTreeMap::new(),
         take_over_hub: annotation(ANNOTATION_TAKE_OVER_HUB),
         spec: raw_spec(&object.spec),
         running: None,

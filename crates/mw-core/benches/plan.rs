@@ -71,6 +71,7 @@ fn world(clusters: usize, targets: usize) -> World {
         deleting: false,
         confirm_deletes: None,
         held: Default::default(),
+        anchors: Default::default(),
         take_over_hub: None,
         spec,
         running: None,

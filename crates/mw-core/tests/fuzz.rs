@@ -117,6 +117,7 @@ fn mesh(clusters: Vec<RawCluster>) -> Mesh {
         deleting: false,
         confirm_deletes: None,
         held: Default::default(),
+        anchors: Default::default(),
         take_over_hub: None,
         spec: RawSpec { clusters, ..RawSpec::default() },
         running: None,

@@ -52,16 +52,19 @@ fn is_served(crd: &CustomResourceDefinition) -> bool {
 
 /// The UID of the Namespace kube-system, by which Peers say whose they are.
 pub async fn hub_uid(client: &Client, backoff: &mut Backoff) -> String {
-    let api: Api<Namespace> = Api::all(client.clone());
     loop {
-        let failure = match api.get("kube-system").await {
-            Ok(Namespace { metadata, .. }) => match metadata.uid {
-                Some(uid) => return uid,
-                None => Failure::Unreadable("the Namespace kube-system has no UID".to_owned()),
-            },
-            Err(error) => Failure::of(&error),
+        let failure = match read_hub_uid(client).await {
+            Ok(uid) => return uid,
+            Err(failure) => failure,
         };
         warn!(error = %failure, "the Namespace kube-system of the hub can't be read");
         sleep(backoff.next(failure.retry_after())).await;
     }
+}
+
+/// The same, asked for once.
+pub async fn read_hub_uid(client: &Client) -> Result<String, Failure> {
+    let api: Api<Namespace> = Api::all(client.clone());
+    let found = api.get("kube-system").await.map_err(|error| Failure::of(&error))?;
+    found.metadata.uid.ok_or_else(|| Failure::Unreadable("the Namespace kube-system has no UID".to_owned()))
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Config};
+use kube::{Api, Client, Config};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::{info, warn};
@@ -54,16 +54,25 @@ pub enum RunError {
     LostLease,
 }
 
-/// The configuration of the hub's client.
-pub async fn hub_config(kubeconfig: Option<&PathBuf>) -> Result<Config, RunError> {
+/// The configuration of the hub's client, of a context other than the current
+/// one where that is named.
+pub async fn hub_config(kubeconfig: Option<&PathBuf>, context: Option<&str>) -> Result<Config, RunError> {
     let wrong = |error: &dyn std::fmt::Display| RunError::Config(error.to_string());
-    match kubeconfig {
-        Some(path) => {
+    let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
+    match (kubeconfig, context) {
+        (Some(path), _) => {
             let file = Kubeconfig::read_from(path).map_err(|error| wrong(&error))?;
-            Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.map_err(|error| wrong(&error))
+            Config::from_custom_kubeconfig(file, &options).await.map_err(|error| wrong(&error))
         }
-        None => Config::infer().await.map_err(|error| wrong(&error)),
+        (None, Some(_)) => Config::from_kubeconfig(&options).await.map_err(|error| wrong(&error)),
+        (None, None) => Config::infer().await.map_err(|error| wrong(&error)),
     }
+}
+
+/// A client of the hub that can't write, whatever is asked of it.
+pub async fn reader(kubeconfig: Option<&PathBuf>, context: Option<&str>, patience: Patience) -> Result<Client, RunError> {
+    let rules = Rules { patience, permit: Permit::none(), metrics: Metrics::default().of_cluster(HUB) };
+    client(hub_config(kubeconfig, context).await?, rules).map_err(RunError::Client)
 }
 
 /// Runs until `stop`, or until the Lease is lost.
@@ -80,7 +89,7 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
         info!(address = %bound(&listener, address), "health is served");
         tasks.spawn(serve_health(listener, readiness.clone()));
     }
-    let config = hub_config(options.kubeconfig.as_ref()).await?;
+    let config = hub_config(options.kubeconfig.as_ref(), None).await?;
     let patience = Patience::of(options.request_timeout);
     let permit = if options.leader_elect.is_some() { Permit::none() } else { Permit::always() };
     let rules = |permit: Permit| Rules { patience, permit, metrics: metrics.of_cluster(HUB) };

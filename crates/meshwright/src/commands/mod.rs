@@ -2,6 +2,8 @@
 
 pub(crate) mod completions;
 pub(crate) mod crd;
+mod live;
 pub(crate) mod man;
 pub(crate) mod operator;
 pub(crate) mod plan;
+pub(crate) mod status;

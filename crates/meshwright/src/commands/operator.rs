@@ -84,7 +84,7 @@ enum Sweep {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Allow {
+pub(crate) enum Allow {
     InsecureSkipTlsVerify,
     ProxyUrl,
     Impersonation,
@@ -112,14 +112,14 @@ fn address(text: &str) -> Result<Address, String> {
     Ok(Address(Some(whole)))
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     match text {
         "0" => Ok(Duration::ZERO),
         _ => duration_seconds(text).map(Duration::from_secs).ok_or_else(|| "write it like 90s, 5m or 0".to_owned()),
     }
 }
 
-fn some_duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn some_duration(text: &str) -> Result<Duration, String> {
     duration(text).and_then(|duration| if duration.is_zero() { Err("it must be more than 0".to_owned()) } else { Ok(duration) })
 }
 
@@ -150,12 +150,6 @@ pub(crate) fn run(args: Args) -> Result<Answer> {
 }
 
 fn options(args: Args) -> Options {
-    let allowed = |of: Allow| args.kubeconfig_allow.contains(&of);
-    let allowed = Allowed {
-        insecure_skip_tls_verify: allowed(Allow::InsecureSkipTlsVerify),
-        proxy_url: allowed(Allow::ProxyUrl),
-        impersonation: allowed(Allow::Impersonation),
-    };
     Options {
         kubeconfig: args.kubeconfig,
         settings: Settings {
@@ -164,13 +158,21 @@ fn options(args: Args) -> Options {
             node_grace: args.node_grace,
             resync: args.resync_period,
             sweep_legacy: args.sweep_legacy == Sweep::Auto,
-            allowed,
+            allowed: allowed(&args.kubeconfig_allow),
         },
         request_timeout: args.request_timeout,
         apply_crds: args.apply_crds,
         leader_elect: args.leader_elect.then(identity),
         metrics: args.metrics_bind_address.0,
         health: args.health_probe_bind_address.0,
+    }
+}
+
+pub(crate) fn allowed(named: &[Allow]) -> Allowed {
+    Allowed {
+        insecure_skip_tls_verify: named.contains(&Allow::InsecureSkipTlsVerify),
+        proxy_url: named.contains(&Allow::ProxyUrl),
+        impersonation: named.contains(&Allow::Impersonation),
     }
 }
 

@@ -3,45 +3,51 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Result;
-use clap::ValueEnum;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use mw_core::kilo::Departures;
 use mw_core::kilo::plan::{Condition, Plan};
 use mw_core::kilo::planner::{ClusterSeen, Options, World};
 use mw_core::kilo::spec::duration_seconds;
 use mw_core::names::{ClusterId, ClusterName, MeshId};
-use mw_core::problem::Reason;
+use mw_core::problem::{Problem, Reason};
 use mw_core::seen::Seen;
 use mw_core::text::{listed, printable};
 use mw_core::time::Timestamp;
 
 use crate::answer::Answer;
+use crate::commands::live::{self, Circumstances, HubArgs};
 use crate::input::finding::{self, Finding};
 use crate::input::fleet::{self, Fleet};
 use crate::input::meshes::{self, Declared};
 use crate::input::source::Reader;
-use crate::output::{self, Planned};
+use crate::output::{self, Format, Planned};
 
-/// Show what would be created, updated and deleted in each cluster, from files alone.
+/// Show what would be created, updated and deleted in each cluster: live, or from files alone.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
+    /// Name of a ClusterMesh on the hub, to plan it live. Nothing is written.
+    #[arg(value_name = "NAME", required_unless_present_any = ["files", "namespace", "all_namespaces"])]
+    name: Option<String>,
+
     /// File with ClusterMesh objects, YAML or JSON; may be repeated; "-" reads standard input.
-    #[arg(short = 'f', long = "filename", value_name = "FILE", required = true)]
+    #[arg(short = 'f', long = "filename", value_name = "FILE", conflicts_with_all = LIVE)]
     files: Vec<PathBuf>,
 
     /// What a cluster holds, as `kubectl get nodes,peers -o yaml` prints it; may be repeated.
-    #[arg(long = "cluster", value_name = "NAME=FILE", value_parser = named_file)]
+    #[arg(long = "cluster", value_name = "NAME=FILE", value_parser = named_file, requires = "files")]
     clusters: Vec<(String, PathBuf)>,
 
-    /// UID of the hub's Namespace kube-system, if that is not in the local cluster's file.
+    /// UID of the hub's Namespace kube-system, if that is not in the local cluster's file or may
+    /// not be read.
     #[arg(long, value_name = "UID")]
     hub_uid: Option<String>,
 
     /// The files hold all ClusterMeshes of the hub: show Peers of any other mesh as orphans.
-    #[arg(long)]
+    #[arg(long, requires = "files")]
     all_meshes: bool,
 
     /// How long a node that lost its annotations keeps its Peer: 90s, 5m, or 0.
@@ -55,24 +61,29 @@ pub(crate) struct Args {
     /// How to print the plan.
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
+
+    #[command(flatten)]
+    hub: HubArgs,
 }
 
+/// What makes no sense with files.
+const LIVE: [&str; 7] = ["name", "namespace", "all_namespaces", "kubeconfig", "context", "request_timeout", "kubeconfig_allow"];
+
 const EXAMPLE: &str = "\
-Example:
+Live, meshwright looks once with the kubeconfigs that the mesh names and sees what an operator sees
+after a restart. One that has been running knows more: a Node that it saw deleted is a good reason
+to delete its Peers, a Node that is only missing is not, and many such deletes are held.
+With -A what is left of meshes that do not exist is shown as well.
+
+Examples:
+  meshwright plan prod -n kilo
+
   kubectl --context eu get nodes,peers -o yaml > eu.yaml
   kubectl --context us get nodes,peers -o yaml > us.yaml
   meshwright plan -f mesh.yaml --cluster eu=eu.yaml --cluster us=us.yaml
 
-Exit codes: 0 nothing to do; 1 changes are pending or a problem is an error; 2 the input is wrong.";
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-enum Format {
-    #[default]
-    #[value(alias = "text")]
-    Table,
-    Json,
-    Yaml,
-}
+Exit codes: 0 nothing to do; 1 changes are pending or a problem is an error; 2 the input is wrong,
+or the hub can't be asked.";
 
 fn named_file(text: &str) -> Result<(String, PathBuf), String> {
     let (name, file) = text.split_once('=').ok_or("expected NAME=FILE")?;
@@ -96,6 +107,32 @@ fn moment(text: &str) -> Result<Timestamp, String> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Answer> {
+    match args.files.is_empty() {
+        true => from_clusters(args),
+        false => from_files(args),
+    }
+}
+
+fn from_clusters(args: &Args) -> Result<Answer> {
+    let look = live::block_on(async {
+        let (hub, namespace) = args.hub.hub().await?;
+        let interest = args.hub.interest(args.name.as_deref(), &namespace);
+        let under = Circumstances {
+            hub_uid: args.hub_uid.clone(),
+            node_grace: Duration::from_secs(args.node_grace),
+            now: args.now.unwrap_or_else(clock),
+        };
+        args.hub.look(hub, &interest, under).await
+    })?;
+    if let Some(namespace) = &look.limited_to {
+        say(&format!("note: ClusterMeshes of other namespaces can't be listed: overlap is looked for in {namespace} only\n"));
+    }
+    let (plan, fleet) = live::planned(look, args.hub.all_namespaces);
+    output::write_plan(&Planned { plan: &plan, fleet: &fleet, declared: &BTreeMap::new() }, args.output)?;
+    Ok(answer(&plan))
+}
+
+fn from_files(args: &Args) -> Result<Answer> {
     let mut reader = Reader::default();
     let mut findings = Vec::new();
     let meshes = meshes::load(&args.files, &mut reader, &mut findings);
@@ -112,14 +149,11 @@ pub(crate) fn run(args: &Args) -> Result<Answer> {
         return Ok(Answer::Impossible);
     }
     say_what_was_ignored(&fleet, &meshes);
-    let plan = correct(mw_core::kilo::plan(world(args, &meshes, &fleet, locals)), &meshes);
+    let misshapen = meshes.iter().filter(|(_, mesh)| !mesh.misshapen.is_empty()).map(|(id, mesh)| (id, mesh.misshapen.as_slice()));
+    let plan = correct(mw_core::kilo::plan(world(args, &meshes, &fleet, locals)), misshapen);
     show_findings(&plan, &meshes);
     let planned = Planned { plan: &plan, fleet: &fleet, declared: &meshes };
-    match args.output {
-        Format::Table => output::text::write(&planned)?,
-        Format::Json => output::write_json(&planned)?,
-        Format::Yaml => output::write_yaml(&planned)?,
-    }
+    output::write_plan(&planned, args.output)?;
     Ok(answer(&plan))
 }
 
@@ -216,13 +250,13 @@ fn clock() -> Timestamp {
 
 /// Of a mesh whose shape is wrong the planner saw an empty spec; what is wrong
 /// with the written one is known here.
-fn correct(mut plan: Plan, meshes: &BTreeMap<MeshId, Declared>) -> Plan {
-    for (id, mesh) in meshes.iter().filter(|(_, mesh)| !mesh.misshapen.is_empty()) {
+pub(crate) fn correct<'a>(mut plan: Plan, misshapen: impl Iterator<Item = (&'a MeshId, &'a [Problem])>) -> Plan {
+    for (id, wrong) in misshapen {
         let Some(of_mesh) = plan.meshes.get_mut(id) else { continue };
         of_mesh.problems.retain(|problem| problem.reason != Reason::InvalidSpec);
-        of_mesh.problems.extend(mesh.misshapen.iter().cloned());
+        of_mesh.problems.extend(wrong.iter().cloned());
         of_mesh.problems.sort();
-        let said = mesh.misshapen.first().map(|first| format!("{}: {}", first.subject, first.message)).unwrap_or_default();
+        let said = wrong.first().map(|first| format!("{}: {}", first.subject, first.message)).unwrap_or_default();
         let is_ready = |condition: &&mut Condition| condition.kind == "Ready";
         if let Some(ready) = of_mesh.conditions.iter_mut().find(is_ready) {
             ready.message = printable(&said, 500);

@@ -20,12 +20,12 @@ use crate::input::source::{Reader, SourceFile};
 use crate::input::tree::Span;
 use crate::input::typed;
 
-/// One cluster's dump.
+/// What one cluster holds.
 #[derive(Debug, Default)]
 pub(crate) struct Dump {
     pub(crate) nodes: Nodes,
     pub(crate) peers: BTreeMap<PeerName, PeerFacts>,
-    /// The Peers as they are in the file.
+    /// The Peers as they are, whole.
     pub(crate) objects: BTreeMap<PeerName, Json>,
     /// UID of its Namespace kube-system.
     pub(crate) uid: Option<String>,
@@ -35,7 +35,7 @@ pub(crate) struct Dump {
     places: BTreeMap<(&'static str, String), (Rc<SourceFile>, Span)>,
 }
 
-/// By the name given on the command line.
+/// By the name given on the command line, or by the mesh.
 pub(crate) type Fleet = BTreeMap<String, Dump>;
 
 pub(crate) fn load(files: &[(String, PathBuf)], reader: &mut Reader, findings: &mut Vec<Finding>) -> Fleet {
@@ -57,6 +57,11 @@ pub(crate) fn load(files: &[(String, PathBuf)], reader: &mut Reader, findings: &
 }
 
 impl Dump {
+    /// What was seen without a file.
+    pub(crate) fn of(peers: BTreeMap<PeerName, PeerFacts>, objects: BTreeMap<PeerName, Json>) -> Dump {
+        Dump { peers, objects, ..Dump::default() }
+    }
+
     fn take(&mut self, file: &Rc<SourceFile>, object: &Object) -> Result<(), Finding> {
         match (object.kind.as_str(), object.api_version.as_str()) {
             ("Node", "v1") => {

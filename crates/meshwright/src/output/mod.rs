@@ -1,20 +1,27 @@
-//! A plan on standard output: as data, or as text for people.
+//! Plans and status on standard output: as data, or as text for people.
 
 mod diff;
 mod layout;
+mod matrix;
 mod report;
+pub(crate) mod status;
+mod status_report;
 pub(crate) mod text;
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Write};
 
 use anyhow::{Context, Result};
+use clap::ValueEnum;
 use mw_core::kilo::plan::Plan;
 use mw_core::names::MeshId;
+use serde::Serialize;
 
 use crate::input::fleet::Fleet;
 use crate::input::meshes::Declared;
 use report::Report;
+use status::Overview;
+use status_report::StatusReport;
 
 /// A plan and what it was made from.
 #[derive(Debug)]
@@ -24,15 +31,46 @@ pub(crate) struct Planned<'a> {
     pub(crate) declared: &'a BTreeMap<MeshId, Declared>,
 }
 
-pub(crate) fn write_json(planned: &Planned<'_>) -> Result<()> {
-    let text = serde_json::to_string_pretty(&Report::of(planned)).context("the plan has no JSON form")?;
-    write_stdout(escape_controls(&text).as_bytes())?;
-    write_stdout(b"\n")
+/// How a result is printed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    #[default]
+    #[value(alias = "text")]
+    Table,
+    Json,
+    Yaml,
 }
 
-pub(crate) fn write_yaml(planned: &Planned<'_>) -> Result<()> {
-    let text = mw_api::crd::to_yaml(&Report::of(planned)).context("the plan has no YAML form")?;
-    write_stdout(text.as_bytes())
+pub(crate) fn write_plan(planned: &Planned<'_>, format: Format) -> Result<()> {
+    match format {
+        Format::Table => text::write(planned),
+        Format::Json => write_json(&Report::of(planned)).map(drop),
+        Format::Yaml => write_yaml(&Report::of(planned)).map(drop),
+    }
+}
+
+/// False when nobody reads any more.
+pub(crate) fn write_status(overview: &Overview<'_>, format: Format) -> Result<bool> {
+    match format {
+        Format::Table => write_styled(&status::text(overview)),
+        Format::Json => write_json(&StatusReport::of(overview)),
+        Format::Yaml => write_yaml(&StatusReport::of(overview)),
+    }
+}
+
+fn write_json(value: &impl Serialize) -> Result<bool> {
+    let text = serde_json::to_string_pretty(value).context("it has no JSON form")?;
+    written(std::io::stdout().lock(), &format!("{}\n", escape_controls(&text)))
+}
+
+fn write_yaml(value: &impl Serialize) -> Result<bool> {
+    let text = mw_api::crd::to_yaml(value).context("it has no YAML form")?;
+    written(std::io::stdout().lock(), &text)
+}
+
+/// Colour is for terminals.
+pub(crate) fn write_styled(text: &str) -> Result<bool> {
+    written(anstream::stdout().lock(), text)
 }
 
 /// JSON need not escape all characters that a terminal acts on; here they are.
@@ -48,14 +86,19 @@ fn escape_controls(json: &str) -> String {
     text
 }
 
-/// Whoever closes the pipe has read enough: that is no error.
 pub(crate) fn write_stdout(bytes: &[u8]) -> Result<()> {
-    quiet_if_closed(std::io::stdout().lock().write_all(bytes).and_then(|()| std::io::stdout().flush()))
+    let mut stdout = std::io::stdout().lock();
+    still_read(stdout.write_all(bytes).and_then(|()| stdout.flush())).map(drop)
 }
 
-fn quiet_if_closed(written: std::io::Result<()>) -> Result<()> {
+fn written(mut to: impl Write, text: &str) -> Result<bool> {
+    still_read(to.write_all(text.as_bytes()).and_then(|()| to.flush()))
+}
+
+/// Whoever closes the pipe has read enough: that is no error.
+fn still_read(written: std::io::Result<()>) -> Result<bool> {
     match written {
-        Err(wrong) if wrong.kind() == ErrorKind::BrokenPipe => Ok(()),
-        other => other.context("standard output could not be written to"),
+        Err(wrong) if wrong.kind() == ErrorKind::BrokenPipe => Ok(false),
+        other => other.map(|()| true).context("standard output could not be written to"),
     }
 }

@@ -2,24 +2,23 @@
 //! what would change.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 
 use anyhow::Result;
 use mw_core::kilo::plan::{Changes, MeshPlan};
-use mw_core::kilo::view::{ClusterView, MeshView, NodeView, PairState, Role};
-use mw_core::names::{ClusterId, ClusterName, MeshId};
+use mw_core::kilo::view::{ClusterView, MeshView, NodeView, Role};
+use mw_core::names::{ClusterId, MeshId};
 use mw_core::problem::{Problem, Reason};
 use mw_core::text::printable;
 
 use crate::input::meshes::Declared;
 use crate::output::diff::diff;
 use crate::output::layout::{Cell, WIDTH, mean, rows, styled, wrapped};
-use crate::output::{Planned, quiet_if_closed};
+use crate::output::matrix::Matrix;
+use crate::output::{Planned, write_styled};
 
 /// Clusters with more nodes than this show how many there are of a kind.
 const MOST_NODES: usize = 12;
 
-const MOST_PAIRS: usize = 20;
 const MOST_PROBLEMS: usize = 50;
 
 pub(crate) fn write(planned: &Planned<'_>) -> Result<()> {
@@ -30,8 +29,7 @@ pub(crate) fn write(planned: &Planned<'_>) -> Result<()> {
     }
     text.push_str(&without_mesh(planned));
     text.push_str(&summary(planned));
-    let mut stdout = anstream::stdout().lock();
-    quiet_if_closed(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()))
+    write_styled(&text).map(drop)
 }
 
 fn mesh_text(planned: &Planned<'_>, id: &MeshId, mesh: &MeshPlan) -> String {
@@ -47,7 +45,7 @@ fn mesh_text(planned: &Planned<'_>, id: &MeshId, mesh: &MeshPlan) -> String {
     let refused = mesh.problems.iter().any(|problem| matches!(problem.reason, Reason::InvalidSpec | Reason::CIDROverlap));
     if !view.clusters.is_empty() {
         text.push('\n');
-        text.push_str(&pairs(&view));
+        text.push_str(&Matrix::of_view(&view).text());
         text.push('\n');
         text.push_str(&nodes(&view.clusters));
     }
@@ -77,54 +75,6 @@ fn headline(view: &MeshView) -> String {
         (false, _) => ("not ready", mean::bad()),
     };
     format!("{title}  {}\n", styled(&format!("{state} ({})", ready.reason), style))
-}
-
-/// A matrix, or where that gets too wide the pairs that are not as they should be.
-fn pairs(view: &MeshView) -> String {
-    let states: BTreeMap<(&ClusterName, &ClusterName), Cell> =
-        view.pairs.iter().map(|pair| ((&pair.source, &pair.target), state(&pair.state))).collect();
-    let names: Vec<&ClusterName> = view.clusters.iter().map(|cluster| &cluster.name).collect();
-    let width: usize = names.iter().map(|name| name.as_str().len().max(8) + 2).sum();
-    if width + 20 > WIDTH {
-        return open_pairs(view);
-    }
-    let mut table = vec![vec![Cell::new("from \\ to", mean::faint())]];
-    if let Some(head) = table.first_mut() {
-        head.extend(names.iter().map(|name| Cell::new(name.as_str(), mean::faint())));
-    }
-    for source in &names {
-        let cell = |target: &&ClusterName| states.get(&(*source, *target)).cloned().unwrap_or(Cell::new("·", mean::faint()));
-        table.push(std::iter::once(Cell::plain(source.as_str())).chain(names.iter().map(cell)).collect());
-    }
-    rows(&table, 2)
-}
-
-fn open_pairs(view: &MeshView) -> String {
-    let count = |of: &PairState| view.pairs.iter().filter(|pair| pair.state == *of).count();
-    let (ok, unknown) = (count(&PairState::Applied), count(&PairState::Unknown));
-    let mut text = format!("  {} clusters, {} pairs: {ok} ok, {unknown} unknown\n", view.clusters.len(), view.pairs.len());
-    // Which clusters are unknown is told with their nodes.
-    let open: Vec<_> = view.pairs.iter().filter(|pair| !matches!(pair.state, PairState::Applied | PairState::Unknown)).collect();
-    let row = |pair: &&mw_core::kilo::view::PairView| vec![Cell::plain(format!("{} to {}", pair.source, pair.target)), state(&pair.state)];
-    text.push_str(&rows(&open.iter().take(MOST_PAIRS).map(row).collect::<Vec<_>>(), 2));
-    if open.len() > MOST_PAIRS {
-        text.push_str(&format!("  … and {} more\n", open.len() - MOST_PAIRS));
-    }
-    text
-}
-
-fn state(state: &PairState) -> Cell {
-    match state {
-        PairState::Applied => Cell::new("ok", mean::good()),
-        PairState::Pending { create, update, delete } => {
-            let parts = [("+", create), ("~", update), ("-", delete)];
-            let shown: Vec<String> = parts.iter().filter(|(_, n)| **n > 0).map(|(mark, n)| format!("{mark}{n}")).collect();
-            Cell::new(shown.join(" "), mean::changed())
-        }
-        PairState::Held(count) => Cell::new(format!("held {count}"), mean::bad()),
-        PairState::Unknown => Cell::new("unknown", mean::faint()),
-        PairState::Duplicate => Cell::new("dup", mean::bad()),
-    }
 }
 
 fn nodes(clusters: &[ClusterView]) -> String {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::cidr::Cidr;
 use crate::endpoint::Endpoint;
+use crate::kilo::declared::DeclaredIndex;
 use crate::kilo::guard::DeleteCause;
 use crate::kilo::mesh::ActiveMesh;
 use crate::kilo::node::Nodes;
@@ -38,6 +39,7 @@ pub(super) struct Decision {
 
 /// A source and a target of one mesh.
 pub(super) struct Pair<'a> {
+    declared: &'a DeclaredIndex,
     source: &'a SourcePlan,
     own: &'a Own,
     hits: &'a [Cidr],
@@ -78,6 +80,7 @@ impl<'a> Pair<'a> {
             }
         }
         let mut pair = Pair {
+            declared: &mesh.declared,
             source: plan,
             own: &to.own,
             hits: to.own.hits.get(&from.name).map(Vec::as_slice).unwrap_or_default(),
@@ -183,8 +186,9 @@ impl<'a> Pair<'a> {
     /// replace all its peers, so one endpoint rests for a while.
     fn rested(&self, found: &Endpoint, entry: Option<&Entry>, decision: &mut Decision) -> Endpoint {
         let written = entry.and_then(|entry| Some((entry.endpoint()?, entry.endpoint_written?)));
-        // One inside the source's own networks would forbid a prefix meanwhile.
-        let inside = |present: &Endpoint| present.ip().is_some_and(|ip| self.source.inner_endpoints.contains_key(&ip));
+        // One inside a declared network was configured or seen there by mistake,
+        // and would be routed into the tunnel that it is the end of.
+        let inside = |present: &Endpoint| present.ip().is_some_and(|ip| self.declared.owner(ip).is_some());
         match written.filter(|(present, _)| !inside(present)) {
             Some((present, at)) if present != *found && self.now < at.plus(ENDPOINT_REST_SECONDS) => {
                 decision.recheck_at = Some(at.plus(ENDPOINT_REST_SECONDS));

@@ -26,7 +26,7 @@ pub(super) struct ActiveMesh {
     pub(super) declared: DeclaredIndex,
     /// By cluster name; the position in this list stands for a cluster.
     pub(super) members: Vec<Member>,
-    by_id: BTreeMap<ClusterId, usize>,
+    pub(super) by_id: Arc<BTreeMap<ClusterId, usize>>,
     /// Networks that an anchor may have to carry.
     pub(super) wide: BTreeSet<Cidr>,
     /// What every Peer name of this mesh begins with, unless the mesh's name is
@@ -83,7 +83,7 @@ impl ActiveMesh {
             rivals: members.iter().any(|member| member.name.as_str().contains("--")),
             wide: spec.clusters.values().flat_map(wide_networks).collect(),
             name_start: name_start(&id.name, &members),
-            by_id: members.iter().enumerate().map(|(at, member)| (member.id.clone(), at)).collect(),
+            by_id: Arc::new(members.iter().enumerate().map(|(at, member)| (member.id.clone(), at)).collect()),
             id,
             spec,
             members,

@@ -3,6 +3,7 @@
 //! how decisions survive a restart.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::cidr::Cidr;
 use crate::key::PublicKey;
@@ -12,7 +13,7 @@ use crate::kilo::evaluate::Target;
 use crate::kilo::ownership::Owner;
 use crate::kilo::source::Memory;
 use crate::kilo::target::Entry;
-use crate::names::{ClusterId, ClusterName, MeshId, PeerName};
+use crate::names::{ClusterId, ClusterName, MeshId, NodeName, PeerName};
 
 /// Where Peers stand that speak of an anchor.
 #[derive(Debug, Default)]
@@ -58,9 +59,14 @@ pub(super) fn group(target: &mut Target, meshes: &[MeshState], name: &PeerName, 
 /// What the Peers of a mesh that exist say about its past.
 pub(super) struct Past<'a> {
     pub(super) mesh: MeshId,
+    /// Only they count: from a cluster that left the Peers go, and with them
+    /// what they would say the next time.
+    pub(super) members: Arc<BTreeMap<ClusterId, usize>>,
     pub(super) targets: &'a BTreeMap<ClusterId, Target>,
     pub(super) landmarks: &'a Landmarks,
     pub(super) sources: &'a dyn Sources,
+    /// Its anchor when last planned.
+    pub(super) last_anchor: Option<NodeName>,
     /// The source asked about, and what its Peers' names begin with.
     pub(super) source: Option<(ClusterName, Option<String>)>,
 }
@@ -71,11 +77,13 @@ impl Past<'_> {
     }
 
     fn owned<'b>(&'b self, name: &'b PeerName) -> impl Iterator<Item = &'b Entry> {
-        self.targets.values().filter_map(|target| target.entries.get(name)).filter(|entry| self.is_mine(entry))
+        let members = self.targets.iter().filter(|(id, _)| self.members.contains_key(*id));
+        members.filter_map(|(_, target)| target.entries.get(name)).filter(|entry| self.is_mine(entry))
     }
 
     fn on<'b>(&'b self, clusters: &'b BTreeSet<ClusterId>, name: &'b PeerName) -> impl Iterator<Item = &'b Entry> {
-        let entries = clusters.iter().filter_map(|id| self.targets.get(id)?.entries.get(name));
+        let members = clusters.iter().filter(|id| self.members.contains_key(*id));
+        let entries = members.filter_map(|id| self.targets.get(id)?.entries.get(name));
         entries.filter(|entry| self.is_mine(entry))
     }
 }
@@ -89,7 +97,7 @@ impl Holdings for Past<'_> {
     fn holds(&self, name: &PeerName, key: PublicKey) -> bool {
         let own = |id: &ClusterId| self.sources.nodes(id).is_some_and(|nodes| nodes.values().any(|node| node.key == Ok(Some(key))));
         let held = |target: &Target| target.entries.get(name).is_some_and(|entry| self.is_mine(entry) && entry.key() == Some(key));
-        self.targets.iter().any(|(id, target)| held(target) && !own(id))
+        self.targets.iter().any(|(id, target)| self.members.contains_key(id) && held(target) && !own(id))
     }
 }
 
@@ -116,6 +124,10 @@ impl Memory for Past<'_> {
             }
         }
         found
+    }
+
+    fn last_anchor(&self) -> Option<&NodeName> {
+        self.last_anchor.as_ref()
     }
 
     fn exists(&self, name: &PeerName) -> bool {

@@ -264,9 +264,11 @@ impl Planner {
         let Some(MeshState { stance: Stance::Active(active), .. }) = self.meshes.get_mut(mesh) else { return false };
         let past = Past {
             mesh: active.id.clone(),
+            members: Arc::clone(&active.by_id),
             targets: &self.targets,
             landmarks: &self.landmarks,
             sources: &ClusterMap(&self.clusters),
+            last_anchor: None,
             source: None,
         };
         active.settle(&past)
@@ -286,9 +288,11 @@ impl Planner {
             let nodes = self.clusters.get(&id).and_then(|cluster| cluster.nodes.known());
             let past = Past {
                 mesh: active.id.clone(),
+                members: Arc::clone(&active.by_id),
                 targets: &self.targets,
                 landmarks: &self.landmarks,
                 sources: &ClusterMap(&self.clusters),
+                last_anchor: self.inputs.get(&active.id).and_then(|mesh| mesh.anchors.get(&member.name)).cloned(),
                 source,
             };
             let old = active.plan(position, nodes, &past, moment);
@@ -540,10 +544,21 @@ impl Planner {
         stale
     }
 
-    /// What is held now counts as held before from now on, so that it stays
-    /// held until it is confirmed or no longer doubtful. True if that changed.
-    pub fn remember_held(&mut self) -> bool {
+    /// What was decided counts as decided before from now on: who is anchor,
+    /// and what is held, so that it stays held until it is confirmed or no
+    /// longer doubtful. True if what is held changed.
+    pub fn remember_decisions(&mut self) -> bool {
         let mut changed = false;
+        for active in self.meshes.iter().filter_map(MeshState::active) {
+            let Some(input) = self.inputs.get_mut(&active.id) else { continue };
+            for member in &active.members {
+                if let Some(anchor) = member.plan.as_ref().and_then(|plan| plan.anchor.as_ref())
+                    && input.anchors.get(&member.name) != Some(anchor)
+                {
+                    input.anchors.insert(member.name.clone(), anchor.clone());
+                }
+            }
+        }
         if !self.targets.values().any(|target| target.holds) && self.inputs.values().all(|mesh| mesh.held.is_empty()) {
             return false;
         }
@@ -562,6 +577,11 @@ impl Planner {
     pub fn peers_of(&self, mesh: &MeshId, cluster: &ClusterId) -> Option<usize> {
         let ours = |entry: &&Entry| matches!(entry.owner.as_ref(), Owner::Mesh(id) if id == mesh);
         Some(self.targets.get(cluster)?.entries.values().filter(ours).count())
+    }
+
+    /// A mesh as it was given, with what is remembered of it.
+    pub fn input(&self, mesh: &MeshId) -> Option<&Mesh> {
+        self.inputs.get(mesh)
     }
 
     /// The spec that a mesh is acted on with.

@@ -54,6 +54,8 @@ pub(super) trait Memory {
     fn carriers(&self, extras: &[Cidr]) -> BTreeMap<PeerName, usize>;
     /// Keys of legacy anchor Peers, with the number of targets.
     fn legacy_anchor_keys(&self) -> BTreeMap<PublicKey, usize>;
+    /// Who was anchor when last planned.
+    fn last_anchor(&self) -> Option<&NodeName>;
     /// Whether a readable target holds that Peer.
     fn exists(&self, name: &PeerName) -> bool;
 }
@@ -250,7 +252,7 @@ impl<'a> SourcePlanner<'a> {
         let anchor_is_a_node = self.nodes.values().any(|node| node.name.as_str().eq_ignore_ascii_case("anchor"));
         let legacy = if anchor_is_a_node { BTreeMap::new() } else { self.memory.legacy_anchor_keys() };
         if carriers.is_empty() && legacy.is_empty() {
-            return BTreeMap::new();
+            return self.memory.last_anchor().map(|node| (node.clone(), 1)).into_iter().collect();
         }
         let named: BTreeMap<&NodeName, &PeerName> = self.survey.candidates.iter().map(|c| (&c.node.name, &c.peer_name)).collect();
         let mut present = BTreeMap::new();

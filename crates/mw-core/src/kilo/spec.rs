@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use crate::cidr::{Cidr, WrittenCidr};
-use crate::names::{ClusterId, ClusterName, MeshId, PeerName};
+use crate::names::{ClusterId, ClusterName, MeshId, NodeName, PeerName};
 use crate::problem::{Problem, Reason};
 use crate::text::quoted;
 use crate::time::Timestamp;
@@ -22,6 +22,9 @@ pub struct Mesh {
     /// confirmed or no longer doubtful: the Peers that are created meanwhile
     /// must not make them a smaller share.
     pub held: BTreeSet<(ClusterId, PeerName)>,
+    /// Who was anchor of a cluster when last planned. It counts where no Peer
+    /// says so any more, as between a delete and the write that follows it.
+    pub anchors: BTreeMap<ClusterName, NodeName>,
     /// The UID of a former hub whose Peers this mesh takes over.
     pub take_over_hub: Option<String>,
     pub spec: RawSpec,

@@ -323,6 +323,7 @@ pub(crate) fn mesh(name: &str, created: i64, clusters: Vec<RawCluster>, max_dele
         deleting: false,
         confirm_deletes: None,
         held: Default::default(),
+        anchors: Default::default(),
         take_over_hub: None,
         spec: RawSpec { clusters, cleanup_timeout: None, max_delete_percent: Some(i64::from(max_delete_percent)) },
         running: None,

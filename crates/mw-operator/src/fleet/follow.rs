@@ -120,7 +120,7 @@ where
 }
 
 /// Each page is projected before the next is asked for: whole Nodes are large.
-async fn list<K, T>(api: &Api<K>, scope: &Scope, project: &impl Fn(K) -> T) -> Result<(Vec<T>, String), Failure>
+pub(crate) async fn list<K, T>(api: &Api<K>, scope: &Scope, project: &impl Fn(K) -> T) -> Result<(Vec<T>, String), Failure>
 where
     K: Resource + Clone + DeserializeOwned + Debug,
 {

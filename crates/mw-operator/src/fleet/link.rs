@@ -24,6 +24,18 @@ pub enum Credentials {
     Stale(String),
 }
 
+impl Credentials {
+    /// Why there is nothing to connect with, if there is not.
+    pub fn trouble(&self, source: &Source) -> Option<String> {
+        match self {
+            Credentials::Unread(Some(failure)) => Some(format!("its Secret {source} can't be read: {failure}")),
+            Credentials::Unread(None) => Some("its Secret was not read yet".to_owned()),
+            Credentials::Missing(why) | Credentials::Refused(why) => Some(why.clone()),
+            Credentials::Fine | Credentials::Stale(_) => None,
+        }
+    }
+}
+
 /// The state of one watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Feed {
@@ -134,14 +146,8 @@ impl Link {
     /// Why the cluster can't be used, if it can't.
     pub fn trouble(&self) -> Option<String> {
         let about = |what: Followed, feed: &Feed| feed.failure().map(|failure| what.why_not(failure));
-        match &self.credentials {
-            Credentials::Unread(Some(failure)) => Some(format!("its Secret {} can't be read: {failure}", self.source)),
-            Credentials::Unread(None) => Some("its Secret was not read yet".to_owned()),
-            Credentials::Missing(why) | Credentials::Refused(why) => Some(why.clone()),
-            Credentials::Fine | Credentials::Stale(_) => {
-                about(Followed::Nodes, &self.nodes).or_else(|| about(Followed::Peers, &self.peers))
-            }
-        }
+        let credentials = self.credentials.trouble(&self.source);
+        credentials.or_else(|| about(Followed::Nodes, &self.nodes)).or_else(|| about(Followed::Peers, &self.peers))
     }
 }
 

@@ -115,6 +115,12 @@ impl Writer {
         self.early.clear();
     }
 
+    /// Nothing for now, but ask again.
+    pub(super) fn postpone(&mut self) {
+        self.offer(Vec::new());
+        self.asks = true;
+    }
+
     pub(super) fn asks(&self) -> bool {
         self.asks
     }

@@ -28,7 +28,7 @@ use crate::kilo::recent::Recent;
 use crate::kubeconfig::Access;
 
 /// More Nodes than Kubernetes itself supports twice over.
-const MOST_NODES: usize = 10_000;
+pub(super) const MOST_NODES: usize = 10_000;
 const WATCHES_PER_CONNECTION: usize = 64;
 
 impl Engine {
@@ -213,7 +213,7 @@ impl Engine {
     }
 }
 
-fn read_node(node: KubeNode) -> Node {
+pub(super) fn read_node(node: KubeNode) -> Node {
     Node::read(node_facts(&node))
 }
 

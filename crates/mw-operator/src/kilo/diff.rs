@@ -45,12 +45,16 @@ impl Engine {
             // Our own writes change nothing that a busy writer does not know.
             let concerned = stale.contains(cluster) && (news || writer.is_idle());
             if concerned || (writer.asks() && writer.is_idle()) {
-                offers.push((cluster.clone(), operations(planner, cluster, |mesh| self.may_write(mesh))));
+                let offer = self.has_surely_left(member).then(|| operations(planner, cluster, |mesh| self.may_write(mesh)));
+                offers.push((cluster.clone(), offer));
             }
         }
         for (cluster, operations) in offers {
             if let Some(member) = self.members.get_mut(&cluster) {
-                member.writer.offer(operations);
+                match operations {
+                    Some(operations) => member.writer.offer(operations),
+                    None => member.writer.postpone(),
+                }
             }
         }
     }

@@ -110,6 +110,8 @@ pub struct Engine {
     pub(super) records_changed: bool,
     pub(super) members: BTreeMap<ClusterId, Member>,
     pub(super) links_changed: bool,
+    /// How often a cluster was found behind a link.
+    pub(super) identified: u64,
     /// Which link stands for the cluster of a link.
     pub(super) representatives: BTreeMap<ClusterId, ClusterId>,
     pub(super) planner: Option<Planner>,
@@ -153,6 +155,7 @@ impl Engine {
             records_changed: false,
             members: BTreeMap::new(),
             links_changed: false,
+            identified: 0,
             representatives: BTreeMap::new(),
             planner: None,
             listings: Vec::new(),

@@ -11,7 +11,9 @@ mod credentials;
 mod diff;
 mod engine;
 mod events;
+mod glance;
 mod identity;
+mod look;
 mod observe;
 mod plan;
 mod recent;
@@ -20,4 +22,6 @@ mod status;
 mod validate;
 
 pub use engine::{Engine, Environment, Settings};
+pub use glance::{Glance, LeaseGlance, MeshGlance, Watching, glance};
+pub use look::{Interest, Look, LookError, Looker};
 pub use status::{EntryFacts, StatusFacts, status_of};

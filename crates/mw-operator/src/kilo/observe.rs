@@ -38,6 +38,9 @@ pub(super) struct Member {
     pub(super) endpoints: BTreeMap<PeerName, Timestamp>,
     /// UIDs of some of its Nodes.
     pub(super) uids: Option<BTreeSet<String>>,
+    /// Grows with each cluster that is found behind a link.
+    pub(super) identified: u64,
+    pub(super) engaged_at: Instant,
     pub(super) last_contact: Option<Time>,
     /// Since when no mesh has named it.
     pub(super) unwanted_since: Option<Instant>,
@@ -52,6 +55,8 @@ impl Member {
             bare: BTreeMap::new(),
             endpoints: BTreeMap::new(),
             uids: None,
+            identified: 0,
+            engaged_at: Instant::now(),
             last_contact: None,
             unwanted_since: None,
         }
@@ -257,7 +262,12 @@ impl Engine {
             }
             Observed::Listed { items, .. } => {
                 let restored = std::mem::replace(&mut member.link.nodes, Feed::Standing) != Feed::Standing;
-                member.uids = Some(sample(items.iter().map(|node| node.uid.as_str())));
+                let uids = sample(items.iter().map(|node| node.uid.as_str()));
+                if member.uids.as_ref().is_none_or(|before| before.is_disjoint(&uids)) {
+                    self.identified += 1;
+                    member.identified = self.identified;
+                }
+                member.uids = Some(uids);
                 self.links_changed = true;
                 let nodes = items.into_iter().map(|node| member.seen_bare(node, now)).map(|node| (node.name.clone(), Arc::new(node)));
                 let nodes: BTreeMap<NodeName, Arc<Node>> = nodes.collect();

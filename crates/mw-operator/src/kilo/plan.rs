@@ -27,7 +27,7 @@ impl Engine {
         self.flush_listings();
         let Some(planner) = &mut self.planner else { return BTreeSet::new() };
         let stale = planner.refresh();
-        if planner.remember_held() {
+        if planner.remember_decisions() {
             self.touched_at.get_or_insert(started);
         }
         if std::mem::take(&mut self.planned) {

@@ -28,6 +28,8 @@ pub(super) struct Record {
     pub(super) holds_everything: bool,
     /// Its spec is refused, and what ran before goes on.
     pub(super) keeps_running: bool,
+    /// The planner was told of it, so it knows best what was decided.
+    pub(super) handed_over: bool,
     /// A write to it is under way.
     pub(super) busy: bool,
     /// After a failed write: not before this.
@@ -57,6 +59,7 @@ impl Record {
             notices: Notices::default(),
             holds_everything: false,
             keeps_running: false,
+            handed_over: false,
             busy: false,
             not_before: None,
             failures: 0,
@@ -68,22 +71,11 @@ impl Record {
     pub(super) fn renew(&mut self, newer: Record) -> bool {
         let finalized = self.has_finalizer();
         let before = (self.mesh.clone(), self.misread.clone());
-        let Record {
-            meta,
-            version,
-            mesh,
-            misread,
-            status,
-            notices: _,
-            holds_everything: _,
-            keeps_running: _,
-            busy: _,
-            not_before: _,
-            failures: _,
-        } = newer;
+        let Record { meta, version, mesh, misread, status, .. } = newer;
         let held = std::mem::take(&mut self.mesh.held);
+        let anchors = std::mem::take(&mut self.mesh.anchors);
         let running = self.mesh.running.take();
-        self.mesh = Mesh { held, running, ..mesh };
+        self.mesh = Mesh { held, anchors, running, ..mesh };
         (self.meta, self.version, self.misread, self.status) = (meta, version, misread, status);
         before != (self.mesh.clone(), self.misread.clone()) || finalized != self.has_finalizer()
     }

@@ -121,8 +121,10 @@ impl Engine {
                 Credentials::Stale(why) => Some(why.clone()),
                 _ => None,
             });
+            let name = ClusterName::try_from(entry.name.as_str()).ok();
+            let unknown = || plan.clusters.get(name.as_ref()?)?.unknown.clone();
             let trouble = match member {
-                Some(member) => member.link.trouble(),
+                Some(member) => member.link.trouble().or_else(unknown),
                 None => Some("it names no kubeconfig Secret".to_owned()),
             };
             if let Some(why) = &failed {

@@ -4,15 +4,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use mw_core::kilo::planner::{Options, Planner, World};
+use mw_core::kilo::planner::{Listing, Options, Planner, World};
 use mw_core::kilo::spec::{Mesh, validate};
-use mw_core::names::{ClusterId, ClusterName, MeshId};
+use mw_core::names::{ClusterId, MeshId};
+use mw_core::seen::Seen;
 use tokio::time::Instant;
 use tracing::info;
 
 use crate::fleet::Source;
 use crate::kilo::engine::Engine;
-use crate::kilo::identity::{Trait, representatives};
+use crate::kilo::identity::{Trait, identities, representatives};
+use crate::kilo::observe::{Member, labels};
 use crate::kilo::record::Record;
 
 /// How long a cluster that no mesh names any more is kept in reach to be swept.
@@ -75,7 +77,7 @@ impl Engine {
     /// A cluster that left stays in reach until our Peers are gone from it.
     fn release_unwanted(&mut self) {
         let Some(planner) = &self.planner else { return };
-        let released = |(id, member): (&ClusterId, &super::observe::Member)| {
+        let released = |(id, member): (&ClusterId, &Member)| {
             let since = member.unwanted_since?;
             let done = planner.is_swept(id) || !self.stands_for_itself(id) || since.elapsed() >= LINGER;
             (done && member.writer.is_idle() && !self.listings.iter().any(|(of, _)| of == id)).then(|| id.clone())
@@ -87,9 +89,9 @@ impl Engine {
         for id in &gone {
             info!(cluster = %id, "cluster leaves");
             self.members.remove(id);
-            self.environment.metrics.reachable.remove(&super::observe::labels(id));
-            self.environment.metrics.nodes.remove(&super::observe::labels(id));
-            self.environment.metrics.last_contact.remove(&super::observe::labels(id));
+            self.environment.metrics.reachable.remove(&labels(id));
+            self.environment.metrics.nodes.remove(&labels(id));
+            self.environment.metrics.last_contact.remove(&labels(id));
         }
         if let Some(planner) = &mut self.planner {
             planner.forget_clusters(&gone);
@@ -106,7 +108,8 @@ impl Engine {
     fn settle_identities(&mut self) {
         let traits = self.members.iter().map(|(id, member)| {
             let usable = member.link.live.is_some() && member.link.trouble().is_none() && member.unwanted_since.is_none();
-            (id.clone(), Trait { server: member.link.server.clone(), nodes: member.uids.clone(), usable })
+            let (server, nodes) = (member.link.server.clone(), member.uids.clone());
+            (id.clone(), Trait { server, nodes, usable, since: member.identified })
         });
         let found = representatives(&traits.collect());
         if found == self.representatives {
@@ -151,8 +154,16 @@ impl Engine {
     }
 
     fn hand_over(&mut self) {
+        for (id, record) in &mut self.records {
+            let known = self.planner.as_ref().and_then(|planner| planner.input(id)).filter(|_| record.handed_over);
+            if let Some(Mesh { held, anchors, .. }) = known {
+                (record.mesh.held, record.mesh.anchors) = (held.clone(), anchors.clone());
+                record.holds_everything &= !held.is_empty();
+            }
+            record.handed_over = true;
+        }
         let inputs: BTreeMap<MeshId, Mesh> = self.records.iter().map(|(id, record)| (id.clone(), record.input())).collect();
-        let identities = self.identities();
+        let (identities, strays) = identities(self.records.values(), |mesh| self.acts_on(mesh), &self.representatives);
         match &mut self.planner {
             Some(planner) => planner.set_meshes(inputs, identities),
             None => {
@@ -166,6 +177,7 @@ impl Engine {
                 self.planner = Some(Planner::new(world));
             }
         }
+        self.listings.extend(strays.into_iter().map(|(id, why)| (id, Listing::Nodes(Seen::Unknown(why)))));
     }
 
     /// What a mesh is acted on with stays in force when its spec is changed
@@ -177,27 +189,9 @@ impl Engine {
         }
     }
 
-    /// Which cluster every entry of every mesh stands for. Those of meshes
-    /// that are not ours to act on are known by name alone.
-    fn identities(&self) -> BTreeMap<(MeshId, ClusterName), ClusterId> {
-        let represented = |id: ClusterId| self.representatives.get(&id).cloned().unwrap_or(id);
-        let ours: Vec<&Record> = self.records.values().filter(|record| self.acts_on(record.id())).collect();
-        let mut by_name: BTreeMap<ClusterName, BTreeSet<ClusterId>> = BTreeMap::new();
-        for (name, source) in ours.iter().flat_map(|record| record.entries()) {
-            by_name.entry(name).or_default().insert(represented(source.id()));
-        }
-        let mut identities = BTreeMap::new();
-        for record in self.records.values() {
-            let acts = self.acts_on(record.id());
-            for (name, source) in record.entries() {
-                let namesake = by_name.get(&name).filter(|ids| ids.len() == 1).and_then(|ids| ids.first());
-                let cluster = match (&source, acts, namesake) {
-                    (Source::Secret { .. }, false, Some(namesake)) => namesake.clone(),
-                    _ => represented(source.id()),
-                };
-                identities.insert((record.id().clone(), name), cluster);
-            }
-        }
-        identities
+    /// Whether a cluster that left is surely none of those that came since.
+    pub(super) fn has_surely_left(&self, member: &Member) -> bool {
+        let unidentified = |other: &Member| other.unwanted_since.is_none() && other.uids.is_none() && other.engaged_at.elapsed() < LINGER;
+        member.unwanted_since.is_none() || !self.members.values().any(unidentified)
     }
 }

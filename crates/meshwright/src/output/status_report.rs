@@ -1,0 +1,150 @@
+//! The status as data: the shape of `status -o json` and `-o yaml`.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::jiff;
+use mw_api::clustermesh::{ClusterStatus, HeldDeletes};
+use mw_core::kilo::view::{MeshView, PairState};
+use mw_operator::kilo::{LeaseGlance, MeshGlance};
+use serde::Serialize;
+
+use crate::output::matrix::Matrix;
+use crate::output::status::{Overview, Presence, Verdict, presence, presence_words, told_matrix};
+
+#[derive(Debug, Serialize)]
+pub(crate) struct StatusReport {
+    operator: Operator,
+    /// Why this may not be all that is new.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trouble: Option<String>,
+    meshes: Vec<Mesh>,
+}
+
+#[derive(Debug, Serialize)]
+struct Operator {
+    state: &'static str,
+    message: String,
+    leases: Vec<Lease>,
+}
+
+#[derive(Debug, Serialize)]
+struct Lease {
+    namespace: String,
+    holder: String,
+    renewed: Option<Time>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Mesh {
+    mesh: String,
+    ready: Ready,
+    deleting: bool,
+    conditions: Vec<Condition>,
+    clusters: Vec<ClusterStatus>,
+    pairs: Vec<Pair>,
+    held_deletes: Vec<HeldDeletes>,
+    /// Only where we looked ourselves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    live: Option<Live>,
+}
+
+#[derive(Debug, Serialize)]
+struct Ready {
+    status: bool,
+    reason: String,
+    message: String,
+    since: Option<Time>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Pair {
+    source: String,
+    target: String,
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    create: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    update: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delete: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held: Option<usize>,
+}
+
+#[derive(Debug, Serialize)]
+struct Live {
+    ready: Option<Ready>,
+    unknown: Vec<Unknown>,
+}
+
+#[derive(Debug, Serialize)]
+struct Unknown {
+    cluster: String,
+    message: String,
+}
+
+impl StatusReport {
+    pub(crate) fn of(overview: &Overview<'_>) -> StatusReport {
+        let glance = overview.glance;
+        let state = match presence(glance) {
+            Presence::Running => "running",
+            Presence::Silent => "silent",
+            Presence::Absent => "absent",
+            Presence::Unknown => "unknown",
+        };
+        let leases = glance.leases.iter().flatten().map(lease).collect();
+        StatusReport {
+            operator: Operator { state, message: presence_words(glance), leases },
+            trouble: glance.trouble.as_ref().map(ToString::to_string),
+            meshes: glance.meshes.iter().map(|mesh| self::mesh(mesh, overview.views.get(&mesh.id))).collect(),
+        }
+    }
+}
+
+fn lease(lease: &LeaseGlance) -> Lease {
+    let renewed = lease.renewed.and_then(|at| jiff::Timestamp::from_second(at.0).ok()).map(Time);
+    Lease { namespace: lease.namespace.clone(), holder: lease.holder.clone(), renewed }
+}
+
+fn mesh(mesh: &MeshGlance, view: Option<&MeshView>) -> Mesh {
+    let Verdict { ready, reason, message, since } = Verdict::of(mesh);
+    let matrix = view.map_or_else(|| told_matrix(mesh), Matrix::of_view);
+    Mesh {
+        mesh: mesh.id.to_string(),
+        ready: Ready { status: ready, reason, message, since },
+        deleting: mesh.deleting,
+        conditions: mesh.status.conditions.clone().unwrap_or_default(),
+        clusters: mesh.status.clusters.clone().unwrap_or_default(),
+        pairs: matrix.pairs.into_iter().map(|((source, target), state)| pair(source, target, state.as_ref())).collect(),
+        held_deletes: mesh.status.held_deletes.clone().unwrap_or_default(),
+        live: view.map(live),
+    }
+}
+
+fn pair(source: String, target: String, state: Option<&PairState>) -> Pair {
+    let pair = |state| Pair { source, target, state, ..Pair::default() };
+    match state {
+        None => pair("untold"),
+        Some(PairState::Applied) => pair("applied"),
+        Some(PairState::Unknown) => pair("unknown"),
+        Some(PairState::Duplicate) => pair("duplicate"),
+        Some(PairState::Held(count)) => Pair { held: Some(*count), ..pair("held") },
+        Some(PairState::Pending { create, update, delete }) => {
+            Pair { create: Some(*create), update: Some(*update), delete: Some(*delete), ..pair("pending") }
+        }
+    }
+}
+
+fn live(view: &MeshView) -> Live {
+    let ready = view.ready.as_ref().map(|ready| Ready {
+        status: ready.status,
+        reason: ready.reason.to_owned(),
+        message: ready.message.clone(),
+        since: None,
+    });
+    let unknown = view.clusters.iter().filter_map(|cluster| {
+        let message = cluster.unknown.clone()?;
+        Some(Unknown { cluster: cluster.name.to_string(), message })
+    });
+    Live { ready, unknown: unknown.collect() }
+}

@@ -1,0 +1,336 @@
+//! One look at the meshes of a hub and at the clusters they name, as the
+//! operator would see them after a restart. Nothing is followed and nothing is
+//! written.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::{join, join_all};
+use k8s_openapi::api::core::v1::Secret;
+use kube::core::{ApiResource, DynamicObject, TypeMeta};
+use kube::{Api, Client};
+use mw_api::clustermesh::ClusterMesh;
+use mw_api::convert::peer_facts;
+use mw_api::node::Node as KubeNode;
+use mw_api::peer::{API_VERSION, KIND, Peer};
+use mw_core::kilo::Departures;
+use mw_core::kilo::node::{Node, Nodes};
+use mw_core::kilo::peer::PeerFacts;
+use mw_core::kilo::planner::{ClusterSeen, Options, World};
+use mw_core::names::{ClusterId, ClusterName, MeshId, NodeName, PeerName};
+use mw_core::seen::Seen;
+use mw_core::time::Timestamp;
+use serde_json::Value;
+use tokio::time::timeout;
+
+use crate::failure::Failure;
+use crate::fleet::follow::{Scope, list};
+use crate::fleet::{Connect, Credentials, Followed, Source, kubeconfig_in};
+use crate::kilo::credentials::{MOST_NODES, read_node};
+use crate::kilo::identity::{Trait, identities, representatives, sample};
+use crate::kilo::record::Record;
+use crate::kubeconfig::{Allowed, Server};
+
+/// Which meshes are asked about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Interest {
+    Mesh(MeshId),
+    Namespace(String),
+    All,
+}
+
+impl Interest {
+    pub fn includes(&self, mesh: &MeshId) -> bool {
+        match self {
+            Interest::Mesh(wanted) => wanted == mesh,
+            Interest::Namespace(namespace) => mesh.namespace == *namespace,
+            Interest::All => true,
+        }
+    }
+
+    pub fn namespace(&self) -> Option<&str> {
+        match self {
+            Interest::Mesh(MeshId { namespace, .. }) | Interest::Namespace(namespace) => Some(namespace),
+            Interest::All => None,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LookError {
+    #[error("the hub has no ClusterMesh resource (404): is this the hub, and was meshwright installed there?")]
+    NoResource,
+    #[error("the ClusterMeshes of all namespaces can't be listed: {0}")]
+    ListAll(Failure),
+    #[error("the ClusterMeshes of all namespaces can't be listed: {0}; name one with -n")]
+    NotAll(Failure),
+    #[error("the ClusterMeshes of namespace {namespace} can't be listed: {failure}")]
+    List { namespace: String, failure: Failure },
+    #[error("there is no ClusterMesh {} in namespace {}", .0.name, .0.namespace)]
+    NoMesh(MeshId),
+}
+
+/// Who looks, and how.
+#[derive(Clone)]
+pub struct Looker {
+    /// Should not be able to write, and neither should those of `connect`.
+    pub hub: Client,
+    /// UID of the hub's Namespace kube-system.
+    pub hub_uid: String,
+    pub connect: Arc<dyn Connect>,
+    pub allowed: Allowed,
+    /// How long one cluster may take for everything.
+    pub deadline: Duration,
+    pub node_grace: Duration,
+    pub now: Timestamp,
+}
+
+impl std::fmt::Debug for Looker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Looker").finish_non_exhaustive()
+    }
+}
+
+/// What was seen. Clusters go by the names that the meshes asked about have for
+/// them.
+#[derive(Debug)]
+pub struct Look {
+    pub world: World,
+    pub asked: BTreeSet<MeshId>,
+    /// The Peers as they are, without managedFields.
+    pub objects: BTreeMap<ClusterId, BTreeMap<PeerName, Value>>,
+    /// ClusterMeshes whose spec can't be read, and why.
+    pub misread: BTreeMap<MeshId, String>,
+    /// The one namespace whose ClusterMeshes are visible.
+    pub limited_to: Option<String>,
+}
+
+impl Looker {
+    pub async fn look(&self, interest: &Interest) -> Result<Look, LookError> {
+        let (objects, limited_to) = visible_meshes(&self.hub, interest).await?;
+        let records: BTreeMap<MeshId, Record> =
+            objects.iter().map(|object| Record::read(object).recalled()).map(|record| (record.id().clone(), record)).collect();
+        let asked: BTreeSet<MeshId> = records.keys().filter(|id| interest.includes(id)).cloned().collect();
+        if let (Interest::Mesh(id), true) = (interest, asked.is_empty()) {
+            return Err(LookError::NoMesh(id.clone()));
+        }
+        let of_asked = records.values().filter(|record| asked.contains(record.id()));
+        let mut sources: BTreeSet<Source> = of_asked.flat_map(|record| record.reaches().into_keys()).collect();
+        sources.insert(Source::Hub);
+        let visits = join_all(sources.iter().map(|source| self.visit(source))).await;
+        let visits = sources.iter().map(Source::id).zip(visits).collect();
+        Ok(self.put_together(&records, asked, visits, limited_to))
+    }
+
+    /// A cluster that hangs costs its own deadline and nobody else's.
+    async fn visit(&self, source: &Source) -> Visit {
+        match timeout(self.deadline, self.try_visit(source)).await {
+            Ok(visit) => visit,
+            Err(_) => Visit::unknown(None, Failure::Timeout(self.deadline).to_string()),
+        }
+    }
+
+    async fn try_visit(&self, source: &Source) -> Visit {
+        let (client, server) = match self.connection(source).await {
+            Ok(connection) => connection,
+            Err((server, why)) => return Visit::unknown(server, why),
+        };
+        let scope = Scope { most: Some(MOST_NODES), ..Scope::default() };
+        let (nodes, peers) = (Api::<KubeNode>::all(client.clone()), peers_of(client));
+        let (nodes, peers) = join(list(&nodes, &scope, &|node| self.node(node)), list_peers(&peers)).await;
+        let (peers, objects) = match peers {
+            Ok((peers, objects)) => (Seen::Known(peers), objects),
+            Err(failure) => (Seen::Unknown(Followed::Peers.why_not(&failure)), BTreeMap::new()),
+        };
+        let nodes = match nodes {
+            Ok((nodes, _)) => Seen::Known(nodes.into_iter().collect()),
+            Err(failure) => Seen::Unknown(Followed::Nodes.why_not(&failure)),
+        };
+        Visit { server, nodes, peers, objects }
+    }
+
+    /// A node that is bare has been so from now on, as far as we can tell.
+    fn node(&self, node: KubeNode) -> (NodeName, Arc<Node>) {
+        let node = read_node(node);
+        let bare_since = node.is_bare().then_some(self.now);
+        (node.name.clone(), Arc::new(Node { bare_since, ..node }))
+    }
+
+    async fn connection(&self, source: &Source) -> Result<(Client, Option<Server>), (Option<Server>, String)> {
+        let Source::Secret { namespace, name, .. } = source else { return Ok((self.hub.clone(), None)) };
+        let secrets: Api<Secret> = Api::namespaced(self.hub.clone(), namespace);
+        let scope = Scope { field_selector: Some(format!("metadata.name={name}")), most: None };
+        let found = list(&secrets, &scope, &|secret| secret).await.map_err(|failure| Credentials::Unread(Some(failure)));
+        let access = found.and_then(|(found, _)| kubeconfig_in(found.first(), source, self.allowed));
+        let (access, _) = access.map_err(|credentials| (None, credentials.trouble(source).unwrap_or_default()))?;
+        let server = access.server();
+        match self.connect.connect(&source.id(), Arc::new(access)).await {
+            Ok(client) => Ok((client, server)),
+            Err(refusal) => Err((server, format!("its kubeconfig {refusal}"))),
+        }
+    }
+
+    fn put_together(
+        &self,
+        records: &BTreeMap<MeshId, Record>,
+        asked: BTreeSet<MeshId>,
+        visits: BTreeMap<ClusterId, Visit>,
+        limited_to: Option<String>,
+    ) -> Look {
+        let representatives = representatives(&visits.iter().map(|(id, visit)| (id.clone(), visit.identifying())).collect());
+        let (identities, strays) = identities(records.values(), |mesh| asked.contains(mesh), &representatives);
+        let strays: BTreeMap<ClusterId, String> = strays.into_iter().collect();
+        let called = called(&asked, &identities, representatives.values());
+        let renamed = |id: &ClusterId| match strays.contains_key(id) {
+            true => id.clone(),
+            false => called.get(representatives.get(id).unwrap_or(id)).unwrap_or(id).clone(),
+        };
+        let mut meshes = BTreeMap::new();
+        for (id, record) in records {
+            let mut mesh = record.input();
+            mesh.held = mesh.held.iter().map(|(target, name)| (renamed(target), name.clone())).collect();
+            meshes.insert(id.clone(), mesh);
+        }
+        let (mut clusters, mut objects) = (BTreeMap::new(), BTreeMap::new());
+        for (id, visit) in visits.into_iter().filter(|(id, _)| representatives.get(id).is_none_or(|of| of == id)) {
+            let departures = Departures::Seen(BTreeSet::new());
+            clusters.insert(renamed(&id), ClusterSeen { nodes: visit.nodes, peers: visit.peers, departures });
+            objects.insert(renamed(&id), visit.objects);
+        }
+        for (id, why) in &strays {
+            let (nodes, peers) = (Seen::Unknown(why.clone()), Seen::Unknown(why.clone()));
+            clusters.insert(id.clone(), ClusterSeen { nodes, peers, departures: Departures::default() });
+        }
+        let options = Options {
+            hub: Some(self.hub_uid.clone()),
+            node_grace_seconds: self.node_grace.as_secs(),
+            all_meshes_known: limited_to.is_none(),
+            ..Options::default()
+        };
+        let identities = identities.into_iter().map(|(entry, id)| (entry, renamed(&id))).collect();
+        let misread = records.iter().filter_map(|(id, record)| Some((id.clone(), record.misread.clone()?))).collect();
+        Look { world: World { options, now: self.now, meshes, clusters, identities }, asked, objects, misread, limited_to }
+    }
+}
+
+/// All ClusterMeshes; those of one namespace, which is then named, where more
+/// is not allowed.
+async fn visible_meshes(hub: &Client, interest: &Interest) -> Result<(Vec<DynamicObject>, Option<String>), LookError> {
+    let resource = ApiResource::erase::<ClusterMesh>(&());
+    let all: Api<DynamicObject> = Api::all_with(hub.clone(), &resource);
+    let failure = match list(&all, &Scope::default(), &|mesh| mesh).await {
+        Ok((objects, _)) => return Ok((objects, None)),
+        Err(Failure::NotFound(_)) => return Err(LookError::NoResource),
+        Err(failure) => failure,
+    };
+    match (&failure, interest.namespace()) {
+        (Failure::Forbidden(_), Some(namespace)) => {
+            let own: Api<DynamicObject> = Api::namespaced_with(hub.clone(), namespace, &resource);
+            let failed = |failure| LookError::List { namespace: namespace.to_owned(), failure };
+            let (objects, _) = list(&own, &Scope::default(), &|mesh| mesh).await.map_err(failed)?;
+            Ok((objects, Some(namespace.to_owned())))
+        }
+        (Failure::Forbidden(_), None) => Err(LookError::NotAll(failure)),
+        _ => Err(LookError::ListAll(failure)),
+    }
+}
+
+/// What came of looking at one cluster.
+#[derive(Debug)]
+struct Visit {
+    server: Option<Server>,
+    nodes: Seen<Nodes>,
+    peers: Seen<BTreeMap<PeerName, PeerFacts>>,
+    objects: BTreeMap<PeerName, Value>,
+}
+
+impl Visit {
+    fn unknown(server: Option<Server>, why: String) -> Visit {
+        Visit { server, nodes: Seen::Unknown(why.clone()), peers: Seen::Unknown(why), objects: BTreeMap::new() }
+    }
+
+    fn identifying(&self) -> Trait {
+        let nodes = self.nodes.known();
+        Trait {
+            server: self.server.clone(),
+            nodes: nodes.map(|nodes| sample(nodes.values().map(|node| node.uid.as_str()))),
+            usable: nodes.is_some() && self.peers.known().is_some(),
+            since: 0,
+        }
+    }
+}
+
+fn peers_of(client: Client) -> Api<DynamicObject> {
+    Api::all_with(client, &ApiResource::erase::<Peer>(&()))
+}
+
+type Peers = (BTreeMap<PeerName, PeerFacts>, BTreeMap<PeerName, Value>);
+
+/// The Peers for the planner, and whole.
+async fn list_peers(api: &Api<DynamicObject>) -> Result<Peers, Failure> {
+    let (items, _) = list(api, &Scope::default(), &|peer| peer).await?;
+    let (mut peers, mut objects) = (BTreeMap::new(), BTreeMap::new());
+    for mut item in items {
+        // In a list nothing says what it is, and kubectl leaves out who set what.
+        item.types = Some(TypeMeta { api_version: API_VERSION.to_owned(), kind: KIND.to_owned() });
+        item.metadata.managed_fields = None;
+        let unreadable = || Failure::Unreadable("a Peer is not what its CRD says".to_owned());
+        let object = serde_json::to_value(item).map_err(|_| unreadable())?;
+        let peer: Peer = serde_json::from_value(object.clone()).map_err(|_| unreadable())?;
+        let facts = peer_facts(&peer);
+        let name = PeerName::from(facts.name.as_str());
+        peers.insert(name.clone(), facts);
+        objects.insert(name, object);
+    }
+    Ok((peers, objects))
+}
+
+/// What people call each cluster: the first name that a mesh asked about has
+/// for it. Where two clusters share that, where their kubeconfig is from tells
+/// them apart.
+fn called<'a>(
+    asked: &BTreeSet<MeshId>,
+    identities: &BTreeMap<(MeshId, ClusterName), ClusterId>,
+    clusters: impl Iterator<Item = &'a ClusterId>,
+) -> BTreeMap<ClusterId, ClusterId> {
+    let mut names: BTreeMap<&ClusterId, &str> = clusters.map(|id| (id, id.as_str())).collect();
+    let mut given: BTreeMap<&ClusterId, BTreeSet<&str>> = BTreeMap::new();
+    for ((_, name), id) in identities.iter().filter(|((mesh, _), _)| asked.contains(mesh)) {
+        given.entry(id).or_default().insert(name.as_str());
+    }
+    names.extend(given.iter().filter_map(|(id, names)| Some((*id, *names.first()?))));
+    let shared = |name: &str| names.values().filter(|other| **other == name).count() > 1;
+    let name = |id: &ClusterId, name: &str| match shared(name) && id.as_str() != name {
+        true => format!("{name} ({id})"),
+        false => name.to_owned(),
+    };
+    names.iter().map(|(id, of)| ((*id).clone(), ClusterId::from(name(id, of).as_str()))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(namespace: &str, name: &str, id: &str) -> ((MeshId, ClusterName), ClusterId) {
+        ((MeshId::new(namespace, "prod"), ClusterName::try_from(name).unwrap()), ClusterId::from(id))
+    }
+
+    #[test]
+    fn clusters_go_by_the_names_of_the_meshes_asked_about() {
+        let identities = BTreeMap::from([
+            entry("one", "hub", "local"),
+            entry("one", "eu", "one/eu"),
+            entry("two", "berlin", "local"),
+            entry("two", "eu", "two/eu"),
+            entry("three", "a", "one/eu"),
+        ]);
+        let ids = ["local", "one/eu", "two/eu", "two/old"].map(ClusterId::from);
+        let asked = BTreeSet::from([MeshId::new("one", "prod"), MeshId::new("two", "prod")]);
+        let names = called(&asked, &identities, ids.iter());
+        let names: Vec<&str> = names.values().map(ClusterId::as_str).collect();
+        assert_eq!(names, ["berlin", "eu (one/eu)", "eu (two/eu)", "two/old"]);
+        let names = called(&BTreeSet::from([MeshId::new("one", "prod")]), &identities, ids.iter());
+        assert_eq!(names.values().map(ClusterId::as_str).collect::<Vec<_>>(), ["hub", "eu", "two/eu", "two/old"]);
+    }
+}
