@@ -189,7 +189,7 @@ impl Writer {
 
 impl Engine {
     pub(super) fn apply(&mut self) {
-        let now = Instant::now();
+        let now = self.turned_at;
         let mut pending = 0;
         for (id, member) in &mut self.members {
             let Some(live) = &member.link.live else {
@@ -222,7 +222,7 @@ impl Engine {
     }
 
     pub(super) fn writers_due(&self) -> Option<Instant> {
-        let now = Instant::now();
+        let now = self.turned_at;
         let lingers = self.linger_due().filter(|at| *at > now);
         self.members.values().filter_map(|member| member.writer.due(now)).chain(lingers).min()
     }

@@ -33,7 +33,7 @@ enum Cleanup {
 
 impl Engine {
     pub(super) fn clean_up(&mut self) {
-        let now = Instant::now();
+        let now = self.turned_at;
         let ids: Vec<MeshId> = self.records.keys().filter(|id| self.acts_on(id)).cloned().collect();
         for id in ids {
             let Some(record) = self.records.get(&id) else { continue };
@@ -147,7 +147,7 @@ impl Engine {
 
     /// When a failed write to a ClusterMesh is tried again.
     pub(super) fn records_due(&self) -> Option<Instant> {
-        let now = Instant::now();
+        let now = self.turned_at;
         self.records.values().filter(|record| !record.busy).filter_map(|record| record.not_before).filter(|at| *at > now).min()
     }
 }

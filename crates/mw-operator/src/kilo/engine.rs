@@ -126,6 +126,9 @@ pub struct Engine {
     /// When a Node's change was seen that is not in all clusters yet.
     pub(super) changing_since: Option<Instant>,
     next_resync: Instant,
+    /// One moment for all steps of a turn: what was too early for them then
+    /// must not be taken for done when it is asked what comes next.
+    pub(super) turned_at: Instant,
     /// Numbers what was seen, so that the log tells what led to which write.
     pub(super) changes: u64,
 }
@@ -167,6 +170,7 @@ impl Engine {
             reported_at: None,
             changing_since: None,
             next_resync: Instant::now(),
+            turned_at: Instant::now(),
             changes: 0,
         };
         engine.schedule_resync();
@@ -196,8 +200,9 @@ impl Engine {
 
     /// The steps, each in the file of its name.
     fn turn(&mut self) {
+        self.turned_at = Instant::now();
         while self.tasks.try_join_next().is_some() {}
-        if Instant::now() >= self.next_resync {
+        if self.turned_at >= self.next_resync {
             self.resync();
         }
         if !self.is_complete() {

@@ -60,7 +60,7 @@ impl Engine {
     }
 
     pub(super) fn report(&mut self) {
-        let now = Instant::now();
+        let now = self.turned_at;
         self.status_due = None;
         let Some(touched) = self.touched_at else { return };
         let idle = self.members.values().all(|member| member.writer.is_idle());
@@ -80,6 +80,8 @@ impl Engine {
             let reachable = member.link.trouble().is_none();
             self.environment.metrics.reachable.get_or_create(&labels(id)).set(i64::from(reachable));
         }
+        // What could not be written yet is looked at again.
+        self.status_due = self.touched_at.map(|_| now + BETWEEN);
     }
 
     fn report_mesh(&mut self, id: &MeshId) {
@@ -91,7 +93,7 @@ impl Engine {
         if status == record.status {
             return;
         }
-        if record.busy || record.not_before.is_some_and(|at| Instant::now() < at) {
+        if record.busy || record.not_before.is_some_and(|at| self.turned_at < at) {
             self.touch_status();
             return;
         }
