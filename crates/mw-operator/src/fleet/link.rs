@@ -117,6 +117,13 @@ impl Link {
         }
     }
 
+    pub fn feed(&mut self, of: Followed) -> &mut Feed {
+        match of {
+            Followed::Nodes => &mut self.nodes,
+            Followed::Peers => &mut self.peers,
+        }
+    }
+
     /// Lists everything again.
     pub fn relist(&self) {
         if let Some(live) = &self.live {

@@ -98,14 +98,14 @@ pub struct Engine {
     events: mpsc::Receiver<Event>,
     pub(super) tasks: JoinSet<()>,
     pub(super) secret_clients: Vec<Client>,
-    /// The watch on all ClusterMeshes, and on those of our namespace where
-    /// that one is not allowed.
+    /// The watch on all ClusterMeshes.
     pub(super) wide: Feed,
+    /// The watch on those of our namespace, where the wide one is not allowed.
+    pub(super) narrow: Option<AbortHandle>,
     /// ClusterMeshes were listed at least once.
     pub(super) listed: bool,
     /// Lists again what is followed on the hub.
     pub(super) hub_relist: watch::Sender<u64>,
-    pub(super) narrow: Option<AbortHandle>,
     pub(super) records: BTreeMap<MeshId, Record>,
     pub(super) records_changed: bool,
     pub(super) members: BTreeMap<ClusterId, Member>,
