@@ -1,0 +1,44 @@
+//! What a server says in the end.
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use crate::object::written;
+use crate::refusal::Refusal;
+use crate::watch::Watch;
+
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Whole { code: u16, body: Bytes, retry_after: Option<u32> },
+    Watch(Box<Watch>),
+}
+
+impl Answer {
+    pub(crate) fn new(code: u16, body: Bytes) -> Answer {
+        Answer::Whole { code, body, retry_after: None }
+    }
+
+    pub(crate) fn json(code: u16, value: &Value) -> Answer {
+        Answer::new(code, written(value))
+    }
+
+    pub(crate) fn refused(refusal: &Refusal) -> Answer {
+        Answer::Whole { code: refusal.code, body: written(&refusal.status()), retry_after: refusal.retry_after }
+    }
+
+    pub(crate) fn code(&self) -> u16 {
+        match self {
+            Answer::Whole { code, .. } => *code,
+            Answer::Watch(_) => 200,
+        }
+    }
+}
+
+/// A delete that left nothing to show.
+pub(crate) fn deleted(kind: &crate::kind::Kind, object: &Value) -> Value {
+    let mut details = json!({ "name": object["metadata"]["name"], "kind": kind.plural, "uid": object["metadata"]["uid"] });
+    if !kind.group.is_empty() {
+        crate::json::map_mut(&mut details).insert("group".to_owned(), kind.group.clone().into());
+    }
+    json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details })
+}

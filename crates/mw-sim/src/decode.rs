@@ -1,0 +1,235 @@
+//! From the bytes of a request to an object of the kind that its path means.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
+
+use crate::json::map_mut;
+use crate::kind::Kind;
+use crate::meta;
+use crate::query::Query;
+use crate::refusal::Refusal;
+use crate::request::Request;
+
+/// What a real server reads at most.
+const LARGEST_BODY: usize = 3 << 20;
+
+pub(crate) fn body(request: &Request) -> Result<Value, Refusal> {
+    if request.body.len() > LARGEST_BODY {
+        return Err(Refusal::new(413, "RequestEntityTooLarge", format!("Request entity too large: limit is {LARGEST_BODY}")));
+    }
+    serde_json::from_slice(&request.body).map_err(|error| Refusal::bad_request(format!("the body is no JSON: {error}")))
+}
+
+/// Whether unknown fields are refused.
+pub(crate) fn is_strict(query: &Query) -> Result<bool, Refusal> {
+    match query.field_validation.as_deref() {
+        None | Some("Ignore" | "Warn") => Ok(false),
+        Some("Strict") => Ok(true),
+        Some(other) => Err(Refusal::unsupported(format!("fieldValidation={other}"))),
+    }
+}
+
+/// The object in the body of a POST or PUT.
+pub(crate) fn object(kind: &Kind, request: &Request) -> Result<Value, Refusal> {
+    match request.content_type.split(';').next().unwrap_or_default().trim() {
+        "" | "application/json" => {}
+        other => return Err(Refusal::unsupported(format!("bodies of the type {other:?}"))),
+    }
+    let mut value = body(request)?;
+    check_kind(kind, &mut value)?;
+    let mut unknown = shape(kind, &mut value).map_err(|why| unreadable(kind, &why))?;
+    if is_strict(&request.query)? {
+        unknown.extend(doubled(&request.body));
+        refuse_unknown(unknown).map_err(|why| unreadable(kind, &why))?;
+    }
+    Ok(value)
+}
+
+fn unreadable(kind: &Kind, why: &str) -> Refusal {
+    Refusal::bad_request(format!("{} in version {:?} cannot be handled as a {}: {why}", kind.kind, kind.version, kind.kind))
+}
+
+/// In the words of a real server, which names all of them.
+pub(crate) fn refuse_unknown(unknown: Vec<String>) -> Result<(), String> {
+    if unknown.is_empty() { Ok(()) } else { Err(format!("strict decoding error: {}", unknown.join(", "))) }
+}
+
+/// apiVersion and kind must be those of the path; built-in kinds may leave them
+/// out.
+fn check_kind(kind: &Kind, value: &mut Value) -> Result<(), Refusal> {
+    if !value.is_object() {
+        return Err(Refusal::bad_request("the body is no object"));
+    }
+    let root = map_mut(value);
+    let given = |field: &str| root.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let (found_version, found_kind, wanted) = (given("apiVersion"), given("kind"), kind.api_version());
+    if kind.is_custom() && found_kind.is_empty() {
+        return Err(Refusal::bad_request("Object 'Kind' is missing in the body"));
+    }
+    if (!found_version.is_empty() || kind.is_custom()) && found_version != wanted {
+        let why = format!("the API version in the data ({found_version}) does not match the expected API version ({wanted})");
+        return Err(Refusal::bad_request(why));
+    }
+    if !found_kind.is_empty() && found_kind != kind.kind {
+        let why = format!("{found_kind} in version {:?} cannot be handled as a {}: wrong kind", kind.version, kind.kind);
+        return Err(Refusal::bad_request(why));
+    }
+    root.insert("apiVersion".to_owned(), wanted.into());
+    root.insert("kind".to_owned(), kind.kind.clone().into());
+    Ok(())
+}
+
+/// Brings an object into the shape of its kind. Says what was unknown in it, or
+/// what can't be read at all.
+pub(crate) fn shape(kind: &Kind, value: &mut Value) -> Result<Vec<String>, String> {
+    let mut removed = Vec::new();
+    let root = map_mut(value);
+    let metadata = root.entry("metadata").or_insert(Value::Null);
+    if metadata.is_null() {
+        map_mut(metadata);
+    }
+    meta::schema().prune(metadata, "metadata", &mut removed);
+    meta::schema().read_typed(metadata, "metadata")?;
+    if let Some(metadata) = metadata.as_object_mut() {
+        metadata.remove("managedFields");
+    }
+    kind.schema.prune(value, "", &mut removed);
+    if kind.is_custom() {
+        kind.schema.fill(value);
+    } else {
+        kind.schema.read_typed(value, "")?;
+    }
+    Ok(removed.into_iter().map(|path| format!("unknown field {path:?}")).collect())
+}
+
+/// Fields that are there twice; the last of them counts.
+fn doubled(bytes: &[u8]) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut reader = serde_json::Deserializer::from_slice(bytes);
+    // It was read before, so it is JSON.
+    _ = Doubles { path: String::new(), found: &mut found }.deserialize(&mut reader);
+    found
+}
+
+struct Doubles<'a> {
+    path: String,
+    found: &'a mut Vec<String>,
+}
+
+impl<'de> DeserializeSeed<'de> for Doubles<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Doubles<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let mut names = BTreeSet::new();
+        while let Some(name) = map.next_key::<String>()? {
+            let path = if self.path.is_empty() { name.clone() } else { format!("{}.{name}", self.path) };
+            if !names.insert(name) {
+                self.found.push(format!("duplicate field {path:?}"));
+            }
+            map.next_value_seed(Doubles { path, found: self.found })?;
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        let mut index = 0;
+        while list.next_element_seed(Doubles { path: format!("{}[{index}]", self.path), found: self.found })?.is_some() {
+            index += 1;
+        }
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+}
+
+/// What a DELETE may say in its body.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct DeleteOptions {
+    pub uid: Option<String>,
+    pub version: Option<String>,
+    pub propagation: Option<String>,
+    pub dry_run: bool,
+}
+
+impl DeleteOptions {
+    pub(crate) fn of(request: &Request) -> Result<DeleteOptions, Refusal> {
+        let mut options = DeleteOptions { propagation: request.query.propagation_policy.clone(), ..DeleteOptions::default() };
+        if request.query.orphan_dependents {
+            return Err(Refusal::unsupported("orphanDependents"));
+        }
+        if request.body.is_empty() {
+            return Ok(options);
+        }
+        let value = body(request)?;
+        if !matches!(value["kind"].as_str(), None | Some("" | "DeleteOptions")) {
+            return Err(Refusal::bad_request("the body of a DELETE is no DeleteOptions"));
+        }
+        let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+        options.uid = text(&value["preconditions"]["uid"]);
+        options.version = text(&value["preconditions"]["resourceVersion"]);
+        options.propagation = text(&value["propagationPolicy"]).or(options.propagation);
+        options.dry_run = value["dryRun"].as_array().is_some_and(|list| !list.is_empty());
+        if value["orphanDependents"] == true {
+            return Err(Refusal::unsupported("orphanDependents"));
+        }
+        Ok(options)
+    }
+}
+
+/// A text as JSON, for patches that are applied to what is kept.
+pub(crate) fn patch<'de, P: Deserialize<'de>>(bytes: &'de [u8]) -> Result<P, Refusal> {
+    if bytes.len() > LARGEST_BODY {
+        return Err(Refusal::new(413, "RequestEntityTooLarge", format!("Request entity too large: limit is {LARGEST_BODY}")));
+    }
+    serde_json::from_slice(bytes).map_err(|error| Refusal::bad_request(format!("error decoding patch: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_that_are_there_twice_are_found() {
+        assert_eq!(
+            doubled(br#"{"a":{"b":1,"b":2},"c":[{"d":null,"d":true}],"e":"x"}"#),
+            ["duplicate field \"a.b\"", "duplicate field \"c[0].d\""]
+        );
+    }
+}

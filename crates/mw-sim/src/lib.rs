@@ -1,0 +1,68 @@
+//! Kubernetes API servers in memory, as tower services, for simulations and
+//! demonstrations: no socket, no thread, no clock and no randomness of its own.
+//! The same seed, the same requests and the same moments of tokio's clock give
+//! the same answers.
+//!
+//! It serves Nodes, Namespaces, Secrets, Leases, Events (`events.k8s.io`),
+//! CustomResourceDefinitions, SelfSubjectAccessReviews and what those
+//! definitions define. It is an API server alone: no controller runs, so
+//! nobody empties a deleted Namespace or follows owner references.
+//!
+//! What it does not do it refuses with 501 and says so; it never says a wrong
+//! yes. `tests/conformance` holds it against a real API server.
+//!
+//! # Known differences from a real server
+//!
+//! - `metadata.managedFields` are never kept, and there are no warnings in
+//!   answers (`fieldValidation=Warn` acts like `Ignore`).
+//! - Server-side apply is there for CustomResourceDefinitions that do not exist
+//!   or are exactly what is applied; the rest is 501. So are strategic merge
+//!   patches of built-in kinds, dry runs, tables and updates of definitions.
+//! - A definition is served, and gone with all its objects, at once; a real
+//!   server takes some moments for either.
+//! - Bookmarks come every 60 s, a watch without `timeoutSeconds` ends after
+//!   1,800 s; a real server draws both at random.
+//! - A version from the future is refused at once and not after 3 s.
+//! - An object too large for etcd is told by the length of its JSON, while a
+//!   real server keeps built-in kinds in a shorter encoding.
+//! - Secrets of the types `kubernetes.io/…` are 501: those have rules of their own.
+//! - Messages about JSON of a wrong type give the place, not the type in Go.
+//! - [`Fate::Stale`] also answers reads that name no version, which real
+//!   servers read from a quorum.
+
+mod account;
+mod answer;
+mod builtin;
+mod cluster;
+mod crd;
+mod decode;
+mod discovery;
+mod fault;
+mod json;
+mod kind;
+mod meta;
+mod object;
+mod path;
+mod query;
+mod read;
+mod refusal;
+mod request;
+mod review;
+mod schema;
+mod selector;
+mod server;
+mod store;
+mod uid;
+mod wall;
+mod watch;
+mod write;
+
+pub use account::{Account, Rule};
+pub use cluster::{Cluster, Link, Settings};
+pub use crd::{Definition, Unsupported};
+pub use fault::{Delivery, Fate, Faults, Observer, Outcome, Write};
+pub use path::Target;
+pub use query::Query;
+pub use request::{Request, Verb};
+pub use server::{Body, Lost, Server};
+pub use wall::{Moment, Wall};

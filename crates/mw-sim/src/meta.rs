@@ -1,0 +1,187 @@
+//! The rules for names, labels and the rest of the metadata.
+
+use std::sync::OnceLock;
+
+use serde_json::{Value, json};
+
+use crate::json::{meta, meta_text, texts};
+use crate::kind::{Builtin, Kind};
+use crate::refusal::FieldError;
+use crate::schema::Schema;
+use crate::schema::build::{any, int, kept, list, map, object, text, time, truth};
+
+const LONGEST_SUBDOMAIN: usize = 253;
+const LONGEST_LABEL: usize = 63;
+/// Of all annotations of an object.
+const MOST_ANNOTATIONS: usize = 256 << 10;
+
+const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start \
+                         and end with an alphanumeric character (e.g. 'example.com', regex used for validation is \
+                         '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
+const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with \
+                     an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is \
+                     '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
+const QUALIFIED: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric \
+                         character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is \
+                         '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
+const LABEL_VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start \
+                           and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for \
+                           validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
+
+/// The fields of `metadata`, the same for all kinds.
+pub(crate) fn schema() -> &'static Schema {
+    static SCHEMA: OnceLock<Schema> = OnceLock::new();
+    SCHEMA.get_or_init(|| {
+        object([
+            ("name", text()),
+            ("generateName", text()),
+            ("namespace", text()),
+            ("selfLink", text()),
+            ("uid", text()),
+            ("resourceVersion", text()),
+            ("generation", int()),
+            ("creationTimestamp", time()),
+            ("deletionTimestamp", time()),
+            ("deletionGracePeriodSeconds", kept(int())),
+            ("labels", map(text())),
+            ("annotations", map(text())),
+            ("finalizers", list(text())),
+            ("managedFields", any()),
+            (
+                "ownerReferences",
+                list(object([
+                    ("apiVersion", kept(text())),
+                    ("kind", kept(text())),
+                    ("name", kept(text())),
+                    ("uid", kept(text())),
+                    ("controller", kept(truth())),
+                    ("blockOwnerDeletion", kept(truth())),
+                ])),
+            ),
+        ])
+    })
+}
+
+/// What is wrong with the metadata of a new object.
+pub(crate) fn errors(kind: &Kind, object: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let (prefix, name) = (meta_text(object, "generateName"), meta_text(object, "name"));
+    if !prefix.is_empty() {
+        errors.extend(name_errors(kind, prefix, true).map(|why| FieldError::invalid("metadata.generateName", &json!(prefix), &why)));
+    }
+    if name.is_empty() {
+        errors.push(FieldError::required("metadata.name", "name or generateName is required"));
+    } else {
+        errors.extend(name_errors(kind, name, false).map(|why| FieldError::invalid("metadata.name", &json!(name), &why)));
+    }
+    errors.extend(content_errors(object));
+    errors
+}
+
+/// What may be wrong with the metadata of a changed object too.
+pub(crate) fn content_errors(object: &Value) -> Vec<FieldError> {
+    let mut errors = label_errors(object);
+    errors.extend(annotation_errors(object));
+    for finalizer in texts(meta(object, "finalizers")) {
+        errors.extend(qualified_errors(finalizer).map(|why| FieldError::invalid("metadata.finalizers", &json!(finalizer), &why)));
+    }
+    for (index, owner) in meta(object, "ownerReferences").and_then(Value::as_array).into_iter().flatten().enumerate() {
+        for field in ["apiVersion", "kind", "name", "uid"] {
+            if owner[field].as_str().unwrap_or_default().is_empty() {
+                let place = format!("metadata.ownerReferences[{index}].{field}");
+                errors.push(FieldError::invalid(&place, &json!(""), "must not be empty"));
+            }
+        }
+    }
+    errors
+}
+
+fn label_errors(object: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    for (key, value) in meta(object, "labels").and_then(Value::as_object).into_iter().flatten() {
+        errors.extend(qualified_errors(key).map(|why| FieldError::invalid("metadata.labels", &json!(key), &why)));
+        let text = value.as_str().unwrap_or_default();
+        if text.len() > LONGEST_LABEL {
+            errors.push(FieldError::invalid("metadata.labels", value, &at_most(LONGEST_LABEL)));
+        }
+        if !text.is_empty() && !is_name_part(text) {
+            errors.push(FieldError::invalid("metadata.labels", value, LABEL_VALUE));
+        }
+    }
+    errors
+}
+
+fn annotation_errors(object: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let mut size = 0;
+    for (key, value) in meta(object, "annotations").and_then(Value::as_object).into_iter().flatten() {
+        let lower = key.to_lowercase();
+        errors.extend(qualified_errors(&lower).map(|why| FieldError::invalid("metadata.annotations", &json!(key), &why)));
+        size += key.len() + value.as_str().unwrap_or_default().len();
+    }
+    if size > MOST_ANNOTATIONS {
+        errors.push(FieldError::too_long("metadata.annotations", MOST_ANNOTATIONS));
+    }
+    errors
+}
+
+/// Of the name of an object; a prefix may end in a dash.
+fn name_errors(kind: &Kind, name: &str, is_prefix: bool) -> impl Iterator<Item = String> {
+    let name = if is_prefix { name.strip_suffix('-').map_or_else(|| name.to_owned(), |name| format!("{name}a")) } else { name.to_owned() };
+    let is_label = kind.builtin == Some(Builtin::Namespace);
+    let (most, fits, why) = if is_label {
+        (LONGEST_LABEL, is_dns_label(&name), LABEL)
+    } else {
+        (LONGEST_SUBDOMAIN, name.split('.').all(is_dns_label), SUBDOMAIN)
+    };
+    let long = (name.len() > most).then(|| at_most(most));
+    long.into_iter().chain((!fits).then(|| why.to_owned()))
+}
+
+fn at_most(length: usize) -> String {
+    format!("must be no more than {length} bytes")
+}
+
+fn is_dns_label(label: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    !label.is_empty() && label.bytes().all(inner) && !label.starts_with('-') && !label.ends_with('-')
+}
+
+fn is_name_part(text: &str) -> bool {
+    let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    let bytes = text.as_bytes();
+    ends(bytes.first()) && ends(bytes.last()) && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+}
+
+/// Of `PREFIX/NAME` or `NAME`, as keys of labels are.
+pub(crate) fn qualified_errors(text: &str) -> impl Iterator<Item = String> {
+    let mut errors = Vec::new();
+    let (prefix, name) = match text.split_once('/') {
+        Some((prefix, name)) => (Some(prefix), name),
+        None => (None, text),
+    };
+    if name.contains('/') {
+        let example = " with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')";
+        errors.push(format!("a qualified name must consist of {}{example}", QUALIFIED.trim_start_matches("name part must consist of ")));
+        return errors.into_iter();
+    }
+    match prefix {
+        Some("") => errors.push("prefix part must be non-empty".to_owned()),
+        Some(prefix) if prefix.len() > LONGEST_SUBDOMAIN => errors.push(format!("prefix part {}", at_most(LONGEST_SUBDOMAIN))),
+        Some(prefix) if !prefix.split('.').all(is_dns_label) => errors.push(format!("prefix part {SUBDOMAIN}")),
+        _ => {}
+    }
+    if name.is_empty() {
+        errors.push("name part must be non-empty".to_owned());
+    } else if name.len() > LONGEST_LABEL {
+        errors.push(format!("name part {}", at_most(LONGEST_LABEL)));
+    }
+    if !is_name_part(name) {
+        errors.push(QUALIFIED.to_owned());
+    }
+    errors.into_iter()
+}
+
+pub(crate) fn is_label_value(text: &str) -> bool {
+    text.is_empty() || (text.len() <= LONGEST_LABEL && is_name_part(text))
+}

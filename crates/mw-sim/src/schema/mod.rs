@@ -1,0 +1,165 @@
+//! The shape of objects: structural schemas of custom resources, and by the same
+//! means the fields of built-in kinds.
+//!
+//! A keyword that is not understood makes the whole schema unsupported: an
+//! object must never pass because a rule was overlooked.
+
+mod defaults;
+mod parse;
+mod prune;
+mod rule;
+mod typed;
+mod validate;
+
+use std::collections::BTreeMap;
+
+use regex_lite::Regex;
+use serde_json::{Number, Value};
+
+use rule::Rule;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Type {
+    Object,
+    Array,
+    Text,
+    Integer,
+    Number,
+    Truth,
+    IntOrText,
+    #[default]
+    Any,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Format {
+    #[default]
+    None,
+    Int32,
+    Int64,
+    DateTime,
+    /// Of built-in kinds only: bytes in base64.
+    Base64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) enum ListType {
+    #[default]
+    Atomic,
+    Set,
+    Map(Vec<String>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+struct Bound {
+    value: Option<f64>,
+    exclusive: bool,
+}
+
+#[derive(Debug, Clone)]
+struct Pattern {
+    text: String,
+    regex: Regex,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Schema {
+    pub kind: Type,
+    pub properties: BTreeMap<String, Schema>,
+    /// Of all properties that are not named.
+    additional: Option<Box<Schema>>,
+    items: Option<Box<Schema>>,
+    required: Vec<String>,
+    default: Option<Value>,
+    nullable: bool,
+    preserve_unknown: bool,
+    allowed: Vec<Value>,
+    pattern: Option<Pattern>,
+    format: Format,
+    minimum: Bound,
+    maximum: Bound,
+    min_length: Option<usize>,
+    max_length: Option<usize>,
+    min_items: Option<usize>,
+    max_items: Option<usize>,
+    min_properties: Option<usize>,
+    max_properties: Option<usize>,
+    list_type: ListType,
+    rules: Vec<Rule>,
+    /// Of built-in kinds: written even when it is empty.
+    keep: bool,
+}
+
+impl Schema {
+    /// Whether any rule is anywhere in it.
+    fn has_rules(&self) -> bool {
+        let below = self.properties.values().chain(self.additional.as_deref()).chain(self.items.as_deref());
+        !self.rules.is_empty() || below.into_iter().any(Schema::has_rules)
+    }
+}
+
+/// How the fields of built-in kinds are written down.
+pub(crate) mod build {
+    use super::{Format, Schema, Type};
+
+    fn of(kind: Type) -> Schema {
+        Schema { kind, ..Schema::default() }
+    }
+
+    pub(crate) fn text() -> Schema {
+        of(Type::Text)
+    }
+
+    pub(crate) fn truth() -> Schema {
+        of(Type::Truth)
+    }
+
+    pub(crate) fn int() -> Schema {
+        of(Type::Integer)
+    }
+
+    pub(crate) fn time() -> Schema {
+        Schema { format: Format::DateTime, ..of(Type::Text) }
+    }
+
+    pub(crate) fn base64() -> Schema {
+        Schema { format: Format::Base64, ..of(Type::Text) }
+    }
+
+    /// A quantity, like `10Gi` or 2.
+    pub(crate) fn quantity() -> Schema {
+        of(Type::IntOrText)
+    }
+
+    /// Anything goes.
+    pub(crate) fn any() -> Schema {
+        Schema { preserve_unknown: true, ..of(Type::Any) }
+    }
+
+    pub(crate) fn list(items: Schema) -> Schema {
+        Schema { items: Some(Box::new(items)), ..of(Type::Array) }
+    }
+
+    pub(crate) fn map(values: Schema) -> Schema {
+        Schema { additional: Some(Box::new(values)), ..of(Type::Object) }
+    }
+
+    pub(crate) fn object<const N: usize>(fields: [(&str, Schema); N]) -> Schema {
+        let properties = fields.into_iter().map(|(name, schema)| (name.to_owned(), schema)).collect();
+        Schema { properties, ..of(Type::Object) }
+    }
+
+    /// Written even when it is empty, zero or false.
+    pub(crate) fn kept(schema: Schema) -> Schema {
+        Schema { keep: true, ..schema }
+    }
+}
+
+/// `spec.clusters` and `[0]`, or `name`.
+fn under(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+}
+
+fn number_of(number: &Number) -> f64 {
+    number.as_f64().unwrap_or(f64::NAN)
+}

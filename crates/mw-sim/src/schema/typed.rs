@@ -1,0 +1,85 @@
+//! Built-in kinds are read into typed fields by a real server and written from
+//! them: a wrong type is no request at all, and what is empty is not written.
+
+use base64ct::{Base64, Encoding};
+use serde_json::Value;
+
+use super::{Format, Schema, Type, under};
+use crate::json::type_name;
+use crate::wall::is_rfc3339;
+
+impl Schema {
+    /// Says what can't be read.
+    pub(crate) fn read_typed(&self, value: &mut Value, path: &str) -> Result<(), String> {
+        if value.is_null() {
+            return Ok(());
+        }
+        let fits = match self.kind {
+            Type::Object => value.is_object(),
+            Type::Array => value.is_array(),
+            Type::Text => value.is_string(),
+            Type::Integer => value.is_i64(),
+            Type::Number => value.is_number(),
+            Type::Truth => value.is_boolean(),
+            Type::IntOrText => value.is_number() || value.is_string(),
+            Type::Any => true,
+        };
+        if !fits {
+            return Err(format!("json: cannot unmarshal {} into field {path}", type_name(value)));
+        }
+        self.check_format(value, path)?;
+        match value {
+            Value::Object(fields) => {
+                for (name, field) in fields.iter_mut() {
+                    if let Some(schema) = self.properties.get(name).or(self.additional.as_deref()) {
+                        schema.read_typed(field, &under(path, name))?;
+                    }
+                }
+                self.drop_empty(fields);
+            }
+            Value::Array(items) => {
+                if let Some(schema) = &self.items {
+                    for (index, item) in items.iter_mut().enumerate() {
+                        schema.read_typed(item, &format!("{path}[{index}]"))?;
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn check_format(&self, value: &Value, path: &str) -> Result<(), String> {
+        match (self.format, value) {
+            (Format::DateTime, Value::String(text)) if !is_rfc3339(text) => Err(format!("parsing time {text:?} in {path}")),
+            (Format::Base64, Value::String(text)) if Base64::decode_vec(text).is_err() => Err(format!("illegal base64 data in {path}")),
+            _ => Ok(()),
+        }
+    }
+
+    /// A field that is empty is not told from one that is not there; an entry
+    /// of a map is.
+    fn drop_empty(&self, fields: &mut serde_json::Map<String, Value>) {
+        if self.additional.is_some() {
+            for field in fields.values_mut().filter(|field| field.is_null()) {
+                *field = Value::String(String::new());
+            }
+            return;
+        }
+        fields.retain(|name, field| {
+            let kept = self.properties.get(name).is_some_and(|schema| schema.keep);
+            !field.is_null() && (kept || !is_empty(field))
+        });
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(truth) => !truth,
+        Value::Number(number) => number.as_i64() == Some(0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+    }
+}

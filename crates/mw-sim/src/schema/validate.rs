@@ -1,0 +1,221 @@
+//! Holds custom resources against their schema, in the words of a real server.
+
+use serde_json::{Map, Value, json};
+
+use super::{Format, ListType, Schema, Type, number_of, under};
+use crate::json::type_name;
+use crate::refusal::FieldError;
+use crate::wall::is_rfc3339;
+
+/// Errors after which a real server does not look at rules.
+const BLOCKING: [&str; 4] = ["FieldValueRequired", "FieldValueTooLong", "FieldValueTooMany", "FieldValueTypeInvalid"];
+
+impl Schema {
+    /// All that is wrong with an object of this schema.
+    pub(crate) fn errors(&self, object: &Value) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        self.validate(object, "", &mut errors);
+        self.validate_lists(object, "", &mut errors);
+        if !self.has_rules() {
+            return errors;
+        }
+        if errors.iter().any(|error| BLOCKING.contains(&error.reason)) {
+            let why = "some validation rules were not checked because the object was invalid; \
+                       correct the existing errors to complete validation";
+            errors.push(FieldError::invalid("<nil>", &Value::Null, why));
+        } else {
+            self.validate_rules(object, "", &mut errors);
+        }
+        errors
+    }
+
+    fn validate(&self, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
+        if value.is_null() && self.nullable {
+            return;
+        }
+        if !self.fits(value) {
+            errors.push(mistyped(path, value, self.kind));
+            return;
+        }
+        if !self.allowed.is_empty() && !self.allowed.contains(value) {
+            errors.push(FieldError::unsupported(path, value, &self.allowed));
+        }
+        match value {
+            Value::Object(fields) => self.validate_fields(fields, path, errors),
+            Value::Array(items) => self.validate_items(value, items, path, errors),
+            Value::String(text) => self.validate_text(value, text, path, errors),
+            Value::Number(_) => self.validate_number(value, path, errors),
+            Value::Null | Value::Bool(_) => {}
+        }
+    }
+
+    fn fits(&self, value: &Value) -> bool {
+        match self.kind {
+            Type::Object => value.is_object(),
+            Type::Array => value.is_array(),
+            Type::Text => value.is_string(),
+            Type::Integer => value.as_f64().is_some_and(|number| number.fract() == 0.0),
+            Type::Number => value.is_number(),
+            Type::Truth => value.is_boolean(),
+            Type::IntOrText => value.is_i64() || value.is_u64() || value.is_string(),
+            Type::Any => true,
+        }
+    }
+
+    fn validate_fields(&self, fields: &Map<String, Value>, path: &str, errors: &mut Vec<FieldError>) {
+        for name in self.required.iter().filter(|name| !fields.contains_key(*name)) {
+            errors.push(FieldError::required(&under(path, name), ""));
+        }
+        if let Some(most) = self.max_properties.filter(|most| fields.len() > *most) {
+            errors.push(too_many(path, fields.len(), most));
+        }
+        if let Some(least) = self.min_properties.filter(|least| fields.len() < *least) {
+            let why = format!("{path} in body should have at least {least} properties");
+            errors.push(FieldError::invalid(path, &json!(fields.len()), &why));
+        }
+        for (name, field) in fields {
+            if let Some(schema) = self.properties.get(name).or(self.additional.as_deref()) {
+                schema.validate(field, &under(path, name), errors);
+            }
+        }
+    }
+
+    fn validate_items(&self, _list: &Value, items: &[Value], path: &str, errors: &mut Vec<FieldError>) {
+        if let Some(least) = self.min_items.filter(|least| items.len() < *least) {
+            let why = format!("{path} in body should have at least {least} items");
+            errors.push(FieldError::invalid(path, &json!(items.len()), &why));
+        }
+        if let Some(most) = self.max_items.filter(|most| items.len() > *most) {
+            errors.push(too_many(path, items.len(), most));
+        }
+        if let Some(schema) = &self.items {
+            for (index, item) in items.iter().enumerate() {
+                schema.validate(item, &format!("{path}[{index}]"), errors);
+            }
+        }
+    }
+
+    fn validate_text(&self, value: &Value, text: &str, path: &str, errors: &mut Vec<FieldError>) {
+        let mut invalid = |why: String| errors.push(FieldError::invalid(path, value, &format!("{path} in body {why}")));
+        let length = text.chars().count();
+        if let Some(least) = self.min_length.filter(|least| length < *least) {
+            invalid(format!("should be at least {least} chars long"));
+        }
+        if let Some(pattern) = self.pattern.as_ref().filter(|pattern| !pattern.regex.is_match(text)) {
+            invalid(format!("should match '{}'", pattern.text));
+        }
+        if self.format == Format::DateTime && !is_rfc3339(text) {
+            invalid(format!("must be of type date-time: {value}"));
+        }
+        if let Some(most) = self.max_length.filter(|most| length > *most) {
+            errors.push(FieldError::too_long(path, most));
+        }
+    }
+
+    fn validate_number(&self, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
+        let Value::Number(number) = value else { return };
+        let number = number_of(number);
+        let mut invalid = |why: String| errors.push(FieldError::invalid(path, value, &format!("{path} in body {why}")));
+        if let Some(least) = self.minimum.value {
+            if self.minimum.exclusive && number <= least {
+                invalid(format!("should be greater than {least}"));
+            } else if number < least {
+                invalid(format!("should be greater than or equal to {least}"));
+            }
+        }
+        if let Some(most) = self.maximum.value {
+            if self.maximum.exclusive && number >= most {
+                invalid(format!("should be less than {most}"));
+            } else if number > most {
+                invalid(format!("should be less than or equal to {most}"));
+            }
+        }
+    }
+
+    /// No entry twice where the list is a set or a map.
+    fn validate_lists(&self, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
+        match value {
+            Value::Object(fields) => {
+                for (name, field) in fields {
+                    if let Some(schema) = self.properties.get(name).or(self.additional.as_deref()) {
+                        schema.validate_lists(field, &under(path, name), errors);
+                    }
+                }
+            }
+            Value::Array(items) => {
+                let mut seen: Vec<Value> = Vec::new();
+                for (index, item) in items.iter().enumerate() {
+                    let place = format!("{path}[{index}]");
+                    if let Some(identity) = self.list_type.identity(item) {
+                        if seen.contains(&identity) {
+                            errors.push(FieldError::duplicate(&place, &identity));
+                        }
+                        seen.push(identity);
+                    }
+                    if let Some(schema) = &self.items {
+                        schema.validate_lists(item, &place, errors);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn validate_rules(&self, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
+        for rule in self.rules.iter().filter(|rule| value.is_object() && !rule.holds(value)) {
+            let message = format!("Invalid value: {}", rule.message);
+            errors.push(FieldError { field: path.to_owned(), reason: "FieldValueInvalid", message });
+        }
+        match value {
+            Value::Object(fields) => {
+                for (name, field) in fields {
+                    if let Some(schema) = self.properties.get(name).or(self.additional.as_deref()) {
+                        schema.validate_rules(field, &under(path, name), errors);
+                    }
+                }
+            }
+            Value::Array(items) => {
+                if let Some(schema) = &self.items {
+                    items.iter().enumerate().for_each(|(index, item)| schema.validate_rules(item, &format!("{path}[{index}]"), errors));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl ListType {
+    /// By what an entry is told from the others.
+    fn identity(&self, item: &Value) -> Option<Value> {
+        match self {
+            ListType::Atomic => None,
+            ListType::Set => Some(item.clone()),
+            ListType::Map(keys) => {
+                let named = |key: &String| item.get(key).map(|value| (key.clone(), value.clone()));
+                Some(Value::Object(keys.iter().filter_map(named).collect()))
+            }
+        }
+    }
+}
+
+fn too_many(path: &str, count: usize, most: usize) -> FieldError {
+    let plural = if most == 1 { "item" } else { "items" };
+    let message = format!("Too many: {count}: must have at most {most} {plural}");
+    FieldError { field: path.to_owned(), reason: "FieldValueTooMany", message }
+}
+
+fn mistyped(path: &str, value: &Value, wanted: Type) -> FieldError {
+    let wanted = match wanted {
+        Type::Object => "object",
+        Type::Array => "array",
+        Type::Text => "string",
+        Type::Integer => "integer",
+        Type::Number => "number",
+        Type::Truth => "boolean",
+        Type::IntOrText => "integer,string",
+        Type::Any => "any",
+    };
+    let found = type_name(value);
+    let message = format!("Invalid value: {found:?}: {path} in body must be of type {wanted}: {found:?}");
+    FieldError { field: path.to_owned(), reason: "FieldValueTypeInvalid", message }
+}

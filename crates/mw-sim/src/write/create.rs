@@ -1,0 +1,115 @@
+//! New objects.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::{check_size, content_errors, definition, metadata_errors, written};
+use crate::answer::Answer;
+use crate::builtin;
+use crate::cluster::State;
+use crate::crd::Definition;
+use crate::decode;
+use crate::json::{map_mut, meta_mut, meta_text};
+use crate::kind::{Builtin, Kind};
+use crate::path::Target;
+use crate::refusal::Refusal;
+use crate::request::Request;
+
+pub(crate) fn create(state: &mut State, kind: &Arc<Kind>, request: &Request, target: &Target) -> Result<Answer, Refusal> {
+    if target.name.is_some() {
+        return Err(Refusal::method_not_allowed());
+    }
+    let object = decode::object(kind, request)?;
+    if kind.builtin == Some(Builtin::Definition) {
+        let definition = Definition::parse(&object).map_err(|unsupported| Refusal::unsupported(unsupported.what()))?;
+        return definition::create(state, &definition);
+    }
+    admit(state, kind, target, object, 201)
+}
+
+/// An object that was read, into the namespace of its path.
+pub(super) fn admit(state: &mut State, kind: &Arc<Kind>, target: &Target, mut object: Value, code: u16) -> Result<Answer, Refusal> {
+    place(kind, target, &mut object)?;
+    check_namespace(state, target, &object)?;
+    // Told by etcd, but before anything is kept.
+    let names_version = !matches!(meta_text(&object, "resourceVersion"), "" | "0");
+    complete(state, kind, &mut object)?;
+    let mut errors = metadata_errors(kind, &object, None);
+    errors.extend(content_errors(kind, &object, None));
+    let name = meta_text(&object, "name").to_owned();
+    if !errors.is_empty() {
+        return Err(Refusal::invalid(kind, &name, &errors));
+    }
+    if names_version {
+        return Err(Refusal::new(500, "", "resourceVersion should not be set on objects to be created"));
+    }
+    let key = target.namespace.as_ref().map_or_else(|| name.clone(), |namespace| format!("{namespace}/{name}"));
+    if state.of_kind(kind).is_some_and(|all| all.objects.contains_key(key.as_str())) {
+        return Err(Refusal::already_exists(kind, &name));
+    }
+    check_size(&object)?;
+    let kept = state.commit(kind, &key, Some(object)).ok_or_else(Refusal::no_such_resource)?;
+    Ok(written(code, &kept))
+}
+
+/// The namespace of an object is that of the path, whether it says so or not.
+pub(super) fn place(kind: &Kind, target: &Target, object: &mut Value) -> Result<(), Refusal> {
+    let wanted = target.namespace.as_deref().unwrap_or_default();
+    let given = meta_text(object, "namespace");
+    if !given.is_empty() && given != wanted {
+        let why = if kind.namespaced {
+            "the namespace of the provided object does not match the namespace sent on the request"
+        } else {
+            "namespace must not be set on a cluster-scoped object"
+        };
+        return Err(Refusal::bad_request(why));
+    }
+    if kind.namespaced {
+        meta_mut(object).insert("namespace".to_owned(), wanted.into());
+    }
+    Ok(())
+}
+
+fn check_namespace(state: &State, target: &Target, object: &Value) -> Result<(), Refusal> {
+    let Some(name) = &target.namespace else { return Ok(()) };
+    let namespaces = state.collection("", "namespaces").ok_or_else(Refusal::no_such_resource)?;
+    match namespaces.objects.get(name.as_str()) {
+        None => Err(Refusal::not_found(&namespaces.kind, name)),
+        Some(namespace) if builtin::is_terminating(&namespace.value) => {
+            let why = format!("unable to create new content in namespace {name} because it is being terminated");
+            let causes = serde_json::json!([
+                { "reason": "NamespaceTerminating", "message": format!("namespace {name} is being terminated"), "field": "metadata.namespace" },
+            ]);
+            Err(Refusal::forbidden(&target.plural, &target.group, meta_text(object, "name"), &why).with_causes(causes))
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// What only the server says of a new object.
+fn complete(state: &mut State, kind: &Kind, object: &mut Value) -> Result<(), Refusal> {
+    let prefix = meta_text(object, "generateName").to_owned();
+    let (uid, now) = (state.draws.uid(), state.wall.stamp());
+    let metadata = meta_mut(object);
+    if !metadata.contains_key("name") && !prefix.is_empty() {
+        // A real server cuts the prefix so that the name fits.
+        let prefix: String = prefix.chars().take(58).collect();
+        metadata.insert("name".to_owned(), format!("{prefix}{}", state.draws.suffix()).into());
+    }
+    for own in ["resourceVersion", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds"] {
+        metadata.remove(own);
+    }
+    metadata.insert("uid".to_owned(), uid.into());
+    metadata.insert("creationTimestamp".to_owned(), now.into());
+    match kind.builtin {
+        Some(builtin) => builtin::prepare(builtin, object, None)?,
+        None => {
+            metadata.insert("generation".to_owned(), 1.into());
+            if kind.status_subresource {
+                map_mut(object).remove("status");
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,110 @@
+//! Patches: merged into the object or applied to it step by step, then the same
+//! rules as for an update.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::update::{check_name, replace};
+use super::{definition, existing, name_of};
+use crate::answer::Answer;
+use crate::cluster::State;
+use crate::decode;
+use crate::json::meta_text;
+use crate::kind::{Builtin, Kind};
+use crate::path::Target;
+use crate::refusal::{FieldError, Refusal};
+use crate::request::Request;
+
+/// What a real server takes at most in one JSON patch.
+const MOST_STEPS: usize = 10_000;
+
+pub(crate) fn patch(state: &mut State, kind: &Arc<Kind>, request: &Request, target: &Target) -> Result<Answer, Refusal> {
+    if target.name.is_none() {
+        return Err(Refusal::method_not_allowed());
+    }
+    let manner = Manner::of(kind, request)?;
+    if manner == Manner::Apply || kind.builtin == Some(Builtin::Definition) {
+        return definition::apply(state, kind, request, target, manner == Manner::Apply);
+    }
+    let (key, old) = existing(state, kind, target).ok_or_else(|| Refusal::not_found(kind, name_of(target)))?;
+    let mut new = Value::clone(&old.value);
+    match manner {
+        Manner::Merge => json_patch::merge(&mut new, &merge_patch(request)?),
+        _ => apply_steps(&mut new, request)?,
+    }
+    let unknown = reshape(kind, target, &mut new)?;
+    if decode::is_strict(&request.query)? {
+        decode::refuse_unknown(unknown).map_err(|why| rejected(kind, target, &why))?;
+    }
+    if meta_text(&new, "namespace") != target.namespace.as_deref().unwrap_or_default() {
+        let why = "the namespace of the provided object does not match the namespace sent on the request";
+        return Err(Refusal::bad_request(why));
+    }
+    replace(state, kind, target, &key, &old, new)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    Merge,
+    Steps,
+    Apply,
+}
+
+impl Manner {
+    fn of(kind: &Kind, request: &Request) -> Result<Manner, Refusal> {
+        match request.content_type.split(';').next().unwrap_or_default().trim() {
+            "application/merge-patch+json" => Ok(Manner::Merge),
+            "application/json-patch+json" => Ok(Manner::Steps),
+            "application/apply-patch+yaml" if kind.builtin == Some(Builtin::Definition) => Ok(Manner::Apply),
+            "application/strategic-merge-patch+json" if !kind.is_custom() => Err(Refusal::unsupported("strategic merge patches")),
+            "application/apply-patch+yaml" | "application/apply-patch+cbor" => Err(Refusal::unsupported("server-side apply")),
+            _ => Err(unknown_type(kind)),
+        }
+    }
+}
+
+fn unknown_type(kind: &Kind) -> Refusal {
+    let mut accepted = vec!["application/json-patch+json", "application/merge-patch+json"];
+    if !kind.is_custom() {
+        accepted.push("application/strategic-merge-patch+json");
+    }
+    accepted.push("application/apply-patch+yaml");
+    let message = format!("the body of the request was in an unknown format - accepted media types include: {}", accepted.join(", "));
+    Refusal::new(415, "UnsupportedMediaType", message)
+}
+
+fn merge_patch(request: &Request) -> Result<Value, Refusal> {
+    let patch: Value = decode::patch(&request.body)?;
+    if patch.is_object() { Ok(patch) } else { Err(Refusal::bad_request("error decoding patch: a merge patch is an object")) }
+}
+
+fn apply_steps(object: &mut Value, request: &Request) -> Result<(), Refusal> {
+    let steps: json_patch::Patch = decode::patch(&request.body)?;
+    if steps.0.len() > MOST_STEPS {
+        let why = format!("The allowed maximum operations in a JSON patch is {MOST_STEPS}, got {}", steps.0.len());
+        return Err(Refusal::new(413, "RequestEntityTooLarge", why));
+    }
+    let failed = |error: json_patch::PatchError| {
+        let message = "the server rejected our request due to an error in our request";
+        Refusal::new(422, "Invalid", message).with_causes(serde_json::json!([{ "message": error.to_string() }]))
+    };
+    json_patch::patch(object, &steps).map_err(failed)
+}
+
+/// What a patch made must still be an object of its kind and name.
+fn reshape(kind: &Kind, target: &Target, new: &mut Value) -> Result<Vec<String>, Refusal> {
+    if !new.is_object() {
+        return Err(rejected(kind, target, "it is no object"));
+    }
+    if new["apiVersion"] != kind.api_version() || new["kind"] != kind.kind {
+        return Err(Refusal::bad_request(format!("a patch can't change apiVersion and kind of a {}", kind.kind)));
+    }
+    let unknown = decode::shape(kind, new).map_err(|why| rejected(kind, target, &why))?;
+    check_name(kind, target, new)?;
+    Ok(unknown)
+}
+
+fn rejected(kind: &Kind, target: &Target, why: &str) -> Refusal {
+    Refusal::invalid(kind, name_of(target), &[FieldError::invalid("patch", &Value::Null, why)])
+}

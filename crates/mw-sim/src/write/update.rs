@@ -1,0 +1,196 @@
+//! Changes of objects that are there. PUT and PATCH meet here.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::create::{admit, place};
+use super::{check_size, content_errors, existing, metadata_errors, name_of, written};
+use crate::answer::Answer;
+use crate::builtin;
+use crate::cluster::State;
+use crate::decode;
+use crate::json::{map_mut, meta, meta_mut, meta_text, texts};
+use crate::kind::{Builtin, Kind};
+use crate::object::Object;
+use crate::path::Target;
+use crate::refusal::{FieldError, Refusal};
+use crate::request::Request;
+
+pub(crate) fn update(state: &mut State, kind: &Arc<Kind>, request: &Request, target: &Target) -> Result<Answer, Refusal> {
+    if target.name.is_none() {
+        return Err(Refusal::method_not_allowed());
+    }
+    if kind.builtin == Some(Builtin::Definition) {
+        return Err(Refusal::unsupported("updates of CustomResourceDefinitions"));
+    }
+    let mut object = decode::object(kind, request)?;
+    check_name(kind, target, &object)?;
+    place(kind, target, &mut object)?;
+    let Some((key, old)) = existing(state, kind, target) else {
+        if kind.creates_on_update() && target.subresource.is_none() {
+            return admit(state, kind, target, object, 201);
+        }
+        return Err(Refusal::not_found(kind, name_of(target)));
+    };
+    let (given, uid) = (meta_text(&object, "uid"), meta_text(&old.value, "uid"));
+    if !given.is_empty() && given != uid {
+        let why = format!("Precondition failed: UID in precondition: {given}, UID in object meta: {uid}");
+        return Err(Refusal::conflict(kind, name_of(target), &why));
+    }
+    replace(state, kind, target, &key, &old, object)
+}
+
+/// The name in the object must be that in the path.
+pub(super) fn check_name(kind: &Kind, target: &Target, object: &Value) -> Result<(), Refusal> {
+    let (found, wanted) = (meta_text(object, "name"), name_of(target));
+    if found.is_empty() {
+        return Err(Refusal::bad_request(format!("{} without a name: name must be provided", kind.kind)));
+    }
+    if found != wanted {
+        let why = format!("the name of the object ({found}) does not match the name on the URL ({wanted})");
+        return Err(Refusal::bad_request(why));
+    }
+    Ok(())
+}
+
+/// Puts a new object in the place of an old one, if the rules allow it.
+pub(super) fn replace(
+    state: &mut State,
+    kind: &Arc<Kind>,
+    target: &Target,
+    key: &str,
+    old: &Arc<Object>,
+    mut new: Value,
+) -> Result<Answer, Refusal> {
+    let name = name_of(target);
+    check_version(kind, name, old, &new)?;
+    keep_metadata(&mut new, &old.value);
+    keep_parts(kind, target.subresource.is_some(), &mut new, &old.value)?;
+    count_generation(kind, &mut new, &old.value);
+    let mut errors = update_errors(&new, &old.value);
+    errors.extend(metadata_errors(kind, &new, Some(&old.value)));
+    errors.extend(content_errors(kind, &new, Some(&old.value)));
+    if !errors.is_empty() {
+        return Err(Refusal::invalid(kind, name, &errors));
+    }
+    meta_mut(&mut new).insert("resourceVersion".to_owned(), old.version.to_string().into());
+    if new == *old.value {
+        return Ok(written(200, old));
+    }
+    if meta(&new, "deletionTimestamp").is_some() && texts(meta(&new, "finalizers")).next().is_none() && !is_held(kind) {
+        state.commit(kind, key, None);
+        return Ok(Answer::json(200, &new));
+    }
+    check_size(&new)?;
+    let kept = state.commit(kind, key, Some(new)).ok_or_else(Refusal::no_such_resource)?;
+    Ok(written(200, &kept))
+}
+
+/// A Namespace goes when a controller emptied it, and none runs here.
+pub(super) fn is_held(kind: &Kind) -> bool {
+    kind.builtin == Some(Builtin::Namespace)
+}
+
+fn check_version(kind: &Kind, name: &str, old: &Object, new: &Value) -> Result<(), Refusal> {
+    match meta_text(new, "resourceVersion") {
+        "" | "0" if kind.allows_unconditional_update() => Ok(()),
+        "" | "0" => {
+            let error = FieldError::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
+            Err(Refusal::invalid(kind, name, &[error]))
+        }
+        version if version == old.version.to_string() => Ok(()),
+        _ => Err(Refusal::modified(kind, name)),
+    }
+}
+
+/// What a client can't change, whatever it sends.
+fn keep_metadata(new: &mut Value, old: &Value) {
+    let new_meta = meta_mut(new);
+    new_meta.remove("selfLink");
+    let kept = |field: &str| meta(old, field).cloned();
+    for always in ["creationTimestamp", "generation"] {
+        match kept(always) {
+            Some(value) => new_meta.insert(always.to_owned(), value),
+            None => new_meta.remove(always),
+        };
+    }
+    if let Some(since) = kept("deletionTimestamp") {
+        new_meta.insert("deletionTimestamp".to_owned(), since);
+    }
+    for unless_given in ["uid", "deletionGracePeriodSeconds"] {
+        if let Some(value) = kept(unless_given).filter(|_| !new_meta.contains_key(unless_given)) {
+            new_meta.insert(unless_given.to_owned(), value);
+        }
+    }
+}
+
+/// The object keeps its status, or its status keeps the object.
+fn keep_parts(kind: &Kind, is_status: bool, new: &mut Value, old: &Value) -> Result<(), Refusal> {
+    match (is_status, kind.builtin) {
+        (true, None) => {
+            let status = map_mut(new).remove("status");
+            let given = meta_text(new, "uid").to_owned();
+            *new = old.clone();
+            // Looked at with the other rules.
+            meta_mut(new).insert("uid".to_owned(), given.into());
+            if let Some(status) = status {
+                map_mut(new).insert("status".to_owned(), status);
+            } else {
+                map_mut(new).remove("status");
+            }
+        }
+        (true, Some(_)) => keep(new, old, "spec"),
+        (false, Some(builtin)) => {
+            if kind.status_subresource {
+                keep(new, old, "status");
+            }
+            builtin::prepare(builtin, new, Some(old))?;
+        }
+        (false, None) if kind.status_subresource => keep(new, old, "status"),
+        (false, None) => {}
+    }
+    Ok(())
+}
+
+fn keep(new: &mut Value, old: &Value, part: &str) {
+    match old.get(part) {
+        Some(kept) => map_mut(new).insert(part.to_owned(), kept.clone()),
+        None => map_mut(new).remove(part),
+    };
+}
+
+/// Custom resources count the changes of what is neither metadata nor status.
+fn count_generation(kind: &Kind, new: &mut Value, old: &Value) {
+    if !kind.is_custom() {
+        return;
+    }
+    let counts = |name: &str| name != "metadata" && !(kind.status_subresource && name == "status");
+    let parts = |object: &Value| object.as_object().into_iter().flatten().filter(|(name, _)| counts(name)).count();
+    let same = |(name, value): (&String, &Value)| !counts(name) || new.get(name) == Some(value);
+    let unchanged = parts(new) == parts(old) && old.as_object().into_iter().flatten().all(same);
+    if !unchanged {
+        let generation = meta(old, "generation").and_then(Value::as_i64).unwrap_or_default() + 1;
+        meta_mut(new).insert("generation".to_owned(), generation.into());
+    }
+}
+
+/// What may not change.
+fn update_errors(new: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    if meta(old, "deletionTimestamp").is_some() {
+        let before: Vec<&str> = texts(meta(old, "finalizers")).collect();
+        let added: Vec<&str> = texts(meta(new, "finalizers")).filter(|finalizer| !before.contains(finalizer)).collect();
+        if !added.is_empty() {
+            let list = added.iter().map(|finalizer| format!("{finalizer:?}")).collect::<Vec<_>>().join(", ");
+            let why = format!("no new finalizers can be added if the object is being deleted, found new finalizers []string{{{list}}}");
+            errors.push(FieldError::forbidden("metadata.finalizers", &why));
+        }
+    }
+    for field in ["uid", "deletionTimestamp", "deletionGracePeriodSeconds"] {
+        if let Some(found) = meta(new, field).filter(|found| Some(*found) != meta(old, field)) {
+            errors.push(FieldError::invalid(&format!("metadata.{field}"), found, "field is immutable"));
+        }
+    }
+    errors
+}
