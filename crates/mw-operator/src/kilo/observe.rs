@@ -103,7 +103,7 @@ impl Engine {
     }
 
     fn spawn_mesh_watch(&mut self, api: Api<DynamicObject>, wide: bool) -> tokio::task::AbortHandle {
-        let manner = Manner { scope: Scope::default(), backoff: self.backoff(), relist: self.hub_relist.subscribe() };
+        let manner = Manner { scope: Scope::default(), backoff: self.backoff(), relist: self.hub_relist.listen() };
         let outlet = Outlet { events: self.sender.clone(), wrap: move |seen| Event::Meshes { wide, seen } };
         self.tasks.spawn(follow(api, manner, |object| object, outlet))
     }
