@@ -81,19 +81,17 @@ impl Rule {
                 self.resources.iter().any(|one| one == "*" || *one == exact || *one == all)
             }
         };
-        // The name of a Namespace is also where it lies, for rights on it.
-        let lies_in = target.namespace.as_deref().or(target.name.as_deref().filter(|_| target.plural == "namespaces"));
         any(&self.verbs, verb)
             && any(&self.groups, &target.group)
             && resource()
-            && self.namespace.as_deref().is_none_or(|namespace| lies_in == Some(namespace))
+            && self.namespace.as_deref().is_none_or(|namespace| target.lies_in() == Some(namespace))
             && (self.names.is_empty() || target.name.as_ref().is_some_and(|name| self.names.contains(name)))
     }
 }
 
 /// In the words of a real server.
 pub(crate) fn denied(user: &str, verb: Verb, target: &Target) -> Refusal {
-    let place = match &target.namespace {
+    let place = match target.lies_in() {
         Some(namespace) => format!("in the namespace {namespace:?}"),
         None => "at the cluster scope".to_owned(),
     };

@@ -23,7 +23,7 @@ impl Answer {
     }
 
     pub(crate) fn refused(refusal: &Refusal) -> Answer {
-        Answer::Whole { code: refusal.code, body: written(&refusal.status()), retry_after: refusal.retry_after }
+        Answer::Whole { code: refusal.code, body: refusal.bytes(), retry_after: refusal.retry_after }
     }
 
     pub(crate) fn code(&self) -> u16 {

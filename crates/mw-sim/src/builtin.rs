@@ -167,17 +167,39 @@ pub(crate) fn prepare(builtin: Builtin, object: &mut Value, old: Option<&Value>)
     match builtin {
         Builtin::Namespace => prepare_namespace(object, old),
         Builtin::Secret => prepare_secret(object)?,
-        Builtin::Node => {
-            for part in ["spec", "status"] {
-                child_mut(map_mut(object), part);
-            }
-        }
+        Builtin::Node => prepare_node(object, old.is_none()),
         Builtin::Lease => {
             child_mut(map_mut(object), "spec");
         }
         Builtin::Event | Builtin::Definition | Builtin::AccessReview => {}
     }
     Ok(())
+}
+
+/// Two fields say the same, and nobody runs on a node before it is ready.
+fn prepare_node(object: &mut Value, is_new: bool) {
+    let root = map_mut(object);
+    child_mut(root, "status");
+    let spec = child_mut(root, "spec");
+    let first = spec.get("podCIDRs").and_then(|all| all.get(0)).cloned();
+    match (spec.get("podCIDR").cloned(), first) {
+        (Some(one), first) if first.as_ref() != Some(&one) => {
+            spec.insert("podCIDRs".to_owned(), json!([one]));
+        }
+        (None, Some(first)) => {
+            spec.insert("podCIDR".to_owned(), first);
+        }
+        _ => {}
+    }
+    let not_ready = json!({ "key": "node.kubernetes.io/not-ready", "effect": "NoSchedule" });
+    if let Value::Array(taints) = spec.entry("taints").or_insert_with(|| json!([])) {
+        if is_new && !taints.contains(&not_ready) {
+            taints.push(not_ready);
+        }
+        if taints.is_empty() {
+            spec.remove("taints");
+        }
+    }
 }
 
 fn prepare_namespace(object: &mut Value, old: Option<&Value>) {
@@ -227,7 +249,8 @@ fn secret_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
                        or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
             errors.push(FieldError::invalid(&format!("data[{key}]"), &json!(key), why));
         }
-        size += value.as_str().unwrap_or_default().len() / 4 * 3;
+        let text = value.as_str().unwrap_or_default();
+        size += text.len() / 4 * 3 - text.bytes().rev().take_while(|byte| *byte == b'=').count();
     }
     if size > LARGEST_SECRET {
         errors.push(FieldError::too_long("data", LARGEST_SECRET));
@@ -256,9 +279,6 @@ fn lease_errors(object: &Value) -> Vec<FieldError> {
     if spec["leaseTransitions"].as_i64().is_some_and(|count| count < 0) {
         errors.push(FieldError::invalid("spec.leaseTransitions", &spec["leaseTransitions"], "must be greater than or equal to 0"));
     }
-    if spec["holderIdentity"] == "" {
-        errors.push(FieldError::invalid("spec.holderIdentity", &json!(""), "must not be empty"));
-    }
     errors
 }
 
@@ -278,10 +298,16 @@ fn event_errors(object: &Value) -> Vec<FieldError> {
             errors.push(FieldError::required(field, ""));
         }
     }
-    for (field, most) in [("reportingInstance", 128), ("action", 128), ("reason", 128), ("note", 1024)] {
+    let controller = text("reportingController");
+    let wrong = crate::meta::qualified_errors(controller);
+    errors.extend(wrong.map(|why| FieldError::invalid("reportingController", &json!(controller), &why)));
+    // The note has the name that it had before.
+    for (field, name, most) in
+        [("reportingInstance", "reportingInstance", 128), ("action", "action", 128), ("reason", "reason", 128), ("note", "message", 1024)]
+    {
         if text(field).len() > most {
             let why = format!("can have at most {most} characters");
-            errors.push(FieldError::invalid(field, &json!(""), &why));
+            errors.push(FieldError::invalid(name, &json!(""), &why));
         }
     }
     if !matches!(text("type"), "Normal" | "Warning") {

@@ -398,7 +398,7 @@ impl State {
             return Err(if is_of_kubernetes(&target.group) {
                 Refusal::unsupported(format!("{} in version {}", target.resource(), target.version))
             } else {
-                Refusal::no_such_resource()
+                Refusal::no_such_page()
             });
         };
         if let Some(part) = &target.subresource {
@@ -414,14 +414,15 @@ impl State {
             }
         }
         if !kind.namespaced && target.namespace.is_some() {
-            return Err(Refusal::no_such_resource());
+            return Err(Refusal::no_such_page());
         }
         // The collection of all namespaces can be read only, and has no names.
         if kind.namespaced && target.namespace.is_none() {
-            if target.name.is_some() {
-                return Err(Refusal::no_such_resource());
+            let only_reads = matches!(verb, Verb::List | Verb::Watch);
+            if target.name.is_some() || (kind.is_custom() && !only_reads) {
+                return Err(Refusal::no_such_page());
             }
-            if !matches!(verb, Verb::List | Verb::Watch) {
+            if !only_reads {
                 return Err(Refusal::method_not_allowed());
             }
         }

@@ -10,7 +10,7 @@ use crate::json::map_mut;
 use crate::kind::Kind;
 use crate::meta;
 use crate::query::Query;
-use crate::refusal::Refusal;
+use crate::refusal::{FieldError, Refusal};
 use crate::request::Request;
 
 /// What a real server reads at most.
@@ -39,6 +39,9 @@ pub(crate) fn object(kind: &Kind, request: &Request) -> Result<Value, Refusal> {
         other => return Err(Refusal::unsupported(format!("bodies of the type {other:?}"))),
     }
     let mut value = body(request)?;
+    if value.is_null() && !kind.is_custom() {
+        map_mut(&mut value);
+    }
     check_kind(kind, &mut value)?;
     let mut unknown = shape(kind, &mut value).map_err(|why| unreadable(kind, &why))?;
     if is_strict(&request.query)? {
@@ -73,6 +76,9 @@ fn check_kind(kind: &Kind, value: &mut Value) -> Result<(), Refusal> {
         let why = format!("the API version in the data ({found_version}) does not match the expected API version ({wanted})");
         return Err(Refusal::bad_request(why));
     }
+    if kind.is_custom() && found_kind != kind.kind {
+        return Err(wrong_kind(kind, value));
+    }
     if !found_kind.is_empty() && found_kind != kind.kind {
         let why = format!("{found_kind} in version {:?} cannot be handled as a {}: wrong kind", kind.version, kind.kind);
         return Err(Refusal::bad_request(why));
@@ -80,6 +86,26 @@ fn check_kind(kind: &Kind, value: &mut Value) -> Result<(), Refusal> {
     root.insert("apiVersion".to_owned(), wanted.into());
     root.insert("kind".to_owned(), kind.kind.clone().into());
     Ok(())
+}
+
+/// Custom resources keep their kind, whatever a patch says; built-in kinds are
+/// read as what they are.
+pub(crate) fn check_kind_kept(kind: &Kind, value: &mut Value) -> Result<(), Refusal> {
+    let same = value["apiVersion"] == kind.api_version() && value["kind"] == kind.kind;
+    if same {
+        return Ok(());
+    }
+    Err(wrong_kind(kind, value))
+}
+
+fn wrong_kind(kind: &Kind, value: &Value) -> Refusal {
+    let mut errors = Vec::new();
+    for (field, wanted) in [("kind", kind.kind.clone()), ("apiVersion", kind.api_version())] {
+        if value[field] != wanted {
+            errors.push(FieldError::invalid(field, &value[field], &format!("must be {wanted}")));
+        }
+    }
+    Refusal::invalid(kind, crate::json::meta_text(value, "name"), &errors)
 }
 
 /// Brings an object into the shape of its kind. Says what was unknown in it, or

@@ -21,7 +21,7 @@ pub(crate) fn create(state: &mut State, definition: &Definition) -> Result<Answe
     let kind = definition_kind(state)?;
     let name = meta_text(&definition.object, "name").to_owned();
     if state.of_kind(&kind).is_some_and(|all| all.objects.contains_key(name.as_str())) {
-        return Err(Refusal::already_exists(&kind, &name));
+        return Err(Refusal::already_exists(&kind, &name, false));
     }
     let (uid, now) = (state.draws.uid(), state.wall.stamp());
     let mut object = Value::clone(&definition.object);

@@ -3,14 +3,15 @@
 
 use std::sync::Arc;
 
+use json_patch::{AddOperation, PatchOperation, ReplaceOperation, TestOperation};
 use serde_json::Value;
 
-use super::update::{check_name, replace};
+use super::create::place;
+use super::update::{check_name, nameless, replace};
 use super::{definition, existing, name_of};
 use crate::answer::Answer;
 use crate::cluster::State;
 use crate::decode;
-use crate::json::meta_text;
 use crate::kind::{Builtin, Kind};
 use crate::path::Target;
 use crate::refusal::{FieldError, Refusal};
@@ -21,7 +22,7 @@ const MOST_STEPS: usize = 10_000;
 
 pub(crate) fn patch(state: &mut State, kind: &Arc<Kind>, request: &Request, target: &Target) -> Result<Answer, Refusal> {
     if target.name.is_none() {
-        return Err(Refusal::method_not_allowed());
+        return Err(nameless(kind));
     }
     let manner = Manner::of(kind, request)?;
     if manner == Manner::Apply || kind.builtin == Some(Builtin::Definition) {
@@ -37,10 +38,7 @@ pub(crate) fn patch(state: &mut State, kind: &Arc<Kind>, request: &Request, targ
     if decode::is_strict(&request.query)? {
         decode::refuse_unknown(unknown).map_err(|why| rejected(kind, target, &why))?;
     }
-    if meta_text(&new, "namespace") != target.namespace.as_deref().unwrap_or_default() {
-        let why = "the namespace of the provided object does not match the namespace sent on the request";
-        return Err(Refusal::bad_request(why));
-    }
+    place(kind, target, &mut new)?;
     replace(state, kind, target, &key, &old, new)
 }
 
@@ -85,11 +83,29 @@ fn apply_steps(object: &mut Value, request: &Request) -> Result<(), Refusal> {
         let why = format!("The allowed maximum operations in a JSON patch is {MOST_STEPS}, got {}", steps.0.len());
         return Err(Refusal::new(413, "RequestEntityTooLarge", why));
     }
-    let failed = |error: json_patch::PatchError| {
+    for step in steps.0 {
         let message = "the server rejected our request due to an error in our request";
-        Refusal::new(422, "Invalid", message).with_causes(serde_json::json!([{ "message": error.to_string() }]))
+        apply_step(object, step).map_err(|_| Refusal::new(422, "Invalid", message))?;
+    }
+    Ok(())
+}
+
+/// Real servers are not as strict as the standard: they replace fields that are
+/// not there, and for them what is not there is null.
+fn apply_step(object: &mut Value, step: PatchOperation) -> Result<(), json_patch::PatchError> {
+    let step = match step {
+        PatchOperation::Replace(ReplaceOperation { path, value }) if is_missing_field(object, &path.to_string()) => {
+            PatchOperation::Add(AddOperation { path, value })
+        }
+        PatchOperation::Test(TestOperation { path, value: Value::Null }) if is_missing_field(object, &path.to_string()) => return Ok(()),
+        other => other,
     };
-    json_patch::patch(object, &steps).map_err(failed)
+    json_patch::patch(object, &[step])
+}
+
+fn is_missing_field(object: &Value, path: &str) -> bool {
+    let parent = path.rsplit_once('/').map(|(parent, _)| parent).unwrap_or_default();
+    object.pointer(path).is_none() && object.pointer(parent).is_some_and(Value::is_object)
 }
 
 /// What a patch made must still be an object of its kind and name.
@@ -97,9 +113,7 @@ fn reshape(kind: &Kind, target: &Target, new: &mut Value) -> Result<Vec<String>,
     if !new.is_object() {
         return Err(rejected(kind, target, "it is no object"));
     }
-    if new["apiVersion"] != kind.api_version() || new["kind"] != kind.kind {
-        return Err(Refusal::bad_request(format!("a patch can't change apiVersion and kind of a {}", kind.kind)));
-    }
+    decode::check_kind_kept(kind, new)?;
     let unknown = decode::shape(kind, new).map_err(|why| rejected(kind, target, &why))?;
     check_name(kind, target, new)?;
     Ok(unknown)

@@ -139,7 +139,7 @@ fn events(on: &Subject) -> String {
 
 fn event(on: &Subject) -> Value {
     json!({
-        "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": { "generateName": "a." },
+        "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": { "generateName": "a-" },
         "eventTime": "2026-01-01T00:00:00.000000Z", "reportingController": "conformance.test/x", "reportingInstance": "x-0",
         "action": "Try", "reason": "Tried", "note": "It was tried.", "type": "Normal",
         "regarding": { "apiVersion": "conformance.test/v1", "kind": "Widget", "name": "a", "namespace": on.namespace },
@@ -194,7 +194,15 @@ fn node(on: &Subject) -> Value {
 }
 
 async fn a_node_keeps_its_addresses_and_annotations(on: Subject) -> Value {
-    let parts = ["/kind", "/metadata/annotations", "/metadata/labels", "/metadata/generation", "/spec/podCIDR", "/spec/podCIDRs", "/status/addresses"];
+    let parts = [
+        "/kind",
+        "/metadata/annotations",
+        "/metadata/labels",
+        "/metadata/generation",
+        "/spec/podCIDR",
+        "/spec/podCIDRs",
+        "/status/addresses",
+    ];
     let made = on.post("/api/v1/nodes", node(&on)).await.parts(&parts);
     json!([made, on.get(&format!("/api/v1/nodes/{}", on.own("a"))).await.parts(&parts)])
 }
@@ -216,14 +224,17 @@ async fn the_pod_networks_of_a_node_stay(on: Subject) -> Value {
     let none = on.merge(&path, json!({ "spec": { "podCIDR": null, "podCIDRs": null } })).await;
     let bare = on.own("b");
     on.made("/api/v1/nodes", json!({ "metadata": { "name": bare } })).await;
-    let late = on.merge(&format!("/api/v1/nodes/{bare}"), json!({ "spec": { "podCIDR": "10.2.0.0/24", "podCIDRs": ["10.2.0.0/24"] } })).await;
+    let late =
+        on.merge(&format!("/api/v1/nodes/{bare}"), json!({ "spec": { "podCIDR": "10.2.0.0/24", "podCIDRs": ["10.2.0.0/24"] } })).await;
     json!([other.brief(), none.brief(), late.parts(&["/spec/podCIDR", "/spec/podCIDRs"])])
 }
 
 async fn a_new_namespace_is_active_and_labelled(on: Subject) -> Value {
     let name = on.own("a");
-    let made = on.post("/api/v1/namespaces", json!({ "metadata": { "name": name, "labels": { "a": "b" } }, "spec": { "finalizers": [] } })).await;
-    let changed = on.merge(&format!("/api/v1/namespaces/{name}"), json!({ "metadata": { "labels": null }, "status": { "phase": "x" } })).await;
+    let made =
+        on.post("/api/v1/namespaces", json!({ "metadata": { "name": name, "labels": { "a": "b" } }, "spec": { "finalizers": [] } })).await;
+    let changed =
+        on.merge(&format!("/api/v1/namespaces/{name}"), json!({ "metadata": { "labels": null }, "status": { "phase": "x" } })).await;
     json!([made.told(), changed.told()])
 }
 

@@ -14,7 +14,7 @@ crate::behaviours![
     an_object_without_name_is_refused,
     the_namespace_may_be_left_out_of_the_object,
     a_different_namespace_in_the_object_is_refused,
-    a_namespace_in_an_object_that_has_none_is_refused,
+    a_namespace_in_an_object_that_has_none_is_dropped,
     nothing_is_created_in_a_namespace_that_is_not_there,
     a_new_object_must_not_name_a_version,
     what_only_servers_write_is_not_taken_from_a_client,
@@ -23,7 +23,7 @@ crate::behaviours![
     a_custom_resource_must_say_its_kind,
     a_built_in_object_need_not_say_its_kind,
     what_is_no_json_is_refused,
-    a_post_to_a_name_is_not_allowed,
+    a_post_to_a_name_depends_on_the_kind,
     a_post_to_all_namespaces_is_not_allowed,
     an_unknown_resource_is_not_found,
     an_unknown_version_of_a_known_group_is_not_found,
@@ -98,10 +98,10 @@ async fn a_different_namespace_in_the_object_is_refused(on: Subject) -> Value {
     on.post(&on.widgets(), object).await.told()
 }
 
-async fn a_namespace_in_an_object_that_has_none_is_refused(on: Subject) -> Value {
+async fn a_namespace_in_an_object_that_has_none_is_dropped(on: Subject) -> Value {
     let mut object = gadget(&on.own("a"));
     object["metadata"]["namespace"] = "default".into();
-    on.post(GADGETS, object).await.brief()
+    on.post(GADGETS, object).await.told()
 }
 
 async fn nothing_is_created_in_a_namespace_that_is_not_there(on: Subject) -> Value {
@@ -134,7 +134,7 @@ async fn what_only_servers_write_is_not_taken_from_a_client(on: Subject) -> Valu
 async fn the_wrong_kind_is_refused(on: Subject) -> Value {
     let mut object = widget("a");
     object["kind"] = "Gadget".into();
-    let custom = on.post(&on.widgets(), object).await.brief();
+    let custom = on.post(&on.widgets(), object).await.told();
     json!([custom, on.post(&on.secrets(), json!({ "kind": "Node", "apiVersion": "v1", "metadata": { "name": "a" } })).await.brief()])
 }
 
@@ -166,7 +166,7 @@ async fn what_is_no_json_is_refused(on: Subject) -> Value {
     json!(seen)
 }
 
-async fn a_post_to_a_name_is_not_allowed(on: Subject) -> Value {
+async fn a_post_to_a_name_depends_on_the_kind(on: Subject) -> Value {
     let path = format!("{}/a", on.widgets());
     json!([on.post(&path, widget("a")).await.told(), on.post(&format!("{}/a", on.secrets()), json!({})).await.told()])
 }
@@ -180,14 +180,18 @@ async fn a_post_to_all_namespaces_is_not_allowed(on: Subject) -> Value {
 
 async fn an_unknown_resource_is_not_found(on: Subject) -> Value {
     let mut seen = Vec::new();
-    for path in ["/apis/conformance.test/v1/gizmos", "/apis/nobody.test/v1/gizmos/a", "/apis/conformance.test/v1/namespaces/default/gizmos"] {
+    for path in ["/apis/conformance.test/v1/gizmos", "/apis/nobody.test/v1/gizmos/a", "/apis/conformance.test/v1/namespaces/default/gizmos"]
+    {
         seen.push(on.get(path).await.brief());
     }
     json!(seen)
 }
 
 async fn an_unknown_version_of_a_known_group_is_not_found(on: Subject) -> Value {
-    json!([on.get("/apis/conformance.test/v9/gadgets").await.brief(), on.post("/apis/conformance.test/v9/gadgets", gadget("a")).await.brief()])
+    json!([
+        on.get("/apis/conformance.test/v9/gadgets").await.brief(),
+        on.post("/apis/conformance.test/v9/gadgets", gadget("a")).await.brief()
+    ])
 }
 
 async fn versions_rise_with_each_write_whatever_the_kind(on: Subject) -> Value {

@@ -90,8 +90,15 @@ async fn groups_and_resources_are_told(on: Subject) -> Value {
     let own = on.get("/apis/conformance.test/v1").await.body;
     let core = on.get("/api/v1").await.body;
     json!([
-        named, own["groupVersion"], of(&own, "widgets"), of(&own, "widgets/status"), of(&own, "gadgets"), of(&core, "nodes"),
-        of(&core, "namespaces"), of(&core, "nodes/status"), on.get("/api").await.body["versions"],
+        named,
+        own["groupVersion"],
+        of(&own, "widgets"),
+        of(&own, "widgets/status"),
+        of(&own, "gadgets"),
+        of(&core, "nodes"),
+        of(&core, "namespaces"),
+        of(&core, "nodes/status"),
+        on.get("/api").await.body["versions"],
         on.get("/apis/nobody.test/v1").await.code,
     ])
 }

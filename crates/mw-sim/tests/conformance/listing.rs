@@ -106,8 +106,17 @@ async fn labels_choose(on: Subject) -> Value {
     four(&on).await;
     let mut seen = Vec::new();
     for selector in [
-        "color%3Dred", "color%3D%3Dred", "color!%3Dred", "color%20in%20(red,blue)", "color%20notin%20(red,blue)", "warm", "!warm",
-        "color%3Dred,warm%3Dyes", "color%3Dred,!warm", "nothing!%3Dx", "color%3D",
+        "color%3Dred",
+        "color%3D%3Dred",
+        "color!%3Dred",
+        "color%20in%20(red,blue)",
+        "color%20notin%20(red,blue)",
+        "warm",
+        "!warm",
+        "color%3Dred,warm%3Dyes",
+        "color%3Dred,!warm",
+        "nothing!%3Dx",
+        "color%3D",
     ] {
         seen.push(json!([selector, on.get(&format!("{}?labelSelector={selector}", on.widgets())).await.names()]));
     }
@@ -185,7 +194,9 @@ async fn a_version_from_the_future_is_not_waited_for(on: Subject) -> Value {
 
 async fn a_match_without_version_is_refused(on: Subject) -> Value {
     let mut seen = Vec::new();
-    for query in ["resourceVersionMatch=Exact", "resourceVersionMatch=Exact&resourceVersion=0", "resourceVersionMatch=Newest&resourceVersion=1"] {
+    for query in
+        ["resourceVersionMatch=Exact", "resourceVersionMatch=Exact&resourceVersion=0", "resourceVersionMatch=Newest&resourceVersion=1"]
+    {
         seen.push(on.get(&format!("{}?{query}", on.widgets())).await.brief());
     }
     json!(seen)

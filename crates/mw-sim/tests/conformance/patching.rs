@@ -41,7 +41,9 @@ async fn a_merge_patch_that_changes_nothing_keeps_the_version(on: Subject) -> Va
     let path = format!("{}/a", on.widgets());
     let made = on.made(&on.widgets(), widget("a")).await;
     let mut watch = on.watch(&format!("{}?watch=true&resourceVersion={}", on.widgets(), version(&made))).await;
-    for patch in [json!({}), json!({ "spec": { "size": 1 } }), json!({ "spec": { "color": null } }), json!({ "metadata": { "labels": {} } })] {
+    for patch in
+        [json!({}), json!({ "spec": { "size": 1 } }), json!({ "spec": { "color": null } }), json!({ "metadata": { "labels": {} } })]
+    {
         let seen = on.merge(&path, patch).await;
         assert_eq!((seen.code, seen.version()), (200, version(&made)));
     }
@@ -102,7 +104,11 @@ async fn a_merge_patch_can_not_change_the_kind(on: Subject) -> Value {
     let path = format!("{}/a", on.widgets());
     let mut seen = Vec::new();
     for patch in [json!({ "kind": "Gadget" }), json!({ "apiVersion": "conformance.test/v2" }), json!({ "kind": null })] {
-        seen.push(on.merge(&path, patch).await.code);
+        seen.push(on.merge(&path, patch).await.told());
+    }
+    on.made(&on.secrets(), json!({ "metadata": { "name": "a" } })).await;
+    for patch in [json!({ "kind": "Node" }), json!({ "kind": null }), json!({ "apiVersion": "v2" })] {
+        seen.push(on.merge(&format!("{}/a", on.secrets()), patch).await.brief());
     }
     json!(seen)
 }
@@ -180,6 +186,14 @@ async fn a_json_patch_that_does_not_fit_is_invalid(on: Subject) -> Value {
         json!({ "op": "add", "path": "/spec/names/x", "value": "y" }),
         json!({ "op": "add", "path": "/spec/tags/7", "value": "y" }),
         json!({ "op": "test", "path": "/spec/nothing", "value": 1 }),
+        json!({ "op": "test", "path": "/spec/nothing", "value": null }),
+        json!({ "op": "test", "path": "/nothing/at/all", "value": null }),
+        json!({ "op": "replace", "path": "/spec/names/x", "value": "y" }),
+        json!({ "op": "copy", "from": "/spec/nothing", "path": "/spec/word" }),
+        json!({ "op": "move", "from": "/spec/nothing", "path": "/spec/word" }),
+        json!({ "op": "jump", "path": "/spec/word" }),
+        json!({ "path": "/spec/word" }),
+        json!({ "op": "add", "path": "spec/word", "value": "x" }),
     ] {
         seen.push(on.steps(&path, json!([step])).await.brief());
     }

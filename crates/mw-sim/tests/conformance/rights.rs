@@ -92,7 +92,9 @@ async fn a_right_on_the_status_is_none_on_the_object(on: Subject) -> Value {
 async fn what_may_not_be_known_is_forbidden_whether_it_is_there_or_not(on: Subject) -> Value {
     let somebody = on.somebody(json!([])).await;
     let mut seen = Vec::new();
-    for path in ["/apis/nobody.test/v1/things", "/api/v1/namespaces/nowhere/secrets/a", "/apis/conformance.test/v1/namespaces/nowhere/widgets"] {
+    for path in
+        ["/apis/nobody.test/v1/things", "/api/v1/namespaces/nowhere/secrets/a", "/apis/conformance.test/v1/namespaces/nowhere/widgets"]
+    {
         seen.push(on.send_raw(&somebody, Method::GET, path, JSON, vec![]).await.told());
     }
     json!(seen)

@@ -185,13 +185,18 @@ impl Seen {
         let causes = self.body["details"]["causes"].as_array().into_iter().flatten();
         let mut causes: Vec<Value> = causes.map(|cause| json!({ "reason": cause["reason"], "field": cause["field"] })).collect();
         causes.sort_by_key(Value::to_string);
+        // Real servers look at some things twice, and then say so twice.
+        causes.dedup();
         json!({ "code": self.code, "kind": self.body["kind"], "reason": self.body["reason"], "causes": causes })
     }
 
     /// Parts of the object, by JSON pointers.
     pub(crate) fn parts(&self, pointers: &[&str]) -> Value {
-        let parts = pointers.iter().map(|pointer| ((*pointer).to_owned(), clean(self.body.pointer(pointer).unwrap_or(&Value::Null))));
-        json!({ "code": self.code, "parts": parts.collect::<serde_json::Map<_, _>>() })
+        let part = |pointer: &&str| {
+            let (field, value) = (pointer.rsplit('/').next().unwrap_or_default(), self.body.pointer(pointer));
+            clean(&json!({ field: value.unwrap_or(&Value::Null) }))
+        };
+        json!({ "code": self.code, "parts": pointers.iter().map(part).collect::<Vec<_>>() })
     }
 
     pub(crate) fn version(&self) -> u64 {
@@ -223,7 +228,7 @@ pub(crate) fn clean(value: &Value) -> Value {
                     _ => None,
                 };
                 let field = match (symbol, field) {
-                    (Some(symbol), Value::String(_)) => symbol.into(),
+                    (Some(symbol), Value::String(text)) if !text.is_empty() => symbol.into(),
                     _ => clean(field),
                 };
                 cleaned.insert(name.clone(), field);
@@ -231,6 +236,7 @@ pub(crate) fn clean(value: &Value) -> Value {
             if let Some(Value::Array(causes)) = cleaned.get_mut("causes") {
                 // In the order of a hash map.
                 causes.sort_by_key(Value::to_string);
+                causes.dedup();
             }
             Value::Object(cleaned)
         }
@@ -298,12 +304,16 @@ impl Watching {
         }
     }
 
-    /// All events until it is quiet or over.
+    /// All events until it is quiet or over. Bookmarks come when the server
+    /// likes.
     pub(crate) async fn shorts(&mut self) -> Vec<Value> {
         let mut all = Vec::new();
         loop {
             let event = self.short().await;
             let last = event == "quiet" || event == "over";
+            if event == "BOOKMARK " {
+                continue;
+            }
             all.push(event);
             if last {
                 return all;

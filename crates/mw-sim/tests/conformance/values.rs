@@ -57,7 +57,8 @@ async fn all_of(on: &Subject, specs: impl IntoIterator<Item = Value>) -> Value {
 }
 
 async fn defaults_are_filled_in(on: Subject) -> Value {
-    all_of(&on, [json!({ "size": 1 }), json!({ "size": 1, "mode": "other", "parts": [{ "name": "a" }, { "name": "b", "count": 0 }] })]).await
+    all_of(&on, [json!({ "size": 1 }), json!({ "size": 1, "mode": "other", "parts": [{ "name": "a" }, { "name": "b", "count": 0 }] })])
+        .await
 }
 
 async fn unknown_fields_are_pruned(on: Subject) -> Value {
@@ -189,7 +190,20 @@ async fn maps_have_values_of_one_type(on: Subject) -> Value {
 }
 
 async fn null_is_taken_where_allowed(on: Subject) -> Value {
-    all_of(&on, [json!({ "size": 1, "note": null }), json!({ "size": 1, "color": null }), json!({ "size": null })]).await
+    all_of(
+        &on,
+        [
+            json!({ "size": 1, "note": null }),
+            json!({ "size": 1, "color": null }),
+            json!({ "size": null }),
+            json!({ "size": 1, "tags": [null] }),
+            json!({ "size": 1, "names": { "a": null } }),
+            json!({ "size": 1, "port": null }),
+            json!({ "size": 1, "either": { "a": null, "b": "x" } }),
+            json!({ "size": 1, "free": null }),
+        ],
+    )
+    .await
 }
 
 async fn null_gives_way_to_a_default(on: Subject) -> Value {
@@ -265,9 +279,7 @@ async fn a_mesh_whose_networks_are_given_twice_is_refused(on: Subject) -> Value 
 
 async fn conditions_of_a_mesh_are_told_apart_by_type(on: Subject) -> Value {
     on.made(&meshes(&on), mesh(json!([member("a"), member("b")]))).await;
-    let condition = |kind: &str| {
-        json!({ "type": kind, "status": "True", "reason": "Fine", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" })
-    };
+    let condition = |kind: &str| json!({ "type": kind, "status": "True", "reason": "Fine", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" });
     let path = format!("{}/a/status", meshes(&on));
     let twice = on.merge(&path, json!({ "status": { "conditions": [condition("Ready"), condition("Ready")] } })).await;
     let two = on.merge(&path, json!({ "status": { "conditions": [condition("Ready"), condition("Other")] } })).await;

@@ -87,7 +87,8 @@ async fn a_watch_with_a_selector_sees_objects_come_and_go(on: Subject) -> Value 
 
 async fn a_watch_by_name_sees_one_object(on: Subject) -> Value {
     let made = on.made(&on.widgets(), widget("a")).await;
-    let mut watch = on.watch(&format!("{}?watch=true&fieldSelector=metadata.name%3Db&resourceVersion={}", on.widgets(), version(&made))).await;
+    let mut watch =
+        on.watch(&format!("{}?watch=true&fieldSelector=metadata.name%3Db&resourceVersion={}", on.widgets(), version(&made))).await;
     on.merge(&format!("{}/a", on.widgets()), json!({ "spec": { "size": 2 } })).await;
     on.made(&on.widgets(), widget("b")).await;
     json!(watch.shorts().await)
@@ -193,9 +194,11 @@ async fn a_write_without_change_is_no_event(on: Subject) -> Value {
     let path = format!("{}/a", on.widgets());
     let mut watch = on.watch(&format!("{}?watch=true&resourceVersion={}", on.widgets(), version(&made))).await;
     on.merge(&path, json!({ "spec": { "size": 1 } })).await;
-    on.put(&path, made).await;
-    on.merge(&format!("{path}/status"), json!({ "metadata": { "labels": { "a": "b" } } })).await;
+    on.put(&path, made.clone()).await;
     on.post(&on.widgets(), widget("a")).await;
+    on.merge(&format!("{path}/status"), json!({ "status": { "phase": "Done" } })).await;
+    on.merge(&format!("{path}/status"), json!({ "status": { "phase": "Done" } })).await;
+    on.merge(&format!("{path}/status"), json!({ "spec": { "size": 5 } })).await;
     json!(watch.shorts().await)
 }
 
