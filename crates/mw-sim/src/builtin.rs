@@ -287,7 +287,7 @@ fn event_errors(object: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let about = object["regarding"]["namespace"].as_str().unwrap_or_default();
     let lies_in = meta_text(object, "namespace");
-    if about != lies_in && !(about.is_empty() && lies_in == "default") {
+    if about.is_empty() && !matches!(lies_in, "default" | "kube-system") {
         errors.push(FieldError::invalid("involvedObject.namespace", &json!(about), "does not match event.namespace"));
     }
     if text("eventTime").is_empty() {

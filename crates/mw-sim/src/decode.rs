@@ -88,24 +88,18 @@ fn check_kind(kind: &Kind, value: &mut Value) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Custom resources keep their kind, whatever a patch says; built-in kinds are
-/// read as what they are.
-pub(crate) fn check_kind_kept(kind: &Kind, value: &mut Value) -> Result<(), Refusal> {
-    let same = value["apiVersion"] == kind.api_version() && value["kind"] == kind.kind;
-    if same {
-        return Ok(());
-    }
-    Err(wrong_kind(kind, value))
-}
-
-fn wrong_kind(kind: &Kind, value: &Value) -> Refusal {
+/// In the words of a real server, which takes the kind that it was given for
+/// the one that it speaks of.
+pub(crate) fn wrong_kind(kind: &Kind, value: &Value) -> Refusal {
     let mut errors = Vec::new();
     for (field, wanted) in [("kind", kind.kind.clone()), ("apiVersion", kind.api_version())] {
         if value[field] != wanted {
             errors.push(FieldError::invalid(field, &value[field], &format!("must be {wanted}")));
         }
     }
-    Refusal::invalid(kind, crate::json::meta_text(value, "name"), &errors)
+    let found = value["kind"].as_str().unwrap_or_default();
+    let group = value["apiVersion"].as_str().and_then(|version| version.split_once('/')).map_or("", |(group, _)| group);
+    Refusal::invalid_named(&crate::refusal::qualified(found, group), found, group, crate::json::meta_text(value, "name"), &errors)
 }
 
 /// Brings an object into the shape of its kind. Says what was unknown in it, or

@@ -186,7 +186,7 @@ impl Refusal {
         refusal
     }
 
-    fn invalid_named(subject: &str, kind: &str, group: &str, name: &str, errors: &[FieldError]) -> Refusal {
+    pub(crate) fn invalid_named(subject: &str, kind: &str, group: &str, name: &str, errors: &[FieldError]) -> Refusal {
         let texts: Vec<String> = errors.iter().map(|error| format!("{}: {}", error.field, error.message)).collect();
         let all = if let [one] = texts.as_slice() { one.clone() } else { format!("[{}]", texts.join(", ")) };
         let causes: Vec<Value> =

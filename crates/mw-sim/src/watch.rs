@@ -154,19 +154,17 @@ impl Watch {
     /// The next line; nothing at the end.
     pub(crate) async fn next(&mut self) -> Option<Result<Bytes, Lost>> {
         loop {
+            if self.is_over && self.lines.is_empty() {
+                return None;
+            }
             if let Err(lost) = self.cluster.passable().await {
-                self.is_over = true;
-                self.lines.clear();
-                return Some(Err(lost));
+                return Some(self.cut(lost));
             }
             if let Some(line) = self.lines.pop_front() {
                 match self.deliver(line).await {
                     Some(delivered) => return Some(delivered),
                     None => continue,
                 }
-            }
-            if self.is_over {
-                return None;
             }
             // Made before looking, so that no change is missed.
             let changed = Arc::clone(&self.changed);

@@ -103,8 +103,11 @@ async fn a_merge_patch_can_not_change_the_kind(on: Subject) -> Value {
     on.made(&on.widgets(), widget("a")).await;
     let path = format!("{}/a", on.widgets());
     let mut seen = Vec::new();
-    for patch in [json!({ "kind": "Gadget" }), json!({ "apiVersion": "conformance.test/v2" }), json!({ "kind": null })] {
+    for patch in [json!({ "kind": "Gadget" }), json!({ "apiVersion": "conformance.test/v2" })] {
         seen.push(on.merge(&path, patch).await.told());
+    }
+    for patch in [json!({ "kind": null }), json!({ "apiVersion": null })] {
+        seen.push(on.merge(&path, patch).await.brief());
     }
     on.made(&on.secrets(), json!({ "metadata": { "name": "a" } })).await;
     for patch in [json!({ "kind": "Node" }), json!({ "kind": null }), json!({ "apiVersion": "v2" })] {
@@ -193,7 +196,6 @@ async fn a_json_patch_that_does_not_fit_is_invalid(on: Subject) -> Value {
         json!({ "op": "move", "from": "/spec/nothing", "path": "/spec/word" }),
         json!({ "op": "jump", "path": "/spec/word" }),
         json!({ "path": "/spec/word" }),
-        json!({ "op": "add", "path": "spec/word", "value": "x" }),
     ] {
         seen.push(on.steps(&path, json!([step])).await.brief());
     }
