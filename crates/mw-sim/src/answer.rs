@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use serde_json::{Value, json};
 
+use crate::json::at;
 use crate::object::written;
 use crate::refusal::Refusal;
 use crate::watch::Watch;
@@ -36,7 +37,7 @@ impl Answer {
 
 /// A delete that left nothing to show.
 pub(crate) fn deleted(kind: &crate::kind::Kind, object: &Value) -> Value {
-    let mut details = json!({ "name": object["metadata"]["name"], "kind": kind.plural, "uid": object["metadata"]["uid"] });
+    let mut details = json!({ "name": at(object, &["metadata", "name"]), "kind": kind.plural, "uid": at(object, &["metadata", "uid"]) });
     if !kind.group.is_empty() {
         crate::json::map_mut(&mut details).insert("group".to_owned(), kind.group.clone().into());
     }

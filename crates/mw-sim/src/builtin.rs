@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use base64ct::{Base64, Encoding};
 use serde_json::{Value, json};
 
-use crate::json::{child_mut, map_mut, meta, meta_mut, meta_text};
+use crate::json::{at, child_mut, map_mut, meta, meta_mut, meta_text};
 use crate::kind::{Builtin, Kind};
 use crate::refusal::{FieldError, Refusal};
 use crate::schema::Schema;
@@ -207,7 +207,7 @@ fn prepare_namespace(object: &mut Value, old: Option<&Value>) {
     // Defaulted, so that selectors can choose by it.
     child_mut(meta_mut(object), "labels").insert("kubernetes.io/metadata.name".to_owned(), name.into());
     let root = map_mut(object);
-    let kept = |part: &str| old.map(|old| old[part].clone());
+    let kept = |part: &str| old.map(|old| at(old, &[part]).clone());
     root.insert("spec".to_owned(), kept("spec").unwrap_or_else(|| json!({ "finalizers": ["kubernetes"] })));
     if old.is_none() {
         root.insert("status".to_owned(), json!({ "phase": "Active" }));
@@ -242,7 +242,7 @@ pub(crate) fn errors(builtin: Builtin, object: &Value, old: Option<&Value>) -> V
 fn secret_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let mut size = 0;
-    for (key, value) in object["data"].as_object().into_iter().flatten() {
+    for (key, value) in at(object, &["data"]).as_object().into_iter().flatten() {
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
         if key.is_empty() || key.len() > 253 || !key.bytes().all(fits) || key == "." || key.starts_with("..") {
             let why = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  \
@@ -256,14 +256,14 @@ fn secret_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         errors.push(FieldError::too_long("data", LARGEST_SECRET));
     }
     let Some(old) = old else { return errors };
-    if object["type"] != old["type"] {
-        errors.push(FieldError::invalid("type", &object["type"], "field is immutable"));
+    if at(object, &["type"]) != at(old, &["type"]) {
+        errors.push(FieldError::invalid("type", at(object, &["type"]), "field is immutable"));
     }
-    if old["immutable"] == true {
-        if object["immutable"] != true {
+    if *at(old, &["immutable"]) == true {
+        if *at(object, &["immutable"]) != true {
             errors.push(FieldError::forbidden("immutable", "field is immutable when `immutable` is set"));
         }
-        if object["data"] != old["data"] {
+        if at(object, &["data"]) != at(old, &["data"]) {
             errors.push(FieldError::forbidden("data", "field is immutable when `immutable` is set"));
         }
     }
@@ -272,20 +272,20 @@ fn secret_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
 
 fn lease_errors(object: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
-    let spec = &object["spec"];
-    if spec["leaseDurationSeconds"].as_i64().is_some_and(|seconds| seconds <= 0) {
-        errors.push(FieldError::invalid("spec.leaseDurationSeconds", &spec["leaseDurationSeconds"], "must be greater than 0"));
+    let spec = at(object, &["spec"]);
+    if at(spec, &["leaseDurationSeconds"]).as_i64().is_some_and(|seconds| seconds <= 0) {
+        errors.push(FieldError::invalid("spec.leaseDurationSeconds", at(spec, &["leaseDurationSeconds"]), "must be greater than 0"));
     }
-    if spec["leaseTransitions"].as_i64().is_some_and(|count| count < 0) {
-        errors.push(FieldError::invalid("spec.leaseTransitions", &spec["leaseTransitions"], "must be greater than or equal to 0"));
+    if at(spec, &["leaseTransitions"]).as_i64().is_some_and(|count| count < 0) {
+        errors.push(FieldError::invalid("spec.leaseTransitions", at(spec, &["leaseTransitions"]), "must be greater than or equal to 0"));
     }
     errors
 }
 
 fn event_errors(object: &Value) -> Vec<FieldError> {
-    let text = |field: &str| object[field].as_str().unwrap_or_default();
+    let text = |field: &str| at(object, &[field]).as_str().unwrap_or_default();
     let mut errors = Vec::new();
-    let about = object["regarding"]["namespace"].as_str().unwrap_or_default();
+    let about = at(object, &["regarding", "namespace"]).as_str().unwrap_or_default();
     let lies_in = meta_text(object, "namespace");
     if about.is_empty() && !matches!(lies_in, "default" | "kube-system") {
         errors.push(FieldError::invalid("involvedObject.namespace", &json!(about), "does not match event.namespace"));
@@ -320,7 +320,7 @@ fn node_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let Some(old) = old else { return errors };
     for field in ["podCIDRs", "providerID"] {
-        let (new, old) = (&object["spec"][field], &old["spec"][field]);
+        let (new, old) = (at(object, &["spec", field]), at(old, &["spec", field]));
         if !old.is_null() && new != old {
             let why = "node updates may only change labels, taints, or capacity (or configSource, if the DynamicKubeletConfig feature gate is enabled)";
             errors.push(FieldError::forbidden(&format!("spec.{field}"), why));

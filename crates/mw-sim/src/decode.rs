@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
-use crate::json::map_mut;
+use crate::json::{at, map_mut};
 use crate::kind::Kind;
 use crate::meta;
 use crate::query::Query;
@@ -93,12 +93,12 @@ fn check_kind(kind: &Kind, value: &mut Value) -> Result<(), Refusal> {
 pub(crate) fn wrong_kind(kind: &Kind, value: &Value) -> Refusal {
     let mut errors = Vec::new();
     for (field, wanted) in [("kind", kind.kind.clone()), ("apiVersion", kind.api_version())] {
-        if value[field] != wanted {
-            errors.push(FieldError::invalid(field, &value[field], &format!("must be {wanted}")));
+        if *at(value, &[field]) != wanted {
+            errors.push(FieldError::invalid(field, at(value, &[field]), &format!("must be {wanted}")));
         }
     }
-    let found = value["kind"].as_str().unwrap_or_default();
-    let group = value["apiVersion"].as_str().and_then(|version| version.split_once('/')).map_or("", |(group, _)| group);
+    let found = at(value, &["kind"]).as_str().unwrap_or_default();
+    let group = at(value, &["apiVersion"]).as_str().and_then(|version| version.split_once('/')).map_or("", |(group, _)| group);
     Refusal::invalid_named(&crate::refusal::qualified(found, group), found, group, crate::json::meta_text(value, "name"), &errors)
 }
 
@@ -218,15 +218,15 @@ impl DeleteOptions {
             return Ok(options);
         }
         let value = body(request)?;
-        if !matches!(value["kind"].as_str(), None | Some("" | "DeleteOptions")) {
+        if !matches!(at(&value, &["kind"]).as_str(), None | Some("" | "DeleteOptions")) {
             return Err(Refusal::bad_request("the body of a DELETE is no DeleteOptions"));
         }
         let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
-        options.uid = text(&value["preconditions"]["uid"]);
-        options.version = text(&value["preconditions"]["resourceVersion"]);
-        options.propagation = text(&value["propagationPolicy"]).or(options.propagation);
-        options.dry_run = value["dryRun"].as_array().is_some_and(|list| !list.is_empty());
-        if value["orphanDependents"] == true {
+        options.uid = text(at(&value, &["preconditions", "uid"]));
+        options.version = text(at(&value, &["preconditions", "resourceVersion"]));
+        options.propagation = text(at(&value, &["propagationPolicy"])).or(options.propagation);
+        options.dry_run = at(&value, &["dryRun"]).as_array().is_some_and(|list| !list.is_empty());
+        if *at(&value, &["orphanDependents"]) == true {
             return Err(Refusal::unsupported("orphanDependents"));
         }
         Ok(options)

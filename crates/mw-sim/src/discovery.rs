@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use crate::cluster::State;
+use crate::json::at;
 use crate::kind::{Builtin, Kind};
 use crate::refusal::Refusal;
 
@@ -19,7 +20,7 @@ pub(crate) fn answer(state: &State, path: &str) -> Result<Value, Refusal> {
         ["api"] => Ok(json!({ "kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": [] })),
         ["apis"] => Ok(json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": groups(state) })),
         ["apis", group] => {
-            let found = groups(state).into_iter().find(|one| one["name"] == **group);
+            let found = groups(state).into_iter().find(|one| *at(one, &["name"]) == **group);
             found.map(|found| with_kind(found, "APIGroup")).ok_or_else(Refusal::no_such_resource)
         }
         ["api", version] => resources(state, "", version),

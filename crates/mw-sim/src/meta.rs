@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
-use crate::json::{meta, meta_text, texts};
+use crate::json::{at, meta, meta_text, texts};
 use crate::kind::{Builtin, Kind};
 use crate::refusal::FieldError;
 use crate::schema::Schema;
@@ -87,7 +87,7 @@ pub(crate) fn content_errors(object: &Value) -> Vec<FieldError> {
     }
     for (index, owner) in meta(object, "ownerReferences").and_then(Value::as_array).into_iter().flatten().enumerate() {
         for field in ["apiVersion", "kind", "name", "uid"] {
-            if owner[field].as_str().unwrap_or_default().is_empty() {
+            if at(owner, &[field]).as_str().unwrap_or_default().is_empty() {
                 let place = format!("metadata.ownerReferences[{index}].{field}");
                 errors.push(FieldError::invalid(&place, &json!(""), "must not be empty"));
             }

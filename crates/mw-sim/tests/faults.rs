@@ -1,4 +1,5 @@
 //! Faults, links, time and observers: what only the simulator has.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail loudly")]
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

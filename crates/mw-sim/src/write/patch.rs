@@ -12,7 +12,7 @@ use super::{definition, existing, name_of};
 use crate::answer::Answer;
 use crate::cluster::State;
 use crate::decode;
-use crate::json::map_mut;
+use crate::json::{at, map_mut};
 use crate::kind::{Builtin, Kind};
 use crate::path::Target;
 use crate::refusal::{FieldError, Refusal};
@@ -85,7 +85,7 @@ fn apply_steps(object: &mut Value, request: &Request) -> Result<(), Refusal> {
         return Err(Refusal::new(413, "RequestEntityTooLarge", why));
     }
     let is_path = |place: &Value| place.as_str().is_none_or(|place| place.is_empty() || place.starts_with('/'));
-    if !steps.iter().all(|step| is_path(&step["path"]) && is_path(&step["from"])) {
+    if !steps.iter().all(|step| is_path(at(step, &["path"])) && is_path(at(step, &["from"]))) {
         return Err(Refusal::unsupported("paths in a JSON patch that do not begin with a slash"));
     }
     let failed = || Refusal::new(422, "Invalid", "the server rejected our request due to an error in our request");
@@ -132,7 +132,7 @@ fn reshape(kind: &Kind, target: &Target, new: &mut Value) -> Result<Vec<String>,
 fn check_kind(kind: &Kind, new: &mut Value) -> Result<(), Refusal> {
     let wanted = [("apiVersion", kind.api_version()), ("kind", kind.kind.clone())];
     for (field, wanted) in wanted {
-        match new[field].as_str() {
+        match at(new, &[field]).as_str() {
             Some(found) if found == wanted => {}
             None | Some("") if !kind.is_custom() => {
                 map_mut(new).insert(field.to_owned(), wanted.into());
