@@ -363,7 +363,7 @@ impl State {
         };
         let Some(target) = &request.target else {
             if request.method != Method::GET {
-                return Err(Refusal::method_not_allowed());
+                return Err(Refusal::unsupported(format!("{} {}", request.method, request.path())));
             }
             return crate::discovery::answer(self, request.path()).map(|value| Answer::json(200, &value));
         };
@@ -373,6 +373,9 @@ impl State {
             Some(account) => account.check(request.verb, target)?,
             None => return Err(crate::account::denied("system:anonymous", request.verb, target)),
         }
+        if !matches!(request.method, Method::GET | Method::POST | Method::PUT | Method::PATCH | Method::DELETE) {
+            return Err(Refusal::unsupported(format!("the method {}", request.method)));
+        }
         let kind = self.kind_of(target, request.verb)?;
         check_manner(request)?;
         match (request.verb, account) {
@@ -380,7 +383,7 @@ impl State {
                 crate::review::answer(account, &kind, crate::decode::object(&kind, request)?)
             }
             (_, _) if kind.builtin == Some(Builtin::AccessReview) => Err(Refusal::method_not_allowed()),
-            (Verb::Get, _) => crate::read::get(self, &kind, target, behind),
+            (Verb::Get, _) => crate::read::get(self, &kind, target, &request.query, behind),
             (Verb::List, _) => crate::read::list(self, &kind, target, &request.query, behind),
             (Verb::Watch, _) => crate::watch::start(self, cluster, &kind, request, behind),
             (Verb::Create, _) => crate::write::create(self, &kind, request, target),

@@ -36,7 +36,14 @@ pub(crate) fn is_strict(query: &Query) -> Result<bool, Refusal> {
 pub(crate) fn object(kind: &Kind, request: &Request) -> Result<Value, Refusal> {
     match request.content_type.split(';').next().unwrap_or_default().trim() {
         "" | "application/json" => {}
-        other => return Err(Refusal::unsupported(format!("bodies of the type {other:?}"))),
+        other if ["yaml", "protobuf", "cbor"].iter().any(|known| other.contains(known)) => {
+            return Err(Refusal::unsupported(format!("bodies of the type {other:?}")));
+        }
+        _ => {
+            let why = "the body of the request was in an unknown format - accepted media types include: \
+                       application/json, application/yaml, application/vnd.kubernetes.protobuf";
+            return Err(Refusal::new(415, "UnsupportedMediaType", why));
+        }
     }
     let mut value = body(request)?;
     if value.is_null() && !kind.is_custom() {

@@ -18,8 +18,11 @@ use crate::refusal::{FieldError, Refusal};
 use crate::selector::Selector;
 use crate::store::{Collection, Objects};
 
-pub(crate) fn get(state: &State, kind: &Kind, target: &Target, behind: u64) -> Result<Answer, Refusal> {
+pub(crate) fn get(state: &State, kind: &Kind, target: &Target, query: &Query, behind: u64) -> Result<Answer, Refusal> {
     let collection = state.of_kind(kind).ok_or_else(Refusal::no_such_resource)?;
+    if let Some(asked) = query.version()?.filter(|asked| *asked > state.version) {
+        return Err(Refusal::from_the_future(asked, state.version));
+    }
     let found =
         key(target).and_then(|key| snapshot(collection, state.version, state.version.saturating_sub(behind)).get(key.as_str()).cloned());
     let name = target.name.as_deref().unwrap_or_default();

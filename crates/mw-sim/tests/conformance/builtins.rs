@@ -25,6 +25,10 @@ crate::behaviours![
     a_new_namespace_is_active_and_labelled,
     there_are_namespaces_from_the_beginning,
     generations_are_for_custom_resources,
+    secrets_come_in_pages,
+    secrets_are_deleted_by_selector,
+    a_node_is_watched_by_name,
+    a_node_status_can_be_put,
 ];
 
 async fn a_secret_merges_its_plain_texts(on: Subject) -> Value {
@@ -246,4 +250,42 @@ async fn generations_are_for_custom_resources(on: Subject) -> Value {
     let lease = on.made(&on.leases(), lease("one", 0)).await;
     let secret = on.made(&on.secrets(), json!({ "metadata": { "name": "a" } })).await;
     json!([lease["metadata"]["generation"], secret["metadata"]["generation"]])
+}
+
+async fn secrets_come_in_pages(on: Subject) -> Value {
+    for name in ["a", "b", "c"] {
+        on.made(&on.secrets(), json!({ "metadata": { "name": name } })).await;
+    }
+    let first = on.get(&format!("{}?limit=2", on.secrets())).await;
+    let token = first.body["metadata"]["continue"].as_str().unwrap();
+    let second = on.get(&format!("{}?limit=2&continue={token}", on.secrets())).await;
+    json!([first.told(), second.told()])
+}
+
+async fn secrets_are_deleted_by_selector(on: Subject) -> Value {
+    on.made(&on.secrets(), json!({ "metadata": { "name": "a", "labels": { "x": "y" } } })).await;
+    on.made(&on.secrets(), json!({ "metadata": { "name": "b" } })).await;
+    let deleted = on.delete(&format!("{}?labelSelector=x%3Dy", on.secrets())).await;
+    json!([deleted.code, deleted.body["kind"], deleted.names(), on.get(&on.secrets()).await.names()])
+}
+
+async fn a_node_is_watched_by_name(on: Subject) -> Value {
+    let made = on.made("/api/v1/nodes", node(&on)).await;
+    let from = crate::subject::version(&made);
+    let query = format!("watch=true&fieldSelector=metadata.name%3D{}&resourceVersion={from}", on.own("a"));
+    let mut watch = on.watch(&format!("/api/v1/nodes?{query}")).await;
+    on.made("/api/v1/nodes", json!({ "metadata": { "name": on.own("b") } })).await;
+    on.merge(&format!("/api/v1/nodes/{}", on.own("a")), json!({ "metadata": { "labels": { "c": "d" } } })).await;
+    on.delete(&format!("/api/v1/nodes/{}", on.own("a"))).await;
+    json!(watch.shorts().await)
+}
+
+async fn a_node_status_can_be_put(on: Subject) -> Value {
+    let mut made = on.made("/api/v1/nodes", node(&on)).await;
+    let path = format!("/api/v1/nodes/{}/status", on.own("a"));
+    made["status"]["addresses"] = json!([{ "type": "InternalIP", "address": "10.0.0.9" }]);
+    made["spec"]["unschedulable"] = true.into();
+    let parts = ["/status/addresses", "/spec/unschedulable"];
+    let right = on.put(&path, made.clone()).await.parts(&parts);
+    json!([right, on.put(&path, made).await.told()])
 }

@@ -13,6 +13,8 @@ crate::behaviours![
     an_object_that_is_too_large_to_keep_is_refused,
     an_answer_of_an_unknown_type_is_not_given,
     a_get_of_an_impossible_name_is_not_found,
+    a_body_of_an_unknown_type_is_refused,
+    an_object_can_be_asked_for_not_older_than_a_version,
 ];
 
 async fn a_body_of_more_than_three_megabytes_is_refused(on: Subject) -> Value {
@@ -43,4 +45,23 @@ async fn an_answer_of_an_unknown_type_is_not_given(on: Subject) -> Value {
 
 async fn a_get_of_an_impossible_name_is_not_found(on: Subject) -> Value {
     json!([on.get(&format!("{}/A_b", on.widgets())).await.told(), on.get(&format!("{}/A_b", on.secrets())).await.told()])
+}
+
+async fn a_body_of_an_unknown_type_is_refused(on: Subject) -> Value {
+    json!([
+        on.send(Method::POST, &on.widgets(), "text/plain", Some(widget("a"))).await.brief(),
+        on.send(Method::POST, &on.secrets(), "text/plain", Some(json!({ "metadata": { "name": "a" } }))).await.brief(),
+        on.send(Method::POST, &on.widgets(), "application/json; charset=utf-8", Some(widget("a"))).await.code,
+        on.send(Method::POST, &on.widgets(), "", Some(widget("b"))).await.code,
+    ])
+}
+
+async fn an_object_can_be_asked_for_not_older_than_a_version(on: Subject) -> Value {
+    let made = on.made(&on.widgets(), widget("a")).await;
+    let path = format!("{}/a?resourceVersion", on.widgets());
+    json!([
+        on.get(&format!("{path}={}", crate::subject::version(&made))).await.told(),
+        on.get(&format!("{path}=0")).await.code,
+        on.get(&format!("{path}=900000000")).await.brief(),
+    ])
 }

@@ -80,7 +80,6 @@ fn main() -> ExitCode {
     ];
     let trials = all.into_iter().flatten().enumerate().map(|(index, behaviour)| trial(index, behaviour, real)).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
-    sides::Real::stop();
     if conclusion.has_failed() { ExitCode::from(101) } else { ExitCode::SUCCESS }
 }
 

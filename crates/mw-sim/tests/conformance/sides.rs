@@ -1,7 +1,7 @@
 //! The two sides: a simulated cluster for each behaviour, and one real API
 //! server for all of them.
 
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -17,14 +17,13 @@ const OWN_CRDS: &str = include_str!("crds.yaml");
 
 type Run = fn(Subject) -> futures::future::BoxFuture<'static, Value>;
 
-/// A real API server that all behaviours share.
+/// A real API server that all behaviours share. Never dropped: its supervisor
+/// ends it with the process.
 pub(crate) struct Real {
     pub(crate) bed: Testbed,
 }
 
 static REAL: OnceLock<Option<Real>> = OnceLock::new();
-/// Ends the server: what is in a static is never dropped.
-static STOPPED: Mutex<bool> = Mutex::new(false);
 
 impl Real {
     pub(crate) fn start() -> Option<&'static Real> {
@@ -39,15 +38,6 @@ impl Real {
             })
         };
         REAL.get_or_init(start).as_ref()
-    }
-
-    pub(crate) fn stop() {
-        let mut stopped = STOPPED.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Some(real)) = REAL.get().filter(|_| !*stopped) {
-            // Its supervisor removes the folder when this process ends.
-            _ = real.bed.cluster("real").and_then(mw_testbed::Cluster::stop);
-            *stopped = true;
-        }
     }
 }
 
