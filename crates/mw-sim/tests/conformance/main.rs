@@ -29,6 +29,7 @@ mod sides;
 mod status;
 mod subject;
 mod values;
+mod walks;
 mod watching;
 
 use std::process::ExitCode;
@@ -77,6 +78,7 @@ fn main() -> ExitCode {
         definitions::all(),
         rights::all(),
         limits::all(),
+        walks::all(),
     ];
     let trials = all.into_iter().flatten().enumerate().map(|(index, behaviour)| trial(index, behaviour, real)).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);

@@ -177,7 +177,13 @@ pub(crate) struct Seen {
 impl Seen {
     /// All that does not differ from run to run.
     pub(crate) fn told(&self) -> Value {
-        json!({ "code": self.code, "body": clean(&self.body) })
+        let mut body = clean(&self.body);
+        let causes = body["details"]["causes"].as_array().into_iter().flatten();
+        // The message has all the causes too, in the order of a hash map.
+        if causes.filter(|cause| cause["field"] != "<nil>").count() > 1 {
+            body["message"] = "of several causes".into();
+        }
+        json!({ "code": self.code, "body": body })
     }
 
     /// Of a refusal what programs read: no prose.
