@@ -23,7 +23,8 @@ lint:
 CLIENTS := kube_client|kube_runtime|tokio|tokio_.*|hyper|hyper_.*|reqwest
 BANNED_mw-core := $(CLIENTS)|kube|kube_.*|k8s_openapi|tracing|tracing_.*|log|rand|rand_.*|getrandom|fastrand|chrono|jiff|time|uuid
 BANNED_mw-api := $(CLIENTS)
-LAYERS := layer-mw-core layer-mw-api
+BANNED_mw-sim := mw_core|mw_api|mw_operator|mw_testbed|meshwright|kube|kube_.*|hyper|hyper_.*|reqwest|rand|rand_.*|getrandom|fastrand|chrono|jiff|time|uuid
+LAYERS := layer-mw-core layer-mw-api layer-mw-sim
 .PHONY: $(LAYERS)
 # The tree shows what mw-api asks for; the check, that its code makes do with that.
 layers: $(LAYERS)

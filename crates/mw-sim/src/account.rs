@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::json::{meta_text, texts};
+use crate::json::{at, meta_text, texts};
 use crate::path::Target;
 use crate::refusal::Refusal;
 use crate::request::Verb;
@@ -39,19 +39,19 @@ impl Account {
     /// Role holds in its namespace. The user is the first ServiceAccount among
     /// them. Other objects are passed over.
     pub fn from_roles(objects: &[Value]) -> Account {
-        let account = objects.iter().find(|object| object["kind"] == "ServiceAccount");
+        let account = objects.iter().find(|object| *at(object, &["kind"]) == "ServiceAccount");
         let user = account.map_or_else(
             || "somebody".to_owned(),
             |account| format!("system:serviceaccount:{}:{}", meta_text(account, "namespace"), meta_text(account, "name")),
         );
         let mut rules = Vec::new();
         for object in objects {
-            let namespace = match object["kind"].as_str() {
+            let namespace = match at(object, &["kind"]).as_str() {
                 Some("ClusterRole") => None,
-                Some("Role") => Some(object["metadata"]["namespace"].as_str().unwrap_or("default").to_owned()),
+                Some("Role") => Some(at(object, &["metadata", "namespace"]).as_str().unwrap_or("default").to_owned()),
                 _ => continue,
             };
-            let of_role = object["rules"].as_array().into_iter().flatten();
+            let of_role = at(object, &["rules"]).as_array().into_iter().flatten();
             rules.extend(of_role.map(|rule| Rule::of(rule, namespace.clone())));
         }
         Account { user, rules }
@@ -81,19 +81,17 @@ impl Rule {
                 self.resources.iter().any(|one| one == "*" || *one == exact || *one == all)
             }
         };
-        // The name of a Namespace is also where it lies, for rights on it.
-        let lies_in = target.namespace.as_deref().or(target.name.as_deref().filter(|_| target.plural == "namespaces"));
         any(&self.verbs, verb)
             && any(&self.groups, &target.group)
             && resource()
-            && self.namespace.as_deref().is_none_or(|namespace| lies_in == Some(namespace))
+            && self.namespace.as_deref().is_none_or(|namespace| target.lies_in() == Some(namespace))
             && (self.names.is_empty() || target.name.as_ref().is_some_and(|name| self.names.contains(name)))
     }
 }
 
 /// In the words of a real server.
 pub(crate) fn denied(user: &str, verb: Verb, target: &Target) -> Refusal {
-    let place = match &target.namespace {
+    let place = match target.lies_in() {
         Some(namespace) => format!("in the namespace {namespace:?}"),
         None => "at the cluster scope".to_owned(),
     };

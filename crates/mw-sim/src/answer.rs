@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use serde_json::{Value, json};
 
+use crate::json::at;
 use crate::object::written;
 use crate::refusal::Refusal;
 use crate::watch::Watch;
@@ -23,7 +24,7 @@ impl Answer {
     }
 
     pub(crate) fn refused(refusal: &Refusal) -> Answer {
-        Answer::Whole { code: refusal.code, body: written(&refusal.status()), retry_after: refusal.retry_after }
+        Answer::Whole { code: refusal.code, body: refusal.bytes(), retry_after: refusal.retry_after }
     }
 
     pub(crate) fn code(&self) -> u16 {
@@ -36,7 +37,7 @@ impl Answer {
 
 /// A delete that left nothing to show.
 pub(crate) fn deleted(kind: &crate::kind::Kind, object: &Value) -> Value {
-    let mut details = json!({ "name": object["metadata"]["name"], "kind": kind.plural, "uid": object["metadata"]["uid"] });
+    let mut details = json!({ "name": at(object, &["metadata", "name"]), "kind": kind.plural, "uid": at(object, &["metadata", "uid"]) });
     if !kind.group.is_empty() {
         crate::json::map_mut(&mut details).insert("group".to_owned(), kind.group.clone().into());
     }

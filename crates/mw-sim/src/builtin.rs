@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use base64ct::{Base64, Encoding};
 use serde_json::{Value, json};
 
-use crate::json::{child_mut, map_mut, meta, meta_mut, meta_text};
+use crate::json::{at, child_mut, map_mut, meta, meta_mut, meta_text};
 use crate::kind::{Builtin, Kind};
 use crate::refusal::{FieldError, Refusal};
 use crate::schema::Schema;
@@ -167,11 +167,7 @@ pub(crate) fn prepare(builtin: Builtin, object: &mut Value, old: Option<&Value>)
     match builtin {
         Builtin::Namespace => prepare_namespace(object, old),
         Builtin::Secret => prepare_secret(object)?,
-        Builtin::Node => {
-            for part in ["spec", "status"] {
-                child_mut(map_mut(object), part);
-            }
-        }
+        Builtin::Node => prepare_node(object, old.is_none()),
         Builtin::Lease => {
             child_mut(map_mut(object), "spec");
         }
@@ -180,12 +176,38 @@ pub(crate) fn prepare(builtin: Builtin, object: &mut Value, old: Option<&Value>)
     Ok(())
 }
 
+/// Two fields say the same, and nobody runs on a node before it is ready.
+fn prepare_node(object: &mut Value, is_new: bool) {
+    let root = map_mut(object);
+    child_mut(root, "status");
+    let spec = child_mut(root, "spec");
+    let first = spec.get("podCIDRs").and_then(|all| all.get(0)).cloned();
+    match (spec.get("podCIDR").cloned(), first) {
+        (Some(one), first) if first.as_ref() != Some(&one) => {
+            spec.insert("podCIDRs".to_owned(), json!([one]));
+        }
+        (None, Some(first)) => {
+            spec.insert("podCIDR".to_owned(), first);
+        }
+        _ => {}
+    }
+    let not_ready = json!({ "key": "node.kubernetes.io/not-ready", "effect": "NoSchedule" });
+    if let Value::Array(taints) = spec.entry("taints").or_insert_with(|| json!([])) {
+        if is_new && !taints.contains(&not_ready) {
+            taints.push(not_ready);
+        }
+        if taints.is_empty() {
+            spec.remove("taints");
+        }
+    }
+}
+
 fn prepare_namespace(object: &mut Value, old: Option<&Value>) {
     let name = meta_text(object, "name").to_owned();
     // Defaulted, so that selectors can choose by it.
     child_mut(meta_mut(object), "labels").insert("kubernetes.io/metadata.name".to_owned(), name.into());
     let root = map_mut(object);
-    let kept = |part: &str| old.map(|old| old[part].clone());
+    let kept = |part: &str| old.map(|old| at(old, &[part]).clone());
     root.insert("spec".to_owned(), kept("spec").unwrap_or_else(|| json!({ "finalizers": ["kubernetes"] })));
     if old.is_none() {
         root.insert("status".to_owned(), json!({ "phase": "Active" }));
@@ -220,27 +242,28 @@ pub(crate) fn errors(builtin: Builtin, object: &Value, old: Option<&Value>) -> V
 fn secret_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let mut size = 0;
-    for (key, value) in object["data"].as_object().into_iter().flatten() {
+    for (key, value) in at(object, &["data"]).as_object().into_iter().flatten() {
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
         if key.is_empty() || key.len() > 253 || !key.bytes().all(fits) || key == "." || key.starts_with("..") {
             let why = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  \
                        or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
             errors.push(FieldError::invalid(&format!("data[{key}]"), &json!(key), why));
         }
-        size += value.as_str().unwrap_or_default().len() / 4 * 3;
+        let text = value.as_str().unwrap_or_default();
+        size += text.len() / 4 * 3 - text.bytes().rev().take_while(|byte| *byte == b'=').count();
     }
     if size > LARGEST_SECRET {
         errors.push(FieldError::too_long("data", LARGEST_SECRET));
     }
     let Some(old) = old else { return errors };
-    if object["type"] != old["type"] {
-        errors.push(FieldError::invalid("type", &object["type"], "field is immutable"));
+    if at(object, &["type"]) != at(old, &["type"]) {
+        errors.push(FieldError::invalid("type", at(object, &["type"]), "field is immutable"));
     }
-    if old["immutable"] == true {
-        if object["immutable"] != true {
+    if *at(old, &["immutable"]) == true {
+        if *at(object, &["immutable"]) != true {
             errors.push(FieldError::forbidden("immutable", "field is immutable when `immutable` is set"));
         }
-        if object["data"] != old["data"] {
+        if at(object, &["data"]) != at(old, &["data"]) {
             errors.push(FieldError::forbidden("data", "field is immutable when `immutable` is set"));
         }
     }
@@ -249,25 +272,22 @@ fn secret_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
 
 fn lease_errors(object: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
-    let spec = &object["spec"];
-    if spec["leaseDurationSeconds"].as_i64().is_some_and(|seconds| seconds <= 0) {
-        errors.push(FieldError::invalid("spec.leaseDurationSeconds", &spec["leaseDurationSeconds"], "must be greater than 0"));
+    let spec = at(object, &["spec"]);
+    if at(spec, &["leaseDurationSeconds"]).as_i64().is_some_and(|seconds| seconds <= 0) {
+        errors.push(FieldError::invalid("spec.leaseDurationSeconds", at(spec, &["leaseDurationSeconds"]), "must be greater than 0"));
     }
-    if spec["leaseTransitions"].as_i64().is_some_and(|count| count < 0) {
-        errors.push(FieldError::invalid("spec.leaseTransitions", &spec["leaseTransitions"], "must be greater than or equal to 0"));
-    }
-    if spec["holderIdentity"] == "" {
-        errors.push(FieldError::invalid("spec.holderIdentity", &json!(""), "must not be empty"));
+    if at(spec, &["leaseTransitions"]).as_i64().is_some_and(|count| count < 0) {
+        errors.push(FieldError::invalid("spec.leaseTransitions", at(spec, &["leaseTransitions"]), "must be greater than or equal to 0"));
     }
     errors
 }
 
 fn event_errors(object: &Value) -> Vec<FieldError> {
-    let text = |field: &str| object[field].as_str().unwrap_or_default();
+    let text = |field: &str| at(object, &[field]).as_str().unwrap_or_default();
     let mut errors = Vec::new();
-    let about = object["regarding"]["namespace"].as_str().unwrap_or_default();
+    let about = at(object, &["regarding", "namespace"]).as_str().unwrap_or_default();
     let lies_in = meta_text(object, "namespace");
-    if about != lies_in && !(about.is_empty() && lies_in == "default") {
+    if about.is_empty() && !matches!(lies_in, "default" | "kube-system") {
         errors.push(FieldError::invalid("involvedObject.namespace", &json!(about), "does not match event.namespace"));
     }
     if text("eventTime").is_empty() {
@@ -278,10 +298,16 @@ fn event_errors(object: &Value) -> Vec<FieldError> {
             errors.push(FieldError::required(field, ""));
         }
     }
-    for (field, most) in [("reportingInstance", 128), ("action", 128), ("reason", 128), ("note", 1024)] {
+    let controller = text("reportingController");
+    let wrong = crate::meta::qualified_errors(controller);
+    errors.extend(wrong.map(|why| FieldError::invalid("reportingController", &json!(controller), &why)));
+    // The note has the name that it had before.
+    for (field, name, most) in
+        [("reportingInstance", "reportingInstance", 128), ("action", "action", 128), ("reason", "reason", 128), ("note", "message", 1024)]
+    {
         if text(field).len() > most {
             let why = format!("can have at most {most} characters");
-            errors.push(FieldError::invalid(field, &json!(""), &why));
+            errors.push(FieldError::invalid(name, &json!(""), &why));
         }
     }
     if !matches!(text("type"), "Normal" | "Warning") {
@@ -294,7 +320,7 @@ fn node_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let Some(old) = old else { return errors };
     for field in ["podCIDRs", "providerID"] {
-        let (new, old) = (&object["spec"][field], &old["spec"][field]);
+        let (new, old) = (at(object, &["spec", field]), at(old, &["spec", field]));
         if !old.is_null() && new != old {
             let why = "node updates may only change labels, taints, or capacity (or configSource, if the DynamicKubeletConfig feature gate is enabled)";
             errors.push(FieldError::forbidden(&format!("spec.{field}"), why));

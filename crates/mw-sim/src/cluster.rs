@@ -363,7 +363,7 @@ impl State {
         };
         let Some(target) = &request.target else {
             if request.method != Method::GET {
-                return Err(Refusal::method_not_allowed());
+                return Err(Refusal::unsupported(format!("{} {}", request.method, request.path())));
             }
             return crate::discovery::answer(self, request.path()).map(|value| Answer::json(200, &value));
         };
@@ -373,6 +373,9 @@ impl State {
             Some(account) => account.check(request.verb, target)?,
             None => return Err(crate::account::denied("system:anonymous", request.verb, target)),
         }
+        if !matches!(request.method, Method::GET | Method::POST | Method::PUT | Method::PATCH | Method::DELETE) {
+            return Err(Refusal::unsupported(format!("the method {}", request.method)));
+        }
         let kind = self.kind_of(target, request.verb)?;
         check_manner(request)?;
         match (request.verb, account) {
@@ -380,7 +383,7 @@ impl State {
                 crate::review::answer(account, &kind, crate::decode::object(&kind, request)?)
             }
             (_, _) if kind.builtin == Some(Builtin::AccessReview) => Err(Refusal::method_not_allowed()),
-            (Verb::Get, _) => crate::read::get(self, &kind, target, behind),
+            (Verb::Get, _) => crate::read::get(self, &kind, target, &request.query, behind),
             (Verb::List, _) => crate::read::list(self, &kind, target, &request.query, behind),
             (Verb::Watch, _) => crate::watch::start(self, cluster, &kind, request, behind),
             (Verb::Create, _) => crate::write::create(self, &kind, request, target),
@@ -398,7 +401,7 @@ impl State {
             return Err(if is_of_kubernetes(&target.group) {
                 Refusal::unsupported(format!("{} in version {}", target.resource(), target.version))
             } else {
-                Refusal::no_such_resource()
+                Refusal::no_such_page()
             });
         };
         if let Some(part) = &target.subresource {
@@ -414,14 +417,15 @@ impl State {
             }
         }
         if !kind.namespaced && target.namespace.is_some() {
-            return Err(Refusal::no_such_resource());
+            return Err(Refusal::no_such_page());
         }
         // The collection of all namespaces can be read only, and has no names.
         if kind.namespaced && target.namespace.is_none() {
-            if target.name.is_some() {
-                return Err(Refusal::no_such_resource());
+            let only_reads = matches!(verb, Verb::List | Verb::Watch);
+            if target.name.is_some() || (kind.is_custom() && !only_reads) {
+                return Err(Refusal::no_such_page());
             }
-            if !matches!(verb, Verb::List | Verb::Watch) {
+            if !only_reads {
                 return Err(Refusal::method_not_allowed());
             }
         }

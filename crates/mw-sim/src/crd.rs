@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::json::{child_mut, map_mut, meta_text, texts};
+use crate::json::{at, child_mut, map_mut, meta_text, texts};
 use crate::kind::Kind;
 use crate::schema::Schema;
 
@@ -34,20 +34,20 @@ pub struct Definition {
 
 impl Definition {
     pub fn parse(crd: &Value) -> Result<Definition, Unsupported> {
-        let spec = &crd["spec"];
+        let spec = at(crd, &["spec"]);
         check_keys(spec, &["group", "names", "scope", "versions", "preserveUnknownFields"], "spec")?;
-        if spec["preserveUnknownFields"] == true {
+        if *at(spec, &["preserveUnknownFields"]) == true {
             return Err(Unsupported::new("preserveUnknownFields"));
         }
-        let [version] = spec["versions"].as_array().map(Vec::as_slice).unwrap_or_default() else {
+        let [version] = at(spec, &["versions"]).as_array().map(Vec::as_slice).unwrap_or_default() else {
             return Err(Unsupported::new("a CustomResourceDefinition with other than one version"));
         };
-        if version["served"] != true || version["storage"] != true {
+        if *at(version, &["served"]) != true || *at(version, &["storage"]) != true {
             return Err(Unsupported::new("a version that is not served or not stored"));
         }
         let known = ["name", "served", "storage", "schema", "subresources", "additionalPrinterColumns"];
         check_keys(version, &known, "spec.versions[0]")?;
-        check_keys(&version["subresources"], &["status"], "spec.versions[0].subresources")?;
+        check_keys(at(version, &["subresources"]), &["status"], "spec.versions[0].subresources")?;
         let kind = Arc::new(kind(spec, version)?);
         if meta_text(crd, "name") != kind.qualified() {
             return Err(Unsupported::new("a definition whose name is not PLURAL.GROUP"));
@@ -65,34 +65,34 @@ fn check_keys(value: &Value, known: &[&str], path: &str) -> Result<(), Unsupport
 }
 
 fn kind(spec: &Value, version: &Value) -> Result<Kind, Unsupported> {
-    let names = &spec["names"];
+    let names = at(spec, &["names"]);
     let text = |value: &Value, what: &str| match value.as_str() {
         Some(text) if !text.is_empty() => Ok(text.to_owned()),
         _ => Err(Unsupported::new(format!("a CustomResourceDefinition without {what}"))),
     };
-    let kind = text(&names["kind"], "spec.names.kind")?;
-    let namespaced = match spec["scope"].as_str() {
+    let kind = text(at(names, &["kind"]), "spec.names.kind")?;
+    let namespaced = match at(spec, &["scope"]).as_str() {
         Some("Namespaced") => true,
         Some("Cluster") => false,
         _ => return Err(Unsupported::new("a CustomResourceDefinition without spec.scope")),
     };
-    let schema = version["schema"].get("openAPIV3Schema").ok_or_else(|| Unsupported::new("a version without schema"))?;
+    let schema = at(version, &["schema"]).get("openAPIV3Schema").ok_or_else(|| Unsupported::new("a version without schema"))?;
     let mut schema = Schema::parse(schema, "")?;
     // The server looks after these itself, whatever the schema says of them.
     for own in ["apiVersion", "kind", "metadata"] {
         schema.properties.insert(own.to_owned(), crate::schema::build::any());
     }
     Ok(Kind {
-        group: text(&spec["group"], "spec.group")?,
-        version: text(&version["name"], "a version's name")?,
-        plural: text(&names["plural"], "spec.names.plural")?,
-        singular: names["singular"].as_str().map_or_else(|| kind.to_lowercase(), str::to_owned),
-        list_kind: names["listKind"].as_str().map_or_else(|| format!("{kind}List"), str::to_owned),
+        group: text(at(spec, &["group"]), "spec.group")?,
+        version: text(at(version, &["name"]), "a version's name")?,
+        plural: text(at(names, &["plural"]), "spec.names.plural")?,
+        singular: at(names, &["singular"]).as_str().map_or_else(|| kind.to_lowercase(), str::to_owned),
+        list_kind: at(names, &["listKind"]).as_str().map_or_else(|| format!("{kind}List"), str::to_owned),
         short_names: texts(names.get("shortNames")).map(str::to_owned).collect(),
         categories: texts(names.get("categories")).map(str::to_owned).collect(),
         kind,
         namespaced,
-        status_subresource: version["subresources"].get("status").is_some(),
+        status_subresource: at(version, &["subresources"]).get("status").is_some(),
         schema,
         builtin: None,
     })

@@ -6,11 +6,11 @@ use std::fmt;
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
-use crate::json::map_mut;
+use crate::json::{at, map_mut};
 use crate::kind::Kind;
 use crate::meta;
 use crate::query::Query;
-use crate::refusal::Refusal;
+use crate::refusal::{FieldError, Refusal};
 use crate::request::Request;
 
 /// What a real server reads at most.
@@ -36,9 +36,19 @@ pub(crate) fn is_strict(query: &Query) -> Result<bool, Refusal> {
 pub(crate) fn object(kind: &Kind, request: &Request) -> Result<Value, Refusal> {
     match request.content_type.split(';').next().unwrap_or_default().trim() {
         "" | "application/json" => {}
-        other => return Err(Refusal::unsupported(format!("bodies of the type {other:?}"))),
+        other if ["yaml", "protobuf", "cbor"].iter().any(|known| other.contains(known)) => {
+            return Err(Refusal::unsupported(format!("bodies of the type {other:?}")));
+        }
+        _ => {
+            let why = "the body of the request was in an unknown format - accepted media types include: \
+                       application/json, application/yaml, application/vnd.kubernetes.protobuf";
+            return Err(Refusal::new(415, "UnsupportedMediaType", why));
+        }
     }
     let mut value = body(request)?;
+    if value.is_null() && !kind.is_custom() {
+        map_mut(&mut value);
+    }
     check_kind(kind, &mut value)?;
     let mut unknown = shape(kind, &mut value).map_err(|why| unreadable(kind, &why))?;
     if is_strict(&request.query)? {
@@ -73,6 +83,9 @@ fn check_kind(kind: &Kind, value: &mut Value) -> Result<(), Refusal> {
         let why = format!("the API version in the data ({found_version}) does not match the expected API version ({wanted})");
         return Err(Refusal::bad_request(why));
     }
+    if kind.is_custom() && found_kind != kind.kind {
+        return Err(wrong_kind(kind, value));
+    }
     if !found_kind.is_empty() && found_kind != kind.kind {
         let why = format!("{found_kind} in version {:?} cannot be handled as a {}: wrong kind", kind.version, kind.kind);
         return Err(Refusal::bad_request(why));
@@ -80,6 +93,20 @@ fn check_kind(kind: &Kind, value: &mut Value) -> Result<(), Refusal> {
     root.insert("apiVersion".to_owned(), wanted.into());
     root.insert("kind".to_owned(), kind.kind.clone().into());
     Ok(())
+}
+
+/// In the words of a real server, which takes the kind that it was given for
+/// the one that it speaks of.
+pub(crate) fn wrong_kind(kind: &Kind, value: &Value) -> Refusal {
+    let mut errors = Vec::new();
+    for (field, wanted) in [("kind", kind.kind.clone()), ("apiVersion", kind.api_version())] {
+        if *at(value, &[field]) != wanted {
+            errors.push(FieldError::invalid(field, at(value, &[field]), &format!("must be {wanted}")));
+        }
+    }
+    let found = at(value, &["kind"]).as_str().unwrap_or_default();
+    let group = at(value, &["apiVersion"]).as_str().and_then(|version| version.split_once('/')).map_or("", |(group, _)| group);
+    Refusal::invalid_named(&crate::refusal::qualified(found, group), found, group, crate::json::meta_text(value, "name"), &errors)
 }
 
 /// Brings an object into the shape of its kind. Says what was unknown in it, or
@@ -198,15 +225,15 @@ impl DeleteOptions {
             return Ok(options);
         }
         let value = body(request)?;
-        if !matches!(value["kind"].as_str(), None | Some("" | "DeleteOptions")) {
+        if !matches!(at(&value, &["kind"]).as_str(), None | Some("" | "DeleteOptions")) {
             return Err(Refusal::bad_request("the body of a DELETE is no DeleteOptions"));
         }
         let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
-        options.uid = text(&value["preconditions"]["uid"]);
-        options.version = text(&value["preconditions"]["resourceVersion"]);
-        options.propagation = text(&value["propagationPolicy"]).or(options.propagation);
-        options.dry_run = value["dryRun"].as_array().is_some_and(|list| !list.is_empty());
-        if value["orphanDependents"] == true {
+        options.uid = text(at(&value, &["preconditions", "uid"]));
+        options.version = text(at(&value, &["preconditions", "resourceVersion"]));
+        options.propagation = text(at(&value, &["propagationPolicy"])).or(options.propagation);
+        options.dry_run = at(&value, &["dryRun"]).as_array().is_some_and(|list| !list.is_empty());
+        if *at(&value, &["orphanDependents"]) == true {
             return Err(Refusal::unsupported("orphanDependents"));
         }
         Ok(options)

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use crate::cluster::State;
+use crate::json::at;
 use crate::kind::{Builtin, Kind};
 use crate::refusal::Refusal;
 
@@ -19,12 +20,12 @@ pub(crate) fn answer(state: &State, path: &str) -> Result<Value, Refusal> {
         ["api"] => Ok(json!({ "kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": [] })),
         ["apis"] => Ok(json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": groups(state) })),
         ["apis", group] => {
-            let found = groups(state).into_iter().find(|one| one["name"] == **group);
-            found.map(|found| with_kind(found, "APIGroup")).ok_or_else(Refusal::no_such_resource)
+            let found = groups(state).into_iter().find(|one| *at(one, &["name"]) == **group);
+            found.map(|found| with_kind(found, "APIGroup")).ok_or_else(Refusal::no_such_page)
         }
         ["api", version] => resources(state, "", version),
         ["apis", group, version] => resources(state, group, version),
-        _ => Err(Refusal::no_such_resource()),
+        _ => Err(Refusal::unsupported(format!("the path {path:?}"))),
     }
 }
 
@@ -49,7 +50,7 @@ fn groups(state: &State) -> Vec<Value> {
 
 fn resources(state: &State, group: &str, version: &str) -> Result<Value, Refusal> {
     let of_version: Vec<&Kind> = state.kinds().filter(|kind| kind.group == group && kind.version == version).collect();
-    let Some(first) = of_version.first() else { return Err(Refusal::no_such_resource()) };
+    let Some(first) = of_version.first() else { return Err(Refusal::no_such_page()) };
     let group_version = first.api_version();
     let mut resources = Vec::new();
     for kind in of_version {

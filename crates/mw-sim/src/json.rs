@@ -2,6 +2,11 @@
 
 use serde_json::{Map, Value};
 
+/// What is at a place; null when there is nothing.
+pub(crate) fn at<'a>(value: &'a Value, place: &[&str]) -> &'a Value {
+    place.iter().try_fold(value, |value, name| value.get(name)).unwrap_or(&Value::Null)
+}
+
 /// A text of the metadata; empty when it is not there.
 pub(crate) fn meta_text<'a>(object: &'a Value, field: &str) -> &'a str {
     meta(object, field).and_then(Value::as_str).unwrap_or_default()

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
-use crate::json::{meta, meta_text, texts};
+use crate::json::{at, meta, meta_text, texts};
 use crate::kind::{Builtin, Kind};
 use crate::refusal::FieldError;
 use crate::schema::Schema;
@@ -87,7 +87,7 @@ pub(crate) fn content_errors(object: &Value) -> Vec<FieldError> {
     }
     for (index, owner) in meta(object, "ownerReferences").and_then(Value::as_array).into_iter().flatten().enumerate() {
         for field in ["apiVersion", "kind", "name", "uid"] {
-            if owner[field].as_str().unwrap_or_default().is_empty() {
+            if at(owner, &[field]).as_str().unwrap_or_default().is_empty() {
                 let place = format!("metadata.ownerReferences[{index}].{field}");
                 errors.push(FieldError::invalid(&place, &json!(""), "must not be empty"));
             }
@@ -129,17 +129,18 @@ fn annotation_errors(object: &Value) -> Vec<FieldError> {
 fn name_errors(kind: &Kind, name: &str, is_prefix: bool) -> impl Iterator<Item = String> {
     let name = if is_prefix { name.strip_suffix('-').map_or_else(|| name.to_owned(), |name| format!("{name}a")) } else { name.to_owned() };
     let is_label = kind.builtin == Some(Builtin::Namespace);
-    let (most, fits, why) = if is_label {
-        (LONGEST_LABEL, is_dns_label(&name), LABEL)
-    } else {
-        (LONGEST_SUBDOMAIN, name.split('.').all(is_dns_label), SUBDOMAIN)
+    let is_subdomain = name.split('.').all(is_dns_label);
+    let (most, fits, why) = match is_label {
+        true if is_subdomain => (LONGEST_LABEL, is_dns_label(&name), "must not contain dots"),
+        true => (LONGEST_LABEL, false, LABEL),
+        false => (LONGEST_SUBDOMAIN, is_subdomain, SUBDOMAIN),
     };
     let long = (name.len() > most).then(|| at_most(most));
     long.into_iter().chain((!fits).then(|| why.to_owned()))
 }
 
 fn at_most(length: usize) -> String {
-    format!("must be no more than {length} bytes")
+    format!("must be no more than {length} characters")
 }
 
 fn is_dns_label(label: &str) -> bool {

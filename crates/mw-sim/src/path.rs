@@ -46,6 +46,12 @@ impl Target {
         Some(target)
     }
 
+    /// The name of a Namespace is also where it lies, for rights on it.
+    pub(crate) fn lies_in(&self) -> Option<&str> {
+        let is_namespace = self.plural == "namespaces" && self.group.is_empty();
+        self.namespace.as_deref().or_else(|| self.name.as_deref().filter(|_| is_namespace))
+    }
+
     /// `clustermeshes/status`, as roles name it.
     pub fn resource(&self) -> String {
         match &self.subresource {

@@ -18,8 +18,11 @@ use crate::refusal::{FieldError, Refusal};
 use crate::selector::Selector;
 use crate::store::{Collection, Objects};
 
-pub(crate) fn get(state: &State, kind: &Kind, target: &Target, behind: u64) -> Result<Answer, Refusal> {
+pub(crate) fn get(state: &State, kind: &Kind, target: &Target, query: &Query, behind: u64) -> Result<Answer, Refusal> {
     let collection = state.of_kind(kind).ok_or_else(Refusal::no_such_resource)?;
+    if let Some(asked) = query.version()?.filter(|asked| *asked > state.version) {
+        return Err(Refusal::from_the_future(asked, state.version));
+    }
     let found =
         key(target).and_then(|key| snapshot(collection, state.version, state.version.saturating_sub(behind)).get(key.as_str()).cloned());
     let name = target.name.as_deref().unwrap_or_default();
@@ -43,6 +46,9 @@ pub(crate) fn list(state: &State, kind: &Kind, target: &Target, query: &Query, b
     let left = chosen.count();
     let mut metadata = Map::new();
     metadata.insert("resourceVersion".to_owned(), page.version.to_string().into());
+    if kind.is_custom() {
+        metadata.insert("continue".to_owned(), "".into());
+    }
     if let Some((last, _)) = items.last().filter(|_| left > 0) {
         metadata.insert("continue".to_owned(), token(page.version, last).into());
         // A real server does not count what it had to look at one by one.
@@ -136,7 +142,7 @@ fn inconsistent(start: &str) -> String {
 fn check_match(query: &Query) -> Result<(), Refusal> {
     let Some(asked) = query.resource_version_match.as_deref() else { return Ok(()) };
     let field = "resourceVersionMatch";
-    let wrong = |error| Err(Refusal::invalid_options("ListOptions", error));
+    let wrong = |error| Err(Refusal::invalid_options("ListOptions", &[error]));
     if query.resource_version.is_none() {
         return wrong(FieldError::forbidden(field, "resourceVersionMatch is forbidden unless resourceVersion is provided"));
     }

@@ -14,6 +14,8 @@ pub(crate) struct Refusal {
     details: Option<Box<Value>>,
     metadata: Option<Box<Value>>,
     pub retry_after: Option<u32>,
+    /// Text and no Status.
+    is_plain: bool,
 }
 
 /// What is wrong with one field.
@@ -56,7 +58,7 @@ impl FieldError {
 
 impl Refusal {
     pub(crate) fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Refusal {
-        Refusal { code, reason, message: message.into(), details: None, metadata: None, retry_after: None }
+        Refusal { code, reason, message: message.into(), details: None, metadata: None, retry_after: None, is_plain: false }
     }
 
     fn about(mut self, kind: &Kind, name: &str) -> Refusal {
@@ -104,7 +106,12 @@ impl Refusal {
         self
     }
 
-    /// A path that leads nowhere.
+    /// A path that nobody serves, told in plain words and not as a Status.
+    pub(crate) fn no_such_page() -> Refusal {
+        Refusal { is_plain: true, ..Refusal::new(404, "", "404 page not found\n") }
+    }
+
+    /// A part of an object that its kind does not have.
     pub(crate) fn no_such_resource() -> Refusal {
         let mut refusal = Refusal::new(404, "NotFound", "the server could not find the requested resource");
         refusal.details = Some(Box::new(json!({})));
@@ -121,8 +128,9 @@ impl Refusal {
         refusal
     }
 
-    pub(crate) fn already_exists(kind: &Kind, name: &str) -> Refusal {
-        Refusal::new(409, "AlreadyExists", format!("{} {name:?} already exists", kind.qualified())).about(kind, name)
+    pub(crate) fn already_exists(kind: &Kind, name: &str, is_deleted: bool) -> Refusal {
+        let deleted = if is_deleted { "object is being deleted: " } else { "" };
+        Refusal::new(409, "AlreadyExists", format!("{deleted}{} {name:?} already exists", kind.qualified())).about(kind, name)
     }
 
     pub(crate) fn conflict(kind: &Kind, name: &str, why: &str) -> Refusal {
@@ -156,12 +164,29 @@ impl Refusal {
     }
 
     /// Of the options of a request, not of an object.
-    pub(crate) fn invalid_options(options: &str, error: FieldError) -> Refusal {
+    pub(crate) fn invalid_options(options: &str, errors: &[FieldError]) -> Refusal {
         let group = "meta.k8s.io";
-        Refusal::invalid_named(&qualified(options, group), options, group, "", &[error])
+        Refusal::invalid_named(&qualified(options, group), options, group, "", errors)
     }
 
-    fn invalid_named(subject: &str, kind: &str, group: &str, name: &str, errors: &[FieldError]) -> Refusal {
+    /// A PUT must say what it replaces. Real servers name the resource here and
+    /// not the kind.
+    pub(crate) fn version_needed(kind: &Kind, name: &str) -> Refusal {
+        let error = FieldError::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
+        Refusal::invalid_named(&kind.qualified(), &kind.plural, &kind.group, name, &[error])
+    }
+
+    /// A condition of a delete that does not hold. They name the kind here.
+    pub(crate) fn precondition_failed(kind: &Kind, name: &str, why: &str) -> Refusal {
+        let message = format!("Operation cannot be fulfilled on {} {name:?}: {why}", qualified(&kind.kind, &kind.group));
+        let mut refusal = Refusal::new(409, "Conflict", message).about(kind, name);
+        if let Some(details) = &mut refusal.details {
+            crate::json::map_mut(details).insert("kind".to_owned(), kind.kind.clone().into());
+        }
+        refusal
+    }
+
+    pub(crate) fn invalid_named(subject: &str, kind: &str, group: &str, name: &str, errors: &[FieldError]) -> Refusal {
         let texts: Vec<String> = errors.iter().map(|error| format!("{}: {}", error.field, error.message)).collect();
         let all = if let [one] = texts.as_slice() { one.clone() } else { format!("[{}]", texts.join(", ")) };
         let causes: Vec<Value> =
@@ -180,7 +205,7 @@ impl Refusal {
 
     /// A version that is yet to come.
     pub(crate) fn from_the_future(asked: u64, newest: u64) -> Refusal {
-        let mut refusal = Refusal::new(504, "Timeout", format!("Too large resource version: {asked}, current: {newest}"));
+        let mut refusal = Refusal::new(504, "Timeout", format!("Timeout: Too large resource version: {asked}, current: {newest}"));
         refusal.details = Some(Box::new(json!({
             "retryAfterSeconds": 1, "causes": [{ "reason": "ResourceVersionTooLarge", "message": "Too large resource version" }],
         })));
@@ -210,13 +235,21 @@ impl Refusal {
         refusal
     }
 
+    pub(crate) fn bytes(&self) -> bytes::Bytes {
+        if self.is_plain { self.message.clone().into() } else { crate::object::written(&self.status()) }
+    }
+
     pub(crate) fn status(&self) -> Value {
         let mut status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": self.metadata.as_deref().cloned().unwrap_or_else(|| json!({})),
-            "status": "Failure", "message": self.message, "reason": self.reason, "code": self.code,
+            "status": "Failure", "message": self.message, "code": self.code,
         });
-        if let (Some(status), Some(details)) = (status.as_object_mut(), &self.details) {
-            status.insert("details".to_owned(), (**details).clone());
+        let fields = crate::json::map_mut(&mut status);
+        if !self.reason.is_empty() {
+            fields.insert("reason".to_owned(), self.reason.into());
+        }
+        if let Some(details) = &self.details {
+            fields.insert("details".to_owned(), (**details).clone());
         }
         status
     }

@@ -4,20 +4,20 @@ use serde_json::{Value, json};
 
 use crate::account::Account;
 use crate::answer::Answer;
-use crate::json::map_mut;
+use crate::json::{at, map_mut};
 use crate::path::Target;
 use crate::refusal::{FieldError, Refusal};
 
 pub(crate) fn answer(account: &Account, kind: &crate::kind::Kind, mut review: Value) -> Result<Answer, Refusal> {
-    let asked = &review["spec"]["resourceAttributes"];
-    if !review["spec"]["nonResourceAttributes"].is_null() {
+    let asked = at(&review, &["spec", "resourceAttributes"]);
+    if !at(&review, &["spec", "nonResourceAttributes"]).is_null() {
         return Err(Refusal::unsupported("reviews of paths"));
     }
     if !asked.is_object() {
         let why = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
         return Err(Refusal::invalid(kind, "", &[FieldError::invalid("spec.resourceAttributes", &Value::Null, why)]));
     }
-    let text = |field: &str| asked[field].as_str().unwrap_or_default().to_owned();
+    let text = |field: &str| at(asked, &[field]).as_str().unwrap_or_default().to_owned();
     let given = |field: &str| Some(text(field)).filter(|text| !text.is_empty());
     let target = Target {
         group: text("group"),

@@ -76,15 +76,15 @@ impl Server {
             Err(refusal) => return respond(Answer::refused(&refusal)),
         };
         let text = |name| parts.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
-        let who = self.cluster.state().who(bearer(&parts.headers).or(self.token.as_deref()));
-        let user = match &who {
+        let token = bearer(&parts.headers).or(self.token.as_deref());
+        let user = match self.cluster.state().who(token) {
             Who::Known(account) => Some(account.user.as_str().into()),
             Who::Anonymous => Some("system:anonymous".into()),
             Who::Unknown => None,
         };
         let request = Request { number, user, content_type: text(header::CONTENT_TYPE), accept: text(header::ACCEPT), ..request };
         let mut ending = Ending { cluster: &self.cluster, request: &request, is_told: false };
-        let answer = self.play(&request, &who).await;
+        let answer = self.play(&request, token).await;
         ending.tell(match &answer {
             Ok(answer) => Outcome::Answered { code: answer.code() },
             Err(_) => Outcome::Lost,
@@ -93,7 +93,7 @@ impl Server {
     }
 
     /// Faults on the way in, the effect, faults on the way out.
-    async fn play(&self, request: &Request, who: &Who) -> Result<Answer, Lost> {
+    async fn play(&self, request: &Request, token: Option<&str>) -> Result<Answer, Lost> {
         self.cluster.passable().await?;
         let fate = self.cluster.faults().map_or(Fate::Answer, |faults| faults.fate(request));
         let behind = if let Fate::Stale { behind } = fate { behind } else { 0 };
@@ -107,7 +107,9 @@ impl Server {
             Fate::Hang => return std::future::pending().await,
             Fate::Answer | Fate::AnswerLate(_) | Fate::LoseAnswer | Fate::Stale { .. } => {}
         }
-        let answer = self.cluster.perform(request, who, behind);
+        // A token may have changed hands on the way.
+        let who = self.cluster.state().who(token);
+        let answer = self.cluster.perform(request, &who, behind);
         match fate {
             Fate::AnswerLate(late) => sleep(late).await,
             Fate::LoseAnswer => return Err(Lost::Broken),

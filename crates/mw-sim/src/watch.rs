@@ -87,28 +87,32 @@ pub(crate) fn start(state: &State, cluster: &Cluster, kind: &Arc<Kind>, request:
 }
 
 fn check_options(query: &Query) -> Result<(), Refusal> {
-    let wrong = |error| Err(Refusal::invalid_options("ListOptions", error));
+    let wrong = |errors: &[FieldError]| Err(Refusal::invalid_options("ListOptions", errors));
     let matching = query.resource_version_match.as_deref();
     match (query.send_initial_events, matching) {
         (None, Some(_)) => {
             let why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
-            wrong(FieldError::forbidden("resourceVersionMatch", why))
+            wrong(&[FieldError::forbidden("resourceVersionMatch", why)])
         }
-        (Some(_), None) => {
-            let why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
-            wrong(FieldError::forbidden("resourceVersionMatch", why))
-        }
+        (Some(_), None) => wrong(&[needs_match()]),
         (Some(_), Some(other)) if other != "NotOlderThan" => {
-            wrong(FieldError::unsupported("resourceVersionMatch", &json!(other), &[json!("NotOlderThan")]))
+            wrong(&[needs_match(), FieldError::unsupported("resourceVersionMatch", &json!(other), &[json!("NotOlderThan")])])
         }
         _ if query.continue_token.is_some() => Err(Refusal::unsupported("continue for watches")),
         _ => Ok(()),
     }
 }
 
+fn needs_match() -> FieldError {
+    let why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
+    FieldError::forbidden("resourceVersionMatch", why)
+}
+
 impl Watch {
     fn begin(&mut self, state: &State, collection: &Collection, query: &Query, behind: u64) -> Result<(), Refusal> {
-        let asked = query.version()?.unwrap_or_default();
+        // Of a list the same is a bad request.
+        let wrong = |_| Refusal::new(500, "", "the resourceVersion is no number");
+        let asked = query.version().map_err(wrong)?.unwrap_or_default();
         let streams = query.send_initial_events;
         if streams == Some(true) && asked > state.version {
             return Err(Refusal::from_the_future(asked, state.version));
@@ -150,19 +154,17 @@ impl Watch {
     /// The next line; nothing at the end.
     pub(crate) async fn next(&mut self) -> Option<Result<Bytes, Lost>> {
         loop {
+            if self.is_over && self.lines.is_empty() {
+                return None;
+            }
             if let Err(lost) = self.cluster.passable().await {
-                self.is_over = true;
-                self.lines.clear();
-                return Some(Err(lost));
+                return Some(self.cut(lost));
             }
             if let Some(line) = self.lines.pop_front() {
                 match self.deliver(line).await {
                     Some(delivered) => return Some(delivered),
                     None => continue,
                 }
-            }
-            if self.is_over {
-                return None;
             }
             // Made before looking, so that no change is missed.
             let changed = Arc::clone(&self.changed);

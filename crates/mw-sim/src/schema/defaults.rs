@@ -2,22 +2,17 @@
 
 use serde_json::Value;
 
-use super::Schema;
+use super::{Schema, Type};
 
 impl Schema {
-    /// A null where none is allowed gives way to the default too.
+    /// A null where none is allowed gives way to the default, or goes.
     pub(crate) fn fill(&self, value: &mut Value) {
         match value {
             Value::Object(fields) => {
+                fields.retain(|name, field| !field.is_null() || self.allows_null(name));
                 for (name, schema) in &self.properties {
-                    match (&schema.default, fields.get(name)) {
-                        (Some(default), None) => {
-                            fields.insert(name.clone(), default.clone());
-                        }
-                        (Some(default), Some(Value::Null)) if !schema.nullable => {
-                            fields.insert(name.clone(), default.clone());
-                        }
-                        _ => {}
+                    if let Some(default) = schema.default.as_ref().filter(|_| !fields.contains_key(name)) {
+                        fields.insert(name.clone(), default.clone());
                     }
                     if let Some(field) = fields.get_mut(name) {
                         schema.fill(field);
@@ -34,5 +29,10 @@ impl Schema {
             }
             _ => {}
         }
+    }
+
+    fn allows_null(&self, name: &str) -> bool {
+        let schema = self.properties.get(name).or(self.additional.as_deref());
+        schema.is_none_or(|schema| schema.nullable || schema.kind == Type::Any)
     }
 }

@@ -7,6 +7,7 @@
 use serde_json::Value;
 
 use crate::crd::Unsupported;
+use crate::json::at;
 
 #[derive(Debug, Clone)]
 pub(super) struct Rule {
@@ -31,10 +32,10 @@ impl Rule {
         if !rule.as_object().is_some_and(|rule| rule.keys().all(known)) {
             return Err(unsupported());
         }
-        let text = rule["rule"].as_str().ok_or_else(unsupported)?;
+        let text = at(rule, &["rule"]).as_str().ok_or_else(unsupported)?;
         let mut parser = Parser { rest: text };
         let test = parser.choice().filter(|_| parser.rest.trim_start().is_empty()).ok_or_else(unsupported)?;
-        let message = rule["message"].as_str().map_or_else(|| format!("failed rule: {text}"), str::to_owned);
+        let message = at(rule, &["message"]).as_str().map_or_else(|| format!("failed rule: {text}"), str::to_owned);
         Ok(Rule { message, test })
     }
 

@@ -8,25 +8,25 @@ use crate::refusal::FieldError;
 use crate::wall::is_rfc3339;
 
 /// Errors after which a real server does not look at rules.
-const BLOCKING: [&str; 4] = ["FieldValueRequired", "FieldValueTooLong", "FieldValueTooMany", "FieldValueTypeInvalid"];
+const BLOCKING: [&str; 5] =
+    ["FieldValueRequired", "FieldValueTooLong", "FieldValueTooMany", "FieldValueTypeInvalid", "FieldValueNotSupported"];
 
 impl Schema {
-    /// All that is wrong with an object of this schema.
-    pub(crate) fn errors(&self, object: &Value) -> Vec<FieldError> {
-        let mut errors = Vec::new();
-        self.validate(object, "", &mut errors);
-        self.validate_lists(object, "", &mut errors);
+    /// Adds all that is wrong with an object of this schema to what is wrong with
+    /// it anyway.
+    pub(crate) fn add_errors(&self, object: &Value, errors: &mut Vec<FieldError>) {
+        self.validate(object, "", errors);
+        self.validate_lists(object, "", errors);
         if !self.has_rules() {
-            return errors;
+            return;
         }
         if errors.iter().any(|error| BLOCKING.contains(&error.reason)) {
             let why = "some validation rules were not checked because the object was invalid; \
                        correct the existing errors to complete validation";
             errors.push(FieldError::invalid("<nil>", &Value::Null, why));
         } else {
-            self.validate_rules(object, "", &mut errors);
+            self.validate_rules(object, "", errors);
         }
-        errors
     }
 
     fn validate(&self, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
@@ -42,7 +42,7 @@ impl Schema {
         }
         match value {
             Value::Object(fields) => self.validate_fields(fields, path, errors),
-            Value::Array(items) => self.validate_items(value, items, path, errors),
+            Value::Array(items) => self.validate_items(items, path, errors),
             Value::String(text) => self.validate_text(value, text, path, errors),
             Value::Number(_) => self.validate_number(value, path, errors),
             Value::Null | Value::Bool(_) => {}
@@ -80,7 +80,7 @@ impl Schema {
         }
     }
 
-    fn validate_items(&self, _list: &Value, items: &[Value], path: &str, errors: &mut Vec<FieldError>) {
+    fn validate_items(&self, items: &[Value], path: &str, errors: &mut Vec<FieldError>) {
         if let Some(least) = self.min_items.filter(|least| items.len() < *least) {
             let why = format!("{path} in body should have at least {least} items");
             errors.push(FieldError::invalid(path, &json!(items.len()), &why));
@@ -95,20 +95,20 @@ impl Schema {
         }
     }
 
+    /// Of length and pattern the first that is wrong is told.
     fn validate_text(&self, value: &Value, text: &str, path: &str, errors: &mut Vec<FieldError>) {
         let mut invalid = |why: String| errors.push(FieldError::invalid(path, value, &format!("{path} in body {why}")));
         let length = text.chars().count();
-        if let Some(least) = self.min_length.filter(|least| length < *least) {
+        if let Some(most) = self.max_length.filter(|most| length > *most) {
+            errors.push(FieldError::too_long(path, most));
+        } else if let Some(least) = self.min_length.filter(|least| length < *least) {
             invalid(format!("should be at least {least} chars long"));
-        }
-        if let Some(pattern) = self.pattern.as_ref().filter(|pattern| !pattern.regex.is_match(text)) {
+        } else if let Some(pattern) = self.pattern.as_ref().filter(|pattern| !pattern.regex.is_match(text)) {
             invalid(format!("should match '{}'", pattern.text));
         }
         if self.format == Format::DateTime && !is_rfc3339(text) {
-            invalid(format!("must be of type date-time: {value}"));
-        }
-        if let Some(most) = self.max_length.filter(|most| length > *most) {
-            errors.push(FieldError::too_long(path, most));
+            let message = format!("Invalid value: {value}: {path} in body must be of type date-time: {value}");
+            errors.push(FieldError { field: path.to_owned(), reason: "FieldValueTypeInvalid", message });
         }
     }
 
@@ -163,7 +163,7 @@ impl Schema {
 
     fn validate_rules(&self, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
         for rule in self.rules.iter().filter(|rule| value.is_object() && !rule.holds(value)) {
-            let message = format!("Invalid value: {}", rule.message);
+            let message = format!("Invalid value: \"object\": {}", rule.message);
             errors.push(FieldError { field: path.to_owned(), reason: "FieldValueInvalid", message });
         }
         match value {

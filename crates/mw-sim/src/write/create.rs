@@ -4,20 +4,21 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{check_size, content_errors, definition, metadata_errors, written};
+use super::{add_content_errors, check_size, definition, metadata_errors, written};
 use crate::answer::Answer;
 use crate::builtin;
 use crate::cluster::State;
 use crate::crd::Definition;
 use crate::decode;
-use crate::json::{map_mut, meta_mut, meta_text};
+use crate::json::{map_mut, meta, meta_mut, meta_text};
 use crate::kind::{Builtin, Kind};
 use crate::path::Target;
 use crate::refusal::Refusal;
 use crate::request::Request;
 
 pub(crate) fn create(state: &mut State, kind: &Arc<Kind>, request: &Request, target: &Target) -> Result<Answer, Refusal> {
-    if target.name.is_some() {
+    // Of custom resources the name in the path is not looked at.
+    if target.name.is_some() && !kind.is_custom() {
         return Err(Refusal::method_not_allowed());
     }
     let object = decode::object(kind, request)?;
@@ -36,7 +37,7 @@ pub(super) fn admit(state: &mut State, kind: &Arc<Kind>, target: &Target, mut ob
     let names_version = !matches!(meta_text(&object, "resourceVersion"), "" | "0");
     complete(state, kind, &mut object)?;
     let mut errors = metadata_errors(kind, &object, None);
-    errors.extend(content_errors(kind, &object, None));
+    add_content_errors(kind, &object, None, &mut errors);
     let name = meta_text(&object, "name").to_owned();
     if !errors.is_empty() {
         return Err(Refusal::invalid(kind, &name, &errors));
@@ -45,8 +46,8 @@ pub(super) fn admit(state: &mut State, kind: &Arc<Kind>, target: &Target, mut ob
         return Err(Refusal::new(500, "", "resourceVersion should not be set on objects to be created"));
     }
     let key = target.namespace.as_ref().map_or_else(|| name.clone(), |namespace| format!("{namespace}/{name}"));
-    if state.of_kind(kind).is_some_and(|all| all.objects.contains_key(key.as_str())) {
-        return Err(Refusal::already_exists(kind, &name));
+    if let Some(found) = state.of_kind(kind).and_then(|all| all.objects.get(key.as_str())) {
+        return Err(Refusal::already_exists(kind, &name, meta(&found.value, "deletionTimestamp").is_some()));
     }
     check_size(&object)?;
     let kept = state.commit(kind, &key, Some(object)).ok_or_else(Refusal::no_such_resource)?;
@@ -55,19 +56,16 @@ pub(super) fn admit(state: &mut State, kind: &Arc<Kind>, target: &Target, mut ob
 
 /// The namespace of an object is that of the path, whether it says so or not.
 pub(super) fn place(kind: &Kind, target: &Target, object: &mut Value) -> Result<(), Refusal> {
-    let wanted = target.namespace.as_deref().unwrap_or_default();
+    let Some(wanted) = target.namespace.as_deref().filter(|_| kind.namespaced) else {
+        meta_mut(object).remove("namespace");
+        return Ok(());
+    };
     let given = meta_text(object, "namespace");
     if !given.is_empty() && given != wanted {
-        let why = if kind.namespaced {
-            "the namespace of the provided object does not match the namespace sent on the request"
-        } else {
-            "namespace must not be set on a cluster-scoped object"
-        };
+        let why = "the namespace of the provided object does not match the namespace sent on the request";
         return Err(Refusal::bad_request(why));
     }
-    if kind.namespaced {
-        meta_mut(object).insert("namespace".to_owned(), wanted.into());
-    }
+    meta_mut(object).insert("namespace".to_owned(), wanted.into());
     Ok(())
 }
 

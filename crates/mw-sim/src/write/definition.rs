@@ -10,7 +10,7 @@ use crate::answer::Answer;
 use crate::cluster::State;
 use crate::crd::{self, Definition};
 use crate::decode;
-use crate::json::{child_mut, map_mut, meta_mut, meta_text};
+use crate::json::{at, child_mut, map_mut, meta_mut, meta_text};
 use crate::kind::Kind;
 use crate::object::Object;
 use crate::path::Target;
@@ -21,7 +21,7 @@ pub(crate) fn create(state: &mut State, definition: &Definition) -> Result<Answe
     let kind = definition_kind(state)?;
     let name = meta_text(&definition.object, "name").to_owned();
     if state.of_kind(&kind).is_some_and(|all| all.objects.contains_key(name.as_str())) {
-        return Err(Refusal::already_exists(&kind, &name));
+        return Err(Refusal::already_exists(&kind, &name, false));
     }
     let (uid, now) = (state.draws.uid(), state.wall.stamp());
     let mut object = Value::clone(&definition.object);
@@ -81,13 +81,13 @@ fn is_within(applied: &Value, kept: &Value, path: &str) -> bool {
 
 /// With all objects of that kind.
 pub(super) fn delete(state: &mut State, kind: &Arc<Kind>, key: &str, old: &Object) -> Result<Answer, Refusal> {
-    let (group, plural) = (old.value["spec"]["group"].as_str(), old.value["spec"]["names"]["plural"].as_str());
+    let (group, plural) = (at(&old.value, &["spec", "group"]).as_str(), at(&old.value, &["spec", "names", "plural"]).as_str());
     let (group, plural) = (group.unwrap_or_default().to_owned(), plural.unwrap_or_default().to_owned());
     let mut marked = Value::clone(&old.value);
     mark(&mut marked, &state.wall.stamp());
     meta_mut(&mut marked).insert("finalizers".to_owned(), json!(["customresourcecleanup.apiextensions.k8s.io"]));
     let Some(collection) = state.collection(&group, &plural) else { return Err(Refusal::no_such_resource()) };
-    if collection.objects.values().any(|object| !object.value["metadata"]["finalizers"].is_null()) {
+    if collection.objects.values().any(|object| !at(&object.value, &["metadata", "finalizers"]).is_null()) {
         return Err(Refusal::unsupported("the delete of a CustomResourceDefinition whose objects have finalizers"));
     }
     let (defined, keys) = (Arc::clone(&collection.kind), collection.objects.keys().cloned().collect::<Vec<_>>());

@@ -47,13 +47,19 @@ fn options(request: &Request) -> Result<DeleteOptions, Refusal> {
 fn check_preconditions(kind: &Kind, name: &str, options: &DeleteOptions, old: &Object) -> Result<(), Refusal> {
     let uid = meta_text(&old.value, "uid");
     if let Some(wanted) = options.uid.as_deref().filter(|wanted| *wanted != uid) {
-        let why = format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {uid}");
-        return Err(Refusal::conflict(kind, name, &why));
+        let why = format!(
+            "the UID in the precondition ({wanted}) does not match the UID in record ({uid}). \
+             The object might have been deleted and then recreated"
+        );
+        return Err(Refusal::precondition_failed(kind, name, &why));
     }
     let version = old.version.to_string();
     if let Some(wanted) = options.version.as_deref().filter(|wanted| *wanted != version) {
-        let why = format!("Precondition failed: ResourceVersion in precondition: {wanted}, ResourceVersion in object meta: {version}");
-        return Err(Refusal::conflict(kind, name, &why));
+        let why = format!(
+            "the ResourceVersion in the precondition ({wanted}) does not match the ResourceVersion in record ({version}). \
+             The object might have been modified"
+        );
+        return Err(Refusal::precondition_failed(kind, name, &why));
     }
     Ok(())
 }

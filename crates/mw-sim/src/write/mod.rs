@@ -40,11 +40,11 @@ fn name_of(target: &Target) -> &str {
     target.name.as_deref().unwrap_or_default()
 }
 
-/// All that is wrong with what an object says beside its metadata.
-fn content_errors(kind: &Kind, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+/// Adds all that is wrong with what an object says beside its metadata.
+fn add_content_errors(kind: &Kind, object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
     match kind.builtin {
-        Some(builtin) => builtin::errors(builtin, object, old),
-        None => kind.schema.errors(object),
+        Some(builtin) => errors.extend(builtin::errors(builtin, object, old)),
+        None => kind.schema.add_errors(object, errors),
     }
 }
 

@@ -3,14 +3,16 @@
 
 use std::sync::Arc;
 
+use json_patch::{AddOperation, CopyOperation, PatchOperation, ReplaceOperation, TestOperation};
 use serde_json::Value;
 
-use super::update::{check_name, replace};
+use super::create::place;
+use super::update::{check_name, nameless, replace};
 use super::{definition, existing, name_of};
 use crate::answer::Answer;
 use crate::cluster::State;
 use crate::decode;
-use crate::json::meta_text;
+use crate::json::{at, map_mut};
 use crate::kind::{Builtin, Kind};
 use crate::path::Target;
 use crate::refusal::{FieldError, Refusal};
@@ -21,7 +23,7 @@ const MOST_STEPS: usize = 10_000;
 
 pub(crate) fn patch(state: &mut State, kind: &Arc<Kind>, request: &Request, target: &Target) -> Result<Answer, Refusal> {
     if target.name.is_none() {
-        return Err(Refusal::method_not_allowed());
+        return Err(nameless(kind));
     }
     let manner = Manner::of(kind, request)?;
     if manner == Manner::Apply || kind.builtin == Some(Builtin::Definition) {
@@ -35,12 +37,9 @@ pub(crate) fn patch(state: &mut State, kind: &Arc<Kind>, request: &Request, targ
     }
     let unknown = reshape(kind, target, &mut new)?;
     if decode::is_strict(&request.query)? {
-        decode::refuse_unknown(unknown).map_err(|why| rejected(kind, target, &why))?;
+        decode::refuse_unknown(unknown).map_err(|why| rejected(&why))?;
     }
-    if meta_text(&new, "namespace") != target.namespace.as_deref().unwrap_or_default() {
-        let why = "the namespace of the provided object does not match the namespace sent on the request";
-        return Err(Refusal::bad_request(why));
-    }
+    place(kind, target, &mut new)?;
     replace(state, kind, target, &key, &old, new)
 }
 
@@ -80,31 +79,79 @@ fn merge_patch(request: &Request) -> Result<Value, Refusal> {
 }
 
 fn apply_steps(object: &mut Value, request: &Request) -> Result<(), Refusal> {
-    let steps: json_patch::Patch = decode::patch(&request.body)?;
-    if steps.0.len() > MOST_STEPS {
-        let why = format!("The allowed maximum operations in a JSON patch is {MOST_STEPS}, got {}", steps.0.len());
+    let steps: Vec<Value> = decode::patch(&request.body)?;
+    if steps.len() > MOST_STEPS {
+        let why = format!("The allowed maximum operations in a JSON patch is {MOST_STEPS}, got {}", steps.len());
         return Err(Refusal::new(413, "RequestEntityTooLarge", why));
     }
-    let failed = |error: json_patch::PatchError| {
-        let message = "the server rejected our request due to an error in our request";
-        Refusal::new(422, "Invalid", message).with_causes(serde_json::json!([{ "message": error.to_string() }]))
+    let is_path = |place: &Value| place.as_str().is_none_or(|place| place.is_empty() || place.starts_with('/'));
+    if !steps.iter().all(|step| is_path(at(step, &["path"])) && is_path(at(step, &["from"]))) {
+        return Err(Refusal::unsupported("paths in a JSON patch that do not begin with a slash"));
+    }
+    let failed = || Refusal::new(422, "Invalid", "the server rejected our request due to an error in our request");
+    for step in steps {
+        let step = serde_json::from_value(step).map_err(|_| failed())?;
+        apply_step(object, step).map_err(|_| failed())?;
+    }
+    Ok(())
+}
+
+/// Real servers are not as strict as the standard: they replace fields that are
+/// not there, and for them what is not there is null.
+fn apply_step(object: &mut Value, step: PatchOperation) -> Result<(), json_patch::PatchError> {
+    let step = match step {
+        PatchOperation::Replace(ReplaceOperation { path, value }) if is_missing_field(object, &path.to_string()) => {
+            PatchOperation::Add(AddOperation { path, value })
+        }
+        PatchOperation::Test(TestOperation { path, value: Value::Null }) if is_missing_field(object, &path.to_string()) => return Ok(()),
+        PatchOperation::Copy(CopyOperation { from, path }) if is_missing_field(object, &from.to_string()) => {
+            PatchOperation::Add(AddOperation { path, value: Value::Null })
+        }
+        other => other,
     };
-    json_patch::patch(object, &steps).map_err(failed)
+    json_patch::patch(object, &[step])
+}
+
+fn is_missing_field(object: &Value, path: &str) -> bool {
+    let parent = path.rsplit_once('/').map(|(parent, _)| parent).unwrap_or_default();
+    object.pointer(path).is_none() && object.pointer(parent).is_some_and(Value::is_object)
 }
 
 /// What a patch made must still be an object of its kind and name.
 fn reshape(kind: &Kind, target: &Target, new: &mut Value) -> Result<Vec<String>, Refusal> {
     if !new.is_object() {
-        return Err(rejected(kind, target, "it is no object"));
+        return Err(rejected("it is no object"));
     }
-    if new["apiVersion"] != kind.api_version() || new["kind"] != kind.kind {
-        return Err(Refusal::bad_request(format!("a patch can't change apiVersion and kind of a {}", kind.kind)));
-    }
-    let unknown = decode::shape(kind, new).map_err(|why| rejected(kind, target, &why))?;
+    check_kind(kind, new)?;
+    let unknown = decode::shape(kind, new).map_err(|why| rejected(&why))?;
     check_name(kind, target, new)?;
     Ok(unknown)
 }
 
-fn rejected(kind: &Kind, target: &Target, why: &str) -> Refusal {
-    Refusal::invalid(kind, name_of(target), &[FieldError::invalid("patch", &Value::Null, why)])
+/// A patch must not change the kind. Built-in kinds may lose it.
+fn check_kind(kind: &Kind, new: &mut Value) -> Result<(), Refusal> {
+    let wanted = [("apiVersion", kind.api_version()), ("kind", kind.kind.clone())];
+    for (field, wanted) in wanted {
+        match at(new, &[field]).as_str() {
+            Some(found) if found == wanted => {}
+            None | Some("") if !kind.is_custom() => {
+                map_mut(new).insert(field.to_owned(), wanted.into());
+            }
+            Some(found) if !found.is_empty() && kind.is_custom() => return Err(decode::wrong_kind(kind, new)),
+            None | Some("") if field == "apiVersion" => return Err(without_version()),
+            _ => return Err(rejected("it is of another kind, or of none")),
+        }
+    }
+    Ok(())
+}
+
+/// What a real server did not foresee.
+fn without_version() -> Refusal {
+    let why = "Internal error occurred: the patch removed the API version";
+    Refusal::new(500, "InternalError", why).with_causes(serde_json::json!([{ "message": "the API version is missing" }]))
+}
+
+/// What a patch made can't be read.
+fn rejected(why: &str) -> Refusal {
+    Refusal::invalid_named("", "", "", "", &[FieldError::invalid("patch", &Value::Null, why)])
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::create::{admit, place};
-use super::{check_size, content_errors, existing, metadata_errors, name_of, written};
+use super::{add_content_errors, check_size, existing, metadata_errors, name_of, written};
 use crate::answer::Answer;
 use crate::builtin;
 use crate::cluster::State;
@@ -19,7 +19,7 @@ use crate::request::Request;
 
 pub(crate) fn update(state: &mut State, kind: &Arc<Kind>, request: &Request, target: &Target) -> Result<Answer, Refusal> {
     if target.name.is_none() {
-        return Err(Refusal::method_not_allowed());
+        return Err(nameless(kind));
     }
     if kind.builtin == Some(Builtin::Definition) {
         return Err(Refusal::unsupported("updates of CustomResourceDefinitions"));
@@ -39,6 +39,11 @@ pub(crate) fn update(state: &mut State, kind: &Arc<Kind>, request: &Request, tar
         return Err(Refusal::conflict(kind, name_of(target), &why));
     }
     replace(state, kind, target, &key, &old, object)
+}
+
+/// A path without the name that the verb needs.
+pub(super) fn nameless(kind: &Kind) -> Refusal {
+    if kind.is_custom() { Refusal::bad_request("name must be provided") } else { Refusal::method_not_allowed() }
 }
 
 /// The name in the object must be that in the path.
@@ -70,7 +75,10 @@ pub(super) fn replace(
     count_generation(kind, &mut new, &old.value);
     let mut errors = update_errors(&new, &old.value);
     errors.extend(metadata_errors(kind, &new, Some(&old.value)));
-    errors.extend(content_errors(kind, &new, Some(&old.value)));
+    add_content_errors(kind, &new, Some(&old.value), &mut errors);
+    if target.subresource.is_some() && kind.is_custom() {
+        errors.iter_mut().for_each(tell_from_the_status);
+    }
     if !errors.is_empty() {
         return Err(Refusal::invalid(kind, name, &errors));
     }
@@ -87,6 +95,13 @@ pub(super) fn replace(
     Ok(written(200, &kept))
 }
 
+/// At the path of the status, messages give places within it.
+fn tell_from_the_status(error: &mut FieldError) {
+    if let Some(within) = error.field.strip_prefix("status.") {
+        error.message = error.message.replace(&format!("{} in body", error.field), &format!("{within} in body"));
+    }
+}
+
 /// A Namespace goes when a controller emptied it, and none runs here.
 pub(super) fn is_held(kind: &Kind) -> bool {
     kind.builtin == Some(Builtin::Namespace)
@@ -95,10 +110,7 @@ pub(super) fn is_held(kind: &Kind) -> bool {
 fn check_version(kind: &Kind, name: &str, old: &Object, new: &Value) -> Result<(), Refusal> {
     match meta_text(new, "resourceVersion") {
         "" | "0" if kind.allows_unconditional_update() => Ok(()),
-        "" | "0" => {
-            let error = FieldError::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
-            Err(Refusal::invalid(kind, name, &[error]))
-        }
+        "" | "0" => Err(Refusal::version_needed(kind, name)),
         version if version == old.version.to_string() => Ok(()),
         _ => Err(Refusal::modified(kind, name)),
     }
