@@ -108,10 +108,11 @@ pub(crate) enum Action {
     RestoreMesh {
         mesh: usize,
     },
-    /// A field of the spec becomes something else, by a merge patch.
+    /// A field of the spec becomes something else.
     MutateMesh {
         mesh: usize,
-        patch: serde_json::Value,
+        pointer: String,
+        to: serde_json::Value,
     },
     Trigger {
         mesh: usize,
@@ -237,6 +238,18 @@ impl Case {
         Case { seed, sites, meshes, elects, steps }
     }
 }
+
+/// What people try.
+const MUTATIONS: [(&str, &str); 8] = [
+    ("/spec/maxDeletePercent", "0"),
+    ("/spec/cleanupTimeout", "\"1s\""),
+    ("/spec/clusters/1/podCIDRs", "[\"10.99.0.0/16\"]"),
+    ("/spec/clusters/1/wireguardCIDR", "\"10.1.0.0/16\""),
+    ("/spec/clusters/1/serviceCIDR", "null"),
+    ("/spec/clusters/1/kubeconfigSecretRef/name", "\"nobody\""),
+    ("/spec/clusters/0/local", "false"),
+    ("/spec/clusters/1/persistentKeepalive", "7"),
+];
 
 struct Dice(fastrand::Rng);
 
@@ -364,7 +377,12 @@ impl Dice {
             22 => one(Action::RenameEntry { mesh, site: member }),
             23 => both(Action::DeleteMesh { mesh }, Action::RestoreMesh { mesh }),
             24 => one(Action::DeleteMesh { mesh }),
-            25 => one(Action::Trigger { mesh }),
+            25 if self.chance(50) => one(Action::Trigger { mesh }),
+            25 => {
+                let (pointer, to) = self.pick(&MUTATIONS);
+                let to = serde_json::from_str(to).unwrap();
+                both(Action::MutateMesh { mesh, pointer: (*pointer).to_owned(), to }, Action::RestoreEntries { mesh })
+            }
             26 => one(Action::RenewCredentials { site: member, revoke: self.chance(70) }),
             27 => both(Action::BreakSecret { site: member.clone() }, Action::RestoreSecret { site: member }),
             28 => both(Action::DeleteSecret { site: member.clone() }, Action::RestoreSecret { site: member }),

@@ -192,7 +192,16 @@ impl Play {
                 self.deleted[*mesh] = false;
                 self.put_mesh(&self.case.meshes[*mesh].clone());
             }
-            Action::MutateMesh { mesh, patch } => _ = self.bed.patch(&self.bed.hub, &self.case.meshes[*mesh].path(), patch),
+            Action::MutateMesh { mesh, pointer, to } => {
+                let path = self.case.meshes[*mesh].path();
+                let found = self.bed.on(&self.bed.hub).get(&path);
+                let Some(mut object) = found.map(|found| (*found).clone()) else { return };
+                let (parent, field) = pointer.rsplit_once('/').unwrap();
+                if let Some(Value::Object(fields)) = object.pointer_mut(parent) {
+                    fields.insert(field.to_owned(), to.clone());
+                }
+                self.bed.on(&self.bed.hub).call(&Method::PUT, &path, "application/json", Some(&object));
+            }
             Action::Trigger { mesh } => {
                 let now = self.bed.started.elapsed().as_millis().to_string();
                 let patch = json!({ "metadata": { "annotations": { "kilo-clustermesh.io/reconcile-trigger": now } } });
