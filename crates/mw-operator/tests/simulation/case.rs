@@ -134,6 +134,10 @@ pub(crate) enum Action {
         site: String,
         link: Link,
     },
+    /// What a stalled link comes to when pings are not answered.
+    CutStalled {
+        site: String,
+    },
     Compact {
         site: String,
     },
@@ -189,6 +193,14 @@ impl Case {
         let actions =
             self.steps.iter().filter_map(|step| if let Step::Act(at, action) = step { Some((*at, action.clone())) } else { None });
         let mut actions: Vec<(Duration, Action)> = actions.collect();
+        let stalls: Vec<(Duration, Action)> = actions
+            .iter()
+            .filter_map(|(at, action)| match action {
+                Action::SetLink { site, link: Link::Stalled } => Some((*at + PINGS, Action::CutStalled { site: site.clone() })),
+                _ => None,
+            })
+            .collect();
+        actions.extend(stalls);
         actions.sort_by_key(|(at, _)| *at);
         actions
     }
@@ -239,6 +251,8 @@ impl Case {
     }
 }
 
+/// After so long a connection over HTTP/2 that says nothing is given up.
+const PINGS: Duration = Duration::from_secs(15);
 /// What people try.
 const MUTATIONS: [(&str, &str); 8] = [
     ("/spec/maxDeletePercent", "0"),
