@@ -15,6 +15,8 @@ pub(crate) struct Case {
     pub(crate) meshes: Vec<Mesh>,
     /// Whether operators have to win the Lease first.
     pub(crate) elects: bool,
+    /// Whether somebody confirms at once whatever deletes are held.
+    pub(crate) trusts: bool,
     pub(crate) steps: Vec<Step>,
 }
 
@@ -247,7 +249,8 @@ impl Case {
         if dice.chance(30) {
             steps.push(Step::Crash(Crash { at_write: dice.between(1, 60), after: dice.chance(50) }));
         }
-        Case { seed, sites, meshes, elects, steps }
+        let trusts = dice.chance(30);
+        Case { seed, sites, meshes, elects, trusts, steps }
     }
 }
 

@@ -67,6 +67,9 @@ async fn play(case: &Case) -> Report {
         play.until(play.bed.started + at).await;
         play.bed.witness.note(&format!("** {action:?}"));
         play.act(&action);
+        if case.trusts {
+            play.confirm_held();
+        }
     }
     play.until(Instant::now() + Duration::from_secs(5)).await;
     play.heal().await;
