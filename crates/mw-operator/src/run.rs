@@ -15,7 +15,7 @@ use tracing::{info, warn};
 
 use crate::backoff::Backoff;
 use crate::clock::Clock;
-use crate::fleet::{HUB, Network};
+use crate::fleet::{Connect, HUB, Network};
 use crate::install::{apply_crds, hub_uid};
 use crate::kilo::{Engine, Environment, Settings};
 use crate::lease::{Elector, campaign, give_up, keep};
@@ -103,8 +103,10 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
         // What worked once works again; should it not, one connection has to do.
         Arc::new(move || client(config.clone(), rules.clone()).unwrap_or_else(|_| hub.clone()))
     };
-    let parts = Lead { hub, another_hub, metrics: metrics.clone(), readiness, clock: clock.clone(), permit, patience };
-    let work = lead(&options, &leases, elector.as_mut(), parts);
+    let connect = Arc::new(Network { allowed: options.settings.allowed, patience, permit: permit.clone(), metrics: metrics.clone() });
+    let random = fastrand::Rng::new();
+    let ground = Ground { hub, another_hub, connect, permit, metrics, readiness, clock: clock.clone(), random };
+    let work = lead(&options.settings, options.apply_crds, elector.as_mut().map(|elector| (&leases, elector)), ground);
     let ended = tokio::select! {
         biased;
         () = stop => Ok(()),
@@ -123,45 +125,53 @@ fn bound(listener: &tokio::net::TcpListener, asked: SocketAddr) -> SocketAddr {
     listener.local_addr().unwrap_or(asked)
 }
 
-struct Lead {
-    hub: kube::Client,
-    another_hub: Arc<dyn Fn() -> kube::Client + Send + Sync>,
-    metrics: Metrics,
-    readiness: Readiness,
-    clock: Clock,
-    permit: Permit,
-    patience: Patience,
+/// What the operator stands on; a simulator puts its own there.
+pub struct Ground {
+    pub hub: Client,
+    /// A client of the hub with a connection of its own.
+    pub another_hub: Arc<dyn Fn() -> Client + Send + Sync>,
+    pub connect: Arc<dyn Connect>,
+    pub permit: Permit,
+    pub metrics: Metrics,
+    pub readiness: Readiness,
+    pub clock: Clock,
+    pub random: fastrand::Rng,
 }
 
-async fn lead(options: &Options, leases: &Api<Lease>, elector: Option<&mut Elector>, parts: Lead) -> RunError {
-    let Lead { hub, another_hub, metrics, readiness, clock, permit, patience } = parts;
-    let network = Network { allowed: options.settings.allowed, patience, permit: permit.clone(), metrics: metrics.clone() };
-    let work = async {
-        let mut random = fastrand::Rng::new();
+impl std::fmt::Debug for Ground {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ground").finish_non_exhaustive()
+    }
+}
+
+/// Waits for its turn where a leader is elected, and works until that is over.
+pub async fn lead(settings: &Settings, installs: bool, election: Option<(&Api<Lease>, &mut Elector)>, ground: Ground) -> RunError {
+    let Ground { hub, another_hub, connect, permit, metrics, readiness, clock, mut random } = ground;
+    let wall = clock.clone();
+    let ready = readiness.clone();
+    let work = async move {
         let mut backoff = Backoff::new(random.fork(), Duration::from_millis(200), Duration::from_secs(10));
-        if options.apply_crds {
+        if installs {
             apply_crds(&hub, &mut backoff).await;
         }
         let hub_uid = hub_uid(&hub, &mut backoff).await;
-        readiness.set(true);
+        ready.set(true);
         metrics.leader.set(1);
-        let connect = Arc::new(network);
-        let (hub, clock, metrics) = (hub.clone(), clock.clone(), metrics.clone());
         let environment = Environment { hub, another_hub, hub_uid, connect, clock, random, metrics };
-        Engine::new(options.settings.clone(), environment).run().await;
+        Engine::new(settings.clone(), environment).run().await;
     };
-    let Some(elector) = elector else {
+    let Some((leases, elector)) = election else {
         work.await;
         return RunError::LostLease;
     };
     // Whoever waits for its turn is ready for it.
     readiness.set(true);
-    campaign(leases, elector, || clock.micro_time(), |wrong| warn!(error = %wrong, "the Lease can't be had")).await;
+    campaign(leases, elector, || wall.micro_time(), |wrong| warn!(error = %wrong, "the Lease can't be had")).await;
     info!("leading");
     permit.extend(elector.leads_until());
     tokio::select! {
         biased;
-        () = keep(leases, elector, || clock.micro_time(), |until| permit.extend(until)) => {}
+        () = keep(leases, elector, || wall.micro_time(), |until| permit.extend(until)) => {}
         () = work => {}
     }
     RunError::LostLease

@@ -75,10 +75,8 @@ pub fn client(mut config: Config, rules: Rules) -> Result<Client, kube::Error> {
     // kube would repeat requests behind our back, for minutes.
     config.default_retry = false;
     config.connect_timeout = Some(rules.patience.request);
-    let namespace = config.default_namespace.clone();
-    let guard = GuardLayer(Arc::new(rules));
     if config.proxy_url.is_some() {
-        return Ok(ClientBuilder::try_from(config)?.with_layer(&guard).build());
+        return Ok(ClientBuilder::try_from(config)?.with_layer(&GuardLayer(Arc::new(rules))).build());
     }
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
@@ -98,14 +96,26 @@ pub fn client(mut config: Config, rules: Rules) -> Result<Client, kube::Error> {
         .http2_keep_alive_timeout(PING_PATIENCE)
         .http2_keep_alive_while_idle(true)
         .build::<_, Body>(connector);
+    client_over(client, &config, rules)
+}
+
+/// A client whose requests `service` carries, be it a network or none.
+pub fn client_over<S, B>(service: S, config: &Config, rules: Rules) -> Result<Client, kube::Error>
+where
+    S: Service<Request<Body>, Response = Response<B>> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError>,
+    B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<BoxError>,
+{
     let service = ServiceBuilder::new()
-        .layer(guard)
+        .layer(GuardLayer(Arc::new(rules)))
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
-        .map_err(BoxError::from)
-        .service(client);
-    Ok(Client::new(service, namespace))
+        .map_err(Into::<BoxError>::into)
+        .service(service);
+    Ok(Client::new(service, config.default_namespace.clone()))
 }
 
 #[derive(Debug, Clone)]
@@ -157,7 +167,7 @@ where
                 Err(TransportError::Timeout(_)) => rules.metrics.count(verb.name(), "timeout"),
                 Err(_) => rules.metrics.count(verb.name(), "failed"),
             }
-            result.map_err(BoxError::from)
+            result.map_err(Into::<BoxError>::into)
         })
     }
 }

@@ -39,6 +39,7 @@ mod decode;
 mod discovery;
 mod fault;
 mod json;
+pub mod kilo;
 mod kind;
 mod meta;
 mod object;

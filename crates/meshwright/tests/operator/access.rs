@@ -5,7 +5,7 @@ use mw_testbed::{Cluster, eventually};
 use serde_json::{Value, json};
 
 use crate::fleet::DEADLINE;
-use crate::model::NAMESPACE;
+use mw_sim::kilo::NAMESPACE;
 
 pub(crate) const HUB_ROLES: &str = include_str!("../../../../config/rbac/hub.yaml");
 pub(crate) const REMOTE_ROLES: &str = include_str!("../../../../config/rbac/remote.yaml");

@@ -9,8 +9,8 @@ use crate::bed::PEERS;
 use crate::expected::expected_peers;
 use crate::fleet::Fleet;
 use crate::look::{none, until};
-use crate::model::{World, key};
 use crate::scenarios;
+use mw_sim::kilo::{World, key};
 
 scenarios![
     a_fleet_of_the_earlier_operator_is_adopted_as_it_is,

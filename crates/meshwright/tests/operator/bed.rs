@@ -8,7 +8,7 @@ use mw_testbed::{Cluster, PEER_CRD, Testbed, eventually};
 use serde_json::{Value, json};
 
 use crate::fleet::DEADLINE;
-use crate::model::NAMESPACE;
+use mw_sim::kilo::NAMESPACE;
 
 /// Namespaces that scenarios put meshes into.
 pub(crate) const NAMESPACES: [&str; 3] = [NAMESPACE, "team-a", "team-b"];

@@ -8,8 +8,8 @@ use serde_json::json;
 use crate::bed::{PEERS, remove_by_force};
 use crate::fleet::Fleet;
 use crate::look::until;
-use crate::model::{Mesh, World, key};
 use crate::scenarios;
+use mw_sim::kilo::{Mesh, World, key};
 
 scenarios![
     a_deleted_mesh_takes_its_peers_along,

@@ -5,9 +5,9 @@ use serde_json::json;
 use crate::bed::PEERS;
 use crate::fleet::Fleet;
 use crate::look::until;
-use crate::model::{Entry, Node, World, key};
 use crate::process::Operator;
 use crate::scenarios;
+use mw_sim::kilo::{Entry, Node, World, key};
 
 scenarios![
     three_empty_clusters_converge_and_the_operator_brings_its_crd,
@@ -46,7 +46,7 @@ async fn three_empty_clusters_converge_and_the_operator_brings_its_crd() {
     let operator = fleet.operator(&[]).await;
     let collection = "/apis/kilo.squat.ai/v1alpha1/clustermeshes";
     until("the CRD is served", || async { fleet.cluster("hub").list(collection).await.map_err(|error| error.to_string()) }).await;
-    let mesh = crate::model::Mesh::new("mesh", &["hub", "east", "west"].map(|name| &fleet.world.sites[name]));
+    let mesh = mw_sim::kilo::Mesh::new("mesh", &["hub", "east", "west"].map(|name| &fleet.world.sites[name]));
     fleet.add_mesh(mesh).await;
     fleet.converged().await;
     assert_eq!(fleet.peers("hub").await.unwrap().len(), 10);
@@ -76,18 +76,18 @@ async fn nodes_come_and_go() {
     fleet.delete_node("east", "n3").await;
     fleet.converged().await;
     let mut again = Node::new(2, 3);
-    again.pod_cidrs = vec!["10.12.33.0/24".into()];
+    again.pod_cidrs = vec!["10.2.33.0/24".into()];
     fleet.add_node("east", again).await;
     fleet.converged().await;
     fleet.finish().await;
 }
 
 async fn each_annotation_that_matters_reaches_every_cluster() {
-    let internal = |world: &mut World| world.meshes[0].entry("east").additional_cidr = Some("192.168.2.0/24".into());
+    let internal = |world: &mut World| world.meshes[0].entry("east").unwrap().additional_cidr = Some("192.168.2.0/24".into());
     let (mut fleet, _operator) = running(Fleet::three().with(internal)).await;
     for (name, value) in [
         ("key", Some(key("another"))),
-        ("wireguard-ip", Some("10.102.0.99/16".to_owned())),
+        ("wireguard-ip", Some("100.64.2.99/24".to_owned())),
         ("force-endpoint", Some("198.51.100.77:4500".to_owned())),
         ("clustermesh-endpoint", Some("edge.example.org:51821".to_owned())),
         ("clustermesh-endpoint", None),
@@ -117,7 +117,7 @@ async fn each_annotation_that_matters_reaches_every_cluster() {
 async fn a_keepalive_that_kilo_would_not_use_is_reported() {
     let (mut fleet, _operator) = running(Fleet::three()).await;
     for (entry, keepalive) in [("east", 25), ("west", 10)] {
-        fleet.mesh_model().entry(entry).keepalive = keepalive;
+        fleet.mesh_model().entry(entry).unwrap().keepalive = keepalive;
     }
     fleet.update_mesh(0).await;
     fleet.converged().await;
@@ -139,7 +139,7 @@ async fn a_roaming_node_needs_a_keepalive() {
     fleet.annotate("east", "n2", "force-endpoint", None).await;
     fleet.converged().await;
     fleet.cluster_status("east", |status| status["skipped"][0]["reason"] == "NodeNoEndpoint").await;
-    fleet.mesh_model().entry("east").keepalive = 25;
+    fleet.mesh_model().entry("east").unwrap().keepalive = 25;
     fleet.update_mesh(0).await;
     fleet.converged().await;
     fleet.cluster_status("east", |status| status["skippedNodes"] == 0).await;
@@ -301,7 +301,7 @@ async fn an_entry_is_added_renamed_and_removed() {
     fleet.mesh_model().entries.push(west);
     fleet.update_mesh(0).await;
     fleet.converged().await;
-    fleet.mesh_model().entry("west").name = "occident".into();
+    fleet.mesh_model().entry("west").unwrap().name = "occident".into();
     fleet.update_mesh(0).await;
     fleet.converged().await;
     fleet.mesh_model().entries.retain(|entry| entry.name != "east");

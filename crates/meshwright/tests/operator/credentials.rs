@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use crate::access::{REMOTE_ACCOUNT, REMOTE_NAMESPACE};
 use crate::fleet::Fleet;
 use crate::look::{none, until};
-use crate::model::NAMESPACE;
 use crate::scenarios;
+use mw_sim::kilo::NAMESPACE;
 
 scenarios![
     a_rotated_secret_is_used_without_a_restart,

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::model::{Entry, Mesh, Node, Site, World};
+use mw_sim::kilo::{Entry, Mesh, Node, Site, World};
 
 /// By name, each with our labels and its spec.
 pub(crate) type Peers = BTreeMap<String, Value>;

@@ -213,7 +213,7 @@ async fn every_kind_of_failed_write_is_repeated_until_it_works() {
         fleet.delete_node("hub", "n2").await;
         fleet.converged().await;
         strike(&fleet, effect);
-        fleet.add_node("hub", crate::model::Node::new(1, 2)).await;
+        fleet.add_node("hub", mw_sim::kilo::Node::new(1, 2)).await;
         fleet.converged().await;
     }
     assert_eq!(operator.exit_code(), None);
@@ -253,7 +253,7 @@ async fn the_hub_may_err_as_well() {
     fleet.converged().await;
     for effect in [Effect::answer(409), Effect::answer(500), Effect::DropAfter] {
         fleet.proxy("hub").add(Fault::new(Match::writes().resource("clustermeshes/status"), effect).times(1));
-        fleet.mesh_model().entry("east").keepalive += 10;
+        fleet.mesh_model().entry("east").unwrap().keepalive += 10;
         fleet.update_mesh(0).await;
         fleet.converged().await;
     }

@@ -13,8 +13,8 @@ use tempfile::TempDir;
 use crate::access::{self, HUB_ACCOUNT};
 use crate::bed::{self, PEERS};
 use crate::ledger;
-use crate::model::{Mesh, NAMESPACE, Node, Site, World, key};
 use crate::process::Operator;
+use mw_sim::kilo::{Mesh, NAMESPACE, Node, Site, World, key};
 
 /// For what takes a second or two on an idle machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(40);

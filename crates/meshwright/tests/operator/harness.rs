@@ -11,8 +11,8 @@ use crate::fleet::Fleet;
 use crate::ledger::{Account, Call, judge};
 use crate::look::differences;
 use crate::metrics::Metrics;
-use crate::model::{Mesh, Node, Site, World, key};
 use crate::scenarios;
+use mw_sim::kilo::{Mesh, Node, Site, World, key};
 
 scenarios![
     a_fleet_is_set_up_as_its_model_says,
@@ -30,7 +30,7 @@ async fn a_fleet_is_set_up_as_its_model_says() {
     }
     let node = fleet.cluster("east").get("/api/v1/nodes/n2").await.unwrap().unwrap();
     assert_eq!(node["status"]["conditions"][0]["status"], "True");
-    assert_eq!(node["spec"]["podCIDRs"], json!(["10.12.2.0/24"]));
+    assert_eq!(node["spec"]["podCIDRs"], json!(["10.2.2.0/24"]));
     let secrets = fleet.cluster("hub").list("/api/v1/namespaces/kilo-system/secrets").await.unwrap();
     assert_eq!(secrets.len(), 2);
     assert!(fleet.member_kubeconfig("west").contains(fleet.proxy("west").url()));
@@ -58,18 +58,18 @@ async fn expected_peers_are_those_made_by_hand() {
     let mut near = Site::new("a", 1, 1);
     near.uid = "hub-uid".into();
     let mut world = world(vec![near, far]);
-    world.meshes[0].entry("b").additional_cidr = Some("192.168.2.0/24".into());
-    world.meshes[0].entry("a").keepalive = 25;
+    world.meshes[0].entry("b").unwrap().additional_cidr = Some("192.168.2.0/24".into());
+    world.meshes[0].entry("a").unwrap().keepalive = 25;
     let labels = json!({
         "kilo-clustermesh.io/mesh": "m", "kilo-clustermesh.io/mesh-namespace": "kilo-system",
         "kilo-clustermesh.io/source-cluster": "b", "kilo-clustermesh.io/hub": "hub-uid",
     });
     let first = json!({
-        "allowedIPs": ["10.12.1.0/24", "10.102.0.1/32", "192.168.2.1/32", "10.202.0.0/16", "192.168.2.0/24"],
-        "publicKey": key("2/1"), "persistentKeepalive": 25, "endpoint": { "dnsOrIP": { "ip": "203.0.113.41" }, "port": 51820 },
+        "allowedIPs": ["10.2.1.0/24", "100.64.2.1/32", "192.168.2.1/32", "172.20.2.0/24", "192.168.2.0/24"],
+        "publicKey": key("2/1"), "persistentKeepalive": 25, "endpoint": { "dnsOrIP": { "ip": "198.18.2.1" }, "port": 51820 },
     });
     let second = json!({
-        "allowedIPs": ["10.12.2.0/24", "10.102.0.2/32", "192.168.2.2/32"], "publicKey": key("2/2"), "persistentKeepalive": 25,
+        "allowedIPs": ["10.2.2.0/24", "100.64.2.2/32", "192.168.2.2/32"], "publicKey": key("2/2"), "persistentKeepalive": 25,
         "endpoint": { "dnsOrIP": { "dns": "b.example.org" }, "port": 4500 },
     });
     let by_hand = [("m--b--n1", first), ("m--b--n2", second)];
@@ -91,7 +91,7 @@ async fn expected_peers_of_a_location_are_those_of_its_leader() {
     let peers = expected_peers(&world(vec![Site::new("a", 1, 1), far]), "a");
     assert_eq!(peers.keys().collect::<Vec<_>>(), ["m--b--n2", "m--b--n9"]);
     let allowed = &peers["m--b--n2"]["spec"]["allowedIPs"];
-    assert_eq!(*allowed, json!(["10.12.2.0/24", "10.12.3.0/24", "10.102.0.2/32", "10.202.0.0/16"]));
+    assert_eq!(*allowed, json!(["10.2.2.0/24", "10.2.3.0/24", "100.64.2.2/32", "172.20.2.0/24"]));
 }
 
 async fn a_denied_call_and_an_unused_right_are_findings() {

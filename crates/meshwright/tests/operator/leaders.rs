@@ -8,9 +8,9 @@ use nix::sys::signal::Signal;
 use crate::access::HUB_ACCOUNT;
 use crate::fleet::{Fleet, Mark};
 use crate::look::{none, until};
-use crate::model::NAMESPACE;
 use crate::process::Operator;
 use crate::scenarios;
+use mw_sim::kilo::NAMESPACE;
 
 scenarios![a_killed_leader_is_followed_by_the_other, a_stopped_leader_writes_nothing_when_it_goes_on, a_leader_that_ends_frees_its_lease];
 

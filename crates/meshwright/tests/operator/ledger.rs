@@ -9,7 +9,7 @@ use mw_testbed::audit::AuditRecord;
 use serde_json::Value;
 
 use crate::access::{HUB_ACCOUNT, HUB_ROLES, REMOTE_ACCOUNT, REMOTE_NAMESPACE, REMOTE_ROLES, documents};
-use crate::model::NAMESPACE;
+use mw_sim::kilo::NAMESPACE;
 
 /// The account of a call, and with it the file that grants it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

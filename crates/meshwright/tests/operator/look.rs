@@ -12,7 +12,7 @@ use crate::bed::PEERS;
 use crate::expected::{Peers, essence, expected_peers};
 use crate::fleet::{DEADLINE, FOREIGN, Fleet, Mark};
 use crate::ledger;
-use crate::model::Mesh;
+use mw_sim::kilo::Mesh;
 
 const WRITES: [&str; 5] = ["create", "update", "patch", "delete", "deletecollection"];
 

@@ -20,7 +20,6 @@ mod fleet;
 mod ledger;
 mod look;
 mod metrics;
-mod model;
 mod process;
 
 mod adoption;

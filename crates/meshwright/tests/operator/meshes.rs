@@ -8,8 +8,8 @@ use crate::access::{self, HUB_ACCOUNT, HUB_ROLES, documents};
 use crate::bed::PEERS;
 use crate::fleet::Fleet;
 use crate::look::until;
-use crate::model::{Mesh, NAMESPACE, World};
 use crate::scenarios;
+use mw_sim::kilo::{Mesh, NAMESPACE, World};
 
 scenarios![
     two_hubs_share_a_member_and_leave_each_other_alone,
@@ -121,12 +121,12 @@ async fn a_newcomer_that_overlaps_is_held_back() {
     fleet.converged().await;
     let mark = fleet.mark();
     let mut second = Mesh::new("second", &["hub", "west"].map(|name| &fleet.world.sites[name]));
-    second.entry("west").service_cidr = Some("10.12.0.0/17".into());
+    second.entry("west").unwrap().service_cidr = Some("10.2.0.0/17".into());
     second.active = false;
     fleet.add_mesh(second).await;
     let overlap = fleet.condition_of(1, "NetworksOverlap", "True", "CIDROverlap").await;
     let message = overlap["message"].as_str().unwrap();
-    for word in ["east", "west", "10.12.0.0/16", "10.12.0.0/17", "first", "second"] {
+    for word in ["east", "west", "10.2.0.0/16", "10.2.0.0/17", "first", "second"] {
         assert!(message.contains(word), "{word} is not in {message}");
     }
     fleet.condition_of(1, "Ready", "False", "NetworksOverlap").await;
@@ -139,14 +139,14 @@ async fn a_newcomer_that_overlaps_is_held_back() {
     fleet.annotate("east", "n2", "force-endpoint", Some("198.51.100.65:51820")).await;
     fleet.converged().await;
 
-    fleet.world.meshes[1].entry("west").service_cidr = None;
+    fleet.world.meshes[1].entry("west").unwrap().service_cidr = None;
     fleet.world.meshes[1].active = true;
     fleet.update_mesh(1).await;
     fleet.converged().await;
     // A change that makes a running mesh overlap leaves it as it was.
     let mark = fleet.mark();
     let mut spec = fleet.world.meshes[1].spec();
-    spec["clusters"][1]["serviceCIDR"] = json!("10.12.0.0/17");
+    spec["clusters"][1]["serviceCIDR"] = json!("10.2.0.0/17");
     fleet.cluster("hub").merge_patch(&fleet.world.meshes[1].path(), &json!({ "spec": spec })).await.unwrap();
     fleet.condition_of(1, "Ready", "False", "NetworksOverlap").await;
     fleet.condition_of(0, "Ready", "True", "Reconciled").await;

@@ -10,6 +10,7 @@ use crate::key::PublicKey;
 use crate::kilo::contest::Holdings;
 use crate::kilo::decide::{MeshState, Sources, mesh_at};
 use crate::kilo::evaluate::Target;
+use crate::kilo::mesh::ActiveMesh;
 use crate::kilo::ownership::Owner;
 use crate::kilo::source::Memory;
 use crate::kilo::target::Entry;
@@ -58,20 +59,34 @@ pub(super) fn group(target: &mut Target, meshes: &[MeshState], name: &PeerName, 
 
 /// What the Peers of a mesh that exist say about its past.
 pub(super) struct Past<'a> {
-    pub(super) mesh: MeshId,
+    mesh: MeshId,
     /// Only they count: from a cluster that left the Peers go, and with them
     /// what they would say the next time.
-    pub(super) members: Arc<BTreeMap<ClusterId, usize>>,
-    pub(super) targets: &'a BTreeMap<ClusterId, Target>,
-    pub(super) landmarks: &'a Landmarks,
-    pub(super) sources: &'a dyn Sources,
+    members: Arc<BTreeMap<ClusterId, usize>>,
+    targets: &'a BTreeMap<ClusterId, Target>,
+    landmarks: &'a Landmarks,
+    sources: &'a dyn Sources,
     /// Its anchor when last planned.
-    pub(super) last_anchor: Option<NodeName>,
+    last_anchor: Option<NodeName>,
     /// The source asked about, and what its Peers' names begin with.
-    pub(super) source: Option<(ClusterName, Option<String>)>,
+    source: Option<(ClusterName, Option<String>)>,
 }
 
-impl Past<'_> {
+impl<'a> Past<'a> {
+    pub(super) fn of(
+        mesh: &ActiveMesh,
+        targets: &'a BTreeMap<ClusterId, Target>,
+        landmarks: &'a Landmarks,
+        sources: &'a dyn Sources,
+    ) -> Past<'a> {
+        Past { mesh: mesh.id.clone(), members: Arc::clone(&mesh.by_id), targets, landmarks, sources, last_anchor: None, source: None }
+    }
+
+    /// Of one source, with its anchor when last planned.
+    pub(super) fn about(self, source: (ClusterName, Option<String>), last_anchor: Option<NodeName>) -> Past<'a> {
+        Past { source: Some(source), last_anchor, ..self }
+    }
+
     fn is_mine(&self, entry: &Entry) -> bool {
         !entry.deleting && matches!(entry.owner.as_ref(), Owner::Mesh(id) if *id == self.mesh)
     }

@@ -2,25 +2,24 @@
 //! any time what every cluster must hold. A change costs what it touches; the
 //! result is the same as if everything had been planned anew.
 
+mod intake;
+mod memory;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use crate::kilo::decide::{Departures, MeshState, Scene, Sources, Stance, mesh_at};
 use crate::kilo::evaluate::{Deletes, Evaluation, Target};
-use crate::kilo::guard::held_hash;
-use crate::kilo::liveness;
 use crate::kilo::mark::{mark_own, mark_source, source_change};
 use crate::kilo::mesh::{ActiveMesh, Moment};
-use crate::kilo::node::{Node, Nodes};
+use crate::kilo::node::Nodes;
 use crate::kilo::overlap::{Admission, Applicant, admit};
 use crate::kilo::ownership::{Owner, Register};
 use crate::kilo::past::{Landmarks, Past, group};
 use crate::kilo::peer::PeerFacts;
 use crate::kilo::plan::MeshPlan;
-use crate::kilo::source::SourcePlan;
 use crate::kilo::spec::{Mesh, MeshSpec, Validated, validate};
 use crate::kilo::target::Entry;
-use crate::names::{ClusterId, ClusterName, MeshId, NodeName, PeerName};
+use crate::names::{ClusterId, ClusterName, MeshId, PeerName};
 use crate::problem::Problem;
 use crate::seen::Seen;
 use crate::time::Timestamp;
@@ -59,8 +58,6 @@ pub enum Listing {
     Nodes(Seen<Nodes>),
     Peers(Seen<BTreeMap<PeerName, PeerFacts>>),
 }
-
-const NOT_LISTED: &str = "it was not listed yet";
 
 /// Everything that planning depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -262,15 +259,8 @@ impl Planner {
 
     fn settle(&mut self, mesh: usize) -> bool {
         let Some(MeshState { stance: Stance::Active(active), .. }) = self.meshes.get_mut(mesh) else { return false };
-        let past = Past {
-            mesh: active.id.clone(),
-            members: Arc::clone(&active.by_id),
-            targets: &self.targets,
-            landmarks: &self.landmarks,
-            sources: &ClusterMap(&self.clusters),
-            last_anchor: None,
-            source: None,
-        };
+        let sources = ClusterMap(&self.clusters);
+        let past = Past::of(active, &self.targets, &self.landmarks, &sources);
         active.settle(&past)
     }
 
@@ -283,18 +273,12 @@ impl Planner {
         for position in positions {
             let Some(member) = active.members.get(position) else { continue };
             let id = member.id.clone();
-            let source = Some((member.name.clone(), active.name_start_of(&member.name)));
+            let source = (member.name.clone(), active.name_start_of(&member.name));
             let old_own = member.own.clone();
             let nodes = self.clusters.get(&id).and_then(|cluster| cluster.nodes.known());
-            let past = Past {
-                mesh: active.id.clone(),
-                members: Arc::clone(&active.by_id),
-                targets: &self.targets,
-                landmarks: &self.landmarks,
-                sources: &ClusterMap(&self.clusters),
-                last_anchor: self.inputs.get(&active.id).and_then(|mesh| mesh.anchors.get(&member.name)).cloned(),
-                source,
-            };
+            let last_anchor = self.inputs.get(&active.id).and_then(|mesh| mesh.anchors.get(&member.name)).cloned();
+            let sources = ClusterMap(&self.clusters);
+            let past = Past::of(active, &self.targets, &self.landmarks, &sources).about(source, last_anchor);
             let old = active.plan(position, nodes, &past, moment);
             let Some(member) = active.members.get(position) else { continue };
             if all_dirty {
@@ -305,85 +289,6 @@ impl Planner {
             if let Some(target) = self.targets.get_mut(&id) {
                 mark_own(target, active, mesh, &old_own, &member.own);
             }
-        }
-    }
-
-    /// A Node was seen, for the first time or anew. False if that changes
-    /// nothing for anybody.
-    pub fn set_node(&mut self, cluster: &ClusterId, node: Node) -> bool {
-        let Some(nodes) = self.clusters.get_mut(cluster).and_then(|cluster| cluster.nodes.known_mut()) else { return false };
-        let name = node.name.clone();
-        let before = nodes.get(&name).cloned();
-        if before.as_deref() == Some(&node) {
-            return false;
-        }
-        let is_heartbeat = |old: &Node| old.last_seen.is_some() && node.last_seen.is_some() && old.but_last_seen(&node);
-        let alive = before.filter(|old| is_heartbeat(old)).map(|_| liveness::alive(nodes));
-        nodes.insert(name.clone(), Arc::new(node));
-        // A heartbeat that leaves everybody as alive as before changes nothing.
-        let quiet = alive.is_some_and(|alive| liveness::alive(nodes) == alive);
-        if let Some(Departures::Seen(left)) = self.clusters.get_mut(cluster).map(|cluster| &mut cluster.departures) {
-            left.remove(&name);
-        }
-        if !quiet {
-            self.replan_cluster(cluster);
-        }
-        !quiet
-    }
-
-    /// A Node was seen to be deleted.
-    pub fn remove_node(&mut self, cluster: &ClusterId, name: &NodeName) {
-        let Some(known) = self.clusters.get_mut(cluster) else { return };
-        if let Departures::Seen(left) = &mut known.departures {
-            left.insert(name.clone());
-        }
-        if let Some(nodes) = known.nodes.known_mut() {
-            nodes.remove(name);
-        }
-        self.replan_cluster(cluster);
-    }
-
-    /// All Nodes of a cluster were listed, or it can't be read any more.
-    pub fn set_nodes(&mut self, cluster: &ClusterId, nodes: Seen<Nodes>) {
-        self.take_nodes(cluster, nodes);
-        self.replan_cluster(cluster);
-    }
-
-    fn take_nodes(&mut self, cluster: &ClusterId, nodes: Seen<Nodes>) {
-        self.cluster_mut(cluster).nodes = nodes;
-        if let Some(target) = self.targets.get_mut(cluster) {
-            target.dirt.all = true;
-        }
-    }
-
-    fn cluster_mut(&mut self, cluster: &ClusterId) -> &mut Cluster {
-        let unseen = || Cluster {
-            nodes: Seen::Unknown(NOT_LISTED.to_owned()),
-            departures: Departures::default(),
-            peers_unknown: Some(NOT_LISTED.to_owned()),
-        };
-        self.clusters.entry(cluster.clone()).or_insert_with(unseen)
-    }
-
-    /// What was listed of several clusters, or why it can't be: planned once.
-    pub fn set_listings(&mut self, listings: Vec<(ClusterId, Listing)>) {
-        let mut nodes = BTreeSet::new();
-        let mut peers = false;
-        for (cluster, listing) in listings {
-            match listing {
-                Listing::Nodes(seen) => {
-                    self.take_nodes(&cluster, seen);
-                    nodes.insert(cluster);
-                }
-                Listing::Peers(seen) => {
-                    self.take_peers(&cluster, seen);
-                    peers = true;
-                }
-            }
-        }
-        match peers {
-            true => self.replan_inputs(),
-            false => nodes.iter().for_each(|cluster| self.replan_cluster(cluster)),
         }
     }
 
@@ -414,109 +319,6 @@ impl Planner {
         }
     }
 
-    /// A Peer was seen, for the first time or anew.
-    pub fn set_peer(&mut self, cluster: &ClusterId, facts: PeerFacts) {
-        let name = PeerName::from(facts.name.as_str());
-        let entry = Entry::new(facts, &self.register);
-        self.replace_peer(cluster, &name, Some(entry));
-    }
-
-    pub fn remove_peer(&mut self, cluster: &ClusterId, name: &PeerName) {
-        self.replace_peer(cluster, name, None);
-    }
-
-    fn replace_peer(&mut self, cluster: &ClusterId, name: &PeerName, entry: Option<Entry>) {
-        let Some(target) = self.targets.get_mut(cluster) else { return };
-        group(target, &self.meshes, name, false);
-        let was_wide = self.landmarks.take(cluster, name);
-        let old = match entry {
-            Some(entry) => target.entries.insert(name.clone(), entry),
-            None => target.entries.remove(name),
-        };
-        let is_wide = group(target, &self.meshes, name, true);
-        if target.entries.contains_key(name) {
-            self.landmarks.put(cluster, name, is_wide);
-        }
-        target.dirt.names.insert(name.clone());
-        let new = target.entries.get(name);
-        let owners: Vec<Arc<Owner>> = old.iter().chain(new).map(|entry| Arc::clone(&entry.owner)).collect();
-        let sweeping = |owner: &Arc<Owner>| matches!(owner.as_ref(), Owner::OtherHub | Owner::Ghost | Owner::Orphan);
-        target.dirt.all |= owners.iter().any(sweeping);
-        let speaks_of = |entry: &Entry| (entry.labels().source.clone(), entry.key(), entry.prefixes(), entry.deleting);
-        let same_past = old.as_ref().map(speaks_of) == new.map(speaks_of) && owners.windows(2).all(|pair| pair.first() == pair.last());
-        let wide = was_wide || is_wide;
-        let labels: BTreeSet<String> = old.iter().chain(new).filter_map(|entry| entry.labels().source.clone()).collect();
-        if self.register.hub().is_none() {
-            // Every Peer can change whose the others are.
-            self.replan_inputs();
-            return;
-        }
-        for owner in owners.iter().filter(|_| !same_past) {
-            if let Owner::Mesh(id) = owner.as_ref() {
-                self.remember(id, name, &labels, wide);
-            }
-        }
-    }
-
-    /// Plans those sources again whose past a changed Peer speaks of.
-    fn remember(&mut self, id: &MeshId, name: &PeerName, labels: &BTreeSet<String>, wide: bool) {
-        let Some((mesh, state)) = mesh_at(&self.meshes, id) else { return };
-        let Some(active) = state.active() else { return };
-        if active.is_contested() && self.settle(mesh) {
-            self.plan_members(mesh, None);
-            return;
-        }
-        let Some(active) = self.meshes.get(mesh).and_then(MeshState::active) else { return };
-        let speaks = |position: &usize| {
-            active.members.get(*position).is_some_and(|member| {
-                let nodes = self.clusters.get(&member.id).and_then(|cluster| cluster.nodes.known());
-                let bare = nodes.is_some_and(|nodes| nodes.values().any(|node| node.is_bare()));
-                wide || bare || PeerName::of(&active.id.name, &member.name, "anchor") == *name
-            })
-        };
-        let by_label = labels.iter().filter_map(|label| active.position_of(label));
-        let positions: BTreeSet<usize> = by_label.chain(active.named_like(name)).filter(speaks).collect();
-        for position in positions {
-            self.plan_members(mesh, Some(position));
-        }
-    }
-
-    /// All Peers of a cluster were listed, or they can't be read any more.
-    pub fn set_peers(&mut self, cluster: &ClusterId, peers: Seen<BTreeMap<PeerName, PeerFacts>>) {
-        self.take_peers(cluster, peers);
-        self.replan_inputs();
-    }
-
-    fn take_peers(&mut self, cluster: &ClusterId, peers: Seen<BTreeMap<PeerName, PeerFacts>>) {
-        self.cluster_mut(cluster).peers_unknown = peers.why_unknown().map(str::to_owned);
-        match peers {
-            Seen::Known(held) => {
-                let entries = held.into_iter().map(|(name, facts)| (name, Entry::new(facts, &self.register))).collect();
-                self.targets.insert(cluster.clone(), Target::new(entries));
-            }
-            Seen::Unknown(_) => _ = self.targets.remove(cluster),
-        }
-    }
-
-    /// Time passed: what waited for it is planned again.
-    pub fn set_now(&mut self, now: Timestamp) {
-        self.now = now;
-        for mesh in 0..self.meshes.len() {
-            let Some(active) = self.meshes.get(mesh).and_then(MeshState::active) else { continue };
-            let due = |plan: &SourcePlan| plan.recheck_at.is_some_and(|at| at <= now);
-            let positions: Vec<usize> =
-                active.members.iter().enumerate().filter(|(_, member)| member.plan.as_ref().is_some_and(due)).map(|(at, _)| at).collect();
-            for position in positions {
-                self.plan_members(mesh, Some(position));
-            }
-        }
-        for target in self.targets.values_mut() {
-            let due = target.outcomes.iter().filter(|(_, outcome)| outcome.recheck_at.is_some_and(|at| at <= now));
-            let names: Vec<PeerName> = due.map(|((name, _), _)| name.clone()).collect();
-            target.dirt.names.extend(names);
-        }
-    }
-
     /// Brings every target up to date, and tells which were not.
     pub fn refresh(&mut self) -> BTreeSet<ClusterId> {
         let mut stale = self.stale();
@@ -542,35 +344,6 @@ impl Planner {
         let stale = self.stale();
         stale.iter().for_each(|id| self.evaluate(id));
         stale
-    }
-
-    /// What was decided counts as decided before from now on: who is anchor,
-    /// and what is held, so that it stays held until it is confirmed or no
-    /// longer doubtful. True if what is held changed.
-    pub fn remember_decisions(&mut self) -> bool {
-        let mut changed = false;
-        for active in self.meshes.iter().filter_map(MeshState::active) {
-            let Some(input) = self.inputs.get_mut(&active.id) else { continue };
-            for member in &active.members {
-                if let Some(anchor) = member.plan.as_ref().and_then(|plan| plan.anchor.as_ref())
-                    && input.anchors.get(&member.name) != Some(anchor)
-                {
-                    input.anchors.insert(member.name.clone(), anchor.clone());
-                }
-            }
-        }
-        if !self.targets.values().any(|target| target.holds) && self.inputs.values().all(|mesh| mesh.held.is_empty()) {
-            return false;
-        }
-        for (at, mesh) in self.meshes.iter().enumerate() {
-            let held = self.targets.iter().flat_map(|(id, target)| target.held(at).map(move |name| (id.clone(), name.clone())));
-            let held: BTreeSet<(ClusterId, PeerName)> = held.collect();
-            if let Some(input) = self.inputs.get_mut(&mesh.id).filter(|input| input.held != held) {
-                input.held = held;
-                changed = true;
-            }
-        }
-        changed
     }
 
     /// How many Peers of a mesh a cluster holds, where that is known.
@@ -599,44 +372,6 @@ impl Planner {
     pub fn is_swept(&self, cluster: &ClusterId) -> bool {
         let ours = |entry: &Entry| matches!(entry.owner.as_ref(), Owner::Mesh(_) | Owner::Orphan);
         self.targets.get(cluster).is_some_and(|target| !target.entries.values().any(ours))
-    }
-
-    /// Deletes that were held before and are confirmed as they were then:
-    /// some of them may have been carried out since.
-    fn confirmed_before(&self) -> Deletes {
-        let confirmed = |(at, mesh): (usize, &MeshState)| {
-            let mesh = self.inputs.get(&mesh.id)?;
-            let hash = self.held_hash(at, &mesh.held)?;
-            (mesh.confirm_deletes.as_ref() == Some(&hash)).then(|| (at, mesh.held.clone()))
-        };
-        self.meshes.iter().enumerate().filter_map(confirmed).collect()
-    }
-
-    /// The hash of a mesh's held deletes, by the names that the mesh has for
-    /// its clusters.
-    pub(super) fn held_hash(&self, mesh: usize, held: &BTreeSet<(ClusterId, PeerName)>) -> Option<String> {
-        let active = self.meshes.get(mesh).and_then(MeshState::active);
-        let called = |id: &ClusterId| {
-            let member = active.and_then(|mesh| mesh.members.get(mesh.position(id)?));
-            member.map_or_else(|| id.to_string(), |member| member.name.to_string())
-        };
-        held_hash(held.iter().map(|(target, name)| (called(target), name.to_string())))
-    }
-
-    /// Releases what is held now, where exactly that was confirmed.
-    fn release_confirmed(&mut self) -> BTreeSet<ClusterId> {
-        for (at, mesh) in self.meshes.iter().enumerate() {
-            let Some(confirmed) = self.inputs.get(&mesh.id).and_then(|mesh| mesh.confirm_deletes.as_deref()) else { continue };
-            let held = self.targets.iter().flat_map(|(id, target)| target.held(at).map(move |name| (id.clone(), name.clone())));
-            let held: BTreeSet<(ClusterId, PeerName)> = held.collect();
-            if self.held_hash(at, &held).as_deref() == Some(confirmed) {
-                for (target, _) in &held {
-                    self.targets.entry(target.clone()).or_default().dirt.all = true;
-                }
-                self.released.insert(at, held);
-            }
-        }
-        self.evaluate_all()
     }
 
     /// Brings one target up to date. Held deletes that a person confirmed are

@@ -3,13 +3,14 @@
 //! tells a quiet cluster from a dead one.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{StreamExt, TryStreamExt};
+use futures::{FutureExt, StreamExt, TryStreamExt};
 use kube::api::{ListParams, WatchEvent, WatchParams};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::backoff::Backoff;
@@ -60,14 +61,34 @@ pub struct Scope {
 pub struct Manner {
     pub scope: Scope,
     pub backoff: Backoff,
-    /// Lists again whenever this changes.
-    pub relist: watch::Receiver<u64>,
+    /// Lists again whenever it rings.
+    pub relist: Arc<Notify>,
+}
+
+/// Has everybody list again who follows something. Not tokio's `watch`, which
+/// wakes them in an order of its own each time.
+#[derive(Debug, Default)]
+pub struct Bell(Vec<Arc<Notify>>);
+
+impl Bell {
+    pub fn listen(&mut self) -> Arc<Notify> {
+        // Those who ended took their half with them.
+        self.0.retain(|listener| Arc::strong_count(listener) > 1);
+        let listener = Arc::new(Notify::new());
+        self.0.push(Arc::clone(&listener));
+        listener
+    }
+
+    pub fn ring(&self) {
+        self.0.iter().for_each(|listener| listener.notify_one());
+    }
 }
 
 const PAGE: u32 = 100;
 /// How long a watch lasts at most; a server that forgets us is noticed then.
 const WATCH_SECONDS: u32 = 240;
 const WATCH_SLACK: Duration = Duration::from_secs(5);
+const LONGEST_LAG: Duration = Duration::from_secs(60);
 /// A watch that lasted this long worked.
 const LASTING: Duration = Duration::from_secs(5);
 
@@ -101,9 +122,13 @@ where
     W: Fn(Observed<T>) -> E,
     E: Send,
 {
+    let mut past = Past::default();
     loop {
-        manner.relist.mark_unchanged();
-        let version = match list(&api, &manner.scope, &project).await {
+        // What rang before is answered by this list.
+        _ = manner.relist.notified().now_or_never();
+        let listed = list(&api, &manner.scope, &project).await;
+        let listed = listed.and_then(|(items, version)| past.admits(&version).map(|()| (items, version)));
+        let version = match listed {
             Ok((items, version)) => {
                 outlet.tell(Observed::Listed { items, version: Version::of(Some(&version)) }).await;
                 version
@@ -115,7 +140,31 @@ where
                 continue;
             }
         };
-        watch_from(&api, &mut manner, version, &project, &outlet).await;
+        let seen = watch_from(&api, &mut manner, version, &project, &outlet).await;
+        past.newest = Version::of(Some(&seen));
+    }
+}
+
+/// What a server has said before. One of several that lags must not take us
+/// back in time: what has come since would look as if it had gone.
+#[derive(Debug, Default)]
+struct Past {
+    newest: Version,
+    /// Since when answers have been older than that.
+    back_since: Option<Instant>,
+}
+
+impl Past {
+    fn admits(&mut self, version: &str) -> Result<(), Failure> {
+        if Version::of(Some(version)) >= self.newest {
+            self.back_since = None;
+            return Ok(());
+        }
+        // Nobody lags that long: the cluster was restored from a backup.
+        match self.back_since.get_or_insert_with(Instant::now).elapsed() >= LONGEST_LAG {
+            true => Ok(()),
+            false => Err(Failure::Unreadable("it answers from an older state than before".to_owned())),
+        }
     }
 }
 
@@ -139,8 +188,14 @@ where
     }
 }
 
-/// Returns when everything has to be listed again.
-async fn watch_from<K, T, E, W>(api: &Api<K>, manner: &mut Manner, mut version: String, project: &impl Fn(K) -> T, outlet: &Outlet<E, W>)
+/// Returns when everything has to be listed again, with the last version seen.
+async fn watch_from<K, T, E, W>(
+    api: &Api<K>,
+    manner: &mut Manner,
+    mut version: String,
+    project: &impl Fn(K) -> T,
+    outlet: &Outlet<E, W>,
+) -> String
 where
     K: Resource + Clone + DeserializeOwned + Debug,
     W: Fn(Observed<T>) -> E,
@@ -157,8 +212,8 @@ where
                     outlet.tell(Observed::Standing).await;
                 }
                 let events = events.map_err(|error| Failure::of(&error)).boxed();
-                match read(events, &mut manner.relist, &mut version, project, outlet).await {
-                    Ok(Next::Relist) => return,
+                match read(events, &manner.relist, &mut version, project, outlet).await {
+                    Ok(Next::Relist) => return version,
                     Ok(Next::Rewatch) => None,
                     Err(failure) => Some(failure),
                 }
@@ -173,7 +228,7 @@ where
             }
         };
         if failure == Some(Failure::Gone) {
-            return;
+            return version;
         }
         if started.elapsed() >= LASTING {
             manner.backoff.reset();
@@ -187,7 +242,7 @@ where
 
 async fn read<K, T, E, W>(
     mut events: impl futures::Stream<Item = Result<WatchEvent<K>, Failure>> + Unpin,
-    relist: &mut watch::Receiver<u64>,
+    relist: &Notify,
     version: &mut String,
     project: &impl Fn(K) -> T,
     outlet: &Outlet<E, W>,
@@ -207,7 +262,7 @@ where
     loop {
         let event = tokio::select! {
             biased;
-            () = asked(relist) => return Ok(Next::Relist),
+            () = relist.notified() => return Ok(Next::Relist),
             event = timeout(idle, events.next()) => event.map_err(|_| Failure::Timeout(idle))?,
         };
         match event {
@@ -224,13 +279,6 @@ where
                 outlet.tell(Observed::Gone { item: project(object), version }).await;
             }
         }
-    }
-}
-
-/// Until a new list is asked for; for ever, when nobody is left to ask.
-async fn asked(relist: &mut watch::Receiver<u64>) {
-    if relist.changed().await.is_err() {
-        std::future::pending().await
     }
 }
 
@@ -301,9 +349,8 @@ mod tests {
 
     async fn told(script: &Script, count: usize) -> Vec<String> {
         let (events, mut seen) = mpsc::channel(16);
-        let (_keep, relist) = watch::channel(0);
         let backoff = Backoff::new(fastrand::Rng::with_seed(1), Duration::from_millis(200), Duration::from_secs(10));
-        let manner = Manner { scope: Scope { most: Some(3), field_selector: None }, backoff, relist };
+        let manner = Manner { scope: Scope { most: Some(3), field_selector: None }, backoff, relist: Arc::new(Notify::new()) };
         let outlet = Outlet { events, wrap: |observed: Observed<String>| observed };
         let following = tokio::spawn(follow(script.api(), manner, |node: Node| node.metadata.name.unwrap_or_default(), outlet));
         let mut lines = Vec::new();
@@ -338,6 +385,16 @@ mod tests {
             .then(200, event("ERROR", &status(410)))
             .then(200, list("9", &[node("b", "8")]));
         assert_eq!(told(&script, 2).await, ["listed a", "listed b"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_from_an_older_state_does_not_count_unless_it_stays() {
+        let mut past = Past { newest: Version(9), back_since: None };
+        assert!(past.admits("8").is_err());
+        assert!(past.admits("9").is_ok(), "it caught up");
+        assert!(past.admits("8").is_err());
+        tokio::time::advance(LONGEST_LAG).await;
+        assert!(past.admits("3").is_ok(), "it was restored from a backup");
     }
 
     #[tokio::test(start_paused = true)]

@@ -3,11 +3,11 @@
 
 use kube::Client;
 use mw_core::names::ClusterId;
-use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::failure::Failure;
 use crate::fleet::Source;
+use crate::fleet::follow::Bell;
 use crate::kubeconfig::Server;
 
 /// What is known of a cluster's credentials.
@@ -71,7 +71,7 @@ impl Feed {
 /// A connection in use. Dropping it ends what is followed through it.
 pub struct Live {
     pub client: Client,
-    pub relist: watch::Sender<u64>,
+    pub relist: Bell,
     pub tasks: JoinSet<()>,
 }
 
@@ -117,10 +117,17 @@ impl Link {
         }
     }
 
+    pub fn feed(&mut self, of: Followed) -> &mut Feed {
+        match of {
+            Followed::Nodes => &mut self.nodes,
+            Followed::Peers => &mut self.peers,
+        }
+    }
+
     /// Lists everything again.
     pub fn relist(&self) {
         if let Some(live) = &self.live {
-            live.relist.send_modify(|count| *count += 1);
+            live.relist.ring();
         }
     }
 

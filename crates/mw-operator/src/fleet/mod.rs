@@ -4,6 +4,7 @@
 pub mod follow;
 mod link;
 mod secret;
+mod switchboard;
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use crate::transport::{Patience, Rules, client};
 
 pub use link::{Credentials, Feed, Followed, Link, Live};
 pub use secret::kubeconfig_in;
+pub use switchboard::Switchboard;
 
 /// Where a cluster's credentials come from. Two Secrets may lead to the same
 /// cluster; that is found out later.

@@ -8,7 +8,7 @@ use kube::api::{Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject};
 use mw_api::clustermesh::{ClusterMesh, FINALIZER};
 use mw_core::kilo::spec::{DEFAULT_CLEANUP_TIMEOUT_SECONDS, duration_seconds};
-use mw_core::names::MeshId;
+use mw_core::names::{ClusterId, MeshId};
 use mw_core::text::listed;
 use mw_core::time::Timestamp;
 use serde_json::{Value, json};
@@ -85,7 +85,7 @@ impl Engine {
             };
             let stands_for = self.representatives.get(&id).unwrap_or(&id);
             match self.planner.as_ref().and_then(|planner| planner.peers_of(record.id(), stands_for)) {
-                Some(0) if !self.listings.iter().any(|(of, _)| of == stands_for) => {}
+                Some(0) if self.is_settled(stands_for) => {}
                 Some(count) => left.push(format!("{} ({count} Peers)", name)),
                 None if matches!(member.link.credentials, Credentials::Missing(_)) => _ = gone.insert(name.clone()),
                 None => {
@@ -98,6 +98,12 @@ impl Engine {
             true => Cleanup::Done { gone, left_behind: left },
             false => Cleanup::Waits(left),
         }
+    }
+
+    /// Whether what is known of a cluster's Peers is all there is to know.
+    fn is_settled(&self, cluster: &ClusterId) -> bool {
+        let certain = self.members.get(cluster).is_none_or(|member| member.writer.is_certain());
+        certain && !self.listings.iter().any(|(of, _)| of == cluster)
     }
 
     /// What the deletion of a mesh still waits for.

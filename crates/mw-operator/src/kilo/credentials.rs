@@ -14,13 +14,12 @@ use mw_core::kilo::peer::PeerFacts;
 use mw_core::kilo::planner::Listing;
 use mw_core::names::ClusterId;
 use mw_core::seen::Seen;
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
 use crate::failure::Failure;
-use crate::fleet::follow::{Manner, Observed, Outlet, Scope, follow};
+use crate::fleet::follow::{Bell, Manner, Observed, Outlet, Scope, follow};
 use crate::fleet::{Credentials, Feed, Live, Source, kubeconfig_in};
 use crate::kilo::engine::{Engine, Event, ShownClient, Trial};
 use crate::kilo::observe::{Member, Swap};
@@ -47,7 +46,7 @@ impl Engine {
             Source::Secret { namespace, name, .. } => {
                 let api: Api<Secret> = Api::namespaced(self.secret_client(), &namespace);
                 let scope = Scope { field_selector: Some(format!("metadata.name={name}")), most: None };
-                let manner = Manner { scope, backoff: self.backoff(), relist: self.hub_relist.subscribe() };
+                let manner = Manner { scope, backoff: self.backoff(), relist: self.hub_relist.listen() };
                 let cluster = id.clone();
                 let wrap = move |seen| Event::Secret { cluster: cluster.clone(), seen };
                 let outlet = Outlet { events: self.sender.clone(), wrap };
@@ -194,16 +193,16 @@ impl Engine {
             (link.nodes, link.peers) = (Feed::Starting, Feed::Starting);
         }
         let client = client.0;
-        let (relist, asked) = watch::channel(0);
+        let mut relist = Bell::default();
         let mut tasks = JoinSet::new();
         let [for_nodes, for_peers] = backoffs;
         let (id, epoch) = (cluster.clone(), link.epoch);
         let wrap = move |seen| Event::Nodes { cluster: id.clone(), epoch, seen };
-        let manner = Manner { scope: Scope { most: Some(MOST_NODES), field_selector: None }, backoff: for_nodes, relist: asked.clone() };
+        let manner = Manner { scope: Scope { most: Some(MOST_NODES), field_selector: None }, backoff: for_nodes, relist: relist.listen() };
         tasks.spawn(follow(Api::<KubeNode>::all(client.clone()), manner, read_node, Outlet { events: events.clone(), wrap }));
         let id = cluster.clone();
         let wrap = move |seen| Event::Peers { cluster: id.clone(), epoch, seen };
-        let manner = Manner { scope: Scope::default(), backoff: for_peers, relist: asked };
+        let manner = Manner { scope: Scope::default(), backoff: for_peers, relist: relist.listen() };
         tasks.spawn(follow(Api::<Peer>::all(client.clone()), manner, read_peer, Outlet { events, wrap }));
         link.live = Some(Live { client, relist, tasks });
         if swapped {

@@ -11,14 +11,14 @@ use mw_core::kilo::peer::PeerFacts;
 use mw_core::kilo::planner::{Listing, Planner};
 use mw_core::names::{ClusterId, MeshId};
 use mw_core::time::Timestamp;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
 use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::failure::Failure;
-use crate::fleet::follow::Observed;
+use crate::fleet::follow::{Bell, Observed};
 use crate::fleet::{Connect, Feed};
 use crate::kilo::apply::Outcome;
 use crate::kilo::observe::Member;
@@ -98,14 +98,14 @@ pub struct Engine {
     events: mpsc::Receiver<Event>,
     pub(super) tasks: JoinSet<()>,
     pub(super) secret_clients: Vec<Client>,
-    /// The watch on all ClusterMeshes, and on those of our namespace where
-    /// that one is not allowed.
+    /// The watch on all ClusterMeshes.
     pub(super) wide: Feed,
+    /// The watch on those of our namespace, where the wide one is not allowed.
+    pub(super) narrow: Option<AbortHandle>,
     /// ClusterMeshes were listed at least once.
     pub(super) listed: bool,
     /// Lists again what is followed on the hub.
-    pub(super) hub_relist: watch::Sender<u64>,
-    pub(super) narrow: Option<AbortHandle>,
+    pub(super) hub_relist: Bell,
     pub(super) records: BTreeMap<MeshId, Record>,
     pub(super) records_changed: bool,
     pub(super) members: BTreeMap<ClusterId, Member>,
@@ -152,7 +152,7 @@ impl Engine {
             secret_clients: Vec::new(),
             wide: Feed::Starting,
             listed: false,
-            hub_relist: watch::Sender::new(0),
+            hub_relist: Bell::default(),
             narrow: None,
             records: BTreeMap::new(),
             records_changed: false,
@@ -228,7 +228,7 @@ impl Engine {
 
     /// Lists everything again, in case an event was lost.
     fn resync(&mut self) {
-        self.hub_relist.send_modify(|count| *count += 1);
+        self.hub_relist.ring();
         self.members.values().for_each(|member| member.link.relist());
         self.schedule_resync();
     }

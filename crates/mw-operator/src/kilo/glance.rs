@@ -3,6 +3,7 @@
 //! to the hub, or a watch, and needs no other cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
@@ -11,7 +12,7 @@ use kube::{Api, Client};
 use mw_api::clustermesh::{ClusterMesh, ClusterMeshStatus};
 use mw_core::names::MeshId;
 use mw_core::time::Timestamp;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -163,8 +164,6 @@ pub struct Watching {
     trouble: Option<Failure>,
     /// Who led when that was last told.
     told: Option<BTreeSet<(String, String)>>,
-    /// Nobody has this changed: nothing is ever listed again on demand.
-    _relist: watch::Sender<u64>,
     _tasks: JoinSet<()>,
 }
 
@@ -172,19 +171,19 @@ impl Watching {
     pub async fn start(hub: &Client, interest: &Interest, clock: Clock, mut random: fastrand::Rng) -> Watching {
         let (leases, _) = find_leases(hub, interest).await;
         let (sender, news) = mpsc::channel(64);
-        let (relist, asked) = watch::channel(0);
         let mut tasks = JoinSet::new();
         let mut manner = |scope| Manner {
             scope,
             backoff: Backoff::new(random.fork(), Duration::from_millis(200), Duration::from_secs(10)),
-            relist: asked.clone(),
+            // Nobody rings: nothing is ever listed again on demand.
+            relist: Arc::new(Notify::new()),
         };
         let (for_meshes, for_leases) = (manner(mesh_scope(interest)), manner(lease_scope()));
         let outlet = Outlet { events: sender.clone(), wrap: News::Mesh };
         tasks.spawn(follow(meshes_api(hub, interest), for_meshes, mesh, outlet));
         let outlet = Outlet { events: sender, wrap: News::Lease };
         tasks.spawn(follow(leases, for_leases, lease, outlet));
-        Watching { clock, news, meshes: None, leases: None, trouble: None, told: None, _relist: relist, _tasks: tasks }
+        Watching { clock, news, meshes: None, leases: None, trouble: None, told: None, _tasks: tasks }
     }
 
     /// The next state that differs in something that people would see.

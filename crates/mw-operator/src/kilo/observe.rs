@@ -103,7 +103,7 @@ impl Engine {
     }
 
     fn spawn_mesh_watch(&mut self, api: Api<DynamicObject>, wide: bool) -> tokio::task::AbortHandle {
-        let manner = Manner { scope: Scope::default(), backoff: self.backoff(), relist: self.hub_relist.subscribe() };
+        let manner = Manner { scope: Scope::default(), backoff: self.backoff(), relist: self.hub_relist.listen() };
         let outlet = Outlet { events: self.sender.clone(), wrap: move |seen| Event::Meshes { wide, seen } };
         self.tasks.spawn(follow(api, manner, |object| object, outlet))
     }
@@ -264,23 +264,40 @@ impl Engine {
         self.representatives.get(cluster).is_none_or(|of| of == cluster)
     }
 
-    fn observe_nodes(&mut self, cluster: &ClusterId, epoch: u64, seen: Observed<Node>) {
-        let now = self.now;
-        let stands = self.stands_for_itself(cluster);
-        let Some(member) = self.members.get_mut(cluster).filter(|member| member.link.epoch == epoch) else { return };
+    /// What every kind that is followed has in common. What is left to be said
+    /// of the objects themselves is handed back.
+    fn observe_feed<T>(&mut self, cluster: &ClusterId, epoch: u64, what: Followed, seen: Observed<T>) -> Option<Observed<T>> {
+        let member = self.members.get_mut(cluster).filter(|member| member.link.epoch == epoch)?;
+        let feed = member.link.feed(what);
         match seen {
             Observed::Broken(failure) => {
-                let lost = member.link.nodes.fail(&failure);
-                self.feed_broken(cluster, Followed::Nodes, &failure, lost);
-                return;
+                let lost = feed.fail(&failure);
+                self.feed_broken(cluster, what, &failure, lost);
+                return None;
             }
             Observed::Standing => {
-                if std::mem::replace(&mut member.link.nodes, Feed::Standing) != Feed::Doubtful {
+                if std::mem::replace(feed, Feed::Standing) != Feed::Doubtful {
                     member.link.relist();
                 }
             }
+            Observed::Listed { .. } => {
+                let was_down = std::mem::replace(feed, Feed::Standing) != Feed::Standing;
+                self.restored(cluster, what, was_down);
+            }
+            Observed::Set { .. } | Observed::Gone { .. } => {}
+        }
+        self.contact(cluster);
+        Some(seen)
+    }
+
+    fn observe_nodes(&mut self, cluster: &ClusterId, epoch: u64, seen: Observed<Node>) {
+        let now = self.now;
+        let stands = self.stands_for_itself(cluster);
+        let Some(seen) = self.observe_feed(cluster, epoch, Followed::Nodes, seen) else { return };
+        let Some(member) = self.members.get_mut(cluster) else { return };
+        match seen {
+            Observed::Broken(_) | Observed::Standing => {}
             Observed::Listed { items, .. } => {
-                let restored = std::mem::replace(&mut member.link.nodes, Feed::Standing) != Feed::Standing;
                 let uids = sample(items.iter().map(|node| node.uid.as_str()));
                 if member.uids.as_ref().is_none_or(|before| before.is_disjoint(&uids)) {
                     self.identified += 1;
@@ -298,29 +315,25 @@ impl Engine {
                     None => {}
                 }
                 self.complete_swap(cluster);
-                self.restored(cluster, Followed::Nodes, restored);
             }
             Observed::Set { item, .. } => {
                 let node = member.seen_bare(item, now);
-                if let Some(swap) = &mut member.swap {
-                    _ = swap.nodes.as_mut().map(|nodes| nodes.insert(node.name.clone(), Arc::new(node)));
-                    return;
+                match &mut member.swap {
+                    Some(swap) => _ = swap.nodes.as_mut().map(|nodes| nodes.insert(node.name.clone(), Arc::new(node))),
+                    None => self.node_seen(cluster, stands, |planner| planner.set_node(cluster, node)),
                 }
-                self.node_seen(cluster, stands, |planner| planner.set_node(cluster, node));
             }
             Observed::Gone { item, .. } => {
                 member.bare.remove(&item.name);
-                if let Some(swap) = &mut member.swap {
-                    _ = swap.nodes.as_mut().map(|nodes| nodes.remove(&item.name));
-                    return;
+                match &mut member.swap {
+                    Some(swap) => _ = swap.nodes.as_mut().map(|nodes| nodes.remove(&item.name)),
+                    None => self.node_seen(cluster, stands, |planner| {
+                        planner.remove_node(cluster, &item.name);
+                        true
+                    }),
                 }
-                self.node_seen(cluster, stands, |planner| {
-                    planner.remove_node(cluster, &item.name);
-                    true
-                });
             }
         }
-        self.contact(cluster);
     }
 
     fn node_seen(&mut self, cluster: &ClusterId, stands: bool, take: impl FnOnce(&mut Planner) -> bool) {
@@ -347,20 +360,11 @@ impl Engine {
 
     fn observe_peers(&mut self, cluster: &ClusterId, epoch: u64, seen: Observed<PeerFacts>) {
         let stands = self.stands_for_itself(cluster);
-        let Some(member) = self.members.get_mut(cluster).filter(|member| member.link.epoch == epoch) else { return };
+        let Some(seen) = self.observe_feed(cluster, epoch, Followed::Peers, seen) else { return };
+        let Some(member) = self.members.get_mut(cluster) else { return };
         match seen {
-            Observed::Broken(failure) => {
-                let lost = member.link.peers.fail(&failure);
-                self.feed_broken(cluster, Followed::Peers, &failure, lost);
-                return;
-            }
-            Observed::Standing => {
-                if std::mem::replace(&mut member.link.peers, Feed::Standing) != Feed::Doubtful {
-                    member.link.relist();
-                }
-            }
+            Observed::Broken(_) | Observed::Standing => {}
             Observed::Listed { items, version } => {
-                let restored = std::mem::replace(&mut member.link.peers, Feed::Standing) != Feed::Standing;
                 let facts = items.into_iter().map(|facts| member.with_endpoint_time(facts));
                 let mut peers: BTreeMap<PeerName, PeerFacts> = facts.map(|facts| (PeerName::from(facts.name.as_str()), facts)).collect();
                 member.recent.amend(&mut peers, version);
@@ -371,7 +375,6 @@ impl Engine {
                     None => {}
                 }
                 self.complete_swap(cluster);
-                self.restored(cluster, Followed::Peers, restored);
             }
             seen @ (Observed::Set { .. } | Observed::Gone { .. }) => {
                 // A watch is often faster than the answer to our own write, which says whose doing it is.
@@ -380,7 +383,6 @@ impl Engine {
                 }
             }
         }
-        self.contact(cluster);
     }
 
     pub(super) fn observe_peer(&mut self, cluster: &ClusterId, stands: bool, seen: Observed<PeerFacts>) {

@@ -1,6 +1,6 @@
-//! What a fleet consists of, as the tests mean it: sites (clusters), their
-//! nodes, and meshes. Changed by scenarios together with the real objects, and
-//! what `expected` computes from.
+//! A fleet of clusters that run Kilo: sites, their nodes as Kilo's agents
+//! describe them, and the meshes that join them, each with the object that
+//! stands for it on an API server.
 
 use std::collections::BTreeMap;
 
@@ -8,66 +8,67 @@ use base64ct::{Base64, Encoding};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-pub(crate) const NAMESPACE: &str = "kilo-system";
+pub const NAMESPACE: &str = "kilo-system";
 /// The time at which all agents of a fresh fleet were last seen.
-pub(crate) const LAST_SEEN: u64 = 1_700_000_000;
+pub const LAST_SEEN: u64 = 1_700_000_000;
 
+/// All there is.
 #[derive(Debug, Clone)]
-pub(crate) struct World {
-    pub(crate) sites: BTreeMap<String, Site>,
-    pub(crate) meshes: Vec<Mesh>,
+pub struct World {
+    pub sites: BTreeMap<String, Site>,
+    pub meshes: Vec<Mesh>,
 }
 
 /// One cluster. Its number makes its networks different from all others.
 #[derive(Debug, Clone)]
-pub(crate) struct Site {
-    pub(crate) name: String,
-    pub(crate) number: u8,
-    pub(crate) nodes: BTreeMap<String, Node>,
+pub struct Site {
+    pub name: String,
+    pub number: u8,
+    pub nodes: BTreeMap<String, Node>,
     /// Who carries the cluster-wide networks, where it is not the first.
-    pub(crate) anchor: Option<String>,
+    pub anchor: Option<String>,
     /// UID of its Namespace kube-system.
-    pub(crate) uid: String,
+    pub uid: String,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Node {
-    pub(crate) name: String,
+pub struct Node {
+    pub name: String,
     /// Without the prefix `kilo.squat.ai/`.
-    pub(crate) annotations: BTreeMap<String, String>,
-    pub(crate) pod_cidrs: Vec<String>,
-    pub(crate) external_ip: Option<String>,
-    pub(crate) ready: bool,
+    pub annotations: BTreeMap<String, String>,
+    pub pod_cidrs: Vec<String>,
+    pub external_ip: Option<String>,
+    pub ready: bool,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Mesh {
-    pub(crate) name: String,
-    pub(crate) namespace: String,
+pub struct Mesh {
+    pub name: String,
+    pub namespace: String,
     /// The site that the object lives on.
-    pub(crate) hub: String,
-    pub(crate) entries: Vec<Entry>,
+    pub hub: String,
+    pub entries: Vec<Entry>,
     /// Fields of the spec besides `clusters`.
-    pub(crate) settings: Value,
+    pub settings: Value,
     /// Whether its Peers are expected: not where it is held back.
-    pub(crate) active: bool,
+    pub active: bool,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Entry {
-    pub(crate) name: String,
-    pub(crate) site: String,
-    pub(crate) pod_cidr: String,
-    pub(crate) wireguard_cidr: String,
-    pub(crate) service_cidr: Option<String>,
-    pub(crate) additional_cidr: Option<String>,
-    pub(crate) keepalive: u16,
+pub struct Entry {
+    pub name: String,
+    pub site: String,
+    pub pod_cidr: String,
+    pub wireguard_cidr: String,
+    pub service_cidr: Option<String>,
+    pub additional_cidr: Option<String>,
+    pub keepalive: u16,
     /// Whether the spec lists its networks as `allowedNetworks`.
-    pub(crate) flat: bool,
+    pub flat: bool,
 }
 
 impl Site {
-    pub(crate) fn new(name: &str, number: u8, nodes: u8) -> Self {
+    pub fn new(name: &str, number: u8, nodes: u8) -> Self {
         let nodes = (1..=nodes).map(|at| Node::new(number, at)).map(|node| (node.name.clone(), node)).collect();
         Self { name: name.to_owned(), number, nodes, anchor: None, uid: String::new() }
     }
@@ -75,11 +76,11 @@ impl Site {
 
 impl Node {
     /// The node `n<at>` of a site, as Kilo describes it in granularity `full`.
-    pub(crate) fn new(site: u8, at: u8) -> Self {
-        let endpoint = format!("203.0.113.{}:51820", u16::from(site) * 20 + u16::from(at));
+    pub fn new(site: u8, at: u8) -> Self {
+        let endpoint = format!("198.18.{site}.{at}:51820");
         let annotations = [
             ("key", key(&format!("{site}/{at}"))),
-            ("wireguard-ip", format!("10.{}.0.{at}/16", 100 + site)),
+            ("wireguard-ip", format!("100.64.{site}.{at}/24")),
             ("endpoint", endpoint.clone()),
             ("force-endpoint", endpoint),
             ("internal-ip", format!("192.168.{site}.{at}/24")),
@@ -91,17 +92,17 @@ impl Node {
         Self {
             name: format!("n{at}"),
             annotations: annotations.map(|(name, value)| (name.to_owned(), value)).into(),
-            pod_cidrs: vec![format!("10.{}.{at}.0/24", 10 + site)],
+            pod_cidrs: vec![format!("10.{site}.{at}.0/24")],
             external_ip: None,
             ready: true,
         }
     }
 
-    pub(crate) fn annotation(&self, name: &str) -> Option<&str> {
+    pub fn annotation(&self, name: &str) -> Option<&str> {
         self.annotations.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    pub(crate) fn object(&self) -> Value {
+    pub fn object(&self) -> Value {
         let annotations: BTreeMap<_, _> =
             self.annotations.iter().map(|(name, value)| (format!("kilo.squat.ai/{name}"), value.clone())).collect();
         let internal = self.annotation("internal-ip").map(|ip| ip.split('/').next().unwrap_or_default());
@@ -119,27 +120,27 @@ impl Node {
 
 impl Mesh {
     /// Joins the sites given; the first is the hub.
-    pub(crate) fn new(name: &str, sites: &[&Site]) -> Self {
+    pub fn new(name: &str, sites: &[&Site]) -> Self {
         let entries: Vec<Entry> = sites.iter().map(|site| Entry::new(site)).collect();
-        let hub = entries[0].site.clone();
+        let hub = entries.first().map(|entry| entry.site.clone()).unwrap_or_default();
         Self { name: name.to_owned(), namespace: NAMESPACE.to_owned(), hub, entries, settings: json!({}), active: true }
     }
 
-    pub(crate) fn entry(&mut self, name: &str) -> &mut Entry {
-        self.entries.iter_mut().find(|entry| entry.name == name).expect("an entry of that name")
+    pub fn entry(&mut self, name: &str) -> Option<&mut Entry> {
+        self.entries.iter_mut().find(|entry| entry.name == name)
     }
 
-    pub(crate) fn path(&self) -> String {
+    pub fn path(&self) -> String {
         format!("/apis/kilo.squat.ai/v1alpha1/namespaces/{}/clustermeshes/{}", self.namespace, self.name)
     }
 
-    pub(crate) fn spec(&self) -> Value {
+    pub fn spec(&self) -> Value {
         let mut spec = self.settings.clone();
         spec["clusters"] = self.entries.iter().map(|entry| entry.object(entry.site == self.hub)).collect();
         spec
     }
 
-    pub(crate) fn object(&self) -> Value {
+    pub fn object(&self) -> Value {
         json!({
             "apiVersion": "kilo.squat.ai/v1alpha1", "kind": "ClusterMesh",
             "metadata": { "name": self.name, "namespace": self.namespace }, "spec": self.spec(),
@@ -148,14 +149,14 @@ impl Mesh {
 }
 
 impl Entry {
-    pub(crate) fn new(site: &Site) -> Self {
+    pub fn new(site: &Site) -> Self {
         let number = site.number;
         Self {
             name: site.name.clone(),
             site: site.name.clone(),
-            pod_cidr: format!("10.{}.0.0/16", 10 + number),
-            wireguard_cidr: format!("10.{}.0.0/16", 100 + number),
-            service_cidr: Some(format!("10.{}.0.0/16", 200 + u16::from(number))),
+            pod_cidr: format!("10.{number}.0.0/16"),
+            wireguard_cidr: format!("100.64.{number}.0/24"),
+            service_cidr: Some(format!("172.20.{number}.0/24")),
             additional_cidr: None,
             keepalive: 0,
             flat: false,
@@ -163,7 +164,7 @@ impl Entry {
     }
 
     /// The Secret that holds its kubeconfig.
-    pub(crate) fn secret(&self) -> String {
+    pub fn secret(&self) -> String {
         format!("{}-kubeconfig", self.site)
     }
 
@@ -199,6 +200,11 @@ impl Entry {
 }
 
 /// A valid public key that depends on the text only.
-pub(crate) fn key(text: &str) -> String {
+pub fn key(text: &str) -> String {
     Base64::encode_string(&Sha256::digest(text.as_bytes()))
+}
+
+/// Whether a text is a public key as WireGuard writes it.
+pub fn is_key(text: &str) -> bool {
+    Base64::decode_vec(text).is_ok_and(|bytes| bytes.len() == 32)
 }

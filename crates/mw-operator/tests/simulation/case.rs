@@ -1,0 +1,411 @@
+//! What one run plays: a fleet, and what happens to it. All of it is drawn from
+//! a seed beforehand, so that every step can be left out by itself.
+
+use std::time::Duration;
+
+use mw_sim::kilo::{Mesh, Site};
+use mw_sim::{Delivery, Fate, Link};
+
+use crate::faults::{Crash, Fault};
+
+#[derive(Debug, Clone)]
+pub(crate) struct Case {
+    pub(crate) seed: u64,
+    pub(crate) sites: Vec<Site>,
+    pub(crate) meshes: Vec<Mesh>,
+    /// Whether operators have to win the Lease first.
+    pub(crate) elects: bool,
+    pub(crate) steps: Vec<Step>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Step {
+    /// At a time after the start.
+    Act(Duration, Action),
+    Fault(Fault),
+    Crash(Crash),
+}
+
+/// What people, agents and the world do.
+#[derive(Debug, Clone)]
+pub(crate) enum Action {
+    AddNode {
+        site: String,
+        at: u8,
+    },
+    DeleteNode {
+        site: String,
+        node: String,
+    },
+    /// Kilo made a new key.
+    ChangeKey {
+        site: String,
+        node: String,
+        to: String,
+    },
+    ChangeEndpoint {
+        site: String,
+        node: String,
+        to: Option<String>,
+    },
+    SetReady {
+        site: String,
+        node: String,
+        ready: bool,
+    },
+    /// The agent stops cleanly: its annotations vanish.
+    StopAgent {
+        site: String,
+        node: String,
+    },
+    StartAgent {
+        site: String,
+        node: String,
+    },
+    /// The agent dies: the others go on saying that they live.
+    KillAgent {
+        site: String,
+        node: String,
+    },
+    MarkLeader {
+        site: String,
+        node: String,
+    },
+    /// A node saw from where the node of another cluster really comes.
+    Discover {
+        site: String,
+        of: (String, String),
+    },
+    /// What is not what it should be.
+    Spoil {
+        site: String,
+        node: String,
+        how: Spoilt,
+    },
+    EditPeer {
+        site: String,
+        pick: usize,
+        how: Edit,
+    },
+    Foreign {
+        site: String,
+        kind: ForeignPeer,
+    },
+    RemoveEntry {
+        mesh: usize,
+        site: String,
+    },
+    RestoreEntries {
+        mesh: usize,
+    },
+    RenameEntry {
+        mesh: usize,
+        site: String,
+    },
+    DeleteMesh {
+        mesh: usize,
+    },
+    RestoreMesh {
+        mesh: usize,
+    },
+    /// A field of the spec becomes something else, by a merge patch.
+    MutateMesh {
+        mesh: usize,
+        patch: serde_json::Value,
+    },
+    Trigger {
+        mesh: usize,
+    },
+    RenewCredentials {
+        site: String,
+        revoke: bool,
+    },
+    BreakSecret {
+        site: String,
+    },
+    DeleteSecret {
+        site: String,
+    },
+    RestoreSecret {
+        site: String,
+    },
+    SetLink {
+        site: String,
+        link: Link,
+    },
+    Compact {
+        site: String,
+    },
+    Restart,
+    /// Another operator that does not know of the first.
+    StartSecond,
+    StopSecond,
+    JumpClock {
+        seconds: i64,
+    },
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Spoilt {
+    NoKey,
+    BadKey,
+    WireguardIpOutside,
+    HugeAnnotation,
+    DiscoveredNonsense,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Edit {
+    Delete,
+    Endpoint,
+    DropPrefix,
+    AddPrefix,
+    StripLabels,
+    /// These two are not ours to undo.
+    OwnLabel,
+    PresharedKey,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum ForeignPeer {
+    Plain,
+    OtherHub,
+    /// Has the name that a Peer of a node to come would have.
+    TakenName,
+}
+
+impl Case {
+    pub(crate) fn faults(&self) -> Vec<Fault> {
+        self.steps.iter().filter_map(|step| if let Step::Fault(fault) = step { Some(fault.clone()) } else { None }).collect()
+    }
+
+    pub(crate) fn crashes(&self) -> Vec<Crash> {
+        self.steps.iter().filter_map(|step| if let Step::Crash(crash) = step { Some(*crash) } else { None }).collect()
+    }
+
+    /// In the order of time.
+    pub(crate) fn actions(&self) -> Vec<(Duration, Action)> {
+        let actions =
+            self.steps.iter().filter_map(|step| if let Step::Act(at, action) = step { Some((*at, action.clone())) } else { None });
+        let mut actions: Vec<(Duration, Action)> = actions.collect();
+        actions.sort_by_key(|(at, _)| *at);
+        actions
+    }
+
+    /// Something was kept from the operator that only a full resync brings.
+    pub(crate) fn loses_events(&self) -> bool {
+        self.steps.iter().any(|step| match step {
+            Step::Fault(Fault::Event { delivery, .. }) => *delivery == Delivery::Skip,
+            Step::Act(_, Action::JumpClock { .. }) => true,
+            _ => false,
+        })
+    }
+
+    pub(crate) fn takes_names(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step, Step::Act(_, Action::Foreign { kind: ForeignPeer::TakenName, .. })))
+    }
+
+    pub(crate) fn without(&self, dropped: &[usize]) -> Case {
+        let steps = self.steps.iter().enumerate().filter(|(at, _)| !dropped.contains(at)).map(|(_, step)| step.clone()).collect();
+        Case { steps, ..self.clone() }
+    }
+}
+
+/// How large and how rough runs are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    pub(crate) sites: u8,
+    pub(crate) nodes: u8,
+}
+
+impl Case {
+    pub(crate) fn draw(seed: u64, shape: Shape) -> Case {
+        let mut dice = Dice(fastrand::Rng::with_seed(seed));
+        let sites = dice.sites(shape);
+        let meshes = dice.meshes(&sites);
+        let elects = dice.chance(8);
+        let mut steps = Vec::new();
+        for _ in 0..dice.between(2, 8) {
+            steps.extend(dice.happening(&sites, &meshes));
+        }
+        for _ in 0..dice.between(0, 8) {
+            steps.push(Step::Fault(dice.fault(&sites)));
+        }
+        if dice.chance(30) {
+            steps.push(Step::Crash(Crash { at_write: dice.between(1, 60), after: dice.chance(50) }));
+        }
+        Case { seed, sites, meshes, elects, steps }
+    }
+}
+
+struct Dice(fastrand::Rng);
+
+impl Dice {
+    fn chance(&mut self, percent: u8) -> bool {
+        self.0.u8(0..100) < percent
+    }
+
+    fn between(&mut self, least: u64, most: u64) -> u64 {
+        self.0.u64(least..=most)
+    }
+
+    fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+        &of[self.0.usize(0..of.len())]
+    }
+
+    fn sites(&mut self, shape: Shape) -> Vec<Site> {
+        let mut sites = Vec::new();
+        for number in 1..=shape.sites {
+            let nodes = self.0.u8(1.max(shape.nodes / 2)..=shape.nodes);
+            let mut site = Site::new(&format!("c{number}"), number, nodes);
+            let by_location = self.chance(25);
+            for (at, node) in site.nodes.values_mut().enumerate() {
+                if by_location {
+                    node.annotations.insert("granularity".into(), "location".into());
+                    node.annotations.insert("location".into(), format!("place-{}", at % 2));
+                }
+                if self.chance(15) {
+                    node.annotations.insert("force-endpoint".into(), String::new());
+                    node.external_ip = self.chance(50).then(|| format!("198.19.{number}.{}", at + 1));
+                }
+                node.ready = !self.chance(10);
+            }
+            sites.push(site);
+        }
+        sites
+    }
+
+    fn meshes(&mut self, sites: &[Site]) -> Vec<Mesh> {
+        let all: Vec<&Site> = sites.iter().collect();
+        let mut meshes = match sites.len() > 2 && self.chance(20) {
+            // Hub and spoke: the hub is a member of each.
+            true => sites[1..].iter().map(|spoke| Mesh::new(&format!("to-{}", spoke.name), &[&sites[0], spoke])).collect(),
+            false => vec![Mesh::new("mesh", &all)],
+        };
+        for (at, site) in sites.iter().enumerate() {
+            let (flat, internal, keepalive) = (self.chance(20), self.chance(20), self.chance(30));
+            for entry in meshes.iter_mut().filter_map(|mesh| mesh.entry(&site.name)) {
+                entry.flat = flat;
+                entry.additional_cidr = (internal && !flat).then(|| format!("192.168.{}.0/24", at + 1));
+                entry.keepalive = if keepalive { 25 } else { 0 };
+            }
+        }
+        meshes
+    }
+
+    fn when(&mut self) -> Duration {
+        Duration::from_millis(self.between(0, 240_000))
+    }
+
+    /// What happens, and most often how it ends.
+    fn happening(&mut self, sites: &[Site], meshes: &[Mesh]) -> Vec<Step> {
+        let at = self.when();
+        let later = at + Duration::from_millis(self.between(100, 120_000));
+        let site = self.pick(sites);
+        let name = || site.name.clone();
+        let nodes: Vec<String> = site.nodes.keys().cloned().collect();
+        let node = self.pick(&nodes).clone();
+        let member = self.pick(&sites[1..]).name.clone();
+        let mesh = self.0.usize(0..meshes.len());
+        let pick = self.0.usize(0..64);
+        let both = |first: Action, second: Action| vec![Step::Act(at, first), Step::Act(later, second)];
+        let one = |action: Action| vec![Step::Act(at, action)];
+        match self.0.u8(0..34) {
+            0 | 1 => one(Action::AddNode { site: name(), at: 100 + self.0.u8(0..4) }),
+            2 | 3 => one(Action::DeleteNode { site: name(), node }),
+            4 | 5 => one(Action::ChangeKey { site: name(), node, to: format!("new-{}", self.0.u32(..)) }),
+            6 => one(Action::ChangeEndpoint { site: name(), node, to: Some(format!("198.19.200.{}:51821", self.0.u8(1..))) }),
+            7 => one(Action::ChangeEndpoint { site: name(), node, to: None }),
+            8 => one(Action::SetReady { site: name(), node, ready: self.chance(50) }),
+            9 | 10 => both(Action::StopAgent { site: name(), node: node.clone() }, Action::StartAgent { site: name(), node }),
+            11 => {
+                let roll = |node: &String| {
+                    both(Action::StopAgent { site: name(), node: node.clone() }, Action::StartAgent { site: name(), node: node.clone() })
+                };
+                nodes.iter().flat_map(roll).collect()
+            }
+            12 => one(Action::KillAgent { site: name(), node }),
+            13 => one(Action::MarkLeader { site: name(), node }),
+            14 => {
+                let others: Vec<&Site> = sites.iter().filter(|other| other.name != site.name).collect();
+                let other = self.pick(&others);
+                one(Action::Discover {
+                    site: name(),
+                    of: (other.name.clone(), self.pick(&other.nodes.keys().collect::<Vec<_>>()).to_string()),
+                })
+            }
+            15 => {
+                let how = *self.pick(&[
+                    Spoilt::NoKey,
+                    Spoilt::BadKey,
+                    Spoilt::WireguardIpOutside,
+                    Spoilt::HugeAnnotation,
+                    Spoilt::DiscoveredNonsense,
+                ]);
+                both(Action::Spoil { site: name(), node: node.clone(), how }, Action::StartAgent { site: name(), node })
+            }
+            16..=18 => {
+                let edits = [
+                    Edit::Delete,
+                    Edit::Endpoint,
+                    Edit::DropPrefix,
+                    Edit::AddPrefix,
+                    Edit::StripLabels,
+                    Edit::OwnLabel,
+                    Edit::PresharedKey,
+                ];
+                one(Action::EditPeer { site: name(), pick, how: *self.pick(&edits) })
+            }
+            19 | 20 => one(Action::Foreign {
+                site: name(),
+                kind: *self.pick(&[ForeignPeer::Plain, ForeignPeer::OtherHub, ForeignPeer::TakenName]),
+            }),
+            21 => both(Action::RemoveEntry { mesh, site: member }, Action::RestoreEntries { mesh }),
+            22 => one(Action::RenameEntry { mesh, site: member }),
+            23 => both(Action::DeleteMesh { mesh }, Action::RestoreMesh { mesh }),
+            24 => one(Action::DeleteMesh { mesh }),
+            25 => one(Action::Trigger { mesh }),
+            26 => one(Action::RenewCredentials { site: member, revoke: self.chance(70) }),
+            27 => both(Action::BreakSecret { site: member.clone() }, Action::RestoreSecret { site: member }),
+            28 => both(Action::DeleteSecret { site: member.clone() }, Action::RestoreSecret { site: member }),
+            29 | 30 => {
+                let link = if self.chance(50) { Link::Stalled } else { Link::Refusing };
+                both(Action::SetLink { site: name(), link }, Action::SetLink { site: name(), link: Link::Up })
+            }
+            31 => one(Action::Compact { site: name() }),
+            32 if self.chance(40) => both(Action::StartSecond, Action::StopSecond),
+            32 => one(Action::JumpClock { seconds: self.0.i64(-300..=300) }),
+            _ => one(Action::Restart),
+        }
+    }
+
+    fn fault(&mut self, sites: &[Site]) -> Fault {
+        let cluster = self.pick(sites).name.clone();
+        let pause = Duration::from_millis(self.between(1, 8_000));
+        let nth = if self.chance(50) { self.between(1, 12) } else { self.between(1, 80) };
+        if self.chance(35) {
+            let delivery = *self.pick(&[Delivery::After(pause), Delivery::After(pause), Delivery::Cut, Delivery::Gone, Delivery::Skip]);
+            return Fault::Event { cluster, nth, delivery };
+        }
+        let refuse = |code: u16| Fate::Refuse { code, retry_after: (code == 429).then_some(2) };
+        let fates = [
+            Fate::Delay(pause),
+            Fate::AnswerLate(pause),
+            Fate::LoseRequest,
+            Fate::LoseAnswer,
+            Fate::LoseAnswer,
+            refuse(409),
+            refuse(410),
+            refuse(429),
+            refuse(500),
+            refuse(503),
+            Fate::Hang,
+            Fate::Stale { behind: self.between(1, 20) },
+        ];
+        let fate = *self.pick(&fates);
+        match self.chance(50) {
+            true => Fault::Request { cluster, nth, fate },
+            false => Fault::Write { cluster, nth, fate },
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! The whole operator on API servers in memory, with everything that can go
+//! wrong: crashes, lost and late answers, cut and late watches, stale reads,
+//! partitions, broken credentials, two leaders, clocks that jump, hostile
+//! objects, and people who edit at the same time.
+//!
+//! - `cargo test -p mw-operator --test simulation`: named stories, every crash
+//!   point of the small ones, and a fixed set of seeds.
+//! - `SIM_SEED=n [SIM_WITHOUT=a,b]` replays one seed with its trace.
+//! - `SIM_SECONDS=n` plays fresh seeds for so long (`make soak`).
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "a test may fail loudly"
+)]
+
+mod bed;
+mod case;
+mod crash;
+mod faults;
+mod oracle;
+mod play;
+mod seeds;
+mod witness;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+
+fn main() -> ExitCode {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    if let Some(seed) = number("SIM_SEED") {
+        return seeds::replay(seed);
+    }
+    if let Some(seconds) = number("SIM_SECONDS") {
+        return seeds::soak(seconds);
+    }
+    let arguments = Arguments::from_args();
+    let trials: Vec<Trial> = [crash::trials(), seeds::trials()].into_iter().flatten().collect();
+    libtest_mimic::run(&arguments, trials).exit_code()
+}

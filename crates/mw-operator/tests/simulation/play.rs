@@ -1,0 +1,497 @@
+//! Plays one run: starts the operator, lets things happen, mends everything,
+//! and looks at what has become of the fleet.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use http::Method;
+use mw_sim::Link;
+use mw_sim::kilo::{Mesh, NAMESPACE, Node, key};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until};
+
+use crate::bed::{Bed, EPOCH, MESHES, NODES, PEERS, RESYNC, seconds, secret_path};
+use crate::case::{Action, Case, Edit, ForeignPeer, Spoilt};
+use crate::faults::Script;
+use crate::oracle::{array, differences, label, lasting_trouble, text, wanted_on};
+
+/// What came of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Report {
+    pub(crate) violations: Vec<String>,
+    pub(crate) trace: String,
+    pub(crate) requests: u64,
+    /// Writes that operators tried, renewals of Leases apart.
+    pub(crate) written: u64,
+}
+
+/// After the last fault: an agent's grace, and some rounds of back-off.
+const SOON: Duration = Duration::from_secs(200);
+const ALL_ANNOTATIONS: [&str; 11] = [
+    "key",
+    "wireguard-ip",
+    "endpoint",
+    "force-endpoint",
+    "internal-ip",
+    "granularity",
+    "last-seen",
+    "location",
+    "discovered-endpoints",
+    "leader",
+    "filler",
+];
+
+pub(crate) fn run(case: &Case) -> Report {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(play(case))
+}
+
+async fn play(case: &Case) -> Report {
+    let script = Script::new(&case.faults(), &case.crashes());
+    let mut play = Play {
+        bed: Bed::new(case.seed, &case.sites, &case.meshes, script),
+        case: case.clone(),
+        operator: None,
+        second: None,
+        sites: case.sites.iter().map(|site| (site.name.clone(), site.clone())).collect(),
+        deleted: vec![false; case.meshes.len()],
+        calm_at: None,
+    };
+    play.bed.witness.set_misled(case.loses_events());
+    play.start();
+    for (at, action) in case.actions() {
+        play.until(play.bed.started + at).await;
+        play.bed.witness.note(&format!("** {action:?}"));
+        play.act(&action);
+    }
+    play.until(Instant::now() + Duration::from_secs(5)).await;
+    play.heal().await;
+    play.judge().await;
+    let witness = &play.bed.witness;
+    Report { violations: witness.violations(), trace: witness.trace(), requests: witness.requests(), written: play.bed.script.written() }
+}
+
+async fn ended(operator: &mut Option<JoinHandle<()>>) {
+    match operator {
+        Some(operator) => _ = operator.await,
+        None => std::future::pending().await,
+    }
+}
+
+struct Play {
+    bed: Bed,
+    case: Case,
+    operator: Option<JoinHandle<()>>,
+    second: Option<JoinHandle<()>>,
+    /// The fleet as it is meant to be.
+    sites: std::collections::BTreeMap<String, mw_sim::kilo::Site>,
+    deleted: Vec<bool>,
+    /// When what a person or a second operator did is over.
+    calm_at: Option<Instant>,
+}
+
+impl Play {
+    fn start(&mut self) {
+        self.operator = Some(self.bed.start_operator(self.case.elects));
+    }
+
+    fn stop(&mut self) {
+        self.operator.take().iter().for_each(JoinHandle::abort);
+    }
+
+    /// Lets time pass; an operator that dies or ends is replaced.
+    async fn until(&mut self, moment: Instant) {
+        loop {
+            let ended = tokio::select! {
+                biased;
+                () = self.bed.script.crashed.notified() => "** the operator dies",
+                () = ended(&mut self.operator) => "** the operator ends",
+                () = sleep_until(moment) => return self.calm(),
+            };
+            self.bed.witness.note(ended);
+            self.stop();
+            self.stop_second();
+            tokio::task::yield_now().await;
+            self.bed.script.buried();
+            self.start();
+        }
+    }
+
+    fn disturb(&mut self, lasts: Duration) {
+        self.bed.witness.set_disturbed(true);
+        self.calm_at = self.calm_at.max(Some(Instant::now() + lasts));
+    }
+
+    fn calm(&mut self) {
+        if self.second.is_none() && self.calm_at.is_some_and(|at| Instant::now() >= at) {
+            self.calm_at = None;
+            self.bed.witness.set_disturbed(false);
+        }
+    }
+
+    fn stop_second(&mut self) {
+        if let Some(second) = self.second.take() {
+            second.abort();
+            self.disturb(Duration::from_secs(30));
+        }
+    }
+
+    fn act(&mut self, action: &Action) {
+        match action {
+            Action::AddNode { site, at } => {
+                let number = self.sites[site].number;
+                self.put_node(site, Node::new(number, *at));
+            }
+            Action::DeleteNode { site, node } => {
+                self.sites.get_mut(site).unwrap().nodes.remove(node);
+                self.bed.delete(site, &format!("{NODES}/{node}"));
+            }
+            Action::ChangeKey { site, node, to } => self.change_node(site, node, |node| _ = node.annotations.insert("key".into(), key(to))),
+            Action::ChangeEndpoint { site, node, to } => {
+                let to = to.clone().unwrap_or_default();
+                self.change_node(site, node, |node| _ = node.annotations.insert("force-endpoint".into(), to));
+            }
+            Action::SetReady { site, node, ready } => self.change_node(site, node, |node| node.ready = *ready),
+            Action::StopAgent { site, node } => self.stop_agent(site, node),
+            Action::StartAgent { site, node } => self.change_node(site, node, |_| {}),
+            Action::KillAgent { site, node } => self.kill_agent(site, node),
+            Action::MarkLeader { site, node } => {
+                let names: Vec<String> = self.sites[site].nodes.keys().cloned().collect();
+                for name in names {
+                    self.change_node(site, &name, |found| match found.name == *node {
+                        true => _ = found.annotations.insert("leader".into(), "true".into()),
+                        false => _ = found.annotations.remove("leader"),
+                    });
+                }
+            }
+            Action::Discover { site, of } => self.discover(site, of),
+            Action::Spoil { site, node, how } => self.spoil(site, node, *how),
+            Action::EditPeer { site, pick, how } => self.edit_peer(site, *pick, *how),
+            Action::Foreign { site, kind } => self.add_foreign(site, *kind),
+            Action::RemoveEntry { mesh, site } => {
+                let mut changed = self.case.meshes[*mesh].clone();
+                if changed.entries.len() > 2 {
+                    changed.entries.retain(|entry| entry.site != *site);
+                    self.put_mesh(&changed);
+                }
+            }
+            Action::RestoreEntries { mesh } => self.put_mesh(&self.case.meshes[*mesh].clone()),
+            Action::RenameEntry { mesh, site } => {
+                if let Some(entry) = self.case.meshes[*mesh].entries.iter_mut().find(|entry| entry.site == *site) {
+                    entry.name = format!("{}-renamed", entry.site);
+                    self.put_mesh(&self.case.meshes[*mesh].clone());
+                }
+            }
+            Action::DeleteMesh { mesh } => {
+                self.deleted[*mesh] = true;
+                self.bed.delete(&self.bed.hub, &self.case.meshes[*mesh].path());
+            }
+            Action::RestoreMesh { mesh } => {
+                self.deleted[*mesh] = false;
+                self.put_mesh(&self.case.meshes[*mesh].clone());
+            }
+            Action::MutateMesh { mesh, patch } => _ = self.bed.patch(&self.bed.hub, &self.case.meshes[*mesh].path(), patch),
+            Action::Trigger { mesh } => {
+                let now = self.bed.started.elapsed().as_millis().to_string();
+                let patch = json!({ "metadata": { "annotations": { "kilo-clustermesh.io/reconcile-trigger": now } } });
+                self.bed.patch(&self.bed.hub, &self.case.meshes[*mesh].path(), &patch);
+            }
+            Action::RenewCredentials { site, revoke } => {
+                self.bed.script.forget_lists(Some(site));
+                self.bed.renew_credentials(site, *revoke);
+            }
+            Action::BreakSecret { site } => {
+                self.bed.script.forget_lists(Some(site));
+                self.bed.witness.set_reachable(site, false);
+                self.bed.put_secret(site, "not: [a, kubeconfig");
+            }
+            Action::DeleteSecret { site } => {
+                self.bed.script.forget_lists(Some(site));
+                self.bed.witness.set_reachable(site, false);
+                self.bed.delete(&self.bed.hub, &secret_path(site));
+            }
+            Action::RestoreSecret { site } => {
+                self.bed.script.forget_lists(Some(site));
+                self.bed.renew_credentials(site, true);
+                self.bed.witness.set_reachable(site, true);
+            }
+            Action::SetLink { site, link } => {
+                self.bed.witness.set_reachable(site, *link == Link::Up);
+                self.bed.on(site).set_link(*link);
+            }
+            Action::Compact { site } => self.bed.on(site).compact(),
+            Action::Restart => {
+                self.stop();
+                self.start();
+            }
+            Action::StartSecond => {
+                if self.second.is_none() {
+                    self.disturb(Duration::ZERO);
+                    self.second = Some(self.bed.start_operator(self.case.elects));
+                }
+            }
+            Action::StopSecond => self.stop_second(),
+            Action::JumpClock { seconds } => _ = self.bed.skew.fetch_add(*seconds, Ordering::Relaxed),
+        }
+    }
+
+    fn change_node(&mut self, site: &str, node: &str, change: impl FnOnce(&mut Node)) {
+        let Some(mut found) = self.sites.get(site).and_then(|site| site.nodes.get(node)).cloned() else { return };
+        change(&mut found);
+        self.put_node(site, found);
+    }
+
+    /// Writes a node as it is meant to be, whatever is there.
+    fn put_node(&mut self, site: &str, mut node: Node) {
+        let now = (EPOCH + seconds(self.bed.started.elapsed())).to_string();
+        node.annotations.insert("last-seen".into(), now);
+        self.write_node(site, &node);
+        self.sites.get_mut(site).unwrap().nodes.insert(node.name.clone(), node);
+    }
+
+    fn write_node(&self, site: &str, node: &Node) {
+        let object = node.object();
+        let path = format!("{NODES}/{}", node.name);
+        let annotations: serde_json::Map<String, Value> = ALL_ANNOTATIONS
+            .iter()
+            .map(|name| (format!("kilo.squat.ai/{name}"), node.annotations.get(*name).map_or(Value::Null, |value| value.clone().into())))
+            .collect();
+        if !self.bed.patch(site, &path, &json!({ "metadata": { "annotations": annotations } })) {
+            self.bed.create(site, NODES, &object);
+        }
+        self.bed.patch(site, &format!("{path}/status"), &json!({ "status": object["status"] }));
+    }
+
+    fn stop_agent(&mut self, site: &str, node: &str) {
+        let annotations: serde_json::Map<String, Value> =
+            ALL_ANNOTATIONS.iter().map(|name| (format!("kilo.squat.ai/{name}"), Value::Null)).collect();
+        self.bed.patch(site, &format!("{NODES}/{node}"), &json!({ "metadata": { "annotations": annotations } }));
+    }
+
+    fn kill_agent(&mut self, site: &str, dead: &str) {
+        let names: Vec<String> = self.sites[site].nodes.keys().filter(|name| *name != dead).cloned().collect();
+        let later = (EPOCH + seconds(self.bed.started.elapsed()) + 120).to_string();
+        for name in names {
+            self.bed.patch(
+                site,
+                &format!("{NODES}/{name}"),
+                &json!({ "metadata": { "annotations": { "kilo.squat.ai/last-seen": later } } }),
+            );
+        }
+    }
+
+    fn discover(&mut self, site: &str, of: &(String, String)) {
+        let Some(seen) = self.sites.get(&of.0).and_then(|site| site.nodes.get(&of.1)).and_then(|node| node.annotation("key")) else {
+            return;
+        };
+        let value = json!({ seen: { "IP": "198.51.100.7", "Port": 40_000 } }).to_string();
+        let Some(observer) = self.sites[site].nodes.keys().next().cloned() else { return };
+        self.change_node(site, &observer, |node| _ = node.annotations.insert("discovered-endpoints".into(), value));
+    }
+
+    fn spoil(&mut self, site: &str, node: &str, how: Spoilt) {
+        let (name, value) = match how {
+            Spoilt::NoKey => ("key", Value::Null),
+            Spoilt::BadKey => ("key", "bm90IGEga2V5".into()),
+            Spoilt::WireguardIpOutside => ("wireguard-ip", "172.30.0.1/16".into()),
+            Spoilt::HugeAnnotation => ("filler", "x".repeat(200_000).into()),
+            Spoilt::DiscoveredNonsense => ("discovered-endpoints", "{\"not\": [\"what\", 1".into()),
+        };
+        self.bed.patch(
+            site,
+            &format!("{NODES}/{node}"),
+            &json!({ "metadata": { "annotations": { format!("kilo.squat.ai/{name}"): value } } }),
+        );
+    }
+
+    fn edit_peer(&mut self, site: &str, pick: usize, how: Edit) {
+        let peers = self.bed.on(site).list(PEERS);
+        let ours: Vec<_> = peers.iter().filter(|peer| label(peer, "hub") == Some(&self.bed.hub_uid())).collect();
+        if ours.is_empty() {
+            return;
+        }
+        let peer = ours[pick % ours.len()];
+        let path = format!("{PEERS}/{}", text(&peer["metadata"]["name"]));
+        let mut allowed = array(&peer["spec"]["allowedIPs"]).to_vec();
+        let patch = match how {
+            Edit::Delete => return self.bed.delete(site, &path),
+            Edit::Endpoint => json!({ "spec": { "endpoint": { "dnsOrIP": { "ip": "198.51.100.99" }, "port": 9 } } }),
+            Edit::DropPrefix => {
+                allowed.pop();
+                json!({ "spec": { "allowedIPs": allowed } })
+            }
+            Edit::AddPrefix => {
+                allowed.push("10.250.0.0/16".into());
+                json!({ "spec": { "allowedIPs": allowed } })
+            }
+            Edit::StripLabels => json!({ "metadata": { "labels": null } }),
+            Edit::OwnLabel => json!({ "metadata": { "labels": { "team": "network" } } }),
+            Edit::PresharedKey => json!({ "spec": { "presharedKey": key("secret") } }),
+        };
+        self.disturb(Duration::from_secs(30));
+        self.bed.patch(site, &path, &patch);
+    }
+
+    fn add_foreign(&mut self, site: &str, kind: ForeignPeer) {
+        let count = self.bed.on(site).list(PEERS).len();
+        let mesh = &self.case.meshes[0];
+        let others = || mesh.entries.iter().find(|entry| entry.site != site).map(|entry| entry.name.clone()).unwrap_or_default();
+        let (name, labels) = match kind {
+            ForeignPeer::Plain => (format!("laptop-{count}"), json!({ "team": "people" })),
+            ForeignPeer::OtherHub => (
+                format!("{}--elsewhere--n{count}", mesh.name),
+                json!({ "kilo-clustermesh.io/mesh": mesh.name, "kilo-clustermesh.io/mesh-namespace": NAMESPACE,
+                    "kilo-clustermesh.io/source-cluster": "elsewhere", "kilo-clustermesh.io/hub": "another-hub" }),
+            ),
+            ForeignPeer::TakenName => (format!("{}--{}--n100", mesh.name, others()), json!({ "team": "people" })),
+        };
+        let peer = json!({
+            "apiVersion": "kilo.squat.ai/v1alpha1", "kind": "Peer", "metadata": { "name": name, "labels": labels },
+            "spec": { "publicKey": key(&format!("foreign {site} {count}")), "allowedIPs": [format!("10.251.{count}.0/24")] },
+        });
+        let (code, _) = self.bed.on(site).call(&Method::POST, PEERS, "application/json", Some(&peer));
+        if code.is_success() {
+            self.bed.witness.protect(site, &name);
+        }
+    }
+
+    /// Makes a mesh what it is meant to be; one that is being deleted goes first.
+    fn put_mesh(&self, mesh: &Mesh) {
+        let spec = mesh.spec();
+        let hub = self.bed.on(&self.bed.hub);
+        match hub.get(&mesh.path()) {
+            Some(found) if found["metadata"]["deletionTimestamp"].is_null() => {
+                let mut object = (*found).clone();
+                object["spec"] = spec;
+                hub.call(&Method::PUT, &mesh.path(), "application/json", Some(&object));
+            }
+            Some(_) => {}
+            None => self.bed.create(&self.bed.hub, &mesh.path().replace(&format!("/{}", mesh.name), ""), &mesh.object()),
+        }
+    }
+
+    /// All faults end, and everything is put right that the operator needs.
+    async fn heal(&mut self) {
+        self.bed.witness.note("** all faults end");
+        self.bed.script.heal();
+        self.stop_second();
+        let names: Vec<String> = self.sites.keys().cloned().collect();
+        for name in &names {
+            self.act(&Action::SetLink { site: name.clone(), link: Link::Up });
+            if *name != self.bed.hub {
+                self.act(&Action::RestoreSecret { site: name.clone() });
+            }
+            let nodes: Vec<String> = self.sites[name].nodes.keys().cloned().collect();
+            nodes.iter().for_each(|node| self.change_node(name, node, |_| {}));
+        }
+        for mesh in 0..self.case.meshes.len() {
+            self.restore_mesh(mesh).await;
+        }
+        names.iter().for_each(|name| self.remove_strays(name));
+    }
+
+    /// A Peer that lost its labels and then its place is nobody's: a person has
+    /// to remove it, as the status says.
+    fn remove_strays(&self, cluster: &str) {
+        let meshes = self.bed.on(&self.bed.hub).list(MESHES);
+        let wanted: BTreeSet<String> = meshes.iter().flat_map(|mesh| wanted_on(&self.bed, mesh, cluster).into_keys()).collect();
+        for peer in self.bed.on(cluster).list(PEERS) {
+            let name = text(&peer["metadata"]["name"]);
+            let ours = self.case.meshes.iter().any(|mesh| name.starts_with(&format!("{}--", mesh.name)));
+            if ours && peer["metadata"]["labels"].as_object().is_none_or(serde_json::Map::is_empty) && !wanted.contains(name) {
+                self.bed.delete(cluster, &format!("{PEERS}/{name}"));
+            }
+        }
+    }
+
+    /// What is being deleted may need a while to go before it can come back.
+    async fn restore_mesh(&mut self, mesh: usize) {
+        let path = self.case.meshes[mesh].path();
+        let deadline = Instant::now() + RESYNC + SOON;
+        let deleting = |bed: &Bed| bed.on(&bed.hub).get(&path).is_some_and(|found| !found["metadata"]["deletionTimestamp"].is_null());
+        while deleting(&self.bed) {
+            if Instant::now() > deadline {
+                self.bed.witness.accuse("finalizer: a deleted mesh does not go");
+                return;
+            }
+            self.until(Instant::now() + Duration::from_secs(1)).await;
+        }
+        if !self.deleted[mesh] {
+            self.put_mesh(&self.case.meshes[mesh].clone());
+        }
+    }
+
+    async fn judge(&mut self) {
+        let patience = if self.case.loses_events() { RESYNC.mul_f64(1.1) + SOON } else { SOON };
+        let deadline = Instant::now() + patience;
+        let mut pause = Duration::from_secs(1);
+        loop {
+            let mut wrong = differences(&self.bed);
+            wrong.extend(self.statuses());
+            if wrong.is_empty() {
+                break;
+            }
+            if Instant::now() > deadline {
+                wrong.iter().for_each(|why| self.bed.witness.accuse(&format!("converges: {why}")));
+                return;
+            }
+            self.confirm_held();
+            self.until(Instant::now() + pause).await;
+            pause = (pause * 2).min(Duration::from_secs(20));
+        }
+        // What a back-off or a limit on endpoints still brings is not new, nor
+        // what a resync finds of events that were lost.
+        let rest = if self.case.loses_events() { RESYNC.mul_f64(1.1) } else { Duration::from_secs(60) };
+        self.until(Instant::now() + rest).await;
+        let before = self.bed.witness.writes();
+        self.until(Instant::now() + RESYNC.mul_f64(1.1)).await;
+        let after = self.bed.witness.writes();
+        if after != before {
+            self.bed.witness.accuse(&format!("stays: {} writes though nothing happened", after - before));
+        }
+        differences(&self.bed).iter().for_each(|why| self.bed.witness.accuse(&format!("stays: {why}")));
+        self.bed.witness.check_foreign();
+        self.bed.witness.check_thrift();
+    }
+
+    /// What the status of each mesh says that is not so.
+    fn statuses(&self) -> Vec<String> {
+        let mut wrong = Vec::new();
+        let meshes = self.bed.on(&self.bed.hub).list(MESHES);
+        for mesh in &meshes {
+            let name = text(&mesh["metadata"]["name"]);
+            let ready = array(&mesh["status"]["conditions"]).iter().find(|condition| condition["type"] == "Ready");
+            let is_ready =
+                ready.is_some_and(|ready| ready["status"] == "True" && ready["observedGeneration"] == mesh["metadata"]["generation"]);
+            let holds = !array(&mesh["status"]["heldDeletes"]).is_empty();
+            let lasting = lasting_trouble(&self.bed, mesh);
+            let known = ready.is_some_and(|ready| lasting.contains(text(&ready["reason"])));
+            if ((!is_ready && !known) || holds) && !self.case.takes_names() {
+                wrong.push(format!("{name} is not Ready, though nothing is wrong: {ready:?}"));
+            }
+        }
+        wrong
+    }
+
+    /// A person reads what is held and confirms it, as the status tells.
+    fn confirm_held(&self) {
+        for mesh in self.bed.on(&self.bed.hub).list(MESHES) {
+            let ready =
+                array(&mesh["status"]["conditions"]).iter().find(|condition| condition["type"] == "Ready").cloned().unwrap_or_default();
+            let message = text(&ready["message"]);
+            let Some(hash) = message.split("confirm-deletes=").nth(1).map(|rest| rest.chars().take(16).collect::<String>()) else {
+                continue;
+            };
+            if ready["reason"] == "DeletionHeld" && mesh["metadata"]["annotations"]["kilo-clustermesh.io/confirm-deletes"] != hash {
+                let path = format!("/apis/kilo.squat.ai/v1alpha1/namespaces/{NAMESPACE}/clustermeshes/{}", text(&mesh["metadata"]["name"]));
+                self.bed.patch(
+                    &self.bed.hub,
+                    &path,
+                    &json!({ "metadata": { "annotations": { "kilo-clustermesh.io/confirm-deletes": hash } } }),
+                );
+            }
+        }
+    }
+}

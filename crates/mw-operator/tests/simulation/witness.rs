@@ -1,0 +1,352 @@
+//! Sees every request and every write, and says at once when something happened
+//! that must never happen.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use mw_sim::{Cluster, Observer, Outcome, Request, Verb, Write};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::bed::{MESHES, OPERATOR, PEERS};
+use crate::oracle::{array, entries, is_good, label, text};
+
+/// For so long a change may be on its way.
+const ON_ITS_WAY: Duration = Duration::from_secs(40);
+const FINALIZER: &str = "kilo-clustermesh.io/cleanup";
+
+pub(crate) struct Witness {
+    started: Instant,
+    clusters: BTreeMap<String, Cluster>,
+    hub: String,
+    hub_uid: String,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    trace: String,
+    violations: Vec<String>,
+    /// Peers that are none of the operator's, with what they hold.
+    foreign: BTreeMap<(String, String), Value>,
+    /// Writes that changed something, by cluster and request.
+    effective: BTreeSet<(String, u64)>,
+    /// Since when a node has been good without a change that matters.
+    good: BTreeMap<(String, String), Instant>,
+    /// Since when the ClusterMeshes have been as they are.
+    meshes_since: Option<Instant>,
+    /// Clusters that can't be reached, or whose credentials do not work.
+    unreachable: BTreeMap<String, Instant>,
+    /// Several write at once, or a person edits what the operator writes.
+    disturbed: bool,
+    /// Nobody can know of events that were kept from him.
+    misled: bool,
+    /// Where Peers of a mesh were left since nobody could remove them.
+    left_behind: BTreeSet<(String, String)>,
+    writes: u64,
+    peer_writes: BTreeMap<(String, String), u64>,
+    /// What happened that may make the operator write.
+    changes: u64,
+    edits: BTreeMap<(String, String), u64>,
+    operators: u64,
+    requests: u64,
+    last_write: Option<Instant>,
+}
+
+impl Witness {
+    pub(crate) fn new(started: Instant, clusters: BTreeMap<String, Cluster>, hub: &str) -> Witness {
+        let system = clusters[hub].get("/api/v1/namespaces/kube-system").unwrap();
+        let hub_uid = text(&system["metadata"]["uid"]).to_owned();
+        Witness { started, clusters, hub: hub.to_owned(), hub_uid, state: Mutex::default() }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn note(&self, line: &str) {
+        let at = self.started.elapsed();
+        let mut state = self.lock();
+        _ = writeln!(state.trace, "{:>11.3} {line}", at.as_secs_f64());
+    }
+
+    pub(crate) fn accuse(&self, violation: &str) {
+        self.note(&format!("WRONG {violation}"));
+        self.lock().violations.push(violation.to_owned());
+    }
+
+    pub(crate) fn trace(&self) -> String {
+        self.lock().trace.clone()
+    }
+
+    pub(crate) fn violations(&self) -> Vec<String> {
+        self.lock().violations.clone()
+    }
+
+    pub(crate) fn operator_started(&self) {
+        self.note("an operator starts");
+        self.lock().operators += 1;
+    }
+
+    /// From here on a Peer belongs to somebody else.
+    pub(crate) fn protect(&self, cluster: &str, name: &str) {
+        let found = self.clusters[cluster].get(&format!("{PEERS}/{name}"));
+        if let Some(peer) = found {
+            self.lock().foreign.insert((cluster.to_owned(), name.to_owned()), (*peer).clone());
+        }
+    }
+
+    pub(crate) fn set_misled(&self, misled: bool) {
+        self.lock().misled = misled;
+    }
+
+    pub(crate) fn set_disturbed(&self, disturbed: bool) {
+        self.lock().disturbed = disturbed;
+    }
+
+    pub(crate) fn set_reachable(&self, cluster: &str, reachable: bool) {
+        let mut state = self.lock();
+        match reachable {
+            true => _ = state.unreachable.remove(cluster),
+            false => _ = state.unreachable.entry(cluster.to_owned()).or_insert_with(Instant::now),
+        }
+    }
+
+    pub(crate) fn was_left_behind(&self, cluster: &str, mesh: &str) -> bool {
+        self.lock().left_behind.contains(&(cluster.to_owned(), mesh.to_owned()))
+    }
+
+    /// Requests that operators sent, renewals of Leases and watches apart.
+    pub(crate) fn requests(&self) -> u64 {
+        self.lock().requests
+    }
+
+    pub(crate) fn writes(&self) -> u64 {
+        self.lock().writes
+    }
+
+    /// Foreign Peers as they were when they were first seen.
+    pub(crate) fn check_foreign(&self) {
+        let foreign = self.lock().foreign.clone();
+        for ((cluster, name), before) in foreign {
+            let now = self.clusters[&cluster].get(&format!("{PEERS}/{name}"));
+            if now.as_deref() != Some(&before) {
+                self.accuse(&format!("foreign-untouched: the Peer {name} on {cluster} is somebody else's and changed"));
+            }
+        }
+    }
+
+    /// No Peer was written more often than there was reason to.
+    pub(crate) fn check_thrift(&self) {
+        let state = self.lock();
+        let (changes, operators) = (state.changes, state.operators);
+        let most = |key: &(String, String)| 2 + 2 * changes + 2 * operators + 2 * state.edits.get(key).copied().unwrap_or(0);
+        let wasted = state.peer_writes.iter().find(|(key, count)| **count > most(key));
+        let wasted = wasted.map(|((cluster, name), count)| {
+            format!("no-unneeded-write: {name} on {cluster} was written {count} times for {changes} changes")
+        });
+        drop(state);
+        wasted.iter().for_each(|violation| self.accuse(violation));
+    }
+
+    fn peer_written(&self, cluster: &str, write: &Write<'_>) {
+        let key = (cluster.to_owned(), write.key.to_owned());
+        if self.lock().foreign.contains_key(&key) {
+            self.accuse(&format!("foreign-untouched: {} of the foreign Peer {} on {cluster}", write.verb, write.key));
+        }
+        let mut state = self.lock();
+        if !state.disturbed {
+            *state.peer_writes.entry(key).or_default() += 1;
+        }
+        drop(state);
+        if write.after.is_none() {
+            self.check_delete(cluster, write);
+        } else {
+            self.check_finalizer(write);
+            self.check_claims(cluster, write);
+        }
+    }
+
+    /// A Peer is written only for a mesh that can't go without us.
+    fn check_finalizer(&self, write: &Write<'_>) {
+        let excused = self.lock().disturbed || self.lock().misled;
+        let Some(peer) = write.after.filter(|_| write.verb == Verb::Create && !excused) else { return };
+        let meshes = self.clusters[&self.hub].list(MESHES);
+        let named = |mesh: &Value| label(peer, "mesh") == mesh["metadata"]["name"].as_str();
+        let finalized = |mesh: &Value| array(&mesh["metadata"]["finalizers"]).iter().any(|name| name == FINALIZER);
+        if !meshes.iter().any(|mesh| named(mesh) && finalized(mesh)) {
+            self.accuse(&format!("finalizer: {} was created for a mesh without our finalizer", write.key));
+        }
+    }
+
+    /// No two of our Peers on a target have a key or a prefix in common.
+    fn check_claims(&self, cluster: &str, write: &Write<'_>) {
+        let Some(peer) = write.after.filter(|_| !self.lock().disturbed) else { return };
+        let prefixes: BTreeSet<&str> = array(&peer["spec"]["allowedIPs"]).iter().map(text).collect();
+        for other in self.clusters[cluster].list(PEERS) {
+            if other["metadata"]["name"] == peer["metadata"]["name"] || label(&other, "hub").is_none() {
+                continue;
+            }
+            let other_name = text(&other["metadata"]["name"]);
+            if other["spec"]["publicKey"] == peer["spec"]["publicKey"] {
+                self.accuse(&format!("one-key: {} and {other_name} on {cluster} have one key", write.key));
+            }
+            if let Some(cidr) = array(&other["spec"]["allowedIPs"]).iter().map(text).find(|cidr| prefixes.contains(cidr)) {
+                self.accuse(&format!("one-prefix: {} and {other_name} on {cluster} both have {cidr}", write.key));
+            }
+        }
+    }
+
+    /// The Peer of a node that has been good for a while stays.
+    fn check_delete(&self, cluster: &str, write: &Write<'_>) {
+        let Some(peer) = write.before else { return };
+        let (Some(mesh), Some(source)) = (label(peer, "mesh"), label(peer, "source-cluster")) else { return };
+        let settled = |since: &Instant| since.elapsed() > ON_ITS_WAY;
+        let state = self.lock();
+        let excused = state.disturbed || state.misled || !state.meshes_since.as_ref().is_some_and(settled);
+        drop(state);
+        if excused {
+            return;
+        }
+        let meshes = self.clusters[&self.hub].list(MESHES);
+        let mesh = meshes.iter().find(|found| found["metadata"]["name"] == mesh && found["metadata"]["deletionTimestamp"].is_null());
+        let Some(mesh) = mesh else { return };
+        let entry_of = |wanted: &dyn Fn(&Value) -> bool| entries(mesh).into_iter().find(|entry| wanted(entry));
+        let Some(entry) = entry_of(&|entry| entry["name"] == source) else { return };
+        if entry_of(&|entry| self.leads_to(entry) == cluster).is_none() {
+            return;
+        }
+        let from = self.leads_to(entry);
+        let Some(node) = write.key.strip_prefix(&format!("{}--{source}--", text(&mesh["metadata"]["name"]))) else { return };
+        let good = self.lock().good.get(&(from.clone(), node.to_owned())).is_some_and(settled);
+        let object = self.clusters[&from].get(&format!("/api/v1/nodes/{node}"));
+        let same_key = object.is_some_and(|object| {
+            is_good(&object, entry) && object["metadata"]["annotations"]["kilo.squat.ai/key"] == peer["spec"]["publicKey"]
+        });
+        if good && same_key {
+            self.accuse(&format!("good-peer-stays: {} was deleted from {cluster}, though its node is well", write.key));
+        }
+    }
+
+    fn leads_to(&self, entry: &Value) -> String {
+        let secret = entry["kubeconfigSecretRef"]["name"].as_str().and_then(|name| name.strip_suffix("-kubeconfig"));
+        secret.map_or_else(|| self.hub.clone(), str::to_owned)
+    }
+
+    fn mesh_written(&self, write: &Write<'_>) {
+        if write.user.is_none() {
+            self.lock().meshes_since = Some(Instant::now());
+            return;
+        }
+        let finalized =
+            |mesh: Option<&Value>| mesh.is_some_and(|mesh| array(&mesh["metadata"]["finalizers"]).iter().any(|name| name == FINALIZER));
+        if finalized(write.before) && !finalized(write.after) {
+            write.before.iter().for_each(|mesh| self.check_release(mesh));
+        }
+        let spec = |mesh: Option<&Value>| mesh.map(|mesh| mesh["spec"].clone());
+        if write.after.is_some() && spec(write.before) != spec(write.after) {
+            self.accuse("foreign-untouched: the operator changed the spec of a ClusterMesh");
+        }
+    }
+
+    /// The finalizer goes when the Peers are gone from all that can be reached.
+    fn check_release(&self, mesh: &Value) {
+        let name = text(&mesh["metadata"]["name"]);
+        if mesh["metadata"]["deletionTimestamp"].is_null() {
+            self.accuse("finalizer: it was taken from a mesh that nobody deleted");
+        }
+        for (cluster, server) in &self.clusters {
+            let left = server
+                .list(PEERS)
+                .iter()
+                .filter(|peer| label(peer, "mesh") == Some(name) && label(peer, "hub") == Some(&self.hub_uid))
+                .count();
+            let reachable = !self.lock().unreachable.contains_key(cluster);
+            let named = entries(mesh).iter().any(|entry| self.leads_to(entry) == *cluster);
+            if left > 0 && !reachable {
+                self.lock().left_behind.insert((cluster.clone(), name.to_owned()));
+            }
+            if left > 0 && reachable && named && !self.lock().disturbed {
+                self.accuse(&format!("finalizer: it was released while {left} Peers of {name} were left on {cluster}"));
+            }
+        }
+    }
+
+    fn node_written(&self, cluster: &str, write: &Write<'_>) {
+        let essence = |node: &Value| {
+            let mut annotations = node["metadata"]["annotations"].clone();
+            _ = annotations.as_object_mut().map(|all| all.remove("kilo.squat.ai/last-seen"));
+            (annotations, node["spec"].clone(), node["status"]["addresses"].clone())
+        };
+        let key = (cluster.to_owned(), write.key.to_owned());
+        if write.before.map(essence) == write.after.map(essence) {
+            return;
+        }
+        match write.after {
+            Some(_) => _ = self.lock().good.insert(key, Instant::now()),
+            None => _ = self.lock().good.remove(&key),
+        }
+    }
+}
+
+/// The witness of one cluster.
+pub(crate) struct Post {
+    pub(crate) cluster: String,
+    pub(crate) witness: Arc<Witness>,
+}
+
+impl Observer for Post {
+    fn ended(&self, request: &Request, outcome: &Outcome) {
+        self.witness.ended(request, outcome);
+    }
+
+    fn wrote(&self, write: &Write<'_>) {
+        self.witness.wrote(&self.cluster, write);
+    }
+}
+
+impl Witness {
+    fn ended(&self, request: &Request, outcome: &Outcome) {
+        let outcome_text = match outcome {
+            Outcome::Answered { code } => code.to_string(),
+            other => format!("{other:?}"),
+        };
+        self.note(&format!("{} {} {} -> {outcome_text}", request.cluster, request.verb, request.path_and_query));
+        let resource = request.target.as_ref().map(|target| target.plural.as_str()).unwrap_or_default();
+        let mut state = self.lock();
+        if request.verb != Verb::Watch && resource != "leases" {
+            state.requests += 1;
+        }
+        let changed = state.effective.contains(&(request.cluster.to_string(), request.number));
+        drop(state);
+        if *outcome == (Outcome::Answered { code: 200 }) && request.verb == Verb::Patch && !changed {
+            self.accuse(&format!("no-unneeded-write: {request} changed nothing"));
+        }
+    }
+
+    fn wrote(&self, cluster: &str, write: &Write<'_>) {
+        if let (Some(number), Some(user)) = (write.request, write.user) {
+            let mut state = self.lock();
+            state.effective.insert((cluster.to_owned(), number));
+            if user == OPERATOR && write.plural != "leases" {
+                state.writes += 1;
+                state.last_write = Some(Instant::now());
+            }
+        } else {
+            let mut state = self.lock();
+            state.changes += 1;
+            if write.plural == "peers" {
+                *state.edits.entry((cluster.to_owned(), write.key.to_owned())).or_default() += 1;
+            }
+        }
+        match (write.plural, write.user) {
+            ("peers", Some(OPERATOR)) => self.peer_written(cluster, write),
+            ("clustermeshes", _) => self.mesh_written(write),
+            ("nodes", None) => self.node_written(cluster, write),
+            ("leases" | "events", Some(OPERATOR)) | (_, None) => {}
+            (other, Some(user)) => self.accuse(&format!("foreign-untouched: {user} wrote {other}")),
+        }
+    }
+}
