@@ -76,6 +76,7 @@ pub async fn reader(kubeconfig: Option<&PathBuf>, context: Option<&str>, patienc
 }
 
 /// Runs until `stop`, or until the Lease is lost.
+#[expect(clippy::disallowed_methods, reason = "the one place where chance comes in")]
 pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(), RunError> {
     let (metrics, readiness, clock) = (Metrics::default(), Readiness::default(), Clock::system());
     let mut tasks = JoinSet::new();

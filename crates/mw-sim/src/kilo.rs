@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use base64ct::{Base64, Encoding};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 pub const NAMESPACE: &str = "kilo-system";
@@ -49,7 +49,7 @@ pub struct Mesh {
     pub hub: String,
     pub entries: Vec<Entry>,
     /// Fields of the spec besides `clusters`.
-    pub settings: Value,
+    pub settings: Map<String, Value>,
     /// Whether its Peers are expected: not where it is held back.
     pub active: bool,
 }
@@ -123,7 +123,7 @@ impl Mesh {
     pub fn new(name: &str, sites: &[&Site]) -> Self {
         let entries: Vec<Entry> = sites.iter().map(|site| Entry::new(site)).collect();
         let hub = entries.first().map(|entry| entry.site.clone()).unwrap_or_default();
-        Self { name: name.to_owned(), namespace: NAMESPACE.to_owned(), hub, entries, settings: json!({}), active: true }
+        Self { name: name.to_owned(), namespace: NAMESPACE.to_owned(), hub, entries, settings: Map::new(), active: true }
     }
 
     pub fn entry(&mut self, name: &str) -> Option<&mut Entry> {
@@ -136,8 +136,9 @@ impl Mesh {
 
     pub fn spec(&self) -> Value {
         let mut spec = self.settings.clone();
-        spec["clusters"] = self.entries.iter().map(|entry| entry.object(entry.site == self.hub)).collect();
-        spec
+        let clusters = self.entries.iter().map(|entry| entry.object(entry.site == self.hub)).collect();
+        spec.insert("clusters".to_owned(), clusters);
+        spec.into()
     }
 
     pub fn object(&self) -> Value {
@@ -169,33 +170,26 @@ impl Entry {
     }
 
     fn object(&self, local: bool) -> Value {
-        let mut entry = json!({ "name": self.name });
-        if local {
-            entry["local"] = json!(true);
-        } else {
-            entry["kubeconfigSecretRef"] = json!({ "name": self.secret() });
+        let mut entry = Map::new();
+        let mut set = |field: &str, value: Value| _ = entry.insert(field.to_owned(), value);
+        set("name", json!(self.name));
+        match local {
+            true => set("local", json!(true)),
+            false => set("kubeconfigSecretRef", json!({ "name": self.secret() })),
         }
         if self.keepalive > 0 {
-            entry["persistentKeepalive"] = json!(self.keepalive);
+            set("persistentKeepalive", json!(self.keepalive));
         }
-        self.add_networks(&mut entry);
-        entry
-    }
-
-    fn add_networks(&self, entry: &mut Value) {
-        let optional = [&self.service_cidr, &self.additional_cidr].into_iter().flatten();
         if self.flat {
-            entry["allowedNetworks"] = [&self.pod_cidr, &self.wireguard_cidr].into_iter().chain(optional).cloned().collect();
-            return;
+            let optional = [&self.service_cidr, &self.additional_cidr].into_iter().flatten();
+            set("allowedNetworks", [&self.pod_cidr, &self.wireguard_cidr].into_iter().chain(optional).cloned().collect());
+            return entry.into();
         }
-        entry["podCIDRs"] = json!([self.pod_cidr]);
-        entry["wireguardCIDR"] = json!(self.wireguard_cidr);
-        if let Some(cidr) = &self.service_cidr {
-            entry["serviceCIDR"] = json!(cidr);
-        }
-        if let Some(cidr) = &self.additional_cidr {
-            entry["additionalCIDRs"] = json!([cidr]);
-        }
+        set("podCIDRs", json!([self.pod_cidr]));
+        set("wireguardCIDR", json!(self.wireguard_cidr));
+        self.service_cidr.iter().for_each(|cidr| set("serviceCIDR", json!(cidr)));
+        self.additional_cidr.iter().for_each(|cidr| set("additionalCIDRs", json!([cidr])));
+        entry.into()
     }
 }
 

@@ -39,7 +39,7 @@ async fn a_deleted_mesh_takes_its_peers_along() {
 }
 
 async fn a_deleted_mesh_waits_for_a_hung_cluster_until_its_time_is_up() {
-    let short = |world: &mut World| world.meshes[0].settings = json!({ "cleanupTimeout": "4s" });
+    let short = |world: &mut World| world.meshes[0].settings = json!({ "cleanupTimeout": "4s" }).as_object().unwrap().clone();
     let mut fleet = Fleet::three().proxied(&["west"]).with(short).build().await;
     let operator = fleet.operator(&["--request-timeout", "1s"]).await;
     fleet.converged().await;
@@ -131,7 +131,7 @@ async fn a_broken_spec_does_not_block_the_cleanup() {
 }
 
 async fn a_deleted_mesh_waits_for_working_credentials_until_its_time_is_up() {
-    let short = |world: &mut World| world.meshes[0].settings = json!({ "cleanupTimeout": "3s" });
+    let short = |world: &mut World| world.meshes[0].settings = json!({ "cleanupTimeout": "3s" }).as_object().unwrap().clone();
     let mut fleet = Fleet::three().with(short).build().await;
     let operator = fleet.operator(&[]).await;
     fleet.converged().await;

@@ -177,7 +177,11 @@ async fn nodes_seen_going_are_not_held() {
 }
 
 async fn the_spec_says_how_many_may_go_at_once() {
-    let mut fleet = Fleet::three().nodes(4).with(|world| world.meshes[0].settings = json!({ "maxDeletePercent": 80 })).build().await;
+    let mut fleet = Fleet::three()
+        .nodes(4)
+        .with(|world| world.meshes[0].settings = json!({ "maxDeletePercent": 80 }).as_object().unwrap().clone())
+        .build()
+        .await;
     let operator = fleet.operator(&[]).await;
     fleet.converged().await;
     operator.kill();

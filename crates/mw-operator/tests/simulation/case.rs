@@ -108,10 +108,11 @@ pub(crate) enum Action {
     RestoreMesh {
         mesh: usize,
     },
-    /// A field of the spec becomes something else, by a merge patch.
+    /// A field of the spec becomes something else.
     MutateMesh {
         mesh: usize,
-        patch: serde_json::Value,
+        pointer: String,
+        to: serde_json::Value,
     },
     Trigger {
         mesh: usize,
@@ -132,6 +133,10 @@ pub(crate) enum Action {
     SetLink {
         site: String,
         link: Link,
+    },
+    /// What a stalled link comes to when pings are not answered.
+    CutStalled {
+        site: String,
     },
     Compact {
         site: String,
@@ -188,6 +193,14 @@ impl Case {
         let actions =
             self.steps.iter().filter_map(|step| if let Step::Act(at, action) = step { Some((*at, action.clone())) } else { None });
         let mut actions: Vec<(Duration, Action)> = actions.collect();
+        let stalls: Vec<(Duration, Action)> = actions
+            .iter()
+            .filter_map(|(at, action)| match action {
+                Action::SetLink { site, link: Link::Stalled } => Some((*at + PINGS, Action::CutStalled { site: site.clone() })),
+                _ => None,
+            })
+            .collect();
+        actions.extend(stalls);
         actions.sort_by_key(|(at, _)| *at);
         actions
     }
@@ -237,6 +250,20 @@ impl Case {
         Case { seed, sites, meshes, elects, steps }
     }
 }
+
+/// After so long a connection over HTTP/2 that says nothing is given up.
+const PINGS: Duration = Duration::from_secs(15);
+/// What people try.
+const MUTATIONS: [(&str, &str); 8] = [
+    ("/spec/maxDeletePercent", "0"),
+    ("/spec/cleanupTimeout", "\"1s\""),
+    ("/spec/clusters/1/podCIDRs", "[\"10.99.0.0/16\"]"),
+    ("/spec/clusters/1/wireguardCIDR", "\"10.1.0.0/16\""),
+    ("/spec/clusters/1/serviceCIDR", "null"),
+    ("/spec/clusters/1/kubeconfigSecretRef/name", "\"nobody\""),
+    ("/spec/clusters/0/local", "false"),
+    ("/spec/clusters/1/persistentKeepalive", "7"),
+];
 
 struct Dice(fastrand::Rng);
 
@@ -364,7 +391,12 @@ impl Dice {
             22 => one(Action::RenameEntry { mesh, site: member }),
             23 => both(Action::DeleteMesh { mesh }, Action::RestoreMesh { mesh }),
             24 => one(Action::DeleteMesh { mesh }),
-            25 => one(Action::Trigger { mesh }),
+            25 if self.chance(50) => one(Action::Trigger { mesh }),
+            25 => {
+                let (pointer, to) = self.pick(&MUTATIONS);
+                let to = serde_json::from_str(to).unwrap();
+                both(Action::MutateMesh { mesh, pointer: (*pointer).to_owned(), to }, Action::RestoreEntries { mesh })
+            }
             26 => one(Action::RenewCredentials { site: member, revoke: self.chance(70) }),
             27 => both(Action::BreakSecret { site: member.clone() }, Action::RestoreSecret { site: member }),
             28 => both(Action::DeleteSecret { site: member.clone() }, Action::RestoreSecret { site: member }),

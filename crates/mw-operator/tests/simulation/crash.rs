@@ -27,7 +27,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         .collect()
 }
 
-fn story(actions: &[Action], crash: Option<Crash>) -> Case {
+pub(crate) fn story(actions: &[Action], crash: Option<Crash>) -> Case {
     let sites: Vec<Site> = (1..=3).map(|number| Site::new(&format!("c{number}"), number, 3)).collect();
     let meshes = vec![Mesh::new("mesh", &sites.iter().collect::<Vec<_>>())];
     let at = |place: usize| Duration::from_secs(20 * (place as u64 + 1));

@@ -14,6 +14,7 @@
     clippy::indexing_slicing,
     clippy::print_stderr,
     clippy::print_stdout,
+    clippy::disallowed_types,
     reason = "a test may fail loudly"
 )]
 
@@ -21,6 +22,7 @@ mod bed;
 mod case;
 mod crash;
 mod faults;
+mod fields;
 mod oracle;
 mod play;
 mod seeds;
@@ -39,6 +41,6 @@ fn main() -> ExitCode {
         return seeds::soak(seconds);
     }
     let arguments = Arguments::from_args();
-    let trials: Vec<Trial> = [crash::trials(), seeds::trials()].into_iter().flatten().collect();
+    let trials: Vec<Trial> = [crash::trials(), fields::trials(), seeds::trials()].into_iter().flatten().collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -58,6 +58,8 @@ async fn play(case: &Case) -> Report {
         sites: case.sites.iter().map(|site| (site.name.clone(), site.clone())).collect(),
         deleted: vec![false; case.meshes.len()],
         calm_at: None,
+        stalled: BTreeSet::new(),
+        cut: BTreeSet::new(),
     };
     play.bed.witness.set_misled(case.loses_events());
     play.start();
@@ -88,6 +90,9 @@ struct Play {
     /// The fleet as it is meant to be.
     sites: std::collections::BTreeMap<String, mw_sim::kilo::Site>,
     deleted: Vec<bool>,
+    stalled: BTreeSet<String>,
+    /// Those whose link is not up.
+    cut: BTreeSet<String>,
     /// When what a person or a second operator did is over.
     calm_at: Option<Instant>,
 }
@@ -192,7 +197,16 @@ impl Play {
                 self.deleted[*mesh] = false;
                 self.put_mesh(&self.case.meshes[*mesh].clone());
             }
-            Action::MutateMesh { mesh, patch } => _ = self.bed.patch(&self.bed.hub, &self.case.meshes[*mesh].path(), patch),
+            Action::MutateMesh { mesh, pointer, to } => {
+                let path = self.case.meshes[*mesh].path();
+                let found = self.bed.on(&self.bed.hub).get(&path);
+                let Some(mut object) = found.map(|found| (*found).clone()) else { return };
+                let (parent, field) = pointer.rsplit_once('/').unwrap();
+                if let Some(Value::Object(fields)) = object.pointer_mut(parent) {
+                    fields.insert(field.to_owned(), to.clone());
+                }
+                self.bed.on(&self.bed.hub).call(&Method::PUT, &path, "application/json", Some(&object));
+            }
             Action::Trigger { mesh } => {
                 let now = self.bed.started.elapsed().as_millis().to_string();
                 let patch = json!({ "metadata": { "annotations": { "kilo-clustermesh.io/reconcile-trigger": now } } });
@@ -201,6 +215,7 @@ impl Play {
             Action::RenewCredentials { site, revoke } => {
                 self.bed.script.forget_lists(Some(site));
                 self.bed.renew_credentials(site, *revoke);
+                self.bed.witness.set_reachable(site, !self.cut.contains(site));
             }
             Action::BreakSecret { site } => {
                 self.bed.script.forget_lists(Some(site));
@@ -213,13 +228,23 @@ impl Play {
                 self.bed.delete(&self.bed.hub, &secret_path(site));
             }
             Action::RestoreSecret { site } => {
+                self.check_honesty();
                 self.bed.script.forget_lists(Some(site));
                 self.bed.renew_credentials(site, true);
-                self.bed.witness.set_reachable(site, true);
+                self.bed.witness.set_reachable(site, !self.cut.contains(site));
             }
             Action::SetLink { site, link } => {
+                self.check_honesty();
+                let mark = |set: &mut BTreeSet<String>, on: bool| if on { set.insert(site.clone()) } else { set.remove(site) };
+                mark(&mut self.stalled, *link == Link::Stalled);
+                mark(&mut self.cut, *link != Link::Up);
                 self.bed.witness.set_reachable(site, *link == Link::Up);
                 self.bed.on(site).set_link(*link);
+            }
+            Action::CutStalled { site } => {
+                if self.stalled.remove(site) {
+                    self.bed.on(site).set_link(Link::Refusing);
+                }
             }
             Action::Compact { site } => self.bed.on(site).compact(),
             Action::Restart => {
@@ -234,6 +259,14 @@ impl Play {
             }
             Action::StopSecond => self.stop_second(),
             Action::JumpClock { seconds } => _ = self.bed.skew.fetch_add(*seconds, Ordering::Relaxed),
+        }
+    }
+
+    /// What the meshes say before somebody comes back.
+    fn check_honesty(&self) {
+        let hub = self.bed.on(&self.bed.hub);
+        if !self.bed.witness.is_unreachable(&self.bed.hub) {
+            hub.list(MESHES).iter().for_each(|mesh| self.bed.witness.check_honesty(mesh));
         }
     }
 

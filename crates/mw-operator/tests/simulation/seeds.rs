@@ -1,6 +1,7 @@
 //! Runs that are drawn from seeds: a fixed set, fresh ones for a time, or one
 //! again with its trace.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -34,7 +35,26 @@ pub(crate) fn trials() -> Vec<Trial> {
         }
         Ok(())
     });
-    groups.chain([twice]).collect()
+    let biased = Trial::test("no_select_picks_at_random", || {
+        no_random_select(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src")));
+        Ok(())
+    });
+    groups.chain([twice, biased]).collect()
+}
+
+/// What clippy can't see: `tokio::select!` picks at random unless told not to.
+fn no_random_select(folder: &Path) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            no_random_select(&path);
+            continue;
+        }
+        let source = std::fs::read_to_string(&path).unwrap();
+        for after in source.split("select! {").skip(1) {
+            assert!(after.trim_start().starts_with("biased;"), "a select! in {} is not biased", path.display());
+        }
+    }
 }
 
 fn outcome(case: &Case) -> Report {

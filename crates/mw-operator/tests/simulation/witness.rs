@@ -15,6 +15,9 @@ use crate::oracle::{array, entries, is_good, label, text};
 
 /// For so long a change may be on its way.
 const ON_ITS_WAY: Duration = Duration::from_secs(40);
+/// For so long the loss of a cluster may go unnoticed: two pings, and a request
+/// that has to time out.
+const UNNOTICED: Duration = Duration::from_secs(60);
 const FINALIZER: &str = "kilo-clustermesh.io/cleanup";
 
 pub(crate) struct Witness {
@@ -114,6 +117,10 @@ impl Witness {
         }
     }
 
+    pub(crate) fn is_unreachable(&self, cluster: &str) -> bool {
+        self.lock().unreachable.contains_key(cluster)
+    }
+
     pub(crate) fn was_left_behind(&self, cluster: &str, mesh: &str) -> bool {
         self.lock().left_behind.contains(&(cluster.to_owned(), mesh.to_owned()))
     }
@@ -149,6 +156,35 @@ impl Witness {
         });
         drop(state);
         wasted.iter().for_each(|violation| self.accuse(violation));
+    }
+
+    /// Every write names what it was planned from.
+    fn check_preconditions(&self, request: &Request) {
+        let body: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+        let names = match request.verb {
+            Verb::Patch => &body["metadata"],
+            Verb::Delete => &body["preconditions"],
+            _ => return,
+        };
+        if names["uid"].as_str().is_none() || names["resourceVersion"].as_str().is_none() {
+            self.accuse(&format!("preconditions: {request} does not say what it was planned from"));
+        }
+    }
+
+    /// Ready means verified: not while a member has been out of reach for long.
+    pub(crate) fn check_honesty(&self, mesh: &Value) {
+        let ready = array(&mesh["status"]["conditions"]).iter().find(|condition| condition["type"] == "Ready");
+        if !ready.is_some_and(|ready| ready["status"] == "True") || !mesh["metadata"]["deletionTimestamp"].is_null() {
+            return;
+        }
+        let state = self.lock();
+        let long = |cluster: &str| state.unreachable.get(cluster).is_some_and(|since| since.elapsed() > UNNOTICED);
+        let lost = entries(mesh).into_iter().map(|entry| self.leads_to(entry)).find(|cluster| *cluster != self.hub && long(cluster));
+        let misled = state.misled;
+        drop(state);
+        if let Some(cluster) = lost.filter(|_| !misled) {
+            self.accuse(&format!("ready-is-true: {} is Ready while {cluster} can't be reached", text(&mesh["metadata"]["name"])));
+        }
     }
 
     fn peer_written(&self, cluster: &str, write: &Write<'_>) {
@@ -245,6 +281,7 @@ impl Witness {
         if finalized(write.before) && !finalized(write.after) {
             write.before.iter().for_each(|mesh| self.check_release(mesh));
         }
+        write.after.iter().for_each(|mesh| self.check_honesty(mesh));
         let spec = |mesh: Option<&Value>| mesh.map(|mesh| mesh["spec"].clone());
         if write.after.is_some() && spec(write.before) != spec(write.after) {
             self.accuse("foreign-untouched: the operator changed the spec of a ClusterMesh");
@@ -319,8 +356,12 @@ impl Witness {
         if request.verb != Verb::Watch && resource != "leases" {
             state.requests += 1;
         }
+        let peers = resource == "peers";
         let changed = state.effective.contains(&(request.cluster.to_string(), request.number));
         drop(state);
+        if peers {
+            self.check_preconditions(request);
+        }
         if *outcome == (Outcome::Answered { code: 200 }) && request.verb == Verb::Patch && !changed {
             self.accuse(&format!("no-unneeded-write: {request} changed nothing"));
         }
