@@ -9,7 +9,7 @@ use crate::json::{at, child_mut, map_mut, meta, meta_mut, meta_text};
 use crate::kind::{Builtin, Kind};
 use crate::refusal::{FieldError, Refusal};
 use crate::schema::Schema;
-use crate::schema::build::{any, base64, int, kept, list, map, object, quantity, text, time, truth};
+use crate::schema::build::{any, base64, int32, kept, list, map, micro_time, object, quantity, text, time, truth};
 
 /// Of all the data of a Secret.
 const LARGEST_SECRET: usize = 1 << 20;
@@ -122,10 +122,10 @@ fn secret() -> Schema {
 fn lease() -> Schema {
     let spec = object([
         ("holderIdentity", kept(text())),
-        ("leaseDurationSeconds", kept(int())),
-        ("acquireTime", time()),
-        ("renewTime", time()),
-        ("leaseTransitions", kept(int())),
+        ("leaseDurationSeconds", kept(int32())),
+        ("acquireTime", micro_time()),
+        ("renewTime", micro_time()),
+        ("leaseTransitions", kept(int32())),
         ("strategy", kept(text())),
         ("preferredHolder", kept(text())),
     ]);
@@ -145,7 +145,7 @@ fn event() -> Schema {
         ])
     };
     root([
-        ("eventTime", time()),
+        ("eventTime", micro_time()),
         ("reportingController", text()),
         ("reportingInstance", text()),
         ("action", text()),
@@ -154,11 +154,11 @@ fn event() -> Schema {
         ("type", text()),
         ("regarding", kept(reference())),
         ("related", reference()),
-        ("series", object([("count", kept(int())), ("lastObservedTime", time())])),
+        ("series", object([("count", kept(int32())), ("lastObservedTime", micro_time())])),
         ("deprecatedSource", object([("component", text()), ("host", text())])),
         ("deprecatedFirstTimestamp", time()),
         ("deprecatedLastTimestamp", time()),
-        ("deprecatedCount", int()),
+        ("deprecatedCount", int32()),
     ])
 }
 
@@ -317,7 +317,7 @@ fn event_errors(object: &Value) -> Vec<FieldError> {
 }
 
 fn node_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+    let mut errors = cidr_errors(at(object, &["spec", "podCIDRs"]));
     let Some(old) = old else { return errors };
     for field in ["podCIDRs", "providerID"] {
         let (new, old) = (at(object, &["spec", field]), at(old, &["spec", field]));
@@ -327,6 +327,32 @@ fn node_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         }
     }
     errors
+}
+
+/// At most one network for each family.
+fn cidr_errors(networks: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let mut families = Vec::new();
+    for (index, network) in networks.as_array().into_iter().flatten().enumerate() {
+        match network.as_str().and_then(family) {
+            Some(is_v4) => families.push(is_v4),
+            None => {
+                let why = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
+                errors.push(FieldError::invalid(&format!("spec.podCIDRs[{index}]"), network, why));
+            }
+        }
+    }
+    if families.len() > 2 || matches!(families.as_slice(), [one, two] if one == two) {
+        errors.push(FieldError::invalid("spec.podCIDRs", networks, "may specify no more than one CIDR for each IP family"));
+    }
+    errors
+}
+
+/// Whether a network is of IPv4; nothing when it is none.
+fn family(network: &str) -> Option<bool> {
+    let (address, length) = network.split_once('/')?;
+    let (address, length): (std::net::IpAddr, u8) = (address.parse().ok()?, length.parse().ok()?);
+    (length <= if address.is_ipv4() { 32 } else { 128 }).then_some(address.is_ipv4())
 }
 
 /// Whether new objects may be made in a Namespace.

@@ -14,7 +14,9 @@
 //! # Known differences from a real server
 //!
 //! - `metadata.managedFields` are never kept, and there are no warnings in
-//!   answers (`fieldValidation=Warn` acts like `Ignore`).
+//!   answers (`fieldValidation=Warn` acts like `Ignore`). So a write to the path
+//!   of a status that also says other things leaves the version as it is, where
+//!   a real server notes who said them and moves it.
 //! - Server-side apply is there for CustomResourceDefinitions that do not exist
 //!   or are exactly what is applied; the rest is 501. So are strategic merge
 //!   patches of built-in kinds, dry runs, tables and updates of definitions.
@@ -26,6 +28,10 @@
 //! - An object too large for etcd is told by the length of its JSON, while a
 //!   real server keeps built-in kinds in a shorter encoding.
 //! - Secrets of the types `kubernetes.io/…` are 501: those have rules of their own.
+//! - A JSON patch may not count list entries from the end (422), and its paths
+//!   must begin with a slash (501).
+//! - Parts of a Node's status that nobody set are not there, where a real server
+//!   writes some of them empty.
 //! - Messages about JSON of a wrong type give the place, not the type in Go.
 //! - [`Fate::Stale`] also answers reads that name no version, which real
 //!   servers read from a quorum.

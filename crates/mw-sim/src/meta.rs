@@ -81,14 +81,17 @@ pub(crate) fn errors(kind: &Kind, object: &Value) -> Vec<FieldError> {
 /// What may be wrong with the metadata of a changed object too.
 pub(crate) fn content_errors(object: &Value) -> Vec<FieldError> {
     let mut errors = label_errors(object);
+    if let Some(generation) = meta(object, "generation").filter(|generation| generation.as_i64().is_some_and(|number| number < 0)) {
+        errors.push(FieldError::invalid("metadata.generation", generation, "must be greater than or equal to 0"));
+    }
     errors.extend(annotation_errors(object));
     for finalizer in texts(meta(object, "finalizers")) {
         errors.extend(qualified_errors(finalizer).map(|why| FieldError::invalid("metadata.finalizers", &json!(finalizer), &why)));
     }
-    for (index, owner) in meta(object, "ownerReferences").and_then(Value::as_array).into_iter().flatten().enumerate() {
+    for owner in meta(object, "ownerReferences").and_then(Value::as_array).into_iter().flatten() {
         for field in ["apiVersion", "kind", "name", "uid"] {
             if at(owner, &[field]).as_str().unwrap_or_default().is_empty() {
-                let place = format!("metadata.ownerReferences[{index}].{field}");
+                let place = format!("metadata.ownerReferences.{field}");
                 errors.push(FieldError::invalid(&place, &json!(""), "must not be empty"));
             }
         }

@@ -38,6 +38,8 @@ pub(crate) enum Format {
     Int32,
     Int64,
     DateTime,
+    /// Of built-in kinds only: a time with exactly six digits of a second.
+    MicroTime,
     /// Of built-in kinds only: bytes in base64.
     Base64,
 }
@@ -116,6 +118,14 @@ pub(crate) mod build {
 
     pub(crate) fn int() -> Schema {
         of(Type::Integer)
+    }
+
+    pub(crate) fn int32() -> Schema {
+        Schema { format: Format::Int32, ..of(Type::Integer) }
+    }
+
+    pub(crate) fn micro_time() -> Schema {
+        Schema { format: Format::MicroTime, ..of(Type::Text) }
     }
 
     pub(crate) fn time() -> Schema {

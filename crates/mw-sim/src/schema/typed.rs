@@ -14,6 +14,9 @@ impl Schema {
         if value.is_null() {
             return Ok(());
         }
+        if self.format == Format::Base64 {
+            read_bytes(value);
+        }
         let fits = match self.kind {
             Type::Object => value.is_object(),
             Type::Array => value.is_array(),
@@ -52,6 +55,12 @@ impl Schema {
     fn check_format(&self, value: &Value, path: &str) -> Result<(), String> {
         match (self.format, value) {
             (Format::DateTime, Value::String(text)) if !is_rfc3339(text) => Err(format!("parsing time {text:?} in {path}")),
+            (Format::MicroTime, Value::String(text)) if !is_rfc3339(text) || !has_micros(text) => {
+                Err(format!("parsing time {text:?} as \"2006-01-02T15:04:05.000000Z07:00\" in {path}"))
+            }
+            (Format::Int32, Value::Number(number)) if number.as_i64().is_none_or(|number| i32::try_from(number).is_err()) => {
+                Err(format!("json: cannot unmarshal number {number} into field {path} of type int32"))
+            }
             (Format::Base64, Value::String(text)) if Base64::decode_vec(text).is_err() => Err(format!("illegal base64 data in {path}")),
             _ => Ok(()),
         }
@@ -70,6 +79,19 @@ impl Schema {
             let kept = self.properties.get(name).is_some_and(|schema| schema.keep);
             !field.is_null() && (kept || !is_empty(field))
         });
+    }
+}
+
+fn has_micros(text: &str) -> bool {
+    text.split_once('.').is_some_and(|(_, rest)| rest.bytes().take_while(u8::is_ascii_digit).count() == 6)
+}
+
+/// Bytes may also be a list of numbers.
+fn read_bytes(value: &mut Value) {
+    let Value::Array(items) = value else { return };
+    let byte = |item: &Value| if item.is_null() { Some(0) } else { item.as_u64().and_then(|number| u8::try_from(number).ok()) };
+    if let Some(bytes) = items.iter().map(byte).collect::<Option<Vec<u8>>>() {
+        *value = Base64::encode_string(&bytes).into();
     }
 }
 

@@ -33,9 +33,9 @@ impl Schema {
         if value.is_null() && self.nullable {
             return;
         }
+        // What is of the wrong type is looked at all the same.
         if !self.fits(value) {
             errors.push(mistyped(path, value, self.kind));
-            return;
         }
         if !self.allowed.is_empty() && !self.allowed.contains(value) {
             errors.push(FieldError::unsupported(path, value, &self.allowed));
@@ -53,8 +53,9 @@ impl Schema {
         match self.kind {
             Type::Object => value.is_object(),
             Type::Array => value.is_array(),
-            Type::Text => value.is_string(),
-            Type::Integer => value.as_f64().is_some_and(|number| number.fract() == 0.0),
+            // Real servers do not look into lists that should be times.
+            Type::Text => value.is_string() || (self.format == Format::DateTime && value.is_array()),
+            Type::Integer => value.as_f64().is_some_and(|number| number.fract() == 0.0 && number.abs() <= i64::MAX as f64),
             Type::Number => value.is_number(),
             Type::Truth => value.is_boolean(),
             Type::IntOrText => value.is_i64() || value.is_u64() || value.is_string(),
@@ -146,6 +147,10 @@ impl Schema {
                 let mut seen: Vec<Value> = Vec::new();
                 for (index, item) in items.iter().enumerate() {
                     let place = format!("{path}[{index}]");
+                    if matches!(self.list_type, ListType::Map(_)) && !item.is_object() && !item.is_null() {
+                        errors.push(FieldError::invalid(&place, item, "must be an object for an array of list-type map"));
+                        continue;
+                    }
                     if let Some(identity) = self.list_type.identity(item) {
                         if seen.contains(&identity) {
                             errors.push(FieldError::duplicate(&place, &identity));

@@ -230,7 +230,16 @@ async fn the_pod_networks_of_a_node_stay(on: Subject) -> Value {
     on.made("/api/v1/nodes", json!({ "metadata": { "name": bare } })).await;
     let late =
         on.merge(&format!("/api/v1/nodes/{bare}"), json!({ "spec": { "podCIDR": "10.2.0.0/24", "podCIDRs": ["10.2.0.0/24"] } })).await;
-    json!([other.brief(), none.brief(), late.parts(&["/spec/podCIDR", "/spec/podCIDRs"])])
+    let both = |networks: Value| json!({ "metadata": { "name": on.own("c") }, "spec": { "podCIDRs": networks } });
+    let same_family = on.post("/api/v1/nodes", both(json!(["10.2.0.0/24", "10.3.0.0/24"]))).await;
+    let dual = on.post("/api/v1/nodes", both(json!(["10.2.0.0/24", "fd00::/64"]))).await;
+    json!([
+        same_family.brief(),
+        dual.parts(&["/spec/podCIDR", "/spec/podCIDRs"]),
+        other.brief(),
+        none.brief(),
+        late.parts(&["/spec/podCIDR", "/spec/podCIDRs"])
+    ])
 }
 
 async fn a_new_namespace_is_active_and_labelled(on: Subject) -> Value {

@@ -23,6 +23,7 @@ mod deleting;
 mod limits;
 mod listing;
 mod names;
+mod nonsense;
 mod patching;
 mod rights;
 mod sides;
@@ -79,6 +80,7 @@ fn main() -> ExitCode {
         rights::all(),
         limits::all(),
         walks::all(),
+        nonsense::all(),
     ];
     let trials = all.into_iter().flatten().enumerate().map(|(index, behaviour)| trial(index, behaviour, real)).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
