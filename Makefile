@@ -1,5 +1,5 @@
 # The two commands: `make demo` and `make test`. The rest serves them.
-.PHONY: demo test fmt lint layers unit bench generate
+.PHONY: demo test fmt lint layers unit soak mutants scale bench generate
 
 EXAMPLE := examples/three-clusters
 
@@ -38,6 +38,20 @@ $(LAYERS): layer-%:
 
 unit:
 	cargo test --locked --workspace --lib --bins --tests
+
+# Fresh seeds for so long; see docs/simulation.md.
+SECONDS ?= 60
+soak:
+	SIM_SECONDS=$(SECONDS) cargo test --quiet --locked --package mw-operator --test simulation
+
+# Whether the simulation finds bugs that are put in on purpose. Takes long.
+mutants:
+	tools/mutants
+
+# What a large fleet costs: make scale SIZE=100x50
+SIZE ?= 100x50
+scale:
+	SIM_SCALE=$(SIZE) cargo test --quiet --locked --package mw-operator --test simulation
 
 # Ratios inside one run; see bench/README.md.
 bench:

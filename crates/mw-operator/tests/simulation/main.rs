@@ -7,6 +7,7 @@
 //!   point of the small ones, and a fixed set of seeds.
 //! - `SIM_SEED=n [SIM_WITHOUT=a,b]` replays one seed with its trace.
 //! - `SIM_SECONDS=n` plays fresh seeds for so long (`make soak`).
+//! - `SIM_SCALE=100x50` says what so many clusters and nodes cost.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -25,6 +26,7 @@ mod faults;
 mod fields;
 mod oracle;
 mod play;
+mod scale;
 mod seeds;
 mod witness;
 
@@ -40,7 +42,10 @@ fn main() -> ExitCode {
     if let Some(seconds) = number("SIM_SECONDS") {
         return seeds::soak(seconds);
     }
+    if let Ok(size) = std::env::var("SIM_SCALE") {
+        return scale::report(&size);
+    }
     let arguments = Arguments::from_args();
-    let trials: Vec<Trial> = [crash::trials(), fields::trials(), seeds::trials()].into_iter().flatten().collect();
+    let trials: Vec<Trial> = [crash::trials(), fields::trials(), scale::trials(), seeds::trials()].into_iter().flatten().collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -29,6 +29,8 @@ pub(crate) struct Report {
 
 /// After the last fault: an agent's grace, and some rounds of back-off.
 const SOON: Duration = Duration::from_secs(200);
+/// Watches, connections and the operator itself, for a handful of clusters.
+const MOST_TASKS: usize = 40;
 const ALL_ANNOTATIONS: [&str; 11] = [
     "key",
     "wireguard-ip",
@@ -490,6 +492,10 @@ impl Play {
         differences(&self.bed).iter().for_each(|why| self.bed.witness.accuse(&format!("stays: {why}")));
         self.bed.witness.check_foreign();
         self.bed.witness.check_thrift();
+        let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+        if tasks > MOST_TASKS {
+            self.bed.witness.accuse(&format!("bounded: {tasks} tasks are alive though nothing happens"));
+        }
     }
 
     /// What the status of each mesh says that is not so.

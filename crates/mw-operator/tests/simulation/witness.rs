@@ -15,6 +15,8 @@ use crate::oracle::{array, entries, is_good, label, text};
 
 /// For so long a change may be on its way.
 const ON_ITS_WAY: Duration = Duration::from_secs(40);
+/// More than bring-up and a full resync together need.
+const MOST_A_SECOND: u64 = 400;
 /// For so long the loss of a cluster may go unnoticed: two pings, and a request
 /// that has to time out.
 const UNNOTICED: Duration = Duration::from_secs(60);
@@ -55,6 +57,8 @@ struct State {
     edits: BTreeMap<(String, String), u64>,
     operators: u64,
     requests: u64,
+    /// Requests of the present second.
+    burst: (u64, u64),
     last_write: Option<Instant>,
 }
 
@@ -356,9 +360,15 @@ impl Witness {
         if request.verb != Verb::Watch && resource != "leases" {
             state.requests += 1;
         }
+        let second = self.started.elapsed().as_secs();
+        state.burst = if state.burst.0 == second { (second, state.burst.1 + 1) } else { (second, 1) };
+        let runaway = state.burst.1 == MOST_A_SECOND && !state.disturbed;
         let peers = resource == "peers";
         let changed = state.effective.contains(&(request.cluster.to_string(), request.number));
         drop(state);
+        if runaway {
+            self.accuse(&format!("bounded: {MOST_A_SECOND} requests within a second"));
+        }
         if peers {
             self.check_preconditions(request);
         }
