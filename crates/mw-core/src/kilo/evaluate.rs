@@ -54,6 +54,8 @@ pub(super) struct Target {
     pub(super) entries: BTreeMap<PeerName, Entry>,
     /// Names of the Peers of one mesh and source label.
     pub(super) groups: BTreeMap<(usize, Box<str>), BTreeSet<PeerName>>,
+    /// Names of the Peers of no mesh.
+    pub(super) strangers: BTreeSet<PeerName>,
     pub(super) outcomes: Outcomes,
     pub(super) dirt: Dirt,
     /// Whether a delete is held here.
@@ -450,6 +452,17 @@ impl Evaluation<'_> {
 impl Target {
     pub(super) fn new(entries: BTreeMap<PeerName, Entry>) -> Target {
         Target { entries, ..Target::default() }
+    }
+
+    /// How many Peers of a mesh are here.
+    pub(super) fn count_of(&self, mesh: usize) -> usize {
+        let first = (mesh, Box::from(""));
+        self.groups.range(first..).take_while(|((at, _), _)| *at == mesh).map(|(_, names)| names.len()).sum()
+    }
+
+    /// The Peers of no mesh.
+    pub(super) fn strangers(&self) -> impl Iterator<Item = (&PeerName, &Entry)> {
+        self.strangers.iter().filter_map(|name| self.entries.get_key_value(name))
     }
 
     /// Whether Peers stay here that were expected to go.

@@ -46,8 +46,14 @@ impl Landmarks {
 /// a network which is declared as a whole.
 pub(super) fn group(target: &mut Target, meshes: &[MeshState], name: &PeerName, put: bool) -> bool {
     let Some(entry) = target.entries.get(name) else { return false };
-    let Owner::Mesh(id) = entry.owner.as_ref() else { return false };
-    let Some((at, state)) = mesh_at(meshes, id) else { return false };
+    let mesh = if let Owner::Mesh(id) = entry.owner.as_ref() { mesh_at(meshes, id) } else { None };
+    let Some((at, state)) = mesh else {
+        match put {
+            true => target.strangers.insert(name.clone()),
+            false => target.strangers.remove(name),
+        };
+        return false;
+    };
     let key = (at, Box::from(entry.labels().source.as_deref().unwrap_or_default()));
     let wide = state.active().is_some_and(|mesh| entry.carries_one_of(&mesh.wide));
     match put {

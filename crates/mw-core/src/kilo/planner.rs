@@ -180,6 +180,7 @@ impl Planner {
         self.landmarks = Landmarks::default();
         for (id, target) in &mut self.targets {
             target.groups.clear();
+            target.strangers.clear();
             target.dirt.all = true;
             let names: Vec<PeerName> = target.entries.keys().cloned().collect();
             for name in names {
@@ -348,8 +349,8 @@ impl Planner {
 
     /// How many Peers of a mesh a cluster holds, where that is known.
     pub fn peers_of(&self, mesh: &MeshId, cluster: &ClusterId) -> Option<usize> {
-        let ours = |entry: &&Entry| matches!(entry.owner.as_ref(), Owner::Mesh(id) if id == mesh);
-        Some(self.targets.get(cluster)?.entries.values().filter(ours).count())
+        let target = self.targets.get(cluster)?;
+        Some(mesh_at(&self.meshes, mesh).map_or(0, |(at, _)| target.count_of(at)))
     }
 
     /// A mesh as it was given, with what is remembered of it.
@@ -370,8 +371,10 @@ impl Planner {
 
     /// Whether a cluster is known to hold no Peer of this hub.
     pub fn is_swept(&self, cluster: &ClusterId) -> bool {
-        let ours = |entry: &Entry| matches!(entry.owner.as_ref(), Owner::Mesh(_) | Owner::Orphan);
-        self.targets.get(cluster).is_some_and(|target| !target.entries.values().any(ours))
+        let swept = |target: &Target| {
+            target.groups.values().all(BTreeSet::is_empty) && !target.strangers().any(|(_, entry)| *entry.owner == Owner::Orphan)
+        };
+        self.targets.get(cluster).is_some_and(swept)
     }
 
     /// Brings one target up to date. Held deletes that a person confirmed are
@@ -389,7 +392,7 @@ impl Planner {
         // there, but what no mesh wants there can go.
         let readable = self.clusters.get(id).is_some_and(|cluster| cluster.nodes.known().is_some());
         let position = |at: &usize| Some((*at, self.meshes.get(*at)?.active()?.position(id)?)).filter(|_| readable);
-        let other_hub = || target.entries.values().any(|entry| *entry.owner == Owner::OtherHub);
+        let other_hub = || target.strangers().any(|(_, entry)| *entry.owner == Owner::OtherHub);
         let evaluation = Evaluation {
             scene: Scene {
                 target: id,

@@ -1,6 +1,6 @@
 //! Gathers the planner's state into a `Plan` for people and for writers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::kilo::decide::{MeshState, Stance};
 use crate::kilo::evaluate::{Act, Target};
@@ -62,7 +62,7 @@ impl Planner {
         let mut plan = MeshPlan { problems: self.remarks.get(at).cloned().unwrap_or_default(), ..MeshPlan::default() };
         for (id, target) in &self.targets {
             let mut changes = target.changes(Some(at));
-            changes.keep = self.kept(target, &mesh.id, &changes);
+            changes.keep = kept(target, at, &mesh.id, &changes);
             if !changes.is_empty() || !changes.held.is_empty() || changes.keep > 0 {
                 plan.targets.insert(id.clone(), changes);
             }
@@ -81,13 +81,6 @@ impl Planner {
         plan.problems.sort();
         plan.conditions = conditions(&plan);
         plan
-    }
-
-    fn kept(&self, target: &Target, mesh: &MeshId, changes: &Changes) -> usize {
-        let ours = |(_, entry): &(&PeerName, &crate::kilo::target::Entry)| matches!(entry.owner.as_ref(), Owner::Mesh(id) if id == mesh);
-        let touched =
-            |name: &PeerName| changes.update.contains_key(name) || changes.delete.contains_key(name) || changes.held.contains_key(name);
-        target.entries.iter().filter(ours).filter(|(name, _)| !touched(name)).count()
     }
 
     fn describe_members(&self, plan: &mut MeshPlan, mesh: &ActiveMesh) {
@@ -156,7 +149,7 @@ impl Planner {
         let mut problems = Vec::new();
         for (cluster, target) in &self.targets {
             let ambiguous = |owner: &Owner| matches!(owner, Owner::Ambiguous(ids) if ids.contains(id));
-            let names: Vec<&PeerName> = target.entries.iter().filter(|(_, entry)| ambiguous(&entry.owner)).map(|(name, _)| name).collect();
+            let names: Vec<&PeerName> = target.strangers().filter(|(_, entry)| ambiguous(&entry.owner)).map(|(name, _)| name).collect();
             if !names.is_empty() {
                 problems.push(Problem::new(
                     Reason::AmbiguousOwner,
@@ -186,7 +179,7 @@ impl Planner {
             let left = |(name, entry): &(&PeerName, &crate::kilo::target::Entry)| {
                 *entry.owner == Owner::Ghost && !target.outcomes.contains_key(&((*name).clone(), None))
             };
-            let names: Vec<&PeerName> = target.entries.iter().filter(left).map(|(name, _)| name).collect();
+            let names: Vec<&PeerName> = target.strangers().filter(left).map(|(name, _)| name).collect();
             if !names.is_empty() {
                 problems.push(Problem::new(
                     Reason::LegacyGhost,
@@ -198,6 +191,14 @@ impl Planner {
         }
         problems
     }
+}
+
+/// Our Peers that nothing is to be done about.
+fn kept(target: &Target, at: usize, mesh: &MeshId, changes: &Changes) -> usize {
+    let ours =
+        |name: &PeerName| target.entries.get(name).is_some_and(|entry| matches!(entry.owner.as_ref(), Owner::Mesh(id) if id == mesh));
+    let touched: BTreeSet<&PeerName> = changes.update.keys().chain(changes.delete.keys()).chain(changes.held.keys()).collect();
+    target.count_of(at) - touched.into_iter().filter(|name| ours(name)).count()
 }
 
 fn unreachable(name: &str, why: &str) -> Problem {

@@ -7,6 +7,7 @@
 //!   point of the small ones, and a fixed set of seeds.
 //! - `SIM_SEED=n [SIM_WITHOUT=a,b]` replays one seed with its trace.
 //! - `SIM_SECONDS=n` plays fresh seeds for so long (`make soak`).
+//! - `SIM_UNTIL_FAILURE=1` stops at the first violation (`make mutants`).
 //! - `SIM_SCALE=100x50` says what so many clusters and nodes cost.
 #![allow(
     clippy::unwrap_used,

@@ -81,6 +81,10 @@ impl Witness {
 
     pub(crate) fn accuse(&self, violation: &str) {
         self.note(&format!("WRONG {violation}"));
+        if std::env::var_os("SIM_UNTIL_FAILURE").is_some() {
+            println!("  {violation}");
+            std::process::exit(1);
+        }
         self.lock().violations.push(violation.to_owned());
     }
 
