@@ -27,6 +27,7 @@ mod faults;
 mod fields;
 mod oracle;
 mod play;
+mod regressions;
 mod scale;
 mod seeds;
 mod witness;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         return scale::report(&size);
     }
     let arguments = Arguments::from_args();
-    let trials: Vec<Trial> = [crash::trials(), fields::trials(), scale::trials(), seeds::trials()].into_iter().flatten().collect();
+    let trials: Vec<Trial> =
+        [crash::trials(), fields::trials(), regressions::trials(), scale::trials(), seeds::trials()].into_iter().flatten().collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }

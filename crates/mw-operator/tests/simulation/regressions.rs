@@ -1,0 +1,52 @@
+//! What seeds found once, told again by itself: a change, and one fault at each
+//! of the requests around it.
+
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use mw_sim::Fate;
+
+use crate::case::{Action, Case, Step};
+use crate::crash::story;
+use crate::faults::Fault;
+use crate::play::run;
+
+/// More than a cluster of the story gets in the first seconds.
+const MOST_WRITES: u64 = 16;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let rename = Action::RenameEntry { mesh: 0, site: "c2".into() };
+    let stop = Action::StopAgent { site: "c2".into(), node: "n1".into() };
+    let start = Action::StartAgent { site: "c2".into(), node: "n1".into() };
+    let refused = Fate::Refuse { code: 503, retry_after: None };
+    let late = Fate::AnswerLate(Duration::from_millis(6_700));
+    let second = Duration::from_secs;
+    vec![
+        each_write("a_lost_delete_holds_back_what_needs_its_key", Fate::LoseRequest, vec![(second(60), rename.clone())]),
+        each_write("a_refused_update_holds_back_what_needs_its_prefix", refused, vec![(second(30), stop), (second(150), start)]),
+        each_write("a_create_that_is_answered_late_does_not_clash_with_a_new_name", late, vec![(second(2), rename)]),
+        each_write("the_finalizer_waits_for_a_create_that_is_not_answered", late, vec![(second(1), Action::DeleteMesh { mesh: 0 })]),
+    ]
+}
+
+fn each_write(name: &'static str, fate: Fate, actions: Vec<(Duration, Action)>) -> Trial {
+    Trial::test(name, move || {
+        for nth in 1..=MOST_WRITES {
+            let mut case: Case = story(&[], None);
+            case.steps.extend(actions.iter().map(|(at, action)| Step::Act(*at, action.clone())));
+            case.steps.push(Step::Fault(Fault::Write { cluster: "c3".into(), nth, fate }));
+            // So that only the answer tells what came of the write.
+            case.steps.extend((4..=8).map(|nth| Step::Fault(Fault::Request { cluster: "c3".into(), nth, fate: watch_fault(fate) })));
+            let report = run(&case);
+            assert_eq!(report.violations, Vec::<String>::new(), "at write {nth}\n{}", report.trace);
+        }
+        Ok(())
+    })
+}
+
+fn watch_fault(fate: Fate) -> Fate {
+    match fate {
+        Fate::AnswerLate(_) => Fate::Refuse { code: 503, retry_after: None },
+        _ => Fate::Answer,
+    }
+}
