@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Result;
 use mw_core::text::printable;
 use mw_operator::clock::Clock;
-use mw_operator::kilo::{Glance, Watching, glance};
+use mw_operator::kilo::{Glance, Interest, Watching, glance};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
@@ -48,6 +48,7 @@ are shipped. On a terminal it plays a story and stays until Ctrl-C; into a pipe 
 
 Exit codes: 0 fine; 1 a step did not come to its end in time, which is then said; 2 could not be done.";
 
+const HOW_IT_ENDS: &str = "Ctrl-C ends it";
 /// How often ages are drawn anew.
 const TICK: Duration = Duration::from_secs(1);
 /// Changes that come together are drawn together.
@@ -140,13 +141,11 @@ async fn live(fleet: &mut Fleet) -> Result<(), Ending> {
             ended = &mut story => return ended,
             news = watching.next() => seen = Some(news),
             () = changed.notified() => {}
-            () = sleep(TICK) => {}
+            // Nobody tells of a Lease that is renewed.
+            now = later(&viewer, &interest, &clock) => seen = now.or(seen),
         }
-        let state = seen.as_mut().map(|glance| {
-            glance.now = clock.now();
-            status::text(&Overview { glance, views: &BTreeMap::new() })
-        });
-        let text = format!("{title}\n{}\n{}", lines(&told.borrow()), state.unwrap_or_default());
+        let state = seen.as_ref().map(|glance| status::text(&Overview { glance, views: &BTreeMap::new() }));
+        let text = format!("{title}\n{}\n{}\n{HOW_IT_ENDS}", lines(&told.borrow()), state.unwrap_or_default());
         screen.draw(&text)?;
         tokio::select! {
             biased;
@@ -154,4 +153,9 @@ async fn live(fleet: &mut Fleet) -> Result<(), Ending> {
             () = sleep(AT_ONCE) => {}
         }
     }
+}
+
+async fn later(viewer: &kube::Client, interest: &Interest, clock: &Clock) -> Option<Glance> {
+    sleep(TICK).await;
+    glance(viewer, interest, clock).await.ok()
 }

@@ -38,8 +38,7 @@ const OPERATOR: &str = "operator";
 /// A port that no node has before it moves.
 const MOVED: u16 = 51_821;
 
-const CITIES: [&str; 12] =
-    ["berlin", "oslo", "porto", "lyon", "turin", "ghent", "malmo", "vilnius", "split", "cork", "graz", "bern"];
+const CITIES: [&str; 12] = ["berlin", "oslo", "porto", "lyon", "turin", "ghent", "malmo", "vilnius", "split", "cork", "graz", "bern"];
 
 /// What a server takes for an answer: a few milliseconds, never quite the same.
 #[derive(Debug)]
