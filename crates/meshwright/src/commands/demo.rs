@@ -48,6 +48,10 @@ are shipped. On a terminal it plays a story and stays until Ctrl-C; into a pipe 
 
 Exit codes: 0 fine; 1 a step did not come to its end in time, which is then said; 2 could not be done.";
 
+/// A fleet of more than these is for large machines.
+const MANY_PEERS: usize = 1_000_000;
+/// On both sides: in the simulated servers and in the operator.
+const BYTES_PER_PEER: usize = 8_000;
 const HOW_IT_ENDS: &str = "Ctrl-C ends it";
 /// How often ages are drawn anew.
 const TICK: Duration = Duration::from_secs(1);
@@ -70,6 +74,11 @@ pub(crate) fn run(args: &Args) -> Result<Answer> {
 async fn show(args: &Args) -> Result<(), Ending> {
     let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
     let mut fleet = Fleet::new(args.clusters, args.nodes, Clock::system())?;
+    if fleet.peers() > MANY_PEERS {
+        let memory = fleet.peers() * BYTES_PER_PEER / 1_000_000_000;
+        // A closed stderr is no reason not to start.
+        _ = writeln!(anstream::stderr(), "note: {} Peers take about {memory} GB of memory, and long", fleet.peers());
+    }
     match std::io::stdout().is_terminal() && !is_dumb {
         _ if args.once => once(args.output, &mut fleet).await,
         true => live(&mut fleet).await,

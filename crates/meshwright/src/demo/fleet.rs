@@ -20,7 +20,7 @@ use mw_operator::run::{Ground, LEASE_NAME, lead};
 use mw_operator::serve::Readiness;
 use mw_operator::transport::Patience;
 use mw_sim::kilo::{Mesh, NAMESPACE, Node, PEER_CRD, Site};
-use mw_sim::{Account, Cluster, Definition, Delivery, Fate, Faults, Link, Moment, Request, Server, Wall};
+use mw_sim::{Account, Cluster, Definition, Fate, Faults, Link, Moment, Request, Server, Wall};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -47,10 +47,6 @@ struct Latency;
 impl Faults for Latency {
     fn fate(&self, request: &Request) -> Fate {
         Fate::Delay(Duration::from_millis(2 + request.number % 3))
-    }
-
-    fn delivery(&self, _: &Request, _: u64) -> Delivery {
-        Delivery::Now
     }
 }
 
@@ -207,7 +203,7 @@ impl Fleet {
 
 /// What came of it.
 impl Fleet {
-    /// `3 clusters of 4 nodes` is how people call them.
+    /// How many clusters, and how many nodes in one to which nothing happens.
     pub(crate) fn size(&self) -> (usize, usize) {
         (self.sites.len(), self.sites.last().map_or(0, |site| site.nodes.len()))
     }
