@@ -143,6 +143,8 @@ async fn live(fleet: &mut Fleet) -> Result<(), Ending> {
         story.play().await?;
         story.rests(Duration::MAX).await
     });
+    // Nobody tells of a Lease that is renewed, or of time that goes by.
+    let mut again = pin!(later(&viewer, &interest, &clock));
     let mut seen: Option<Glance> = None;
     loop {
         tokio::select! {
@@ -150,8 +152,10 @@ async fn live(fleet: &mut Fleet) -> Result<(), Ending> {
             ended = &mut story => return ended,
             news = watching.next() => seen = Some(news),
             () = changed.notified() => {}
-            // Nobody tells of a Lease that is renewed.
-            now = later(&viewer, &interest, &clock) => seen = now.or(seen),
+            now = &mut again => {
+                seen = now.or(seen);
+                again.set(later(&viewer, &interest, &clock));
+            }
         }
         let state = seen.as_ref().map(|glance| status::text(&Overview { glance, views: &BTreeMap::new() }));
         let text = format!("{title}\n{}\n{}\n{HOW_IT_ENDS}", lines(&told.borrow()), state.unwrap_or_default());

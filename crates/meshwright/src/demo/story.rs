@@ -55,7 +55,8 @@ impl Pace {
     }
 }
 
-/// Nothing is waited for longer than this, and a millisecond for each Peer.
+/// Nothing is waited for longer than this and 3 ms for each Peer, so that a busy
+/// machine gets there as well.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// No write for so long: what happened is over.
 const SETTLED: Duration = Duration::from_millis(500);
@@ -222,7 +223,7 @@ async fn converge(fleet: &mut Fleet) -> Result<String, Ending> {
 
 /// Waits for an effect. How long it took since its cause, in words.
 async fn until(fleet: &Fleet, start: Instant, what: &str, mut is_there: impl FnMut(&Fleet) -> bool) -> Result<String, Ending> {
-    let patience = PATIENCE + Duration::from_millis(u64::try_from(fleet.peers()).unwrap_or_default());
+    let patience = PATIENCE + Duration::from_millis(3 * u64::try_from(fleet.peers()).unwrap_or_default());
     let wait = async {
         while !is_there(fleet) {
             fleet.changed().await;
