@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::answer::Answer;
-use crate::commands::{completions, crd, man, operator, plan, status};
+use crate::commands::{completions, crd, demo, man, operator, plan, status};
 
 /// Makes many Kubernetes clusters one network and keeps them so.
 #[derive(Debug, Parser)]
@@ -24,6 +24,7 @@ enum Chosen {
     Operator(operator::Args),
     Plan(plan::Args),
     Status(status::Args),
+    Demo(demo::Args),
     Crd(crd::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -59,6 +60,7 @@ fn dispatch(chosen: Chosen) -> Result<Answer> {
         Chosen::Operator(args) => operator::run(args),
         Chosen::Plan(args) => plan::run(&args),
         Chosen::Status(args) => status::run(&args),
+        Chosen::Demo(args) => demo::run(&args),
         Chosen::Crd(args) => crd::run(&args),
         Chosen::Completions(args) => completions::run(&args),
         Chosen::Man(args) => man::run(&args),

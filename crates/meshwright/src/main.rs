@@ -4,6 +4,7 @@
 mod answer;
 mod cli;
 mod commands;
+mod demo;
 mod input;
 mod output;
 

@@ -91,9 +91,9 @@ fn migration() {
 }
 
 #[test]
-fn the_readme_shows_what_the_demo_prints() {
+fn the_readme_shows_the_plan_of_an_example() {
     let arguments = arguments("three-clusters");
-    let demo = meshwright(&root(), &arguments.iter().map(String::as_str).collect::<Vec<_>>(), "");
+    let plan = meshwright(&root(), &arguments.iter().map(String::as_str).collect::<Vec<_>>(), "");
     let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
-    assert!(readme.contains(&format!("```\n{}```\n", demo.stdout)), "README.md shows another plan than:\n{}", demo.stdout);
+    assert!(readme.contains(&format!("```\n{}```\n", plan.stdout)), "README.md shows another plan than:\n{}", plan.stdout);
 }

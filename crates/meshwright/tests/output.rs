@@ -152,7 +152,7 @@ fn generated_artefacts_are_printed() {
     }
     assert!(folder.run("man").stdout.contains(".TH meshwright 1"));
     assert_eq!(folder.run("man --out pages").code, 0);
-    for page in ["meshwright.1", "meshwright-plan.1", "meshwright-status.1", "meshwright-crd.1"] {
+    for page in ["meshwright.1", "meshwright-plan.1", "meshwright-status.1", "meshwright-demo.1", "meshwright-crd.1"] {
         assert!(folder.0.join("pages").join(page).exists(), "{page}");
     }
 }
@@ -160,7 +160,7 @@ fn generated_artefacts_are_printed() {
 #[test]
 fn help_is_short_and_names_the_exit_codes() {
     let folder = Folder::new("help");
-    for command in ["plan", "status"] {
+    for command in ["demo", "plan", "status"] {
         let help = folder.run(&format!("{command} --help"));
         assert!(help.code == 0 && help.stdout.contains("Exit codes:") && help.stdout.lines().all(|line| line.chars().count() <= 100));
     }

@@ -9,6 +9,8 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 pub const NAMESPACE: &str = "kilo-system";
+/// Kilo's Peer CRD: cluster-scoped, v1alpha1, without status.
+pub const PEER_CRD: &str = include_str!("../crds/peers.kilo.squat.ai.yaml");
 /// The time at which all agents of a fresh fleet were last seen.
 pub const LAST_SEEN: u64 = 1_700_000_000;
 

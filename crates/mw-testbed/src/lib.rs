@@ -38,7 +38,7 @@ pub use testbed::Testbed;
 pub use wait::eventually;
 
 /// Kilo's Peer CRD: cluster-scoped, v1alpha1, without status.
-pub const PEER_CRD: &str = include_str!("../crds/peers.kilo.squat.ai.yaml");
+pub const PEER_CRD: &str = include_str!("../../mw-sim/crds/peers.kilo.squat.ai.yaml");
 
 /// For a test that cannot run on this machine: says so and lets the test
 /// return. With `CI` set a skip would hide a hole, so it fails.

@@ -2,6 +2,7 @@
 
 pub(crate) mod completions;
 pub(crate) mod crd;
+pub(crate) mod demo;
 mod live;
 pub(crate) mod man;
 pub(crate) mod operator;

@@ -1,7 +1,7 @@
 //! Plans and status on standard output: as data, or as text for people.
 
 mod diff;
-mod layout;
+pub(crate) mod layout;
 mod matrix;
 mod report;
 pub(crate) mod status;

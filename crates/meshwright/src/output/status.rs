@@ -1,7 +1,7 @@
 //! The status of meshes for people: is there an operator, is each mesh ready,
 //! how is each cluster, who reaches whom, who takes no part.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use mw_api::clustermesh::{ClusterStatus, MOST_SKIPPED, SkippedNode};
@@ -129,7 +129,7 @@ fn mesh_text(mesh: &MeshGlance, view: Option<&MeshView>, now: Timestamp) -> Stri
         text.push_str(&format!("\n{}", matrix.text()));
     }
     if matrix.pairs.values().any(Option::is_none) {
-        text.push_str(&format!("  {}\n", styled("? is not told by the status: --live looks", mean::faint())));
+        text.push_str(&format!("  {}\n", styled("? is not told by the status: `status --live` looks", mean::faint())));
     }
     text.push_str(&view.map(seen_from_here).unwrap_or_default());
     text.push_str(&skipped(mesh));
@@ -218,7 +218,9 @@ fn reachable(cluster: &ClusterStatus, now: Timestamp) -> Cell {
 /// are held.
 pub(crate) fn told_matrix(mesh: &MeshGlance) -> Matrix {
     let verdict = Verdict::of(mesh);
-    let is_reachable = |name: &str| statuses(mesh).any(|cluster| cluster.name == name && cluster.reachable == Some(true));
+    let reachable: BTreeSet<&str> =
+        statuses(mesh).filter(|cluster| cluster.reachable == Some(true)).map(|cluster| cluster.name.as_str()).collect();
+    let is_reachable = |name: &str| reachable.contains(name);
     let names = names(mesh);
     Matrix::of(names.clone(), |source, target| match (is_reachable(source) && is_reachable(target), held(mesh, &names, source, target)) {
         (false, _) => Some(PairState::Unknown),
@@ -380,7 +382,7 @@ mesh kilo/prod  not ready (ClusterUnreachable) for 3 h
   berlin     ·        unknown  ?
   lab        unknown  ·        unknown
   oslo       held 1   unknown  ·
-  ? is not told by the status: --live looks
+  ? is not told by the status: `status --live` looks
 
   oslo  skipped  oslo-3  NodeNoPodCIDR: it has no pod CIDR
   … and 1 more

@@ -20,7 +20,7 @@ use mw_operator::permit::Permit;
 use mw_operator::run::{Ground, LEASE_NAME, lead};
 use mw_operator::serve::Readiness;
 use mw_operator::transport::Patience;
-use mw_sim::kilo::{Mesh, NAMESPACE, Site};
+use mw_sim::kilo::{Mesh, NAMESPACE, PEER_CRD, Site};
 use mw_sim::{Account, Cluster, Moment, Wall};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -47,7 +47,7 @@ struct Files {
 static FILES: LazyLock<Files> = LazyLock::new(|| {
     let documents = |text: &str| serde_saphyr::from_multiple::<Value>(text).unwrap();
     let mut crds = documents(include_str!("../../../../config/crd/kilo.squat.ai_clustermeshes.yaml"));
-    crds.extend(documents(mw_testbed::PEER_CRD));
+    crds.extend(documents(PEER_CRD));
     let account = |text: &str, user: &str| Account { user: user.to_owned(), ..Account::from_roles(&documents(text)) };
     Files {
         crds,
