@@ -136,6 +136,11 @@ pub(crate) enum Action {
         site: String,
         link: Link,
     },
+    /// Another API server that is behind takes over for some lists.
+    Lag {
+        site: String,
+        behind: u64,
+    },
     /// What a stalled link comes to when pings are not answered.
     CutStalled {
         site: String,
@@ -407,7 +412,14 @@ impl Dice {
                 let link = if self.chance(50) { Link::Stalled } else { Link::Refusing };
                 both(Action::SetLink { site: name(), link }, Action::SetLink { site: name(), link: Link::Up })
             }
-            31 => one(Action::Compact { site: name() }),
+            31 if self.chance(50) => one(Action::Compact { site: name() }),
+            31 => {
+                let lag = Action::Lag { site: name(), behind: self.between(1, 12) };
+                let change = Action::SetReady { site: name(), node, ready: self.chance(50) };
+                let second = Duration::from_secs(1);
+                let joined = Action::AddNode { site: name(), at: 104 };
+                vec![Step::Act(at, joined), Step::Act(at + second * 60, lag), Step::Act(at + second * 61, change)]
+            }
             32 if self.chance(40) => both(Action::StartSecond, Action::StopSecond),
             32 => one(Action::JumpClock { seconds: self.0.i64(-300..=300) }),
             _ => one(Action::Restart),

@@ -58,6 +58,9 @@ struct State {
     crashes: Vec<Crash>,
     counted: BTreeMap<String, [u64; 3]>,
     written: u64,
+    /// Clusters of which another server answers that lags: by how many versions,
+    /// and how many lists it still answers.
+    lagging: BTreeMap<String, (u64, u64)>,
     /// What was listed before through the same connection.
     listed: BTreeSet<(String, String)>,
     /// From the moment of a crash until the operator is gone.
@@ -95,6 +98,11 @@ impl Script {
     /// The operator that had to die is gone.
     pub(crate) fn buried(&self) {
         self.lock().dead = false;
+    }
+
+    /// The server in use goes away, and one that lags takes over for a while.
+    pub(crate) fn lag(&self, cluster: &str, behind: u64) {
+        self.lock().lagging.insert(cluster.to_owned(), (behind, 4));
     }
 
     /// Somebody begins to follow a cluster anew, or all of them.
@@ -156,6 +164,14 @@ impl Faults for Script {
         // New credentials are tried out with a list of one.
         let tries = request.path_and_query.ends_with("limit=1");
         let first = tries || request.verb == Verb::Get || (request.verb == Verb::List && state.listed.insert(kind));
+        let lagging = state.lagging.get_mut(request.cluster.as_ref()).filter(|_| request.verb == Verb::List);
+        let fate = match lagging {
+            Some((behind, left)) if *left > 0 => {
+                *left -= 1;
+                Fate::Stale { behind: *behind }
+            }
+            _ => fate,
+        };
         match fate {
             // Whoever begins to follow knows nothing yet: what he reads first must
             // be the truth, as it is on real servers, which read it from a quorum.
@@ -171,6 +187,9 @@ impl Faults for Script {
         }
         let cluster = watch.cluster.to_string();
         let nth = state.count(&cluster, EVENT);
+        if state.lagging.get(&cluster).is_some_and(|(_, left)| *left > 0) {
+            return Delivery::Gone;
+        }
         state.events.get(&(cluster, nth)).copied().unwrap_or(Delivery::Now)
     }
 }

@@ -246,6 +246,7 @@ impl Play {
                 self.bed.witness.set_reachable(site, *link == Link::Up);
                 self.bed.on(site).set_link(*link);
             }
+            Action::Lag { site, behind } => self.bed.script.lag(site, *behind),
             Action::CutStalled { site } => {
                 if self.stalled.remove(site) {
                     self.bed.on(site).set_link(Link::Refusing);
