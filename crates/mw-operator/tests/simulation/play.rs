@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use http::Method;
 use mw_sim::Link;
-use mw_sim::kilo::{Mesh, NAMESPACE, Node, key};
+use mw_sim::kilo::{LAST_SEEN, Mesh, NAMESPACE, Node, key};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
-use crate::bed::{Bed, EPOCH, MESHES, NODES, PEERS, RESYNC, seconds, secret_path};
+use crate::bed::{Bed, MESHES, NODES, PEERS, RESYNC, secret_path};
 use crate::case::{Action, Case, Edit, ForeignPeer, Spoilt};
 use crate::faults::Script;
 use crate::oracle::{array, differences, label, lasting_trouble, text, wanted_on};
@@ -62,6 +62,8 @@ async fn play(case: &Case) -> Report {
         calm_at: None,
         stalled: BTreeSet::new(),
         cut: BTreeSet::new(),
+        keyless: BTreeSet::new(),
+        unwell: BTreeSet::new(),
     };
     play.bed.witness.set_misled(case.loses_events());
     play.start();
@@ -98,6 +100,10 @@ struct Play {
     stalled: BTreeSet<String>,
     /// Those whose link is not up.
     cut: BTreeSet<String>,
+    /// Those whose Secret is broken or gone.
+    keyless: BTreeSet<String>,
+    /// Nodes that are not what they are meant to be.
+    unwell: BTreeSet<(String, String)>,
     /// When what a person or a second operator did is over.
     calm_at: Option<Instant>,
 }
@@ -218,21 +224,25 @@ impl Play {
                 self.bed.patch(&self.bed.hub, &self.case.meshes[*mesh].path(), &patch);
             }
             Action::RenewCredentials { site, revoke } => {
+                self.keyless.remove(site);
                 self.bed.script.forget_lists(Some(site));
                 self.bed.renew_credentials(site, *revoke);
                 self.bed.witness.set_reachable(site, !self.cut.contains(site));
             }
             Action::BreakSecret { site } => {
+                self.keyless.insert(site.clone());
                 self.bed.script.forget_lists(Some(site));
                 self.bed.witness.set_reachable(site, false);
                 self.bed.put_secret(site, "not: [a, kubeconfig");
             }
             Action::DeleteSecret { site } => {
+                self.keyless.insert(site.clone());
                 self.bed.script.forget_lists(Some(site));
                 self.bed.witness.set_reachable(site, false);
                 self.bed.delete(&self.bed.hub, &secret_path(site));
             }
             Action::RestoreSecret { site } => {
+                self.keyless.remove(site);
                 self.check_honesty();
                 self.bed.script.forget_lists(Some(site));
                 self.bed.renew_credentials(site, true);
@@ -283,9 +293,8 @@ impl Play {
     }
 
     /// Writes a node as it is meant to be, whatever is there.
-    fn put_node(&mut self, site: &str, mut node: Node) {
-        let now = (EPOCH + seconds(self.bed.started.elapsed())).to_string();
-        node.annotations.insert("last-seen".into(), now);
+    fn put_node(&mut self, site: &str, node: Node) {
+        self.unwell.remove(&(site.to_owned(), node.name.clone()));
         self.write_node(site, &node);
         self.sites.get_mut(site).unwrap().nodes.insert(node.name.clone(), node);
     }
@@ -304,14 +313,16 @@ impl Play {
     }
 
     fn stop_agent(&mut self, site: &str, node: &str) {
+        self.unwell.insert((site.to_owned(), node.to_owned()));
         let annotations: serde_json::Map<String, Value> =
             ALL_ANNOTATIONS.iter().map(|name| (format!("kilo.squat.ai/{name}"), Value::Null)).collect();
         self.bed.patch(site, &format!("{NODES}/{node}"), &json!({ "metadata": { "annotations": annotations } }));
     }
 
     fn kill_agent(&mut self, site: &str, dead: &str) {
+        self.unwell.extend(self.sites[site].nodes.keys().map(|node| (site.to_owned(), node.clone())));
         let names: Vec<String> = self.sites[site].nodes.keys().filter(|name| *name != dead).cloned().collect();
-        let later = (EPOCH + seconds(self.bed.started.elapsed()) + 120).to_string();
+        let later = (LAST_SEEN + 120).to_string();
         for name in names {
             self.bed.patch(
                 site,
@@ -331,6 +342,7 @@ impl Play {
     }
 
     fn spoil(&mut self, site: &str, node: &str, how: Spoilt) {
+        self.unwell.insert((site.to_owned(), node.to_owned()));
         let (name, value) = match how {
             Spoilt::NoKey => ("key", Value::Null),
             Spoilt::BadKey => ("key", "bm90IGEga2V5".into()),
@@ -416,14 +428,16 @@ impl Play {
         self.bed.witness.note("** all faults end");
         self.bed.script.heal();
         self.stop_second();
+        // What is well is left alone: news would hide what was forgotten.
         let names: Vec<String> = self.sites.keys().cloned().collect();
-        for name in &names {
-            self.act(&Action::SetLink { site: name.clone(), link: Link::Up });
-            if *name != self.bed.hub {
-                self.act(&Action::RestoreSecret { site: name.clone() });
-            }
-            let nodes: Vec<String> = self.sites[name].nodes.keys().cloned().collect();
-            nodes.iter().for_each(|node| self.change_node(name, node, |_| {}));
+        for name in self.cut.clone() {
+            self.act(&Action::SetLink { site: name, link: Link::Up });
+        }
+        for name in self.keyless.clone() {
+            self.act(&Action::RestoreSecret { site: name });
+        }
+        for (site, node) in self.unwell.clone() {
+            self.change_node(&site, &node, |_| {});
         }
         for mesh in 0..self.case.meshes.len() {
             self.restore_mesh(mesh).await;

@@ -11,10 +11,12 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::bed::{MESHES, OPERATOR, PEERS};
-use crate::oracle::{array, entries, is_good, label, text};
+use crate::oracle::{annotation, array, entries, is_good, label, text};
 
 /// For so long a change may be on its way.
 const ON_ITS_WAY: Duration = Duration::from_secs(40);
+/// Less than the operator is told to wait for an agent that stopped.
+const GRACE: Duration = Duration::from_secs(85);
 /// More than bring-up and a full resync together need.
 const MOST_A_SECOND: u64 = 400;
 /// For so long the loss of a cluster may go unnoticed: two pings, and a request
@@ -40,6 +42,8 @@ struct State {
     effective: BTreeSet<(String, u64)>,
     /// Since when a node has been good without a change that matters.
     good: BTreeMap<(String, String), Instant>,
+    /// Since when nodes that were good have been without annotations.
+    bare: BTreeMap<(String, String), Instant>,
     /// Since when the ClusterMeshes have been as they are.
     meshes_since: Option<Instant>,
     /// Clusters that can't be reached, or whose credentials do not work.
@@ -264,6 +268,10 @@ impl Witness {
         }
         let from = self.leads_to(entry);
         let Some(node) = write.key.strip_prefix(&format!("{}--{source}--", text(&mesh["metadata"]["name"]))) else { return };
+        let in_grace = self.lock().bare.get(&(from.clone(), node.to_owned())).is_some_and(|since| since.elapsed() < GRACE);
+        if in_grace {
+            self.accuse(&format!("grace: {} was deleted from {cluster} while its agent was only restarting", write.key));
+        }
         let good = self.lock().good.get(&(from.clone(), node.to_owned())).is_some_and(settled);
         let object = self.clusters[&from].get(&format!("/api/v1/nodes/{node}"));
         let same_key = object.is_some_and(|object| {
@@ -329,6 +337,16 @@ impl Witness {
         if write.before.map(essence) == write.after.map(essence) {
             return;
         }
+        let mut state = self.lock();
+        let is_bare = |node: &Value| annotation(node, "key").is_none() && annotation(node, "last-seen").is_none();
+        let was_full =
+            write.before.is_some_and(|node| annotation(node, "granularity") == Some("full") && annotation(node, "key").is_some());
+        match write.after.is_some_and(is_bare) {
+            true if was_full => _ = state.bare.insert(key.clone(), Instant::now()),
+            true => {}
+            false => _ = state.bare.remove(&key),
+        }
+        drop(state);
         match write.after {
             Some(_) => _ = self.lock().good.insert(key, Instant::now()),
             None => _ = self.lock().good.remove(&key),
