@@ -253,7 +253,7 @@ impl Play {
                 let mark = |set: &mut BTreeSet<String>, on: bool| if on { set.insert(site.clone()) } else { set.remove(site) };
                 mark(&mut self.stalled, *link == Link::Stalled);
                 mark(&mut self.cut, *link != Link::Up);
-                self.bed.witness.set_reachable(site, *link == Link::Up);
+                self.bed.witness.set_reachable(site, *link == Link::Up && !self.keyless.contains(site));
                 self.bed.on(site).set_link(*link);
             }
             Action::Lag { site, behind } => self.bed.script.lag(site, *behind),

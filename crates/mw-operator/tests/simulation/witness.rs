@@ -48,6 +48,8 @@ struct State {
     meshes_since: Option<Instant>,
     /// Clusters that can't be reached, or whose credentials do not work.
     unreachable: BTreeMap<String, Instant>,
+    /// When those came back that were.
+    returned: BTreeMap<String, Instant>,
     /// Several write at once, or a person edits what the operator writes.
     disturbed: bool,
     /// Nobody can know of events that were kept from him.
@@ -124,7 +126,8 @@ impl Witness {
     pub(crate) fn set_reachable(&self, cluster: &str, reachable: bool) {
         let mut state = self.lock();
         match reachable {
-            true => _ = state.unreachable.remove(cluster),
+            true if state.unreachable.remove(cluster).is_some() => _ = state.returned.insert(cluster.to_owned(), Instant::now()),
+            true => {}
             false => _ = state.unreachable.entry(cluster.to_owned()).or_insert_with(Instant::now),
         }
     }
@@ -316,7 +319,12 @@ impl Witness {
                 .iter()
                 .filter(|peer| label(peer, "mesh") == Some(name) && label(peer, "hub") == Some(&self.hub_uid))
                 .count();
-            let reachable = !self.lock().unreachable.contains_key(cluster);
+            let state = self.lock();
+            let just_back = state.returned.get(cluster).is_some_and(|at| at.elapsed() < ON_ITS_WAY);
+            // Whoever asked for less patience gets it.
+            let patient = mesh["spec"]["cleanupTimeout"] == "10m";
+            let reachable = patient && !just_back && !state.unreachable.contains_key(cluster);
+            drop(state);
             let named = entries(mesh).iter().any(|entry| self.leads_to(entry) == *cluster);
             if left > 0 && !reachable {
                 self.lock().left_behind.insert((cluster.clone(), name.to_owned()));
