@@ -65,7 +65,6 @@ struct State {
     requests: u64,
     /// Requests of the present second.
     burst: (u64, u64),
-    last_write: Option<Instant>,
 }
 
 impl Witness {
@@ -413,7 +412,6 @@ impl Witness {
             state.effective.insert((cluster.to_owned(), number));
             if user == OPERATOR && write.plural != "leases" {
                 state.writes += 1;
-                state.last_write = Some(Instant::now());
             }
         } else {
             let mut state = self.lock();
