@@ -130,7 +130,7 @@ fn an_interrupt_ends_it_at_once() {
 fn on_a_terminal_it_stays_until_it_is_interrupted_and_leaves_the_terminal_clean() {
     for no_color in [false, true] {
         let mut command = Command::new("script");
-        command.args(["-qec", &format!("{} demo", env!("CARGO_BIN_EXE_meshwright")), "/dev/null"]);
+        command.args(["-qec", &format!("exec {} demo", env!("CARGO_BIN_EXE_meshwright")), "/dev/null"]);
         command.env_remove("NO_COLOR").env("TERM", "xterm-256color").stdin(Stdio::piped()).stdout(Stdio::piped());
         if no_color {
             command.env("NO_COLOR", "1");
