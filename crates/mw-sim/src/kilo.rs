@@ -204,3 +204,23 @@ pub fn key(text: &str) -> String {
 pub fn is_key(text: &str) -> bool {
     Base64::decode_vec(text).is_ok_and(|bytes| bytes.len() == 32)
 }
+
+/// Where a site's API server would be.
+pub fn host(site: &str) -> String {
+    format!("{site}.sim")
+}
+
+pub fn url(site: &str) -> String {
+    format!("https://{}:6443", host(site))
+}
+
+/// JSON is YAML too.
+pub fn kubeconfig(site: &str, token: &str) -> String {
+    json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "it",
+        "contexts": [{ "name": "it", "context": { "cluster": "it", "user": "it" } }],
+        "clusters": [{ "name": "it", "cluster": { "server": url(site) } }],
+        "users": [{ "name": "it", "user": { "token": token } }],
+    })
+    .to_string()
+}

@@ -12,14 +12,13 @@ use mw_core::names::MeshId;
 use mw_operator::clock::Clock;
 use mw_operator::fleet::Switchboard;
 use mw_operator::kilo::{Interest, Settings};
-use mw_operator::kubeconfig::Allowed;
 use mw_operator::lease::Elector;
 use mw_operator::metrics::Metrics;
 use mw_operator::permit::Permit;
 use mw_operator::run::{Ground, LEASE_NAME, lead};
 use mw_operator::serve::Readiness;
 use mw_operator::transport::Patience;
-use mw_sim::kilo::{Mesh, NAMESPACE, Node, PEER_CRD, Site};
+use mw_sim::kilo::{Mesh, NAMESPACE, Node, PEER_CRD, Site, host, kubeconfig, url};
 use mw_sim::{Account, Cluster, Definition, Fate, Faults, Link, Moment, Request, Server, Wall};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -143,7 +142,7 @@ impl Fleet {
         self.operator = Some(tokio::spawn(async move {
             let leases: Api<Lease> = Api::namespaced(leases, NAMESPACE);
             let mut elector = Elector::new(LEASE_NAME, "meshwright-demo");
-            lead(&settings(), false, Some((&leases, &mut elector)), ground).await;
+            lead(&Settings::of(NAMESPACE), false, Some((&leases, &mut elector)), ground).await;
         }));
         Ok(())
     }
@@ -347,34 +346,8 @@ fn unconnected(refusal: mw_operator::kubeconfig::Refusal) -> anyhow::Error {
     anyhow!("no client could be made: {refusal}")
 }
 
-fn settings() -> Settings {
-    Settings {
-        namespace: NAMESPACE.to_owned(),
-        all_namespaces: false,
-        node_grace: Duration::from_secs(90),
-        resync: Duration::from_secs(600),
-        sweep_legacy: true,
-        allowed: Allowed::default(),
-    }
-}
-
-fn host(cluster: &str) -> String {
-    format!("{cluster}.sim")
-}
-
 fn config(cluster: &str, token: &str) -> Result<Config> {
-    let mut config = Config::new(format!("https://{}:6443", host(cluster)).parse().context("no URL")?);
+    let mut config = Config::new(url(cluster).parse().context("no URL")?);
     config.auth_info.token = Some(token.to_owned().into());
     Ok(config)
-}
-
-/// JSON is YAML too.
-fn kubeconfig(cluster: &str, token: &str) -> String {
-    json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "it",
-        "contexts": [{ "name": "it", "context": { "cluster": "it", "user": "it" } }],
-        "clusters": [{ "name": "it", "cluster": { "server": format!("https://{}:6443", host(cluster)) } }],
-        "users": [{ "name": "it", "user": { "token": token } }],
-    })
-    .to_string()
 }

@@ -38,6 +38,20 @@ pub struct Settings {
     pub allowed: Allowed,
 }
 
+impl Settings {
+    /// When nothing else is said.
+    pub fn of(namespace: &str) -> Settings {
+        Settings {
+            namespace: namespace.to_owned(),
+            all_namespaces: false,
+            node_grace: Duration::from_secs(90),
+            resync: Duration::from_secs(600),
+            sweep_legacy: true,
+            allowed: Allowed::default(),
+        }
+    }
+}
+
 /// Everything that a simulator puts in place of the real world.
 #[derive(Clone)]
 pub struct Environment {

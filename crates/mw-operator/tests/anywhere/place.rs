@@ -15,10 +15,9 @@ use mw_operator::permit::Permit;
 use mw_operator::run::{Ground, lead};
 use mw_operator::serve::Readiness;
 use mw_operator::transport::{Patience, Rules, client};
-use mw_sim::kilo::NAMESPACE;
+use mw_sim::kilo::{NAMESPACE, host, kubeconfig, url};
 use mw_sim::{Account, Cluster, Moment, Wall};
 use mw_testbed::{PEER_CRD, Testbed};
-use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 pub(crate) const CLUSTERS: [&str; 3] = ["c1", "c2", "c3"];
@@ -45,17 +44,9 @@ impl Place {
             clock: Clock::system(),
             random: fastrand::Rng::with_seed(1),
         };
-        let settings = Settings {
-            namespace: NAMESPACE.to_owned(),
-            all_namespaces: false,
-            node_grace: Duration::from_secs(90),
-            resync: Duration::from_secs(600),
-            sweep_legacy: true,
-            allowed: Allowed::default(),
-        };
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
-            lead(&settings, true, None, ground).await;
+            lead(&Settings::of(NAMESPACE), true, None, ground).await;
         });
         tasks
     }
@@ -73,29 +64,17 @@ pub(crate) fn simulated() -> Place {
         let cluster = Cluster::new(mw_sim::Settings { name: (*name).to_owned(), seed: at as u64, wall: wall.clone() });
         cluster.install_crd(&serde_saphyr::from_str(PEER_CRD).unwrap()).unwrap();
         cluster.set_token("admin", Some(Account::admin("admin")));
-        lines.insert((*name).to_owned(), cluster.server());
-        kubeconfigs.insert((*name).to_owned(), kubeconfig(name));
+        lines.insert(host(name), cluster.server());
+        kubeconfigs.insert((*name).to_owned(), kubeconfig(name, "admin"));
     }
     let board = Switchboard { lines, patience: patience(), permit: Permit::always(), metrics: Metrics::default() };
     let admin = |name: &str| {
-        let mut config = Config::new(format!("https://{name}").parse().unwrap());
+        let mut config = Config::new(url(name).parse().unwrap());
         config.auth_info.token = Some("admin".to_owned().into());
         board.client(&config, Permit::always()).unwrap()
     };
     let clusters = CLUSTERS.iter().map(|name| ((*name).to_owned(), admin(name))).collect();
     Place { clusters, kubeconfigs, connect: Arc::new(board) }
-}
-
-/// JSON is YAML too.
-fn kubeconfig(name: &str) -> String {
-    let it = |kind: &str, value: Value| json!([{ "name": "it", kind: value }]);
-    json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "it",
-        "contexts": it("context", json!({ "cluster": "it", "user": "it" })),
-        "clusters": it("cluster", json!({ "server": format!("https://{name}") })),
-        "users": it("user", json!({ "token": "admin" })),
-    })
-    .to_string()
 }
 
 pub(crate) async fn real() -> Option<(Place, Testbed)> {

@@ -13,14 +13,13 @@ use kube::{Api, Config};
 use mw_operator::clock::Clock;
 use mw_operator::fleet::Switchboard;
 use mw_operator::kilo::Settings;
-use mw_operator::kubeconfig::Allowed;
 use mw_operator::lease::Elector;
 use mw_operator::metrics::Metrics;
 use mw_operator::permit::Permit;
 use mw_operator::run::{Ground, LEASE_NAME, lead};
 use mw_operator::serve::Readiness;
 use mw_operator::transport::Patience;
-use mw_sim::kilo::{Mesh, NAMESPACE, PEER_CRD, Site};
+use mw_sim::kilo::{Mesh, NAMESPACE, PEER_CRD, Site, host, kubeconfig, url};
 use mw_sim::{Account, Cluster, Moment, Wall};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -189,24 +188,13 @@ impl Bed {
             let leases: Api<Lease> = Api::namespaced(leases, NAMESPACE);
             let mut elector = Elector::new(LEASE_NAME, &identity);
             let election = elects.then_some((&leases, &mut elector));
-            lead(&settings(), false, election, ground).await;
+            lead(&Settings { resync: RESYNC, ..Settings::of(NAMESPACE) }, false, election, ground).await;
         })
     }
 }
 
 pub(crate) fn secret_path(cluster: &str) -> String {
     format!("/api/v1/namespaces/{NAMESPACE}/secrets/{cluster}-kubeconfig")
-}
-
-fn settings() -> Settings {
-    Settings {
-        namespace: NAMESPACE.to_owned(),
-        all_namespaces: false,
-        node_grace: Duration::from_secs(90),
-        resync: RESYNC,
-        sweep_legacy: true,
-        allowed: Allowed::default(),
-    }
 }
 
 pub(crate) fn seconds(duration: Duration) -> i64 {
@@ -219,23 +207,8 @@ fn now(started: Instant, skew: &AtomicI64) -> jiff::Timestamp {
     jiff::Timestamp::new(second, i32::try_from(passed.subsec_nanos()).unwrap_or_default()).unwrap()
 }
 
-fn host(cluster: &str) -> String {
-    format!("{cluster}.sim")
-}
-
-/// JSON is YAML too.
-fn kubeconfig(cluster: &str, token: &str) -> String {
-    json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "it",
-        "contexts": [{ "name": "it", "context": { "cluster": "it", "user": "it" } }],
-        "clusters": [{ "name": "it", "cluster": { "server": format!("https://{}:6443", host(cluster)) } }],
-        "users": [{ "name": "it", "user": { "token": token } }],
-    })
-    .to_string()
-}
-
 fn hub_config(hub: &str) -> Config {
-    let mut config = Config::new(format!("https://{}:6443", host(hub)).parse().unwrap());
+    let mut config = Config::new(url(hub).parse().unwrap());
     config.auth_info.token = Some("hub".to_owned().into());
     config
 }
