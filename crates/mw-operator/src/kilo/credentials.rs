@@ -102,6 +102,7 @@ impl Engine {
             return;
         }
         member.link.disconnect();
+        member.lose_sight();
         (member.link.nodes, member.link.peers, member.link.server) = (Feed::Starting, Feed::Starting, None);
         member.link.credentials = trouble;
         let why = member.link.trouble().unwrap_or_default();

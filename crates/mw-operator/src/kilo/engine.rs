@@ -118,6 +118,8 @@ pub struct Engine {
     pub(super) narrow: Option<AbortHandle>,
     /// ClusterMeshes were listed at least once.
     pub(super) listed: bool,
+    /// All ClusterMeshes were listed since their watch last failed.
+    pub(super) all_listed: bool,
     /// Lists again what is followed on the hub.
     pub(super) hub_relist: Bell,
     pub(super) records: BTreeMap<MeshId, Record>,
@@ -166,6 +168,7 @@ impl Engine {
             secret_clients: Vec::new(),
             wide: Feed::Starting,
             listed: false,
+            all_listed: false,
             hub_relist: Bell::default(),
             narrow: None,
             records: BTreeMap::new(),

@@ -81,6 +81,12 @@ impl Member {
         }
     }
 
+    /// Nobody knows what its Nodes were while they were not seen: whether one
+    /// was without annotations all the time.
+    pub(super) fn lose_sight(&mut self) {
+        self.bare.clear();
+    }
+
     fn seen_bare(&mut self, node: Node, now: Timestamp) -> Node {
         if !node.is_bare() {
             self.bare.remove(&node.name);
@@ -136,16 +142,21 @@ impl Engine {
         }
         match seen {
             Observed::Broken(failure) => return self.meshes_broken(wide, failure),
-            Observed::Standing => {}
+            // What happened meanwhile is yet to come.
+            Observed::Standing => self.hub_relist.ring(),
             Observed::Listed { items, .. } => {
-                self.listed = true;
+                (self.listed, self.all_listed) = (true, wide);
                 self.replace_records(items);
             }
             Observed::Set { item, version } => self.take_record(&item, version),
             Observed::Gone { item, .. } => self.drop_record(&item),
         }
         if wide {
-            self.wide = Feed::Standing;
+            if std::mem::replace(&mut self.wide, Feed::Standing) != Feed::Standing {
+                // What could not be written may well be written now.
+                self.records.values_mut().for_each(Record::forgive);
+                self.touch_status();
+            }
             if let Some(narrow) = self.narrow.take() {
                 info!("ClusterMeshes of all namespaces can be listed again");
                 narrow.abort();
@@ -160,6 +171,7 @@ impl Engine {
             warn!(error = %failure, namespace = self.settings.namespace, "ClusterMeshes can't be followed");
             return;
         }
+        self.all_listed = false;
         if self.wide.fail(&failure) {
             warn!(error = %failure, "ClusterMeshes of all namespaces can't be followed");
         }
@@ -234,7 +246,7 @@ impl Engine {
         record.busy = false;
         match result {
             Ok(object) => {
-                (record.failures, record.not_before) = (0, None);
+                record.forgive();
                 let gone = object.metadata.deletion_timestamp.is_some() && object.metadata.finalizers.iter().flatten().next().is_none();
                 match gone {
                     true => self.drop_record(&object),
@@ -435,6 +447,9 @@ impl Engine {
         self.count_failure(cluster.as_str(), failure);
         if lost {
             self.links_changed = true;
+            if let Some(member) = self.members.get_mut(cluster).filter(|_| what == Followed::Nodes) {
+                member.lose_sight();
+            }
             // What comes through it is not all: nothing counts until it was listed.
             let swap = self.members.get_mut(cluster).and_then(|member| member.swap.take());
             if let Some(member) = self.members.get(cluster).filter(|_| swap.is_some()) {

@@ -44,6 +44,11 @@ pub(super) struct Notices {
 }
 
 impl Record {
+    /// What failed before is tried again at once.
+    pub(super) fn forgive(&mut self) {
+        (self.failures, self.not_before) = (0, None);
+    }
+
     pub(super) fn read(object: &DynamicObject) -> Record {
         let value = serde_json::to_value(object).unwrap_or_default();
         let (read, misread) = match serde_json::from_value::<ClusterMesh>(value.clone()) {

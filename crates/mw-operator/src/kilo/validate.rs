@@ -37,9 +37,9 @@ impl Engine {
     }
 
     pub(super) fn validate(&mut self) {
-        let limited = self.is_limited();
+        let known = self.all_listed;
         if let Some(planner) = &mut self.planner {
-            planner.set_all_meshes_known(!limited);
+            planner.set_all_meshes_known(known);
         }
         if std::mem::take(&mut self.records_changed) {
             self.engage_wanted();
@@ -170,7 +170,7 @@ impl Engine {
                 let options = Options {
                     hub: Some(self.environment.hub_uid.clone()),
                     node_grace_seconds: self.settings.node_grace.as_secs(),
-                    all_meshes_known: !self.is_limited(),
+                    all_meshes_known: self.all_listed,
                     sweep_legacy: self.settings.sweep_legacy,
                 };
                 let world = World { options, now: self.now, meshes: inputs, clusters: BTreeMap::new(), identities };

@@ -255,6 +255,9 @@ impl Play {
                 mark(&mut self.cut, *link != Link::Up);
                 self.bed.witness.set_reachable(site, *link == Link::Up && !self.keyless.contains(site));
                 self.bed.on(site).set_link(*link);
+                if *site == self.bed.hub && *link == Link::Up {
+                    self.keyless.iter().for_each(|site| self.bed.witness.is_noticed_from_now(site));
+                }
             }
             Action::Lag { site, behind } => self.bed.script.lag(site, *behind),
             Action::CutStalled { site } => {
@@ -280,9 +283,9 @@ impl Play {
 
     /// What the meshes say before somebody comes back.
     fn check_honesty(&self) {
-        let hub = self.bed.on(&self.bed.hub);
-        if !self.bed.witness.is_unreachable(&self.bed.hub) {
-            hub.list(MESHES).iter().for_each(|mesh| self.bed.witness.check_honesty(mesh));
+        let (hub, witness) = (&self.bed.hub, &self.bed.witness);
+        if !witness.is_unreachable(hub) && !witness.is_just_back(hub) {
+            self.bed.on(hub).list(MESHES).iter().for_each(|mesh| witness.check_honesty(mesh));
         }
     }
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use mw_sim::Fate;
+use mw_sim::{Fate, Link};
 
 use crate::case::{Action, Case, Step};
 use crate::crash::story;
@@ -26,7 +26,49 @@ pub(crate) fn trials() -> Vec<Trial> {
         each_write("a_refused_update_holds_back_what_needs_its_prefix", refused, vec![(second(30), stop), (second(150), start)]),
         each_write("a_create_that_is_answered_late_does_not_clash_with_a_new_name", late, vec![(second(2), rename)]),
         each_write("the_finalizer_waits_for_a_create_that_is_not_answered", late, vec![(second(1), Action::DeleteMesh { mesh: 0 })]),
+        Trial::test("a_mesh_that_may_be_back_keeps_its_peers", || {
+            [Link::Refusing, Link::Stalled].into_iter().try_for_each(a_mesh_comes_back_unseen)
+        }),
+        Trial::test("the_grace_begins_anew_where_nobody_looked", an_agent_stops_twice),
     ]
+}
+
+/// Its cluster can't be read when it is back in between.
+fn an_agent_stops_twice() -> Result<(), libtest_mimic::Failed> {
+    let (site, node) = ("c2".to_owned(), "n3".to_owned());
+    let stop = Action::StopAgent { site: site.clone(), node: node.clone() };
+    let lost = [
+        (Action::DeleteSecret { site: site.clone() }, Action::RestoreSecret { site: site.clone() }),
+        (Action::SetLink { site: site.clone(), link: Link::Refusing }, Action::SetLink { site: site.clone(), link: Link::Up }),
+    ];
+    for (lost, found) in lost {
+        let actions = [stop.clone(), lost, Action::StartAgent { site: site.clone(), node: node.clone() }];
+        let mut case = story(&actions, None);
+        case.steps.push(Step::Act(Duration::from_secs(140), stop.clone()));
+        case.steps.push(Step::Act(Duration::from_secs(150), found));
+        let report = run(&case);
+        assert_eq!(report.violations, Vec::<String>::new(), "{}", report.trace);
+    }
+    Ok(())
+}
+
+/// A member's Secret is gone when its mesh goes, so its Peers stay; both come
+/// back while the hub can't be read, and it is chance which is seen first.
+fn a_mesh_comes_back_unseen(link: Link) -> Result<(), libtest_mimic::Failed> {
+    let (hub, site) = ("c1".to_owned(), "c2".to_owned());
+    let actions = [
+        Action::DeleteSecret { site: site.clone() },
+        Action::DeleteMesh { mesh: 0 },
+        Action::SetLink { site: hub.clone(), link },
+        Action::RestoreSecret { site },
+        Action::RestoreMesh { mesh: 0 },
+        Action::SetLink { site: hub, link: Link::Up },
+    ];
+    for seed in 1..=40 {
+        let report = run(&Case { seed, ..story(&actions, None) });
+        assert_eq!(report.violations, Vec::<String>::new(), "{link:?}, seed {seed}\n{}", report.trace);
+    }
+    Ok(())
 }
 
 fn each_write(name: &'static str, fate: Fate, actions: Vec<(Duration, Action)>) -> Trial {

@@ -131,6 +131,15 @@ impl Witness {
         }
     }
 
+    /// What happened to the credentials of a cluster can be noticed only now.
+    pub(crate) fn is_noticed_from_now(&self, cluster: &str) {
+        _ = self.lock().unreachable.get_mut(cluster).map(|since| *since = Instant::now());
+    }
+
+    pub(crate) fn is_just_back(&self, cluster: &str) -> bool {
+        self.lock().returned.get(cluster).is_some_and(|at| at.elapsed() < ON_ITS_WAY)
+    }
+
     pub(crate) fn is_unreachable(&self, cluster: &str) -> bool {
         self.lock().unreachable.contains_key(cluster)
     }
@@ -318,14 +327,16 @@ impl Witness {
                 .iter()
                 .filter(|peer| label(peer, "mesh") == Some(name) && label(peer, "hub") == Some(&self.hub_uid))
                 .count();
+            let just_back = self.is_just_back(cluster);
             let state = self.lock();
-            let just_back = state.returned.get(cluster).is_some_and(|at| at.elapsed() < ON_ITS_WAY);
             // Whoever asked for less patience gets it.
             let patient = mesh["spec"]["cleanupTimeout"] == "10m";
             let reachable = patient && !just_back && !state.unreachable.contains_key(cluster);
+            let restarted = state.operators > 1;
             drop(state);
             let named = entries(mesh).iter().any(|entry| self.leads_to(entry) == *cluster);
-            if left > 0 && !reachable {
+            // One who comes later knows of those alone that are named.
+            if left > 0 && (!reachable || restarted && !named) {
                 self.lock().left_behind.insert((cluster.clone(), name.to_owned()));
             }
             if left > 0 && reachable && named && !self.lock().disturbed {
