@@ -332,14 +332,14 @@ impl Witness {
             // Whoever asked for less patience gets it.
             let patient = mesh["spec"]["cleanupTimeout"] == "10m";
             let reachable = patient && !just_back && !state.unreachable.contains_key(cluster);
-            let restarted = state.operators > 1;
+            let (restarted, disturbed, misled) = (state.operators > 1, state.disturbed, state.misled);
             drop(state);
             let named = entries(mesh).iter().any(|entry| self.leads_to(entry) == *cluster);
             // One who comes later knows of those alone that are named.
-            if left > 0 && (!reachable || restarted && !named) {
+            if left > 0 && (!reachable || misled || restarted && !named) {
                 self.lock().left_behind.insert((cluster.clone(), name.to_owned()));
             }
-            if left > 0 && reachable && named && !self.lock().disturbed {
+            if left > 0 && reachable && named && !disturbed && !misled {
                 self.accuse(&format!("finalizer: it was released while {left} Peers of {name} were left on {cluster}"));
             }
         }
