@@ -25,7 +25,6 @@ mod case;
 mod crash;
 mod faults;
 mod fields;
-mod mutants;
 mod oracle;
 mod play;
 mod regressions;
@@ -50,9 +49,6 @@ fn main() -> ExitCode {
     }
     let arguments = Arguments::from_args();
     let trials: Vec<Trial> =
-        [crash::trials(), fields::trials(), mutants::trials(), regressions::trials(), scale::trials(), seeds::trials()]
-            .into_iter()
-            .flatten()
-            .collect();
+        [crash::trials(), fields::trials(), regressions::trials(), scale::trials(), seeds::trials()].into_iter().flatten().collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }
