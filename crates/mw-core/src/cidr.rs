@@ -56,6 +56,22 @@ fn parse_length(text: &str) -> Option<u8> {
     plain.then(|| text.parse().ok()).flatten()
 }
 
+/// Which of the two kinds of addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    pub fn of(address: IpAddr) -> Family {
+        match canonical(address) {
+            IpAddr::V4(_) => Family::V4,
+            IpAddr::V6(_) => Family::V6,
+        }
+    }
+}
+
 impl Cidr {
     /// The route to one address.
     pub fn host(address: IpAddr) -> Cidr {

@@ -56,6 +56,7 @@ reasons! {
     PeerTerminating: Warning,
     PodCIDRDuplicate: Warning,
     PrefixContainsEndpoint: Warning,
+    PrefixOfAnotherFamily: Warning,
     PrefixOverlapsTarget: Error,
     PrefixTaken: Error,
 }

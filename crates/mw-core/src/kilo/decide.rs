@@ -133,7 +133,8 @@ impl<'a> Pair<'a> {
             return decision;
         }
         let plain = self.hits.is_empty() && self.staying.is_empty() && self.inner.is_none() && self.stand_in.is_none();
-        if plain && discovered.is_none() && !base.allowed_ips.is_empty() {
+        let routed = || base.allowed_ips.iter().all(|cidr| self.own.routes(*cidr));
+        if plain && discovered.is_none() && !base.allowed_ips.is_empty() && routed() {
             decision.wanted = Some(WantedPeer::plain(base, self.keepalive));
             return decision;
         }
@@ -159,7 +160,9 @@ impl<'a> Pair<'a> {
         let extras = self.source.extras.iter().filter(|extra| stands_in && !candidates.contains(extra));
         let mut allowed = Vec::with_capacity(candidates.len());
         for cidr in candidates.iter().chain(extras) {
-            let forbidden = if let Some(own) = self.hits.iter().find(|own| own.overlaps(*cidr)) {
+            let forbidden = if !self.own.routes(*cidr) {
+                Some((Reason::PrefixOfAnotherFamily, format!("{cidr} of {} is of another family than this cluster's nodes", base.name)))
+            } else if let Some(own) = self.hits.iter().find(|own| own.overlaps(*cidr)) {
                 Some((Reason::PrefixOverlapsTarget, format!("{cidr} of {} overlaps {own} of this cluster's nodes", base.name)))
             } else if let Some(holder) = self.staying.prefix_holder(*cidr, &base.name) {
                 Some((Reason::PrefixTaken, format!("{cidr} of {} is on Peer {holder}", base.name)))

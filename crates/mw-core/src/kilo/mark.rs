@@ -61,6 +61,9 @@ pub(super) fn mark_own(target: &mut Target, mesh: &ActiveMesh, at: usize, old: &
     for key in old.keys.symmetric_difference(&new.keys) {
         sources.extend(mesh.clusters_with_key(*key));
     }
+    if old.route_sources != new.route_sources {
+        sources.extend(0..mesh.members.len());
+    }
     let named = |name: &ClusterName| mesh.position_of(name.as_str());
     sources.extend(old.hits.iter().filter(|(name, hits)| new.hits.get(*name) != Some(hits)).filter_map(|(name, _)| named(name)));
     sources.extend(new.hits.keys().filter(|name| !old.hits.contains_key(*name)).filter_map(named));

@@ -78,6 +78,9 @@ pub struct Node {
     pub external_ips: Vec<IpAddr>,
     /// The address Kilo uses inside the cluster.
     pub kilo_internal: Option<IpAddr>,
+    /// From where Kilo's routes into the mesh start; while no agent says, from
+    /// where they most likely will.
+    pub route_source: Option<IpAddr>,
     pub location_granularity: bool,
     pub location: Option<String>,
     pub leads: bool,
@@ -103,6 +106,9 @@ impl Node {
         let NodeFacts { name, uid, labels, kilo, pod_cidrs, internal_ips, external_ips, ready, bare_since } = facts;
         let annotation = |key: &str| kilo.get(key).map(String::as_str);
         let filled = |key: &str| annotation(key).filter(|text| !text.is_empty());
+        let internal_ips: Vec<IpAddr> = internal_ips.iter().filter_map(|text| parse_address(text)).collect();
+        let kilo_internal = kilo_internal(annotation("force-internal-ip"), annotation("internal-ip"));
+        let is_told = annotation("force-internal-ip").is_some() || annotation("internal-ip").is_some();
         Node {
             name: NodeName::from(name.as_str()),
             uid,
@@ -115,9 +121,10 @@ impl Node {
             key: read(filled("key"), |text| PublicKey::try_from(text).ok()),
             last_seen: filled("last-seen").and_then(parse_seconds),
             endpoint: read(filled("clustermesh-endpoint").or(filled("force-endpoint")), |text| Endpoint::try_from(text).ok()),
-            internal_ips: internal_ips.iter().filter_map(|text| parse_address(text)).collect(),
+            route_source: if is_told { kilo_internal } else { internal_ips.first().copied() },
+            internal_ips,
             external_ips: external_ips.iter().filter_map(|text| parse_address(text)).collect(),
-            kilo_internal: kilo_internal(annotation("force-internal-ip"), annotation("internal-ip")),
+            kilo_internal,
             location_granularity: annotation("granularity") == Some("location"),
             location: annotation("location").map(str::to_owned),
             leads: annotation("leader").is_some(),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use crate::cidr::Cidr;
+use crate::cidr::{Cidr, Family};
 use crate::endpoint::{Endpoint, Host};
 use crate::key::PublicKey;
 use crate::kilo::declared::DeclaredIndex;
@@ -224,6 +224,8 @@ fn withdraw<K: Ord>(index: &mut BTreeMap<K, BTreeSet<PeerName>>, key: K, name: &
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Own {
     pub(super) keys: BTreeSet<PublicKey>,
+    /// From where its routes into the mesh start.
+    pub(super) route_sources: BTreeSet<Family>,
     /// By source: own addresses and pod networks inside that source's networks.
     pub(super) hits: BTreeMap<ClusterName, Vec<Cidr>>,
     /// Where handshakes of a key came from.
@@ -236,6 +238,7 @@ impl Own {
         let mut own = Own::default();
         for node in nodes.values() {
             own.keys.extend(node.key.as_ref().ok().copied().flatten());
+            own.route_sources.extend(node.route_source.map(Family::of));
             for address in node.addresses() {
                 own.note_hit(cluster, declared, Cidr::host(address));
             }
@@ -248,6 +251,13 @@ impl Own {
         }
         own.discover(cluster, nodes, survey, declared);
         own
+    }
+
+    /// Kilo can't set a route whose source is of another family, and sets none
+    /// of those that come after it.
+    pub(super) fn routes(&self, cidr: Cidr) -> bool {
+        let family = Family::of(cidr.first());
+        self.route_sources.iter().all(|source| *source == family)
     }
 
     fn note_hit(&mut self, cluster: &ClusterName, declared: &DeclaredIndex, cidr: Cidr) {

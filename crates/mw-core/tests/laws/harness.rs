@@ -71,6 +71,7 @@ impl Reach {
             Reason::KeyOfTarget,
             Reason::KeyTaken,
             Reason::PrefixTaken,
+            Reason::PrefixOfAnotherFamily,
             Reason::PrefixOverlapsTarget,
             Reason::PrefixContainsEndpoint,
             Reason::NothingToRoute,
