@@ -37,6 +37,8 @@ pub enum Error {
     TimedOut { seconds: f64, last: String },
     #[error("there is no cluster named {0}")]
     NoCluster(String),
+    #[error("{operation}: {reason}")]
+    Network { operation: String, reason: String },
 }
 
 impl Error {
@@ -44,6 +46,11 @@ impl Error {
     pub(crate) fn file(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.into();
         move |source| Self::File { action, path, source }
+    }
+
+    /// The error for something that did not work out on a test network.
+    pub(crate) fn network(operation: impl Into<String>, reason: impl std::fmt::Display) -> Self {
+        Self::Network { operation: operation.into(), reason: reason.to_string() }
     }
 
     /// The code the server refused with, if it answered at all.

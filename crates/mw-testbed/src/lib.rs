@@ -1,5 +1,6 @@
 //! Real Kubernetes API servers for tests: one etcd, any number of
-//! kube-apiservers on loopback, and a proxy that injects faults.
+//! kube-apiservers on loopback, and a proxy that injects faults; hosts in
+//! network namespaces ([`net`]).
 //!
 //! Dev only. It must not depend on our other crates, so that it cannot share
 //! their bugs.
@@ -22,6 +23,7 @@ mod cluster;
 mod error;
 mod gomodule;
 mod http;
+pub mod net;
 mod objects;
 mod pki;
 mod process;
