@@ -39,6 +39,8 @@ pub enum Error {
     NoCluster(String),
     #[error("{operation}: {reason}")]
     Network { operation: String, reason: String },
+    #[error("panic: {0}")]
+    Panicked(String),
 }
 
 impl Error {

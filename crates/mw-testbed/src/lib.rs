@@ -1,6 +1,6 @@
 //! Real Kubernetes API servers for tests: one etcd, any number of
 //! kube-apiservers on loopback, and a proxy that injects faults; hosts in
-//! network namespaces ([`net`]).
+//! network namespaces ([`net`]) and a stand-in for Kilo's agent ([`kilo`]).
 //!
 //! Dev only. It must not depend on our other crates, so that it cannot share
 //! their bugs.
@@ -23,6 +23,7 @@ mod cluster;
 mod error;
 mod gomodule;
 mod http;
+pub mod kilo;
 pub mod net;
 mod objects;
 mod pki;

@@ -1,0 +1,214 @@
+//! The agent of one host: listens, decides and acts, one thing at a time.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::Method;
+use ipnet::IpNet;
+use tokio::sync::mpsc::{Receiver, channel};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+
+use super::informer::{Event, Informer};
+use super::mesh::{Identity, Mesh, Plan};
+use super::node::Node;
+use super::routes::Table;
+use super::{Clock, Granularity, Names};
+use crate::cluster::Cluster;
+use crate::error::{Error, Result};
+use crate::http::{Http, MERGE_PATCH, runtime};
+use crate::net::lan::DEVICE;
+use crate::net::{Host, Links, WireGuard};
+
+const NODES: &str = "/api/v1/nodes";
+const PEERS: &str = "/apis/kilo.squat.ai/v1alpha1/peers";
+const CHECK_IN: Duration = Duration::from_secs(30);
+const RESYNC: Duration = Duration::from_secs(30);
+const TELL_AGAIN: Duration = Duration::from_secs(300);
+
+/// How an agent is started.
+#[derive(Debug, Clone)]
+pub struct AgentSpec {
+    /// Of a user with the rights of Kilo's own role.
+    pub token: String,
+    pub granularity: Granularity,
+    /// Where WireGuard addresses are taken from, Kilo's `--subnet`.
+    pub range: IpNet,
+    pub clock: Clock,
+    pub names: Names,
+}
+
+/// A running agent. Dropping it kills it: what it set up stays as it is.
+#[derive(Debug)]
+pub struct Agent {
+    _tasks: JoinSet<()>,
+    stop: oneshot::Sender<()>,
+    /// Says something, or ends, with the worker.
+    cleaned: oneshot::Receiver<()>,
+}
+
+impl Agent {
+    pub fn start(cluster: &Cluster, host: &Host, spec: &AgentSpec) -> Result<Self> {
+        let runtime = runtime()?.handle();
+        let http = cluster.http.with_token(&spec.token);
+        let mut tasks = JoinSet::new();
+        let mut follow = |collection: &'static str| {
+            // As good as none: an event waits until the last one was dealt with.
+            let (events, receiver) = channel(1);
+            let informer = Informer { http: http.clone(), collection, events, resync: spec.clock.real(TELL_AGAIN) };
+            tasks.spawn_on(informer.run(), runtime);
+            receiver
+        };
+        let (nodes, peers) = (follow(NODES), follow(PEERS));
+        let me = Identity {
+            hostname: host.name.clone(),
+            key: host.device.key(),
+            port: host.device.port(),
+            external: host.external.map_or(IpAddr::from(host.internal.addr()), IpAddr::from),
+            internal: host.internal.into(),
+            granularity: spec.granularity,
+            range: spec.range,
+        };
+        let worker = Worker {
+            http,
+            links: host.links.clone(),
+            device: host.device.clone(),
+            clock: spec.clock,
+            names: spec.names.clone(),
+            mesh: Mesh::new(me.clone()),
+            table: Table::default(),
+            node: format!("{NODES}/{}", me.hostname),
+        };
+        let (stop, stopped) = oneshot::channel();
+        let (done, cleaned) = oneshot::channel();
+        let work = async move {
+            worker.run(nodes, peers, stopped).await;
+            drop(done);
+        };
+        tasks.spawn_on(work, runtime);
+        Ok(Self { _tasks: tasks, stop, cleaned })
+    }
+
+    /// As SIGTERM: it removes what it set up, and returns when that is done.
+    pub async fn stop(self) {
+        // An error means that it has ended by itself.
+        let _ = self.stop.send(());
+        let _ = self.cleaned.await;
+    }
+
+    /// As SIGKILL.
+    pub fn kill(self) {
+        drop(self);
+    }
+}
+
+struct Worker {
+    http: Http,
+    links: Links,
+    device: Arc<WireGuard>,
+    clock: Clock,
+    names: Names,
+    mesh: Mesh,
+    table: Table,
+    node: String,
+}
+
+impl Worker {
+    async fn run(mut self, mut nodes: Receiver<Event>, mut peers: Receiver<Event>, mut stop: oneshot::Receiver<()>) {
+        let (mut check_in, mut resync) = (self.every(CHECK_IN), self.every(RESYNC));
+        loop {
+            let ended = tokio::select! {
+                biased;
+                _ = &mut stop => return self.clean_up().await,
+                Some(event) = nodes.recv() => self.node_event(event).await,
+                Some(event) = peers.recv() => self.peer_event(event).await,
+                _ = check_in.tick() => self.check_in().await,
+                _ = resync.tick() => self.apply().await,
+            };
+            // Kilo logs the rest and goes on.
+            if let Err(Error::Panicked(_)) = ended {
+                return;
+            }
+        }
+    }
+
+    fn every(&self, period: Duration) -> Interval {
+        let period = self.clock.real(period);
+        let mut interval = interval_at(Instant::now() + period, period);
+        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        interval
+    }
+
+    async fn node_event(&mut self, event: Event) -> Result<()> {
+        let now = self.clock.unix_seconds();
+        match self.mesh.own_in(&event) {
+            Some(own) => self.own_event(own, now).await,
+            None if self.mesh.node_event(&event, now) => self.apply().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Describes the node where the description is not right, and only then
+    /// believes it.
+    async fn own_event(&mut self, found: Node, now: u64) -> Result<()> {
+        let own = self.mesh.describe(&found, now);
+        if !found.equals(&own, now) {
+            self.write(&own).await?;
+        }
+        if self.mesh.adopt(own, now) { self.apply().await } else { Ok(()) }
+    }
+
+    async fn peer_event(&mut self, event: Event) -> Result<()> {
+        if self.mesh.peer_event(&event) { self.apply().await } else { Ok(()) }
+    }
+
+    async fn check_in(&mut self) -> Result<()> {
+        let now = self.clock.unix_seconds();
+        let Some(own) = self.mesh.checked_in(now) else { return Ok(()) };
+        self.write(&own).await?;
+        self.mesh.was_seen(now);
+        Ok(())
+    }
+
+    async fn write(&self, own: &Node) -> Result<()> {
+        if !own.has_annotations {
+            return Err(Error::Panicked("assignment to entry in nil map".into()));
+        }
+        self.http.expect(Method::PATCH, &self.node, MERGE_PATCH, Some(&own.annotations())).await.map(drop)
+    }
+
+    async fn apply(&mut self) -> Result<()> {
+        let planned = self.mesh.plan(&self.device.peers(), &self.names, self.clock.unix_seconds());
+        let plan = planned.map_err(|reason| Error::network("resolving endpoints", reason))?;
+        let Some(plan) = plan else { return Ok(()) };
+        if plan.is_leader {
+            self.lead(&plan).await?;
+        } else {
+            self.device.set_up(false);
+            self.links.down(DEVICE).await?;
+        }
+        self.table.set(&self.links, &plan.routes).await
+    }
+
+    async fn lead(&self, plan: &Plan) -> Result<()> {
+        self.links.set_address(DEVICE, Some(plan.address)).await?;
+        if plan.differs.is_some() {
+            self.device.configure(&plan.peers);
+        }
+        self.links.up(DEVICE).await?;
+        self.device.set_up(true);
+        Ok(())
+    }
+
+    /// Routes first, then the device, then the annotations.
+    async fn clean_up(mut self) {
+        let _ = self.table.clear(&self.links).await;
+        self.device.configure(&[]);
+        self.device.set_up(false);
+        let _ = self.links.set_address(DEVICE, None).await;
+        let _ = self.links.down(DEVICE).await;
+        let _ = self.http.expect(Method::PATCH, &self.node, MERGE_PATCH, Some(&Node::nothing())).await;
+    }
+}

@@ -1,0 +1,104 @@
+//! The routes of a host, and how they get into its kernel.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::topology::{Segment, Topology};
+use crate::error::{Error, Result};
+use crate::net::lan::{DEVICE, UPLINK};
+use crate::net::{Links, Route};
+
+impl Topology {
+    pub(super) fn routes(&self) -> BTreeSet<Route> {
+        if self.is_leader { self.routes_of_leader() } else { self.routes_through_leader() }
+    }
+
+    /// Everything elsewhere is behind the leader of the own place.
+    fn routes_through_leader(&self) -> BTreeSet<Route> {
+        let own = self.segments.iter().find(|segment| segment.location == self.location);
+        let Some(leader) = own.and_then(|segment| segment.leader_internal) else { return BTreeSet::new() };
+        let through = |to: IpNet| Route { to, via: Some(leader), source: None, device: UPLINK.into() };
+        let mut routes = BTreeSet::new();
+        for segment in &self.segments {
+            routes.insert(through(segment.wireguard_ip.into()));
+            if segment.location == self.location {
+                routes.extend(self.neighbours(segment));
+                continue;
+            }
+            for (_, cidr, internal) in &segment.nodes {
+                routes.insert(through(*cidr));
+                routes.extend(internal.map(|internal| through(internal.into())));
+            }
+        }
+        routes.extend(self.peers.iter().flat_map(|peer| &peer.allowed).map(|cidr| through(*cidr)));
+        routes
+    }
+
+    /// Packets of the host itself leave with its internal address.
+    fn routes_of_leader(&self) -> BTreeSet<Route> {
+        let tunnelled = |to: IpNet, via: Option<IpAddr>| Route { to, via, source: self.internal, device: DEVICE.into() };
+        let mut routes = BTreeSet::new();
+        for segment in &self.segments {
+            if segment.location == self.location {
+                routes.extend(self.neighbours(segment));
+                continue;
+            }
+            let via = Some(segment.wireguard_ip);
+            let endpoint = self.endpoint_of(segment).map(|endpoint| endpoint.ip());
+            for (_, cidr, internal) in &segment.nodes {
+                routes.insert(tunnelled(*cidr, via));
+                // The way to a tunnel's end must not lead into the tunnel. It
+                // is not seen to for Peers.
+                let internal = internal.filter(|internal| Some(*internal) != endpoint);
+                routes.extend(internal.map(|internal| tunnelled(internal.into(), via)));
+            }
+        }
+        routes.extend(self.peers.iter().flat_map(|peer| &peer.allowed).map(|cidr| tunnelled(*cidr, None)));
+        routes
+    }
+
+    /// Pods of the other nodes of the own place.
+    fn neighbours(&self, segment: &Segment) -> Vec<Route> {
+        let others = segment.nodes.iter().filter(|(_, _, internal)| internal.is_some() && *internal != self.internal);
+        others.map(|(_, cidr, internal)| Route { to: *cidr, via: *internal, source: None, device: UPLINK.into() }).collect()
+    }
+}
+
+/// The routes that were set.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    routes: BTreeSet<Route>,
+}
+
+impl Table {
+    /// Stops at the first route that the kernel refuses: those that come after
+    /// it are not set. Kilo goes through them in random order.
+    pub(super) async fn set(&mut self, links: &Links, wanted: &BTreeSet<Route>) -> Result<()> {
+        for route in self.routes.clone().difference(wanted) {
+            self.delete(links, route).await?;
+        }
+        let existing = links.routes().await?;
+        for route in wanted.iter().filter(|route| !existing.contains(route)) {
+            links.replace_route(route).await?;
+            self.routes.insert(route.clone());
+        }
+        Ok(())
+    }
+
+    pub(super) async fn clear(&mut self, links: &Links) -> Result<()> {
+        self.set(links, &BTreeSet::new()).await
+    }
+
+    /// One that the kernel dropped with its device is gone already.
+    async fn delete(&mut self, links: &Links, route: &Route) -> Result<()> {
+        match links.delete_route(route).await {
+            Err(Error::Network { operation, reason }) if !reason.contains("No such process") => Err(Error::Network { operation, reason }),
+            _ => {
+                self.routes.remove(route);
+                Ok(())
+            }
+        }
+    }
+}
