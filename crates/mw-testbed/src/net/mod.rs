@@ -20,6 +20,6 @@ pub mod wireguard;
 pub use lan::{Host, Lan, LanSpec};
 pub use links::{Links, Route};
 pub use namespace::Namespace;
-pub use ping::{Flow, Report, ping};
+pub use ping::{Flow, Report, ping, total_since};
 pub use wire::{Impairment, Wire};
 pub use wireguard::{Key, PeerConfig, PeerState, WireGuard};

@@ -64,7 +64,6 @@ fn request(to: IpAddr, number: u16) -> [u8; 16] {
 #[derive(Debug)]
 pub struct Flow {
     pub name: String,
-    interval: Duration,
     probes: Arc<Mutex<Vec<Probe>>>,
     _tasks: JoinSet<()>,
 }
@@ -80,8 +79,8 @@ struct Probe {
 pub struct Report {
     pub sent: usize,
     pub lost: usize,
-    /// The longest time between two pings that were answered, less the
-    /// interval: zero when none was lost.
+    /// The longest time from a ping that was lost to the next that was
+    /// answered.
     pub gap: Duration,
 }
 
@@ -93,7 +92,7 @@ impl Flow {
         let runtime = runtime()?.handle();
         tasks.spawn_on(send_all(socket.clone(), to, interval, probes.clone()), runtime);
         tasks.spawn_on(receive_all(socket, probes.clone()), runtime);
-        Ok(Self { name: name.to_owned(), interval, probes, _tasks: tasks })
+        Ok(Self { name: name.to_owned(), probes, _tasks: tasks })
     }
 
     /// What became of the pings that were sent from then until now, once the
@@ -101,20 +100,23 @@ impl Flow {
     pub async fn since(&self, start: Instant) -> Report {
         let end = Instant::now();
         tokio::time::sleep(LATEST_ANSWER).await;
-        let probes: Vec<Probe> = lock(&self.probes).iter().filter(|probe| (start..end).contains(&probe.sent)).copied().collect();
-        self.report(&probes, start, end)
+        self.between(start, end)
     }
 
-    fn report(&self, probes: &[Probe], start: Instant, end: Instant) -> Report {
-        let answered: Vec<Instant> = probes.iter().filter(|probe| probe.answered).map(|probe| probe.sent).collect();
-        let lost = probes.len() - answered.len();
-        let mut last = start;
-        let mut gap = Duration::ZERO;
-        for sent in answered.into_iter().chain([end]) {
-            gap = gap.max(sent.saturating_duration_since(last));
-            last = sent;
+    fn between(&self, start: Instant, end: Instant) -> Report {
+        let probes: Vec<Probe> = lock(&self.probes).iter().filter(|probe| (start..end).contains(&probe.sent)).copied().collect();
+        let lost = probes.iter().filter(|probe| !probe.answered).count();
+        let (mut gap, mut since) = (Duration::ZERO, None);
+        for Probe { sent, answered } in probes.iter().copied().chain([Probe { sent: end, answered: true }]) {
+            match (answered, since) {
+                (false, None) => since = Some(sent),
+                (true, Some(first)) => {
+                    gap = gap.max(sent.duration_since(first));
+                    since = None;
+                }
+                _ => {}
+            }
         }
-        let gap = if lost == 0 { Duration::ZERO } else { gap.saturating_sub(self.interval) };
         Report { sent: probes.len(), lost, gap }
     }
 
@@ -122,6 +124,14 @@ impl Flow {
     pub fn answered_after(&self, start: Instant) -> bool {
         lock(&self.probes).iter().rev().find(|probe| probe.answered).is_some_and(|probe| probe.sent > start)
     }
+}
+
+/// The same over several flows: all that was lost, and the longest gap of any.
+pub async fn total_since(flows: &[Flow], start: Instant) -> Report {
+    let end = Instant::now();
+    tokio::time::sleep(LATEST_ANSWER).await;
+    let reports = flows.iter().map(|flow| flow.between(start, end));
+    reports.fold(Report::default(), |all, one| Report { sent: all.sent + one.sent, lost: all.lost + one.lost, gap: all.gap.max(one.gap) })
 }
 
 async fn send_all(socket: Arc<UdpSocket>, to: IpAddr, interval: Duration, probes: Arc<Mutex<Vec<Probe>>>) {

@@ -1,0 +1,111 @@
+//! Packets through the mesh: the real operator on real API servers, with the
+//! shipped roles; hosts and pods in network namespaces; userspace WireGuard,
+//! set up by a stand-in for Kilo's agent from the Peers that the operator
+//! wrote. Needs root. See docs/packets.md.
+//!
+//! `cargo test -p meshwright --test packets -- a_hidden_cluster` runs one.
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr,
+    reason = "a test may fail loudly, and uses a part of what the operator's suite is made of"
+)]
+
+#[path = "../operator/access.rs"]
+mod access;
+#[path = "../operator/bed.rs"]
+mod bed;
+#[path = "../operator/expected.rs"]
+mod expected;
+#[path = "../operator/fleet.rs"]
+mod fleet;
+#[path = "../operator/ledger.rs"]
+mod ledger;
+#[path = "../operator/look.rs"]
+mod look;
+#[path = "../operator/metrics.rs"]
+mod metrics;
+#[path = "../operator/process.rs"]
+mod process;
+
+mod cost;
+mod ground;
+
+mod events;
+mod hidden;
+mod matrix;
+mod migration;
+mod outages;
+mod places;
+mod removal;
+mod rules;
+
+use std::future::Future;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use libtest_mimic::{Arguments, Trial};
+use mw_testbed::binaries::Binaries;
+use mw_testbed::net::Namespace;
+
+/// Two cores and two testbeds are what a build machine has.
+const MOST_AT_ONCE: usize = 2;
+const LONGEST_SCENARIO: Duration = Duration::from_secs(180);
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(arguments.test_threads.unwrap_or(MOST_AT_ONCE).min(MOST_AT_ONCE));
+    let needed = Namespace::new().map(drop).and_then(|()| Binaries::locate().map(drop));
+    if !arguments.list
+        && let Err(error @ mw_testbed::Error::Missing { .. }) = needed
+    {
+        mw_testbed::skip_or_fail(&format!("packets through the mesh: {error}"));
+        return ExitCode::SUCCESS;
+    }
+    let conclusion = libtest_mimic::run(&arguments, trials());
+    bed::drain();
+    cost::print();
+    conclusion.exit_code()
+}
+
+/// The long ones first, so that none is left alone at the end.
+fn trials() -> Vec<Trial> {
+    let all = [
+        outages::trials(),
+        events::trials(),
+        places::trials(),
+        rules::trials(),
+        hidden::trials(),
+        removal::trials(),
+        migration::trials(),
+        matrix::trials(),
+    ];
+    all.into_iter().flatten().collect()
+}
+
+/// Makes a test of each scenario, named like its function.
+macro_rules! scenarios {
+    ($($name:ident),* $(,)?) => {
+        pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
+            vec![$(crate::trial(stringify!($name), $name)),*]
+        }
+    };
+}
+pub(crate) use scenarios;
+
+fn trial<F, Fut>(name: &'static str, scenario: F) -> Trial
+where
+    F: FnOnce() -> Fut + Send + 'static,
+    Fut: Future<Output = ()>,
+{
+    Trial::test(name, move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let ended = runtime.block_on(async { tokio::time::timeout(LONGEST_SCENARIO, scenario()).await });
+        assert!(ended.is_ok(), "{name} did not end within {LONGEST_SCENARIO:?}");
+        fleet::settle(name);
+        Ok(())
+    })
+}

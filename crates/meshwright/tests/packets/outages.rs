@@ -1,0 +1,53 @@
+//! API servers that are away: packets do not need them.
+
+use std::time::Duration;
+
+use mw_testbed::net::Flow;
+
+use crate::cost;
+use crate::ground::{Ground, Layout};
+use crate::scenarios;
+
+scenarios![packets_pass_while_api_servers_are_down_or_hang];
+
+/// A minute of the agents' time.
+const SPEED: u32 = 4;
+const OUTAGE: Duration = Duration::from_secs(60 / SPEED as u64);
+
+async fn hub_down(ground: &mut Ground) {
+    ground.fleet.cluster("hub").stop().unwrap();
+    tokio::time::sleep(OUTAGE).await;
+    ground.fleet.cluster("hub").start().await.unwrap();
+}
+
+async fn east_hangs(ground: &mut Ground) {
+    ground.fleet.cluster("east").pause().unwrap();
+    tokio::time::sleep(OUTAGE).await;
+    ground.fleet.cluster("east").resume().unwrap();
+}
+
+async fn settled(ground: &Ground) {
+    ground.arrive(&ground.paths()).await;
+}
+
+async fn packets_pass_while_api_servers_are_down_or_hang() {
+    let (mut ground, operator) = Ground::running(Layout { speed: SPEED, ..Layout::default() }).await;
+    let flows: Vec<Flow> = ground.pod_flows();
+    operator.kill();
+    let down_alone = cost::of(&mut ground, &flows, hub_down).await;
+    settled(&ground).await;
+    let hang_alone = cost::of(&mut ground, &flows, east_hangs).await;
+    settled(&ground).await;
+
+    let _operator = ground.operator().await;
+    ground.fleet.condition("Ready", "True", "Reconciled").await;
+    let down = cost::of(&mut ground, &flows, hub_down).await;
+    ground.fleet.condition("Ready", "True", "Reconciled").await;
+    settled(&ground).await;
+    let hang = cost::of(&mut ground, &flows, east_hangs).await;
+    cost::note("the hub's API server is down for 15 s", down_alone, down);
+    cost::note("a cluster's API server hangs for 15 s", hang_alone, hang);
+    ground.fleet.condition("Ready", "True", "Reconciled").await;
+    settled(&ground).await;
+    ground.fleet.finish().await;
+}

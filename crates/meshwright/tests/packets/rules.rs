@@ -1,0 +1,234 @@
+//! Why some things are never written: each rule with packets that are lost
+//! without it and pass with it.
+//!
+//! The binary has no switch for them. For each rule the operator first runs in
+//! a situation in which the rule says no. Then it is stopped, and the test
+//! writes what it would have written without the rule: packets are lost. Then
+//! it is started again, repairs that, and packets pass.
+
+use std::net::IpAddr;
+
+use mw_testbed::net::lan::{DEVICE, UPLINK};
+use mw_testbed::net::{Host, Lan, LanSpec, PeerConfig, Route};
+use serde_json::{Value, json};
+
+use crate::bed::PEERS;
+use crate::ground::{Ground, Layout, Path, lost, path};
+use crate::look::until;
+use crate::process::Operator;
+use crate::scenarios;
+
+scenarios![prefixes_that_are_never_written_would_cost_packets, keys_that_are_never_written_would_cost_packets];
+
+/// Somebody outside of all clusters, whom the hub knows by a Peer of its own.
+struct Laptop {
+    host: Host,
+    _lan: Lan,
+}
+
+const LAPTOP: &str = "zz-laptop";
+const LAPTOP_PODS: &str = "10.9.1.0/24";
+/// The Peer that the situations of this file are about.
+const VICTIM: &str = "mesh--east--n1";
+
+impl Laptop {
+    async fn join(ground: &Ground) -> Self {
+        let lan = Lan::new(&ground.wire, LanSpec { number: 9, hidden: None }).await.unwrap();
+        let host = lan.add_host(1).await.unwrap();
+        let hub = ground.host("hub", "n1");
+        host.links.up(DEVICE).await.unwrap();
+        host.device.set_up(true);
+        let endpoint = Some(hub.endpoint().unwrap().parse().unwrap());
+        host.device.configure(&[PeerConfig {
+            key: hub.device.key(),
+            preshared: None,
+            endpoint,
+            keepalive: 1,
+            allowed: vec![hub.pod_cidrs[0]],
+        }]);
+        let back = Route { to: hub.pod_cidrs[0], via: None, source: None, device: DEVICE.into() };
+        host.links.replace_route(&back).await.unwrap();
+        let laptop = Self { host, _lan: lan };
+        laptop.be_known(ground).await;
+        laptop
+    }
+
+    async fn be_known(&self, ground: &Ground) {
+        let address = json!({ "ip": self.host.external.unwrap().to_string() });
+        let spec = json!({
+            "publicKey": self.host.device.key().to_string(), "allowedIPs": [LAPTOP_PODS], "persistentKeepalive": 1,
+            "endpoint": { "dnsOrIP": address, "port": self.host.device.port() },
+        });
+        let peer = json!({ "apiVersion": "kilo.squat.ai/v1alpha1", "kind": "Peer", "metadata": { "name": LAPTOP }, "spec": spec });
+        ground.fleet.cluster("hub").create(&peer).await.unwrap();
+    }
+
+    fn way(&self, ground: &Ground) -> Vec<Path> {
+        vec![path("pod hub/n1 to the laptop".into(), &ground.host("hub", "n1").pod, self.host.pod_addresses[0])]
+    }
+}
+
+/// Declares one more network of east.
+async fn declare(ground: &mut Ground, cidr: Option<&str>) {
+    let mut spec = ground.fleet.mesh_model().spec();
+    let own = "192.168.2.0/24";
+    spec["clusters"][1]["additionalCIDRs"] = [own].into_iter().chain(cidr).collect();
+    // What the hub's nodes have is not declared, so that it can be overlapped.
+    spec["clusters"][0].as_object_mut().unwrap().remove("additionalCIDRs");
+    ground.patch_mesh(&json!({ "spec": spec })).await;
+}
+
+/// The operator says that it leaves this out on the hub.
+async fn refused(ground: &Ground, reason: &str) {
+    until(format!("{reason} is reported"), || async {
+        let found = ground.fleet.events().await.into_iter().any(|event| event["reason"] == reason);
+        if found { Ok(()) } else { Err("no such event".to_owned()) }
+    })
+    .await;
+}
+
+async fn victim(ground: &Ground) -> Vec<Value> {
+    let peer = ground.fleet.peer("hub", VICTIM).await.unwrap();
+    peer["spec"]["allowedIPs"].as_array().unwrap().clone()
+}
+
+/// One prefix more on the hub, as without the rule.
+async fn write_prefix(ground: &Ground, cidr: &str) {
+    let mut allowed = victim(ground).await;
+    allowed.push(json!(cidr));
+    let patch = json!({ "spec": { "allowedIPs": allowed } });
+    ground.fleet.cluster("hub").merge_patch(&format!("{PEERS}/{VICTIM}"), &patch).await.unwrap();
+}
+
+async fn prefixes_that_are_never_written_would_cost_packets() {
+    let (mut ground, operator) = Ground::running(Layout::default()).await;
+    let laptop = Laptop::join(&ground).await;
+    let to_laptop = laptop.way(&ground);
+    let to_east: Vec<Path> =
+        ground.paths_between("hub", "east").into_iter().filter(|path| path.name.contains("n1 to pod east/n1")).collect();
+    let neighbour: IpAddr = ground.host("hub", "n2").internal.addr().into();
+    let to_neighbour = vec![path("host hub/n1 to host hub/n2".into(), &ground.host("hub", "n1").namespace, neighbour)];
+    ground.arrive(&to_laptop).await;
+
+    let mut operator = Some(operator);
+    for (reason, cidr, victims) in [
+        ("PrefixTaken", LAPTOP_PODS, &to_laptop),
+        ("PrefixContainsEndpoint", "198.18.9.0/24", &to_laptop),
+        ("PrefixContainsEndpoint", "198.18.2.0/24", &to_east),
+        ("PrefixOverlapsTarget", "192.168.1.0/24", &to_neighbour),
+    ] {
+        declare(&mut ground, Some(cidr)).await;
+        refused(&ground, reason).await;
+        assert!(!victim(&ground).await.contains(&json!(cidr)));
+        assert_eq!(lost(victims).await, [""; 0], "{reason}: {cidr} with the rule");
+        operator.take().map(Operator::kill);
+        write_prefix(&ground, cidr).await;
+        ground.stop_arriving(victims).await;
+        eprintln!(
+            "{reason}: with {cidr} written, nothing arrives on: {}",
+            victims.iter().map(|path| path.name.as_str()).collect::<Vec<_>>().join(", ")
+        );
+        operator = Some(ground.operator().await);
+        until("the Peer is put right", || async {
+            if victim(&ground).await.contains(&json!(cidr)) { Err("not yet".to_owned()) } else { Ok(()) }
+        })
+        .await;
+        restore_lan(&ground).await;
+        ground.arrive(victims).await;
+        declare(&mut ground, None).await;
+    }
+    host_bits(&mut ground, operator).await;
+    ground.fleet.finish().await;
+}
+
+/// A route that was replaced does not come back by itself.
+async fn restore_lan(ground: &Ground) {
+    for node in ["n1", "n2"] {
+        let host = ground.host("hub", node);
+        let internal = host.internal.addr().into();
+        let lan = Route { to: host.internal.trunc().into(), via: None, source: Some(internal), device: UPLINK.into() };
+        host.links.replace_route(&lan).await.unwrap();
+    }
+}
+
+/// A prefix with host bits stops Kilo from setting the routes of all others.
+async fn host_bits(ground: &mut Ground, operator: Option<Operator>) {
+    let to_west: Vec<Path> =
+        ground.paths_between("hub", "west").into_iter().filter(|path| path.name.contains("hub/n1 to a service")).collect();
+    assert_eq!(lost(&to_west).await, [""; 0]);
+    operator.map(Operator::kill);
+    write_prefix(ground, "100.64.2.1/24").await;
+    // It shows when routes are set anew.
+    ground.stop_agent("hub", "n1").await;
+    ground.start_agent("hub", "n1");
+    let to_pod: Vec<Path> =
+        ground.paths_between("hub", "west").into_iter().filter(|path| path.name.contains("hub/n1 to pod west/n1")).collect();
+    ground.arrive(&to_pod[..1]).await;
+    ground.stop_arriving(&to_west).await;
+    eprintln!("host bits: with 100.64.2.1/24 written in a Peer of east, services of west are unreachable");
+    let _operator = ground.operator().await;
+    ground.arrive(&to_west).await;
+}
+
+/// A Node that nobody runs an agent for, with somebody else's key.
+async fn clone_node(ground: &Ground, key: &str) {
+    let seen = ground.fleet.cluster("east").get("/api/v1/nodes/n1").await.unwrap().unwrap();
+    let annotations = json!({
+        "kilo.squat.ai/key": key, "kilo.squat.ai/wireguard-ip": "100.64.2.99/24", "kilo.squat.ai/force-endpoint": "198.18.2.99:51820",
+        "kilo.squat.ai/granularity": "full", "kilo.squat.ai/last-seen": seen["metadata"]["annotations"]["kilo.squat.ai/last-seen"],
+    });
+    let node = json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": { "name": "clone", "annotations": annotations },
+        "spec": { "podCIDR": "10.2.99.0/24", "podCIDRs": ["10.2.99.0/24"] },
+    });
+    ground.fleet.cluster("east").create(&node).await.unwrap();
+}
+
+/// The Peer of that node on the hub, as without the rule.
+async fn write_clone(ground: &Ground, key: &str) {
+    let labels = ground.fleet.peer("hub", VICTIM).await.unwrap()["metadata"]["labels"].clone();
+    let endpoint = json!({ "dnsOrIP": { "ip": "198.18.2.99" }, "port": 51820 });
+    let spec = json!({ "publicKey": key, "allowedIPs": ["10.2.99.0/24", "100.64.2.99/32"], "endpoint": endpoint });
+    let metadata = json!({ "name": "mesh--east--clone", "labels": labels });
+    let peer = json!({ "apiVersion": "kilo.squat.ai/v1alpha1", "kind": "Peer", "metadata": metadata, "spec": spec });
+    ground.fleet.cluster("hub").create(&peer).await.unwrap();
+}
+
+async fn keys_that_are_never_written_would_cost_packets() {
+    // Without keepalive nobody hides what the loss of all sessions costs.
+    let (mut ground, operator) = Ground::running(Layout { keepalive: 0, ..Layout::default() }).await;
+    let laptop = Laptop::join(&ground).await;
+    let to_laptop = laptop.way(&ground);
+    ground.arrive(&to_laptop).await;
+    let to_hub: Vec<Path> =
+        ground.paths_between("east", "hub").into_iter().filter(|path| path.name.contains("pod east/n1 to pod hub/n1")).collect();
+    let (of_laptop, of_hub) = (laptop.host.device.key().to_string(), ground.host("hub", "n1").device.key().to_string());
+    let mut operator = Some(operator);
+    for (reason, key, victims) in [("KeyTaken", &of_laptop, &to_laptop), ("KeyOfTarget", &of_hub, &to_hub)] {
+        clone_node(&ground, key).await;
+        refused(&ground, reason).await;
+        assert!(ground.fleet.peer("hub", "mesh--east--clone").await.is_none());
+        assert_eq!(lost(victims).await, [""; 0], "{reason} with the rule");
+        operator.take().map(Operator::kill);
+        write_clone(&ground, key).await;
+        ground.stop_arriving(victims).await;
+        eprintln!("{reason}: with that key written, nothing arrives on: {}", victims[0].name);
+        ground.fleet.cluster("east").delete("/api/v1/nodes/clone").await.unwrap();
+        operator = Some(ground.operator().await);
+        until("the Peer is gone", || async {
+            ground.fleet.peer("hub", "mesh--east--clone").await.map_or(Ok(()), |_| Err("not yet".to_owned()))
+        })
+        .await;
+        if reason == "KeyTaken" {
+            // Kilo forgot the key with that Peer, and needs to be told again.
+            touch(&ground).await;
+        }
+        ground.arrive(victims).await;
+    }
+    ground.fleet.finish().await;
+}
+
+async fn touch(ground: &Ground) {
+    let patch = json!({ "metadata": { "annotations": { "touched": "yes" } } });
+    ground.fleet.cluster("hub").merge_patch(&format!("{PEERS}/{LAPTOP}"), &patch).await.unwrap();
+}
