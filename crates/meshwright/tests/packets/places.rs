@@ -14,14 +14,12 @@ scenarios![a_leader_dies_and_packets_go_through_the_next];
 
 const EVENT: &str = "a leader dies (60 s of silence are 6 s here)";
 
-/// Whether n2 says that it leads.
-async fn n2_leads(ground: &Ground) {
+/// Waits until n2 says that it leads, or does not.
+async fn n2_leads(ground: &Ground, leads: bool) {
     until("n2 leads", || async {
         let node = ground.fleet.cluster("east").get("/api/v1/nodes/n2").await.unwrap().unwrap();
-        match node["metadata"]["annotations"]["kilo.squat.ai/wireguard-ip"].as_str() {
-            Some(address) if !address.is_empty() => Ok(()),
-            other => Err(format!("its address is {other:?}")),
-        }
+        let address = node["metadata"]["annotations"]["kilo.squat.ai/wireguard-ip"].as_str().unwrap_or_default();
+        if address.is_empty() != leads { Ok(()) } else { Err(format!("its address is {address:?}")) }
     })
     .await;
 }
@@ -33,11 +31,12 @@ async fn a_leader_dies_and_packets_go_through_the_next() {
     operator.kill();
     let alone = cost::of(&mut ground, &flows, async |ground| {
         ground.break_down("east", "n1").await;
-        n2_leads(ground).await;
+        n2_leads(ground, true).await;
     })
     .await;
     assert_eq!(lost(&ways(&ground)).await.len(), ways(&ground).len(), "without the operator nothing leads there");
     ground.repair("east", "n1").await;
+    n2_leads(&ground, false).await;
     ground.arrive(&ground.paths()).await;
 
     let _operator = ground.operator().await;
@@ -45,7 +44,7 @@ async fn a_leader_dies_and_packets_go_through_the_next() {
     let mut after = Duration::ZERO;
     let with = cost::of(&mut ground, &flows, async |ground| {
         ground.break_down("east", "n1").await;
-        n2_leads(ground).await;
+        n2_leads(ground, true).await;
         let lead = Instant::now();
         let to_n2 = |flow: &&Flow| flow.name.contains("to pod east/n2");
         until("packets arrive", || async {

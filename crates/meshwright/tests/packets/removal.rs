@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use mw_testbed::net::total_since;
+use mw_testbed::net::{Flow, total_since};
 
 use crate::bed::PEERS;
 use crate::ground::{Ground, Layout, Path, SITES, lost};
@@ -27,10 +27,11 @@ async fn a_peer_goes(ground: &Ground) {
     // Both hosts of the hub lose east/n2: nothing between them passes.
     let of_peer = |path: &&Path| path.name.contains("hub") && path.name.contains("east/n2");
     let (gone, rest): (Vec<Path>, Vec<Path>) = all.into_iter().partition(|path| of_peer(&path));
+    let flows = some_flows(&gone);
     let start = Instant::now();
     ground.fleet.cluster("hub").delete(&format!("{PEERS}/mesh--east--n2")).await.unwrap();
     ground.stop_arriving(&gone).await;
-    eprintln!("a Peer is deleted: {} ways end within {:?}", gone.len(), start.elapsed());
+    tell_end("a Peer is deleted", &gone, &flows, start);
     assert_eq!(lost(&rest).await, [""; 0], "these have nothing to do with it");
 }
 
@@ -39,10 +40,11 @@ async fn an_entry_goes(ground: &mut Ground) {
         ground.paths_between("hub", "east").iter().filter(|path| path.name.starts_with("pod hub/n1")).map(Path::flow).collect();
     let (gone, rest): (Vec<Path>, Vec<Path>) = ground.paths().into_iter().partition(|path| path.name.contains("west"));
     ground.fleet.mesh_model().entries.retain(|entry| entry.name != "west");
+    let ending = some_flows(&gone);
     let start = Instant::now();
     ground.fleet.update_mesh(0).await;
     ground.stop_arriving(&gone).await;
-    eprintln!("an entry goes: {} ways end within {:?}", gone.len(), start.elapsed());
+    tell_end("an entry goes", &gone, &ending, start);
     assert_eq!(lost(&rest).await, [""; 0], "these have nothing to do with it");
     let report = total_since(&flows, start).await;
     eprintln!("an entry goes: hub to east meanwhile lost {} of {}, gap {:?}", report.lost, report.sent, report.gap);
@@ -51,9 +53,20 @@ async fn an_entry_goes(ground: &mut Ground) {
 async fn the_mesh_goes(ground: &mut Ground) {
     let all = ground.paths();
     let inside: Vec<Path> = SITES.iter().flat_map(|site| ground.paths_between(site, site)).collect();
+    let flows = some_flows(&all);
     let start = Instant::now();
     ground.fleet.delete_mesh(0).await;
     ground.stop_arriving(&all).await;
-    eprintln!("the mesh goes: {} ways end within {:?}", all.len(), start.elapsed());
+    tell_end("the mesh goes", &all, &flows, start);
     assert_eq!(lost(&inside).await, [""; 0], "clusters stay whole");
+}
+
+/// Every way would be many packets.
+fn some_flows(paths: &[Path]) -> Vec<Flow> {
+    paths.iter().filter(|path| path.name.starts_with("pod ")).take(8).map(Path::flow).collect()
+}
+
+fn tell_end(what: &str, gone: &[Path], flows: &[Flow], start: Instant) {
+    let last = flows.iter().filter_map(Flow::last_answered).max().unwrap_or(start);
+    eprintln!("{what}: {} ways end; the last ping that was answered left {:?} after it", gone.len(), last.duration_since(start));
 }

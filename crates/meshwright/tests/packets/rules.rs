@@ -105,7 +105,7 @@ async fn prefixes_that_are_never_written_would_cost_packets() {
     let laptop = Laptop::join(&ground).await;
     let to_laptop = laptop.way(&ground);
     let to_east: Vec<Path> =
-        ground.paths_between("hub", "east").into_iter().filter(|path| path.name.contains("n1 to pod east/n1")).collect();
+        ground.paths_between("hub", "east").into_iter().filter(|path| path.name.contains("pod hub/n1 to pod east/n1")).collect();
     let neighbour: IpAddr = ground.host("hub", "n2").internal.addr().into();
     let to_neighbour = vec![path("host hub/n1 to host hub/n2".into(), &ground.host("hub", "n1").namespace, neighbour)];
     ground.arrive(&to_laptop).await;
@@ -201,7 +201,7 @@ async fn keys_that_are_never_written_would_cost_packets() {
     let to_laptop = laptop.way(&ground);
     ground.arrive(&to_laptop).await;
     let to_hub: Vec<Path> =
-        ground.paths_between("east", "hub").into_iter().filter(|path| path.name.contains("pod east/n1 to pod hub/n1")).collect();
+        ground.paths_between("west", "hub").into_iter().filter(|path| path.name.contains("pod west/n1 to pod hub/n1")).collect();
     let (of_laptop, of_hub) = (laptop.host.device.key().to_string(), ground.host("hub", "n1").device.key().to_string());
     let mut operator = Some(operator);
     for (reason, key, victims) in [("KeyTaken", &of_laptop, &to_laptop), ("KeyOfTarget", &of_hub, &to_hub)] {

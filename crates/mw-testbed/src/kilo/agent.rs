@@ -7,8 +7,8 @@ use std::time::Duration;
 use hyper::Method;
 use ipnet::IpNet;
 use tokio::sync::mpsc::{Receiver, channel};
-use tokio::sync::oneshot;
-use tokio::task::JoinSet;
+use tokio::sync::{oneshot, watch};
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::informer::{Event, Informer};
@@ -44,9 +44,11 @@ pub struct AgentSpec {
 #[derive(Debug)]
 pub struct Agent {
     _tasks: JoinSet<()>,
+    worker: AbortHandle,
     stop: oneshot::Sender<()>,
-    /// Says something, or ends, with the worker.
-    cleaned: oneshot::Receiver<()>,
+    /// Ends with the worker.
+    ended: oneshot::Receiver<()>,
+    cut_off: watch::Sender<bool>,
 }
 
 impl Agent {
@@ -54,10 +56,12 @@ impl Agent {
         let runtime = runtime()?.handle();
         let http = cluster.http.with_token(&spec.token);
         let mut tasks = JoinSet::new();
+        let (cut_off, is_cut_off) = watch::channel(false);
         let mut follow = |collection: &'static str| {
             // As good as none: an event waits until the last one was dealt with.
             let (events, receiver) = channel(1);
-            let informer = Informer { http: http.clone(), collection, events, resync: spec.clock.real(TELL_AGAIN) };
+            let (http, resync, cut_off) = (http.clone(), spec.clock.real(TELL_AGAIN), is_cut_off.clone());
+            let informer = Informer { http, collection, events, resync, cut_off };
             tasks.spawn_on(informer.run(), runtime);
             receiver
         };
@@ -82,20 +86,31 @@ impl Agent {
             node: format!("{NODES}/{}", me.hostname),
         };
         let (stop, stopped) = oneshot::channel();
-        let (done, cleaned) = oneshot::channel();
+        let (end, ended) = oneshot::channel();
         let work = async move {
             worker.run(nodes, peers, stopped).await;
-            drop(done);
+            drop(end);
         };
-        tasks.spawn_on(work, runtime);
-        Ok(Self { _tasks: tasks, stop, cleaned })
+        let worker = tasks.spawn_on(work, runtime);
+        Ok(Self { _tasks: tasks, worker, stop, ended, cut_off })
     }
 
     /// As SIGTERM: it removes what it set up, and returns when that is done.
     pub async fn stop(self) {
         // An error means that it has ended by itself.
         let _ = self.stop.send(());
-        let _ = self.cleaned.await;
+        let _ = self.ended.await;
+    }
+
+    /// Whether it ended by itself.
+    pub fn has_ended(&self) -> bool {
+        self.worker.is_finished()
+    }
+
+    /// It hears of nothing any more; when it does again, the server no longer
+    /// knows what happened meanwhile and tells what there is.
+    pub fn cut_off(&self, cut_off: bool) {
+        self.cut_off.send_replace(cut_off);
     }
 
     /// As SIGKILL.

@@ -11,6 +11,7 @@ use http_body_util::BodyExt;
 use hyper::Method;
 use serde_json::Value;
 use tokio::sync::mpsc::Sender;
+use tokio::sync::watch;
 
 use crate::error::{Error, Result};
 use crate::http::{Http, JSON};
@@ -32,6 +33,8 @@ pub(super) struct Informer {
     pub(super) events: Sender<Event>,
     /// How often everything is told again.
     pub(super) resync: Duration,
+    /// Whether the way to the server is cut off.
+    pub(super) cut_off: watch::Receiver<bool>,
 }
 
 /// What is known, and up to which version of the server's state.
@@ -44,10 +47,13 @@ struct Cache {
 
 impl Informer {
     /// Until nobody listens any more.
-    pub(super) async fn run(self) {
+    pub(super) async fn run(mut self) {
         let mut cache = Cache::default();
         let mut is_listed = false;
         while !self.events.is_closed() {
+            if self.cut_off.wait_for(|cut_off| !cut_off).await.is_err() {
+                return;
+            }
             if !is_listed {
                 is_listed = self.list(&mut cache).await.is_ok();
             }
@@ -92,6 +98,9 @@ impl Informer {
     }
 
     async fn take(&self, cache: &mut Cache, mut event: Value) -> Result<()> {
+        if *self.cut_off.borrow() {
+            return Err(Error::Object("cut off for too long".into()));
+        }
         let object = event.get_mut("object").map(Value::take).unwrap_or_default();
         let name = text(&object, "/metadata/name");
         let kind = text(&event, "/type");

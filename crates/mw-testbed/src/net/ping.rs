@@ -120,9 +120,13 @@ impl Flow {
         Report { sent: probes.len(), lost, gap }
     }
 
-    /// Whether the ping that was answered last was sent after this.
+    /// When the ping was sent that was answered last.
+    pub fn last_answered(&self) -> Option<Instant> {
+        lock(&self.probes).iter().rev().find(|probe| probe.answered).map(|probe| probe.sent)
+    }
+
     pub fn answered_after(&self, start: Instant) -> bool {
-        lock(&self.probes).iter().rev().find(|probe| probe.answered).is_some_and(|probe| probe.sent > start)
+        self.last_answered().is_some_and(|sent| sent > start)
     }
 }
 

@@ -1,0 +1,294 @@
+//! The stand-in for Kilo's agent on real hosts and a real API server, each
+//! behaviour under the section of the facts about Kilo that describes it. What
+//! it decides is tested where it decides, in `src/kilo/tests.rs`.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, clippy::print_stderr, reason = "a test may fail loudly")]
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::rbac::v1::PolicyRule;
+use mw_testbed::kilo::{Agent, AgentSpec, Clock, Granularity, Names};
+use mw_testbed::net::lan::{DEVICE, UPLINK};
+use mw_testbed::net::{Flow, Host, Lan, LanSpec, Namespace, PeerConfig, Route, Wire, ping};
+use mw_testbed::{Cluster, PEER_CRD, Testbed, eventually, or_skip};
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+
+const SOON: Duration = Duration::from_secs(20);
+const SPEED: u32 = 20;
+const PEERS: &str = "/apis/kilo.squat.ai/v1alpha1/peers";
+
+/// Never dropped: the supervisors end the servers with the process.
+static SHARED: OnceCell<Option<Testbed>> = OnceCell::const_new();
+/// Each test has a cluster of its own, to the end of all.
+const CLUSTERS: [&str; 3] = ["one", "three", "two"];
+
+async fn shared(name: &str) -> Option<&'static Cluster> {
+    or_skip(Namespace::new())?;
+    let bed = SHARED.get_or_init(|| Testbed::start_or_skip(&CLUSTERS)).await.as_ref()?;
+    let cluster = bed.cluster(name).unwrap();
+    cluster.install_crd(PEER_CRD).await.unwrap();
+    Some(cluster)
+}
+
+/// A cluster with agents, and somebody far away who has no agent.
+struct Stage {
+    cluster: &'static Cluster,
+    spec: AgentSpec,
+    hosts: Vec<Host>,
+    agents: Vec<Option<Agent>>,
+    far: Host,
+    _lans: [Lan; 2],
+    _wire: Wire,
+}
+
+async fn stage(name: &str, nodes: u8, granularity: Granularity, annotations: &[(&str, &str)]) -> Option<Stage> {
+    let cluster = shared(name).await?;
+    let rule = |group: &str, resource: &str, verbs: &[&str]| PolicyRule {
+        api_groups: Some(vec![group.into()]),
+        resources: Some(vec![resource.into()]),
+        verbs: verbs.iter().map(|verb| (*verb).into()).collect(),
+        ..PolicyRule::default()
+    };
+    let rules = [rule("", "nodes", &["list", "patch", "watch"]), rule("kilo.squat.ai", "peers", &["list", "watch"])];
+    let token = cluster.service_account("kube-system", "kilo", &rules).await.unwrap();
+    let range = "100.64.1.0/24".parse().unwrap();
+    let spec = AgentSpec { token, granularity, range, clock: Clock::new(SPEED), names: Names::default() };
+    let wire = Wire::default();
+    let near = Lan::new(&wire, LanSpec { number: 1, hidden: None }).await.unwrap();
+    let away = Lan::new(&wire, LanSpec { number: 2, hidden: None }).await.unwrap();
+    let far = away.add_host(1).await.unwrap();
+    let (mut hosts, mut agents) = (Vec::new(), Vec::new());
+    for at in 1..=nodes {
+        let host = near.add_host(at).await.unwrap();
+        cluster.create(&node(&host, annotations)).await.unwrap();
+        agents.push(Some(Agent::start(cluster, &host, &spec).unwrap()));
+        hosts.push(host);
+    }
+    Some(Stage { cluster, spec, hosts, agents, far, _lans: [near, away], _wire: wire })
+}
+
+fn node(host: &Host, annotations: &[(&str, &str)]) -> Value {
+    let mut all = json!({ "kilo.squat.ai/location": "here" });
+    for (name, value) in annotations {
+        all[format!("kilo.squat.ai/{name}")] = json!(value);
+    }
+    json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": host.name, "annotations": all }, "spec": { "podCIDR": host.pod_cidrs[0].to_string() } })
+}
+
+impl Stage {
+    async fn annotation(&self, node: &str, name: &str) -> Option<String> {
+        let node = self.cluster.get(&format!("/api/v1/nodes/{node}")).await.unwrap().unwrap();
+        node["metadata"]["annotations"][format!("kilo.squat.ai/{name}")].as_str().map(str::to_owned)
+    }
+
+    async fn annotated(&self, node: &str, name: &str, wanted: Option<&str>) {
+        eventually(SOON, || async {
+            let found = self.annotation(node, name).await;
+            if found.as_deref() == wanted { Ok(()) } else { Err(format!("{name} of {node} is {found:?}, not {wanted:?}")) }
+        })
+        .await
+        .unwrap();
+    }
+
+    /// A Peer for the one far away.
+    fn far_peer(&self, allowed: &[&str]) -> Value {
+        let endpoint = json!({ "dnsOrIP": { "ip": self.far.external.unwrap().to_string() }, "port": self.far.device.port() });
+        let spec = json!({ "publicKey": self.far.device.key().to_string(), "allowedIPs": allowed, "endpoint": endpoint });
+        json!({ "apiVersion": "kilo.squat.ai/v1alpha1", "kind": "Peer", "metadata": { "name": "far" }, "spec": spec })
+    }
+
+    /// Makes the one far away know the first host, and everything behind it.
+    async fn far_knows(&self, allowed: &[&str]) {
+        let allowed: Vec<_> = allowed.iter().map(|cidr| cidr.parse().unwrap()).collect();
+        let first = &self.hosts[0];
+        let endpoint = Some(first.endpoint().unwrap().parse().unwrap());
+        self.far.links.up(DEVICE).await.unwrap();
+        self.far.device.set_up(true);
+        self.far.device.configure(&[PeerConfig {
+            key: first.device.key(),
+            preshared: None,
+            endpoint,
+            keepalive: 0,
+            allowed: allowed.clone(),
+        }]);
+        for to in allowed {
+            self.far.links.replace_route(&Route { to, via: None, source: None, device: DEVICE.into() }).await.unwrap();
+        }
+    }
+
+    /// Takes everything away again, for the next test on this cluster.
+    async fn end(mut self) {
+        for agent in self.agents.drain(..).flatten() {
+            agent.stop().await;
+        }
+        for collection in [PEERS, "/api/v1/nodes"] {
+            self.cluster.request("DELETE", collection, None).await.unwrap();
+        }
+    }
+}
+
+async fn reaches(from: &Namespace, to: IpAddr) {
+    eventually(SOON, || async {
+        let answered = ping(from, None, to).await.map_err(|error| error.to_string())?;
+        if answered { Ok(()) } else { Err(format!("{to} does not answer")) }
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn s3_annotations_are_written_removed_on_a_clean_stop_and_left_on_a_kill() {
+    let Some(mut stage) = stage("one", 2, Granularity::Full, &[]).await else { return };
+    stage.annotated("n1", "endpoint", Some("198.18.1.1:51820")).await;
+    stage.annotated("n1", "internal-ip", Some("192.168.1.1/24")).await;
+    stage.annotated("n1", "key", Some(&stage.hosts[0].device.key().to_string())).await;
+    stage.annotated("n1", "granularity", Some("full")).await;
+    // Section 2: by place among those that are ready, once all are.
+    stage.annotated("n1", "wireguard-ip", Some("100.64.1.1/24")).await;
+    stage.annotated("n2", "wireguard-ip", Some("100.64.1.2/24")).await;
+    let seen: u64 = stage.annotation("n1", "last-seen").await.unwrap().parse().unwrap();
+    assert!(stage.spec.clock.unix_seconds().abs_diff(seen) < 90);
+    reaches(&stage.hosts[0].pod, stage.hosts[1].pod_addresses[0]).await;
+
+    stage.agents[0].take().unwrap().stop().await;
+    for name in ["endpoint", "internal-ip", "key", "last-seen", "wireguard-ip", "discovered-endpoints", "granularity"] {
+        assert_eq!(stage.annotation("n1", name).await, None, "{name}");
+    }
+    assert_eq!(stage.annotation("n1", "location").await.as_deref(), Some("here"), "that is not the agent's");
+    assert!(stage.hosts[0].device.peers().is_empty());
+    stage.annotated("n2", "wireguard-ip", Some("100.64.1.1/24")).await;
+
+    stage.agents[1].take().unwrap().kill();
+    assert!(stage.annotation("n2", "key").await.is_some_and(|key| !key.is_empty()));
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn s2_the_next_leads_when_the_leader_is_silent_and_steps_back_when_it_returns() {
+    let Some(mut stage) = stage("one", 2, Granularity::Location, &[]).await else { return };
+    stage.annotated("n1", "wireguard-ip", Some("100.64.1.1/24")).await;
+    stage.annotated("n2", "wireguard-ip", Some("")).await;
+    stage.agents[0].take().unwrap().kill();
+    let start = Instant::now();
+    stage.annotated("n2", "wireguard-ip", Some("100.64.1.1/24")).await;
+    let kilos = start.elapsed() * SPEED;
+    eprintln!("s6: the next one leads {} s of Kilo's time after the leader's agent died", kilos.as_secs());
+    assert!(kilos < Duration::from_secs(150), "60 s of silence, 30 s to look, 30 s to write, and our own delay");
+    assert_eq!(stage.annotation("n1", "wireguard-ip").await.as_deref(), Some("100.64.1.1/24"), "the dead one's stays");
+    stage.agents[0] = Some(Agent::start(stage.cluster, &stage.hosts[0], &stage.spec).unwrap());
+    stage.annotated("n2", "wireguard-ip", Some("")).await;
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn s6_a_peer_that_comes_and_goes_is_followed_at_once_through_a_non_leader_too() {
+    let Some(stage) = stage("two", 2, Granularity::Location, &[]).await else { return };
+    stage.annotated("n1", "wireguard-ip", Some("100.64.1.1/24")).await;
+    stage.far_knows(&["10.1.1.0/24", "10.1.2.0/24"]).await;
+    stage.cluster.create(&stage.far_peer(&["10.2.1.0/24"])).await.unwrap();
+    let start = Instant::now();
+    reaches(&stage.hosts[1].pod, stage.far.pod_addresses[0]).await;
+    let created = start.elapsed();
+    stage.cluster.delete(&format!("{PEERS}/far")).await.unwrap();
+    let start = Instant::now();
+    eventually(SOON, || async { if stage.hosts[0].device.peers().is_empty() { Ok(()) } else { Err("still there") } }).await.unwrap();
+    eprintln!("s6: first ping {created:?} after a Peer was created; gone {:?} after it was deleted", start.elapsed());
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn s5_a_peer_over_the_local_pods_cuts_them_off_and_its_end_does_not_bring_them_back() {
+    let Some(stage) = stage("two", 1, Granularity::Full, &[]).await else { return };
+    stage.annotated("n1", "wireguard-ip", Some("100.64.1.1/24")).await;
+    let host = &stage.hosts[0];
+    reaches(&host.namespace, host.pod_addresses[0]).await;
+    stage.cluster.create(&stage.far_peer(&["10.1.1.0/24"])).await.unwrap();
+    let answers = || async { ping(&host.namespace, None, host.pod_addresses[0]).await.unwrap() };
+    eventually(SOON, || async { if answers().await { Err("still there") } else { Ok(()) } }).await.unwrap();
+    stage.cluster.delete(&format!("{PEERS}/far")).await.unwrap();
+    eventually(SOON, || async { if host.device.peers().is_empty() { Ok(()) } else { Err("still there") } }).await.unwrap();
+    assert!(!answers().await);
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn s5_a_refused_route_keeps_the_routes_after_it_from_being_set() {
+    let Some(stage) = stage("two", 1, Granularity::Full, &[]).await else { return };
+    stage.annotated("n1", "wireguard-ip", Some("100.64.1.1/24")).await;
+    stage.cluster.create(&stage.far_peer(&["10.2.1.0/24", "10.3.3.7/24", "10.4.0.0/16"])).await.unwrap();
+    let to = || async { stage.hosts[0].links.routes().await.unwrap().iter().map(|route| route.to.to_string()).collect::<Vec<_>>() };
+    eventually(SOON, || async { if to().await.contains(&"10.2.1.0/24".into()) { Ok(()) } else { Err("not yet") } }).await.unwrap();
+    assert!(!to().await.contains(&"10.4.0.0/16".into()));
+    // An IPv6 prefix is refused as well, as its source would be IPv4.
+    stage.cluster.merge_patch(&format!("{PEERS}/far"), &json!({ "spec": { "allowedIPs": ["10.2.1.0/24", "fd00:2::/64"] } })).await.unwrap();
+    eventually(SOON, || async { if stage.hosts[0].device.peers()[0].allowed.len() == 2 { Ok(()) } else { Err("not yet") } }).await.unwrap();
+    assert!(!to().await.contains(&"fd00:2::/64".into()));
+    stage.end().await;
+}
+
+/// Pings from the far side through a change on the near side that has nothing
+/// to do with it: how long nothing arrives.
+async fn stall(name: &str, annotations: &[(&str, &str)]) -> Option<(usize, Duration)> {
+    let stage = stage(name, 1, Granularity::Full, annotations).await?;
+    stage.annotated("n1", "wireguard-ip", Some("100.64.1.1/24")).await;
+    stage.far_knows(&["10.1.1.0/24"]).await;
+    stage.cluster.create(&stage.far_peer(&["10.2.1.0/24"])).await.unwrap();
+    reaches(&stage.far.pod, stage.hosts[0].pod_addresses[0]).await;
+    let flow = Flow::start("far to near", &stage.far.pod, stage.hosts[0].pod_addresses[0], Duration::from_millis(100)).unwrap();
+    let (start, configured) = (Instant::now(), stage.hosts[0].device.configured());
+    let mut other = stage.far_peer(&["10.9.0.0/24"]);
+    other["metadata"]["name"] = json!("other");
+    other["spec"]["publicKey"] = json!("AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAE=");
+    stage.cluster.create(&other).await.unwrap();
+    eventually(SOON, || async { if stage.hosts[0].device.configured() > configured { Ok(()) } else { Err("not yet") } }).await.unwrap();
+    let changed = Instant::now();
+    eventually(SOON, || async { if flow.answered_after(changed) { Ok(()) } else { Err("nothing arrives") } }).await.unwrap();
+    let report = flow.since(start).await;
+    stage.end().await;
+    Some((report.lost, report.gap))
+}
+
+#[tokio::test]
+async fn s5_every_change_ends_all_sessions_and_the_other_side_stalls_unless_there_is_a_keepalive() {
+    let Some((lost, gap)) = stall("three", &[]).await else { return };
+    let (lost_with, gap_with) = stall("three", &[("persistent-keepalive", "1")]).await.unwrap();
+    eprintln!("s5: an unrelated Peer costs the other side {lost} pings and {gap:?}; with a keepalive {lost_with} and {gap_with:?}");
+    assert!((Duration::from_secs(10)..Duration::from_secs(17)).contains(&gap), "WireGuard's own 15 s: {gap:?}");
+    assert!(lost_with <= 1, "{gap_with:?}");
+}
+
+#[tokio::test]
+async fn s3_a_node_without_annotations_ends_the_agent() {
+    let Some(stage) = stage("two", 1, Granularity::Full, &[]).await else { return };
+    stage.annotated("n1", "wireguard-ip", Some("100.64.1.1/24")).await;
+    let lan = &stage._lans[0];
+    let host = lan.add_host(7).await.unwrap();
+    let bare = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": host.name }, "spec": { "podCIDR": host.pod_cidrs[0].to_string() } });
+    stage.cluster.create(&bare).await.unwrap();
+    let agent = Agent::start(stage.cluster, &host, &stage.spec).unwrap();
+    eventually(SOON, || async { if agent.has_ended() { Ok(()) } else { Err("it still runs") } }).await.unwrap();
+    assert_eq!(stage.annotation("n7", "key").await, None);
+    assert!(host.links.routes().await.unwrap().iter().all(|route| route.device == UPLINK || route.device == "pod0"));
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn s5_a_delete_that_the_watch_missed_leaves_the_wireguard_peer() {
+    let Some(stage) = stage("three", 1, Granularity::Full, &[]).await else { return };
+    stage.annotated("n1", "wireguard-ip", Some("100.64.1.1/24")).await;
+    stage.cluster.create(&stage.far_peer(&["10.2.1.0/24"])).await.unwrap();
+    let peers = || stage.hosts[0].device.peers().len();
+    eventually(SOON, || async { if peers() == 1 { Ok(()) } else { Err("not yet") } }).await.unwrap();
+    // The agent hangs while the Peer goes, and the server forgets that it went.
+    let agent = stage.agents[0].as_ref().unwrap();
+    agent.cut_off(true);
+    stage.cluster.delete(&format!("{PEERS}/far")).await.unwrap();
+    agent.cut_off(false);
+    let seen = stage.annotation("n1", "last-seen").await;
+    eventually(SOON, || async { if stage.annotation("n1", "last-seen").await == seen { Err("no check-in yet") } else { Ok(()) } })
+        .await
+        .unwrap();
+    assert_eq!(peers(), 1, "revoked and still there");
+    stage.end().await;
+}
