@@ -20,7 +20,8 @@ CLIENTS := kube_client|kube_runtime|tokio|tokio_.*|hyper|hyper_.*|reqwest
 BANNED_mw-core := $(CLIENTS)|kube|kube_.*|k8s_openapi|tracing|tracing_.*|log|rand|rand_.*|getrandom|fastrand|chrono|jiff|time|uuid
 BANNED_mw-api := $(CLIENTS)
 BANNED_mw-sim := mw_core|mw_api|mw_operator|mw_testbed|meshwright|kube|kube_.*|hyper|hyper_.*|reqwest|rand|rand_.*|getrandom|fastrand|chrono|jiff|time|uuid
-LAYERS := layer-mw-core layer-mw-api layer-mw-sim
+BANNED_mw-testbed := mw_core|mw_api|mw_operator|mw_sim|meshwright
+LAYERS := layer-mw-core layer-mw-api layer-mw-sim layer-mw-testbed
 .PHONY: $(LAYERS)
 # The tree shows what mw-api asks for; the check, that its code makes do with that.
 layers: $(LAYERS)
@@ -32,6 +33,7 @@ $(LAYERS): layer-%:
 	  if [ -n "$$found" ]; then echo "$* must not depend on" $$found >&2; exit 1; fi; \
 	  echo "$* sees nothing that is banned there"
 
+# As root also what needs network namespaces: see docs/packets.md.
 unit:
 	cargo test --locked --workspace --lib --bins --tests
 

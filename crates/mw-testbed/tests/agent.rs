@@ -12,7 +12,7 @@ use mw_testbed::net::lan::{DEVICE, UPLINK};
 use mw_testbed::net::{Flow, Host, Lan, LanSpec, Namespace, PeerConfig, Route, Wire, ping};
 use mw_testbed::{Cluster, PEER_CRD, Testbed, eventually, or_skip};
 use serde_json::{Value, json};
-use tokio::sync::OnceCell;
+use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
 const SOON: Duration = Duration::from_secs(20);
 const SPEED: u32 = 20;
@@ -20,8 +20,9 @@ const PEERS: &str = "/apis/kilo.squat.ai/v1alpha1/peers";
 
 /// Never dropped: the supervisors end the servers with the process.
 static SHARED: OnceCell<Option<Testbed>> = OnceCell::const_new();
-/// Each test has a cluster of its own, to the end of all.
+/// Each is for one test at a time.
 const CLUSTERS: [&str; 3] = ["one", "three", "two"];
+static TURNS: [Mutex<()>; 3] = [const { Mutex::const_new(()) }; 3];
 
 async fn shared(name: &str) -> Option<&'static Cluster> {
     or_skip(Namespace::new())?;
@@ -38,11 +39,13 @@ struct Stage {
     hosts: Vec<Host>,
     agents: Vec<Option<Agent>>,
     far: Host,
-    _lans: [Lan; 2],
+    lans: [Lan; 2],
     _wire: Wire,
+    _turn: MutexGuard<'static, ()>,
 }
 
 async fn stage(name: &str, nodes: u8, granularity: Granularity, annotations: &[(&str, &str)]) -> Option<Stage> {
+    let turn = TURNS[CLUSTERS.iter().position(|cluster| *cluster == name).unwrap()].lock().await;
     let cluster = shared(name).await?;
     let rule = |group: &str, resource: &str, verbs: &[&str]| PolicyRule {
         api_groups: Some(vec![group.into()]),
@@ -65,7 +68,7 @@ async fn stage(name: &str, nodes: u8, granularity: Granularity, annotations: &[(
         agents.push(Some(Agent::start(cluster, &host, &spec).unwrap()));
         hosts.push(host);
     }
-    Some(Stage { cluster, spec, hosts, agents, far, _lans: [near, away], _wire: wire })
+    Some(Stage { cluster, spec, hosts, agents, far, lans: [near, away], _wire: wire, _turn: turn })
 }
 
 fn node(host: &Host, annotations: &[(&str, &str)]) -> Value {
@@ -186,9 +189,10 @@ async fn s6_a_peer_that_comes_and_goes_is_followed_at_once_through_a_non_leader_
     let Some(stage) = stage("two", 2, Granularity::Location, &[]).await else { return };
     stage.annotated("n1", "wireguard-ip", Some("100.64.1.1/24")).await;
     stage.far_knows(&["10.1.1.0/24", "10.1.2.0/24"]).await;
+    let flow = Flow::start("near to far", &stage.hosts[1].pod, stage.far.pod_addresses[0], Duration::from_millis(10)).unwrap();
     stage.cluster.create(&stage.far_peer(&["10.2.1.0/24"])).await.unwrap();
     let start = Instant::now();
-    reaches(&stage.hosts[1].pod, stage.far.pod_addresses[0]).await;
+    eventually(SOON, || async { flow.last_answered().ok_or("nothing arrives") }).await.unwrap();
     let created = start.elapsed();
     stage.cluster.delete(&format!("{PEERS}/far")).await.unwrap();
     let start = Instant::now();
@@ -262,8 +266,7 @@ async fn s5_every_change_ends_all_sessions_and_the_other_side_stalls_unless_ther
 async fn s3_a_node_without_annotations_ends_the_agent() {
     let Some(stage) = stage("two", 1, Granularity::Full, &[]).await else { return };
     stage.annotated("n1", "wireguard-ip", Some("100.64.1.1/24")).await;
-    let lan = &stage._lans[0];
-    let host = lan.add_host(7).await.unwrap();
+    let host = stage.lans[0].add_host(7).await.unwrap();
     let bare = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": host.name }, "spec": { "podCIDR": host.pod_cidrs[0].to_string() } });
     stage.cluster.create(&bare).await.unwrap();
     let agent = Agent::start(stage.cluster, &host, &stage.spec).unwrap();

@@ -23,14 +23,14 @@ async fn packets_pass_when_nodes_join_agents_roll_and_credentials_change() {
     let (mut ground, operator) = Ground::running(Layout::default()).await;
     let flows = ground.pod_flows();
     operator.kill();
-    let joined_alone = joining(&mut ground, &flows, "east").await;
+    let joined_alone = joining(&mut ground, &flows, "east", 3).await;
     let rolled_alone = rolling(&mut ground, &flows).await;
     let rotated_alone = rotating(&mut ground, &flows).await;
     let idle = cost::of(&mut ground, &flows, async |_| tokio::time::sleep(WHILE).await).await;
 
     let operator = ground.operator().await;
     ground.fleet.condition("Ready", "True", "Reconciled").await;
-    let joined = joining(&mut ground, &flows, "hub").await;
+    let joined = joining(&mut ground, &flows, "hub", 4).await;
     cost::note("a node joins", joined_alone, joined);
     let rolled = rolling(&mut ground, &flows).await;
     cost::note("the agents of a cluster are restarted in turn", rolled_alone, rolled);
@@ -43,16 +43,18 @@ async fn packets_pass_when_nodes_join_agents_roll_and_credentials_change() {
     ground.fleet.finish().await;
 }
 
-/// A third node of east, until the pods of `from` reach its pod.
-async fn joining(ground: &mut Ground, flows: &[Flow], from: &str) -> Report {
-    let to_newcomer = |path: &Path| path.name.starts_with("pod ") && path.name.contains("/n1 to") && path.name.ends_with("east/n3");
+/// One more node of east, until the first pod of `from` reaches its pod. Each
+/// time another one: neighbours remember the hardware address of the last.
+async fn joining(ground: &mut Ground, flows: &[Flow], from: &str, at: u8) -> Report {
+    let name = format!("n{at}");
+    let to_newcomer = |path: &Path| path.name == format!("pod {from}/n1 to pod east/{name}");
     let cost = cost::of(ground, flows, async |ground| {
-        ground.join("east", 3).await;
+        ground.join("east", at).await;
         let paths: Vec<Path> = ground.paths_between(from, "east").into_iter().filter(to_newcomer).collect();
         ground.arrive(&paths).await;
     })
     .await;
-    ground.leave("east", "n3").await;
+    ground.leave("east", &name).await;
     ground.arrive(&ground.paths()).await;
     cost
 }
