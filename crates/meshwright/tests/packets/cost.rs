@@ -28,6 +28,16 @@ pub(crate) async fn of(ground: &mut Ground, flows: &[Flow], event: impl AsyncFnO
     total_since(flows, start).await
 }
 
+/// More than this is not a handshake, which takes milliseconds, but one that
+/// did not come about, which takes seconds.
+const ONE_HANDSHAKE: Duration = Duration::from_millis(500);
+
+/// Notes both, and fails when the operator makes it worse.
+pub(crate) fn compare(event: &'static str, alone: Report, with: Report) {
+    note(event, alone, with);
+    assert!(with.gap <= alone.gap + ONE_HANDSHAKE, "{event}: {alone:?} alone, {with:?} with the operator");
+}
+
 pub(crate) fn note(event: &'static str, alone: Report, with: Report) {
     ROWS.lock().unwrap_or_else(PoisonError::into_inner).push(Row { event, alone, with });
 }
@@ -38,9 +48,9 @@ pub(crate) fn print() {
     if rows.is_empty() {
         return;
     }
-    eprintln!("\n{:<44} | agents alone: lost of sent, gap | with the operator", "event");
+    eprintln!("\n{:<46} | agents alone: lost of sent, gap | with the operator", "event");
     for Row { event, alone, with } in rows.iter() {
-        eprintln!("{event:<44} | {:<31} | {}", text(*alone), text(*with));
+        eprintln!("{event:<46} | {:<31} | {}", text(*alone), text(*with));
     }
 }
 

@@ -23,43 +23,75 @@ async fn packets_pass_when_nodes_join_agents_roll_and_credentials_change() {
     let (mut ground, operator) = Ground::running(Layout::default()).await;
     let flows = ground.pod_flows();
     operator.kill();
-    let joined_alone = joining(&mut ground, &flows, "east", 3).await;
+    let joined_alone = joining(&mut ground, &flows, 3, true).await;
     let rolled_alone = rolling(&mut ground, &flows).await;
     let rotated_alone = rotating(&mut ground, &flows).await;
     let idle = cost::of(&mut ground, &flows, async |_| tokio::time::sleep(WHILE).await).await;
 
     let operator = ground.operator().await;
     ground.fleet.condition("Ready", "True", "Reconciled").await;
-    let joined = joining(&mut ground, &flows, "hub", 4).await;
-    cost::note("a node joins", joined_alone, joined);
+    let joined = joining(&mut ground, &flows, 4, false).await;
+    cost::compare("a node joins; its Peers are written by hand", joined_alone, joined);
     let rolled = rolling(&mut ground, &flows).await;
-    cost::note("the agents of a cluster are restarted in turn", rolled_alone, rolled);
+    cost::compare("the agents of a cluster are restarted in turn", rolled_alone, rolled);
     let rotated = rotating(&mut ground, &flows).await;
-    cost::note("credentials are rotated", rotated_alone, rotated);
+    cost::compare("credentials are rotated", rotated_alone, rotated);
     let mut operator = Some(operator);
     let killed = cost::of(&mut ground, &flows, async |ground| restart(ground, &mut operator).await).await;
-    cost::note("the operator is killed and started again", idle, killed);
+    cost::compare("the operator is killed and started again", idle, killed);
     assert_eq!((rotated.lost, killed.lost), (0, 0));
     ground.fleet.finish().await;
 }
 
-/// One more node of east, until the first pod of `from` reaches its pod. Each
-/// time another one: neighbours remember the hardware address of the last.
-async fn joining(ground: &mut Ground, flows: &[Flow], from: &str, at: u8) -> Report {
+/// One more node of east, until a pod of the hub reaches its pod. Without the
+/// operator somebody writes the Peers by hand. Each time another node:
+/// neighbours remember the hardware address of the last.
+async fn joining(ground: &mut Ground, flows: &[Flow], at: u8, by_hand: bool) -> Report {
     let name = format!("n{at}");
-    let to_newcomer = |path: &Path| path.name == format!("pod {from}/n1 to pod east/{name}");
+    let to_newcomer = |path: &Path| path.name == format!("pod hub/n1 to pod east/{name}");
     let cost = cost::of(ground, flows, async |ground| {
         ground.join("east", at).await;
-        let paths: Vec<Path> = ground.paths_between(from, "east").into_iter().filter(to_newcomer).collect();
+        if by_hand {
+            let peer = peer_of(ground, &name).await;
+            for site in ["hub", "west"] {
+                ground.fleet.cluster(site).create(&peer).await.unwrap();
+            }
+        }
+        let paths: Vec<Path> = ground.paths_between("hub", "east").into_iter().filter(to_newcomer).collect();
         ground.arrive(&paths).await;
     })
     .await;
     ground.leave("east", &name).await;
+    if by_hand {
+        for site in ["hub", "west"] {
+            ground.fleet.cluster(site).delete(&format!("{PEERS}/by-hand")).await.unwrap();
+        }
+    }
     ground.arrive(&ground.paths()).await;
     cost
 }
 
+/// As soon as its agent has said everything.
+async fn peer_of(ground: &Ground, node: &str) -> Value {
+    let path = format!("/api/v1/nodes/{node}");
+    until("the agent describes its node", || async {
+        let node = ground.fleet.cluster("east").get(&path).await.map_err(|error| error.to_string())?.unwrap();
+        let text = |name: &str| node["metadata"]["annotations"][format!("kilo.squat.ai/{name}")].as_str().filter(|text| !text.is_empty());
+        let (Some(key), Some(address), Some(endpoint)) = (text("key"), text("wireguard-ip"), text("endpoint")) else {
+            return Err("not yet".to_owned());
+        };
+        let (host, port) = endpoint.split_once(':').unwrap();
+        let address = format!("{}/32", address.split_once('/').unwrap().0);
+        let endpoint = json!({ "dnsOrIP": { "ip": host }, "port": port.parse::<u16>().unwrap() });
+        let spec =
+            json!({ "publicKey": key, "allowedIPs": [node["spec"]["podCIDR"], address], "endpoint": endpoint, "persistentKeepalive": 1 });
+        Ok(json!({ "apiVersion": "kilo.squat.ai/v1alpha1", "kind": "Peer", "metadata": { "name": "by-hand" }, "spec": spec }))
+    })
+    .await
+}
+
 async fn rolling(ground: &mut Ground, flows: &[Flow]) -> Report {
+    let mark = ground.fleet.mark();
     let cost = cost::of(ground, flows, async |ground| {
         for node in ["n1", "n2"] {
             ground.stop_agent("east", node).await;
@@ -69,6 +101,9 @@ async fn rolling(ground: &mut Ground, flows: &[Flow]) -> Report {
         }
     })
     .await;
+    let writes: Vec<String> =
+        ground.fleet.peer_writes(&mark).iter().map(|(site, call)| format!("{} {} on {site}", call.verb, call.name)).collect();
+    eprintln!("the agents of a cluster are restarted in turn: the operator wrote {} times: {}", writes.len(), writes.join(", "));
     ground.arrive(&ground.paths()).await;
     cost
 }
@@ -115,7 +150,7 @@ async fn services_move_when_their_anchor_dies() {
     ground.fleet.condition("Ready", "True", "Reconciled").await;
     ground.arrive(&ground.paths()).await;
     let (with, by_operator) = anchor_dies(&mut ground, &flows, false).await;
-    cost::note("an anchor dies; the Peers are moved by hand", alone, with);
+    cost::compare("an anchor dies; the Peers are moved by hand", alone, with);
     eprintln!("an anchor dies: from NotReady to the first answer {by_hand:?} by hand, {by_operator:?} by the operator");
     drop(operator);
     ground.fleet.finish().await;
@@ -123,6 +158,7 @@ async fn services_move_when_their_anchor_dies() {
 
 /// What was lost, and how long it took from the Node's not being Ready.
 async fn anchor_dies(ground: &mut Ground, flows: &[Flow], by_hand: bool) -> (Report, Duration) {
+    let [on_hub, on_west] = [moved(ground, "hub", "n1", "n2").await, moved(ground, "west", "n1", "n2").await];
     let mut took = Duration::ZERO;
     let cost = cost::of(ground, flows, async |ground| {
         ground.break_down("east", "n1").await;
@@ -130,7 +166,7 @@ async fn anchor_dies(ground: &mut Ground, flows: &[Flow], by_hand: bool) -> (Rep
         let start = Instant::now();
         ground.fleet.set_ready("east", "n1", false).await;
         if by_hand {
-            move_services(ground, "n1", "n2").await;
+            tokio::join!(write(ground, "hub", &on_hub), write(ground, "west", &on_west));
         }
         until("services answer", || async {
             if flows.iter().all(|flow| flow.answered_after(start)) { Ok(()) } else { Err("not yet".to_owned()) }
@@ -143,32 +179,40 @@ async fn anchor_dies(ground: &mut Ground, flows: &[Flow], by_hand: bool) -> (Rep
 }
 
 fn services(ground: &Ground) -> Vec<Path> {
-    let of = |from: &str| {
-        ground.paths_between(from, "east").into_iter().filter(|path| path.name.contains("/n1 to a service")).collect::<Vec<_>>()
-    };
-    [of("hub"), of("west")].concat()
+    let all = ground.paths_between("hub", "east").into_iter().chain(ground.paths_between("west", "east"));
+    all.filter(|path| path.name.contains("/n1 to a service")).collect()
 }
 
 async fn bring_back(ground: &mut Ground) {
-    move_services(ground, "n2", "n1").await;
+    for site in ["hub", "west"] {
+        write(ground, site, &moved(ground, site, "n2", "n1").await).await;
+    }
     ground.fleet.set_ready("east", "n1", true).await;
     ground.repair("east", "n1").await;
     ground.arrive(&ground.paths()).await;
 }
 
-/// Takes the cluster-wide networks from one Peer and gives them to another, as
-/// the operator does: first the taking, then the giving.
-async fn move_services(ground: &Ground, from: &str, to: &str) {
-    for site in ["hub", "west"] {
-        let cluster = ground.fleet.cluster(site);
-        let extras = ["172.20.2.0/24", "192.168.2.0/24"];
-        for (node, carries) in [(from, false), (to, true)] {
-            let path = format!("{PEERS}/mesh--east--{node}");
-            let peer = cluster.get(&path).await.unwrap().unwrap();
-            let mut allowed: Vec<Value> = peer["spec"]["allowedIPs"].as_array().unwrap().clone();
-            allowed.retain(|cidr| !extras.iter().any(|extra| cidr == extra));
-            allowed.extend(extras.iter().filter(|_| carries).map(|extra| json!(extra)));
-            cluster.merge_patch(&path, &json!({ "spec": { "allowedIPs": allowed } })).await.unwrap();
+/// Peers and what becomes of them when the services are moved: first who loses
+/// them, then who gets them, as the operator writes it.
+type Moved = Vec<(String, Value)>;
+
+async fn moved(ground: &Ground, site: &str, from: &str, to: &str) -> Moved {
+    const EXTRAS: [&str; 2] = ["172.20.2.0/24", "192.168.2.0/24"];
+    let mut moved = Moved::new();
+    for node in [from, to] {
+        let peer = ground.fleet.peer(site, &format!("mesh--east--{node}")).await.unwrap();
+        let mut allowed = peer["spec"]["allowedIPs"].as_array().unwrap().clone();
+        allowed.retain(|cidr| !EXTRAS.iter().any(|extra| cidr == extra));
+        if node == to {
+            allowed.extend(EXTRAS.map(Value::from));
         }
+        moved.push((format!("{PEERS}/mesh--east--{node}"), json!({ "spec": { "allowedIPs": allowed } })));
+    }
+    moved
+}
+
+async fn write(ground: &Ground, site: &str, moved: &Moved) {
+    for (path, patch) in moved {
+        ground.fleet.cluster(site).merge_patch(path, patch).await.unwrap();
     }
 }

@@ -36,13 +36,14 @@ pub(crate) struct Layout {
     /// This cluster is behind an address translation whose mappings last so long.
     pub(crate) hidden: Option<(&'static str, Duration)>,
     pub(crate) two_families: bool,
+    pub(crate) internal_ips: bool,
     pub(crate) speed: u32,
 }
 
 impl Default for Layout {
     fn default() -> Self {
         let granularity = [Granularity::Full; 3];
-        Self { nodes: 2, granularity, keepalive: 1, hidden: None, two_families: false, speed: SPEED }
+        Self { nodes: 2, granularity, keepalive: 1, hidden: None, two_families: false, internal_ips: true, speed: SPEED }
     }
 }
 
@@ -65,6 +66,10 @@ pub(crate) struct Path {
 }
 
 impl Path {
+    pub(crate) fn is_ipv4(&self) -> bool {
+        self.to.is_ipv4()
+    }
+
     pub(crate) fn flow(&self) -> Flow {
         Flow::start(&self.name, &self.from, self.to, INTERVAL).unwrap()
     }
@@ -279,10 +284,10 @@ fn prepare_node(node: &mut Node, layout: &Layout, site: &str, at: u8) {
     if layout.keepalive > 0 {
         node.annotations.insert("persistent-keepalive".into(), layout.keepalive.to_string());
     }
-    if layout.two_families {
-        // Kilo gives each route the internal address as source, and can't give
-        // an IPv4 source to an IPv6 route.
+    if !layout.internal_ips {
         node.annotations.insert("force-internal-ip".into(), "-".into());
+    }
+    if layout.two_families {
         let second = node.pod_cidrs[0].replace("10.", "fd00:").replace(".0/24", "::/64").replace('.', ":");
         node.pod_cidrs.push(second);
     }

@@ -82,6 +82,7 @@ fn trials() -> Vec<Trial> {
         removal::trials(),
         migration::trials(),
         matrix::trials(),
+        matrix::unrepaired(),
     ];
     all.into_iter().flatten().collect()
 }

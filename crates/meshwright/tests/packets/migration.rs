@@ -6,10 +6,14 @@ use serde_json::{Value, json};
 
 use crate::bed::PEERS;
 use crate::cost;
-use crate::ground::{Ground, Layout, SITES};
+use crate::ground::{Ground, Layout, Path, SITES};
 use crate::scenarios;
 
-scenarios![a_fleet_of_the_earlier_operator_is_taken_over_without_a_lost_packet];
+scenarios![a_fleet_of_the_earlier_operator_is_taken_over_without_a_lost_packet, a_separate_anchor_is_folded_in_and_others_lose_no_packet,];
+
+const EXTRAS: [&str; 2] = ["172.20.2.0/24", "192.168.2.0/24"];
+/// The labels of the earlier operator.
+const KEPT: [&str; 2] = ["kilo-clustermesh.io/mesh", "kilo-clustermesh.io/source-cluster"];
 
 /// As the earlier operator left it: two labels, zeros, and the order of
 /// allowedIPs left to chance.
@@ -46,5 +50,43 @@ async fn a_fleet_of_the_earlier_operator_is_taken_over_without_a_lost_packet() {
         }
     }
     assert_eq!(with.lost, 0, "{with:?}");
+    ground.fleet.finish().await;
+}
+
+/// The cluster-wide networks on a Peer of their own, with the key of n1: Kilo
+/// knows one Peer for each key, so n1's pods were cut off all the time.
+async fn separate_anchor(ground: &Ground, site: &str) {
+    let cluster = ground.fleet.cluster(site);
+    let peer = ground.fleet.peer(site, "mesh--east--n1").await.unwrap();
+    let (extras, own): (Vec<Value>, Vec<Value>) =
+        peer["spec"]["allowedIPs"].as_array().unwrap().iter().cloned().partition(|cidr| EXTRAS.iter().any(|extra| cidr == extra));
+    let path = format!("{PEERS}/mesh--east--n1");
+    cluster.merge_patch(&path, &json!({ "spec": { "allowedIPs": own } })).await.unwrap();
+    let mut anchor = json!({ "apiVersion": "kilo.squat.ai/v1alpha1", "kind": "Peer", "spec": peer["spec"] });
+    anchor["metadata"] = json!({ "name": "mesh--east--anchor", "labels": peer["metadata"]["labels"] });
+    anchor["metadata"]["labels"].as_object_mut().unwrap().retain(|label, _| KEPT.contains(&label.as_str()));
+    anchor["spec"]["allowedIPs"] = extras.into();
+    cluster.create(&anchor).await.unwrap();
+}
+
+async fn a_separate_anchor_is_folded_in_and_others_lose_no_packet() {
+    let (mut ground, operator) = Ground::running(Layout::default()).await;
+    operator.kill();
+    make_earlier(&ground).await;
+    for site in ["hub", "west"] {
+        separate_anchor(&ground, site).await;
+    }
+    let cut_off: Vec<Path> = ground.paths().into_iter().filter(|path| path.name.starts_with("pod hub/n1 to pod east/n1")).collect();
+    ground.stop_arriving(&cut_off).await;
+    let flows = ground.pod_flows();
+    let alone = cost::of(&mut ground, &flows, async |_| tokio::time::sleep(Duration::from_secs(3)).await).await;
+    let mut operator = None;
+    let with = cost::of(&mut ground, &flows, async |ground| {
+        operator = Some(ground.operator().await);
+        ground.fleet.condition("Ready", "True", "Reconciled").await;
+    })
+    .await;
+    cost::compare("take-over with a separate anchor Peer", alone, with);
+    ground.arrive(&ground.paths()).await;
     ground.fleet.finish().await;
 }

@@ -45,8 +45,8 @@ async fn packets_pass_while_api_servers_are_down_or_hang() {
     ground.fleet.condition("Ready", "True", "Reconciled").await;
     settled(&ground).await;
     let hang = cost::of(&mut ground, &flows, east_hangs).await;
-    cost::note("the hub's API server is down for 15 s", down_alone, down);
-    cost::note("a cluster's API server hangs for 15 s", hang_alone, hang);
+    cost::compare("the hub's API server is down for 15 s", down_alone, down);
+    cost::compare("a cluster's API server hangs for 15 s", hang_alone, hang);
     ground.fleet.condition("Ready", "True", "Reconciled").await;
     settled(&ground).await;
     ground.fleet.finish().await;

@@ -73,14 +73,15 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Stops at the first route that the kernel refuses: those that come after
-    /// it are not set. Kilo goes through them in random order.
+    /// Stops at the first route that is refused: those that come after it are
+    /// not set. Kilo goes through them in random order; here it is always the
+    /// one with IPv6 first, so that what can go wrong does.
     pub(super) async fn set(&mut self, links: &Links, wanted: &BTreeSet<Route>) -> Result<()> {
         for route in self.routes.clone().difference(wanted) {
             self.delete(links, route).await?;
         }
         let existing = links.routes().await?;
-        for route in wanted.iter().filter(|route| !existing.contains(route)) {
+        for route in wanted.iter().rev().filter(|route| !existing.contains(route)) {
             links.replace_route(route).await?;
             self.routes.insert(route.clone());
         }
