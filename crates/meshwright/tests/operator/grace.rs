@@ -12,6 +12,7 @@ use crate::scenarios;
 
 scenarios![
     annotations_that_return_within_the_grace_cost_nothing,
+    an_agent_that_says_its_address_last_keeps_the_peer,
     annotations_that_do_not_return_cost_the_peer,
     most_nodes_gone_while_nobody_looked_are_held_until_confirmed,
     an_empty_node_list_is_held_until_the_nodes_are_back,
@@ -53,6 +54,33 @@ async fn annotations_that_return_within_the_grace_cost_nothing() {
         start_agent(&fleet, "east", node).await;
     }
     fleet.no_peer_writes(&mark, Duration::from_secs(1)).await;
+    fleet.converged().await;
+    fleet.finish().await;
+}
+
+/// A started agent writes everything but its WireGuard address, and that up to
+/// half a minute later.
+async fn an_agent_that_says_its_address_last_keeps_the_peer() {
+    let mut fleet = Fleet::three().build().await;
+    let _operator = fleet.operator(&["--node-grace", "6s"]).await;
+    fleet.converged().await;
+    let mark = fleet.mark();
+    let address = fleet.world.sites["east"].nodes["n1"].annotations["wireguard-ip"].clone();
+    stop_agent(&fleet, "east", "n1").await;
+    let annotations = fleet.world.sites["east"].nodes["n1"].annotations.clone();
+    let returned = |name: &str, value: &str| if name == "wireguard-ip" { String::new() } else { value.to_owned() };
+    let changes: Vec<_> = annotations.iter().map(|(name, value)| (name.as_str(), returned(name, value))).collect();
+    let changes: Vec<_> = changes.iter().map(|(name, value)| (*name, Some(value.as_str()))).collect();
+    fleet.annotate_unseen("east", "n1", &changes).await;
+    fleet.no_peer_writes(&mark, Duration::from_millis(1500)).await;
+    fleet.annotate_unseen("east", "n1", &[("wireguard-ip", Some(&address))]).await;
+    fleet.no_peer_writes(&mark, Duration::from_secs(1)).await;
+    // One that never says it is given up when the grace is over.
+    stop_agent(&fleet, "east", "n1").await;
+    fleet.annotate_unseen("east", "n1", &changes).await;
+    fleet.annotate("east", "n1", "wireguard-ip", Some("")).await;
+    fleet.world.sites.get_mut("east").unwrap().anchor = Some("n2".into());
+    fleet.no_peer_writes(&mark, Duration::from_secs(2)).await;
     fleet.converged().await;
     fleet.finish().await;
 }

@@ -48,7 +48,8 @@ pub struct NodeFacts {
     pub external_ips: Vec<String>,
     /// The Node's Ready condition.
     pub ready: bool,
-    /// Since when the agent's annotations have been missing, where that is known.
+    /// Since when the agent's annotations have been missing, all or still some,
+    /// where that is known.
     pub bare_since: Option<Timestamp>,
 }
 
@@ -154,6 +155,12 @@ impl Node {
     /// The agent took its annotations back: a clean stop, as in every roll.
     pub fn is_bare(&self) -> bool {
         self.key == Ok(None) && self.last_seen.is_none()
+    }
+
+    /// The agent is away, or is back and does not say its address yet: it says
+    /// so a moment, or half a minute, after everything else.
+    pub fn is_away(&self) -> bool {
+        self.is_bare() || (self.bare_since.is_some() && self.wireguard_ip == Ok(None))
     }
 
     /// All addresses by which the node is reached inside its cluster.

@@ -151,7 +151,7 @@ impl<'a> SourcePlanner<'a> {
 
     /// Every roll of Kilo's DaemonSet takes a node's annotations away for some seconds.
     fn keep_nodes_in_grace(&self, plan: &mut SourcePlan) {
-        for node in self.nodes.values().filter(|node| node.is_bare()) {
+        for node in self.nodes.values().filter(|node| node.is_away()) {
             let ends = node.bare_since.map(|since| since.plus(self.node_grace));
             let over = self.node_grace == 0 || ends.is_some_and(|ends| ends <= self.now);
             let led = self.survey.leaders.get(&self.surveyor.location(node)).is_some_and(|leader| *leader != node.name);

@@ -33,8 +33,8 @@ pub(super) struct Member {
     pub(super) link: Link,
     pub(super) writer: Writer,
     pub(super) recent: Recent,
-    /// Since when Nodes have been without the agent's annotations.
-    pub(super) bare: BTreeMap<NodeName, Timestamp>,
+    /// Nodes without the agent's annotations, or without its address since.
+    pub(super) bare: BTreeMap<NodeName, Absence>,
     /// When we last wrote the endpoint of a Peer.
     pub(super) endpoints: BTreeMap<PeerName, Timestamp>,
     /// UIDs of some of its Nodes.
@@ -48,6 +48,14 @@ pub(super) struct Member {
     pub(super) last_contact: Option<Time>,
     /// Since when no mesh has named it.
     pub(super) unwanted_since: Option<Instant>,
+}
+
+/// An agent that took its annotations back.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Absence {
+    since: Timestamp,
+    /// It wrote them again, but for its WireGuard address.
+    is_returning: bool,
 }
 
 /// New credentials may lead to another cluster: its Nodes and Peers must not
@@ -88,12 +96,17 @@ impl Member {
     }
 
     fn seen_bare(&mut self, node: Node, now: Timestamp) -> Node {
-        if !node.is_bare() {
-            self.bare.remove(&node.name);
-            return node;
-        }
-        let since = *self.bare.entry(node.name.clone()).or_insert(now);
-        Node { bare_since: Some(since), ..node }
+        let absence = match (self.bare.get(&node.name), node.is_bare()) {
+            (Some(absence), true) if !absence.is_returning => *absence,
+            (_, true) => Absence { since: now, is_returning: false },
+            (Some(absence), false) if node.wireguard_ip == Ok(None) => Absence { is_returning: true, ..*absence },
+            (_, false) => {
+                self.bare.remove(&node.name);
+                return node;
+            }
+        };
+        self.bare.insert(node.name.clone(), absence);
+        Node { bare_since: Some(absence.since), ..node }
     }
 
     pub(super) fn with_endpoint_time(&self, facts: PeerFacts) -> PeerFacts {

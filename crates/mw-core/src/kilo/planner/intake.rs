@@ -155,7 +155,7 @@ impl Planner {
         let speaks = |position: &usize| {
             active.members.get(*position).is_some_and(|member| {
                 let nodes = self.clusters.get(&member.id).and_then(|cluster| cluster.nodes.known());
-                let bare = nodes.is_some_and(|nodes| nodes.values().any(|node| node.is_bare()));
+                let bare = nodes.is_some_and(|nodes| nodes.values().any(|node| node.is_away()));
                 wide || bare || PeerName::of(&active.id.name, &member.name, "anchor") == *name
             })
         };
