@@ -122,7 +122,7 @@ async fn prefixes_that_are_never_written_would_cost_packets() {
         refused(&ground, reason).await;
         assert!(!victim(&ground).await.contains(&json!(cidr)));
         assert_eq!(lost(victims).await, [""; 0], "{reason}: {cidr} with the rule");
-        operator.take().map(Operator::kill);
+        drop(operator.take());
         write_prefix(&ground, cidr).await;
         ground.stop_arriving(victims).await;
         eprintln!(
@@ -157,7 +157,7 @@ async fn host_bits(ground: &mut Ground, operator: Option<Operator>) {
     let to_west: Vec<Path> =
         ground.paths_between("hub", "west").into_iter().filter(|path| path.name.starts_with("pod hub/n1 to pod")).collect();
     ground.arrive(&to_west).await;
-    operator.map(Operator::kill);
+    drop(operator);
     write_prefix(ground, "100.64.2.1/24").await;
     // It shows when routes are set anew.
     ground.stop_agent("hub", "n1").await;
@@ -210,7 +210,7 @@ async fn keys_that_are_never_written_would_cost_packets() {
         refused(&ground, reason).await;
         assert!(ground.fleet.peer("hub", "mesh--east--clone").await.is_none());
         assert_eq!(lost(victims).await, [""; 0], "{reason} with the rule");
-        operator.take().map(Operator::kill);
+        drop(operator.take());
         write_clone(&ground, key).await;
         ground.stop_arriving(victims).await;
         eprintln!("{reason}: with that key written, nothing arrives on: {}", victims[0].name);

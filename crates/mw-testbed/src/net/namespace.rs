@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use nix::errno::Errno;
@@ -22,6 +23,11 @@ const SETTINGS: [(&str, &str); 8] = [
     ("ipv6/conf/default/accept_ra", "0"),
 ];
 
+/// Where devices come from that this process carries packets for.
+const TUN: &str = "/dev/net/tun";
+/// Not root, or root in a container that is kept from this.
+const REFUSALS: [Errno; 3] = [Errno::EPERM, Errno::EACCES, Errno::EROFS];
+
 /// Cheap to clone; the last clone, and the last socket in it, end it.
 #[derive(Debug, Clone)]
 pub struct Namespace {
@@ -29,8 +35,11 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// [`Error::Missing`] when this process may not.
+    /// [`Error::Missing`] when this process may not, or lacks what goes with it.
     pub fn new() -> Result<Self> {
+        if !Path::new(TUN).exists() {
+            return Err(Error::Missing { what: format!("there is no {TUN}"), hint: "load the module with `modprobe tun`".into() });
+        }
         let made = on_thread(|| {
             unshare(CloneFlags::CLONE_NEWNET)?;
             let handle = File::open("/proc/thread-self/ns/net")?;
@@ -41,7 +50,7 @@ impl Namespace {
         });
         match made {
             Ok(handle) => Ok(Self { handle: Arc::new(handle) }),
-            Err(error) if error.raw_os_error() == Some(Errno::EPERM as i32) => {
+            Err(error) if REFUSALS.iter().any(|refusal| error.raw_os_error() == Some(*refusal as i32)) => {
                 Err(Error::Missing { what: "this user may not make network namespaces".into(), hint: "run `sudo -E make test`".into() })
             }
             Err(error) => Err(Error::network("making a network namespace", error)),
