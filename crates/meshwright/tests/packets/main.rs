@@ -82,7 +82,6 @@ fn trials() -> Vec<Trial> {
         removal::trials(),
         migration::trials(),
         matrix::trials(),
-        matrix::unrepaired(),
     ];
     all.into_iter().flatten().collect()
 }
