@@ -53,7 +53,7 @@ use mw_testbed::net::Namespace;
 
 /// Two cores and two testbeds are what a build machine has.
 const MOST_AT_ONCE: usize = 2;
-const LONGEST_SCENARIO: Duration = Duration::from_secs(180);
+const LONGEST_SCENARIO: Duration = Duration::from_secs(300);
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();

@@ -9,7 +9,10 @@ use crate::cost;
 use crate::ground::{Ground, Layout, Path, SITES};
 use crate::scenarios;
 
-scenarios![a_fleet_of_the_earlier_operator_is_taken_over_without_a_lost_packet, a_separate_anchor_is_folded_in_and_others_lose_no_packet,];
+scenarios![
+    a_fleet_of_the_earlier_operator_is_taken_over_without_a_lost_packet,
+    a_separate_anchor_is_folded_in_and_its_node_is_reached_again,
+];
 
 const EXTRAS: [&str; 2] = ["172.20.2.0/24", "192.168.2.0/24"];
 /// The labels of the earlier operator.
@@ -69,7 +72,7 @@ async fn separate_anchor(ground: &Ground, site: &str) {
     cluster.create(&anchor).await.unwrap();
 }
 
-async fn a_separate_anchor_is_folded_in_and_others_lose_no_packet() {
+async fn a_separate_anchor_is_folded_in_and_its_node_is_reached_again() {
     let (mut ground, operator) = Ground::running(Layout::default()).await;
     operator.kill();
     make_earlier(&ground).await;
