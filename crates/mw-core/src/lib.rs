@@ -3,10 +3,12 @@
 //! the same input gives the same output, byte for byte.
 
 pub mod cidr;
+pub mod cilium;
 pub mod endpoint;
 pub mod key;
 pub mod kilo;
 pub mod names;
+pub mod precondition;
 pub mod problem;
 pub mod seen;
 pub mod text;

@@ -8,6 +8,7 @@ use crate::kilo::guard::DeleteCause;
 use crate::kilo::peer::WantedPeer;
 use crate::kilo::survey::Skip;
 use crate::names::{ClusterId, ClusterName, MeshId, NodeName, PeerName};
+pub use crate::precondition::Precondition;
 use crate::problem::{Problem, Reason};
 use crate::text::listed;
 use crate::time::Timestamp;
@@ -43,13 +44,6 @@ pub struct Changes {
     pub held: BTreeMap<PeerName, Delete>,
     /// Peers of the mesh that stay untouched.
     pub keep: usize,
-}
-
-/// A Peer as it was when the change was planned: every write is conditional on it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Precondition {
-    pub uid: Box<str>,
-    pub resource_version: Box<str>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,0 +1,183 @@
+//! The three kinds as they were declared: texts as they stand in the object,
+//! and what the provider knows of the clusters they name.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::names::ClusterId;
+use crate::time::Timestamp;
+
+/// Whose an object is: the logical cluster of a kcp workspace, or the hub.
+/// Tenants are strangers to each other.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Workspace(String);
+
+impl Workspace {
+    pub fn new(id: &str) -> Self {
+        Workspace(id.to_owned())
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// One object of one of the three kinds.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ObjectId {
+    pub workspace: Workspace,
+    pub namespace: String,
+    pub name: String,
+}
+
+impl ObjectId {
+    pub fn new(workspace: &str, namespace: &str, name: &str) -> Self {
+        ObjectId { workspace: Workspace::new(workspace), namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+
+    /// The object of this name next to this one.
+    pub fn neighbour(&self, name: &str) -> ObjectId {
+        ObjectId { name: name.to_owned(), ..self.clone() }
+    }
+}
+
+impl fmt::Display for ObjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.workspace.as_str(), self.namespace, self.name)
+    }
+}
+
+/// What all three kinds have in common.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Common {
+    pub id: ObjectId,
+    pub created: Option<Timestamp>,
+    /// Since when it is being deleted.
+    pub deleting: Option<Timestamp>,
+    /// What each ref leads to that the object names or has touched before.
+    pub refs: BTreeMap<String, Resolution>,
+    /// The refs on which something of this object may stand.
+    pub touched: Vec<String>,
+}
+
+/// Where a ref leads, as far as credentials are concerned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Resolution {
+    /// To this cluster; whether it answers is the cluster's to say.
+    Cluster(ClusterId),
+    /// The cluster is not Ready, its object is missing or may not be read.
+    Pending(String),
+    /// There are credentials and they are no good, or Cilium is known not to
+    /// be there: nothing but a person's doing mends it.
+    Refused(Refusal),
+    /// No answer yet, so it is not known which cluster it is.
+    Unreachable(String),
+    /// Cluster, KubernetesCluster or Secret are gone: there is nothing to
+    /// clean up with.
+    Gone(String),
+}
+
+/// What makes a cluster unusable before it is asked anything.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// The Secret or its key is missing, it is no kubeconfig, or one that is
+    /// not allowed.
+    Kubeconfig(String),
+    /// 401 or 403, with verb and resource.
+    Forbidden(String),
+    /// The capability cilium-cni says that Cilium is not there.
+    Capability { status: String, checked: Option<String> },
+}
+
+/// A ClusterMeshBinding.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Binding {
+    pub common: Common,
+    pub spec: BindingSpec,
+    /// It was Connected or Degraded before, so this is not its first bring-up.
+    pub was_up: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct BindingSpec {
+    pub refs: Vec<String>,
+    pub service_type: Option<String>,
+    pub kvstoremesh: bool,
+    pub hubble: bool,
+    pub hubble_ui: bool,
+    /// By ref: the load balancer that its KubernetesCluster names.
+    pub elb_ids: BTreeMap<String, String>,
+}
+
+/// A GlobalService.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GlobalService {
+    pub common: Common,
+    pub spec: ServiceSpec,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ServiceSpec {
+    pub mesh: String,
+    pub namespace: Option<String>,
+    pub name: Option<String>,
+    pub labels: Option<BTreeMap<String, String>>,
+    pub targets: Vec<String>,
+    pub annotations: BTreeMap<String, String>,
+    pub shared: Option<bool>,
+    pub affinity: Option<String>,
+}
+
+/// A ConnectivityIntent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Intent {
+    pub common: Common,
+    pub spec: IntentSpec,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct IntentSpec {
+    pub mesh: String,
+    pub action: Option<String>,
+    pub mode: Option<String>,
+    pub source: PeerSpec,
+    pub destination: PeerSpec,
+    pub ports: Vec<PortSpec>,
+    pub probe: bool,
+    pub probe_interval: Option<i64>,
+    pub isolate: Option<bool>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PeerSpec {
+    pub namespace: Option<String>,
+    pub name: Option<String>,
+    pub selector: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PortSpec {
+    pub protocol: Option<String>,
+    pub port: Option<i64>,
+    pub end_port: Option<i64>,
+}
+
+impl Common {
+    /// The older object wins where two want different things.
+    pub fn age(&self) -> (Timestamp, &ObjectId) {
+        (self.created.unwrap_or(Timestamp(i64::MAX)), &self.id)
+    }
+
+    /// The cluster behind a ref, where it is known.
+    pub fn cluster(&self, name: &str) -> Option<&ClusterId> {
+        match self.refs.get(name) {
+            Some(Resolution::Cluster(id)) => Some(id),
+            _ => None,
+        }
+    }
+
+    /// The clusters on which something of this object may stand.
+    pub fn touched_clusters(&self) -> impl Iterator<Item = &ClusterId> {
+        self.touched.iter().filter_map(|name| self.cluster(name))
+    }
+}
