@@ -39,7 +39,7 @@ pub fn mesh(object: &ClusterMesh) -> Mesh {
     }
 }
 
-fn timestamp(time: &Time) -> Timestamp {
+pub(crate) fn timestamp(time: &Time) -> Timestamp {
     Timestamp(time.0.as_second())
 }
 
@@ -115,11 +115,11 @@ fn pod_cidrs(node: &Node) -> Vec<String> {
     }
 }
 
-fn addresses(node: &Node, kind: &str) -> Vec<String> {
+pub(crate) fn addresses(node: &Node, kind: &str) -> Vec<String> {
     node.status.addresses.iter().filter(|address| address.kind == kind).map(|address| address.address.clone()).collect()
 }
 
-fn is_ready(node: &Node) -> bool {
+pub(crate) fn is_ready(node: &Node) -> bool {
     node.status.conditions.iter().any(|condition| condition.kind == "Ready" && condition.status == "True")
 }
 

@@ -1,5 +1,5 @@
-//! The CustomResourceDefinition of what is ours, and the files that are
-//! generated from it.
+//! The CustomResourceDefinitions of what is ours, and the files that are
+//! generated from them.
 
 use std::collections::BTreeMap;
 
@@ -10,6 +10,10 @@ use kube::CustomResourceExt;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::cilium::binding::ClusterMeshBinding;
+use crate::cilium::intent::ConnectivityIntent;
+use crate::cilium::service::GlobalService;
+use crate::cilium::{self, examples, kcp};
 use crate::clustermesh::ClusterMesh;
 use crate::rbac;
 
@@ -27,16 +31,38 @@ pub enum YamlError {
     Yaml(#[source] serde_saphyr::SerializeError),
 }
 
+/// The CRDs of the Cilium back end on a hub, by file.
+pub const CILIUM_FILES: [&str; 3] = [
+    "config/crd/networking.edge-portal.eu_clustermeshbindings.yaml",
+    "config/crd/networking.edge-portal.eu_globalservices.yaml",
+    "config/crd/networking.edge-portal.eu_connectivityintents.yaml",
+];
+
 /// The CRDs the operator installs. Kilo's Peer is not among them.
 pub fn crds() -> Vec<CustomResourceDefinition> {
-    vec![clustermesh()]
+    vec![revised(ClusterMesh::crd())]
 }
 
-/// Everything under `config/` that is generated, by its path from the
-/// repository's root.
+/// The CRDs of the Cilium back end; in kcp they are APIResourceSchemas.
+pub fn cilium_crds() -> Vec<CustomResourceDefinition> {
+    vec![revised(ClusterMeshBinding::crd()), revised(GlobalService::crd()), revised(ConnectivityIntent::crd())]
+}
+
+/// Everything that is generated, by its path from the repository's root.
 pub fn files() -> Result<BTreeMap<&'static str, String>, YamlError> {
-    let crd = to_yaml(&clustermesh())?;
-    let contents = [(CLUSTERMESH_FILE, crd), (rbac::HUB_FILE, rbac::hub_yaml()?), (rbac::REMOTE_FILE, rbac::remote_yaml()?)];
+    let mut contents = vec![
+        (CLUSTERMESH_FILE, to_yaml(&revised(ClusterMesh::crd()))?),
+        (rbac::HUB_FILE, rbac::hub_yaml()?),
+        (rbac::REMOTE_FILE, rbac::remote_yaml()?),
+        (kcp::EXPORT_FILE, kcp::export_yaml(kcp::FLEET_IDENTITY)?),
+        (kcp::BINDING_FILE, kcp::binding_yaml(kcp::PROVIDER_WORKSPACE, kcp::FLEET_IDENTITY)?),
+        (kcp::RBAC_FILE, kcp::rbac_yaml()?),
+        (cilium::rbac::TARGET_FILE, cilium::rbac::target_yaml()?),
+    ];
+    for (path, crd) in CILIUM_FILES.into_iter().zip(cilium_crds()) {
+        contents.push((path, to_yaml(&crd)?));
+    }
+    contents.extend(examples::files()?);
     Ok(contents.into_iter().map(|(path, content)| (path, format!("{HEADER}{content}"))).collect())
 }
 
@@ -48,8 +74,7 @@ pub fn to_yaml<T: Serialize>(object: &T) -> Result<String, YamlError> {
     serde_saphyr::to_string_with_options(&tidy(value), options).map_err(YamlError::Yaml)
 }
 
-fn clustermesh() -> CustomResourceDefinition {
-    let mut crd = ClusterMesh::crd();
+fn revised(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
     for version in &mut crd.spec.versions {
         if let Some(schema) = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut()) {
             revise(schema);

@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer};
 #[serde(rename_all = "camelCase", default)]
 struct LeanMeta {
     name: Option<String>,
+    namespace: Option<String>,
     uid: Option<String>,
     resource_version: Option<String>,
     deletion_timestamp: Option<Time>,
@@ -19,11 +20,47 @@ struct LeanMeta {
 
 /// For `deserialize_with`.
 pub(crate) fn meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    let LeanMeta { name, uid, resource_version, deletion_timestamp, labels, annotations } = null_is_default::<D, LeanMeta>(deserializer)?;
-    Ok(ObjectMeta { name, uid, resource_version, deletion_timestamp, labels, annotations, ..ObjectMeta::default() })
+    let LeanMeta { name, namespace, uid, resource_version, deletion_timestamp, labels, annotations } =
+        null_is_default::<D, LeanMeta>(deserializer)?;
+    Ok(ObjectMeta { name, namespace, uid, resource_version, deletion_timestamp, labels, annotations, ..ObjectMeta::default() })
 }
 
 /// For `deserialize_with`: somebody's null must not hide a whole list from us.
 pub(crate) fn null_is_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserializer: D) -> Result<T, D::Error> {
     Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
 }
+
+/// Says where a type with a `metadata` field is served.
+macro_rules! served {
+    ($type:ty, $scope:ty, $group:expr, $version:expr, $kind:expr, $plural:expr) => {
+        impl kube::Resource for $type {
+            type DynamicType = ();
+            type Scope = $scope;
+
+            fn kind(_: &()) -> std::borrow::Cow<'_, str> {
+                $kind.into()
+            }
+
+            fn group(_: &()) -> std::borrow::Cow<'_, str> {
+                $group.into()
+            }
+
+            fn version(_: &()) -> std::borrow::Cow<'_, str> {
+                $version.into()
+            }
+
+            fn plural(_: &()) -> std::borrow::Cow<'_, str> {
+                $plural.into()
+            }
+
+            fn meta(&self) -> &ObjectMeta {
+                &self.metadata
+            }
+
+            fn meta_mut(&mut self) -> &mut ObjectMeta {
+                &mut self.metadata
+            }
+        }
+    };
+}
+pub(crate) use served;

@@ -1,7 +1,8 @@
-//! What Kubernetes stores for us and what of others we touch: the ClusterMesh
-//! custom resource, Kilo's Peer, their conversions to and from the core's
-//! types, and the generated CRD. Nothing here talks to an API server.
+//! What Kubernetes stores for us and what of others we touch: our custom
+//! resources, Kilo's Peer, Cilium's objects, their conversions to and from the
+//! core's types, and the generated CRDs. Nothing here talks to an API server.
 
+pub mod cilium;
 pub mod clustermesh;
 pub mod convert;
 pub mod crd;

@@ -1,10 +1,7 @@
 //! A Kubernetes `Node`, as far as it is read here: real ones carry lists of
 //! images and much else that would cost memory at every heartbeat.
 
-use std::borrow::Cow;
-
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::Resource;
 use kube::core::ClusterResourceScope;
 use serde::Deserialize;
 
@@ -52,31 +49,4 @@ pub struct NodeCondition {
     pub status: String,
 }
 
-impl Resource for Node {
-    type DynamicType = ();
-    type Scope = ClusterResourceScope;
-
-    fn kind(_: &()) -> Cow<'_, str> {
-        "Node".into()
-    }
-
-    fn group(_: &()) -> Cow<'_, str> {
-        "".into()
-    }
-
-    fn version(_: &()) -> Cow<'_, str> {
-        "v1".into()
-    }
-
-    fn plural(_: &()) -> Cow<'_, str> {
-        "nodes".into()
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+lean::served!(Node, ClusterResourceScope, "", "v1", "Node", "nodes");

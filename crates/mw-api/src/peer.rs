@@ -2,11 +2,9 @@
 //! people's Peers stand next to ours. It is read tolerantly, so that no field
 //! somebody left out or set to null can hide a whole list from us.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::Resource;
 use kube::core::ClusterResourceScope;
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Serialize, Serializer};
@@ -81,31 +79,4 @@ impl Serialize for Peer {
     }
 }
 
-impl Resource for Peer {
-    type DynamicType = ();
-    type Scope = ClusterResourceScope;
-
-    fn kind(_: &()) -> Cow<'_, str> {
-        KIND.into()
-    }
-
-    fn group(_: &()) -> Cow<'_, str> {
-        "kilo.squat.ai".into()
-    }
-
-    fn version(_: &()) -> Cow<'_, str> {
-        "v1alpha1".into()
-    }
-
-    fn plural(_: &()) -> Cow<'_, str> {
-        "peers".into()
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+lean::served!(Peer, ClusterResourceScope, "kilo.squat.ai", "v1alpha1", KIND, "peers");

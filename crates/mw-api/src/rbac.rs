@@ -29,7 +29,7 @@ fn rule(group: &str, resource: &str, verbs: &[&str]) -> PolicyRule {
     }
 }
 
-fn named(name: &str, rule: PolicyRule) -> PolicyRule {
+pub(crate) fn named(name: &str, rule: PolicyRule) -> PolicyRule {
     PolicyRule { resource_names: Some(vec![name.to_owned()]), ..rule }
 }
 
@@ -96,14 +96,14 @@ pub fn remote_yaml() -> Result<String, YamlError> {
     Ok([to_yaml(&account)?, to_yaml(&role)?, to_yaml(&binding)?, to_yaml(&token)?].join("---\n"))
 }
 
-fn meta(name: &str, namespace: Option<&str>) -> ObjectMeta {
+pub(crate) fn meta(name: &str, namespace: Option<&str>) -> ObjectMeta {
     ObjectMeta { name: Some(name.to_owned()), namespace: namespace.map(str::to_owned), ..ObjectMeta::default() }
 }
 
-fn role_ref(kind: &str, name: &str) -> RoleRef {
+pub(crate) fn role_ref(kind: &str, name: &str) -> RoleRef {
     RoleRef { api_group: "rbac.authorization.k8s.io".to_owned(), kind: kind.to_owned(), name: name.to_owned() }
 }
 
-fn subject(name: &str, namespace: &str) -> Subject {
+pub(crate) fn subject(name: &str, namespace: &str) -> Subject {
     Subject { kind: "ServiceAccount".to_owned(), name: name.to_owned(), namespace: Some(namespace.to_owned()), ..Subject::default() }
 }

@@ -2,6 +2,9 @@
 //! Kubernetes 1.28 can take it.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
+mod common;
+
+use common::{refusals, walk};
 use mw_api::clustermesh::ClusterMesh;
 use mw_api::{convert, crd};
 use mw_core::cidr::Cidr;
@@ -16,54 +19,6 @@ fn schema() -> Value {
 
 fn spec_schema() -> Value {
     schema()["properties"]["spec"].clone()
-}
-
-/// Calls `visit` with the path of every schema in the tree.
-fn walk(schema: &Value, path: &str, visit: &mut impl FnMut(&str, &Value)) {
-    visit(path, schema);
-    for (name, child) in schema["properties"].as_object().into_iter().flatten() {
-        walk(child, &format!("{path}.{name}"), visit);
-    }
-    if let Some(items) = schema.get("items") {
-        walk(items, &format!("{path}[]"), visit);
-    }
-}
-
-/// The structural part of what an API server checks; CEL apart.
-fn refusals(schema: &Value, value: &Value, path: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    let bound = |key: &str| schema[key].as_f64();
-    let mut outside = |size: f64, least: &str, most: &str| {
-        if bound(least).is_some_and(|least| size < least) || bound(most).is_some_and(|most| size > most) {
-            found.push(format!("{path}: size or value {size}"));
-        }
-    };
-    match (schema["type"].as_str().unwrap(), value) {
-        ("object", Value::Object(fields)) => {
-            let missing = |name: &&str| !fields.contains_key(*name);
-            let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
-            found.extend(required.filter(missing).map(|name| format!("{path}.{name}: missing")));
-            for (name, child) in fields {
-                if let Some(schema) = schema["properties"].get(name) {
-                    found.extend(refusals(schema, child, &format!("{path}.{name}")));
-                }
-            }
-        }
-        ("array", Value::Array(items)) => {
-            outside(items.len() as f64, "minItems", "maxItems");
-            found.extend(items.iter().enumerate().flat_map(|(i, item)| refusals(&schema["items"], item, &format!("{path}[{i}]"))));
-        }
-        ("string", Value::String(text)) => {
-            outside(text.chars().count() as f64, "minLength", "maxLength");
-            if schema["pattern"].as_str().is_some_and(|pattern| !Regex::new(pattern).unwrap().is_match(text)) {
-                found.push(format!("{path}: pattern"));
-            }
-        }
-        ("integer", Value::Number(number)) => outside(number.as_f64().unwrap(), "minimum", "maximum"),
-        ("boolean", Value::Bool(_)) => {}
-        (kind, _) => found.push(format!("{path}: not of type {kind}")),
-    }
-    found
 }
 
 fn refused(spec: &Value) -> Vec<String> {

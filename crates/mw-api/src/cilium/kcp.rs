@@ -1,0 +1,120 @@
+//! What a kcp provider workspace needs to offer the three kinds, and what a
+//! tenant applies to use them.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, CustomResourceDefinitionVersion};
+use mw_core::names::short_hash;
+use serde_json::{Value, json};
+
+use crate::cilium::GROUP;
+use crate::cilium::rbac::rule;
+use crate::crd::{YamlError, cilium_crds, to_yaml};
+use crate::rbac::{named, subject};
+
+pub const EXPORT_FILE: &str = "config/kcp-cilium-mesh-apiexport.yaml";
+pub const BINDING_FILE: &str = "config/kcp-cilium-mesh-apibinding.yaml";
+pub const RBAC_FILE: &str = "config/kcp-cilium-mesh-rbac.yaml";
+
+pub const EXPORT: &str = "edge-portal-networking";
+/// The workspace with the export, where nothing else is said.
+pub const PROVIDER_WORKSPACE: &str = "root:system";
+/// Stands where the fleet export's identity goes, which differs per installation.
+pub const FLEET_IDENTITY: &str = "REPLACE-WITH-THE-IDENTITY-HASH-OF-edge-portal-fleet";
+
+const PROVIDER: &str = "kcp-cilium-mesh-provider";
+const PROVIDER_NAMESPACE: &str = "default";
+
+/// The APIResourceSchema of a CRD. Its name comes from its content, because in
+/// kcp such a schema can't be changed.
+pub fn schema(crd: &CustomResourceDefinition) -> Result<Value, YamlError> {
+    let spec = json!({
+        "group": crd.spec.group,
+        "names": crd.spec.names,
+        "scope": crd.spec.scope,
+        "versions": crd.spec.versions.iter().map(version).collect::<Vec<_>>(),
+    });
+    let name = format!("v{}.{}.{GROUP}", short_hash(&to_yaml(&spec)?), crd.spec.names.plural);
+    Ok(json!({ "apiVersion": "apis.kcp.io/v1alpha1", "kind": "APIResourceSchema", "metadata": { "name": name }, "spec": spec }))
+}
+
+/// As in a CRD, but for the schema, which stands there bare.
+fn version(version: &CustomResourceDefinitionVersion) -> Value {
+    json!({
+        "name": version.name,
+        "served": version.served,
+        "storage": version.storage,
+        "subresources": version.subresources,
+        "additionalPrinterColumns": version.additional_printer_columns,
+        "schema": version.schema.as_ref().and_then(|schema| schema.open_api_v3_schema.as_ref()),
+    })
+}
+
+fn claims(fleet_identity: &str) -> Vec<Value> {
+    vec![
+        json!({ "group": "platform.edge-portal.eu", "resource": "kubernetesclusters", "identityHash": fleet_identity,
+            "verbs": ["get", "list", "watch"] }),
+        json!({ "group": "", "resource": "events", "verbs": ["create", "patch"] }),
+    ]
+}
+
+/// The schemas and the APIExport, for the provider workspace.
+pub fn export_yaml(fleet_identity: &str) -> Result<String, YamlError> {
+    let crds = cilium_crds();
+    let schemas = crds.iter().map(schema).collect::<Result<Vec<Value>, YamlError>>()?;
+    let resources = crds.iter().zip(&schemas).map(|(crd, schema)| {
+        let name = schema.pointer("/metadata/name");
+        json!({ "group": crd.spec.group, "name": crd.spec.names.plural, "schema": name, "storage": { "crd": {} } })
+    });
+    let export = json!({
+        "apiVersion": "apis.kcp.io/v1alpha2", "kind": "APIExport", "metadata": { "name": EXPORT },
+        "spec": { "resources": resources.collect::<Vec<_>>(), "permissionClaims": claims(fleet_identity) },
+    });
+    documents(&[schemas, vec![export]].concat())
+}
+
+/// The APIBinding, for each tenant.
+pub fn binding_yaml(provider_workspace: &str, fleet_identity: &str) -> Result<String, YamlError> {
+    let accepted = claims(fleet_identity).into_iter().map(|mut claim| {
+        if let Value::Object(fields) = &mut claim {
+            fields.extend([("state".to_owned(), json!("Accepted")), ("selector".to_owned(), json!({ "matchAll": true }))]);
+        }
+        claim
+    });
+    let binding = json!({
+        "apiVersion": "apis.kcp.io/v1alpha2", "kind": "APIBinding", "metadata": { "name": EXPORT },
+        "spec": {
+            "reference": { "export": { "path": provider_workspace, "name": EXPORT } },
+            "permissionClaims": accepted.collect::<Vec<_>>(),
+        },
+    });
+    to_yaml(&binding)
+}
+
+/// The provider's account and rights in the provider workspace, and the right
+/// of everybody to bind.
+pub fn rbac_yaml() -> Result<String, YamlError> {
+    let content = named(EXPORT, rule("apis.kcp.io", &["apiexports/content"], &["get", "list", "watch", "create", "patch"]));
+    let slices = rule("apis.kcp.io", &["apiexportendpointslices"], &["get", "list", "watch"]);
+    let bind = named(EXPORT, rule("apis.kcp.io", &["apiexports"], &["bind"]));
+    let role =
+        |name: &str, rules: Value| json!({ "apiVersion": RBAC, "kind": "ClusterRole", "metadata": { "name": name }, "rules": rules });
+    let bound = |name: &str, subject: Value| {
+        let role = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name });
+        json!({ "apiVersion": RBAC, "kind": "ClusterRoleBinding", "metadata": { "name": name }, "roleRef": role, "subjects": [subject] })
+    };
+    let everybody = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:authenticated" });
+    let binder = format!("{EXPORT}-bind");
+    documents(&[
+        json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": PROVIDER, "namespace": PROVIDER_NAMESPACE } }),
+        role(PROVIDER, json!([content, slices])),
+        bound(PROVIDER, json!(subject(PROVIDER, PROVIDER_NAMESPACE))),
+        role(&binder, json!([bind])),
+        bound(&binder, everybody),
+    ])
+}
+
+const RBAC: &str = "rbac.authorization.k8s.io/v1";
+
+fn documents(objects: &[Value]) -> Result<String, YamlError> {
+    let texts: Result<Vec<String>, YamlError> = objects.iter().map(to_yaml).collect();
+    Ok(texts?.join("---\n"))
+}

@@ -1,0 +1,80 @@
+//! The rights that a target's kubeconfig needs, and no more.
+
+use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use crate::crd::{YamlError, to_yaml};
+use crate::rbac::{meta, named, role_ref, subject};
+
+pub const TARGET_FILE: &str = "config/rbac/cilium-target.yaml";
+
+const TARGET: &str = "meshwright-target";
+const CILIUM_NAMESPACE: &str = "kube-system";
+
+/// The Secrets that hold the keys of the mesh; only these are read.
+const READ_SECRETS: [&str; 6] = [
+    "cilium-ca",
+    "cilium-clustermesh",
+    "cilium-kvstoremesh",
+    "clustermesh-apiserver-local-cert",
+    "clustermesh-apiserver-remote-cert",
+    "clustermesh-apiserver-server-cert",
+];
+const WRITTEN_SECRETS: [&str; 2] = ["cilium-clustermesh", "cilium-kvstoremesh"];
+
+pub(crate) fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> PolicyRule {
+    let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+    PolicyRule { api_groups: Some(vec![group.to_owned()]), resources: Some(owned(resources)), verbs: owned(verbs), ..PolicyRule::default() }
+}
+
+fn among(names: &[&str], rule: PolicyRule) -> PolicyRule {
+    PolicyRule { resource_names: Some(names.iter().map(|name| (*name).to_owned()).collect()), ..rule }
+}
+
+/// In the whole target.
+pub fn target_rules() -> Vec<PolicyRule> {
+    let policies = ["ciliumnetworkpolicies", "ciliumclusterwidenetworkpolicies"];
+    let crds = ["ciliumclusterwidenetworkpolicies.cilium.io", "ciliumnetworkpolicies.cilium.io"];
+    vec![
+        rule("", &["nodes", "namespaces"], &["list", "watch"]),
+        named(CILIUM_NAMESPACE, rule("", &["namespaces"], &["get"])),
+        rule("", &["services"], &["list", "watch", "patch"]),
+        rule("discovery.k8s.io", &["endpointslices"], &["list", "watch"]),
+        rule("cilium.io", &policies, &["list", "watch", "create", "patch", "delete"]),
+        among(&crds, rule("apiextensions.k8s.io", &["customresourcedefinitions"], &["get"])),
+    ]
+}
+
+/// In the namespace that Cilium runs in.
+pub fn cilium_rules() -> Vec<PolicyRule> {
+    vec![
+        rule("apps", &["daemonsets", "deployments"], &["list", "watch"]),
+        rule("", &["pods"], &["list"]),
+        rule("", &["pods/proxy"], &["get"]),
+        named("cilium-config", rule("", &["configmaps"], &["get", "list", "watch", "patch"])),
+        among(&READ_SECRETS, rule("", &["secrets"], &["get", "list", "watch"])),
+        among(&WRITTEN_SECRETS, rule("", &["secrets"], &["patch"])),
+        // Creation can't be limited to names.
+        rule("", &["secrets"], &["create"]),
+    ]
+}
+
+/// For every cluster that a binding names.
+pub fn target_yaml() -> Result<String, YamlError> {
+    let account = ServiceAccount { metadata: meta(TARGET, Some(CILIUM_NAMESPACE)), ..ServiceAccount::default() };
+    let role = ClusterRole { metadata: meta(TARGET, None), rules: Some(target_rules()), ..ClusterRole::default() };
+    let subjects = Some(vec![subject(TARGET, CILIUM_NAMESPACE)]);
+    let binding =
+        ClusterRoleBinding { metadata: meta(TARGET, None), role_ref: role_ref("ClusterRole", TARGET), subjects: subjects.clone() };
+    let own = Role { metadata: meta(TARGET, Some(CILIUM_NAMESPACE)), rules: Some(cilium_rules()) };
+    let own_binding = RoleBinding { metadata: meta(TARGET, Some(CILIUM_NAMESPACE)), role_ref: role_ref("Role", TARGET), subjects };
+    let annotations = [("kubernetes.io/service-account.name".to_owned(), TARGET.to_owned())];
+    let token = Secret {
+        metadata: ObjectMeta { annotations: Some(annotations.into()), ..meta(&format!("{TARGET}-token"), Some(CILIUM_NAMESPACE)) },
+        type_: Some("kubernetes.io/service-account-token".to_owned()),
+        ..Secret::default()
+    };
+    let documents = [to_yaml(&account)?, to_yaml(&role)?, to_yaml(&binding)?, to_yaml(&own)?, to_yaml(&own_binding)?, to_yaml(&token)?];
+    Ok(documents.join("---\n"))
+}
