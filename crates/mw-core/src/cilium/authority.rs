@@ -1,0 +1,55 @@
+//! A missing cilium-ca: created from another cluster of the same binding, so
+//! that what is issued there later is trusted everywhere. Never overwritten.
+
+use std::collections::BTreeMap;
+
+use crate::cilium::facts::{Certificates, ClusterSeen, RootCa};
+use crate::cilium::membership::Mesh;
+use crate::cilium::plan::CaCreate;
+use crate::cilium::world::World;
+use crate::names::ClusterId;
+
+/// The CAs to create, by cluster. The oldest binding decides.
+pub(super) fn creations(world: &World, meshes: &[Mesh<'_>]) -> BTreeMap<ClusterId, CaCreate> {
+    let mut creations = BTreeMap::new();
+    if !world.options.sync_ca {
+        return creations;
+    }
+    for mesh in meshes {
+        let Some((from, root)) = source(world, mesh) else { continue };
+        let Some(key) = &root.key else { continue };
+        for target in mesh.members() {
+            let lacking = readable(world, target).is_some_and(|certificates| may_have(certificates, root));
+            if lacking {
+                let create = CaCreate {
+                    from: from.clone(),
+                    certificate: root.certificate.clone(),
+                    key: key.clone(),
+                    labels: root.helm_labels.clone(),
+                    annotations: root.helm_annotations.clone(),
+                };
+                creations.entry(target.clone()).or_insert(create);
+            }
+        }
+    }
+    creations
+}
+
+/// The first ref, in the order of the spec, whose CA can be given on.
+fn source<'a>(world: &'a World, mesh: &Mesh<'a>) -> Option<(&'a ClusterId, &'a RootCa)> {
+    let clusters = mesh.binding.spec.refs.iter().filter_map(|name| mesh.binding.common.cluster(name));
+    let roots = clusters.filter_map(|id| Some((id, readable(world, id)?.root.as_ref()?)));
+    let mut with_key = roots.filter(|(_, root)| root.key.is_some());
+    with_key.next()
+}
+
+fn readable<'a>(world: &'a World, cluster: &ClusterId) -> Option<&'a Certificates> {
+    let seen: &ClusterSeen = world.clusters.get(cluster)?;
+    seen.certificates.known().filter(|_| seen.silent.is_none())
+}
+
+/// There is none, and nothing that another CA issued.
+fn may_have(certificates: &Certificates, root: &RootCa) -> bool {
+    let Certificates { root: own, server, remote, local } = certificates;
+    own.is_none() && [server, remote, local].into_iter().flatten().all(|certificate| certificate.issuer == root.ca)
+}

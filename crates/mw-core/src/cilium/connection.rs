@@ -1,0 +1,97 @@
+//! The keys of the connection Secrets of each target, as the union of what all
+//! bindings want there: our next apply lets go what it leaves out.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::cilium::facts::{ClusterSeen, ConnectionSecret, SecretSeen};
+use crate::cilium::identity::Identities;
+use crate::cilium::link::Links;
+use crate::cilium::material::Key;
+use crate::cilium::membership::{Mesh, untouchable};
+use crate::cilium::peer_file::remote_of;
+use crate::cilium::plan::SecretApply;
+use crate::cilium::secret::SecretBytes;
+use crate::cilium::world::World;
+use crate::names::ClusterId;
+
+/// The applies of every target that needs one.
+pub(super) fn applies(
+    world: &World,
+    meshes: &[Mesh<'_>],
+    identities: &Identities,
+    links: &Links,
+) -> BTreeMap<ClusterId, BTreeMap<ConnectionSecret, SecretApply>> {
+    let untouchable = untouchable(world);
+    let of_target = |(target, seen): (&ClusterId, &ClusterSeen)| {
+        let secrets = seen.secrets.known().filter(|_| seen.silent.is_none())?;
+        let stays = Stays {
+            everything: !world.options.all_objects_known || untouchable.contains(target),
+            strangers: has_nameless_neighbour(meshes, identities, target),
+            kept: kept_names(identities, links, target),
+            known: identities.of.values().filter_map(|identity| identity.name.as_deref()).collect(),
+        };
+        let wanted = wanted(links, target);
+        let applies = ConnectionSecret::ALL.into_iter().filter_map(|name| Some((name, apply(name, secrets.get(&name), &wanted, &stays)?)));
+        let applies: BTreeMap<ConnectionSecret, SecretApply> = applies.collect();
+        (!applies.is_empty()).then(|| (target.clone(), applies))
+    };
+    world.clusters.iter().filter_map(of_target).collect()
+}
+
+/// What of ours is not let go although no link was planned that wants it.
+struct Stays<'a> {
+    everything: bool,
+    /// A neighbour's name is not known: a key that is of no known cluster may be its.
+    strangers: bool,
+    /// Neighbours whose keys stay as they are.
+    kept: BTreeSet<&'a str>,
+    known: BTreeSet<&'a str>,
+}
+
+impl Stays<'_> {
+    fn holds(&self, key: &str) -> bool {
+        let remote = remote_of(key);
+        self.everything || self.kept.contains(remote) || self.strangers && !self.known.contains(remote)
+    }
+}
+
+fn has_nameless_neighbour(meshes: &[Mesh<'_>], identities: &Identities, target: &ClusterId) -> bool {
+    let nameless = |mesh: &Mesh<'_>| !mesh.is_resolved() || mesh.members().iter().any(|member| identities.name(member).is_none());
+    meshes.iter().any(|mesh| mesh.members().contains(target) && nameless(mesh))
+}
+
+fn kept_names<'a>(identities: &'a Identities, links: &Links, target: &ClusterId) -> BTreeSet<&'a str> {
+    let kept = links.plans.iter().filter(|(link, plan)| link.reader == *target && plan.keys.is_none());
+    kept.filter_map(|(link, _)| identities.name(&link.remote)).collect()
+}
+
+fn wanted(links: &Links, target: &ClusterId) -> BTreeMap<Key, SecretBytes> {
+    let plans = links.plans.iter().filter(|(link, _)| link.reader == *target);
+    plans.filter_map(|(_, plan)| plan.keys.clone()).flatten().collect()
+}
+
+fn apply(name: ConnectionSecret, seen: Option<&SecretSeen>, wanted: &BTreeMap<Key, SecretBytes>, stays: &Stays<'_>) -> Option<SecretApply> {
+    let nothing = BTreeMap::new();
+    let held = seen.map_or(&nothing, |secret| &secret.keys);
+    let mut apply = SecretApply { uid: seen.map(|secret| secret.uid.clone()), ..SecretApply::default() };
+    for ((_, key), bytes) in wanted.iter().filter(|((secret, _), _)| *secret == name) {
+        match held.get(key) {
+            None => _ = (apply.added.insert(key.clone()), apply.data.insert(key.clone(), bytes.clone())),
+            Some(held) if !held.is_ours() => {}
+            Some(held) if held.value == *bytes || !held.is_ours_alone() => _ = apply.data.insert(key.clone(), held.value.clone()),
+            Some(_) => _ = (apply.changed.insert(key.clone()), apply.data.insert(key.clone(), bytes.clone())),
+        }
+    }
+    for (key, held) in held.iter().filter(|(_, held)| held.is_ours()) {
+        if apply.data.contains_key(key) {
+            continue;
+        }
+        if stays.holds(key) {
+            apply.data.insert(key.clone(), held.value.clone());
+        } else {
+            apply.removed.insert(key.clone());
+        }
+    }
+    let changes = !apply.added.is_empty() || !apply.changed.is_empty() || !apply.removed.is_empty();
+    changes.then_some(apply)
+}

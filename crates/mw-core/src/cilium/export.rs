@@ -1,0 +1,256 @@
+//! GlobalServices: the annotations that each Service of each target gets, as
+//! the union of what all of them want, and how far each of them is.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::cilium::annotation::{Chosen, Export, read};
+use crate::cilium::facts::{ClusterSeen, ServiceName, ServiceSeen};
+use crate::cilium::object::{Binding, GlobalService, ObjectId};
+use crate::cilium::plan::{AnnotationApply, BindingPlan, Endpoints, Outcome, ServicePhase, ServicePlan};
+use crate::cilium::planner::at;
+use crate::cilium::reliance::{self, Unmet, Words, conditions, held_clusters, touches};
+use crate::cilium::scene::{Scene, Targets};
+use crate::cilium::teardown;
+use crate::cilium::version::GLOBAL_NAMESPACES;
+use crate::cilium::world::World;
+use crate::names::ClusterId;
+use crate::problem::{Problem, Reason};
+use crate::text::quoted;
+
+const WORDS: Words = Words { done: "Exported", everywhere: "AllClustersExported", doing: "Exporting" };
+/// Cilium's own copies of other clusters' endpoints.
+const SYNCED_SLICES: &str = "endpointslice-mesh-controller.cilium.io";
+
+/// A GlobalService that is acted on.
+struct Active<'a> {
+    of: &'a GlobalService,
+    export: Export,
+    targets: Vec<&'a String>,
+}
+
+/// What is wanted of each Service: each annotation's value, of the oldest.
+type Wanted<'a> = BTreeMap<(&'a ClusterId, &'a ServiceName), BTreeMap<&'a str, &'a str>>;
+
+pub(super) fn plan(
+    scene: &Scene<'_>,
+    bindings: &BTreeMap<ObjectId, BindingPlan>,
+    targets: &mut Targets,
+) -> BTreeMap<ObjectId, ServicePlan> {
+    let world = scene.world;
+    let mut plans = BTreeMap::new();
+    let mut active = Vec::new();
+    for of in world.services.values().filter(|of| of.common.deleting.is_none()) {
+        match activate(world, bindings, of) {
+            Ok(one) => active.push(one),
+            Err(unmet) => _ = plans.insert(of.common.id.clone(), stopped(of, unmet)),
+        }
+    }
+    active.sort_by_key(|one| one.of.common.age());
+    let wanted = wanted(world, &active);
+    let held: BTreeSet<&ClusterId> = {
+        let acted_on = |id: &ObjectId| active.iter().any(|one| one.of.common.id == *id);
+        world.services.values().flat_map(|of| held_clusters(&of.common, acted_on(&of.common.id))).collect()
+    };
+    write(world, &wanted, &held, targets);
+    plans.extend(active.iter().map(|one| (one.of.common.id.clone(), status(scene, one, &wanted))));
+    let deleted = world.services.values().filter(|of| of.common.deleting.is_some());
+    plans.extend(deleted.map(|of| (of.common.id.clone(), deletion(world, of, targets))));
+    plans
+}
+
+fn stopped(of: &GlobalService, unmet: Unmet) -> ServicePlan {
+    let outcome = reliance::stopped(WORDS, &of.common, unmet, ServicePhase::Pending, ServicePhase::Error);
+    ServicePlan { outcome, ..ServicePlan::default() }
+}
+
+fn activate<'a>(world: &'a World, bindings: &BTreeMap<ObjectId, BindingPlan>, of: &'a GlobalService) -> Result<Active<'a>, Unmet> {
+    let export = read(&of.spec, &world.options.annotation_prefixes).map_err(Unmet::Refused)?;
+    let binding = reliance::binding(world, bindings, &of.common, &of.spec.mesh)?;
+    match unknown_targets(&of.spec.targets, binding) {
+        Some(problem) => Err(Unmet::Never(problem)),
+        None if of.spec.targets.is_empty() => Ok(Active { of, export, targets: binding.spec.refs.iter().collect() }),
+        None => Ok(Active { of, export, targets: binding.spec.refs.iter().filter(|name| of.spec.targets.contains(name)).collect() }),
+    }
+}
+
+fn unknown_targets(targets: &[String], binding: &Binding) -> Option<Problem> {
+    let unknown: Vec<String> = targets.iter().filter(|name| !binding.spec.refs.contains(name)).map(|name| quoted(name)).collect();
+    let text = format!("targetClusters names {}, which the mesh does not have", unknown.join(", "));
+    let hint = "use names of the binding's clusterRefs";
+    (!unknown.is_empty()).then(|| Problem::new(Reason::UnknownTargetCluster, "spec.targetClusters", text, hint))
+}
+
+impl<'a> Active<'a> {
+    fn seen(&self, world: &'a World, name: &str) -> Option<(&'a ClusterId, &'a ClusterSeen)> {
+        let binding = world.bindings.get(&self.of.common.id.neighbour(&self.of.spec.mesh))?;
+        let id = binding.common.cluster(name)?;
+        Some((id, world.clusters.get(id)?))
+    }
+
+    /// The Services that are meant, where they are known.
+    fn matches(&self, seen: &'a ClusterSeen) -> Option<Vec<(&'a ServiceName, &'a ServiceSeen)>> {
+        let services = seen.services.known().filter(|_| seen.silent.is_none())?;
+        let fits = |(name, service): &(&ServiceName, &ServiceSeen)| {
+            let chosen = match &self.export.chosen {
+                Chosen::Named(wanted) => name.name == *wanted,
+                Chosen::Labelled(labels) => labels.iter().all(|(key, value)| service.labels.get(key) == Some(value)),
+            };
+            chosen && name.namespace == self.export.namespace && !service.external_name && !service.deleting
+        };
+        Some(services.iter().filter(fits).collect())
+    }
+}
+
+fn wanted<'a>(world: &'a World, active: &'a [Active<'a>]) -> Wanted<'a> {
+    let mut wanted = Wanted::new();
+    for one in active {
+        for name in &one.targets {
+            let Some((id, seen)) = one.seen(world, name) else { continue };
+            for (service, _) in one.matches(seen).into_iter().flatten() {
+                let of_service = wanted.entry((id, service)).or_default();
+                for (key, value) in &one.export.annotations {
+                    of_service.entry(key).or_insert(value);
+                }
+            }
+        }
+    }
+    wanted
+}
+
+/// Whether an annotation can be what is wanted: somebody else's other value stays.
+fn is_ours_to_set(service: &ServiceSeen, key: &str, value: &str) -> bool {
+    service.annotations.get(key).is_none_or(|held| held.value == value || held.is_ours_alone())
+}
+
+fn write(world: &World, wanted: &Wanted<'_>, held: &BTreeSet<&ClusterId>, targets: &mut Targets) {
+    let nothing = BTreeMap::new();
+    for (id, seen) in world.clusters.iter().filter(|(_, seen)| seen.silent.is_none()) {
+        let stays = !world.options.all_objects_known || held.contains(id);
+        for (name, service) in seen.services.known().into_iter().flatten() {
+            let apply = apply(service, wanted.get(&(id, name)).unwrap_or(&nothing), stays);
+            if let Some(apply) = apply {
+                at(targets, id).services.insert(name.clone(), apply);
+            }
+        }
+    }
+}
+
+fn apply(service: &ServiceSeen, wanted: &BTreeMap<&str, &str>, stays: bool) -> Option<AnnotationApply> {
+    let settable = wanted.iter().filter(|(key, value)| is_ours_to_set(service, key, value));
+    let mut annotations: BTreeMap<String, String> = settable.map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    let ours: BTreeMap<&String, &String> =
+        service.annotations.iter().filter(|(_, held)| held.is_ours()).map(|(key, held)| (key, &held.value)).collect();
+    for (key, value) in &ours {
+        // What we hold together with somebody who changed his mind stays as it is.
+        if stays || wanted.contains_key(key.as_str()) {
+            annotations.entry((*key).clone()).or_insert_with(|| (*value).clone());
+        }
+    }
+    let as_wanted = annotations.len() == ours.len() && annotations.iter().all(|(key, value)| ours.get(key) == Some(&value));
+    let removed = ours.keys().filter(|key| !annotations.contains_key(**key)).map(|key| (*key).clone()).collect();
+    (!as_wanted).then(|| AnnotationApply { uid: service.uid.clone(), annotations, removed })
+}
+
+/// How far one cluster is.
+#[derive(Debug, PartialEq, Eq)]
+enum Progress {
+    Exported,
+    Missing,
+    Untried,
+    Failing,
+}
+
+fn status(scene: &Scene<'_>, one: &Active<'_>, wanted: &Wanted<'_>) -> ServicePlan {
+    let mut problems = Vec::new();
+    let mut progress = Vec::new();
+    let mut plan = ServicePlan::default();
+    for name in &one.targets {
+        let state = examine(scene.world, one, name, wanted, &mut problems);
+        if state == Progress::Exported {
+            plan.exported.push((*name).clone());
+        }
+        plan.endpoints.extend(endpoints(scene.world, one, name));
+        progress.push(state);
+    }
+    let count = |state: Progress| progress.iter().filter(|of| **of == state).count();
+    let (exported, missing, untried) = (count(Progress::Exported), count(Progress::Missing), count(Progress::Untried));
+    let phase = match () {
+        () if missing == one.targets.len() => ServicePhase::Error,
+        () if untried > 0 => ServicePhase::Exporting,
+        () if exported == one.targets.len() && problems.is_empty() => ServicePhase::Exported,
+        () => ServicePhase::Degraded,
+    };
+    let done = phase == ServicePhase::Exported;
+    let conditions = conditions(WORDS, &[], done, phase == ServicePhase::Degraded, &problems);
+    let written = one.targets.iter().copied().filter(|name| one.seen(scene.world, name).is_some_and(|(_, seen)| has_match(one, seen)));
+    plan.outcome = Outcome { phase, conditions, problems, touches: touches(&one.of.common, written), teardown: None };
+    plan
+}
+
+fn has_match(one: &Active<'_>, seen: &ClusterSeen) -> bool {
+    one.matches(seen).is_some_and(|matches| !matches.is_empty())
+}
+
+fn examine(world: &World, one: &Active<'_>, name: &str, wanted: &Wanted<'_>, problems: &mut Vec<Problem>) -> Progress {
+    let subject = format!("cluster {name}");
+    let mut tell =
+        |reason: Reason, text: String, hint: &str| problems.push(Problem::new(reason, &subject, format!("cluster {name}: {text}"), hint));
+    let Some((id, seen)) = one.seen(world, name).filter(|(_, seen)| seen.silent.is_none()) else {
+        tell(Reason::ClusterUnreachable, "it can't be read".to_owned(), "look at the status of the binding");
+        return Progress::Failing;
+    };
+    let Some(matches) = one.matches(seen) else { return Progress::Untried };
+    if matches.is_empty() {
+        tell(Reason::ServiceNotFound, "Service not found".to_owned(), "create the Service there");
+        return Progress::Missing;
+    }
+    if !is_global(seen, &one.export.namespace) {
+        let text = format!("namespace {} is not global there", quoted(&one.export.namespace));
+        tell(Reason::NamespaceNotGlobal, text, "annotate the namespace with clustermesh.cilium.io/global=true");
+    }
+    let mut applied = true;
+    for (service, found) in matches {
+        let agreed = wanted.get(&(id, service));
+        for (key, value) in &one.export.annotations {
+            if agreed.and_then(|agreed| agreed.get(key.as_str())) != Some(&value.as_str()) {
+                let text = format!("an older GlobalService wants another value of {key} on {}", service.name);
+                tell(Reason::Conflict, text, "make both agree");
+            } else if !is_ours_to_set(found, key, value) {
+                let text = format!("{key} on {} is set to another value by somebody else", service.name);
+                tell(Reason::AnnotationOwnedByOther, text, "remove that annotation from the Service to let it be set");
+            } else {
+                applied &= found.annotations.get(key).is_some_and(|held| held.value == *value);
+            }
+        }
+    }
+    if applied { Progress::Exported } else { Progress::Untried }
+}
+
+/// From 1.20 on a namespace may be kept from being global.
+fn is_global(seen: &ClusterSeen, namespace: &str) -> bool {
+    let version = seen.agents.known().and_then(Option::as_ref).and_then(|agents| agents.version);
+    if version.is_none_or(|version| version < GLOBAL_NAMESPACES) {
+        return true;
+    }
+    let by_default = seen.config.known().and_then(Option::as_ref).is_none_or(|config| config.namespaces_global);
+    let annotated = seen.namespaces.known().and_then(|all| all.get(namespace)).and_then(|of| of.global.as_deref());
+    annotated.map_or(by_default, |value| value.eq_ignore_ascii_case("true"))
+}
+
+fn endpoints(world: &World, one: &Active<'_>, name: &str) -> Option<Endpoints> {
+    let (_, seen) = one.seen(world, name)?;
+    let services: BTreeSet<&ServiceName> = one.matches(seen)?.into_iter().map(|(service, _)| service).collect();
+    let slices = seen.slices.known()?.iter().filter(|slice| slice.managed_by != SYNCED_SLICES && services.contains(&slice.service));
+    let ready: BTreeSet<&String> = slices.flat_map(|slice| &slice.ready).collect();
+    Some(Endpoints { cluster: name.to_owned(), ready: ready.len() })
+}
+
+fn deletion(world: &World, of: &GlobalService, targets: &Targets) -> ServicePlan {
+    let remains = |id: &ClusterId, seen: &ClusterSeen| {
+        seen.services.known()?;
+        let pending = targets.get(id).is_some_and(|target| target.services.values().any(|apply| !apply.removed.is_empty()));
+        // While not everything is known nothing is let go, so it is still there.
+        Some(pending || !world.options.all_objects_known)
+    };
+    ServicePlan { outcome: teardown::outcome(world, &of.common, &[], remains), ..ServicePlan::default() }
+}

@@ -1,0 +1,110 @@
+//! What stands in the way of a cluster or a link, before it is told to the
+//! people of one binding: the same finding names the clusters by other refs in
+//! another's status, or not at all.
+
+use crate::names::ClusterId;
+use crate::problem::{Problem, Reason};
+
+/// The steps of setting up a cluster, in their order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Step {
+    Credentials,
+    Cilium,
+    Identity,
+    Authority,
+    ApiServer,
+    Keys,
+    Verify,
+}
+
+impl Step {
+    /// In messages.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Step::Credentials => "credentials",
+            Step::Cilium => "cilium",
+            Step::Identity => "identity",
+            Step::Authority => "ca",
+            Step::ApiServer => "clustermesh-apiserver",
+            Step::Keys => "keys",
+            Step::Verify => "verify",
+        }
+    }
+
+    /// As the reason of Ready.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Step::Credentials => "Credentials",
+            Step::Cilium => "Cilium",
+            Step::Identity => "Identity",
+            Step::Authority => "CA",
+            Step::ApiServer => "ClusterMeshAPIServer",
+            Step::Keys => "Keys",
+            Step::Verify => "Verify",
+        }
+    }
+}
+
+/// What a finding does to the phase.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Fault {
+    /// Somebody must do something.
+    Permanent,
+    /// The cluster is not Ready.
+    NotReady,
+    /// It may pass.
+    Waiting,
+    /// Nothing: it is worth knowing.
+    Remark,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Finding {
+    pub(super) step: Step,
+    pub(super) fault: Fault,
+    pub(super) reason: Reason,
+    pub(super) text: String,
+    /// Another cluster that the text ends with.
+    pub(super) other: Option<ClusterId>,
+    pub(super) hint: String,
+}
+
+impl Finding {
+    fn new(step: Step, fault: Fault, reason: Reason, text: impl Into<String>) -> Finding {
+        Finding { step, fault, reason, text: text.into(), other: None, hint: String::new() }
+    }
+
+    pub(super) fn permanent(step: Step, reason: Reason, text: impl Into<String>) -> Finding {
+        Finding::new(step, Fault::Permanent, reason, text)
+    }
+
+    pub(super) fn waiting(step: Step, reason: Reason, text: impl Into<String>) -> Finding {
+        Finding::new(step, Fault::Waiting, reason, text)
+    }
+
+    pub(super) fn not_ready(step: Step, reason: Reason, text: impl Into<String>) -> Finding {
+        Finding::new(step, Fault::NotReady, reason, text)
+    }
+
+    pub(super) fn remark(step: Step, reason: Reason, text: impl Into<String>) -> Finding {
+        Finding::new(step, Fault::Remark, reason, text)
+    }
+
+    pub(super) fn hint(self, hint: impl Into<String>) -> Finding {
+        Finding { hint: hint.into(), ..self }
+    }
+
+    pub(super) fn about(self, other: &ClusterId) -> Finding {
+        Finding { other: Some(other.clone()), ..self }
+    }
+
+    /// `<step>: <text>`, with the other cluster under the name it is given here.
+    pub(super) fn message(&self, name: impl Fn(&ClusterId) -> String) -> String {
+        let other = self.other.as_ref().map(|other| format!(" {}", name(other))).unwrap_or_default();
+        format!("{}: {}{other}", self.step.as_str(), self.text)
+    }
+
+    pub(super) fn problem(&self, subject: &str, message: &str) -> Problem {
+        Problem::new(self.reason, subject, message, &self.hint)
+    }
+}

@@ -1,0 +1,246 @@
+//! cluster-name and cluster-id: what each cluster has, where two of them clash,
+//! and what is set where nothing is set. A live one is never changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::cilium::facts::{ClusterSeen, Config, Identity};
+use crate::cilium::finding::{Finding, Step};
+use crate::cilium::membership::{Component, Mesh};
+use crate::cilium::plan::IdentityWrite;
+use crate::cilium::world::World;
+use crate::names::ClusterId;
+use crate::problem::Reason;
+use crate::text::quoted;
+
+/// Cilium's name for a cluster that was given none.
+const UNNAMED: &str = "default";
+const LONGEST_NAME: usize = 32;
+/// Ids from here on are refused with ENI and aws-cni.
+const FIRST_LARGE_ID: u32 = 128;
+
+#[derive(Debug, Default)]
+pub(super) struct Identities {
+    pub(super) of: BTreeMap<ClusterId, Identity>,
+    pub(super) findings: BTreeMap<ClusterId, Vec<Finding>>,
+    pub(super) writes: BTreeMap<ClusterId, IdentityWrite>,
+}
+
+impl Identities {
+    /// The Cilium name and id of a cluster that has both.
+    pub(super) fn full(&self, cluster: &ClusterId) -> Option<(&str, u32)> {
+        let identity = self.of.get(cluster)?;
+        Some((identity.name.as_deref()?, identity.id?))
+    }
+
+    pub(super) fn name(&self, cluster: &ClusterId) -> Option<&str> {
+        self.of.get(cluster)?.name.as_deref()
+    }
+
+    /// Nothing new is connected to a cluster whose identity clashes.
+    pub(super) fn clashes(&self, cluster: &ClusterId) -> bool {
+        self.findings.get(cluster).is_some_and(|all| all.iter().any(|finding| CLASHES.contains(&finding.reason)))
+    }
+}
+
+const CLASHES: [Reason; 4] =
+    [Reason::DuplicateClusterID, Reason::DuplicateClusterName, Reason::MaxConnectedClustersDiffer, Reason::ClusterNameRefused];
+
+/// What a cluster has, or had when it was last read.
+pub(super) fn read(seen: &ClusterSeen) -> Option<Identity> {
+    match seen.config.known() {
+        Some(Some(config)) => Some(Identity { name: live_name(config), id: live_id(config).ok().flatten() }),
+        _ => seen.remembered.clone(),
+    }
+}
+
+fn live_name(config: &Config) -> Option<String> {
+    Some(config.cluster_name.clone()).filter(|name| !name.is_empty() && name != UNNAMED)
+}
+
+fn live_id(config: &Config) -> Result<Option<u32>, String> {
+    match config.cluster_id.as_str() {
+        "" | "0" => Ok(None),
+        text => match text.parse::<u32>() {
+            Ok(id) if id <= config.max_clusters => Ok(Some(id)),
+            _ => Err(format!("cluster-id {} is not one of 1 to {}", quoted(text), config.max_clusters)),
+        },
+    }
+}
+
+/// What Cilium itself demands of a cluster's name.
+pub(super) fn is_cilium_name(name: &str) -> bool {
+    let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    !name.is_empty()
+        && name.len() <= LONGEST_NAME
+        && name.bytes().all(fits)
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+        && name != UNNAMED
+}
+
+pub(super) fn identify(world: &World, meshes: &[Mesh<'_>], components: &[Component<'_>]) -> Identities {
+    let mut found = Identities::default();
+    for (id, seen) in &world.clusters {
+        found.of.extend(read(seen).map(|identity| (id.clone(), identity)));
+        if let Some(Some(Err(why))) = seen.config.known().map(|config| config.as_ref().map(live_id)) {
+            found.note(id, Finding::permanent(Step::Identity, Reason::ClusterIDInvalid, why));
+        }
+    }
+    for component in components {
+        found.find_clashes(world, component);
+    }
+    let mut taken: BTreeSet<u32> = found.of.values().filter_map(|identity| identity.id).collect();
+    for component in components {
+        found.complete(world, meshes, component, &mut taken);
+    }
+    found
+}
+
+impl Identities {
+    fn note(&mut self, cluster: &ClusterId, finding: Finding) {
+        self.findings.entry(cluster.clone()).or_default().push(finding);
+    }
+
+    fn note_both(&mut self, one: &ClusterId, other: &ClusterId, finding: impl Fn() -> Finding) {
+        self.note(one, finding().about(other));
+        self.note(other, finding().about(one));
+    }
+
+    fn find_clashes(&mut self, world: &World, component: &Component<'_>) {
+        let clusters: Vec<&ClusterId> = component.clusters.iter().copied().collect();
+        for (at, one) in clusters.iter().enumerate() {
+            for other in clusters.iter().skip(at + 1) {
+                self.find_clash(world, one, other);
+            }
+        }
+    }
+
+    fn find_clash(&mut self, world: &World, one: &ClusterId, other: &ClusterId) {
+        let (Some(a), Some(b)) = (self.of.get(one).cloned(), self.of.get(other).cloned()) else { return };
+        if let Some(id) = a.id.filter(|id| b.id == Some(*id)) {
+            let text = format!("cluster-id {id} is also that of");
+            self.note_both(one, other, || {
+                Finding::permanent(Step::Identity, Reason::DuplicateClusterID, &text).hint("give one of them another id and restart it")
+            });
+        }
+        if let Some(name) = a.name.as_ref().filter(|name| b.name.as_ref() == Some(name)) {
+            let text = format!("cluster-name {} is also that of", quoted(name));
+            self.note_both(one, other, || {
+                Finding::permanent(Step::Identity, Reason::DuplicateClusterName, &text).hint("give one of them another name and restart it")
+            });
+        }
+        let most = |id: &ClusterId| config(world, id).map(|config| config.max_clusters);
+        if let (Some(a), Some(b)) = (most(one), most(other))
+            && a != b
+        {
+            let finding = |own: u32, others: u32| {
+                let text = format!("max-connected-clusters is {own} here and {others} in");
+                Finding::permanent(Step::Identity, Reason::MaxConnectedClustersDiffer, text)
+                    .hint("it must be equal in all clusters of a mesh")
+            };
+            self.note(one, finding(a, b).about(other));
+            self.note(other, finding(b, a).about(one));
+        }
+    }
+
+    /// Gives names and ids to those of a component that lack them.
+    fn complete(&mut self, world: &World, meshes: &[Mesh<'_>], component: &Component<'_>, taken: &mut BTreeSet<u32>) {
+        let never_read = component.incomplete || component.clusters.iter().any(|id| !self.of.contains_key(*id));
+        for cluster in &component.clusters {
+            let Some(config) = config(world, cluster) else { continue };
+            let (name, id) = (live_name(config), live_id(config));
+            if name.is_some() && id != Ok(None) {
+                continue;
+            }
+            let named = if name.is_some() { Ok(None) } else { self.new_name(meshes, component, cluster).map(Some) };
+            let named = match named {
+                Ok(named) => named,
+                Err(finding) => {
+                    self.note(cluster, finding);
+                    continue;
+                }
+            };
+            if never_read {
+                let text = "no identity is given while a cluster of the mesh was never read";
+                self.note(cluster, Finding::waiting(Step::Identity, Reason::IdentityIncomplete, text));
+                continue;
+            }
+            let numbered = match id {
+                Ok(None) => match new_id(config, taken) {
+                    Some(id) => Some(id),
+                    None => {
+                        let finding = Finding::permanent(Step::Identity, Reason::NoClusterIDLeft, "every cluster-id is taken");
+                        self.note(cluster, finding);
+                        continue;
+                    }
+                },
+                _ => None,
+            };
+            self.give(cluster, config, named, numbered);
+        }
+    }
+
+    fn give(&mut self, cluster: &ClusterId, config: &Config, name: Option<String>, id: Option<u32>) {
+        let finding = Finding::waiting(Step::Identity, Reason::IdentityIncomplete, "its identity is being set");
+        self.note(cluster, finding);
+        let write = IdentityWrite { resource_version: config.resource_version.clone(), name, id };
+        self.writes.insert(cluster.clone(), write);
+    }
+
+    /// The ref under which the oldest binding knows it.
+    fn new_name(&self, meshes: &[Mesh<'_>], component: &Component<'_>, cluster: &ClusterId) -> Result<String, Finding> {
+        let name = meshes.iter().find_map(|mesh| mesh.ref_of(cluster)).unwrap_or_default();
+        if !is_cilium_name(name) {
+            let text = format!("Cilium refuses {} as cluster-name", quoted(name));
+            let hint = "set cluster-name in its cilium-config: at most 32 of a-z, 0-9 and '-'";
+            return Err(Finding::permanent(Step::Identity, Reason::ClusterNameRefused, text).hint(hint));
+        }
+        let given = |id: &&ClusterId| self.writes.get(*id).and_then(|write| write.name.as_deref());
+        let holder = component.clusters.iter().find(|id| self.name(id) == Some(name) || given(id) == Some(name));
+        match holder {
+            Some(holder) => {
+                let text = format!("cluster-name {} is already that of", quoted(name));
+                Err(Finding::permanent(Step::Identity, Reason::DuplicateClusterName, text).about(holder))
+            }
+            None => Ok(name.to_owned()),
+        }
+    }
+}
+
+fn config<'a>(world: &'a World, cluster: &ClusterId) -> Option<&'a Config> {
+    world.clusters.get(cluster)?.config.known()?.as_ref()
+}
+
+/// The lowest that no cluster known to this provider has.
+fn new_id(config: &Config, taken: &mut BTreeSet<u32>) -> Option<u32> {
+    let most = if config.small_ids { config.max_clusters.min(FIRST_LARGE_ID - 1) } else { config.max_clusters };
+    let id = (1..=most).find(|id| !taken.contains(id))?;
+    taken.insert(id);
+    Some(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_one_that_cilium_takes() {
+        for good in ["a", "7", "cluster-ffm-1", &"a".repeat(32)] {
+            assert!(is_cilium_name(good), "{good}");
+        }
+        for bad in ["", "default", "-a", "a-", "A", "a.b", &"a".repeat(33)] {
+            assert!(!is_cilium_name(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn ids_are_the_lowest_free_ones_within_the_limits() {
+        let config = |max_clusters, small_ids| Config { max_clusters, small_ids, ..Config::default() };
+        let mut taken: BTreeSet<u32> = BTreeSet::from([1, 3]);
+        assert_eq!([new_id(&config(255, false), &mut taken), new_id(&config(255, false), &mut taken)], [Some(2), Some(4)]);
+        let mut all: BTreeSet<u32> = (1..=127).collect();
+        assert_eq!((new_id(&config(511, true), &mut all), new_id(&config(255, false), &mut all)), (None, Some(128)));
+        let mut all: BTreeSet<u32> = (1..=255).collect();
+        assert_eq!((new_id(&config(255, false), &mut all), new_id(&config(511, false), &mut all)), (None, Some(256)));
+    }
+}

@@ -1,0 +1,263 @@
+//! ConnectivityIntents: the policy that each cluster of the mesh gets, and how
+//! far each of them is. A policy that vanishes fails open, so nothing goes but
+//! what is known not to be wanted.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::cilium::facts::{ClusterSeen, PolicyFeatures, PolicySeen};
+use crate::cilium::object::{Binding, Intent, ObjectId};
+use crate::cilium::plan::{BindingPlan, Condition, IntentPhase, IntentPlan, Outcome, PolicyChanges, PolicyUpdate, Status, WantedPolicy};
+use crate::cilium::planner::at;
+use crate::cilium::policy::{is_of, render};
+use crate::cilium::reliance::{self, Unmet, Words, conditions, touches};
+use crate::cilium::rule::{Rule, read};
+use crate::cilium::scene::{Scene, Targets};
+use crate::cilium::teardown;
+use crate::cilium::world::World;
+use crate::names::ClusterId;
+use crate::precondition::Precondition;
+use crate::problem::{Problem, Reason};
+use crate::text::{listed, quoted};
+
+const WORDS: Words = Words { done: "Applied", everywhere: "AllClustersApplied", doing: "Applying" };
+const NOTHING_PROBED: &str = "nothing was probed: there is no probe yet";
+
+/// An intent that is acted on.
+struct Active<'a> {
+    of: &'a Intent,
+    rule: Rule,
+    binding: &'a Binding,
+    policy: WantedPolicy,
+}
+
+/// How far one cluster is.
+#[derive(Debug, PartialEq, Eq)]
+enum Progress {
+    Applied,
+    /// The namespace is not there.
+    Skipped,
+    Untried,
+    Failing,
+}
+
+pub(super) fn plan(scene: &Scene<'_>, bindings: &BTreeMap<ObjectId, BindingPlan>, targets: &mut Targets) -> BTreeMap<ObjectId, IntentPlan> {
+    let mut plans = BTreeMap::new();
+    for of in scene.world.intents.values() {
+        let plan = match of.common.deleting {
+            Some(_) => deletion(scene.world, of, targets),
+            None => match activate(scene, bindings, of) {
+                Ok(active) => act(scene, &active, targets),
+                Err(unmet) => stopped(of, unmet),
+            },
+        };
+        plans.insert(of.common.id.clone(), with_probe(of, plan));
+    }
+    plans
+}
+
+fn stopped(of: &Intent, unmet: Unmet) -> IntentPlan {
+    let outcome = reliance::stopped(WORDS, &of.common, unmet, IntentPhase::Pending, IntentPhase::Error);
+    IntentPlan { outcome, ..IntentPlan::default() }
+}
+
+fn activate<'a>(scene: &Scene<'a>, bindings: &BTreeMap<ObjectId, BindingPlan>, of: &'a Intent) -> Result<Active<'a>, Unmet> {
+    let world = scene.world;
+    let rule = read(&of.spec, world.options.allow_system_namespaces).map_err(Unmet::Refused)?;
+    let binding = reliance::binding(world, bindings, &of.common, &of.spec.mesh)?;
+    if let Some(problem) = shared(world, of, binding).filter(|_| rule.clusterwide) {
+        return Err(Unmet::Never(problem));
+    }
+    let policy = render(&of.common.id, &rule, &cluster_names(scene, binding));
+    Ok(Active { of, rule, binding, policy })
+}
+
+/// The Cilium names of a mesh's clusters, as far as they are known, sorted.
+fn cluster_names<'b>(scene: &'b Scene<'_>, binding: &Binding) -> Vec<&'b str> {
+    let clusters = binding.spec.refs.iter().filter_map(|name| binding.common.cluster(name));
+    let names: BTreeSet<&str> = clusters.filter_map(|id| scene.identities.name(id)).collect();
+    names.into_iter().collect()
+}
+
+/// A cluster-wide policy would reach into another workspace's pods.
+fn shared(world: &World, of: &Intent, binding: &Binding) -> Option<Problem> {
+    let strangers = world.bindings.values().filter(|other| other.common.id.workspace != of.common.id.workspace);
+    let theirs: BTreeSet<&ClusterId> =
+        strangers.flat_map(|other| other.spec.refs.iter().filter_map(|name| other.common.cluster(name))).collect();
+    let name = binding.spec.refs.iter().find(|name| binding.common.cluster(name).is_some_and(|id| theirs.contains(id)))?;
+    let text = format!("cluster {name} is also used by others, so that no cluster-wide policy is applied");
+    Some(Problem::new(Reason::ClusterShared, format!("cluster {name}"), text, "use policyMode Namespaced"))
+}
+
+fn act(scene: &Scene<'_>, active: &Active<'_>, targets: &mut Targets) -> IntentPlan {
+    let mut problems = nameless(scene, active);
+    let mut progress = Vec::new();
+    let mut plan = IntentPlan::default();
+    let mut lacking_crd = Vec::new();
+    for name in &active.binding.spec.refs {
+        let state = apply(scene.world, active, name, targets, &mut problems, &mut lacking_crd);
+        if state == Progress::Applied {
+            plan.applied.push(name.clone());
+        }
+        progress.push(state);
+    }
+    problems.extend(crd_missing(active, &lacking_crd));
+    leave_others(scene.world, active, targets);
+    let all = progress.len();
+    let count = |state: Progress| progress.iter().filter(|of| **of == state).count();
+    let (applied, skipped, untried) = (count(Progress::Applied), count(Progress::Skipped), count(Progress::Untried));
+    if skipped == all {
+        let text = format!("namespace {} exists on no cluster", quoted(active.rule.destination.namespace.as_deref().unwrap_or_default()));
+        problems.push(Problem::new(Reason::NamespaceMissing, "spec.destination.namespace", text, "create the namespace"));
+    }
+    let phase = match () {
+        () if lacking_crd.len() == all => IntentPhase::Error,
+        () if untried > 0 => IntentPhase::Applying,
+        () if applied > 0 && applied + skipped == all && problems.is_empty() => IntentPhase::Applied,
+        () => IntentPhase::Degraded,
+    };
+    let conditions = conditions(WORDS, &[], phase == IntentPhase::Applied, phase == IntentPhase::Degraded, &problems);
+    let written = active.binding.spec.refs.iter().filter(|name| active.binding.common.cluster(name).is_some());
+    plan.outcome = Outcome { phase, conditions, problems, touches: touches(&active.of.common, written), teardown: None };
+    plan
+}
+
+/// A deny that leaves out a cluster has a hole.
+fn nameless(scene: &Scene<'_>, active: &Active<'_>) -> Vec<Problem> {
+    let known = |name: &String| active.binding.common.cluster(name).is_some_and(|id| scene.identities.name(id).is_some());
+    let unknown: Vec<&String> = active.binding.spec.refs.iter().filter(|name| !known(name)).collect();
+    if unknown.is_empty() || !active.rule.deny {
+        return Vec::new();
+    }
+    let text = format!("traffic from {} is not denied yet: its Cilium name is not known", listed(&unknown, 20));
+    vec![Problem::new(Reason::DenyIncomplete, "spec.source", text, "look at the status of the binding")]
+}
+
+fn crd_missing(active: &Active<'_>, names: &[String]) -> Option<Problem> {
+    let kind = if active.rule.clusterwide { "CiliumClusterwideNetworkPolicy" } else { "CiliumNetworkPolicy" };
+    let text = format!("{kind} CRD not found on {}", names.join(", "));
+    (!names.is_empty()).then(|| Problem::new(Reason::PolicyCRDMissing, "spec.policyMode", text, "install Cilium's CRDs there"))
+}
+
+fn apply(
+    world: &World,
+    active: &Active<'_>,
+    name: &String,
+    targets: &mut Targets,
+    problems: &mut Vec<Problem>,
+    lacking_crd: &mut Vec<String>,
+) -> Progress {
+    let mut tell = |reason: Reason, text: &str, hint: &str| {
+        problems.push(Problem::new(reason, format!("cluster {name}"), format!("cluster {name}: {text}"), hint));
+        Progress::Failing
+    };
+    let found = active.binding.common.cluster(name).and_then(|id| Some((id, world.clusters.get(id)?)));
+    let Some((id, seen)) = found.filter(|(_, seen)| seen.silent.is_none()) else {
+        return tell(Reason::ClusterUnreachable, "it can't be read", "look at the status of the binding");
+    };
+    let (Some(policies), Some(crds), Some(namespaces)) = (seen.policies.known(), seen.policy_crds.known(), seen.namespaces.known()) else {
+        return Progress::Untried;
+    };
+    let features = if active.rule.clusterwide { crds.clusterwide } else { crds.namespaced };
+    let Some(features) = features else {
+        lacking_crd.push(name.clone());
+        return Progress::Failing;
+    };
+    if let Some(field) = too_old(&active.rule, features) {
+        return tell(
+            Reason::CiliumTooOld,
+            &format!("its Cilium does not know {field}, so nothing is applied there"),
+            "upgrade Cilium there",
+        );
+    }
+    if active.policy.key.namespace.as_ref().is_some_and(|namespace| !namespaces.contains_key(namespace)) {
+        return Progress::Skipped;
+    }
+    let changes = &mut at(targets, id).policies;
+    match policies.get(&active.policy.key) {
+        Some(found) if !is_of(&active.of.common.id, &found.labels) => {
+            let text = format!("there is a policy {} that is not ours", quoted(&active.policy.key.name));
+            tell(Reason::PolicyNameTaken, &text, "rename or remove that policy")
+        }
+        found => compare(&active.policy, found, changes),
+    }
+}
+
+/// The field that a policy needs and the CRD lacks.
+fn too_old(rule: &Rule, features: PolicyFeatures) -> Option<&'static str> {
+    match (rule.spares_others() && !features.default_deny, rule.has_ranges() && !features.end_port) {
+        (true, _) => Some("enableDefaultDeny"),
+        (false, true) => Some("endPort"),
+        (false, false) => None,
+    }
+}
+
+fn compare(wanted: &WantedPolicy, found: Option<&PolicySeen>, changes: &mut PolicyChanges) -> Progress {
+    let Some(found) = found else {
+        changes.create.insert(wanted.key.clone(), wanted.clone());
+        return Progress::Untried;
+    };
+    let labelled = wanted.labels.iter().all(|(key, value)| found.labels.get(key) == Some(value));
+    if found.deleting {
+        return Progress::Untried;
+    }
+    if labelled && found.spec == wanted.spec {
+        return Progress::Applied;
+    }
+    let update = PolicyUpdate { on: on(found), before: found.spec.clone(), after: wanted.clone() };
+    changes.update.insert(wanted.key.clone(), update);
+    Progress::Untried
+}
+
+fn on(found: &PolicySeen) -> Precondition {
+    Precondition { uid: found.uid.as_str().into(), resource_version: found.resource_version.as_str().into() }
+}
+
+/// What this intent has elsewhere than it wants goes, but only once the new
+/// policy stands where both are wanted.
+fn leave_others(world: &World, active: &Active<'_>, targets: &mut Targets) {
+    let wanted_on: BTreeSet<&ClusterId> = active.binding.spec.refs.iter().filter_map(|name| active.binding.common.cluster(name)).collect();
+    for (id, seen) in &world.clusters {
+        let stands = is_settled(active, seen);
+        if !wanted_on.contains(id) || stands {
+            let keep = wanted_on.contains(id).then_some(&active.policy);
+            remove(&active.of.common.id, id, seen, keep, targets);
+        }
+    }
+}
+
+/// The new policy stands here, or can't because its namespace does not exist.
+fn is_settled(active: &Active<'_>, seen: &ClusterSeen) -> bool {
+    let key = &active.policy.key;
+    let (Some(policies), Some(namespaces)) = (seen.policies.known(), seen.namespaces.known()) else { return false };
+    let stands = policies.get(key).is_some_and(|found| is_of(&active.of.common.id, &found.labels) && !found.deleting);
+    stands || key.namespace.as_ref().is_some_and(|namespace| !namespaces.contains_key(namespace))
+}
+
+fn remove(intent: &ObjectId, id: &ClusterId, seen: &ClusterSeen, keep: Option<&WantedPolicy>, targets: &mut Targets) {
+    let policies = seen.policies.known().filter(|_| seen.silent.is_none()).into_iter().flatten();
+    let ours = policies.filter(|(key, found)| is_of(intent, &found.labels) && keep.is_none_or(|keep| keep.key != **key) && !found.deleting);
+    for (key, found) in ours {
+        at(targets, id).policies.delete.insert(key.clone(), on(found));
+    }
+}
+
+fn deletion(world: &World, of: &Intent, targets: &mut Targets) -> IntentPlan {
+    for (id, seen) in &world.clusters {
+        remove(&of.common.id, id, seen, None, targets);
+    }
+    let remains = |_: &ClusterId, seen: &ClusterSeen| {
+        let policies = seen.policies.known()?;
+        Some(policies.values().any(|found| is_of(&of.common.id, &found.labels)))
+    };
+    IntentPlan { outcome: teardown::outcome(world, &of.common, &[], remains), ..IntentPlan::default() }
+}
+
+/// Never a success that is borrowed from what was applied.
+fn with_probe(of: &Intent, mut plan: IntentPlan) -> IntentPlan {
+    if of.spec.probe && of.common.deleting.is_none() {
+        let message = NOTHING_PROBED.to_owned();
+        plan.outcome.conditions.push(Condition { kind: "Reachable", status: Status::Unknown, reason: "NoEvidence", message });
+        plan.probe = Some(NOTHING_PROBED);
+    }
+    plan
+}

@@ -1,0 +1,121 @@
+//! What one reader needs to connect to one remote: the keys of its Secrets and
+//! the dial that proves them.
+
+use std::collections::BTreeMap;
+
+use sha2::{Digest, Sha256};
+
+use crate::cilium::endpoint::{Address, Endpoint, Reader, choose};
+use crate::cilium::facts::{Agents, ApiServer, Certificate, Certificates, ClientFiles, ClusterSeen, ConnectionSecret};
+use crate::cilium::finding::{Finding, Step};
+use crate::cilium::peer_file::{self, Client};
+use crate::cilium::plan::Dial;
+use crate::cilium::secret::SecretBytes;
+use crate::problem::Reason;
+
+/// A key in one of the connection Secrets.
+pub(super) type Key = (ConnectionSecret, String);
+
+#[derive(Debug)]
+pub(super) struct Material {
+    pub(super) keys: BTreeMap<Key, SecretBytes>,
+    pub(super) dial: Dial,
+}
+
+/// The remote as its readers see it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Remote<'a> {
+    pub(super) name: &'a str,
+    pub(super) id: u32,
+    pub(super) certificates: &'a Certificates,
+    pub(super) address: &'a Address,
+}
+
+/// Nothing where something is not known yet or missing that is told elsewhere.
+pub(super) fn material(reader: &ClusterSeen, remote: Remote<'_>, namespace: &str) -> Result<Option<Material>, Finding> {
+    let (Some(Some(agents)), Some(Some(server)), Some(own)) =
+        (reader.agents.known(), reader.apiserver.known(), reader.certificates.known())
+    else {
+        return Ok(None);
+    };
+    let (Some(served), Some(own_client)) = (&remote.certificates.server, &own.remote) else { return Ok(None) };
+    let Some((client, files)) = client(own_client, served, remote.certificates) else { return Ok(None) };
+    let through = if server.kvstoremesh {
+        Reader { version: server.version, host_aliases: &server.host_aliases }
+    } else {
+        Reader { version: agents.version, host_aliases: &agents.host_aliases }
+    };
+    let endpoint = choose(remote.address, &served.names, remote.name, through)?;
+    let keys = keys(agents, server, own, &endpoint, remote.name, (client, files), namespace)?;
+    Ok(Some(Material { keys, dial: dial(&endpoint, files, remote) }))
+}
+
+/// The reader's own client files where both sides trust each other's CA, else
+/// those that the remote gave out. No key of a CA moves.
+fn client<'a>(own: &'a Certificate, served: &Certificate, remote: &'a Certificates) -> Option<(Client, &'a ClientFiles)> {
+    if own.trusts.contains(&served.issuer) && served.trusts.contains(&own.issuer) {
+        return Some((Client::Common, &own.files));
+    }
+    remote.remote.as_ref().map(|certificate| (Client::Own, &certificate.files))
+}
+
+fn keys(
+    agents: &Agents,
+    server: &ApiServer,
+    own: &Certificates,
+    endpoint: &Endpoint,
+    name: &str,
+    (client, files): (Client, &ClientFiles),
+    namespace: &str,
+) -> Result<BTreeMap<Key, SecretBytes>, Finding> {
+    let (secret, offered) = match server.kvstoremesh {
+        true => (ConnectionSecret::KvStoreMesh, &server.client_files),
+        false => (ConnectionSecret::ClusterMesh, &agents.client_files),
+    };
+    if client == Client::Common && !offered.contains(&client.certificate(name)) {
+        return Err(no_files(&client.certificate(name)));
+    }
+    let mut keys = BTreeMap::from([((secret, name.to_owned()), peer_file::remote(name, endpoint, client, &files.ca))]);
+    if client == Client::Own {
+        keys.extend(peer_file::own_files(name, files).into_iter().map(|(key, bytes)| ((secret, key), bytes)));
+    }
+    if server.kvstoremesh {
+        let offers = |client: Client| agents.client_files.contains(&client.certificate(name));
+        let local = [(Client::Local, &own.local), (Client::Common, &own.remote)].into_iter();
+        let chosen = local.filter(|(client, _)| offers(*client)).find_map(|(client, of)| of.as_ref().map(|of| (client, of)));
+        let (client, of) = chosen.ok_or_else(|| no_files(&Client::Local.certificate(name)))?;
+        keys.insert((ConnectionSecret::ClusterMesh, name.to_owned()), peer_file::local(namespace, client, &of.files.ca));
+    }
+    Ok(keys)
+}
+
+fn no_files(file: &str) -> Finding {
+    let text = format!("Cilium's clustermesh volume does not offer {file}");
+    let hint = "helm upgrade cilium cilium/cilium -n kube-system --reuse-values --set clustermesh.useAPIServer=true";
+    Finding::permanent(Step::Keys, Reason::ClientFilesMissing, text).hint(hint)
+}
+
+fn dial(endpoint: &Endpoint, files: &ClientFiles, remote: Remote<'_>) -> Dial {
+    let Endpoint { urls: _, hosts, port, name, aliased: _ } = endpoint;
+    let mut hash = Sha256::new();
+    let mut field = |bytes: &[u8]| {
+        hash.update(bytes.len().to_le_bytes());
+        hash.update(bytes);
+    };
+    hosts.iter().for_each(|host| field(host.as_bytes()));
+    field(&port.to_le_bytes());
+    field(name.as_deref().unwrap_or_default().as_bytes());
+    field(remote.name.as_bytes());
+    field(&remote.id.to_le_bytes());
+    [&files.ca, &files.certificate, &files.key].into_iter().for_each(|file| field(file.expose()));
+    let fingerprint = hex::encode(hash.finalize().get(..8).unwrap_or_default());
+    Dial {
+        fingerprint,
+        hosts: hosts.clone(),
+        port: *port,
+        server_name: name.clone(),
+        files: files.clone(),
+        cluster_name: remote.name.to_owned(),
+        cluster_id: remote.id,
+    }
+}

@@ -1,0 +1,123 @@
+//! Who is in which mesh: the bindings that are acted on, their members, and
+//! the components that the members form.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::cilium::object::{Binding, Resolution};
+use crate::cilium::world::World;
+use crate::names::ClusterId;
+use crate::problem::{Problem, Reason};
+use crate::text::quoted;
+
+/// By what a remote is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Reach {
+    LoadBalancer,
+    NodePort,
+}
+
+impl Reach {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Reach::LoadBalancer => "LoadBalancer",
+            Reach::NodePort => "NodePort",
+        }
+    }
+}
+
+/// A binding that is acted on.
+#[derive(Debug)]
+pub(super) struct Mesh<'a> {
+    pub(super) binding: &'a Binding,
+    pub(super) reach: Reach,
+}
+
+impl<'a> Mesh<'a> {
+    /// The clusters whose identity is known to be behind a ref, each once.
+    pub(super) fn members(&self) -> BTreeSet<&'a ClusterId> {
+        self.binding.spec.refs.iter().filter_map(|name| self.binding.common.cluster(name)).collect()
+    }
+
+    /// Whether every ref leads to a cluster.
+    pub(super) fn is_resolved(&self) -> bool {
+        self.binding.spec.refs.iter().all(|name| self.binding.common.cluster(name).is_some())
+    }
+
+    /// A ref of this mesh that leads to the cluster.
+    pub(super) fn ref_of(&self, cluster: &ClusterId) -> Option<&'a str> {
+        let refs = self.binding.spec.refs.iter();
+        refs.map(String::as_str).find(|name| self.binding.common.cluster(name) == Some(cluster))
+    }
+}
+
+/// What is wrong with a binding's spec, or how to act on it.
+pub(super) fn validate(binding: &Binding) -> Result<Reach, Vec<Problem>> {
+    let mut wrong = Vec::new();
+    let mut refuse = |path: &str, message: String, hint: &str| wrong.push(Problem::new(Reason::InvalidSpec, path, message, hint));
+    let refs = &binding.spec.refs;
+    let names: BTreeSet<&String> = refs.iter().collect();
+    if refs.len() < 2 {
+        refuse("spec.clusterRefs", format!("lists {} cluster(s)", refs.len()), "a mesh connects at least two clusters");
+    }
+    if names.len() < refs.len() {
+        refuse("spec.clusterRefs", "names a cluster twice".to_owned(), "list every cluster once");
+    }
+    if names.iter().any(|name| name.is_empty()) {
+        refuse("spec.clusterRefs", "has an entry without a name".to_owned(), "name every cluster");
+    }
+    let reach = match binding.spec.service_type.as_deref() {
+        None | Some("LoadBalancer") => Reach::LoadBalancer,
+        Some("NodePort") => Reach::NodePort,
+        Some(other) => {
+            refuse("spec.meshConfig.serviceType", format!("{} is not known", quoted(other)), "use LoadBalancer or NodePort");
+            Reach::LoadBalancer
+        }
+    };
+    if wrong.is_empty() { Ok(reach) } else { Err(wrong) }
+}
+
+/// The bindings that are acted on, the oldest first.
+pub(super) fn meshes(world: &World) -> Vec<Mesh<'_>> {
+    let active = world.bindings.values().filter(|binding| binding.common.deleting.is_none());
+    let mut meshes: Vec<Mesh<'_>> = active.filter_map(|binding| validate(binding).ok().map(|reach| Mesh { binding, reach })).collect();
+    meshes.sort_by_key(|mesh| mesh.binding.common.age());
+    meshes
+}
+
+/// Clusters that are connected, directly or through others.
+#[derive(Debug, Default)]
+pub(super) struct Component<'a> {
+    pub(super) clusters: BTreeSet<&'a ClusterId>,
+    /// A ref of one of its bindings leads nowhere yet, so not all members are known.
+    pub(super) incomplete: bool,
+}
+
+/// Every cluster is in one component.
+pub(super) fn components<'a>(meshes: &[Mesh<'a>]) -> Vec<Component<'a>> {
+    let mut components: Vec<Component<'a>> = Vec::new();
+    for mesh in meshes {
+        let mut merged = Component { clusters: mesh.members(), incomplete: !mesh.is_resolved() };
+        let (joined, apart): (Vec<_>, Vec<_>) = components.into_iter().partition(|other| !other.clusters.is_disjoint(&merged.clusters));
+        for other in joined {
+            merged.clusters.extend(other.clusters);
+            merged.incomplete |= other.incomplete;
+        }
+        components = apart;
+        components.push(merged);
+    }
+    components
+}
+
+/// Clusters on which a binding that can't be acted on may have written: there
+/// nothing is let go.
+pub(super) fn untouchable(world: &World) -> BTreeSet<&ClusterId> {
+    let broken = world.bindings.values().filter(|binding| binding.common.deleting.is_none() && validate(binding).is_err());
+    broken.flat_map(|binding| clusters_of(&binding.common.refs)).collect()
+}
+
+pub(super) fn clusters_of(refs: &BTreeMap<String, Resolution>) -> impl Iterator<Item = &ClusterId> {
+    refs.values().filter_map(|resolution| match resolution {
+        Resolution::Cluster(id) => Some(id),
+        _ => None,
+    })
+}

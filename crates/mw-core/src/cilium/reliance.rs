@@ -1,0 +1,119 @@
+//! What GlobalService and ConnectivityIntent have in common: they rely on a
+//! binding, and tell how far they got in the same form.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::cilium::object::{Binding, Common, ObjectId};
+use crate::cilium::plan::{BindingPhase, BindingPlan, Condition, Outcome, Status};
+use crate::cilium::world::World;
+use crate::names::ClusterId;
+use crate::problem::{Problem, Reason};
+use crate::text::{listed, quoted};
+
+/// Why an object is not acted on.
+pub(super) enum Unmet {
+    /// Its spec can't be understood.
+    Refused(Vec<Problem>),
+    /// Wait for it.
+    Later(Problem),
+    /// Somebody must do something.
+    Never(Problem),
+}
+
+/// The binding that an object names, once it is Connected or Degraded.
+pub(super) fn binding<'a>(
+    world: &'a World,
+    bindings: &BTreeMap<ObjectId, BindingPlan>,
+    common: &Common,
+    mesh: &str,
+) -> Result<&'a Binding, Unmet> {
+    let id = common.id.neighbour(mesh);
+    let subject = "spec.meshRef";
+    let later = |text: String| Unmet::Later(Problem::new(Reason::MeshNotReady, subject, text, "look at the status of the binding"));
+    let Some(binding) = world.bindings.get(&id) else {
+        return Err(match world.options.all_objects_known {
+            true => {
+                let text = format!("ClusterMeshBinding not found: {}", quoted(mesh));
+                Unmet::Never(Problem::new(Reason::BindingNotFound, subject, text, "correct meshRef.name, or create the binding"))
+            }
+            false => later("the bindings are not known yet".to_owned()),
+        });
+    };
+    if binding.common.deleting.is_some() {
+        return Err(later(format!("ClusterMeshBinding {} is being deleted", quoted(mesh))));
+    }
+    match bindings.get(&id).map(|plan| plan.outcome.phase) {
+        Some(BindingPhase::Connected | BindingPhase::Degraded) => Ok(binding),
+        phase => {
+            let phase = phase.unwrap_or_default().as_str();
+            Err(later(format!("ClusterMeshBinding {} is {phase}", quoted(mesh))))
+        }
+    }
+}
+
+/// The words of one kind.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Words {
+    /// The condition that says it is done, and its reason then.
+    pub(super) done: &'static str,
+    pub(super) everywhere: &'static str,
+    /// The reason while it is on its way.
+    pub(super) doing: &'static str,
+}
+
+/// Accepted, done, Ready and Degraded, from what is wrong and how far it is.
+pub(super) fn conditions(words: Words, refused: &[Problem], done: bool, degraded: bool, problems: &[Problem]) -> Vec<Condition> {
+    let told = |problems: &[Problem]| {
+        let texts: Vec<&str> = problems.iter().map(|problem| problem.message.as_str()).collect();
+        listed(&texts, 20)
+    };
+    let accepted = match refused.is_empty() {
+        true => Condition { kind: "Accepted", status: Status::True, reason: "SpecValid", message: String::new() },
+        false => {
+            let message = validation_failed(refused);
+            Condition { kind: "Accepted", status: Status::False, reason: Reason::InvalidSpec.as_str(), message }
+        }
+    };
+    let message = if refused.is_empty() { told(problems) } else { validation_failed(refused) };
+    let first = refused.first().or(problems.first()).map_or(words.doing, |problem| problem.reason.as_str());
+    let state = |kind: &'static str, reason: &'static str| match done {
+        true => Condition { kind, status: Status::True, reason, message: String::new() },
+        false => Condition { kind, status: Status::False, reason: first, message: message.clone() },
+    };
+    let degradation = match degraded {
+        true => Condition { kind: "Degraded", status: Status::True, reason: first, message: message.clone() },
+        false => Condition { kind: "Degraded", status: Status::False, reason: "NotDegraded", message: String::new() },
+    };
+    vec![accepted, state(words.done, words.everywhere), state("Ready", words.done), degradation]
+}
+
+/// The outcome of an object that is not acted on. What was applied stays.
+pub(super) fn stopped<P>(words: Words, common: &Common, unmet: Unmet, pending: P, error: P) -> Outcome<P> {
+    let (phase, refused, problems) = match unmet {
+        Unmet::Refused(wrong) => (error, wrong, Vec::new()),
+        Unmet::Later(problem) => (pending, Vec::new(), vec![problem]),
+        Unmet::Never(problem) => (error, Vec::new(), vec![problem]),
+    };
+    let conditions = conditions(words, &refused, false, false, &problems);
+    let problems = refused.into_iter().chain(problems).collect();
+    Outcome { phase, conditions, problems, touches: touches(common, [].iter()), teardown: None }
+}
+
+fn validation_failed(problems: &[Problem]) -> String {
+    let texts: Vec<String> = problems.iter().map(|problem| format!("{} {}", problem.subject, problem.message)).collect();
+    format!("validation failed: {}", texts.join("; "))
+}
+
+/// The clusters on which an object that is not acted on may have written:
+/// there nothing is let go that it may want.
+pub(super) fn held_clusters(common: &Common, acted_on: bool) -> BTreeSet<&ClusterId> {
+    match acted_on || common.deleting.is_some() {
+        true => BTreeSet::new(),
+        false => common.touched_clusters().collect(),
+    }
+}
+
+/// The refs to note before writing: those noted before and those written to now.
+pub(super) fn touches<'a>(common: &'a Common, now: impl Iterator<Item = &'a String>) -> BTreeSet<String> {
+    common.touched.iter().chain(now).cloned().collect()
+}

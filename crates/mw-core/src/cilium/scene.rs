@@ -1,0 +1,33 @@
+//! What the parts of the planner share.
+
+use std::collections::BTreeMap;
+
+use crate::cilium::identity::Identities;
+use crate::cilium::link::Links;
+use crate::cilium::membership::Mesh;
+use crate::cilium::plan::TargetPlan;
+use crate::cilium::world::World;
+use crate::names::ClusterId;
+
+#[derive(Debug)]
+pub(super) struct Scene<'a> {
+    pub(super) world: &'a World,
+    /// The bindings that are acted on, the oldest first.
+    pub(super) meshes: Vec<Mesh<'a>>,
+    pub(super) identities: Identities,
+    pub(super) links: Links,
+}
+
+/// The writes so far.
+pub(super) type Targets = BTreeMap<ClusterId, TargetPlan>;
+
+impl Scene<'_> {
+    /// A ref, with the Cilium name where that is another.
+    pub(super) fn shown(&self, mesh: &Mesh<'_>, name: &str) -> String {
+        let cilium = mesh.binding.common.cluster(name).and_then(|cluster| self.identities.name(cluster));
+        match cilium.filter(|cilium| *cilium != name) {
+            Some(cilium) => format!("{name} (Cilium name {cilium})"),
+            None => name.to_owned(),
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Looks at one cluster, whoever its neighbours are: does it answer, does
+//! Cilium run, are its certificates good, is its clustermesh-apiserver up.
+
+use crate::cilium::facts::{Certificate, ClusterSeen, Silence};
+use crate::cilium::finding::{Finding, Step};
+use crate::cilium::object::{Refusal, Resolution};
+use crate::problem::Reason;
+use crate::text::quoted;
+use crate::time::Timestamp;
+
+/// Why a ref leads to no cluster.
+pub(super) fn unresolved(resolution: Option<&Resolution>) -> Option<Finding> {
+    let step = Step::Credentials;
+    Some(match resolution {
+        Some(Resolution::Cluster(_)) => return None,
+        None => Finding::not_ready(step, Reason::ClusterNotReady, "not looked up yet"),
+        Some(Resolution::Pending(why) | Resolution::Gone(why)) => Finding::not_ready(step, Reason::ClusterNotReady, why),
+        Some(Resolution::Unreachable(why)) => Finding::waiting(step, Reason::ClusterUnreachable, format!("unreachable: {why}")),
+        Some(Resolution::Refused(Refusal::Kubeconfig(why))) => {
+            Finding::permanent(step, Reason::KubeconfigInvalid, format!("reading kubeconfig secret: {why}"))
+        }
+        Some(Resolution::Refused(Refusal::Forbidden(why))) => Finding::permanent(step, Reason::AccessDenied, why),
+        Some(Resolution::Refused(Refusal::Capability { status, checked })) => {
+            let checked = checked.as_deref().map(|time| format!(" (checked {time})")).unwrap_or_default();
+            let text = format!("Cilium not found: capability cilium-cni is {status}{checked}");
+            Finding::permanent(Step::Cilium, Reason::CiliumNotFound, text).hint("install Cilium in that cluster")
+        }
+    })
+}
+
+/// Everything that stands in the way at a cluster, in the order of the steps.
+pub(super) fn survey(seen: &ClusterSeen, now: Timestamp) -> Vec<Finding> {
+    if let Some(silence) = &seen.silent {
+        return vec![match silence {
+            Silence::Unreachable(why) => Finding::waiting(Step::Credentials, Reason::ClusterUnreachable, format!("unreachable: {why}")),
+            Silence::Forbidden(why) => Finding::permanent(Step::Credentials, Reason::AccessDenied, why),
+        }];
+    }
+    [agents(seen), config(seen), certificates(seen, now), api_server(seen)].into_iter().flatten().collect()
+}
+
+/// What is not known may be known soon.
+fn unknown(step: Step, why: &str) -> Finding {
+    Finding::waiting(step, Reason::ClusterUnreachable, format!("not known yet: {why}"))
+}
+
+fn agents(seen: &ClusterSeen) -> Option<Finding> {
+    match (seen.agents.known(), seen.agents.why_unknown()) {
+        (_, Some(why)) => Some(unknown(Step::Cilium, why)),
+        (Some(Some(agents)), _) if agents.ready > 0 => None,
+        (Some(Some(agents)), _) => {
+            let text = format!("no agent is ready (0 of {})", agents.desired);
+            Some(Finding::waiting(Step::Cilium, Reason::CiliumNotReady, text))
+        }
+        _ => Some(Finding::permanent(Step::Cilium, Reason::CiliumNotFound, "Cilium not found").hint("install Cilium in that cluster")),
+    }
+}
+
+fn config(seen: &ClusterSeen) -> Option<Finding> {
+    match (&seen.config.known(), seen.config.why_unknown()) {
+        (_, Some(why)) => Some(unknown(Step::Identity, why)),
+        (Some(Some(_)), _) => None,
+        _ => Some(Finding::permanent(Step::Identity, Reason::CiliumConfigMissing, "ConfigMap cilium-config not found")),
+    }
+}
+
+fn certificates(seen: &ClusterSeen, now: Timestamp) -> Option<Finding> {
+    let Some(found) = seen.certificates.known() else {
+        return seen.certificates.why_unknown().map(|why| unknown(Step::Authority, why));
+    };
+    let all = [("server", &found.server), ("remote", &found.remote), ("local", &found.local)];
+    let expired = all.iter().find(|(_, certificate)| is_expired(certificate.as_ref(), now));
+    let missing = all.iter().take(2).find(|(_, certificate)| certificate.is_none());
+    match (expired, missing) {
+        (Some((name, _)), _) => {
+            let text = format!("the certificate in Secret clustermesh-apiserver-{name}-cert has expired");
+            Some(Finding::permanent(Step::Authority, Reason::CertificateExpired, text).hint("renew it, for instance with helm upgrade"))
+        }
+        (None, Some((name, _))) => {
+            let text = format!("Secret clustermesh-apiserver-{name}-cert is missing or incomplete");
+            Some(Finding::waiting(Step::Authority, Reason::CertificateMissing, text))
+        }
+        (None, None) => None,
+    }
+}
+
+fn is_expired(certificate: Option<&Certificate>, now: Timestamp) -> bool {
+    certificate.is_some_and(|certificate| certificate.not_after <= now)
+}
+
+fn api_server(seen: &ClusterSeen) -> Option<Finding> {
+    match (seen.apiserver.known(), seen.apiserver.why_unknown()) {
+        (_, Some(why)) => Some(unknown(Step::ApiServer, why)),
+        (Some(Some(server)), _) if server.available > 0 => None,
+        (Some(Some(_)), _) => Some(Finding::waiting(Step::ApiServer, Reason::APIServerNotReady, "no replica is available")),
+        _ => {
+            let finding = Finding::permanent(Step::ApiServer, Reason::APIServerNotFound, "clustermesh-apiserver not found");
+            Some(finding.hint("helm upgrade cilium cilium/cilium -n kube-system --reuse-values --set clustermesh.useAPIServer=true"))
+        }
+    }
+}
+
+/// What is said of a Service of another type than wanted.
+pub(super) fn wrong_type(wanted: &str, is: &str) -> Finding {
+    let text = format!("serviceType {wanted} is wanted, but the Service is of type {}", quoted(is));
+    let hint = "change meshConfig.serviceType, or the Service's type with Helm";
+    Finding::permanent(Step::ApiServer, Reason::ServiceTypeMismatch, text).hint(hint)
+}

@@ -1,0 +1,69 @@
+//! The cleanup of a deleted object: what still stands where, and when to give
+//! up on a cluster that does not answer. It needs no valid spec.
+
+use std::collections::BTreeSet;
+
+use crate::cilium::facts::ClusterSeen;
+use crate::cilium::object::{Binding, Common, Resolution};
+use crate::cilium::peer_file::remote_of;
+use crate::cilium::plan::{BindingPlan, Condition, Outcome, Status, Teardown};
+use crate::cilium::scene::Scene;
+use crate::cilium::world::World;
+use crate::names::ClusterId;
+use crate::text::listed;
+
+/// What becomes of an object while it is being deleted. `remains` says whether
+/// something of it stands on a cluster; nothing where that is not known.
+pub(super) fn outcome<P: Default>(
+    world: &World,
+    common: &Common,
+    refs: &[String],
+    remains: impl Fn(&ClusterId, &ClusterSeen) -> Option<bool>,
+) -> Outcome<P> {
+    let mut teardown = Teardown::default();
+    let all: BTreeSet<&String> = refs.iter().chain(&common.touched).collect();
+    for name in &all {
+        let waits = match common.refs.get(*name) {
+            Some(Resolution::Gone(_)) => None,
+            Some(Resolution::Cluster(id)) => match world.clusters.get(id).filter(|seen| seen.silent.is_none()) {
+                Some(seen) => remains(id, seen).map_or(Some("it can't be read"), |remains| remains.then_some("it is still there")),
+                None => Some("the cluster does not answer"),
+            },
+            Some(Resolution::Pending(_) | Resolution::Refused(_) | Resolution::Unreachable(_)) | None => Some("the cluster can't be asked"),
+        };
+        match waits {
+            None => {}
+            Some(why) if is_over(world, common) => _ = teardown.left_behind.insert((*name).clone(), why.to_owned()),
+            Some(_) => _ = teardown.waits_for.insert((*name).clone()),
+        }
+    }
+    let waiting: Vec<&String> = teardown.waits_for.iter().collect();
+    let message = if waiting.is_empty() { String::new() } else { format!("waits for {}", listed(&waiting, 20)) };
+    let conditions = vec![Condition { kind: "Ready", status: Status::False, reason: "Deleting", message }];
+    Outcome { conditions, touches: common.touched.iter().cloned().collect(), teardown: Some(teardown), ..Outcome::default() }
+}
+
+fn is_over(world: &World, common: &Common) -> bool {
+    common.deleting.is_some_and(|since| since.plus(world.options.cleanup_timeout_seconds) <= world.now)
+}
+
+/// A deleted binding waits until its keys have left the Secrets, unless
+/// another binding wants the same ones.
+pub(super) fn binding(scene: &Scene<'_>, of: &Binding) -> BindingPlan {
+    let names: Option<BTreeSet<&str>> = of.spec.refs.iter().chain(&of.common.touched).map(|name| remote_name(scene, of, name)).collect();
+    let remains = |id: &ClusterId, seen: &ClusterSeen| {
+        let secrets = seen.secrets.known()?;
+        let wanted: BTreeSet<&str> =
+            scene.links.plans.keys().filter(|link| link.reader == *id).filter_map(|link| scene.identities.name(&link.remote)).collect();
+        let of_it = |key: &str| names.as_ref().is_none_or(|names| names.contains(remote_of(key))) && !wanted.contains(remote_of(key));
+        let mut keys = secrets.values().flat_map(|secret| &secret.keys);
+        Some(keys.any(|(key, held)| held.is_ours() && of_it(key)))
+    };
+    let outcome = outcome(scene.world, &of.common, &of.spec.refs, remains);
+    BindingPlan { outcome, ..BindingPlan::default() }
+}
+
+/// The Cilium name behind a ref; nothing where it may be any.
+fn remote_name<'a>(scene: &'a Scene<'_>, of: &Binding, name: &str) -> Option<&'a str> {
+    scene.identities.name(of.common.cluster(name)?)
+}

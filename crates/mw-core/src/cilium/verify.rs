@@ -1,0 +1,133 @@
+//! What the evidence says of a link: whether its keys may be written, and
+//! whether it is known to work.
+
+use crate::cilium::finding::{Finding, Step};
+use crate::cilium::plan::Dial;
+use crate::cilium::world::{DialFailure, DialOutcome, Dialled, Evidence, Heartbeat, VerifyDial, World};
+use crate::problem::Reason;
+use crate::seen::Seen;
+use crate::time::Timestamp;
+
+/// A heartbeat is written each minute; this old it is stale.
+const HEARTBEAT_SECONDS: i64 = 120;
+/// For so long after a start there may be none.
+const HEARTBEAT_ABSENT_SECONDS: i64 = 90;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Evident {
+    Verified(Timestamp),
+    /// The keys are there, and nobody can say whether they work.
+    Unverifiable,
+    /// The keys are there, and the dial has not been answered yet.
+    Awaited,
+    Not,
+}
+
+/// The answer to exactly this dial.
+fn answer<'a>(dial: &Dial, evidence: Option<&'a Evidence>) -> Option<&'a Dialled> {
+    evidence?.dial.as_ref().filter(|dialled| dialled.fingerprint == dial.fingerprint)
+}
+
+/// Whether the keys behind a dial may be written; if not, why, unless that is
+/// only because the answer is awaited.
+pub(super) fn may_write(dial: &Dial, evidence: Option<&Evidence>, mode: VerifyDial) -> Result<(), Option<Finding>> {
+    if mode == VerifyDial::Off {
+        return Ok(());
+    }
+    match answer(dial, evidence).map(|dialled| &dialled.outcome) {
+        None => Err(None),
+        Some(DialOutcome::Read { .. }) => Ok(()),
+        Some(DialOutcome::Failed { kind: DialFailure::Dns | DialFailure::Tcp, .. }) if mode == VerifyDial::Warn => Ok(()),
+        Some(DialOutcome::Failed { kind, text }) => Err(Some(failed(*kind, text))),
+    }
+}
+
+fn failed(kind: DialFailure, text: &str) -> Finding {
+    let (reason, name) = match kind {
+        DialFailure::Dns => (Reason::DialDNS, "DNS"),
+        DialFailure::Tcp => (Reason::DialTCP, "TCP"),
+        DialFailure::Tls => (Reason::DialTLS, "TLS"),
+        DialFailure::Certificate => (Reason::DialCertificate, "Certificate"),
+        DialFailure::Permission => (Reason::DialPermission, "Permission"),
+        DialFailure::Name => (Reason::DialName, "Name"),
+    };
+    let text = format!("dial failed: {name}: {text}");
+    match kind {
+        DialFailure::Dns | DialFailure::Tcp => Finding::waiting(Step::Keys, reason, text),
+        _ => Finding::permanent(Step::Keys, reason, text),
+    }
+}
+
+/// What is known of a link. `in_place` is the dial of the keys that stand in
+/// the reader's Secrets, where they are the wanted ones; `has_key` says whether
+/// there is any key for that remote. The reader's own view decides where it is
+/// known: it is about the keys it has, whoever wrote them.
+pub(super) fn judge(in_place: Option<&Dial>, has_key: bool, evidence: Option<&Evidence>, world: &World) -> (Evident, Vec<Finding>) {
+    let view = evidence.map(|evidence| &evidence.reader);
+    if let (true, Some(Seen::Known(view))) = (has_key, view) {
+        return match view.ready {
+            true => (Evident::Verified(view.at), Vec::new()),
+            false => (Evident::Not, vec![not_verified("the reader does not report it ready")]),
+        };
+    }
+    let Some(dial) = in_place else { return (Evident::Not, Vec::new()) };
+    match answer(dial, evidence) {
+        None if world.options.verify_dial == VerifyDial::Off => (Evident::Unverifiable, vec![not_verifiable("dialling is off")]),
+        None => (Evident::Awaited, Vec::new()),
+        Some(dialled) => by_dial(dial, dialled),
+    }
+}
+
+fn by_dial(dial: &Dial, dialled: &Dialled) -> (Evident, Vec<Finding>) {
+    match &dialled.outcome {
+        DialOutcome::Failed { kind: DialFailure::Dns | DialFailure::Tcp, text } => {
+            (Evident::Unverifiable, vec![not_verifiable(&format!("it can't be reached from here: {text}"))])
+        }
+        DialOutcome::Failed { kind, text } => (Evident::Not, vec![failed(*kind, text)]),
+        DialOutcome::Read { id, .. } if *id != dial.cluster_id => {
+            let text = format!("its clustermesh-apiserver says cluster-id {id}, its cilium-config {}", dial.cluster_id);
+            let finding = Finding::waiting(Step::Verify, Reason::ClusterIDMismatch, text);
+            (Evident::Not, vec![finding.hint("restart its clustermesh-apiserver, cilium-operator and agents")])
+        }
+        DialOutcome::Read { heartbeat, .. } if is_fresh(*heartbeat, dialled.at) => (Evident::Verified(dialled.at), Vec::new()),
+        DialOutcome::Read { .. } => (Evident::Not, vec![not_verified("its heartbeat is stale")]),
+    }
+}
+
+fn is_fresh(heartbeat: Heartbeat, at: Timestamp) -> bool {
+    match heartbeat {
+        Heartbeat::At { time, moved } => moved || at.0.saturating_sub(time.0) <= HEARTBEAT_SECONDS,
+        Heartbeat::Absent { since } => at.0.saturating_sub(since.0) <= HEARTBEAT_ABSENT_SECONDS,
+    }
+}
+
+fn not_verified(text: &str) -> Finding {
+    Finding::waiting(Step::Verify, Reason::NotVerified, text)
+}
+
+fn not_verifiable(why: &str) -> Finding {
+    let text = format!("the keys are written, but nobody can say whether they work: {why}");
+    let hint = "evidence would be: the remote's address reachable from the provider, or KVStoreMesh's metrics port in the reader";
+    Finding::waiting(Step::Verify, Reason::NotVerifiable, text).hint(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_heartbeat_is_fresh_by_its_text_by_moving_or_shortly_after_a_start() {
+        let at = |time: i64, moved: bool| Heartbeat::At { time: Timestamp(time), moved };
+        let absent = |since: i64| Heartbeat::Absent { since: Timestamp(since) };
+        for (fresh, heartbeat) in [
+            (true, at(880, false)),
+            (false, at(879, false)),
+            (true, at(5, true)),
+            (true, at(5000, false)),
+            (true, absent(910)),
+            (false, absent(909)),
+        ] {
+            assert_eq!(is_fresh(heartbeat, Timestamp(1000)), fresh, "{heartbeat:?}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Everything that planning depends on.
+
+use std::collections::BTreeMap;
+
+use crate::cilium::facts::ClusterSeen;
+use crate::cilium::object::{Binding, GlobalService, Intent, ObjectId};
+use crate::cilium::plan::Link;
+use crate::names::ClusterId;
+use crate::seen::Seen;
+use crate::time::Timestamp;
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct World {
+    pub options: Options,
+    pub now: Timestamp,
+    pub bindings: BTreeMap<ObjectId, Binding>,
+    pub services: BTreeMap<ObjectId, GlobalService>,
+    pub intents: BTreeMap<ObjectId, Intent>,
+    pub clusters: BTreeMap<ClusterId, ClusterSeen>,
+    pub evidence: BTreeMap<Link, Evidence>,
+}
+
+/// How to plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// The objects given are all there are, so that what none of them wants
+    /// may go.
+    pub all_objects_known: bool,
+    pub verify_dial: VerifyDial,
+    /// A missing cilium-ca may be created.
+    pub sync_ca: bool,
+    /// Where Cilium runs.
+    pub cilium_namespace: String,
+    pub cleanup_timeout_seconds: u64,
+    pub allow_system_namespaces: bool,
+    /// Prefixes of annotations that are allowed beside Cilium's.
+    pub annotation_prefixes: Vec<String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            all_objects_known: false,
+            verify_dial: VerifyDial::Warn,
+            sync_ca: true,
+            cilium_namespace: "kube-system".to_owned(),
+            cleanup_timeout_seconds: 600,
+            allow_system_namespaces: false,
+            annotation_prefixes: Vec::new(),
+        }
+    }
+}
+
+/// What a failed dial keeps us from writing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum VerifyDial {
+    /// Everything but what failed for DNS or TCP: the clusters may reach each
+    /// other where we can't.
+    #[default]
+    Warn,
+    /// Everything.
+    Require,
+    /// Nothing is dialled.
+    Off,
+}
+
+/// What is known of one link beyond what its clusters hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Evidence {
+    pub dial: Option<Dialled>,
+    /// What the reader itself says of the remote.
+    pub reader: Seen<ReaderView>,
+}
+
+/// The answer to a dial.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dialled {
+    /// Of the material that was dialled with.
+    pub fingerprint: String,
+    pub at: Timestamp,
+    pub outcome: DialOutcome,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DialOutcome {
+    /// The remote's cluster-config was there.
+    Read {
+        id: u32,
+        heartbeat: Heartbeat,
+    },
+    Failed {
+        kind: DialFailure,
+        text: String,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heartbeat {
+    /// The time it says, and whether it was seen to change.
+    At { time: Timestamp, moved: bool },
+    /// Not there, and since when.
+    Absent { since: Timestamp },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DialFailure {
+    Dns,
+    Tcp,
+    Tls,
+    Certificate,
+    Permission,
+    Name,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReaderView {
+    pub ready: bool,
+    pub at: Timestamp,
+}
