@@ -1,0 +1,214 @@
+//! A world in a few words: clusters, the objects of the three kinds as people
+//! write them, and what is known of the links.
+
+use std::collections::BTreeMap;
+
+use mw_core::cilium::object::{Common, ObjectId, Refusal, Resolution};
+use mw_core::cilium::plan::Link;
+use mw_core::cilium::world::{DialFailure, DialOutcome, Dialled, Evidence, Heartbeat, Options, ReaderView, VerifyDial, World};
+use mw_core::names::ClusterId;
+use mw_core::seen::Seen;
+use mw_core::time::Timestamp;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::cluster::Sketch;
+
+/// What a story is told of.
+#[derive(Deserialize, Debug, Clone, Default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(crate) struct Fleet {
+    now: Option<i64>,
+    options: SketchedOptions,
+    pub(crate) clusters: BTreeMap<String, Sketch>,
+    pub(crate) objects: BTreeMap<String, SketchedObject>,
+    pub(crate) links: BTreeMap<String, SketchedLink>,
+}
+
+#[derive(Deserialize, Debug, Clone, Default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct SketchedOptions {
+    some_objects_unknown: bool,
+    verify_dial: Option<String>,
+    sync_ca_off: bool,
+    allow_system_namespaces: bool,
+    annotation_prefixes: Vec<String>,
+}
+
+#[derive(Deserialize, Debug, Clone, Default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(crate) struct SketchedObject {
+    pub(crate) kind: String,
+    name: Option<String>,
+    workspace: Option<String>,
+    created: Option<i64>,
+    deleting: Option<i64>,
+    touched: Vec<String>,
+    was_up: bool,
+    /// Where refs lead, unless to the cluster of that letter.
+    refs: BTreeMap<String, Value>,
+    elb_ids: BTreeMap<String, String>,
+    spec: Value,
+}
+
+#[derive(Deserialize, Debug, Clone, Default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(crate) struct SketchedLink {
+    /// How the dial of the wanted material failed.
+    fails: Option<String>,
+    text: String,
+    /// The id that was read.
+    id: Option<u32>,
+    heartbeat: Option<i64>,
+    moved: bool,
+    absent_since: Option<i64>,
+    /// The dial was of other material.
+    stale: bool,
+    /// There was no dial.
+    none: bool,
+    reader_ready: Option<bool>,
+}
+
+pub(crate) fn id(name: &str) -> ClusterId {
+    ClusterId::from(name)
+}
+
+impl Fleet {
+    pub(crate) fn world(&self) -> World {
+        let mut world = World {
+            options: self.options.options(),
+            now: Timestamp(self.now.unwrap_or(1000)),
+            clusters: self.clusters.iter().map(|(letter, sketch)| (id(letter), sketch.seen(letter))).collect(),
+            ..World::default()
+        };
+        for (label, object) in &self.objects {
+            self.declare(&mut world, label, object);
+        }
+        world
+    }
+
+    fn declare(&self, world: &mut World, label: &str, object: &SketchedObject) {
+        let metadata = json!({ "name": object.name.as_deref().unwrap_or(label), "namespace": "net" });
+        let mut spec = object.spec.clone();
+        if let Some(Value::Array(refs)) = spec.get_mut("clusterRefs") {
+            refs.iter_mut().filter(|name| name.is_string()).for_each(|name| *name = json!({ "name": name.clone() }));
+        }
+        let value = json!({ "apiVersion": "networking.edge-portal.eu/v1alpha1", "kind": object.kind, "metadata": metadata, "spec": spec });
+        let workspace = object.workspace();
+        match object.kind.as_str() {
+            "ClusterMeshBinding" => {
+                let mut of = mw_api::cilium::convert::binding(workspace, &serde_json::from_value(value).unwrap());
+                of.was_up = object.was_up;
+                of.spec.elb_ids = object.elb_ids.clone();
+                self.fill(&mut of.common, object, &of.spec.refs);
+                world.bindings.insert(of.common.id.clone(), of);
+            }
+            "GlobalService" => {
+                let mut of = mw_api::cilium::convert::global_service(workspace, &serde_json::from_value(value).unwrap());
+                self.fill(&mut of.common, object, &[]);
+                world.services.insert(of.common.id.clone(), of);
+            }
+            "ConnectivityIntent" => {
+                let mut of = mw_api::cilium::convert::intent(workspace, &serde_json::from_value(value).unwrap());
+                self.fill(&mut of.common, object, &[]);
+                world.intents.insert(of.common.id.clone(), of);
+            }
+            other => panic!("what is a {other}?"),
+        }
+    }
+
+    fn fill(&self, common: &mut Common, object: &SketchedObject, refs: &[String]) {
+        common.created = object.created.map(Timestamp);
+        common.deleting = object.deleting.map(Timestamp);
+        common.touched = object.touched.clone();
+        let all = refs.iter().chain(&object.touched).chain(self.clusters.keys());
+        common.refs = all.map(|name| (name.clone(), self.resolution(object, name))).collect();
+    }
+
+    fn resolution(&self, object: &SketchedObject, name: &str) -> Resolution {
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        match object.refs.get(name).and_then(Value::as_object).and_then(|of| of.iter().next()) {
+            None if self.clusters.contains_key(name) => Resolution::Cluster(id(name)),
+            None => Resolution::Pending("KubernetesCluster not found".to_owned()),
+            Some((kind, value)) => match kind.as_str() {
+                "cluster" => Resolution::Cluster(id(&text(value))),
+                "pending" => Resolution::Pending(text(value)),
+                "unreachable" => Resolution::Unreachable(text(value)),
+                "gone" => Resolution::Gone(text(value)),
+                "kubeconfig" => Resolution::Refused(Refusal::Kubeconfig(text(value))),
+                "forbidden" => Resolution::Refused(Refusal::Forbidden(text(value))),
+                "capability" => Resolution::Refused(Refusal::Capability { status: text(value), checked: Some("09:00".to_owned()) }),
+                other => panic!("where is {other}?"),
+            },
+        }
+    }
+
+    /// What is known of the links, once it is known what would be dialled.
+    pub(crate) fn tell_links(&self, world: &mut World) {
+        let dials = mw_core::cilium::plan(world).dials;
+        for (link, sketch) in &self.links {
+            let (reader, remote) = link.split_once("->").unwrap();
+            let link = Link { reader: id(reader), remote: id(remote) };
+            let dial = dials.get(&link).filter(|_| !sketch.none);
+            let dial = dial.map(|dial| sketch.dialled(world, &dial.fingerprint, dial.cluster_id));
+            let reader = match sketch.reader_ready {
+                Some(ready) => Seen::Known(ReaderView { ready, at: world.now }),
+                None => Seen::Unknown("no metrics".to_owned()),
+            };
+            world.evidence.insert(link, Evidence { dial, reader });
+        }
+    }
+}
+
+impl SketchedOptions {
+    fn options(&self) -> Options {
+        let verify_dial = match self.verify_dial.as_deref() {
+            None | Some("warn") => VerifyDial::Warn,
+            Some("require") => VerifyDial::Require,
+            Some("off") => VerifyDial::Off,
+            Some(other) => panic!("{other}?"),
+        };
+        Options {
+            all_objects_known: !self.some_objects_unknown,
+            verify_dial,
+            sync_ca: !self.sync_ca_off,
+            allow_system_namespaces: self.allow_system_namespaces,
+            annotation_prefixes: self.annotation_prefixes.clone(),
+            ..Options::default()
+        }
+    }
+}
+
+impl SketchedObject {
+    fn workspace(&self) -> &str {
+        self.workspace.as_deref().unwrap_or("w1")
+    }
+
+    pub(crate) fn id(&self, label: &str) -> ObjectId {
+        ObjectId::new(self.workspace(), "net", self.name.as_deref().unwrap_or(label))
+    }
+}
+
+impl SketchedLink {
+    fn dialled(&self, world: &World, fingerprint: &str, cluster_id: u32) -> Dialled {
+        let kind = self.fails.as_deref().map(|kind| match kind {
+            "DNS" => DialFailure::Dns,
+            "TCP" => DialFailure::Tcp,
+            "TLS" => DialFailure::Tls,
+            "Certificate" => DialFailure::Certificate,
+            "Permission" => DialFailure::Permission,
+            "Name" => DialFailure::Name,
+            other => panic!("{other}?"),
+        });
+        let heartbeat = match self.absent_since {
+            Some(since) => Heartbeat::Absent { since: Timestamp(since) },
+            None => Heartbeat::At { time: self.heartbeat.map_or(world.now, Timestamp), moved: self.moved },
+        };
+        let outcome = match kind {
+            Some(kind) => DialOutcome::Failed { kind, text: self.text.clone() },
+            None => DialOutcome::Read { id: self.id.unwrap_or(cluster_id), heartbeat },
+        };
+        let fingerprint = if self.stale { "another".to_owned() } else { fingerprint.to_owned() };
+        Dialled { fingerprint, at: world.now, outcome }
+    }
+}
