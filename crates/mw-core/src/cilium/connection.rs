@@ -7,7 +7,7 @@ use crate::cilium::facts::{ClusterSeen, ConnectionSecret, SecretSeen};
 use crate::cilium::identity::Identities;
 use crate::cilium::link::Links;
 use crate::cilium::material::Key;
-use crate::cilium::membership::{Mesh, untouchable};
+use crate::cilium::membership::{Mesh, named_or_touched, untouchable};
 use crate::cilium::peer_file::remote_of;
 use crate::cilium::plan::SecretApply;
 use crate::cilium::secret::SecretBytes;
@@ -28,7 +28,7 @@ pub(super) fn applies(
             everything: !world.options.all_objects_known || untouchable.contains(target),
             strangers: has_nameless_neighbour(meshes, identities, target),
             kept: kept_names(identities, links, target),
-            known: identities.of.values().filter_map(|identity| identity.name.as_deref()).collect(),
+            neighbours: neighbour_names(world, identities, target),
         };
         let wanted = wanted(links, target);
         let applies = ConnectionSecret::ALL.into_iter().filter_map(|name| Some((name, apply(name, secrets.get(&name), &wanted, &stays)?)));
@@ -41,23 +41,30 @@ pub(super) fn applies(
 /// What of ours is not let go although no link was planned that wants it.
 struct Stays<'a> {
     everything: bool,
-    /// A neighbour's name is not known: a key that is of no known cluster may be its.
+    /// A neighbour's name is not known: a key of no other neighbour may be its.
     strangers: bool,
     /// Neighbours whose keys stay as they are.
     kept: BTreeSet<&'a str>,
-    known: BTreeSet<&'a str>,
+    /// The names of all that are or were neighbours, as far as they are known.
+    /// Elsewhere a cluster may have the same name and mean nothing here.
+    neighbours: BTreeSet<&'a str>,
 }
 
 impl Stays<'_> {
     fn holds(&self, key: &str) -> bool {
         let remote = remote_of(key);
-        self.everything || self.kept.contains(remote) || self.strangers && !self.known.contains(remote)
+        self.everything || self.kept.contains(remote) || self.strangers && !self.neighbours.contains(remote)
     }
 }
 
 fn has_nameless_neighbour(meshes: &[Mesh<'_>], identities: &Identities, target: &ClusterId) -> bool {
     let nameless = |mesh: &Mesh<'_>| !mesh.is_resolved() || mesh.members().iter().any(|member| identities.name(member).is_none());
     meshes.iter().any(|mesh| mesh.members().contains(target) && nameless(mesh))
+}
+
+fn neighbour_names<'a>(world: &World, identities: &'a Identities, target: &ClusterId) -> BTreeSet<&'a str> {
+    let around = world.bindings.values().map(named_or_touched).filter(|clusters| clusters.contains(target));
+    around.flatten().filter_map(|cluster| identities.name(cluster)).collect()
 }
 
 fn kept_names<'a>(identities: &'a Identities, links: &Links, target: &ClusterId) -> BTreeSet<&'a str> {

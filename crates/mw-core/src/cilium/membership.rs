@@ -1,9 +1,9 @@
 //! Who is in which mesh: the bindings that are acted on, their members, and
 //! the components that the members form.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use crate::cilium::object::{Binding, Resolution};
+use crate::cilium::object::Binding;
 use crate::cilium::world::World;
 use crate::names::ClusterId;
 use crate::problem::{Problem, Reason};
@@ -43,10 +43,10 @@ impl<'a> Mesh<'a> {
         self.binding.spec.refs.iter().all(|name| self.binding.common.cluster(name).is_some())
     }
 
-    /// A ref of this mesh that leads to the cluster.
+    /// The ref of this mesh that leads to the cluster; of several, the first by name.
     pub(super) fn ref_of(&self, cluster: &ClusterId) -> Option<&'a str> {
-        let refs = self.binding.spec.refs.iter();
-        refs.map(String::as_str).find(|name| self.binding.common.cluster(name) == Some(cluster))
+        let refs = self.binding.spec.refs.iter().map(String::as_str);
+        refs.filter(|name| self.binding.common.cluster(name) == Some(cluster)).min()
     }
 }
 
@@ -112,12 +112,10 @@ pub(super) fn components<'a>(meshes: &[Mesh<'a>]) -> Vec<Component<'a>> {
 /// nothing is let go.
 pub(super) fn untouchable(world: &World) -> BTreeSet<&ClusterId> {
     let broken = world.bindings.values().filter(|binding| binding.common.deleting.is_none() && validate(binding).is_err());
-    broken.flat_map(|binding| clusters_of(&binding.common.refs)).collect()
+    broken.flat_map(named_or_touched).collect()
 }
 
-pub(super) fn clusters_of(refs: &BTreeMap<String, Resolution>) -> impl Iterator<Item = &ClusterId> {
-    refs.values().filter_map(|resolution| match resolution {
-        Resolution::Cluster(id) => Some(id),
-        _ => None,
-    })
+/// The clusters that a binding names now or has written to before.
+pub(super) fn named_or_touched(binding: &Binding) -> BTreeSet<&ClusterId> {
+    binding.spec.refs.iter().chain(&binding.common.touched).filter_map(|name| binding.common.cluster(name)).collect()
 }

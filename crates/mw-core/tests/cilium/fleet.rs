@@ -10,7 +10,7 @@ use mw_core::names::ClusterId;
 use mw_core::seen::Seen;
 use mw_core::time::Timestamp;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::cluster::Sketch;
 
@@ -190,7 +190,7 @@ impl SketchedObject {
 }
 
 impl SketchedLink {
-    fn dialled(&self, world: &World, fingerprint: &str, cluster_id: u32) -> Dialled {
+    pub(crate) fn dialled(&self, world: &World, fingerprint: &str, cluster_id: u32) -> Dialled {
         let kind = self.fails.as_deref().map(|kind| match kind {
             "DNS" => DialFailure::Dns,
             "TCP" => DialFailure::Tcp,
@@ -210,5 +210,49 @@ impl SketchedLink {
         };
         let fingerprint = if self.stale { "another".to_owned() } else { fingerprint.to_owned() };
         Dialled { fingerprint, at: world.now, outcome }
+    }
+}
+
+/// RFC 7386.
+pub(crate) fn merge(into: &mut Value, patch: &Value) {
+    let Value::Object(changes) = patch else {
+        *into = patch.clone();
+        return;
+    };
+    if !into.is_object() {
+        *into = Value::Object(Map::new());
+    }
+    let fields = into.as_object_mut().unwrap();
+    for (key, change) in changes {
+        if change.is_null() {
+            fields.remove(key);
+        } else {
+            merge(fields.entry(key.clone()).or_insert(Value::Null), change);
+        }
+    }
+}
+
+/// What was written before is still there.
+pub(crate) fn carry(before: &World, now: &mut World, letter: &str, changed: bool) {
+    let (old, new) = (&before.clusters[&id(letter)], now.clusters.get_mut(&id(letter)).unwrap());
+    if !changed {
+        *new = old.clone();
+        return;
+    }
+    if let (Some(old), Some(new)) = (old.secrets.known(), new.secrets.known_mut()) {
+        for (name, secret) in old {
+            let into = new.entry(*name).or_default();
+            into.written = secret.written;
+            secret.keys.iter().for_each(|(key, held)| _ = into.keys.entry(key.clone()).or_insert(held.clone()));
+        }
+    }
+    if let (Some(old), Some(new)) = (old.policies.known(), new.policies.known_mut()) {
+        old.iter().for_each(|(key, policy)| _ = new.entry(key.clone()).or_insert(policy.clone()));
+    }
+    if let (Some(old), Some(new)) = (old.services.known(), new.services.known_mut()) {
+        for (name, service) in new.iter_mut() {
+            let annotations = old.get(name).map(|old| old.annotations.clone()).unwrap_or_default();
+            annotations.into_iter().for_each(|(key, held)| _ = service.annotations.entry(key).or_insert(held));
+        }
     }
 }

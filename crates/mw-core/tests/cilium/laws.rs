@@ -1,1 +1,263 @@
 //! Laws of the planner over drawn fleets.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mw_core::cilium::facts::{ClusterSeen, ConnectionSecret};
+use mw_core::cilium::plan;
+use mw_core::cilium::plan::{BindingPhase, Condition, Plan, TargetPlan};
+use mw_core::cilium::world::{DialOutcome, World};
+use mw_core::names::ClusterId;
+use mw_core::seen::Seen;
+use proptest::prelude::*;
+
+use crate::apply::{apply, settle};
+use crate::drawn::{HIDDEN, STRANGER, law, problems};
+
+#[test]
+fn planning_twice_gives_the_same_plan() {
+    law(|world, first| {
+        prop_assert_eq!(first, &plan(world));
+        Ok(())
+    });
+}
+
+/// Some things take turns: an identity before keys, a new policy before the old one goes.
+#[test]
+fn applying_plans_leaves_an_empty_plan() {
+    law(|world, _| {
+        let mut world = world.clone();
+        for _ in 0..5 {
+            let next = plan(&world);
+            if !next.has_changes() {
+                return Ok(());
+            }
+            apply(&next, &mut world);
+        }
+        prop_assert!(!plan(&world).has_changes(), "still to do: {:#?}", plan(&world).targets);
+        Ok(())
+    });
+}
+
+#[test]
+fn the_order_of_clusters_does_not_matter() {
+    // The first cluster with a CA gives it to the others, and rows follow the spec.
+    let writes = |plan: &Plan| -> BTreeMap<ClusterId, TargetPlan> {
+        plan.targets.iter().map(|(id, target)| (id.clone(), TargetPlan { ca: None, ..target.clone() })).collect()
+    };
+    law(|world, first| {
+        let mut turned = world.clone();
+        turned.bindings.values_mut().for_each(|of| of.spec.refs.reverse());
+        let second = plan(&turned);
+        prop_assert_eq!(writes(first), writes(&second));
+        prop_assert_eq!(&first.dials, &second.dials);
+        for (id, of) in &first.bindings {
+            prop_assert_eq!(of.outcome.phase, second.bindings[id].outcome.phase);
+        }
+        Ok(())
+    });
+}
+
+fn is_loss(target: &TargetPlan) -> bool {
+    target.secrets.values().any(|of| !of.removed.is_empty())
+        || target.services.values().any(|of| !of.removed.is_empty())
+        || !target.policies.delete.is_empty()
+}
+
+/// Whatever is not known of a world in which nothing is left to do, nothing goes.
+#[test]
+fn unknown_loses_nothing() {
+    law(|world, _| {
+        let mut world = world.clone();
+        settle(&mut world);
+        for id in world.clusters.keys().cloned().collect::<Vec<_>>() {
+            for part in 0..=PARTS {
+                let mut less = world.clone();
+                forget(less.clusters.get_mut(&id).unwrap(), part);
+                let plan = plan(&less);
+                let losses: Vec<_> = plan.targets.iter().filter(|(_, target)| is_loss(target)).collect();
+                prop_assert!(losses.is_empty(), "part {} of {}: {:#?}", part, id, losses);
+            }
+        }
+        let mut less = world.clone();
+        less.options.all_objects_known = false;
+        less.bindings.clear();
+        less.services.clear();
+        prop_assert!(!plan(&less).targets.values().any(is_loss));
+        Ok(())
+    });
+}
+
+const PARTS: usize = 13;
+
+fn forget(seen: &mut ClusterSeen, part: usize) {
+    let why = || "forgotten".to_owned();
+    match part {
+        0 => seen.agents = Seen::Unknown(why()),
+        1 => seen.config = Seen::Unknown(why()),
+        2 => seen.certificates = Seen::Unknown(why()),
+        3 => seen.apiserver = Seen::Unknown(why()),
+        4 => seen.service = Seen::Unknown(why()),
+        5 => seen.nodes = Seen::Unknown(why()),
+        6 => seen.secrets = Seen::Unknown(why()),
+        7 => seen.hubble = Seen::Unknown(why()),
+        8 => seen.namespaces = Seen::Unknown(why()),
+        9 => seen.services = Seen::Unknown(why()),
+        10 => seen.slices = Seen::Unknown(why()),
+        11 => seen.policies = Seen::Unknown(why()),
+        12 => seen.policy_crds = Seen::Unknown(why()),
+        _ => {
+            (0..PARTS).for_each(|part| forget(seen, part));
+            seen.silent = Some(mw_core::cilium::facts::Silence::Unreachable(why()));
+        }
+    }
+}
+
+/// Everything in a cluster that is not ours.
+fn foreign(seen: &ClusterSeen) -> BTreeSet<String> {
+    let secrets = seen.secrets.known().into_iter().flatten().flat_map(|(name, secret)| {
+        let theirs = secret.keys.iter().filter(|(_, held)| !held.is_ours());
+        theirs.map(move |(key, held)| format!("{} {key} {:?} {:?}", name.as_str(), held.value.fingerprint(), held.others()))
+    });
+    let services = seen.services.known().into_iter().flatten().flat_map(|(name, service)| {
+        let theirs = service.annotations.iter().filter(|(_, held)| !held.is_ours());
+        theirs.map(move |(key, held)| format!("{name:?} {key} {} {:?}", held.value, held.others()))
+    });
+    let policies = seen.policies.known().into_iter().flatten().filter(|(_, of)| of.labels.is_empty());
+    secrets.chain(services).chain(policies.map(|(key, of)| format!("{key:?} {of:?}"))).collect()
+}
+
+/// That no apply conflicts with another manager, that no live identity and no
+/// CA is changed, `apply` itself asserts.
+#[test]
+fn nothing_foreign_is_touched() {
+    law(|world, first| {
+        let mut after = world.clone();
+        apply(first, &mut after);
+        for (id, seen) in &world.clusters {
+            let (before, after) = (foreign(seen), foreign(&after.clusters[id]));
+            prop_assert!(before.is_subset(&after), "on {}: {:?} and {:?}", id, before, after);
+        }
+        Ok(())
+    });
+}
+
+fn texts(plan: &Plan, of_stranger: bool) -> Vec<String> {
+    let is = |workspace: &str| (workspace == STRANGER) == of_stranger;
+    let told = |conditions: &[Condition]| conditions.iter().map(|of| of.message.clone()).collect::<Vec<_>>();
+    let mut texts: Vec<String> = Vec::new();
+    for (id, of) in plan.bindings.iter().filter(|(id, _)| is(id.workspace.as_str())) {
+        texts.extend(told(&of.outcome.conditions));
+        texts.extend(of.rows.iter().flat_map(|row| [Some(row.cluster.clone()), row.message.clone()]).flatten());
+        texts.extend(of.outcome.touches.iter().map(|name| format!("{name} of {}", id.namespace)));
+    }
+    texts.extend(plan.services.iter().filter(|(id, _)| is(id.workspace.as_str())).flat_map(|(_, of)| told(&of.outcome.conditions)));
+    texts.extend(plan.intents.iter().filter(|(id, _)| is(id.workspace.as_str())).flat_map(|(_, of)| told(&of.outcome.conditions)));
+    let of_tenant = problems(plan).into_iter().filter(|(workspace, _)| is(workspace.as_str()));
+    texts.extend(of_tenant.map(|(_, problem)| format!("{} {} {}", problem.subject, problem.message, problem.hint)));
+    texts
+}
+
+#[test]
+fn no_tenant_sees_another() {
+    law(|_, first| {
+        for text in texts(first, false) {
+            // What a cluster is called in its own cilium-config all of its users can read.
+            let text = text.replace("(Cilium name their-b)", "");
+            prop_assert!(!HIDDEN.iter().any(|name| text.contains(name)), "{}", text);
+        }
+        for text in texts(first, true) {
+            prop_assert!(!["cluster a", "cluster c", "twin", "nowhere"].iter().any(|name| text.contains(name)), "{}", text);
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn no_secret_is_ever_shown() {
+    law(|world, first| {
+        let shown = format!("{first:?}{first:#?}{world:?}");
+        prop_assert!(!shown.contains("SECRET"));
+        Ok(())
+    });
+}
+
+/// Where two clusters are in one mesh, the key of the one is not removed from
+/// what the agents of the other read.
+#[test]
+fn a_wanted_key_is_never_absent() {
+    law(|world, first| {
+        for binding in world.bindings.values().filter(|of| of.common.deleting.is_none()) {
+            let members: Vec<&ClusterId> = binding.spec.refs.iter().filter_map(|name| binding.common.cluster(name)).collect();
+            for reader in &members {
+                let Some(apply) = first.targets.get(*reader).and_then(|target| target.secrets.get(&ConnectionSecret::ClusterMesh)) else {
+                    continue;
+                };
+                for remote in members.iter().filter(|remote| remote != &reader) {
+                    let Some(Some(config)) = world.clusters[*remote].config.known() else { continue };
+                    prop_assert!(!apply.removed.contains(&config.cluster_name), "{} leaves {}", remote, reader);
+                }
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn an_id_is_given_once_and_never_to_two() {
+    law(|world, first| {
+        let live = world.clusters.values().filter_map(|seen| seen.config.known()?.as_ref()?.cluster_id.parse::<u32>().ok());
+        let remembered = world.clusters.values().filter_map(|seen| seen.remembered.as_ref()?.id.filter(|_| seen.config.known().is_none()));
+        let mut taken: BTreeSet<u32> = live.chain(remembered).filter(|id| *id > 0).collect();
+        for id in first.targets.values().filter_map(|target| target.identity.as_ref()?.id) {
+            prop_assert!(taken.insert(id), "{} is given twice", id);
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn connected_means_that_every_link_has_evidence() {
+    law(|world, first| {
+        for (id, of) in first.bindings.iter().filter(|(_, of)| of.outcome.phase == BindingPhase::Connected) {
+            let binding = &world.bindings[id];
+            prop_assert!(of.rows.iter().all(|row| row.connected));
+            for (reader, remote) in binding.spec.refs.iter().flat_map(|reader| binding.spec.refs.iter().map(move |remote| (reader, remote)))
+            {
+                if reader != remote {
+                    prop_assert!(has_evidence(world, binding, reader, remote), "{} -> {}", reader, remote);
+                }
+            }
+        }
+        Ok(())
+    });
+}
+
+fn has_evidence(world: &World, binding: &mw_core::cilium::object::Binding, reader: &str, remote: &str) -> bool {
+    let (Some(reader), Some(remote)) = (binding.common.cluster(reader), binding.common.cluster(remote)) else { return false };
+    let link = mw_core::cilium::plan::Link { reader: reader.clone(), remote: remote.clone() };
+    let Some(evidence) = world.evidence.get(&link) else { return false };
+    let name = match world.clusters[remote].config.known() {
+        Some(Some(config)) => config.cluster_name.clone(),
+        _ => world.clusters[remote].remembered.clone().and_then(|identity| identity.name).unwrap_or_default(),
+    };
+    let secrets = world.clusters[reader].secrets.known();
+    let has_key = secrets.is_some_and(|secrets| secrets.values().any(|secret| secret.keys.contains_key(&name)));
+    let dialled = evidence.dial.as_ref().is_some_and(|dialled| matches!(dialled.outcome, DialOutcome::Read { .. }));
+    has_key && evidence.reader.known().map_or(dialled, |view| view.ready)
+}
+
+#[test]
+fn every_policy_names_the_cluster_in_every_source() {
+    law(|_, first| {
+        for policy in first.targets.values().flat_map(|target| target.policies.create.values()) {
+            let rules = policy.spec.get("ingress").or(policy.spec.get("ingressDeny")).and_then(|rules| rules.as_array()).unwrap();
+            prop_assert_eq!(rules.len(), 1);
+            let sources = rules[0]["fromEndpoints"].as_array().unwrap();
+            prop_assert!(!sources.is_empty(), "a rule without a source means everybody");
+            for source in sources {
+                prop_assert!(source["matchLabels"].get("k8s:io.cilium.k8s.policy.cluster").is_some(), "{}", source);
+            }
+        }
+        Ok(())
+    });
+}

@@ -12,6 +12,7 @@
 
 mod apply;
 mod cluster;
+mod drawn;
 mod fleet;
 mod laws;
 mod stories;

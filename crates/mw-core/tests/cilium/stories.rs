@@ -9,10 +9,10 @@ use mw_core::cilium::facts::{ConnectionSecret, PolicyKey};
 use mw_core::cilium::plan::{Condition, Outcome, Plan, Row, TargetPlan};
 use mw_core::cilium::world::World;
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::apply::{answer, settle};
-use crate::fleet::{Fleet, id};
+use crate::fleet::{Fleet, carry, id, merge};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -73,25 +73,6 @@ struct Expect {
     recheck_at: Option<i64>,
 }
 
-/// RFC 7386.
-fn merge(into: &mut Value, patch: &Value) {
-    let Value::Object(changes) = patch else {
-        *into = patch.clone();
-        return;
-    };
-    if !into.is_object() {
-        *into = Value::Object(Map::new());
-    }
-    let fields = into.as_object_mut().unwrap();
-    for (key, change) in changes {
-        if change.is_null() {
-            fields.remove(key);
-        } else {
-            merge(fields.entry(key.clone()).or_insert(Value::Null), change);
-        }
-    }
-}
-
 fn read(value: &Value) -> Fleet {
     serde_json::from_value(value.clone()).unwrap_or_else(|wrong| panic!("{wrong} in {value}"))
 }
@@ -130,31 +111,6 @@ fn tell(story: &Story) -> (World, Fleet) {
     }
     after.tell_links(&mut now);
     (now, after)
-}
-
-/// What was written before is still there.
-fn carry(before: &World, now: &mut World, letter: &str, changed: bool) {
-    let (old, new) = (&before.clusters[&id(letter)], now.clusters.get_mut(&id(letter)).unwrap());
-    if !changed {
-        *new = old.clone();
-        return;
-    }
-    if let (Some(old), Some(new)) = (old.secrets.known(), new.secrets.known_mut()) {
-        for (name, secret) in old {
-            let into = new.entry(*name).or_default();
-            into.written = secret.written;
-            secret.keys.iter().for_each(|(key, held)| _ = into.keys.entry(key.clone()).or_insert(held.clone()));
-        }
-    }
-    if let (Some(old), Some(new)) = (old.policies.known(), new.policies.known_mut()) {
-        old.iter().for_each(|(key, policy)| _ = new.entry(key.clone()).or_insert(policy.clone()));
-    }
-    if let (Some(old), Some(new)) = (old.services.known(), new.services.known_mut()) {
-        for (name, service) in new.iter_mut() {
-            let annotations = old.get(name).map(|old| old.annotations.clone()).unwrap_or_default();
-            annotations.into_iter().for_each(|(key, held)| _ = service.annotations.entry(key).or_insert(held));
-        }
-    }
 }
 
 /// Every write of a target, one line each.
