@@ -1,6 +1,5 @@
-//! From the three kinds to the core's objects, and from the core's results to
-//! their status. What a ref leads to is not in the objects: `refs` is left for
-//! the caller to fill, and so is what the provider remembers.
+//! From the three kinds to the core's objects. What a ref leads to is not in
+//! the objects: `refs` is left for the caller to fill.
 
 use std::collections::BTreeMap;
 

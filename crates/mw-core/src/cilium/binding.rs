@@ -8,9 +8,11 @@ use crate::cilium::expected;
 use crate::cilium::finding::{Fault, Finding, Step};
 use crate::cilium::link::LinkPlan;
 use crate::cilium::membership::Mesh;
+use crate::cilium::object::Binding;
 use crate::cilium::plan::{BindingPhase, BindingPlan, Condition, Link, Outcome, Row, Status};
 use crate::cilium::scene::Scene;
 use crate::cilium::survey::{survey, unresolved};
+use crate::cilium::teardown;
 use crate::cilium::verify::Evident;
 use crate::names::ClusterId;
 use crate::problem::{Problem, Reason};
@@ -21,6 +23,9 @@ use crate::time::Timestamp;
 const BRING_UP_SECONDS: u64 = 60;
 /// The most rows that a condition's message tells of.
 const MOST_TOLD: usize = 20;
+
+const REISSUE: &str = "; first reissue the certificates, which carry another name: \
+                       helm upgrade cilium cilium/cilium -n kube-system --reuse-values";
 
 /// A finding at a ref, and the ref of the remote where it is about a link.
 struct At<'a> {
@@ -54,10 +59,19 @@ pub(super) fn plan(scene: &Scene<'_>, mesh: &Mesh<'_>) -> BindingPlan {
     ];
     conditions.extend(expected::conditions(scene, mesh));
     conditions.extend(identity_applied(scene, mesh));
-    let touches = refs.iter().filter(|name| mesh.binding.common.cluster(name).is_some()).cloned().collect();
+    let touches = touches(scene, mesh);
     let problems = found.iter().map(|at| at.problem(scene, mesh)).collect();
     let outcome = Outcome { phase, conditions, problems, touches, teardown: None };
     BindingPlan { outcome, rows, awaits_dials: tally.awaited > 0 || awaits_a_write(scene, mesh) }
+}
+
+/// The refs to note: all that lead somewhere, and those that left while
+/// something of this binding may still stand there.
+fn touches(scene: &Scene<'_>, mesh: &Mesh<'_>) -> BTreeSet<String> {
+    let Binding { common, spec, .. } = mesh.binding;
+    let current = spec.refs.iter().filter(|name| common.cluster(name).is_some());
+    let left = common.touched.iter().filter(|name| !spec.refs.contains(name) && teardown::binding_waits(scene, mesh.binding, name));
+    current.chain(left).cloned().collect()
 }
 
 /// A binding that can't be acted on.
@@ -273,14 +287,21 @@ fn identity_applied(scene: &Scene<'_>, mesh: &Mesh<'_>) -> Option<Condition> {
         (false, true) => Some(Condition { kind, status: Status::True, reason: "Applied", message: String::new() }),
         (false, false) => {
             let names: Vec<String> = pending.into_iter().map(|name| scene.shown(mesh, name)).collect();
-            let message = format!(
-                "in {}: restart the agents, cilium-operator, clustermesh-apiserver and all workloads; certificates that carry the old \
-                 name must be reissued first: helm upgrade cilium cilium/cilium -n kube-system --reuse-values",
-                listed(&names, MOST_TOLD)
-            );
+            let stale = mesh.members().into_iter().any(|id| has_stale_certificates(scene, id));
+            let reissue = if stale { REISSUE } else { "" };
+            let what = "restart the agents, cilium-operator, clustermesh-apiserver and all workloads";
+            let message = format!("in {}: {what}{reissue}", listed(&names, MOST_TOLD));
             Some(Condition { kind, status: Status::False, reason: Reason::RestartRequired.as_str(), message })
         }
     }
+}
+
+/// Some certificates are issued to a cluster's name.
+fn has_stale_certificates(scene: &Scene<'_>, cluster: &ClusterId) -> bool {
+    let certificates = scene.world.clusters.get(cluster).and_then(|seen| seen.certificates.known());
+    let Some((certificates, name)) = certificates.zip(scene.identities.name(cluster)) else { return false };
+    let issued = [("local-", &certificates.local), ("remote-", &certificates.remote)];
+    issued.into_iter().any(|(kind, of)| of.as_ref().and_then(|of| of.common_name.strip_prefix(kind)).is_some_and(|to| to != name))
 }
 
 /// Whether an identity that we set is in force; nothing where somebody else did.

@@ -9,6 +9,7 @@ use crate::cilium::finding::{Finding, Step};
 use crate::cilium::membership::Reach;
 use crate::cilium::survey::wrong_type;
 use crate::cilium::version::{HOST_ALIASES, Version};
+use crate::endpoint::{Host, split_host_port};
 use crate::problem::Reason;
 use crate::text::{listed, quoted};
 
@@ -72,12 +73,21 @@ fn balanced(service: &MeshService, port: u16) -> Result<Address, Finding> {
     let mut ips: Vec<String> = service.ingress_ips.iter().filter(|ip| ip.parse::<IpAddr>().is_ok()).cloned().collect();
     ips.sort();
     ips.dedup();
-    match (ips.is_empty(), service.ingress_hostnames.iter().min()) {
+    match (ips.is_empty(), service.ingress_hostnames.iter().filter_map(|name| host_name(name)).min()) {
         (false, _) => Ok(Address { hosts: ips, is_name: false, port }),
-        (true, Some(name)) => Ok(Address { hosts: vec![name.clone()], is_name: true, port }),
+        (true, Some(name)) => Ok(Address { hosts: vec![name], is_name: true, port }),
         (true, None) => {
             Err(Finding::waiting(Step::ApiServer, Reason::AddressPending, "the load balancer of its Service has no address yet"))
         }
+    }
+}
+
+/// What stands in a cluster's status goes into another's Secret, so it must be
+/// a name and nothing else.
+fn host_name(text: &str) -> Option<String> {
+    match split_host_port(&format!("{text}:1")) {
+        Ok((Host::Dns(name), _)) => Some(name.into()),
+        _ => None,
     }
 }
 
@@ -166,6 +176,14 @@ mod tests {
         }
         for no in ["mesh.cilium.io", "a.b.mesh.cilium.io", "192.0.2.2", "example", ""] {
             assert!(!covers(&names, no), "{no}");
+        }
+    }
+
+    #[test]
+    fn a_load_balancers_name_is_a_name_and_nothing_else() {
+        assert_eq!(host_name("LB.example").as_deref(), Some("lb.example"));
+        for bad in ["", "lb.example\ntrusted-ca-file: x", "lb example", "10.0.0.1", "a:b", "[::1]"] {
+            assert_eq!(host_name(bad), None, "{bad}");
         }
     }
 

@@ -15,6 +15,7 @@ use crate::text::quoted;
 /// Cilium's name for a cluster that was given none.
 const UNNAMED: &str = "default";
 const LONGEST_NAME: usize = 32;
+const NAME_HINT: &str = "set cluster-name in its cilium-config: at most 32 of a-z, 0-9 and '-'";
 /// Ids from here on are refused with ENI and aws-cni.
 const FIRST_LARGE_ID: u32 = 128;
 
@@ -48,13 +49,19 @@ const CLASHES: [Reason; 4] =
 /// What a cluster has, or had when it was last read.
 pub(super) fn read(seen: &ClusterSeen) -> Option<Identity> {
     match seen.config.known() {
-        Some(Some(config)) => Some(Identity { name: live_name(config), id: live_id(config).ok().flatten() }),
-        _ => seen.remembered.clone(),
+        Some(Some(config)) => Some(Identity { name: live_name(config).ok().flatten(), id: live_id(config).ok().flatten() }),
+        _ => seen.remembered.clone().map(|identity| Identity { name: identity.name.filter(|name| is_cilium_name(name)), ..identity }),
     }
 }
 
-fn live_name(config: &Config) -> Option<String> {
-    Some(config.cluster_name.clone()).filter(|name| !name.is_empty() && name != UNNAMED)
+/// A name becomes the key of a Secret and a label in others' clusters, so one
+/// that Cilium itself would refuse is not used.
+fn live_name(config: &Config) -> Result<Option<String>, String> {
+    match config.cluster_name.as_str() {
+        "" | UNNAMED => Ok(None),
+        name if is_cilium_name(name) => Ok(Some(name.to_owned())),
+        name => Err(format!("Cilium refuses its cluster-name {}", quoted(name))),
+    }
 }
 
 fn live_id(config: &Config) -> Result<Option<u32>, String> {
@@ -82,8 +89,12 @@ pub(super) fn identify(world: &World, meshes: &[Mesh<'_>], components: &[Compone
     let mut found = Identities::default();
     for (id, seen) in &world.clusters {
         found.of.extend(read(seen).map(|identity| (id.clone(), identity)));
-        if let Some(Some(Err(why))) = seen.config.known().map(|config| config.as_ref().map(live_id)) {
+        let Some(Some(config)) = seen.config.known() else { continue };
+        if let Err(why) = live_id(config) {
             found.note(id, Finding::permanent(Step::Identity, Reason::ClusterIDInvalid, why));
+        }
+        if let Err(why) = live_name(config) {
+            found.note(id, Finding::permanent(Step::Identity, Reason::ClusterNameRefused, why).hint(NAME_HINT));
         }
     }
     for component in components {
@@ -148,34 +159,30 @@ impl Identities {
         let never_read = component.incomplete || component.clusters.iter().any(|id| !self.of.contains_key(*id));
         for cluster in &component.clusters {
             let Some(config) = config(world, cluster) else { continue };
-            let (name, id) = (live_name(config), live_id(config));
-            if name.is_some() && id != Ok(None) {
+            let (Ok(name), Ok(id)) = (live_name(config), live_id(config)) else { continue };
+            if name.is_some() && id.is_some() {
                 continue;
             }
-            let named = if name.is_some() { Ok(None) } else { self.new_name(meshes, component, cluster).map(Some) };
-            let named = match named {
-                Ok(named) => named,
-                Err(finding) => {
-                    self.note(cluster, finding);
-                    continue;
-                }
+            let named = match name {
+                Some(_) => None,
+                None => match self.new_name(meshes, component, cluster) {
+                    Ok(named) => Some(named),
+                    Err(finding) => {
+                        self.note(cluster, finding);
+                        continue;
+                    }
+                },
             };
             if never_read {
                 let text = "no identity is given while a cluster of the mesh was never read";
                 self.note(cluster, Finding::waiting(Step::Identity, Reason::IdentityIncomplete, text));
                 continue;
             }
-            let numbered = match id {
-                Ok(None) => match new_id(config, taken) {
-                    Some(id) => Some(id),
-                    None => {
-                        let finding = Finding::permanent(Step::Identity, Reason::NoClusterIDLeft, "every cluster-id is taken");
-                        self.note(cluster, finding);
-                        continue;
-                    }
-                },
-                _ => None,
-            };
+            let numbered = if id.is_none() { new_id(config, taken) } else { None };
+            if id.is_none() && numbered.is_none() {
+                self.note(cluster, Finding::permanent(Step::Identity, Reason::NoClusterIDLeft, "every cluster-id is taken"));
+                continue;
+            }
             self.give(cluster, config, named, numbered);
         }
     }
@@ -187,14 +194,13 @@ impl Identities {
         self.writes.insert(cluster.clone(), write);
     }
 
-    /// The ref under which the oldest binding knows it.
+    /// The ref under which the oldest binding knows it, of those that Cilium
+    /// takes. A refused one may be a stranger's and is not told.
     fn new_name(&self, meshes: &[Mesh<'_>], component: &Component<'_>, cluster: &ClusterId) -> Result<String, Finding> {
-        let name = meshes.iter().find_map(|mesh| mesh.ref_of(cluster)).unwrap_or_default();
-        if !is_cilium_name(name) {
-            let text = format!("Cilium refuses {} as cluster-name", quoted(name));
-            let hint = "set cluster-name in its cilium-config: at most 32 of a-z, 0-9 and '-'";
-            return Err(Finding::permanent(Step::Identity, Reason::ClusterNameRefused, text).hint(hint));
-        }
+        let Some(name) = meshes.iter().filter_map(|mesh| mesh.ref_of(cluster)).find(|name| is_cilium_name(name)) else {
+            let text = "it has no cluster-name, and Cilium refuses its ref as one";
+            return Err(Finding::permanent(Step::Identity, Reason::ClusterNameRefused, text).hint(NAME_HINT));
+        };
         let given = |id: &&ClusterId| self.writes.get(*id).and_then(|write| write.name.as_deref());
         let holder = component.clusters.iter().find(|id| self.name(id) == Some(name) || given(id) == Some(name));
         match holder {

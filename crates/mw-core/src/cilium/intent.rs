@@ -4,11 +4,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::cilium::facts::{ClusterSeen, PolicyFeatures, PolicySeen};
+use crate::cilium::facts::{ClusterSeen, PolicyFeatures, PolicyKey, PolicySeen};
 use crate::cilium::object::{Binding, Intent, ObjectId};
 use crate::cilium::plan::{BindingPlan, Condition, IntentPhase, IntentPlan, Outcome, PolicyChanges, PolicyUpdate, Status, WantedPolicy};
 use crate::cilium::planner::at;
-use crate::cilium::policy::{is_of, render};
+use crate::cilium::policy::{is_of, key, named_in, render};
 use crate::cilium::reliance::{self, Unmet, Words, conditions, touches};
 use crate::cilium::rule::{Rule, read};
 use crate::cilium::scene::{Scene, Targets};
@@ -27,7 +27,21 @@ struct Active<'a> {
     of: &'a Intent,
     rule: Rule,
     binding: &'a Binding,
-    policy: WantedPolicy,
+    /// The Cilium names of the mesh's clusters, as far as they are known.
+    names: BTreeSet<String>,
+    /// The refs whose Cilium names are not known.
+    nameless: Vec<&'a String>,
+    key: PolicyKey,
+}
+
+impl Active<'_> {
+    /// The policy for a cluster. What an earlier one names stays named while
+    /// a name is not known: it may be that one.
+    fn policy(&self, found: Option<&PolicySeen>) -> WantedPolicy {
+        let kept = found.filter(|_| !self.nameless.is_empty()).map(|found| named_in(&found.spec)).unwrap_or_default();
+        let names: BTreeSet<&str> = self.names.iter().chain(&kept).map(String::as_str).collect();
+        render(&self.of.common.id, &self.rule, &names)
+    }
 }
 
 /// How far one cluster is.
@@ -67,15 +81,16 @@ fn activate<'a>(scene: &Scene<'a>, bindings: &BTreeMap<ObjectId, BindingPlan>, o
     if let Some(problem) = shared(world, of, binding).filter(|_| rule.clusterwide) {
         return Err(Unmet::Never(problem));
     }
-    let policy = render(&of.common.id, &rule, &cluster_names(scene, binding));
-    Ok(Active { of, rule, binding, policy })
-}
-
-/// The Cilium names of a mesh's clusters, as far as they are known, sorted.
-fn cluster_names<'b>(scene: &'b Scene<'_>, binding: &Binding) -> Vec<&'b str> {
-    let clusters = binding.spec.refs.iter().filter_map(|name| binding.common.cluster(name));
-    let names: BTreeSet<&str> = clusters.filter_map(|id| scene.identities.name(id)).collect();
-    names.into_iter().collect()
+    let refs = &binding.spec.refs;
+    let name = |of: &String| binding.common.cluster(of).and_then(|id| scene.identities.name(id)).map(str::to_owned);
+    let names: BTreeSet<String> = refs.iter().filter_map(name).collect();
+    if names.is_empty() {
+        let text = "the Cilium name of no cluster of the mesh is known";
+        return Err(Unmet::Later(Problem::new(Reason::MeshNotReady, "spec.meshRef", text, "look at the status of the binding")));
+    }
+    let nameless = refs.iter().filter(|of| name(of).is_none()).collect();
+    let key = key(&of.common.id, &rule);
+    Ok(Active { of, rule, binding, names, nameless, key })
 }
 
 /// A cluster-wide policy would reach into another workspace's pods.
@@ -89,7 +104,7 @@ fn shared(world: &World, of: &Intent, binding: &Binding) -> Option<Problem> {
 }
 
 fn act(scene: &Scene<'_>, active: &Active<'_>, targets: &mut Targets) -> IntentPlan {
-    let mut problems = nameless(scene, active);
+    let mut problems: Vec<Problem> = hole(active).into_iter().collect();
     let mut progress = Vec::new();
     let mut plan = IntentPlan::default();
     let mut lacking_crd = Vec::new();
@@ -122,14 +137,10 @@ fn act(scene: &Scene<'_>, active: &Active<'_>, targets: &mut Targets) -> IntentP
 }
 
 /// A deny that leaves out a cluster has a hole.
-fn nameless(scene: &Scene<'_>, active: &Active<'_>) -> Vec<Problem> {
-    let known = |name: &String| active.binding.common.cluster(name).is_some_and(|id| scene.identities.name(id).is_some());
-    let unknown: Vec<&String> = active.binding.spec.refs.iter().filter(|name| !known(name)).collect();
-    if unknown.is_empty() || !active.rule.deny {
-        return Vec::new();
-    }
-    let text = format!("traffic from {} is not denied yet: its Cilium name is not known", listed(&unknown, 20));
-    vec![Problem::new(Reason::DenyIncomplete, "spec.source", text, "look at the status of the binding")]
+fn hole(active: &Active<'_>) -> Option<Problem> {
+    let text = format!("traffic from {} may not be denied: its Cilium name is not known", listed(&active.nameless, 20));
+    let is_hole = active.rule.deny && !active.nameless.is_empty();
+    is_hole.then(|| Problem::new(Reason::DenyIncomplete, "spec.source", text, "look at the status of the binding"))
 }
 
 fn crd_missing(active: &Active<'_>, names: &[String]) -> Option<Problem> {
@@ -169,16 +180,16 @@ fn apply(
             "upgrade Cilium there",
         );
     }
-    if active.policy.key.namespace.as_ref().is_some_and(|namespace| !namespaces.contains_key(namespace)) {
+    if active.key.namespace.as_ref().is_some_and(|namespace| !namespaces.contains_key(namespace)) {
         return Progress::Skipped;
     }
     let changes = &mut at(targets, id).policies;
-    match policies.get(&active.policy.key) {
+    match policies.get(&active.key) {
         Some(found) if !is_of(&active.of.common.id, &found.labels) => {
-            let text = format!("there is a policy {} that is not ours", quoted(&active.policy.key.name));
+            let text = format!("there is a policy {} that is not ours", quoted(&active.key.name));
             tell(Reason::PolicyNameTaken, &text, "rename or remove that policy")
         }
-        found => compare(&active.policy, found, changes),
+        found => compare(&active.policy(found), found, changes),
     }
 }
 
@@ -216,26 +227,28 @@ fn on(found: &PolicySeen) -> Precondition {
 /// policy stands where both are wanted.
 fn leave_others(world: &World, active: &Active<'_>, targets: &mut Targets) {
     let wanted_on: BTreeSet<&ClusterId> = active.binding.spec.refs.iter().filter_map(|name| active.binding.common.cluster(name)).collect();
+    // A ref that leads nowhere may have led to any of the others.
+    let all_known = active.binding.spec.refs.iter().all(|name| active.binding.common.cluster(name).is_some());
     for (id, seen) in &world.clusters {
-        let stands = is_settled(active, seen);
-        if !wanted_on.contains(id) || stands {
-            let keep = wanted_on.contains(id).then_some(&active.policy);
-            remove(&active.of.common.id, id, seen, keep, targets);
+        match wanted_on.contains(id) {
+            true if is_settled(active, seen) => remove(&active.of.common.id, id, seen, Some(&active.key), targets),
+            false if all_known => remove(&active.of.common.id, id, seen, None, targets),
+            _ => {}
         }
     }
 }
 
 /// The new policy stands here, or can't because its namespace does not exist.
 fn is_settled(active: &Active<'_>, seen: &ClusterSeen) -> bool {
-    let key = &active.policy.key;
+    let key = &active.key;
     let (Some(policies), Some(namespaces)) = (seen.policies.known(), seen.namespaces.known()) else { return false };
     let stands = policies.get(key).is_some_and(|found| is_of(&active.of.common.id, &found.labels) && !found.deleting);
     stands || key.namespace.as_ref().is_some_and(|namespace| !namespaces.contains_key(namespace))
 }
 
-fn remove(intent: &ObjectId, id: &ClusterId, seen: &ClusterSeen, keep: Option<&WantedPolicy>, targets: &mut Targets) {
+fn remove(intent: &ObjectId, id: &ClusterId, seen: &ClusterSeen, keep: Option<&PolicyKey>, targets: &mut Targets) {
     let policies = seen.policies.known().filter(|_| seen.silent.is_none()).into_iter().flatten();
-    let ours = policies.filter(|(key, found)| is_of(intent, &found.labels) && keep.is_none_or(|keep| keep.key != **key) && !found.deleting);
+    let ours = policies.filter(|(key, found)| is_of(intent, &found.labels) && keep.is_none_or(|keep| keep != *key) && !found.deleting);
     for (key, found) in ours {
         at(targets, id).policies.delete.insert(key.clone(), on(found));
     }

@@ -13,8 +13,11 @@
 //!   texts. `Common::workspace` keeps equal names of two tenants apart; on a
 //!   hub it is the hub's UID. `Common::refs` says where each ref leads that the
 //!   object names or has touched (`Resolution`). Two refs lead to the same
-//!   cluster if and only if their `ClusterId`s are equal.
-//! - `clusters`: what each target was seen to hold (`ClusterSeen`). What was
+//!   cluster if and only if their `ClusterId`s are equal. A ref that led to a
+//!   cluster goes on leading to it, silent if need be, until it is known to be
+//!   gone or to lead elsewhere: what can't be attributed can't be held.
+//! - `clusters`: what each target was seen to hold (`ClusterSeen`), also of
+//!   those that only a touched ref leads to. What was
 //!   not listed, or not since the connection broke, is `Seen::Unknown`; what
 //!   was looked for and is not there is `Known(None)` or not in the map.
 //!   `silent` says that the cluster does not answer at all. `remembered` is the
@@ -24,8 +27,8 @@
 //!   *applied* counts as ours, because only that our next apply lets go.
 //! - `evidence`: by link, the answer to the last dial with the fingerprint of
 //!   what was dialled, and what the reader itself says of the remote.
-//! - `options.all_objects_known`: every source of objects was listed. While it
-//!   is false nothing is let go.
+//! - `options.all_objects_known`: every source of objects was listed and every
+//!   ref was looked up once. While it is false nothing is let go.
 //!
 //! **Returned** (`Plan`):
 //! - `targets`: by cluster everything to be written there, all objects

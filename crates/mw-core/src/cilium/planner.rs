@@ -68,6 +68,8 @@ fn recheck_at(scene: &Scene<'_>) -> Option<Timestamp> {
     let commons = world.bindings.values().map(|of| &of.common);
     let commons = commons.chain(world.services.values().map(|of| &of.common)).chain(world.intents.values().map(|of| &of.common));
     let cleanups = commons.filter_map(|of| of.deleting).map(|since| since.plus(timeout));
-    let moments: BTreeSet<Timestamp> = coming_up.chain(cleanups).filter(|moment| *moment > world.now).collect();
+    let certificates = world.clusters.values().filter_map(|seen| seen.certificates.known());
+    let ends = certificates.flat_map(|of| [&of.server, &of.remote, &of.local]).flatten().map(|of| of.not_after);
+    let moments: BTreeSet<Timestamp> = coming_up.chain(cleanups).chain(ends).filter(|moment| *moment > world.now).collect();
     moments.first().copied()
 }

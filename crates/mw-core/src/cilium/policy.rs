@@ -1,10 +1,11 @@
 //! A ConnectivityIntent as a policy of Cilium's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
 use crate::cilium::facts::PolicyKey;
+use crate::cilium::identity::is_cilium_name;
 use crate::cilium::object::ObjectId;
 use crate::cilium::plan::WantedPolicy;
 use crate::cilium::rule::{Pods, Ports, Rule};
@@ -50,9 +51,14 @@ pub(super) fn is_of(intent: &ObjectId, found: &BTreeMap<String, String>) -> bool
     has(LABEL_MANAGED_BY, MANAGED_BY) && has(LABEL_OWNER, &owner(intent))
 }
 
-/// The policy for every cluster. `clusters` are Cilium names, sorted.
-pub(super) fn render(intent: &ObjectId, rule: &Rule, clusters: &[&str]) -> WantedPolicy {
+/// Where an intent's policy stands.
+pub(super) fn key(intent: &ObjectId, rule: &Rule) -> PolicyKey {
     let namespace = if rule.clusterwide { None } else { rule.destination.namespace.clone() };
+    PolicyKey { namespace, name: name(intent) }
+}
+
+/// The policy that admits or denies traffic from the clusters of these Cilium names.
+pub(super) fn render(intent: &ObjectId, rule: &Rule, clusters: &BTreeSet<&str>) -> WantedPolicy {
     let from: Vec<Value> = clusters.iter().map(|cluster| json!({ "matchLabels": source(&rule.source, cluster) })).collect();
     let mut peers = Map::from_iter([("fromEndpoints".to_owned(), Value::from(from))]);
     if !rule.ports.is_empty() {
@@ -65,7 +71,15 @@ pub(super) fn render(intent: &ObjectId, rule: &Rule, clusters: &[&str]) -> Wante
     if rule.spares_others() {
         spec.insert("enableDefaultDeny".to_owned(), json!({ "ingress": false }));
     }
-    WantedPolicy { key: PolicyKey { namespace, name: name(intent) }, labels: labels(intent), spec: spec.into() }
+    WantedPolicy { key: key(intent, rule), labels: labels(intent), spec: spec.into() }
+}
+
+/// The clusters that a policy of ours names.
+pub(super) fn named_in(spec: &Value) -> BTreeSet<String> {
+    let rules = ["ingress", "ingressDeny"].into_iter().filter_map(|list| spec.get(list)?.as_array()).flatten();
+    let sources = rules.filter_map(|rule| rule.get("fromEndpoints")?.as_array()).flatten();
+    let names = sources.filter_map(|source| source.get("matchLabels")?.get(CLUSTER)?.as_str());
+    names.filter(|name| is_cilium_name(name)).map(str::to_owned).collect()
 }
 
 fn subject(rule: &Rule) -> Value {

@@ -22,25 +22,29 @@ pub(super) fn outcome<P: Default>(
 ) -> Outcome<P> {
     let mut teardown = Teardown::default();
     let all: BTreeSet<&String> = refs.iter().chain(&common.touched).collect();
-    for name in &all {
-        let waits = match common.refs.get(*name) {
-            Some(Resolution::Gone(_)) => None,
-            Some(Resolution::Cluster(id)) => match world.clusters.get(id).filter(|seen| seen.silent.is_none()) {
-                Some(seen) => remains(id, seen).map_or(Some("it can't be read"), |remains| remains.then_some("it is still there")),
-                None => Some("the cluster does not answer"),
-            },
-            Some(Resolution::Pending(_) | Resolution::Refused(_) | Resolution::Unreachable(_)) | None => Some("the cluster can't be asked"),
-        };
-        match waits {
+    for name in all {
+        match waits(world, common, name, &remains) {
             None => {}
-            Some(why) if is_over(world, common) => _ = teardown.left_behind.insert((*name).clone(), why.to_owned()),
-            Some(_) => _ = teardown.waits_for.insert((*name).clone()),
+            Some(why) if is_over(world, common) => _ = teardown.left_behind.insert(name.clone(), why.to_owned()),
+            Some(_) => _ = teardown.waits_for.insert(name.clone()),
         }
     }
     let waiting: Vec<&String> = teardown.waits_for.iter().collect();
     let message = if waiting.is_empty() { String::new() } else { format!("waits for {}", listed(&waiting, 20)) };
     let conditions = vec![Condition { kind: "Ready", status: Status::False, reason: "Deleting", message }];
     Outcome { conditions, touches: common.touched.iter().cloned().collect(), teardown: Some(teardown), ..Outcome::default() }
+}
+
+/// Why a ref is not known to be clean.
+fn waits(world: &World, common: &Common, name: &str, remains: impl Fn(&ClusterId, &ClusterSeen) -> Option<bool>) -> Option<&'static str> {
+    match common.refs.get(name) {
+        Some(Resolution::Gone(_)) => None,
+        Some(Resolution::Cluster(id)) => match world.clusters.get(id).filter(|seen| seen.silent.is_none()) {
+            Some(seen) => remains(id, seen).map_or(Some("it can't be read"), |remains| remains.then_some("it is still there")),
+            None => Some("the cluster does not answer"),
+        },
+        Some(Resolution::Pending(_) | Resolution::Refused(_) | Resolution::Unreachable(_)) | None => Some("the cluster can't be asked"),
+    }
 }
 
 fn is_over(world: &World, common: &Common) -> bool {
@@ -50,17 +54,22 @@ fn is_over(world: &World, common: &Common) -> bool {
 /// A deleted binding waits until its keys have left the Secrets, unless
 /// another binding wants the same ones.
 pub(super) fn binding(scene: &Scene<'_>, of: &Binding) -> BindingPlan {
-    let names: Option<BTreeSet<&str>> = of.spec.refs.iter().chain(&of.common.touched).map(|name| remote_name(scene, of, name)).collect();
-    let remains = |id: &ClusterId, seen: &ClusterSeen| {
-        let secrets = seen.secrets.known()?;
-        let wanted: BTreeSet<&str> =
-            scene.links.plans.keys().filter(|link| link.reader == *id).filter_map(|link| scene.identities.name(&link.remote)).collect();
-        let of_it = |key: &str| names.as_ref().is_none_or(|names| names.contains(remote_of(key))) && !wanted.contains(remote_of(key));
-        let mut keys = secrets.values().flat_map(|secret| &secret.keys);
-        Some(keys.any(|(key, held)| held.is_ours() && of_it(key)))
-    };
-    let outcome = outcome(scene.world, &of.common, &of.spec.refs, remains);
+    let outcome = outcome(scene.world, &of.common, &of.spec.refs, |id, seen| binding_remains(scene, of, id, seen));
     BindingPlan { outcome, ..BindingPlan::default() }
+}
+
+/// Whether a ref that left a binding is not known to be clean.
+pub(super) fn binding_waits(scene: &Scene<'_>, of: &Binding, name: &str) -> bool {
+    waits(scene.world, &of.common, name, |id, seen| binding_remains(scene, of, id, seen)).is_some()
+}
+
+fn binding_remains(scene: &Scene<'_>, of: &Binding, reader: &ClusterId, seen: &ClusterSeen) -> Option<bool> {
+    let names: Option<BTreeSet<&str>> = of.spec.refs.iter().chain(&of.common.touched).map(|name| remote_name(scene, of, name)).collect();
+    let links = scene.links.plans.keys().filter(|link| link.reader == *reader);
+    let wanted: BTreeSet<&str> = links.filter_map(|link| scene.identities.name(&link.remote)).collect();
+    let of_it = |key: &str| names.as_ref().is_none_or(|names| names.contains(remote_of(key))) && !wanted.contains(remote_of(key));
+    let mut keys = seen.secrets.known()?.values().flat_map(|secret| &secret.keys);
+    Some(keys.any(|(key, held)| held.is_ours() && of_it(key)))
 }
 
 /// The Cilium name behind a ref; nothing where it may be any.

@@ -19,8 +19,9 @@ pub(crate) type Verdict = Result<(), TestCaseError>;
 
 /// The tenant whose names nobody else may see.
 pub(crate) const STRANGER: &str = "w2";
-/// All that a stranger calls something begins with one of these.
-pub(crate) const HIDDEN: [&str; 2] = ["their-", "hidden-"];
+/// All that a stranger calls something begins with one of these. His refs are
+/// no names for Cilium, so that none becomes a cluster's, which all its users see.
+pub(crate) const HIDDEN: [&str; 3] = ["Their.", "their-", "hidden-"];
 
 #[derive(Debug, Clone)]
 pub(crate) struct Scenario {
@@ -117,7 +118,7 @@ fn places() -> Vec<(&'static str, Vec<Value>)> {
     let binding =
         |created: i64, spec: Value| json!({ "kind": "ClusterMeshBinding", "created": created, "wasUp": created < 2, "spec": spec });
     let stranger = |created: i64, spec: Value| {
-        let refs = json!({ "their-b": { "cluster": "b" }, "their-d": { "cluster": "d" } });
+        let refs = json!({ "Their.b": { "cluster": "b" }, "Their.d": { "cluster": "d" } });
         json!({ "kind": "ClusterMeshBinding", "name": "their-mesh", "workspace": STRANGER, "created": created, "refs": refs, "spec": spec })
     };
     let node_port = json!({ "serviceType": "NodePort", "enableKvStoreMesh": true, "hubble": { "enabled": true } });
@@ -141,8 +142,8 @@ fn places() -> Vec<(&'static str, Vec<Value>)> {
         (
             "theirs",
             vec![
-                stranger(2, json!({ "clusterRefs": ["their-b", "their-d"] })),
-                stranger(0, json!({ "clusterRefs": ["their-d", "their-b"], "meshConfig": { "serviceType": "NodePort" } })),
+                stranger(2, json!({ "clusterRefs": ["Their.b", "Their.d"] })),
+                stranger(0, json!({ "clusterRefs": ["Their.d", "Their.b"], "meshConfig": { "serviceType": "NodePort" } })),
             ],
         ),
         ("pair", vec![binding(4, json!({ "clusterRefs": ["b", "c"] }))]),
