@@ -1,5 +1,5 @@
-//! Names as types: a mesh, a cluster, a node; and the names that are made
-//! from them (Peer names, label values).
+//! Names as types: a mesh, a cluster, a node, a workspace; and the names that
+//! are made from them (Peer names, label values).
 
 use std::fmt;
 use std::sync::Arc;
@@ -47,6 +47,38 @@ name_type!(
     /// One physical cluster, whatever the meshes call it.
     ClusterId
 );
+
+name_type!(
+    /// What a cluster calls itself in Cilium (cluster-name in its
+    /// cilium-config): the key of a Secret and a label of policies in others.
+    CiliumName
+);
+name_type!(
+    /// Whose an object is: the logical cluster of a kcp workspace, or the hub.
+    /// Tenants are strangers to each other.
+    Workspace
+);
+
+/// What Cilium calls a cluster that was given no name.
+pub const UNNAMED: &str = "default";
+const CILIUM_NAME_LIMIT: usize = 32;
+
+impl TryFrom<&str> for CiliumName {
+    type Error = InvalidName;
+
+    fn try_from(text: &str) -> Result<Self, InvalidName> {
+        match ClusterName::try_from(text) {
+            Ok(_) if text.len() <= CILIUM_NAME_LIMIT && text != UNNAMED => Ok(CiliumName(text.into())),
+            _ => Err(InvalidName(format!("Cilium refuses {} as cluster-name", crate::text::quoted(text)))),
+        }
+    }
+}
+
+impl From<&str> for Workspace {
+    fn from(text: &str) -> Self {
+        Workspace(text.into())
+    }
+}
 
 impl TryFrom<&str> for ClusterName {
     type Error = InvalidName;
@@ -167,6 +199,16 @@ mod tests {
         assert_eq!(label_value("short"), "short");
         let long = format!("{}.{}", "x".repeat(45), "y".repeat(40));
         assert_eq!(label_value(&long), format!("{}-{}", "x".repeat(45), short_hash(&long)));
+    }
+
+    #[test]
+    fn a_cilium_name_is_one_that_cilium_takes() {
+        for good in ["a", "7", "cluster-ffm-1", &"a".repeat(32)] {
+            assert!(CiliumName::try_from(good).is_ok(), "{good}");
+        }
+        for bad in ["", "default", "-a", "a-", "A", "a.b", "common-etcd-client.key", &"a".repeat(33)] {
+            assert!(CiliumName::try_from(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::cilium::peer_file::remote_of;
 use crate::cilium::plan::SecretApply;
 use crate::cilium::secret::SecretBytes;
 use crate::cilium::world::World;
-use crate::names::ClusterId;
+use crate::names::{CiliumName, ClusterId};
 
 /// The applies of every target that needs one.
 pub(super) fn applies(
@@ -64,12 +64,12 @@ fn has_nameless_neighbour(meshes: &[Mesh<'_>], identities: &Identities, target: 
 
 fn neighbour_names<'a>(world: &World, identities: &'a Identities, target: &ClusterId) -> BTreeSet<&'a str> {
     let around = world.bindings.values().map(named_or_touched).filter(|clusters| clusters.contains(target));
-    around.flatten().filter_map(|cluster| identities.name(cluster)).collect()
+    around.flatten().filter_map(|cluster| identities.name(cluster)).map(CiliumName::as_str).collect()
 }
 
 fn kept_names<'a>(identities: &'a Identities, links: &Links, target: &ClusterId) -> BTreeSet<&'a str> {
     let kept = links.plans.iter().filter(|(link, plan)| link.reader == *target && plan.keys.is_none());
-    kept.filter_map(|(link, _)| identities.name(&link.remote)).collect()
+    kept.filter_map(|(link, _)| identities.name(&link.remote)).map(CiliumName::as_str).collect()
 }
 
 fn wanted(links: &Links, target: &ClusterId) -> BTreeMap<Key, SecretBytes> {

@@ -10,6 +10,7 @@ use crate::cilium::membership::Reach;
 use crate::cilium::survey::wrong_type;
 use crate::cilium::version::{HOST_ALIASES, Version};
 use crate::endpoint::{Host, split_host_port};
+use crate::names::CiliumName;
 use crate::problem::Reason;
 use crate::text::{listed, quoted};
 
@@ -101,7 +102,12 @@ fn node(remote: &ClusterSeen, in_use: &dyn Fn(&str) -> bool) -> Option<String> {
 
 /// The address where the certificate covers it, else the remote's mesh name
 /// where the reader can resolve it.
-pub(super) fn choose(address: &Address, certificate: &[String], cluster_name: &str, reader: Reader<'_>) -> Result<Endpoint, Finding> {
+pub(super) fn choose(
+    address: &Address,
+    certificate: &[String],
+    cluster_name: &CiliumName,
+    reader: Reader<'_>,
+) -> Result<Endpoint, Finding> {
     let mesh_name = format!("{cluster_name}.mesh.cilium.io");
     let covered: Vec<String> = address.hosts.iter().filter(|host| covers(certificate, host)).cloned().collect();
     if covered.len() == address.hosts.len() {
@@ -164,6 +170,10 @@ fn covers(names: &[String], host: &str) -> bool {
 mod tests {
     use super::*;
 
+    fn name() -> CiliumName {
+        CiliumName::try_from("b").unwrap()
+    }
+
     fn texts(texts: &[&str]) -> Vec<String> {
         texts.iter().map(|text| (*text).to_owned()).collect()
     }
@@ -191,7 +201,7 @@ mod tests {
     fn an_ipv6_address_is_bracketed() {
         let address = Address { hosts: texts(&["2001:db8::1"]), is_name: false, port: 2379 };
         let reader = Reader { version: None, host_aliases: &BTreeSet::new() };
-        let endpoint = choose(&address, &texts(&["2001:db8::1"]), "b", reader).unwrap();
+        let endpoint = choose(&address, &texts(&["2001:db8::1"]), &name(), reader).unwrap();
         assert_eq!((endpoint.urls, endpoint.name), (texts(&["https://[2001:db8::1]:2379"]), None));
     }
 
@@ -200,8 +210,8 @@ mod tests {
         let address = Address { hosts: texts(&["192.0.2.1", "192.0.2.2"]), is_name: false, port: 1 };
         let names = texts(&["192.0.2.2", "*.mesh.cilium.io"]);
         let old = Reader { version: Some(Version { major: 1, minor: 19 }), host_aliases: &BTreeSet::new() };
-        assert_eq!(choose(&address, &names, "b", old).unwrap().urls, texts(&["https://192.0.2.2:1"]));
+        assert_eq!(choose(&address, &names, &name(), old).unwrap().urls, texts(&["https://192.0.2.2:1"]));
         let new = Reader { version: Some(HOST_ALIASES), ..old };
-        assert_eq!(choose(&address, &names, "b", new).unwrap().urls, texts(&["https://b.mesh.cilium.io:1"]));
+        assert_eq!(choose(&address, &names, &name(), new).unwrap().urls, texts(&["https://b.mesh.cilium.io:1"]));
     }
 }

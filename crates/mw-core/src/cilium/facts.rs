@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::cilium::secret::SecretBytes;
 use crate::cilium::version::Version;
-use crate::names::NodeName;
+use crate::names::{CiliumName, NodeName};
 use crate::seen::Seen;
 use crate::time::Timestamp;
 
@@ -50,7 +50,7 @@ pub enum Silence {
 /// cluster-name and cluster-id, where they are set.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Identity {
-    pub name: Option<String>,
+    pub name: Option<CiliumName>,
     pub id: Option<u32>,
 }
 

@@ -8,13 +8,10 @@ use crate::cilium::finding::{Finding, Step};
 use crate::cilium::membership::{Component, Mesh};
 use crate::cilium::plan::IdentityWrite;
 use crate::cilium::world::World;
-use crate::names::ClusterId;
+use crate::names::{CiliumName, ClusterId, InvalidName, UNNAMED};
 use crate::problem::Reason;
 use crate::text::quoted;
 
-/// Cilium's name for a cluster that was given none.
-const UNNAMED: &str = "default";
-const LONGEST_NAME: usize = 32;
 const NAME_HINT: &str = "set cluster-name in its cilium-config: at most 32 of a-z, 0-9 and '-'";
 /// Ids from here on are refused with ENI and aws-cni.
 const FIRST_LARGE_ID: u32 = 128;
@@ -28,13 +25,13 @@ pub(super) struct Identities {
 
 impl Identities {
     /// The Cilium name and id of a cluster that has both.
-    pub(super) fn full(&self, cluster: &ClusterId) -> Option<(&str, u32)> {
+    pub(super) fn full(&self, cluster: &ClusterId) -> Option<(&CiliumName, u32)> {
         let identity = self.of.get(cluster)?;
-        Some((identity.name.as_deref()?, identity.id?))
+        Some((identity.name.as_ref()?, identity.id?))
     }
 
-    pub(super) fn name(&self, cluster: &ClusterId) -> Option<&str> {
-        self.of.get(cluster)?.name.as_deref()
+    pub(super) fn name(&self, cluster: &ClusterId) -> Option<&CiliumName> {
+        self.of.get(cluster)?.name.as_ref()
     }
 
     /// Nothing new is connected to a cluster whose identity clashes.
@@ -46,21 +43,25 @@ impl Identities {
 const CLASHES: [Reason; 4] =
     [Reason::DuplicateClusterID, Reason::DuplicateClusterName, Reason::MaxConnectedClustersDiffer, Reason::ClusterNameRefused];
 
-/// What a cluster has, or had when it was last read.
-pub(super) fn read(seen: &ClusterSeen) -> Option<Identity> {
-    match seen.config.known() {
-        Some(Some(config)) => Some(Identity { name: live_name(config).ok().flatten(), id: live_id(config).ok().flatten() }),
-        _ => seen.remembered.clone().map(|identity| Identity { name: identity.name.filter(|name| is_cilium_name(name)), ..identity }),
+impl Config {
+    /// What stands there and can be used; to be remembered for when it can't be read.
+    pub fn identity(&self) -> Identity {
+        Identity { name: live_name(self).ok().flatten(), id: live_id(self).ok().flatten() }
     }
 }
 
-/// A name becomes the key of a Secret and a label in others' clusters, so one
-/// that Cilium itself would refuse is not used.
-fn live_name(config: &Config) -> Result<Option<String>, String> {
+/// What a cluster has, or had when it was last read.
+fn read(seen: &ClusterSeen) -> Option<Identity> {
+    match seen.config.known() {
+        Some(Some(config)) => Some(config.identity()),
+        _ => seen.remembered.clone(),
+    }
+}
+
+fn live_name(config: &Config) -> Result<Option<CiliumName>, InvalidName> {
     match config.cluster_name.as_str() {
         "" | UNNAMED => Ok(None),
-        name if is_cilium_name(name) => Ok(Some(name.to_owned())),
-        name => Err(format!("Cilium refuses its cluster-name {}", quoted(name))),
+        name => CiliumName::try_from(name).map(Some),
     }
 }
 
@@ -74,17 +75,6 @@ fn live_id(config: &Config) -> Result<Option<u32>, String> {
     }
 }
 
-/// What Cilium itself demands of a cluster's name.
-pub(super) fn is_cilium_name(name: &str) -> bool {
-    let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    !name.is_empty()
-        && name.len() <= LONGEST_NAME
-        && name.bytes().all(fits)
-        && !name.starts_with('-')
-        && !name.ends_with('-')
-        && name != UNNAMED
-}
-
 pub(super) fn identify(world: &World, meshes: &[Mesh<'_>], components: &[Component<'_>]) -> Identities {
     let mut found = Identities::default();
     for (id, seen) in &world.clusters {
@@ -94,7 +84,7 @@ pub(super) fn identify(world: &World, meshes: &[Mesh<'_>], components: &[Compone
             found.note(id, Finding::permanent(Step::Identity, Reason::ClusterIDInvalid, why));
         }
         if let Err(why) = live_name(config) {
-            found.note(id, Finding::permanent(Step::Identity, Reason::ClusterNameRefused, why).hint(NAME_HINT));
+            found.note(id, Finding::permanent(Step::Identity, Reason::ClusterNameRefused, why.to_string()).hint(NAME_HINT));
         }
     }
     for component in components {
@@ -135,7 +125,7 @@ impl Identities {
             });
         }
         if let Some(name) = a.name.as_ref().filter(|name| b.name.as_ref() == Some(name)) {
-            let text = format!("cluster-name {} is also that of", quoted(name));
+            let text = format!("cluster-name {} is also that of", quoted(name.as_str()));
             self.note_both(one, other, || {
                 Finding::permanent(Step::Identity, Reason::DuplicateClusterName, &text).hint("give one of them another name and restart it")
             });
@@ -187,7 +177,7 @@ impl Identities {
         }
     }
 
-    fn give(&mut self, cluster: &ClusterId, config: &Config, name: Option<String>, id: Option<u32>) {
+    fn give(&mut self, cluster: &ClusterId, config: &Config, name: Option<CiliumName>, id: Option<u32>) {
         let finding = Finding::waiting(Step::Identity, Reason::IdentityIncomplete, "its identity is being set");
         self.note(cluster, finding);
         let write = IdentityWrite { resource_version: config.resource_version.clone(), name, id };
@@ -196,19 +186,20 @@ impl Identities {
 
     /// The ref under which the oldest binding knows it, of those that Cilium
     /// takes. A refused one may be a stranger's and is not told.
-    fn new_name(&self, meshes: &[Mesh<'_>], component: &Component<'_>, cluster: &ClusterId) -> Result<String, Finding> {
-        let Some(name) = meshes.iter().filter_map(|mesh| mesh.ref_of(cluster)).find(|name| is_cilium_name(name)) else {
+    fn new_name(&self, meshes: &[Mesh<'_>], component: &Component<'_>, cluster: &ClusterId) -> Result<CiliumName, Finding> {
+        let mut refs = meshes.iter().filter_map(|mesh| mesh.ref_of(cluster));
+        let Some(name) = refs.find_map(|name| CiliumName::try_from(name).ok()) else {
             let text = "it has no cluster-name, and Cilium refuses its ref as one";
             return Err(Finding::permanent(Step::Identity, Reason::ClusterNameRefused, text).hint(NAME_HINT));
         };
-        let given = |id: &&ClusterId| self.writes.get(*id).and_then(|write| write.name.as_deref());
-        let holder = component.clusters.iter().find(|id| self.name(id) == Some(name) || given(id) == Some(name));
+        let given = |id: &&ClusterId| self.writes.get(*id).and_then(|write| write.name.as_ref());
+        let holder = component.clusters.iter().find(|id| self.name(id) == Some(&name) || given(id) == Some(&name));
         match holder {
             Some(holder) => {
-                let text = format!("cluster-name {} is already that of", quoted(name));
+                let text = format!("cluster-name {} is already that of", quoted(name.as_str()));
                 Err(Finding::permanent(Step::Identity, Reason::DuplicateClusterName, text).about(holder))
             }
-            None => Ok(name.to_owned()),
+            None => Ok(name),
         }
     }
 }
@@ -228,16 +219,6 @@ fn new_id(config: &Config, taken: &mut BTreeSet<u32>) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_name_is_one_that_cilium_takes() {
-        for good in ["a", "7", "cluster-ffm-1", &"a".repeat(32)] {
-            assert!(is_cilium_name(good), "{good}");
-        }
-        for bad in ["", "default", "-a", "a-", "A", "a.b", &"a".repeat(33)] {
-            assert!(!is_cilium_name(bad), "{bad}");
-        }
-    }
 
     #[test]
     fn ids_are_the_lowest_free_ones_within_the_limits() {

@@ -14,7 +14,7 @@ use crate::cilium::rule::{Rule, read};
 use crate::cilium::scene::{Scene, Targets};
 use crate::cilium::teardown;
 use crate::cilium::world::World;
-use crate::names::ClusterId;
+use crate::names::{CiliumName, ClusterId};
 use crate::precondition::Precondition;
 use crate::problem::{Problem, Reason};
 use crate::text::{listed, quoted};
@@ -28,7 +28,7 @@ struct Active<'a> {
     rule: Rule,
     binding: &'a Binding,
     /// The Cilium names of the mesh's clusters, as far as they are known.
-    names: BTreeSet<String>,
+    names: BTreeSet<CiliumName>,
     /// The refs whose Cilium names are not known.
     nameless: Vec<&'a String>,
     key: PolicyKey,
@@ -39,7 +39,7 @@ impl Active<'_> {
     /// a name is not known: it may be that one.
     fn policy(&self, found: Option<&PolicySeen>) -> WantedPolicy {
         let kept = found.filter(|_| !self.nameless.is_empty()).map(|found| named_in(&found.spec)).unwrap_or_default();
-        let names: BTreeSet<&str> = self.names.iter().chain(&kept).map(String::as_str).collect();
+        let names: BTreeSet<&CiliumName> = self.names.iter().chain(&kept).collect();
         render(&self.of.common.id, &self.rule, &names)
     }
 }
@@ -82,8 +82,8 @@ fn activate<'a>(scene: &Scene<'a>, bindings: &BTreeMap<ObjectId, BindingPlan>, o
         return Err(Unmet::Never(problem));
     }
     let refs = &binding.spec.refs;
-    let name = |of: &String| binding.common.cluster(of).and_then(|id| scene.identities.name(id)).map(str::to_owned);
-    let names: BTreeSet<String> = refs.iter().filter_map(name).collect();
+    let name = |of: &String| binding.common.cluster(of).and_then(|id| scene.identities.name(id)).cloned();
+    let names: BTreeSet<CiliumName> = refs.iter().filter_map(name).collect();
     if names.is_empty() {
         let text = "the Cilium name of no cluster of the mesh is known";
         return Err(Unmet::Later(Problem::new(Reason::MeshNotReady, "spec.meshRef", text, "look at the status of the binding")));

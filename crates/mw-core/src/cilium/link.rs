@@ -15,7 +15,7 @@ use crate::cilium::plan::{Dial, Link};
 use crate::cilium::secret::SecretBytes;
 use crate::cilium::verify::{Evident, judge, may_write};
 use crate::cilium::world::World;
-use crate::names::ClusterId;
+use crate::names::{CiliumName, ClusterId};
 use crate::problem::Reason;
 
 #[derive(Debug)]
@@ -89,7 +89,7 @@ fn remote_address(world: &World, identities: &Identities, remote: &ClusterId, re
     let name = identities.name(remote);
     let in_use = |address: &str| {
         let readers = world.clusters.values().filter_map(|reader| reader.secrets.known()).flat_map(BTreeMap::values);
-        let mut keys = readers.filter_map(|secret| secret.keys.get(name?)).filter(|key| key.is_ours());
+        let mut keys = readers.filter_map(|secret| secret.keys.get(name?.as_str())).filter(|key| key.is_ours());
         keys.any(|key| peer_file::mentions(&key.value, address))
     };
     address(seen, reach, &in_use)
@@ -145,8 +145,8 @@ fn held<'a>(reader: &'a ClusterSeen, (secret, key): &Key) -> Option<&'a Held<Sec
     reader.secrets.known()?.get(secret)?.keys.get(key)
 }
 
-fn has_key(reader: &ClusterSeen, name: &str) -> bool {
-    reader.secrets.known().is_some_and(|secrets| secrets.values().any(|secret| secret.keys.contains_key(name)))
+fn has_key(reader: &ClusterSeen, name: &CiliumName) -> bool {
+    reader.secrets.known().is_some_and(|secrets| secrets.values().any(|secret| secret.keys.contains_key(name.as_str())))
 }
 
 /// Keys that somebody else holds with other bytes.

@@ -11,6 +11,7 @@ use crate::cilium::finding::{Finding, Step};
 use crate::cilium::peer_file::{self, Client};
 use crate::cilium::plan::Dial;
 use crate::cilium::secret::SecretBytes;
+use crate::names::CiliumName;
 use crate::problem::Reason;
 
 /// A key in one of the connection Secrets.
@@ -25,7 +26,7 @@ pub(super) struct Material {
 /// The remote as its readers see it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Remote<'a> {
-    pub(super) name: &'a str,
+    pub(super) name: &'a CiliumName,
     pub(super) id: u32,
     pub(super) certificates: &'a Certificates,
     pub(super) address: &'a Address,
@@ -64,7 +65,7 @@ fn keys(
     server: &ApiServer,
     own: &Certificates,
     endpoint: &Endpoint,
-    name: &str,
+    name: &CiliumName,
     (client, files): (Client, &ClientFiles),
     namespace: &str,
 ) -> Result<BTreeMap<Key, SecretBytes>, Finding> {
@@ -75,7 +76,7 @@ fn keys(
     if client == Client::Common && !offered.contains(&client.certificate(name)) {
         return Err(no_files(&client.certificate(name)));
     }
-    let mut keys = BTreeMap::from([((secret, name.to_owned()), peer_file::remote(name, endpoint, client, &files.ca))]);
+    let mut keys = BTreeMap::from([((secret, name.to_string()), peer_file::remote(name, endpoint, client, &files.ca))]);
     if client == Client::Own {
         keys.extend(peer_file::own_files(name, files).into_iter().map(|(key, bytes)| ((secret, key), bytes)));
     }
@@ -84,7 +85,7 @@ fn keys(
         let local = [(Client::Local, &own.local), (Client::Common, &own.remote)].into_iter();
         let chosen = local.filter(|(client, _)| offers(*client)).find_map(|(client, of)| of.as_ref().map(|of| (client, of)));
         let (client, of) = chosen.ok_or_else(|| no_files(&Client::Local.certificate(name)))?;
-        keys.insert((ConnectionSecret::ClusterMesh, name.to_owned()), peer_file::local(namespace, client, &of.files.ca));
+        keys.insert((ConnectionSecret::ClusterMesh, name.to_string()), peer_file::local(name, namespace, client, &of.files.ca));
     }
     Ok(keys)
 }
@@ -105,7 +106,7 @@ fn dial(endpoint: &Endpoint, files: &ClientFiles, remote: Remote<'_>) -> Dial {
     hosts.iter().for_each(|host| field(host.as_bytes()));
     field(&port.to_le_bytes());
     field(name.as_deref().unwrap_or_default().as_bytes());
-    field(remote.name.as_bytes());
+    field(remote.name.as_str().as_bytes());
     field(&remote.id.to_le_bytes());
     [&files.ca, &files.certificate, &files.key].into_iter().for_each(|file| field(file.expose()));
     let fingerprint = hex::encode(hash.finalize().get(..8).unwrap_or_default());
@@ -115,7 +116,7 @@ fn dial(endpoint: &Endpoint, files: &ClientFiles, remote: Remote<'_>) -> Dial {
         port: *port,
         server_name: name.clone(),
         files: files.clone(),
-        cluster_name: remote.name.to_owned(),
+        cluster_name: remote.name.clone(),
         cluster_id: remote.id,
     }
 }

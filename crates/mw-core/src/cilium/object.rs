@@ -4,23 +4,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::names::ClusterId;
+use crate::names::{ClusterId, Workspace};
 use crate::time::Timestamp;
-
-/// Whose an object is: the logical cluster of a kcp workspace, or the hub.
-/// Tenants are strangers to each other.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Workspace(String);
-
-impl Workspace {
-    pub fn new(id: &str) -> Self {
-        Workspace(id.to_owned())
-    }
-
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
 
 /// One object of one of the three kinds.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,7 +17,7 @@ pub struct ObjectId {
 
 impl ObjectId {
     pub fn new(workspace: &str, namespace: &str, name: &str) -> Self {
-        ObjectId { workspace: Workspace::new(workspace), namespace: namespace.to_owned(), name: name.to_owned() }
+        ObjectId { workspace: Workspace::from(workspace), namespace: namespace.to_owned(), name: name.to_owned() }
     }
 
     /// The object of this name next to this one.
@@ -43,7 +28,7 @@ impl ObjectId {
 
 impl fmt::Display for ObjectId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}/{}", self.workspace.as_str(), self.namespace, self.name)
+        write!(f, "{}/{}/{}", self.workspace, self.namespace, self.name)
     }
 }
 

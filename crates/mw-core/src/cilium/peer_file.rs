@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use crate::cilium::endpoint::Endpoint;
 use crate::cilium::facts::ClientFiles;
 use crate::cilium::secret::SecretBytes;
+use crate::names::CiliumName;
 
 const FOLDER: &str = "/var/lib/cilium/clustermesh";
 const OWN: &str = ".etcd-client";
@@ -23,7 +24,7 @@ pub(super) enum Client {
 }
 
 impl Client {
-    fn stem(self, remote: &str) -> String {
+    fn stem(self, remote: &CiliumName) -> String {
         match self {
             Client::Common => "common-etcd-client".to_owned(),
             Client::Local => "local-etcd-client".to_owned(),
@@ -32,14 +33,14 @@ impl Client {
     }
 
     /// A file that is there where all three are.
-    pub(super) fn certificate(self, remote: &str) -> String {
+    pub(super) fn certificate(self, remote: &CiliumName) -> String {
         format!("{}.crt", self.stem(remote))
     }
 }
 
 /// The configuration of a remote's endpoint. Cilium reads the CA only when it
 /// connects, and connects anew when this text changes: hence the hash of it.
-pub(super) fn remote(name: &str, endpoint: &Endpoint, client: Client, ca: &SecretBytes) -> SecretBytes {
+pub(super) fn remote(name: &CiliumName, endpoint: &Endpoint, client: Client, ca: &SecretBytes) -> SecretBytes {
     let mut text = config(&endpoint.urls, &client.stem(name), ca);
     if let (true, Some(host)) = (endpoint.aliased, &endpoint.name) {
         text.push_str(&format!("cilium-host-aliases:\n- hostname: {host}\n  ips:\n"));
@@ -48,10 +49,11 @@ pub(super) fn remote(name: &str, endpoint: &Endpoint, client: Client, ca: &Secre
     SecretBytes::new(text.as_bytes())
 }
 
-/// The configuration of the reader's own etcd, which KVStoreMesh fills.
-pub(super) fn local(namespace: &str, client: Client, ca: &SecretBytes) -> SecretBytes {
+/// The configuration under a remote's name of the reader's own etcd, which
+/// KVStoreMesh fills.
+pub(super) fn local(name: &CiliumName, namespace: &str, client: Client, ca: &SecretBytes) -> SecretBytes {
     let url = format!("https://clustermesh-apiserver.{namespace}.svc:2379");
-    SecretBytes::new(config(&[url], &client.stem(""), ca).as_bytes())
+    SecretBytes::new(config(&[url], &client.stem(name), ca).as_bytes())
 }
 
 fn config(urls: &[String], stem: &str, ca: &SecretBytes) -> String {
@@ -63,7 +65,7 @@ fn config(urls: &[String], stem: &str, ca: &SecretBytes) -> String {
 }
 
 /// The remote's own client files, by key.
-pub(super) fn own_files(name: &str, files: &ClientFiles) -> BTreeMap<String, SecretBytes> {
+pub(super) fn own_files(name: &CiliumName, files: &ClientFiles) -> BTreeMap<String, SecretBytes> {
     let stem = Client::Own.stem(name);
     let ClientFiles { ca, certificate, key } = files;
     [("-ca.crt", ca), (".crt", certificate), (".key", key)]
@@ -96,6 +98,10 @@ pub(super) fn mentions(config: &SecretBytes, address: &str) -> bool {
 mod tests {
     use super::*;
 
+    fn name() -> CiliumName {
+        CiliumName::try_from("b").unwrap()
+    }
+
     fn endpoint(aliased: bool) -> Endpoint {
         let name = aliased.then(|| "b.mesh.cilium.io".to_owned());
         let host = name.clone().unwrap_or("192.0.2.10".to_owned());
@@ -105,7 +111,7 @@ mod tests {
     #[test]
     fn a_remotes_file_is_laid_out_as_cilium_reads_it() {
         let ca = SecretBytes::new(b"CA");
-        let text = remote("b", &endpoint(true), Client::Common, &ca);
+        let text = remote(&name(), &endpoint(true), Client::Common, &ca);
         let expected = format!(
             "# CA {}\nendpoints:\n- https://b.mesh.cilium.io:2379\ntrusted-ca-file: /var/lib/cilium/clustermesh/common-etcd-client-ca.crt\n\
              key-file: /var/lib/cilium/clustermesh/common-etcd-client.key\ncert-file: /var/lib/cilium/clustermesh/common-etcd-client.crt\n\
@@ -117,14 +123,14 @@ mod tests {
 
     #[test]
     fn another_ca_is_another_text() {
-        let with = |ca: &[u8]| remote("b", &endpoint(false), Client::Own, &SecretBytes::new(ca));
+        let with = |ca: &[u8]| remote(&name(), &endpoint(false), Client::Own, &SecretBytes::new(ca));
         assert_ne!(with(b"one"), with(b"two"));
         assert!(String::from_utf8_lossy(with(b"one").expose()).contains("/b.etcd-client-ca.crt\n"));
     }
 
     #[test]
     fn the_own_etcd_is_reached_by_its_service() {
-        let text = local("cilium", Client::Local, &SecretBytes::new(b"CA"));
+        let text = local(&name(), "cilium", Client::Local, &SecretBytes::new(b"CA"));
         let text = String::from_utf8_lossy(text.expose());
         assert!(text.contains("- https://clustermesh-apiserver.cilium.svc:2379\n") && text.contains("/local-etcd-client.key\n"), "{text}");
     }
@@ -141,7 +147,7 @@ mod tests {
     fn an_address_is_found_in_either_form() {
         let ca = SecretBytes::new(b"CA");
         for aliased in [true, false] {
-            let text = remote("b", &endpoint(aliased), Client::Common, &ca);
+            let text = remote(&name(), &endpoint(aliased), Client::Common, &ca);
             assert!(mentions(&text, "192.0.2.10"));
             assert!(!mentions(&text, "192.0.2.1") && !mentions(&text, "92.0.2.10"));
         }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::cilium::facts::{ClientFiles, ConnectionSecret, PolicyKey, ServiceName};
 use crate::cilium::object::ObjectId;
 use crate::cilium::secret::SecretBytes;
-use crate::names::ClusterId;
+use crate::names::{CiliumName, ClusterId};
 use crate::precondition::Precondition;
 use crate::problem::Problem;
 use crate::time::Timestamp;
@@ -48,7 +48,7 @@ pub struct TargetPlan {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdentityWrite {
     pub resource_version: String,
-    pub name: Option<String>,
+    pub name: Option<CiliumName>,
     pub id: Option<u32>,
 }
 
@@ -124,7 +124,7 @@ pub struct Dial {
     pub server_name: Option<String>,
     pub files: ClientFiles,
     /// Whose cluster-config must be there, with which id.
-    pub cluster_name: String,
+    pub cluster_name: CiliumName,
     pub cluster_id: u32,
 }
 

@@ -5,11 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value, json};
 
 use crate::cilium::facts::PolicyKey;
-use crate::cilium::identity::is_cilium_name;
 use crate::cilium::object::ObjectId;
 use crate::cilium::plan::WantedPolicy;
 use crate::cilium::rule::{Pods, Ports, Rule};
-use crate::names::{label_value, short_hash};
+use crate::names::{CiliumName, label_value, short_hash};
 
 pub const LABEL_MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 pub const LABEL_OWNER: &str = "networking.edge-portal.eu/owner";
@@ -58,7 +57,7 @@ pub(super) fn key(intent: &ObjectId, rule: &Rule) -> PolicyKey {
 }
 
 /// The policy that admits or denies traffic from the clusters of these Cilium names.
-pub(super) fn render(intent: &ObjectId, rule: &Rule, clusters: &BTreeSet<&str>) -> WantedPolicy {
+pub(super) fn render(intent: &ObjectId, rule: &Rule, clusters: &BTreeSet<&CiliumName>) -> WantedPolicy {
     let from: Vec<Value> = clusters.iter().map(|cluster| json!({ "matchLabels": source(&rule.source, cluster) })).collect();
     let mut peers = Map::from_iter([("fromEndpoints".to_owned(), Value::from(from))]);
     if !rule.ports.is_empty() {
@@ -75,11 +74,11 @@ pub(super) fn render(intent: &ObjectId, rule: &Rule, clusters: &BTreeSet<&str>) 
 }
 
 /// The clusters that a policy of ours names.
-pub(super) fn named_in(spec: &Value) -> BTreeSet<String> {
+pub(super) fn named_in(spec: &Value) -> BTreeSet<CiliumName> {
     let rules = ["ingress", "ingressDeny"].into_iter().filter_map(|list| spec.get(list)?.as_array()).flatten();
     let sources = rules.filter_map(|rule| rule.get("fromEndpoints")?.as_array()).flatten();
     let names = sources.filter_map(|source| source.get("matchLabels")?.get(CLUSTER)?.as_str());
-    names.filter(|name| is_cilium_name(name)).map(str::to_owned).collect()
+    names.filter_map(|name| CiliumName::try_from(name).ok()).collect()
 }
 
 fn subject(rule: &Rule) -> Value {
@@ -91,10 +90,10 @@ fn subject(rule: &Rule) -> Value {
 }
 
 /// Always with the cluster: without it a selector means the local one alone.
-fn source(pods: &Pods, cluster: &str) -> BTreeMap<String, String> {
+fn source(pods: &Pods, cluster: &CiliumName) -> BTreeMap<String, String> {
     let mut labels = prefixed(pods);
     labels.extend(pods.namespace.iter().map(|namespace| (NAMESPACE.to_owned(), namespace.clone())));
-    labels.insert(CLUSTER.to_owned(), cluster.to_owned());
+    labels.insert(CLUSTER.to_owned(), cluster.to_string());
     labels
 }
 

@@ -25,7 +25,7 @@ impl Scene<'_> {
     /// A ref, with the Cilium name where that is another.
     pub(super) fn shown(&self, mesh: &Mesh<'_>, name: &str) -> String {
         let cilium = mesh.binding.common.cluster(name).and_then(|cluster| self.identities.name(cluster));
-        match cilium.filter(|cilium| *cilium != name) {
+        match cilium.filter(|cilium| cilium.as_str() != name) {
             Some(cilium) => format!("{name} (Cilium name {cilium})"),
             None => name.to_owned(),
         }

@@ -9,7 +9,7 @@ use crate::cilium::peer_file::remote_of;
 use crate::cilium::plan::{BindingPlan, Condition, Outcome, Status, Teardown};
 use crate::cilium::scene::Scene;
 use crate::cilium::world::World;
-use crate::names::ClusterId;
+use crate::names::{CiliumName, ClusterId};
 use crate::text::listed;
 
 /// What becomes of an object while it is being deleted. `remains` says whether
@@ -66,7 +66,7 @@ pub(super) fn binding_waits(scene: &Scene<'_>, of: &Binding, name: &str) -> bool
 fn binding_remains(scene: &Scene<'_>, of: &Binding, reader: &ClusterId, seen: &ClusterSeen) -> Option<bool> {
     let names: Option<BTreeSet<&str>> = of.spec.refs.iter().chain(&of.common.touched).map(|name| remote_name(scene, of, name)).collect();
     let links = scene.links.plans.keys().filter(|link| link.reader == *reader);
-    let wanted: BTreeSet<&str> = links.filter_map(|link| scene.identities.name(&link.remote)).collect();
+    let wanted: BTreeSet<&str> = links.filter_map(|link| scene.identities.name(&link.remote)).map(CiliumName::as_str).collect();
     let of_it = |key: &str| names.as_ref().is_none_or(|names| names.contains(remote_of(key))) && !wanted.contains(remote_of(key));
     let mut keys = seen.secrets.known()?.values().flat_map(|secret| &secret.keys);
     Some(keys.any(|(key, held)| held.is_ours() && of_it(key)))
@@ -74,5 +74,5 @@ fn binding_remains(scene: &Scene<'_>, of: &Binding, reader: &ClusterId, seen: &C
 
 /// The Cilium name behind a ref; nothing where it may be any.
 fn remote_name<'a>(scene: &'a Scene<'_>, of: &Binding, name: &str) -> Option<&'a str> {
-    scene.identities.name(of.common.cluster(name)?)
+    scene.identities.name(of.common.cluster(name)?).map(CiliumName::as_str)
 }

@@ -43,7 +43,7 @@ fn write(target: &TargetPlan, seen: &mut ClusterSeen, now: mw_core::time::Timest
         config.set_by_us = Some(now);
         if let Some(name) = &write.name {
             assert!(["", "default"].contains(&config.cluster_name.as_str()), "a live name is changed");
-            config.cluster_name = name.clone();
+            config.cluster_name = name.to_string();
         }
         if let Some(id) = write.id {
             assert!(["", "0"].contains(&config.cluster_id.as_str()), "a live id is changed");

@@ -9,7 +9,7 @@ use mw_core::cilium::facts::{
 };
 use mw_core::cilium::secret::SecretBytes;
 use mw_core::cilium::version::Version;
-use mw_core::names::NodeName;
+use mw_core::names::{CiliumName, NodeName};
 use mw_core::seen::Seen;
 use mw_core::time::Timestamp;
 use serde::Deserialize;
@@ -312,7 +312,7 @@ fn files(stems: &[String]) -> BTreeSet<String> {
 /// `name/id`
 fn remembered(text: &str) -> Identity {
     let (name, id) = text.split_once('/').unwrap();
-    Identity { name: Some(name.to_owned()), id: id.parse().ok() }
+    Identity { name: CiliumName::try_from(name).ok(), id: id.parse().ok() }
 }
 
 impl SketchedNode {

@@ -3,9 +3,9 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use mw_core::cilium::object::Workspace;
 use mw_core::cilium::plan::Plan;
 use mw_core::cilium::world::{Dialled, Evidence, World};
+use mw_core::names::Workspace;
 use mw_core::problem::{Problem, Reason};
 use mw_core::seen::Seen;
 use proptest::prelude::*;

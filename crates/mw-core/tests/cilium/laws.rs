@@ -243,7 +243,7 @@ fn has_evidence(world: &World, binding: &mw_core::cilium::object::Binding, reade
     let Some(evidence) = world.evidence.get(&link) else { return false };
     let name = match world.clusters[remote].config.known() {
         Some(Some(config)) => config.cluster_name.clone(),
-        _ => world.clusters[remote].remembered.clone().and_then(|identity| identity.name).unwrap_or_default(),
+        _ => world.clusters[remote].remembered.as_ref().and_then(|of| of.name.as_ref()).map(ToString::to_string).unwrap_or_default(),
     };
     let secrets = world.clusters[reader].secrets.known();
     let has_key = secrets.is_some_and(|secrets| secrets.values().any(|secret| secret.keys.contains_key(&name)));

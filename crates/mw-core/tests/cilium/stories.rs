@@ -118,7 +118,11 @@ fn written(cluster: &str, target: &TargetPlan) -> Vec<String> {
     let TargetPlan { identity, ca, elb, secrets, services, policies } = target;
     let mut lines = Vec::new();
     if let Some(write) = identity {
-        lines.push(format!("identity {} {}", write.name.as_deref().unwrap_or("-"), write.id.map_or("-".to_owned(), |id| id.to_string())));
+        lines.push(format!(
+            "identity {} {}",
+            write.name.as_ref().map_or("-", |name| name.as_str()),
+            write.id.map_or("-".to_owned(), |id| id.to_string())
+        ));
     }
     lines.extend(ca.iter().map(|create| format!("ca from {}", create.from)));
     lines.extend(elb.iter().map(|write| format!("elb {}", write.id)));
