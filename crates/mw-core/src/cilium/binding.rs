@@ -16,11 +16,13 @@ use crate::cilium::teardown;
 use crate::cilium::verify::Evident;
 use crate::names::ClusterId;
 use crate::problem::{Problem, Reason};
-use crate::text::listed;
+use crate::text::{listed, printable};
 use crate::time::Timestamp;
 
 /// For so long after the keys were written a mesh that was never up is on its way.
 const BRING_UP_SECONDS: u64 = 60;
+/// Texts of clusters and servers are cut before they reach a status.
+const LONGEST_MESSAGE: usize = 1000;
 /// The most rows that a condition's message tells of.
 const MOST_TOLD: usize = 20;
 
@@ -136,7 +138,7 @@ impl At<'_> {
             None => "another cluster".to_owned(),
         });
         let remote = self.remote.map(|remote| format!("to {}: ", scene.shown(mesh, remote))).unwrap_or_default();
-        format!("cluster {}: {remote}{told}", scene.shown(mesh, self.row))
+        printable(&format!("cluster {}: {remote}{told}", scene.shown(mesh, self.row)), LONGEST_MESSAGE)
     }
 
     fn problem(&self, scene: &Scene<'_>, mesh: &Mesh<'_>) -> Problem {

@@ -8,6 +8,10 @@ use crate::cilium::membership::Mesh;
 use crate::cilium::plan::TargetPlan;
 use crate::cilium::world::World;
 use crate::names::ClusterId;
+use crate::text::printable;
+
+/// A ref is any text that a tenant wrote.
+const LONGEST_REF: usize = 253;
 
 #[derive(Debug)]
 pub(super) struct Scene<'a> {
@@ -25,9 +29,10 @@ impl Scene<'_> {
     /// A ref, with the Cilium name where that is another.
     pub(super) fn shown(&self, mesh: &Mesh<'_>, name: &str) -> String {
         let cilium = mesh.binding.common.cluster(name).and_then(|cluster| self.identities.name(cluster));
+        let shown = printable(name, LONGEST_REF);
         match cilium.filter(|cilium| cilium.as_str() != name) {
-            Some(cilium) => format!("{name} (Cilium name {cilium})"),
-            None => name.to_owned(),
+            Some(cilium) => format!("{shown} (Cilium name {cilium})"),
+            None => shown,
         }
     }
 }

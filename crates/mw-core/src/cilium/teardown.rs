@@ -10,7 +10,7 @@ use crate::cilium::plan::{BindingPlan, Condition, Outcome, Status, Teardown};
 use crate::cilium::scene::Scene;
 use crate::cilium::world::World;
 use crate::names::{CiliumName, ClusterId};
-use crate::text::listed;
+use crate::text::{listed, printable};
 
 /// What becomes of an object while it is being deleted. `remains` says whether
 /// something of it stands on a cluster; nothing where that is not known.
@@ -29,7 +29,7 @@ pub(super) fn outcome<P: Default>(
             Some(_) => _ = teardown.waits_for.insert(name.clone()),
         }
     }
-    let waiting: Vec<&String> = teardown.waits_for.iter().collect();
+    let waiting: Vec<String> = teardown.waits_for.iter().map(|name| printable(name, 253)).collect();
     let message = if waiting.is_empty() { String::new() } else { format!("waits for {}", listed(&waiting, 20)) };
     let conditions = vec![Condition { kind: "Ready", status: Status::False, reason: "Deleting", message }];
     Outcome { conditions, touches: common.touched.iter().cloned().collect(), teardown: Some(teardown), ..Outcome::default() }
