@@ -82,9 +82,15 @@ impl Informer {
         let path = format!("{}?watch=true&allowWatchBookmarks=true&resourceVersion={}", self.collection, cache.version);
         let mut body = self.http.open(&path).await?.into_body();
         let mut pending = Vec::new();
+        let mut cut_off = self.cut_off.clone();
         cache.told.get_or_insert_with(Instant::now);
         loop {
-            let next = tokio::time::timeout(self.until_resync(cache), body.frame()).await;
+            let next = tokio::select! {
+                biased;
+                // Also when it is over by now: what was said meanwhile is lost.
+                _ = cut_off.changed() => return Err(Error::Object("cut off for too long".into())),
+                next = tokio::time::timeout(self.until_resync(cache), body.frame()) => next,
+            };
             match next {
                 Err(_) => self.tell_again(cache).await,
                 Ok(Some(Ok(frame))) => pending.extend_from_slice(&frame.into_data().unwrap_or_default()),
@@ -98,9 +104,6 @@ impl Informer {
     }
 
     async fn take(&self, cache: &mut Cache, mut event: Value) -> Result<()> {
-        if *self.cut_off.borrow() {
-            return Err(Error::Object("cut off for too long".into()));
-        }
         let object = event.get_mut("object").map(Value::take).unwrap_or_default();
         let name = text(&object, "/metadata/name");
         let kind = text(&event, "/type");

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 
 use futures::TryStreamExt;
 use ipnet::IpNet;
@@ -10,6 +11,7 @@ use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage, Address
 use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope};
 use rtnetlink::{Handle, LinkBridge, LinkUnspec, LinkVeth, RouteMessageBuilder};
+use tokio::sync::Mutex;
 
 use crate::error::{Error, Result};
 use crate::http::runtime;
@@ -29,6 +31,8 @@ pub struct Route {
 #[derive(Debug, Clone)]
 pub struct Links {
     handle: Handle,
+    /// The kernel lists one thing at a time for each connection.
+    listing: Arc<Mutex<()>>,
 }
 
 impl Links {
@@ -41,7 +45,7 @@ impl Links {
             })
             .map_err(|error| Error::network("connecting to netlink", error))?;
         runtime.spawn(connection);
-        Ok(Self { handle })
+        Ok(Self { handle, listing: Arc::default() })
     }
 
     pub async fn add_bridge(&self, name: &str) -> Result<()> {
@@ -88,6 +92,7 @@ impl Links {
     pub async fn set_address(&self, name: &str, address: Option<IpNet>) -> Result<()> {
         let failed = |error| Error::network(format!("addresses of {name}"), error);
         let index = self.index(name).await?;
+        let listing = self.listing.lock().await;
         let mut found = std::pin::pin!(self.handle.address().get().set_link_index_filter(index).execute());
         let mut present = false;
         let mut surplus = Vec::new();
@@ -98,6 +103,7 @@ impl Links {
                 _ => {}
             }
         }
+        drop(listing);
         for message in surplus {
             self.handle.address().del(message).execute().await.map_err(failed)?;
         }
@@ -122,6 +128,7 @@ impl Links {
 
     /// The routes that somebody set.
     pub async fn routes(&self) -> Result<Vec<Route>> {
+        let _listing = self.listing.lock().await;
         let names = self.names().await?;
         let mut routes = Vec::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
