@@ -57,15 +57,16 @@ fn an_agent_stops_twice() -> Result<(), libtest_mimic::Failed> {
 fn a_mesh_comes_back_unseen(link: Link) -> Result<(), libtest_mimic::Failed> {
     let (hub, site) = ("c1".to_owned(), "c2".to_owned());
     let actions = [
-        Action::DeleteSecret { site: site.clone() },
-        Action::DeleteMesh { mesh: 0 },
-        Action::SetLink { site: hub.clone(), link },
-        Action::RestoreSecret { site },
-        Action::RestoreMesh { mesh: 0 },
-        Action::SetLink { site: hub, link: Link::Up },
+        (41, Action::DeleteSecret { site: site.clone() }),
+        (63, Action::DeleteMesh { mesh: 0 }),
+        (111, Action::SetLink { site: hub.clone(), link }),
+        (112, Action::RestoreMesh { mesh: 0 }),
+        (147, Action::RestoreSecret { site }),
+        (157, Action::SetLink { site: hub, link: Link::Up }),
     ];
+    let steps: Vec<Step> = actions.map(|(at, action)| Step::Act(Duration::from_secs(at), action)).into();
     for seed in 1..=40 {
-        let report = run(&Case { seed, ..story(&actions, None) });
+        let report = run(&Case { seed, steps: steps.clone(), ..story(&[], None) });
         assert_eq!(report.violations, Vec::<String>::new(), "{link:?}, seed {seed}\n{}", report.trace);
     }
     Ok(())
