@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::bed::PEERS;
-use crate::fleet::{FOREIGN, Fleet};
+use crate::fleet::{FOREIGN, Fleet, Mark};
 use crate::look::until;
 use crate::process::Operator;
 use mw_sim::kilo::{Mesh, Node, World};
@@ -229,6 +229,13 @@ impl Ground {
             if lost.len() == paths.len() { Ok(()) } else { Err(format!("only these stopped: {lost:#?}")) }
         })
         .await;
+    }
+
+    /// What the operator did to Peers, sorted.
+    pub(crate) fn peer_writes(&self, since: &Mark) -> Vec<String> {
+        let mut writes: Vec<_> = self.fleet.peer_writes(since).into_iter().map(|(site, call)| format!("{} on {site}", call.verb)).collect();
+        writes.sort();
+        writes
     }
 
     async fn declare_second_family(&mut self) {

@@ -42,6 +42,7 @@ async fn packets_pass_while_api_servers_are_down_or_hang() {
 
     let _operator = ground.operator().await;
     ground.fleet.condition("Ready", "True", "Reconciled").await;
+    let mark = ground.fleet.mark();
     let down = cost::of(&mut ground, &flows, hub_down).await;
     ground.fleet.condition("Ready", "True", "Reconciled").await;
     settled(&ground).await;
@@ -50,5 +51,6 @@ async fn packets_pass_while_api_servers_are_down_or_hang() {
     cost::compare("a cluster's API server hangs for 15 s", hang_alone, hang);
     ground.fleet.condition("Ready", "True", "Reconciled").await;
     settled(&ground).await;
+    assert_eq!(ground.peer_writes(&mark), [""; 0]);
     ground.fleet.finish().await;
 }

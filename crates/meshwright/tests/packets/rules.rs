@@ -18,7 +18,7 @@ use crate::look::until;
 use crate::process::Operator;
 use crate::scenarios;
 
-scenarios![prefixes_that_are_never_written_would_cost_packets, keys_that_are_never_written_would_cost_packets];
+scenarios![prefixes_that_are_never_written_would_cost_packets, keys_and_endpoints_that_are_never_written_would_cost_packets];
 
 /// Somebody outside of all clusters, whom the hub knows by a Peer of its own.
 struct Laptop {
@@ -195,7 +195,7 @@ async fn write_clone(ground: &Ground, key: &str) {
     ground.fleet.cluster("hub").create(&peer).await.unwrap();
 }
 
-async fn keys_that_are_never_written_would_cost_packets() {
+async fn keys_and_endpoints_that_are_never_written_would_cost_packets() {
     // Without keepalive nobody hides what the loss of all sessions costs.
     let (mut ground, operator) = Ground::running(Layout { keepalive: 0, ..Layout::default() }).await;
     let laptop = Laptop::join(&ground).await;
@@ -226,7 +226,35 @@ async fn keys_that_are_never_written_would_cost_packets() {
         }
         ground.arrive(victims).await;
     }
+    endpoint_inside_mesh(&mut ground, operator).await;
     ground.fleet.finish().await;
+}
+
+/// The anchor of east says that it is to be called inside west's network: its
+/// services have to go another way.
+async fn endpoint_inside_mesh(ground: &mut Ground, operator: Option<Operator>) {
+    const OTHER: &str = "mesh--east--n2";
+    let services: Vec<Path> =
+        ground.paths_between("hub", "east").into_iter().filter(|path| path.name.starts_with("pod hub/n1 to a service")).collect();
+    let [mut anchor, other] = [ground.fleet.peer("hub", VICTIM).await.unwrap(), ground.fleet.peer("hub", OTHER).await.unwrap()];
+    let right = ground.host("east", "n1").endpoint().unwrap();
+    ground.fleet.annotate_unseen("east", "n1", &[("force-endpoint", Some("192.168.3.9:51820"))]).await;
+    refused(ground, "EndpointInsideMesh").await;
+    ground.arrive(&services).await;
+
+    drop(operator);
+    let without = json!({ "spec": { "allowedIPs": other["spec"]["allowedIPs"] } });
+    ground.fleet.cluster("hub").merge_patch(&format!("{PEERS}/{OTHER}"), &without).await.unwrap();
+    anchor["metadata"] = json!({ "name": VICTIM, "labels": anchor["metadata"]["labels"] });
+    anchor["spec"]["endpoint"]["dnsOrIP"] = json!({ "ip": "192.168.3.9" });
+    ground.fleet.cluster("hub").create(&anchor).await.unwrap();
+    ground.stop_arriving(&services).await;
+    eprintln!("EndpointInsideMesh: with 192.168.3.9 written, nothing arrives on: {}", services[0].name);
+
+    let _operator = ground.operator().await;
+    ground.arrive(&services).await;
+    ground.fleet.annotate_unseen("east", "n1", &[("force-endpoint", Some(&right))]).await;
+    ground.arrive(&ground.paths()).await;
 }
 
 async fn touch(ground: &Ground) {
