@@ -17,9 +17,9 @@ const MANAGER: &str = "meshwright";
 
 /// Applies the CRDs and waits until they are served. Where that is not allowed
 /// those that are there are used.
-pub async fn apply_crds(client: &Client, backoff: &mut Backoff) {
-    for crd in mw_api::crd::crds() {
-        while let Err(failure) = apply(client, &crd).await {
+pub async fn apply_crds(client: &Client, crds: &[CustomResourceDefinition], backoff: &mut Backoff) {
+    for crd in crds {
+        while let Err(failure) = apply(client, crd).await {
             if matches!(failure, Failure::Forbidden(_)) {
                 warn!(crd = crd.name_any(), error = %failure, "the CRD was not applied: what is installed is used");
                 break;

@@ -3,6 +3,7 @@
 
 pub mod backoff;
 pub mod clock;
+pub mod conditions;
 pub mod failure;
 pub mod fleet;
 pub mod install;
@@ -10,7 +11,11 @@ pub mod kilo;
 pub mod kubeconfig;
 pub mod lease;
 pub mod metrics;
+pub mod mirror;
+pub mod notice;
 pub mod permit;
+pub mod recent;
 pub mod run;
 pub mod serve;
 pub mod transport;
+pub mod writer;

@@ -1,5 +1,5 @@
-//! The operator as a process: becomes leader, installs, runs the engine, and
-//! ends in seconds whatever hangs.
+//! A back end as a process: becomes leader, installs, works, and ends in
+//! seconds whatever hangs.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use tokio::task::JoinSet;
@@ -17,23 +18,57 @@ use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::fleet::{Connect, HUB, Network};
 use crate::install::{apply_crds, hub_uid};
-use crate::kilo::{Engine, Environment, Settings};
+use crate::kubeconfig::Allowed;
 use crate::lease::{Elector, campaign, give_up, keep};
 use crate::metrics::Metrics;
 use crate::permit::Permit;
 use crate::serve::{ListenError, Readiness, listen, serve_health, serve_metrics};
 use crate::transport::{Patience, Rules, client};
 
-/// The Go operator's, so that old and new exclude each other.
-pub const LEASE_NAME: &str = "f27237f1.squat.ai";
 /// Giving up the Lease must not keep the process from ending.
 const FAREWELL: Duration = Duration::from_secs(2);
 
+/// What the process is for.
+pub trait BackEnd {
+    /// The Lease by which a leader is elected.
+    const LEASE: &'static str;
+
+    /// What has to be installed on the hub.
+    fn crds(&self) -> Vec<CustomResourceDefinition>;
+
+    /// Never returns.
+    fn work(&self, environment: Environment) -> impl Future<Output = ()> + Send;
+}
+
+/// Everything that a simulator puts in place of the real world.
+#[derive(Clone)]
+pub struct Environment {
+    pub hub: Client,
+    /// A client of the hub with a connection of its own.
+    pub another_hub: Arc<dyn Fn() -> Client + Send + Sync>,
+    /// UID of the hub's Namespace kube-system.
+    pub hub_uid: String,
+    pub connect: Arc<dyn Connect>,
+    pub clock: Clock,
+    pub random: fastrand::Rng,
+    pub metrics: Metrics,
+}
+
+impl std::fmt::Debug for Environment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Environment").finish_non_exhaustive()
+    }
+}
+
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct Options<B> {
+    pub back_end: B,
     /// The hub; without it the pod's own cluster, or what KUBECONFIG names.
     pub kubeconfig: Option<PathBuf>,
-    pub settings: Settings,
+    /// Where the Lease is.
+    pub namespace: String,
+    /// What a member's kubeconfig may do.
+    pub allowed: Allowed,
     pub request_timeout: Duration,
     pub apply_crds: bool,
     /// Our name in the Lease, where a leader is elected.
@@ -50,8 +85,8 @@ pub enum RunError {
     Client(#[source] kube::Error),
     #[error(transparent)]
     Listen(#[from] ListenError),
-    #[error("the Lease {LEASE_NAME} was lost: another process may lead now")]
-    LostLease,
+    #[error("the Lease {0} was lost: another process may lead now")]
+    LostLease(&'static str),
 }
 
 /// The configuration of the hub's client, of a context other than the current
@@ -77,7 +112,7 @@ pub async fn reader(kubeconfig: Option<&PathBuf>, context: Option<&str>, patienc
 
 /// Runs until `stop`, or until the Lease is lost.
 #[expect(clippy::disallowed_methods, reason = "the one place where chance comes in")]
-pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(), RunError> {
+pub async fn run<B: BackEnd>(options: Options<B>, stop: impl Future<Output = ()>) -> Result<(), RunError> {
     let (metrics, readiness, clock) = (Metrics::default(), Readiness::default(), Clock::system());
     let mut tasks = JoinSet::new();
     if let Some(address) = options.metrics {
@@ -97,17 +132,17 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
     let leases = client(config.clone(), rules(Permit::always())).map_err(RunError::Client)?;
     let hub_of = config.clone();
     let hub = client(config, rules(permit.clone())).map_err(RunError::Client)?;
-    let leases: Api<Lease> = Api::namespaced(leases, &options.settings.namespace);
-    let mut elector = options.leader_elect.as_deref().map(|identity| Elector::new(LEASE_NAME, identity));
+    let leases: Api<Lease> = Api::namespaced(leases, &options.namespace);
+    let mut elector = options.leader_elect.as_deref().map(|identity| Elector::new(B::LEASE, identity));
     let another_hub = {
         let (config, rules, hub) = (hub_of, rules(permit.clone()), hub.clone());
         // What worked once works again; should it not, one connection has to do.
         Arc::new(move || client(config.clone(), rules.clone()).unwrap_or_else(|_| hub.clone()))
     };
-    let connect = Arc::new(Network { allowed: options.settings.allowed, patience, permit: permit.clone(), metrics: metrics.clone() });
+    let connect = Arc::new(Network { allowed: options.allowed, patience, permit: permit.clone(), metrics: metrics.clone() });
     let random = fastrand::Rng::new();
     let ground = Ground { hub, another_hub, connect, permit, metrics, readiness, clock: clock.clone(), random };
-    let work = lead(&options.settings, options.apply_crds, elector.as_mut().map(|elector| (&leases, elector)), ground);
+    let work = lead(&options.back_end, options.apply_crds, elector.as_mut().map(|elector| (&leases, elector)), ground);
     let ended = tokio::select! {
         biased;
         () = stop => Ok(()),
@@ -126,7 +161,7 @@ fn bound(listener: &tokio::net::TcpListener, asked: SocketAddr) -> SocketAddr {
     listener.local_addr().unwrap_or(asked)
 }
 
-/// What the operator stands on; a simulator puts its own there.
+/// What the process stands on; a simulator puts its own there.
 pub struct Ground {
     pub hub: Client,
     /// A client of the hub with a connection of its own.
@@ -146,24 +181,24 @@ impl std::fmt::Debug for Ground {
 }
 
 /// Waits for its turn where a leader is elected, and works until that is over.
-pub async fn lead(settings: &Settings, installs: bool, election: Option<(&Api<Lease>, &mut Elector)>, ground: Ground) -> RunError {
+pub async fn lead<B: BackEnd>(back_end: &B, installs: bool, election: Option<(&Api<Lease>, &mut Elector)>, ground: Ground) -> RunError {
     let Ground { hub, another_hub, connect, permit, metrics, readiness, clock, mut random } = ground;
     let wall = clock.clone();
     let ready = readiness.clone();
     let work = async move {
         let mut backoff = Backoff::new(random.fork(), Duration::from_millis(200), Duration::from_secs(10));
         if installs {
-            apply_crds(&hub, &mut backoff).await;
+            apply_crds(&hub, &back_end.crds(), &mut backoff).await;
         }
         let hub_uid = hub_uid(&hub, &mut backoff).await;
         ready.set(true);
         metrics.leader.set(1);
         let environment = Environment { hub, another_hub, hub_uid, connect, clock, random, metrics };
-        Engine::new(settings.clone(), environment).run().await;
+        back_end.work(environment).await;
     };
     let Some((leases, elector)) = election else {
         work.await;
-        return RunError::LostLease;
+        return RunError::LostLease(B::LEASE);
     };
     // Whoever waits for its turn is ready for it.
     readiness.set(true);
@@ -175,5 +210,5 @@ pub async fn lead(settings: &Settings, installs: bool, election: Option<(&Api<Le
         () = keep(leases, elector, || wall.micro_time(), |until| permit.extend(until)) => {}
         () = work => {}
     }
-    RunError::LostLease
+    RunError::LostLease(B::LEASE)
 }

@@ -18,7 +18,7 @@ use mw_operator::metrics::Metrics;
 use mw_operator::permit::Permit;
 use mw_operator::transport::Patience;
 
-use crate::commands::operator::{Allow, allowed, some_duration};
+use crate::commands::process::{Allow, allowed, some_duration};
 use crate::input::fleet::{Dump, Fleet};
 
 /// Where the hub is, and how the clusters of its meshes are reached.

@@ -7,4 +7,5 @@ mod live;
 pub(crate) mod man;
 pub(crate) mod operator;
 pub(crate) mod plan;
+mod process;
 pub(crate) mod status;

@@ -9,8 +9,8 @@ use mw_core::kilo::view::{MeshView, PairState};
 use mw_core::names::MeshId;
 use mw_core::text::printable;
 use mw_core::time::Timestamp;
+use mw_operator::kilo::LEASE_NAME;
 use mw_operator::kilo::{Glance, LeaseGlance, MeshGlance};
-use mw_operator::run::LEASE_NAME;
 
 use crate::output::layout::{Cell, mean, rows, styled};
 use crate::output::matrix::Matrix;

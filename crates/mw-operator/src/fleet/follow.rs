@@ -53,7 +53,19 @@ impl Version {
 #[derive(Debug, Clone, Default)]
 pub struct Scope {
     pub field_selector: Option<String>,
+    pub label_selector: Option<String>,
     pub most: Option<usize>,
+}
+
+impl Scope {
+    /// The one object of this name.
+    pub fn named(name: &str) -> Scope {
+        Scope { field_selector: Some(format!("metadata.name={name}")), ..Scope::default() }
+    }
+
+    pub fn labelled(selector: &str) -> Scope {
+        Scope { label_selector: Some(selector.to_owned()), ..Scope::default() }
+    }
 }
 
 /// How the server is asked.
@@ -173,7 +185,12 @@ pub(crate) async fn list<K, T>(api: &Api<K>, scope: &Scope, project: &impl Fn(K)
 where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
-    let mut params = ListParams { limit: Some(PAGE), field_selector: scope.field_selector.clone(), ..ListParams::default() };
+    let mut params = ListParams {
+        limit: Some(PAGE),
+        field_selector: scope.field_selector.clone(),
+        label_selector: scope.label_selector.clone(),
+        ..ListParams::default()
+    };
     let mut items = Vec::new();
     loop {
         let page = api.list(&params).await.map_err(|error| Failure::of(&error))?;
@@ -201,8 +218,12 @@ where
     W: Fn(Observed<T>) -> E,
     E: Send,
 {
-    let params =
-        WatchParams { field_selector: manner.scope.field_selector.clone(), timeout: Some(WATCH_SECONDS), ..WatchParams::default() };
+    let params = WatchParams {
+        field_selector: manner.scope.field_selector.clone(),
+        label_selector: manner.scope.label_selector.clone(),
+        timeout: Some(WATCH_SECONDS),
+        ..WatchParams::default()
+    };
     let mut broken = false;
     loop {
         let started = Instant::now();
@@ -350,7 +371,7 @@ mod tests {
     async fn told(script: &Script, count: usize) -> Vec<String> {
         let (events, mut seen) = mpsc::channel(16);
         let backoff = Backoff::new(fastrand::Rng::with_seed(1), Duration::from_millis(200), Duration::from_secs(10));
-        let manner = Manner { scope: Scope { most: Some(3), field_selector: None }, backoff, relist: Arc::new(Notify::new()) };
+        let manner = Manner { scope: Scope { most: Some(3), ..Scope::default() }, backoff, relist: Arc::new(Notify::new()) };
         let outlet = Outlet { events, wrap: |observed: Observed<String>| observed };
         let following = tokio::spawn(follow(script.api(), manner, |node: Node| node.metadata.name.unwrap_or_default(), outlet));
         let mut lines = Vec::new();

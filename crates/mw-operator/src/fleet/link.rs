@@ -81,8 +81,17 @@ impl std::fmt::Debug for Live {
     }
 }
 
+/// The watches of a link.
+pub trait Feeds: Default + std::fmt::Debug {
+    /// Whether one of them was never heard of.
+    fn is_starting(&self) -> bool;
+
+    /// What can't be read, and what to do.
+    fn trouble(&self) -> Option<String>;
+}
+
 #[derive(Debug)]
-pub struct Link {
+pub struct Link<F> {
     pub id: ClusterId,
     pub source: Source,
     /// Counts connections: what an earlier one still says is not heard.
@@ -96,12 +105,11 @@ pub struct Link {
     pub secret: Option<AbortHandle>,
     /// A hash of the kubeconfig in use or on trial.
     pub fingerprint: Option<[u8; 32]>,
-    pub nodes: Feed,
-    pub peers: Feed,
+    pub feeds: F,
 }
 
-impl Link {
-    pub fn new(source: Source) -> Link {
+impl<F: Feeds> Link<F> {
+    pub fn new(source: Source) -> Self {
         Link {
             id: source.id(),
             source,
@@ -112,15 +120,7 @@ impl Link {
             trial: None,
             secret: None,
             fingerprint: None,
-            nodes: Feed::Starting,
-            peers: Feed::Starting,
-        }
-    }
-
-    pub fn feed(&mut self, of: Followed) -> &mut Feed {
-        match of {
-            Followed::Nodes => &mut self.nodes,
-            Followed::Peers => &mut self.peers,
+            feeds: F::default(),
         }
     }
 
@@ -131,6 +131,22 @@ impl Link {
         }
     }
 
+    /// Whether it is too early to say anything about this cluster.
+    pub fn is_starting(&self) -> bool {
+        match &self.credentials {
+            Credentials::Unread(failure) => failure.is_none(),
+            Credentials::Missing(_) | Credentials::Refused(_) => false,
+            Credentials::Fine | Credentials::Stale(_) => self.feeds.is_starting(),
+        }
+    }
+
+    /// Why the cluster can't be used, if it can't.
+    pub fn trouble(&self) -> Option<String> {
+        self.credentials.trouble(&self.source).or_else(|| self.feeds.trouble())
+    }
+}
+
+impl<F> Link<F> {
     /// Ends the connection.
     pub fn disconnect(&mut self) {
         self.epoch += 1;
@@ -140,55 +156,13 @@ impl Link {
             trial.abort();
         }
     }
-
-    /// Whether it is too early to say anything about this cluster.
-    pub fn is_starting(&self) -> bool {
-        match &self.credentials {
-            Credentials::Unread(failure) => failure.is_none(),
-            Credentials::Missing(_) | Credentials::Refused(_) => false,
-            Credentials::Fine | Credentials::Stale(_) => matches!((&self.nodes, &self.peers), (Feed::Starting, _) | (_, Feed::Starting)),
-        }
-    }
-
-    /// Why the cluster can't be used, if it can't.
-    pub fn trouble(&self) -> Option<String> {
-        let about = |what: Followed, feed: &Feed| feed.failure().map(|failure| what.why_not(failure));
-        let credentials = self.credentials.trouble(&self.source);
-        credentials.or_else(|| about(Followed::Nodes, &self.nodes)).or_else(|| about(Followed::Peers, &self.peers))
-    }
 }
 
-impl Drop for Link {
+impl<F> Drop for Link<F> {
     fn drop(&mut self) {
         self.disconnect();
         if let Some(secret) = self.secret.take() {
             secret.abort();
-        }
-    }
-}
-
-/// What is followed in a cluster.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Followed {
-    Nodes,
-    Peers,
-}
-
-impl std::fmt::Display for Followed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        std::fmt::Debug::fmt(self, f)
-    }
-}
-
-impl Followed {
-    /// What a failure to read it means, and what to do.
-    pub fn why_not(self, failure: &Failure) -> String {
-        match failure {
-            Failure::NotFound(_) if self == Followed::Peers => "it has no Peer resource (404): install Kilo's CRDs there".to_owned(),
-            Failure::Forbidden(message) => {
-                format!("reading its {self} is not allowed (403): apply config/rbac/remote.yaml there ({message})")
-            }
-            other => other.to_string(),
         }
     }
 }

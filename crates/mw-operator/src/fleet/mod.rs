@@ -5,6 +5,7 @@ pub mod follow;
 mod link;
 mod secret;
 mod switchboard;
+mod trial;
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,9 +19,10 @@ use crate::metrics::Metrics;
 use crate::permit::Permit;
 use crate::transport::{Patience, Rules, client};
 
-pub use link::{Credentials, Feed, Followed, Link, Live};
+pub use link::{Credentials, Feed, Feeds, Link, Live};
 pub use secret::kubeconfig_in;
 pub use switchboard::Switchboard;
+pub use trial::{Attempt, ShownClient, Trial, Verdict};
 
 /// Where a cluster's credentials come from. Two Secrets may lead to the same
 /// cluster; that is found out later.

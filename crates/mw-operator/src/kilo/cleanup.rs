@@ -18,8 +18,8 @@ use tracing::info;
 use crate::failure::Failure;
 use crate::fleet::Credentials;
 use crate::kilo::engine::{Engine, Event};
-use crate::kilo::events::Notice;
 use crate::kilo::record::Record;
+use crate::notice::Notice;
 
 /// How far the cleanup of a deleted mesh is.
 enum Cleanup {

@@ -15,16 +15,15 @@ use mw_core::kilo::planner::Listing;
 use mw_core::names::ClusterId;
 use mw_core::seen::Seen;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
 use tracing::{info, warn};
 
 use crate::failure::Failure;
 use crate::fleet::follow::{Bell, Manner, Observed, Outlet, Scope, follow};
-use crate::fleet::{Credentials, Feed, Live, Source, kubeconfig_in};
-use crate::kilo::engine::{Engine, Event, ShownClient, Trial};
+use crate::fleet::{Attempt, Credentials, Live, ShownClient, Source, Trial, Verdict, kubeconfig_in};
+use crate::kilo::engine::{Engine, Event};
 use crate::kilo::observe::{Member, Swap};
-use crate::kilo::recent::Recent;
 use crate::kubeconfig::Access;
+use crate::recent::Recent;
 
 /// More Nodes than Kubernetes itself supports twice over.
 pub(super) const MOST_NODES: usize = 10_000;
@@ -45,8 +44,7 @@ impl Engine {
             }
             Source::Secret { namespace, name, .. } => {
                 let api: Api<Secret> = Api::namespaced(self.secret_client(), &namespace);
-                let scope = Scope { field_selector: Some(format!("metadata.name={name}")), most: None };
-                let manner = Manner { scope, backoff: self.backoff(), relist: self.hub_relist.listen() };
+                let manner = Manner { scope: Scope::named(&name), backoff: self.backoff(), relist: self.hub_relist.listen() };
                 let cluster = id.clone();
                 let wrap = move |seen| Event::Secret { cluster: cluster.clone(), seen };
                 let outlet = Outlet { events: self.sender.clone(), wrap };
@@ -98,13 +96,10 @@ impl Engine {
 
     fn lose_credentials(&mut self, cluster: &ClusterId, trouble: Credentials) {
         let Some(member) = self.members.get_mut(cluster) else { return };
-        if member.link.credentials == trouble {
+        if !member.link.lose(trouble) {
             return;
         }
-        member.link.disconnect();
         member.lose_sight();
-        (member.link.nodes, member.link.peers, member.link.server) = (Feed::Starting, Feed::Starting, None);
-        member.link.credentials = trouble;
         let why = member.link.trouble().unwrap_or_default();
         warn!(%cluster, error = why, "cluster can't be reached");
         self.become_unknown(cluster, &why);
@@ -118,64 +113,33 @@ impl Engine {
         self.touch_status();
     }
 
-    /// The first ones are used at once: the watches will tell. Others must
-    /// work before they replace those in use.
     fn try_credentials(&mut self, cluster: &ClusterId, access: Access, fingerprint: [u8; 32]) {
-        let mut backoff = self.backoff();
-        let Some(member) = self.members.get_mut(cluster) else { return };
-        let link = &mut member.link;
-        if let Some(trial) = link.trial.take() {
-            trial.abort();
-        }
-        if link.live.is_none() {
-            link.credentials = Credentials::Fine;
-        }
-        let probes = link.live.is_some();
-        let server = access.server();
-        (link.fingerprint, link.server) = (Some(fingerprint), server);
-        let (epoch, access, cluster) = (link.epoch, Arc::new(access), cluster.clone());
-        let connect = Arc::clone(&self.environment.connect);
-        let events = self.sender.clone();
-        let trial = async move {
-            loop {
-                let failed = match connect.connect(&cluster, Arc::clone(&access)).await {
-                    Err(refusal) => Trial::Refused(refusal),
-                    Ok(client) => match probe(&client, probes).await {
-                        Ok(()) => {
-                            _ = events.send(Event::Connected { cluster, epoch, client: ShownClient(client) }).await;
-                            return;
-                        }
-                        Err(failure) => Trial::Failed(failure),
-                    },
-                };
-                let last = matches!(failed, Trial::Refused(_));
-                _ = events.send(Event::NotConnected { cluster: cluster.clone(), epoch, why: failed }).await;
-                if last {
-                    return;
-                }
-                sleep(backoff.next(None)).await;
-            }
+        let trial = Trial {
+            connect: Arc::clone(&self.environment.connect),
+            backoff: self.backoff(),
+            probe: |client| Box::pin(probe(client)),
+            events: self.sender.clone(),
+            wrap: |cluster, epoch, attempt| Event::Attempted { cluster, epoch, attempt },
         };
-        link.trial = Some(self.tasks.spawn(trial));
+        if let Some(member) = self.members.get_mut(cluster) {
+            member.link.try_out(access, fingerprint, trial, &mut self.tasks);
+        }
     }
 
-    pub(super) fn observe_trial(&mut self, cluster: &ClusterId, epoch: u64, why: &Trial) {
+    pub(super) fn observe_attempt(&mut self, cluster: &ClusterId, epoch: u64, attempt: Attempt) {
         let Some(member) = self.member_at(cluster, epoch) else { return };
-        let in_use = member.link.live.is_some();
-        let trouble = match why {
-            Trial::Refused(refusal) => format!("its new kubeconfig {refusal}"),
-            Trial::Failed(failure) => format!("its new credentials do not work: {failure}"),
-        };
-        if in_use {
-            let stale = Credentials::Stale(format!("{trouble}; the former ones stay in use"));
-            if member.link.credentials != stale {
+        let why = attempt.to_string();
+        if let Attempt::Connected(client) = attempt {
+            return self.connect_through(cluster, client);
+        }
+        match member.link.judge(&why) {
+            Verdict::Known => {}
+            Verdict::Stale(trouble) => {
                 warn!(%cluster, error = trouble, "new credentials do not work, the former ones stay in use");
-                member.link.credentials = stale;
                 self.touch_status();
             }
-            return;
+            Verdict::Lost(trouble) => self.lose_credentials(cluster, trouble),
         }
-        self.lose_credentials(cluster, Credentials::Refused(trouble));
     }
 
     /// Follows a cluster through a new connection and drops the old one.
@@ -183,23 +147,18 @@ impl Engine {
         let (backoffs, events) = ([self.backoff(), self.backoff()], self.sender.clone());
         let Some(member) = self.members.get_mut(cluster) else { return };
         let link = &mut member.link;
-        let swapped = link.live.is_some();
-        link.epoch += 1;
+        let swapped = link.renew();
         member.recent = Recent::default();
-        member.writer.forget_early();
+        // What another connection said does not count.
+        member.early.clear();
         member.swap = swapped.then(Swap::default);
-        link.trial = None;
-        link.credentials = Credentials::Fine;
-        if !swapped {
-            (link.nodes, link.peers) = (Feed::Starting, Feed::Starting);
-        }
         let client = client.0;
         let mut relist = Bell::default();
         let mut tasks = JoinSet::new();
         let [for_nodes, for_peers] = backoffs;
         let (id, epoch) = (cluster.clone(), link.epoch);
         let wrap = move |seen| Event::Nodes { cluster: id.clone(), epoch, seen };
-        let manner = Manner { scope: Scope { most: Some(MOST_NODES), field_selector: None }, backoff: for_nodes, relist: relist.listen() };
+        let manner = Manner { scope: Scope { most: Some(MOST_NODES), ..Scope::default() }, backoff: for_nodes, relist: relist.listen() };
         tasks.spawn(follow(Api::<KubeNode>::all(client.clone()), manner, read_node, Outlet { events: events.clone(), wrap }));
         let id = cluster.clone();
         let wrap = move |seen| Event::Peers { cluster: id.clone(), epoch, seen };
@@ -223,11 +182,8 @@ fn read_peer(peer: Peer) -> PeerFacts {
 }
 
 /// Whether new credentials work at all.
-async fn probe(client: &kube::Client, wanted: bool) -> Result<(), Failure> {
-    if !wanted {
-        return Ok(());
-    }
+async fn probe(client: kube::Client) -> Result<(), Failure> {
     let one = ListParams { limit: Some(1), ..ListParams::default() };
     Api::<KubeNode>::all(client.clone()).list(&one).await.map_err(|error| Failure::of(&error))?;
-    Api::<Peer>::all(client.clone()).list(&one).await.map(drop).map_err(|error| Failure::of(&error))
+    Api::<Peer>::all(client).list(&one).await.map(drop).map_err(|error| Failure::of(&error))
 }

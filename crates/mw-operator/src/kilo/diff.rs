@@ -9,11 +9,13 @@ use mw_core::kilo::planner::Planner;
 use mw_core::names::{ClusterId, MeshId, PeerName};
 
 use crate::kilo::engine::Engine;
+use crate::writer;
 
 /// A key or prefix must be free before another Peer may have it: each phase
 /// ends before the next begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(super) enum Phase {
+    #[default]
     Deletes,
     TakesAway,
     Rest,
@@ -32,6 +34,22 @@ pub(super) enum Act {
     Create(WantedPeer),
     Update(Box<Update>),
     Delete(Precondition),
+}
+
+impl writer::Operation for Operation {
+    type Name = PeerName;
+    type Lane = ();
+    type Phase = Phase;
+
+    fn name(&self) -> &PeerName {
+        &self.name
+    }
+
+    fn lane(&self) {}
+
+    fn phase(&self) -> Phase {
+        self.phase
+    }
 }
 
 impl Engine {

@@ -1,9 +1,9 @@
 //! The loop: waits for something to be seen, then takes one turn.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Client;
 use kube::core::DynamicObject;
 use mw_core::kilo::node::Node;
@@ -16,15 +16,14 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
 use crate::backoff::Backoff;
-use crate::clock::Clock;
 use crate::failure::Failure;
 use crate::fleet::follow::{Bell, Observed};
-use crate::fleet::{Connect, Feed};
+use crate::fleet::{Attempt, Feed};
 use crate::kilo::apply::Outcome;
 use crate::kilo::observe::Member;
 use crate::kilo::record::Record;
-use crate::kubeconfig::{Allowed, Refusal};
-use crate::metrics::Metrics;
+use crate::kubeconfig::Allowed;
+use crate::run::{BackEnd, Environment};
 
 /// What the operator was told on its command line.
 #[derive(Debug, Clone)]
@@ -52,23 +51,18 @@ impl Settings {
     }
 }
 
-/// Everything that a simulator puts in place of the real world.
-#[derive(Clone)]
-pub struct Environment {
-    pub hub: Client,
-    /// A client of the hub with a connection of its own.
-    pub another_hub: Arc<dyn Fn() -> Client + Send + Sync>,
-    /// UID of the hub's Namespace kube-system.
-    pub hub_uid: String,
-    pub connect: Arc<dyn Connect>,
-    pub clock: Clock,
-    pub random: fastrand::Rng,
-    pub metrics: Metrics,
-}
+/// The Go operator's, so that old and new exclude each other.
+pub const LEASE_NAME: &str = "f27237f1.squat.ai";
 
-impl std::fmt::Debug for Environment {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Environment").finish_non_exhaustive()
+impl BackEnd for Settings {
+    const LEASE: &'static str = LEASE_NAME;
+
+    fn crds(&self) -> Vec<CustomResourceDefinition> {
+        mw_api::crd::crds()
+    }
+
+    async fn work(&self, environment: Environment) {
+        Engine::new(self.clone(), environment).run().await;
     }
 }
 
@@ -77,27 +71,11 @@ impl std::fmt::Debug for Environment {
 pub(super) enum Event {
     Meshes { wide: bool, seen: Observed<DynamicObject> },
     Secret { cluster: ClusterId, seen: Observed<k8s_openapi::api::core::v1::Secret> },
-    Connected { cluster: ClusterId, epoch: u64, client: ShownClient },
-    NotConnected { cluster: ClusterId, epoch: u64, why: Trial },
+    Attempted { cluster: ClusterId, epoch: u64, attempt: Attempt },
     Nodes { cluster: ClusterId, epoch: u64, seen: Observed<Node> },
     Peers { cluster: ClusterId, epoch: u64, seen: Observed<PeerFacts> },
     Written { cluster: ClusterId, epoch: u64, outcome: Outcome },
     Patched { mesh: MeshId, result: Result<Box<DynamicObject>, Failure> },
-}
-
-/// Why credentials are not in use.
-#[derive(Debug)]
-pub(super) enum Trial {
-    Refused(Refusal),
-    Failed(Failure),
-}
-
-pub(super) struct ShownClient(pub(super) Client);
-
-impl std::fmt::Debug for ShownClient {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Client")
-    }
 }
 
 /// A channel that is full makes the watches wait.

@@ -1,38 +1,23 @@
-//! Kubernetes events: said once, when something changes, not once per pass.
+//! What is told of a mesh in Kubernetes events.
 
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event as KubeEvent;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use kube::api::PostParams;
 use mw_api::clustermesh::ClusterMeshStatus;
 use mw_core::kilo::plan::MeshPlan;
-use mw_core::names::{MeshId, short_hash};
-use mw_core::text::printable;
+use mw_core::names::MeshId;
 use tracing::debug;
 
 use crate::kilo::engine::Engine;
 use crate::kilo::record::Record;
+use crate::notice::{MOST_AT_ONCE, Notice, Said};
 
 const CONTROLLER: &str = "kilo-clustermesh.io/operator";
 /// Of one cluster in one pass; the rest is summed up.
 const MOST_SKIPS: usize = 20;
-const MOST_AT_ONCE: usize = 200;
-const LONGEST: usize = 1000;
-
-/// Something to tell about a mesh.
-#[derive(Debug, Clone)]
-pub(super) struct Notice {
-    pub(super) reason: &'static str,
-    pub(super) action: &'static str,
-    pub(super) warning: bool,
-    pub(super) message: String,
-}
-
-/// What is to be said of a plan: its key, and the words.
-type Said = (String, String, String);
 
 impl Engine {
     /// Tells what was not told yet, and forgets what is no longer true.
@@ -77,31 +62,17 @@ impl Engine {
     }
 
     fn event(&self, record: &Record, notice: Notice) -> KubeEvent {
-        let Notice { reason, action, warning, message } = notice;
         let MeshId { namespace, name } = record.id().clone();
-        let time = self.environment.clock.micro_time();
-        let hash = short_hash(&format!("{}\n{reason}\n{message}\n{}", record.uid(), time.0));
-        let start: String = name.chars().take(200).collect();
-        KubeEvent {
-            metadata: ObjectMeta { name: Some(format!("{start}.{hash}")), namespace: Some(namespace.clone()), ..ObjectMeta::default() },
-            event_time: Some(time),
-            reason: Some(reason.to_owned()),
-            action: Some(action.to_owned()),
-            type_: Some(if warning { "Warning" } else { "Normal" }.to_owned()),
-            note: Some(printable(&message, LONGEST)),
-            regarding: Some(ObjectReference {
-                api_version: Some(mw_api::peer::API_VERSION.to_owned()),
-                kind: Some("ClusterMesh".to_owned()),
-                name: Some(name),
-                namespace: Some(namespace),
-                uid: Some(record.uid().to_owned()),
-                resource_version: record.meta.resource_version.clone(),
-                ..ObjectReference::default()
-            }),
-            reporting_controller: Some(CONTROLLER.to_owned()),
-            reporting_instance: Some("meshwright".to_owned()),
-            ..KubeEvent::default()
-        }
+        let regarding = ObjectReference {
+            api_version: Some(mw_api::peer::API_VERSION.to_owned()),
+            kind: Some("ClusterMesh".to_owned()),
+            name: Some(name),
+            namespace: Some(namespace),
+            uid: Some(record.uid().to_owned()),
+            resource_version: record.meta.resource_version.clone(),
+            ..ObjectReference::default()
+        };
+        notice.event(regarding, CONTROLLER, self.environment.clock.micro_time())
     }
 }
 

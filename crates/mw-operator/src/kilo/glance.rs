@@ -20,10 +20,10 @@ use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::failure::Failure;
 use crate::fleet::follow::{Manner, Observed, Outlet, Scope, follow, list};
+use crate::kilo::LEASE_NAME;
 use crate::kilo::look::{Interest, LookError};
 use crate::kilo::record::Record;
 use crate::lease::LEASE_DURATION;
-use crate::run::LEASE_NAME;
 
 /// A ClusterMesh as people ask about it.
 #[derive(Debug, Clone, PartialEq)]
@@ -99,15 +99,14 @@ fn meshes_api(hub: &Client, interest: &Interest) -> Api<DynamicObject> {
 }
 
 fn mesh_scope(interest: &Interest) -> Scope {
-    let name = match interest {
-        Interest::Mesh(id) => Some(format!("metadata.name={}", id.name)),
-        Interest::Namespace(_) | Interest::All => None,
-    };
-    Scope { field_selector: name, most: None }
+    match interest {
+        Interest::Mesh(id) => Scope::named(&id.name),
+        Interest::Namespace(_) | Interest::All => Scope::default(),
+    }
 }
 
 fn lease_scope() -> Scope {
-    Scope { field_selector: Some(format!("metadata.name={LEASE_NAME}")), most: None }
+    Scope::named(LEASE_NAME)
 }
 
 /// An operator that acts on all namespaces has its Lease in any; where they

@@ -26,8 +26,9 @@ use tokio::time::timeout;
 
 use crate::failure::Failure;
 use crate::fleet::follow::{Scope, list};
-use crate::fleet::{Connect, Credentials, Followed, Source, kubeconfig_in};
+use crate::fleet::{Connect, Credentials, Source, kubeconfig_in};
 use crate::kilo::credentials::{MOST_NODES, read_node};
+use crate::kilo::feeds::Followed;
 use crate::kilo::identity::{Trait, identities, representatives, sample};
 use crate::kilo::record::Record;
 use crate::kubeconfig::{Allowed, Server};
@@ -160,7 +161,7 @@ impl Looker {
     async fn connection(&self, source: &Source) -> Result<(Client, Option<Server>), (Option<Server>, String)> {
         let Source::Secret { namespace, name, .. } = source else { return Ok((self.hub.clone(), None)) };
         let secrets: Api<Secret> = Api::namespaced(self.hub.clone(), namespace);
-        let scope = Scope { field_selector: Some(format!("metadata.name={name}")), most: None };
+        let scope = Scope::named(name);
         let found = list(&secrets, &scope, &|secret| secret).await.map_err(|failure| Credentials::Unread(Some(failure)));
         let access = found.and_then(|(found, _)| kubeconfig_in(found.first(), source, self.allowed));
         let (access, _) = access.map_err(|credentials| (None, credentials.trouble(source).unwrap_or_default()))?;

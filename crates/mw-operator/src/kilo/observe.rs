@@ -19,20 +19,24 @@ use tracing::{debug, info, warn};
 
 use crate::failure::Failure;
 use crate::fleet::follow::{Manner, Observed, Outlet, Scope, Version, follow};
-use crate::fleet::{Feed, Followed, Link, Source};
-use crate::kilo::apply::Writer;
+use crate::fleet::{Feed, Link, Source};
+use crate::kilo::diff::Operation;
 use crate::kilo::engine::{Engine, Event};
+use crate::kilo::feeds::{Followed, PeerFeeds};
 use crate::kilo::identity::sample;
-use crate::kilo::recent::Recent;
 use crate::kilo::record::Record;
 use crate::metrics::FailureLabels;
+use crate::recent::{Recent, Stamped};
+use crate::writer::Writer;
 
 /// A cluster that some mesh names, or named until a moment ago.
 #[derive(Debug)]
 pub(super) struct Member {
-    pub(super) link: Link,
-    pub(super) writer: Writer,
-    pub(super) recent: Recent,
+    pub(super) link: Link<PeerFeeds>,
+    pub(super) writer: Writer<Operation>,
+    pub(super) recent: Recent<PeerName, PeerFacts>,
+    /// What a watch said last of a Peer that is being written.
+    pub(super) early: BTreeMap<PeerName, Observed<PeerFacts>>,
     /// Nodes without the agent's annotations, or without its address since.
     pub(super) bare: BTreeMap<NodeName, Absence>,
     /// When we last wrote the endpoint of a Peer.
@@ -78,6 +82,7 @@ impl Member {
             link: Link::new(source),
             writer: Writer::default(),
             recent: Recent::default(),
+            early: BTreeMap::new(),
             bare: BTreeMap::new(),
             endpoints: BTreeMap::new(),
             uids: None,
@@ -109,9 +114,42 @@ impl Member {
         Node { bare_since: Some(absence.since), ..node }
     }
 
+    /// Keeps what a watch says of a Peer that is being written until the answer
+    /// is there; gives back what is not.
+    fn keep_early(&mut self, seen: Observed<PeerFacts>) -> Option<Observed<PeerFacts>> {
+        let (Observed::Set { item, .. } | Observed::Gone { item, .. }) = &seen else { return Some(seen) };
+        let name = PeerName::from(item.name.as_str());
+        if !self.writer.is_under_way(&name) {
+            return Some(seen);
+        }
+        self.early.insert(name, seen);
+        None
+    }
+
+    /// A list says it all again, also of what is being written.
+    fn keep_listed(&mut self, listed: &BTreeMap<PeerName, PeerFacts>) {
+        let of = |name: &PeerName| {
+            let item = listed.get(name)?.clone();
+            let version = Version::of(Some(&item.resource_version));
+            Some((name.clone(), Observed::Set { item, version }))
+        };
+        self.early = self.writer.under_way().filter_map(of).collect();
+        self.writer.was_listed();
+    }
+
     pub(super) fn with_endpoint_time(&self, facts: PeerFacts) -> PeerFacts {
         let endpoint_written = self.endpoints.get(&PeerName::from(facts.name.as_str())).copied();
         PeerFacts { endpoint_written, ..facts }
+    }
+}
+
+impl Stamped for PeerFacts {
+    fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    fn version(&self) -> Version {
+        Version::of(Some(&self.resource_version))
     }
 }
 
@@ -131,12 +169,7 @@ impl Engine {
         match event {
             Event::Meshes { wide, seen } => self.observe_meshes(wide, seen),
             Event::Secret { cluster, seen } => self.observe_secret(&cluster, seen),
-            Event::Connected { cluster, epoch, client } => {
-                if self.member_at(&cluster, epoch).is_some() {
-                    self.connect_through(&cluster, client);
-                }
-            }
-            Event::NotConnected { cluster, epoch, why } => self.observe_trial(&cluster, epoch, &why),
+            Event::Attempted { cluster, epoch, attempt } => self.observe_attempt(&cluster, epoch, attempt),
             Event::Nodes { cluster, epoch, seen } => self.observe_nodes(&cluster, epoch, seen),
             Event::Peers { cluster, epoch, seen } => self.observe_peers(&cluster, epoch, seen),
             Event::Written { cluster, epoch, outcome } => self.observe_write(&cluster, epoch, outcome),
@@ -293,7 +326,7 @@ impl Engine {
     /// of the objects themselves is handed back.
     fn observe_feed<T>(&mut self, cluster: &ClusterId, epoch: u64, what: Followed, seen: Observed<T>) -> Option<Observed<T>> {
         let member = self.members.get_mut(cluster).filter(|member| member.link.epoch == epoch)?;
-        let feed = member.link.feed(what);
+        let feed = member.link.feeds.of(what);
         match seen {
             Observed::Broken(failure) => {
                 let lost = feed.fail(&failure);
@@ -393,7 +426,7 @@ impl Engine {
                 let facts = items.into_iter().map(|facts| member.with_endpoint_time(facts));
                 let mut peers: BTreeMap<PeerName, PeerFacts> = facts.map(|facts| (PeerName::from(facts.name.as_str()), facts)).collect();
                 member.recent.amend(&mut peers, version);
-                member.writer.keep_listed(&peers);
+                member.keep_listed(&peers);
                 match &mut member.swap {
                     Some(swap) => swap.peers = Some(peers),
                     None if stands => self.listings.push((cluster.clone(), Listing::Peers(Seen::Known(peers)))),
@@ -403,7 +436,7 @@ impl Engine {
             }
             seen @ (Observed::Set { .. } | Observed::Gone { .. }) => {
                 // A watch is often faster than the answer to our own write, which says whose doing it is.
-                if let Some(seen) = member.writer.keep_early(seen) {
+                if let Some(seen) = member.keep_early(seen) {
                     self.observe_peer(cluster, stands, seen);
                 }
             }
@@ -419,7 +452,8 @@ impl Engine {
                     _ = swap.peers.as_mut().map(|peers| peers.insert(PeerName::from(facts.name.as_str()), facts));
                     return;
                 }
-                if member.recent.is_news(&facts, version) && stands {
+                let name = PeerName::from(facts.name.as_str());
+                if member.recent.is_news(&name, &facts, version) && stands {
                     self.peer_seen(|planner| planner.set_peer(cluster, facts));
                 }
             }
@@ -428,8 +462,9 @@ impl Engine {
                     _ = swap.peers.as_mut().map(|peers| peers.remove(&PeerName::from(item.name.as_str())));
                     return;
                 }
-                if member.recent.is_gone(&item, version) && stands {
-                    self.peer_seen(|planner| planner.remove_peer(cluster, &PeerName::from(item.name.as_str())));
+                let name = PeerName::from(item.name.as_str());
+                if member.recent.is_gone(&name, &item, version) && stands {
+                    self.peer_seen(|planner| planner.remove_peer(cluster, &name));
                 }
             }
             Observed::Broken(_) | Observed::Standing | Observed::Listed { .. } => {}
@@ -510,4 +545,27 @@ pub(super) fn labels(cluster: &ClusterId) -> crate::metrics::ClusterLabels {
 
 pub(super) fn count(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kilo::diff::{Act, Phase};
+    use mw_core::kilo::plan::Precondition;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_watch_says_of_a_peer_under_way_waits_for_the_answer() {
+        let mut member = Member::new(Source::Hub);
+        let on = Precondition { uid: "u".into(), resource_version: "1".into() };
+        let delete = Operation { phase: Phase::Deletes, name: PeerName::from("a"), mesh: None, act: Act::Delete(on) };
+        member.writer.offer(vec![delete]);
+        assert_eq!(member.writer.next(Instant::now()).len(), 1);
+        let seen = |name: &str| {
+            let item = PeerFacts { name: name.to_owned(), ..PeerFacts::default() };
+            Observed::Set { item, version: Version::default() }
+        };
+        assert_eq!(member.keep_early(seen("a")), None);
+        assert_eq!(member.keep_early(seen("b")), Some(seen("b")));
+        assert_eq!(member.early.len(), 1);
+    }
 }

@@ -9,10 +9,10 @@ use mw_api::clustermesh::{ClusterMeshStatus, ClusterStatus, HeldDeletes, MOST_HE
 use mw_core::kilo::plan::{ClusterPlan, MeshPlan};
 use mw_core::names::{ClusterName, MeshId};
 use mw_core::text::printable;
-use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::{debug, info};
 
+use crate::conditions::{Wanted, difference, merged};
 use crate::fleet::Credentials;
 use crate::kilo::engine::Engine;
 use crate::kilo::observe::{count, labels};
@@ -104,7 +104,8 @@ impl Engine {
             info!(mesh = %id, reason, message, change = self.changes, "the mesh's state changed");
         }
         debug!(mesh = %id, "writing the status");
-        let patch = difference(&record.status, &status);
+        let before = serde_json::to_value(&record.status).unwrap_or_default();
+        let patch = difference(&before, serde_json::to_value(&status).unwrap_or_default());
         self.patch_mesh(id, Some("status"), patch);
     }
 
@@ -276,33 +277,10 @@ fn conditions(facts: &StatusFacts<'_>) -> Vec<Condition> {
         wanted.insert("CredentialsCurrent", (false, "NewCredentialsFail", why.clone()));
     }
     const OURS: [&str; 6] = ["AnchorAvailable", "CredentialsCurrent", "KeepaliveEffective", "NetworksOverlap", "Ready", "ScopeLimited"];
-    let before: Vec<&Condition> = facts.before.conditions.iter().flatten().collect();
-    let others = before.iter().filter(|condition| !OURS.contains(&condition.type_.as_str())).map(|condition| (*condition).clone());
-    let ours = wanted.into_iter().map(|(kind, (status, reason, message))| {
+    let before: Vec<Condition> = facts.before.conditions.iter().flatten().cloned().collect();
+    let wanted = wanted.into_iter().map(|(kind, (status, reason, message))| {
         let status = if status { "True" } else { "False" };
-        let same = before.iter().find(|condition| condition.type_ == kind && condition.status == status);
-        Condition {
-            type_: kind.to_owned(),
-            status: status.to_owned(),
-            reason: reason.to_owned(),
-            message: printable(&message, 1000),
-            observed_generation: Some(facts.generation),
-            last_transition_time: same.map_or_else(|| facts.now.clone(), |condition| condition.last_transition_time.clone()),
-        }
+        Wanted { kind, status, reason, message }
     });
-    let mut all: Vec<Condition> = others.chain(ours).collect();
-    all.sort_by(|one, other| one.type_.cmp(&other.type_));
-    all
-}
-
-/// The merge patch from one status to the other.
-fn difference(before: &ClusterMeshStatus, after: &ClusterMeshStatus) -> Value {
-    let before = serde_json::to_value(before).unwrap_or_default();
-    let mut after = serde_json::to_value(after).unwrap_or_default();
-    if let (Some(before), Some(after)) = (before.as_object(), after.as_object_mut()) {
-        for key in before.keys() {
-            after.entry(key).or_insert(Value::Null);
-        }
-    }
-    json!({ "status": after })
+    merged(&before, &OURS, wanted, facts.generation, &facts.now)
 }

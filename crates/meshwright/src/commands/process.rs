@@ -1,0 +1,158 @@
+//! What the operator and the provider have in common as processes: their
+//! flags, their log, and how they end.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::{ArgAction, ValueEnum};
+use mw_core::kilo::spec::duration_seconds;
+use mw_operator::kubeconfig::Allowed;
+use mw_operator::run::{BackEnd, Options, RunError};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use crate::answer::Answer;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ProcessArgs {
+    /// Elect a leader by a Lease, so that of several replicas one acts.
+    #[arg(long)]
+    leader_elect: bool,
+
+    /// Where metrics are served; 0 for nowhere.
+    #[arg(long, value_name = "ADDRESS", default_value = ":8080", value_parser = address)]
+    metrics_bind_address: Address,
+
+    /// Where /healthz and /readyz are served; 0 for nowhere.
+    #[arg(long, value_name = "ADDRESS", default_value = ":8081", value_parser = address)]
+    health_probe_bind_address: Address,
+
+    /// How often everything is listed again, in case an event was lost.
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = some_duration)]
+    pub(super) resync_period: Duration,
+
+    /// How long a cluster may take to answer a request.
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = some_duration)]
+    request_timeout: Duration,
+
+    /// What a member's kubeconfig may do although it weakens the connection.
+    #[arg(long, value_name = "SETTING", value_enum, value_delimiter = ',')]
+    kubeconfig_allow: Vec<Allow>,
+
+    /// Install or update the CRDs at start.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
+    apply_crds: bool,
+
+    /// How log lines are written.
+    #[arg(long, value_enum, default_value_t)]
+    log_format: LogFormat,
+
+    /// What is logged: error, warn, info, debug or trace.
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    log_level: tracing::Level,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Allow {
+    InsecureSkipTlsVerify,
+    ProxyUrl,
+    Impersonation,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    #[default]
+    Text,
+    Json,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Address(Option<SocketAddr>);
+
+/// As the Go operator takes it: `:8080` is that port of every address, `0` none.
+fn address(text: &str) -> Result<Address, String> {
+    if text == "0" {
+        return Ok(Address(None));
+    }
+    let whole = match text.strip_prefix(':') {
+        Some(port) => SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port.parse().map_err(|_| "write it like :8080")?),
+        None => text.parse().map_err(|_| "write it like :8080, 127.0.0.1:8080 or 0")?,
+    };
+    Ok(Address(Some(whole)))
+}
+
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    match text {
+        "0" => Ok(Duration::ZERO),
+        _ => duration_seconds(text).map(Duration::from_secs).ok_or_else(|| "write it like 90s, 5m or 0".to_owned()),
+    }
+}
+
+pub(crate) fn some_duration(text: &str) -> Result<Duration, String> {
+    duration(text).and_then(|duration| if duration.is_zero() { Err("it must be more than 0".to_owned()) } else { Ok(duration) })
+}
+
+pub(crate) fn allowed(named: &[Allow]) -> Allowed {
+    Allowed {
+        insecure_skip_tls_verify: named.contains(&Allow::InsecureSkipTlsVerify),
+        proxy_url: named.contains(&Allow::ProxyUrl),
+        impersonation: named.contains(&Allow::Impersonation),
+    }
+}
+
+impl ProcessArgs {
+    pub(super) fn allowed(&self) -> Allowed {
+        allowed(&self.kubeconfig_allow)
+    }
+
+    /// Runs until a signal comes or the Lease is lost. `name` is ours in the Lease.
+    pub(super) fn run<B: BackEnd>(self, back_end: B, kubeconfig: Option<PathBuf>, namespace: String, name: &str) -> Result<Answer> {
+        start_log(self.log_format, self.log_level);
+        let options = Options {
+            back_end,
+            kubeconfig,
+            namespace,
+            allowed: self.allowed(),
+            request_timeout: self.request_timeout,
+            apply_crds: self.apply_crds,
+            // Something that no restart has again.
+            leader_elect: self.leader_elect.then(|| format!("{name}_{:016x}", fastrand::u64(..))),
+            metrics: self.metrics_bind_address.0,
+            health: self.health_probe_bind_address.0,
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime could be started")?;
+        let ended = runtime.block_on(async {
+            let (mut term, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+            let stop = async move {
+                tokio::select! {
+                    biased;
+                    _ = term.recv() => {}
+                    _ = interrupt.recv() => {}
+                }
+            };
+            anyhow::Ok(mw_operator::run::run(options, stop).await)
+        });
+        // A name server that hangs must not keep the process alive.
+        runtime.shutdown_background();
+        match ended.context("signals can't be received")? {
+            Ok(()) => Ok(Answer::Yes),
+            Err(lost @ RunError::LostLease(_)) => {
+                tracing::error!("{lost}");
+                Ok(Answer::No)
+            }
+            Err(wrong) => Err(wrong.into()),
+        }
+    }
+}
+
+fn start_log(format: LogFormat, level: tracing::Level) {
+    // The client library logs whole answers that it can't read: they may hold Secrets.
+    let filter = EnvFilter::new(format!("{level},kube_client=off,hyper_util=warn,h2=warn,rustls=warn,tower=warn"));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => log.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init(),
+        LogFormat::Json => log.json().init(),
+    }
+}
