@@ -95,9 +95,10 @@ fn by_dial(dial: &Dial, dialled: &Dialled) -> (Evident, Vec<Finding>) {
 }
 
 fn is_fresh(heartbeat: Heartbeat, at: Timestamp) -> bool {
+    let ago = |time: Timestamp| at.0.saturating_sub(time.0);
     match heartbeat {
-        Heartbeat::At { time, moved } => moved || at.0.saturating_sub(time.0) <= HEARTBEAT_SECONDS,
-        Heartbeat::Absent { since } => at.0.saturating_sub(since.0) <= HEARTBEAT_ABSENT_SECONDS,
+        Heartbeat::At { time, moved } => moved.is_some_and(|moved| ago(moved) <= HEARTBEAT_SECONDS) || ago(time) <= HEARTBEAT_SECONDS,
+        Heartbeat::Absent { since } => ago(since) <= HEARTBEAT_ABSENT_SECONDS,
     }
 }
 
@@ -117,13 +118,14 @@ mod tests {
 
     #[test]
     fn a_heartbeat_is_fresh_by_its_text_by_moving_or_shortly_after_a_start() {
-        let at = |time: i64, moved: bool| Heartbeat::At { time: Timestamp(time), moved };
+        let at = |time: i64, moved: Option<i64>| Heartbeat::At { time: Timestamp(time), moved: moved.map(Timestamp) };
         let absent = |since: i64| Heartbeat::Absent { since: Timestamp(since) };
         for (fresh, heartbeat) in [
-            (true, at(880, false)),
-            (false, at(879, false)),
-            (true, at(5, true)),
-            (true, at(5000, false)),
+            (true, at(880, None)),
+            (false, at(879, None)),
+            (true, at(5, Some(880))),
+            (false, at(5, Some(879))),
+            (true, at(5000, None)),
             (true, absent(910)),
             (false, absent(909)),
         ] {

@@ -96,13 +96,14 @@ pub enum DialOutcome {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heartbeat {
-    /// The time it says, and whether it was seen to change.
-    At { time: Timestamp, moved: bool },
+    /// The time it says, and when it was last seen to change.
+    At { time: Timestamp, moved: Option<Timestamp> },
     /// Not there, and since when.
     Absent { since: Timestamp },
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a dial failed at, in the order in which a dial gets there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DialFailure {
     Dns,
     Tcp,

@@ -121,7 +121,7 @@ fn write_policies(changes: &PolicyChanges, seen: &mut ClusterSeen) {
 /// Every dial of the plan finds what it looks for.
 pub(crate) fn answer(plan: &Plan, world: &mut World) {
     for (link, dial) in &plan.dials {
-        let heartbeat = Heartbeat::At { time: world.now, moved: false };
+        let heartbeat = Heartbeat::At { time: world.now, moved: None };
         let outcome = DialOutcome::Read { id: dial.cluster_id, heartbeat };
         let dialled = Dialled { fingerprint: dial.fingerprint.clone(), at: world.now, outcome };
         let unseen = || Evidence { dial: None, reader: Seen::Unknown("no metrics".to_owned()) };

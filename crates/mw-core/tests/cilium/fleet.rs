@@ -202,7 +202,7 @@ impl SketchedLink {
         });
         let heartbeat = match self.absent_since {
             Some(since) => Heartbeat::Absent { since: Timestamp(since) },
-            None => Heartbeat::At { time: self.heartbeat.map_or(world.now, Timestamp), moved: self.moved },
+            None => Heartbeat::At { time: self.heartbeat.map_or(world.now, Timestamp), moved: self.moved.then_some(world.now) },
         };
         let outcome = match kind {
             Some(kind) => DialOutcome::Failed { kind, text: self.text.clone() },
