@@ -67,6 +67,7 @@ reasons! {
     BindingNotFound: Error,
     CertificateExpired: Error,
     CertificateMissing: Warning,
+    CertificateUnreadable: Error,
     CiliumConfigMissing: Error,
     CiliumNotFound: Error,
     CiliumNotReady: Warning,

@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::cilium::facts::{Certificates, ClusterSeen, RootCa};
+use crate::cilium::facts::{Certificate, Certificates, ClusterSeen, RootCa};
 use crate::cilium::membership::Mesh;
 use crate::cilium::plan::CaCreate;
 use crate::cilium::world::World;
 use crate::names::ClusterId;
+use crate::seen::Seen;
 
 /// The CAs to create, by cluster. The oldest binding decides.
 pub(super) fn creations(world: &World, meshes: &[Mesh<'_>]) -> BTreeMap<ClusterId, CaCreate> {
@@ -38,7 +39,7 @@ pub(super) fn creations(world: &World, meshes: &[Mesh<'_>]) -> BTreeMap<ClusterI
 /// The first ref, in the order of the spec, whose CA can be given on.
 fn source<'a>(world: &'a World, mesh: &Mesh<'a>) -> Option<(&'a ClusterId, &'a RootCa)> {
     let clusters = mesh.binding.spec.refs.iter().filter_map(|name| mesh.binding.common.cluster(name));
-    let roots = clusters.filter_map(|id| Some((id, readable(world, id)?.root.as_ref()?)));
+    let roots = clusters.filter_map(|id| Some((id, readable(world, id)?.root.known()?.as_ref()?)));
     let mut with_key = roots.filter(|(_, root)| root.key.is_some());
     with_key.next()
 }
@@ -48,8 +49,9 @@ fn readable<'a>(world: &'a World, cluster: &ClusterId) -> Option<&'a Certificate
     seen.certificates.known().filter(|_| seen.silent.is_none())
 }
 
-/// There is none, and nothing that another CA issued.
+/// There is none, and nothing that another CA issued or may have issued.
 fn may_have(certificates: &Certificates, root: &RootCa) -> bool {
     let Certificates { root: own, server, remote, local } = certificates;
-    own.is_none() && [server, remote, local].into_iter().flatten().all(|certificate| certificate.issuer == root.ca)
+    let of_it = |seen: &Seen<Option<Certificate>>| seen.known().is_some_and(|of| of.as_ref().is_none_or(|of| of.issuer == root.ca));
+    *own == Seen::Known(None) && [server, remote, local].into_iter().all(of_it)
 }

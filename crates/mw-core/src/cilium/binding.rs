@@ -303,7 +303,9 @@ fn has_stale_certificates(scene: &Scene<'_>, cluster: &ClusterId) -> bool {
     let certificates = scene.world.clusters.get(cluster).and_then(|seen| seen.certificates.known());
     let Some((certificates, name)) = certificates.zip(scene.identities.name(cluster)) else { return false };
     let issued = [("local-", &certificates.local), ("remote-", &certificates.remote)];
-    issued.into_iter().any(|(kind, of)| of.as_ref().and_then(|of| of.common_name.strip_prefix(kind)).is_some_and(|to| to != name.as_str()))
+    issued.into_iter().any(|(kind, of)| {
+        of.known().and_then(Option::as_ref).and_then(|of| of.common_name.strip_prefix(kind)).is_some_and(|to| to != name.as_str())
+    })
 }
 
 /// Whether an identity that we set is in force; nothing where somebody else did.

@@ -126,17 +126,18 @@ pub struct NodeAddresses {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CaId(pub String);
 
-/// The certificates that the mesh runs on.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+/// The certificates that the mesh runs on. One whose Secret is there and can't
+/// be understood is unknown: it is not absent.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Certificates {
     /// The Secret cilium-ca.
-    pub root: Option<RootCa>,
+    pub root: Seen<Option<RootCa>>,
     /// clustermesh-apiserver-server-cert.
-    pub server: Option<Certificate>,
+    pub server: Seen<Option<Certificate>>,
     /// clustermesh-apiserver-remote-cert.
-    pub remote: Option<Certificate>,
+    pub remote: Seen<Option<Certificate>>,
     /// clustermesh-apiserver-local-cert.
-    pub local: Option<Certificate>,
+    pub local: Seen<Option<Certificate>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -39,7 +39,11 @@ pub(super) fn material(reader: &ClusterSeen, remote: Remote<'_>, namespace: &str
     else {
         return Ok(None);
     };
-    let (Some(served), Some(own_client)) = (&remote.certificates.server, &own.remote) else { return Ok(None) };
+    let (Some(Some(served)), Some(Some(own_client))) = (remote.certificates.server.known(), own.remote.known()) else { return Ok(None) };
+    // Whether the agents have files of their own to read the cache with is not known.
+    if server.kvstoremesh && own.local.known().is_none() {
+        return Ok(None);
+    }
     let Some((client, files)) = client(own_client, served, remote.certificates) else { return Ok(None) };
     let through = if server.kvstoremesh {
         Reader { version: server.version, host_aliases: &server.host_aliases }
@@ -57,7 +61,7 @@ fn client<'a>(own: &'a Certificate, served: &Certificate, remote: &'a Certificat
     if own.trusts.contains(&served.issuer) && served.trusts.contains(&own.issuer) {
         return Some((Client::Common, &own.files));
     }
-    remote.remote.as_ref().map(|certificate| (Client::Own, &certificate.files))
+    remote.remote.known()?.as_ref().map(|certificate| (Client::Own, &certificate.files))
 }
 
 fn keys(
@@ -83,7 +87,7 @@ fn keys(
     if server.kvstoremesh {
         let offers = |client: Client| agents.client_files.contains(&client.certificate(name));
         let local = [(Client::Local, &own.local), (Client::Common, &own.remote)].into_iter();
-        let chosen = local.filter(|(client, _)| offers(*client)).find_map(|(client, of)| of.as_ref().map(|of| (client, of)));
+        let chosen = local.filter(|(client, _)| offers(*client)).find_map(|(client, of)| Some((client, of.known()?.as_ref()?)));
         let (client, of) = chosen.ok_or_else(|| no_files(&Client::Local.certificate(name)))?;
         keys.insert((ConnectionSecret::ClusterMesh, name.to_string()), peer_file::local(name, namespace, client, &of.files.ca));
     }

@@ -9,6 +9,7 @@ use crate::cilium::scene::{Scene, Targets};
 use crate::cilium::world::World;
 use crate::cilium::{authority, balancer, binding, connection, export, identity, intent, link, teardown};
 use crate::names::ClusterId;
+use crate::seen::Seen;
 use crate::time::Timestamp;
 
 /// The pure function: what everything that was declared and seen amounts to.
@@ -69,7 +70,7 @@ fn recheck_at(scene: &Scene<'_>) -> Option<Timestamp> {
     let commons = commons.chain(world.services.values().map(|of| &of.common)).chain(world.intents.values().map(|of| &of.common));
     let cleanups = commons.filter_map(|of| of.deleting).map(|since| since.plus(timeout));
     let certificates = world.clusters.values().filter_map(|seen| seen.certificates.known());
-    let ends = certificates.flat_map(|of| [&of.server, &of.remote, &of.local]).flatten().map(|of| of.not_after);
+    let ends = certificates.flat_map(|of| [&of.server, &of.remote, &of.local]).filter_map(Seen::known).flatten().map(|of| of.not_after);
     let moments: BTreeSet<Timestamp> = coming_up.chain(cleanups).chain(ends).filter(|moment| *moment > world.now).collect();
     moments.first().copied()
 }

@@ -5,6 +5,7 @@ use crate::cilium::facts::{Certificate, ClusterSeen, Silence};
 use crate::cilium::finding::{Finding, Step};
 use crate::cilium::object::{Refusal, Resolution};
 use crate::problem::Reason;
+use crate::seen::Seen;
 use crate::text::quoted;
 use crate::time::Timestamp;
 
@@ -69,23 +70,28 @@ fn certificates(seen: &ClusterSeen, now: Timestamp) -> Option<Finding> {
         return seen.certificates.why_unknown().map(|why| unknown(Step::Authority, why));
     };
     let all = [("server", &found.server), ("remote", &found.remote), ("local", &found.local)];
-    let expired = all.iter().find(|(_, certificate)| is_expired(certificate.as_ref(), now));
-    let missing = all.iter().take(2).find(|(_, certificate)| certificate.is_none());
+    let unreadable = found.root.why_unknown().or_else(|| all.iter().find_map(|(_, certificate)| certificate.why_unknown()));
+    if let Some(why) = unreadable {
+        let finding = Finding::permanent(Step::Authority, Reason::CertificateUnreadable, why);
+        return Some(finding.hint("issue it anew, for instance with helm upgrade"));
+    }
+    let expired = all.iter().find(|(_, certificate)| is_expired(certificate, now));
+    let missing = all.iter().take(2).find(|(_, certificate)| matches!(certificate, Seen::Known(None)));
     match (expired, missing) {
         (Some((name, _)), _) => {
             let text = format!("the certificate in Secret clustermesh-apiserver-{name}-cert has expired");
             Some(Finding::permanent(Step::Authority, Reason::CertificateExpired, text).hint("renew it, for instance with helm upgrade"))
         }
         (None, Some((name, _))) => {
-            let text = format!("Secret clustermesh-apiserver-{name}-cert is missing or incomplete");
+            let text = format!("Secret clustermesh-apiserver-{name}-cert is missing");
             Some(Finding::waiting(Step::Authority, Reason::CertificateMissing, text))
         }
         (None, None) => None,
     }
 }
 
-fn is_expired(certificate: Option<&Certificate>, now: Timestamp) -> bool {
-    certificate.is_some_and(|certificate| certificate.not_after <= now)
+fn is_expired(certificate: &Seen<Option<Certificate>>, now: Timestamp) -> bool {
+    certificate.known().and_then(Option::as_ref).is_some_and(|certificate| certificate.not_after <= now)
 }
 
 fn api_server(seen: &ClusterSeen) -> Option<Finding> {

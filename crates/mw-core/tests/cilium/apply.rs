@@ -52,15 +52,15 @@ fn write(target: &TargetPlan, seen: &mut ClusterSeen, now: mw_core::time::Timest
     }
     if let Some(create) = ca {
         let root = &mut seen.certificates.known_mut().unwrap().root;
-        assert!(root.is_none(), "a CA is overwritten");
+        assert_eq!(*root, Seen::Known(None), "a CA is overwritten");
         let text = String::from_utf8(create.certificate.expose().to_vec()).unwrap();
-        *root = Some(RootCa {
+        *root = Seen::Known(Some(RootCa {
             ca: CaId(text.trim_end_matches(" root").to_owned()),
             certificate: create.certificate.clone(),
             key: Some(create.key.clone()),
             helm_labels: create.labels.clone(),
             helm_annotations: create.annotations.clone(),
-        });
+        }));
     }
     if let Some(write) = elb {
         let service = seen.service.known_mut().unwrap().as_mut().unwrap();

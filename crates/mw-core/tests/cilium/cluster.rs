@@ -50,6 +50,8 @@ pub(crate) struct Sketch {
     root: bool,
     root_key: bool,
     certificates: Vec<String>,
+    /// Those whose Secrets are there and can't be understood.
+    broken: Vec<String>,
     certificate_names: Option<Vec<String>>,
     issued_to: Option<String>,
     not_after: i64,
@@ -145,6 +147,7 @@ impl Default for Sketch {
             root: true,
             root_key: true,
             certificates: vec![text("server"), text("remote"), text("local")],
+            broken: Vec::new(),
             certificate_names: None,
             issued_to: None,
             not_after: 1_000_000,
@@ -251,7 +254,11 @@ impl Sketch {
     }
 
     fn certificates_of(&self, letter: &str) -> Certificates {
-        let issued = |kind: &str| self.certificates.iter().any(|of| of == kind).then(|| self.certificate(letter, kind));
+        let is_broken = |kind: &str| self.broken.iter().any(|of| of == kind);
+        let issued = |kind: &str| match is_broken(kind) {
+            true => Seen::Unknown(format!("Secret clustermesh-apiserver-{kind}-cert: tls.crt is not a certificate")),
+            false => Seen::Known(self.certificates.iter().any(|of| of == kind).then(|| self.certificate(letter, kind))),
+        };
         let root = RootCa {
             ca: CaId(self.ca.clone()),
             certificate: SecretBytes::new(format!("{} root", self.ca).as_bytes()),
@@ -259,7 +266,11 @@ impl Sketch {
             helm_labels: BTreeMap::from([("app.kubernetes.io/managed-by".to_owned(), "Helm".to_owned())]),
             helm_annotations: BTreeMap::new(),
         };
-        Certificates { root: self.root.then_some(root), server: issued("server"), remote: issued("remote"), local: issued("local") }
+        let root = match is_broken("root") {
+            true => Seen::Unknown("Secret cilium-ca: it has neither ca.crt nor tls.crt".to_owned()),
+            false => Seen::Known(self.root.then_some(root)),
+        };
+        Certificates { root, server: issued("server"), remote: issued("remote"), local: issued("local") }
     }
 
     fn certificate(&self, letter: &str, kind: &str) -> Certificate {

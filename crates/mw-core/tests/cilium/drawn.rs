@@ -79,6 +79,8 @@ fn quirks() -> Vec<Value> {
         json!({ "nodes": { "n1": { "not_ready": true, "internal": ["10.0.0.1"] }, "n2": { "internal": ["10.0.0.2"] } } }),
         json!({ "root": false, "certificates": [] }),
         json!({ "certificates": ["local"] }),
+        json!({ "broken": ["server"] }),
+        json!({ "broken": ["local", "root"] }),
         json!({ "notAfter": 10 }),
         json!({ "agentFiles": [] }),
         json!({ "silent": "no route" }),
@@ -318,7 +320,7 @@ fn runner() -> TestRunner {
 }
 
 /// The reasons that every law must have been tried on.
-const REACHED: [Reason; 40] = [
+const REACHED: [Reason; 41] = [
     Reason::AccessDenied,
     Reason::AddressPending,
     Reason::AnnotationOwnedByOther,
@@ -327,6 +329,7 @@ const REACHED: [Reason; 40] = [
     Reason::BindingNotFound,
     Reason::CertificateExpired,
     Reason::CertificateMissing,
+    Reason::CertificateUnreadable,
     Reason::CiliumConfigMissing,
     Reason::CiliumNotFound,
     Reason::CiliumNotReady,

@@ -94,7 +94,7 @@ fn unknown_loses_nothing() {
     });
 }
 
-const PARTS: usize = 13;
+const PARTS: usize = 17;
 
 fn forget(seen: &mut ClusterSeen, part: usize) {
     let why = || "forgotten".to_owned();
@@ -112,6 +112,15 @@ fn forget(seen: &mut ClusterSeen, part: usize) {
         10 => seen.slices = Seen::Unknown(why()),
         11 => seen.policies = Seen::Unknown(why()),
         12 => seen.policy_crds = Seen::Unknown(why()),
+        13..17 => {
+            let Some(certificates) = seen.certificates.known_mut() else { return };
+            match part {
+                13 => certificates.root = Seen::Unknown(why()),
+                14 => certificates.server = Seen::Unknown(why()),
+                15 => certificates.remote = Seen::Unknown(why()),
+                _ => certificates.local = Seen::Unknown(why()),
+            }
+        }
         _ => {
             (0..PARTS).for_each(|part| forget(seen, part));
             seen.silent = Some(mw_core::cilium::facts::Silence::Unreachable(why()));
