@@ -22,7 +22,7 @@ use crate::tokens::TokenController;
 use crate::wait::eventually;
 
 /// A port that was free a moment ago may be taken when the server binds it.
-const PORT_ATTEMPTS: usize = 3;
+pub(crate) const PORT_ATTEMPTS: usize = 3;
 const READY_DEADLINE: Duration = Duration::from_secs(90);
 
 /// A cluster that consists of an API server.
@@ -226,7 +226,7 @@ async fn wait_ready(server: &Server, http: &Http) -> Result<()> {
     Ok(())
 }
 
-fn write(folder: &Path, name: &str, text: &str) -> Result<()> {
+pub(crate) fn write(folder: &Path, name: &str, text: &str) -> Result<()> {
     let path = folder.join(name);
     std::fs::write(&path, text).map_err(Error::file("writing", path))
 }
@@ -238,11 +238,11 @@ fn random_token() -> Result<String> {
 }
 
 /// A port of loopback that nobody listens on at this moment.
-fn free_port() -> Result<u16> {
+pub(crate) fn free_port() -> Result<u16> {
     let failed = |error: std::io::Error| Error::Start { program: "listener".into(), reason: error.to_string() };
     TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr()).map(|address| address.port()).map_err(failed)
 }
 
-fn is_port_taken(error: &Error) -> bool {
+pub(crate) fn is_port_taken(error: &Error) -> bool {
     matches!(error, Error::Start { reason, .. } if reason.contains("address already in use"))
 }

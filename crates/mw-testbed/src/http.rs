@@ -12,10 +12,11 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE};
 use hyper::{Method, Request, Response};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::pki_types::ServerName;
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 
@@ -70,11 +71,8 @@ impl Http {
             let bytes = response.into_body().collect().await.map_err(causes)?.to_bytes();
             Ok::<_, String>(Answer { code, body: serde_json::from_slice(&bytes).unwrap_or_default() })
         };
-        // The deadline is kept there too: the caller's clock may be paused.
-        let in_time = on_runtime(async { tokio::time::timeout(DEADLINE, exchange).await });
-        let late = |_| Err(format!("no answer within {} s", DEADLINE.as_secs()));
         let failed = |reason: String| Error::Request { method: method.to_string(), path: path.to_owned(), reason };
-        in_time.await.and_then(|answer| answer.unwrap_or_else(late)).map_err(failed)
+        in_time(exchange).await.map_err(failed)
     }
 
     /// Sends with a method by name; PATCH is a merge patch.
@@ -127,6 +125,12 @@ fn http2_client(tls: rustls::ClientConfig) -> HttpsClient<Full<Bytes>> {
     pooled(HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http2().build())
 }
 
+/// The same, for a server whose certificate is valid for `name`, wherever it is.
+pub(crate) fn http2_client_for(name: ServerName<'static>, tls: rustls::ClientConfig) -> HttpsClient<Full<Bytes>> {
+    let named = HttpsConnectorBuilder::new().with_tls_config(tls).https_only();
+    pooled(named.with_server_name_resolver(FixedServerNameResolver::new(name)).enable_http2().build())
+}
+
 /// A client with a connection for each request that is under way: a watch
 /// that nobody reads then cannot hold up others.
 pub(crate) fn http1_client(tls: rustls::ClientConfig) -> HttpsClient<Incoming> {
@@ -149,6 +153,17 @@ pub(crate) fn runtime() -> Result<&'static Runtime> {
         .get_or_init(|| start().map_err(|error| error.to_string()))
         .as_ref()
         .map_err(|reason| Error::Start { program: "runtime".into(), reason: reason.clone() })
+}
+
+/// Runs an exchange there, for no longer than it may take.
+pub(crate) async fn in_time<T, F>(exchange: F) -> std::result::Result<T, String>
+where
+    T: Send + 'static,
+    F: Future<Output = std::result::Result<T, String>> + Send + 'static,
+{
+    // The deadline is kept there too: the caller's clock may be paused.
+    let done = on_runtime(async { tokio::time::timeout(DEADLINE, exchange).await }).await?;
+    done.unwrap_or_else(|_| Err(format!("no answer within {} s", DEADLINE.as_secs())))
 }
 
 /// Runs a future there and waits for it from any other runtime. It ends with

@@ -1,12 +1,13 @@
-//! A certificate authority per cluster, and the key that signs its
+//! Certificate authorities, what they issue, and the key that signs a cluster's
 //! service-account tokens.
 
 use std::sync::Arc;
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, date_time_ymd};
+use rustls::client::WantsClientCert;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore, ServerConfig};
 
 use crate::error::{Error, Result};
 
@@ -14,38 +15,61 @@ use crate::error::{Error, Result};
 const SERVER_NAMES: [&str; 4] = ["127.0.0.1", "localhost", "kubernetes", "kubernetes.default.svc"];
 
 /// A certificate and its key, as PEM.
-pub(crate) struct Identity {
-    pub(crate) certificate: String,
-    pub(crate) key: String,
+#[derive(Clone)]
+pub struct Identity {
+    pub certificate: String,
+    pub key: String,
+}
+
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Identity").finish_non_exhaustive()
+    }
 }
 
 /// A certificate authority.
-pub(crate) struct Authority {
+pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     certificate: String,
 }
 
 impl Authority {
-    pub(crate) fn new(cluster: &str) -> Result<Self> {
+    /// Two of one name have the same subject and different keys.
+    pub fn new(name: &str) -> Result<Self> {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
-        params.distinguished_name.push(DnType::CommonName, format!("testbed {cluster}"));
+        params.distinguished_name.push(DnType::CommonName, format!("testbed {name}"));
         let key = KeyPair::generate().map_err(failed)?;
         let certificate = params.self_signed(&key).map_err(failed)?.pem();
         Ok(Self { issuer: Issuer::new(params, key), certificate })
     }
 
-    pub(crate) fn pem(&self) -> &str {
+    pub fn pem(&self) -> &str {
         &self.certificate
     }
 
     /// A serving certificate for loopback.
     pub(crate) fn server_identity(&self) -> Result<Identity> {
+        let mut params = params("kube-apiserver", &SERVER_NAMES)?;
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        self.sign(&params)
+    }
+
+    /// For a server or a client; `names` may be addresses too.
+    pub fn issue(&self, common_name: &str, names: &[&str]) -> Result<Identity> {
+        self.sign(&params(common_name, names)?)
+    }
+
+    /// The same, but it was good in the year 2000 only.
+    pub fn issue_expired(&self, common_name: &str, names: &[&str]) -> Result<Identity> {
+        let mut params = params(common_name, names)?;
+        (params.not_before, params.not_after) = (date_time_ymd(2000, 1, 1), date_time_ymd(2001, 1, 1));
+        self.sign(&params)
+    }
+
+    fn sign(&self, params: &CertificateParams) -> Result<Identity> {
         let key = KeyPair::generate().map_err(failed)?;
-        let mut params = CertificateParams::new(SERVER_NAMES.map(str::to_owned)).map_err(failed)?;
-        params.distinguished_name.push(DnType::CommonName, "kube-apiserver");
-        params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth];
         let certificate = params.signed_by(&key, &self.issuer).map_err(failed)?.pem();
         Ok(Identity { certificate, key: key.serialize_pem() })
     }
@@ -67,11 +91,30 @@ impl Authority {
 
     /// Trusts this authority and no other.
     pub(crate) fn client_config(&self) -> Result<ClientConfig> {
+        Ok(self.trusting()?.with_no_client_auth())
+    }
+
+    /// The same, for a client that shows a certificate.
+    pub(crate) fn client_config_of(&self, client: &Identity) -> Result<ClientConfig> {
+        let certificate = CertificateDer::from_pem_slice(client.certificate.as_bytes()).map_err(failed)?;
+        let key = PrivateKeyDer::from_pem_slice(client.key.as_bytes()).map_err(failed)?;
+        self.trusting()?.with_client_auth_cert(vec![certificate], key).map_err(failed)
+    }
+
+    fn trusting(&self) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(self.certificate.as_bytes()).map_err(failed)?).map_err(failed)?;
         let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().map_err(failed)?;
-        Ok(builder.with_root_certificates(roots).with_no_client_auth())
+        Ok(builder.with_root_certificates(roots))
     }
+}
+
+fn params(common_name: &str, names: &[&str]) -> Result<CertificateParams> {
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    let mut params = CertificateParams::new(names).map_err(failed)?;
+    params.distinguished_name.push(DnType::CommonName, common_name);
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    Ok(params)
 }
 
 impl std::fmt::Debug for Authority {

@@ -1,0 +1,186 @@
+//! An etcd as Cilium's clustermesh-apiserver runs it: TLS, client certificates,
+//! and users that are told by the certificate's common name.
+//!
+//! It is set up over gRPC by a client named `root`. etcd's JSON gateway would
+//! not do: it knows no users by certificate.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::{HeaderMap, Request};
+use rustls::pki_types::ServerName;
+use tempfile::TempDir;
+
+use crate::binaries::Binaries;
+use crate::cluster::{PORT_ATTEMPTS, free_port, is_port_taken, write};
+use crate::error::{Error, Result};
+use crate::http::{HttpsClient, causes, http2_client_for, in_time};
+use crate::pki::{Authority, Identity};
+use crate::process::Server;
+use crate::wait::eventually;
+
+const DEADLINE: Duration = Duration::from_secs(30);
+/// Any certificate of such an etcd is valid for it.
+const OWN_NAME: &str = "testbed.mesh.cilium.io";
+const ROOT: &str = "root";
+/// The role of another cluster.
+const READER: &str = "remote";
+
+/// A running etcd on loopback. Dropping it ends it and removes its files.
+#[derive(Debug)]
+pub struct MeshEtcd {
+    port: u16,
+    root: HttpsClient<Full<Bytes>>,
+    server: Server,
+    _folder: TempDir,
+}
+
+impl MeshEtcd {
+    /// Shows `serving` and trusts the clients of `authority`. To be set up it
+    /// needs a certificate of the same authority for `*.mesh.cilium.io`.
+    pub async fn start(authority: &Authority, serving: &Identity) -> Result<Self> {
+        let locate = tokio::task::spawn_blocking(Binaries::locate).await;
+        let binaries = locate.map_err(|error| failed(error.to_string()))??;
+        for _ in 1..PORT_ATTEMPTS {
+            match Self::attempt(&binaries, authority, serving).await {
+                Err(error) if is_port_taken(&error) => {}
+                other => return other,
+            }
+        }
+        Self::attempt(&binaries, authority, serving).await
+    }
+
+    async fn attempt(binaries: &Binaries, authority: &Authority, serving: &Identity) -> Result<Self> {
+        let temporary = std::env::temp_dir();
+        let root = tempfile::Builder::new().prefix("etcd-").tempdir().map_err(Error::file("creating a folder in", temporary))?;
+        let folder = root.path().join("etcd");
+        std::fs::create_dir_all(&folder).map_err(Error::file("creating", &folder))?;
+        write(&folder, "ca.crt", authority.pem())?;
+        write(&folder, "tls.crt", &serving.certificate)?;
+        write(&folder, "tls.key", &serving.key)?;
+        let port = free_port()?;
+        let file = |name: &str| folder.join(name).display().to_string();
+        let arguments = [
+            format!("--data-dir={}", file("data")),
+            "--client-cert-auth".into(),
+            format!("--trusted-ca-file={}", file("ca.crt")),
+            format!("--cert-file={}", file("tls.crt")),
+            format!("--key-file={}", file("tls.key")),
+            format!("--listen-client-urls=https://127.0.0.1:{port}"),
+            format!("--advertise-client-urls=https://127.0.0.1:{port}"),
+            format!("--listen-peer-urls=unix://{}", file("peers")),
+            "--enable-grpc-gateway=false".into(),
+            // Nothing here has to survive a power cut.
+            "--unsafe-no-fsync".into(),
+            "--log-level=warn".into(),
+        ];
+        let server = Server::start(&binaries.etcd, &arguments, &folder)?;
+        eventually(DEADLINE, || async {
+            match (server.check_alive(), tokio::net::TcpStream::connect(("127.0.0.1", port)).await) {
+                (Err(error), _) => Ok(Err(error)),
+                (Ok(()), Ok(_)) => Ok(Ok(())),
+                (Ok(()), Err(error)) => Err(format!("etcd: {error}")),
+            }
+        })
+        .await??;
+        let name = ServerName::try_from(OWN_NAME).map_err(|error| failed(error.to_string()))?;
+        let tls = authority.client_config_of(&authority.issue(ROOT, &[])?)?;
+        Ok(Self { port, root: http2_client_for(name, tls), server, _folder: root })
+    }
+
+    /// Of loopback.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The end of its log.
+    pub fn log_tail(&self) -> String {
+        self.server.log_tail()
+    }
+
+    /// Switches authentication on. From then on `readers`, by common name, may
+    /// read what Cilium lets other clusters read of `cluster`, and nobody else
+    /// anything.
+    pub async fn admit(&self, cluster: &str, readers: &[&str]) -> Result<()> {
+        for role in [ROOT, READER] {
+            self.call("Auth/RoleAdd", field(1, role.as_bytes())).await?;
+        }
+        self.add_user(ROOT, ROOT).await?;
+        let whole = |prefix: String| {
+            let mut end = prefix.clone().into_bytes();
+            // The first key after all that start so.
+            end.last_mut().into_iter().for_each(|last| *last += 1);
+            [field(2, prefix.as_bytes()), field(3, &end)].concat()
+        };
+        for permission in [
+            field(2, b"cilium/.heartbeat"),
+            whole("cilium/state/".to_owned()),
+            field(2, format!("cilium/cluster-config/{cluster}").as_bytes()),
+            whole(format!("cilium/synced/{cluster}/")),
+        ] {
+            self.call("Auth/RoleGrantPermission", [field(1, READER.as_bytes()), field(2, &permission)].concat()).await?;
+        }
+        for reader in readers {
+            self.add_user(reader, READER).await?;
+        }
+        self.call("Auth/AuthEnable", Vec::new()).await
+    }
+
+    /// Without a password: only a certificate makes one that user.
+    async fn add_user(&self, name: &str, role: &str) -> Result<()> {
+        let no_password = [8, 1];
+        self.call("Auth/UserAdd", [field(1, name.as_bytes()), field(3, &no_password)].concat()).await?;
+        self.call("Auth/UserGrantRole", [field(1, name.as_bytes()), field(2, role.as_bytes())].concat()).await
+    }
+
+    pub async fn put(&self, key: &str, value: &str) -> Result<()> {
+        self.call("KV/Put", [field(1, key.as_bytes()), field(2, value.as_bytes())].concat()).await
+    }
+
+    pub async fn delete(&self, key: &str) -> Result<()> {
+        self.call("KV/DeleteRange", field(1, key.as_bytes())).await
+    }
+
+    /// A call whose answer says nothing but that it was done.
+    async fn call(&self, method: &str, message: Vec<u8>) -> Result<()> {
+        let path = format!("/etcdserverpb.{method}");
+        let failed = |reason: String| Error::Request { method: "POST".into(), path: path.clone(), reason };
+        let length = u32::try_from(message.len()).map_err(|error| failed(error.to_string()))?;
+        let framed = [[0].as_slice(), &length.to_be_bytes(), &message].concat();
+        let request = Request::post(format!("https://127.0.0.1:{}{path}", self.port))
+            .header("content-type", "application/grpc")
+            .header("te", "trailers")
+            .body(Full::from(framed))
+            .map_err(|error| failed(error.to_string()))?;
+        let client = self.root.clone();
+        let exchange = async move {
+            let (parts, body) = client.request(request).await.map_err(causes)?.into_parts();
+            let body = body.collect().await.map_err(causes)?;
+            accepted(body.trailers().unwrap_or(&parts.headers))
+        };
+        in_time(exchange).await.map_err(failed)
+    }
+}
+
+fn accepted(trailers: &HeaderMap) -> std::result::Result<(), String> {
+    let text = |name: &str| trailers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if text("grpc-status") == "0" { Ok(()) } else { Err(format!("code {:?}: {}", text("grpc-status"), text("grpc-message"))) }
+}
+
+/// A field of a message that is text, bytes or a message itself.
+fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    let mut field = vec![number << 3 | 2];
+    let mut length = bytes.len();
+    while length > 0x7f {
+        field.push((length & 0x7f) as u8 | 0x80);
+        length >>= 7;
+    }
+    field.push(length as u8);
+    field.extend_from_slice(bytes);
+    field
+}
+
+fn failed(reason: String) -> Error {
+    Error::Start { program: "etcd".into(), reason }
+}
