@@ -2,6 +2,7 @@
 //! is here connects, observes and carries out.
 
 pub mod backoff;
+pub mod cilium;
 pub mod clock;
 pub mod conditions;
 pub mod failure;

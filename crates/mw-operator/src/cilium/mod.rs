@@ -1,0 +1,3 @@
+//! The Cilium back end: what connects, observes and carries out.
+
+pub mod readiness;
