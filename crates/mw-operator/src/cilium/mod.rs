@@ -1,3 +1,4 @@
 //! The Cilium back end: what connects, observes and carries out.
 
+pub mod certificates;
 pub mod readiness;
