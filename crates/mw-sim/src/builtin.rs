@@ -9,10 +9,12 @@ use crate::json::{at, child_mut, map_mut, meta, meta_mut, meta_text};
 use crate::kind::{Builtin, Kind};
 use crate::refusal::{FieldError, Refusal};
 use crate::schema::Schema;
-use crate::schema::build::{any, base64, int32, kept, list, map, micro_time, object, quantity, text, time, truth};
+use crate::schema::build::{
+    any, atomic, base64, int, int32, kept, keyed, list, map, micro_time, object, opaque, quantity, set, text, time, truth,
+};
 
-/// Of all the data of a Secret.
-const LARGEST_SECRET: usize = 1 << 20;
+/// Of all the data of a Secret or ConfigMap.
+const MOST_DATA: usize = 1 << 20;
 
 pub(crate) fn kinds() -> &'static [Arc<Kind>] {
     static KINDS: OnceLock<Vec<Arc<Kind>>> = OnceLock::new();
@@ -22,6 +24,12 @@ pub(crate) fn kinds() -> &'static [Arc<Kind>] {
             kind(core, ("nodes", "Node", &["no"]), false, Builtin::Node, node()),
             kind(core, ("namespaces", "Namespace", &["ns"]), false, Builtin::Namespace, namespace()),
             kind(core, ("secrets", "Secret", &[]), true, Builtin::Secret, secret()),
+            kind(core, ("configmaps", "ConfigMap", &["cm"]), true, Builtin::ConfigMap, config_map()),
+            kind(core, ("services", "Service", &["svc"]), true, Builtin::Service, service()),
+            kind(core, ("pods", "Pod", &["po"]), true, Builtin::Pod, root([("spec", kept(opaque())), ("status", kept(opaque()))])),
+            kind(("discovery.k8s.io", "v1"), ("endpointslices", "EndpointSlice", &[]), true, Builtin::EndpointSlice, endpoint_slice()),
+            kind(("apps", "v1"), ("daemonsets", "DaemonSet", &["ds"]), true, Builtin::DaemonSet, daemon_set()),
+            kind(("apps", "v1"), ("deployments", "Deployment", &["deploy"]), true, Builtin::Deployment, deployment()),
             kind(("events.k8s.io", "v1"), ("events", "Event", &["ev"]), true, Builtin::Event, event()),
             kind(("coordination.k8s.io", "v1"), ("leases", "Lease", &[]), true, Builtin::Lease, lease()),
             kind(
@@ -56,10 +64,16 @@ fn kind(group: (&str, &str), names: (&str, &str, &[&str]), namespaced: bool, bui
         short_names: short_names.iter().map(|name| (*name).to_owned()).collect(),
         categories: Vec::new(),
         namespaced,
-        status_subresource: matches!(builtin, Builtin::Node | Builtin::Namespace | Builtin::Definition),
+        status_subresource: has_status(builtin),
+        fields: schema.with_metadata(),
         schema,
         builtin: Some(builtin),
     }
+}
+
+fn has_status(builtin: Builtin) -> bool {
+    use Builtin::{DaemonSet, Definition, Deployment, Namespace, Node, Pod, Service};
+    matches!(builtin, Node | Namespace | Service | Pod | DaemonSet | Deployment | Definition)
 }
 
 fn root<const N: usize>(fields: [(&str, Schema); N]) -> Schema {
@@ -84,39 +98,148 @@ fn node() -> Schema {
     let address = object([("type", kept(text())), ("address", kept(text()))]);
     let spec = object([
         ("podCIDR", text()),
-        ("podCIDRs", list(text())),
+        ("podCIDRs", set(text())),
         ("providerID", text()),
         ("unschedulable", truth()),
         ("taints", list(taint)),
         ("externalID", text()),
-        ("configSource", any()),
+        ("configSource", opaque()),
     ]);
     let status = object([
-        ("addresses", list(address)),
-        ("conditions", list(condition)),
+        ("addresses", keyed(["type"], address)),
+        ("conditions", keyed(["type"], condition)),
         ("capacity", map(quantity())),
         ("allocatable", map(quantity())),
         ("phase", text()),
-        ("nodeInfo", any()),
-        ("daemonEndpoints", any()),
+        ("nodeInfo", opaque()),
+        ("daemonEndpoints", opaque()),
         ("images", list(any())),
         ("volumesInUse", list(text())),
         ("volumesAttached", list(any())),
-        ("config", any()),
+        ("config", opaque()),
         ("runtimeHandlers", list(any())),
-        ("features", any()),
+        ("features", opaque()),
         ("declaredFeatures", list(text())),
     ]);
     root([("spec", kept(spec)), ("status", kept(status))])
 }
 
 fn namespace() -> Schema {
-    let status = object([("phase", text()), ("conditions", list(any()))]);
+    let status = object([("phase", text()), ("conditions", keyed(["type"], any()))]);
     root([("spec", kept(object([("finalizers", list(text()))]))), ("status", kept(status))])
 }
 
 fn secret() -> Schema {
     root([("data", map(base64())), ("stringData", map(text())), ("type", text()), ("immutable", kept(truth()))])
+}
+
+fn config_map() -> Schema {
+    root([("data", map(text())), ("binaryData", map(base64())), ("immutable", kept(truth()))])
+}
+
+fn condition() -> Schema {
+    object([
+        ("type", kept(text())),
+        ("status", kept(text())),
+        ("observedGeneration", int()),
+        ("lastUpdateTime", time()),
+        ("lastTransitionTime", time()),
+        ("reason", kept(text())),
+        ("message", kept(text())),
+    ])
+}
+
+fn service() -> Schema {
+    let mut protocol = text();
+    protocol.default = Some("TCP".into());
+    let port = object([
+        ("name", text()),
+        ("protocol", protocol),
+        ("appProtocol", kept(text())),
+        ("port", kept(int32())),
+        ("targetPort", kept(quantity())),
+        ("nodePort", int32()),
+    ]);
+    let spec = object([
+        ("ports", keyed(["port", "protocol"], port)),
+        ("selector", atomic(map(text()))),
+        ("clusterIP", text()),
+        ("clusterIPs", list(text())),
+        ("type", text()),
+        ("externalIPs", list(text())),
+        ("sessionAffinity", text()),
+        ("loadBalancerIP", text()),
+        ("loadBalancerSourceRanges", list(text())),
+        ("externalName", text()),
+        ("externalTrafficPolicy", text()),
+        ("healthCheckNodePort", int32()),
+        ("publishNotReadyAddresses", truth()),
+        ("sessionAffinityConfig", opaque()),
+        ("ipFamilies", list(text())),
+        ("ipFamilyPolicy", kept(text())),
+        ("allocateLoadBalancerNodePorts", kept(truth())),
+        ("loadBalancerClass", kept(text())),
+        ("internalTrafficPolicy", kept(text())),
+        ("trafficDistribution", kept(text())),
+    ]);
+    let balancer = object([("ingress", list(any()))]);
+    root([("spec", kept(spec)), ("status", kept(object([("loadBalancer", kept(balancer)), ("conditions", keyed(["type"], condition()))])))])
+}
+
+fn endpoint_slice() -> Schema {
+    root([("addressType", kept(text())), ("endpoints", kept(list(any()))), ("ports", kept(list(any())))])
+}
+
+fn label_selector() -> Schema {
+    atomic(object([("matchLabels", map(text())), ("matchExpressions", list(any()))]))
+}
+
+fn daemon_set() -> Schema {
+    let spec = object([
+        ("selector", label_selector()),
+        ("template", kept(opaque())),
+        ("updateStrategy", opaque()),
+        ("minReadySeconds", int32()),
+        ("revisionHistoryLimit", kept(int32())),
+    ]);
+    let status = object([
+        ("currentNumberScheduled", kept(int32())),
+        ("numberMisscheduled", kept(int32())),
+        ("desiredNumberScheduled", kept(int32())),
+        ("numberReady", kept(int32())),
+        ("observedGeneration", int()),
+        ("updatedNumberScheduled", int32()),
+        ("numberAvailable", int32()),
+        ("numberUnavailable", int32()),
+        ("collisionCount", kept(int32())),
+        ("conditions", keyed(["type"], condition())),
+    ]);
+    root([("spec", kept(spec)), ("status", kept(status))])
+}
+
+fn deployment() -> Schema {
+    let spec = object([
+        ("replicas", kept(int32())),
+        ("selector", label_selector()),
+        ("template", kept(opaque())),
+        ("strategy", opaque()),
+        ("minReadySeconds", int32()),
+        ("revisionHistoryLimit", kept(int32())),
+        ("paused", truth()),
+        ("progressDeadlineSeconds", kept(int32())),
+    ]);
+    let status = object([
+        ("observedGeneration", int()),
+        ("replicas", int32()),
+        ("updatedReplicas", int32()),
+        ("readyReplicas", int32()),
+        ("availableReplicas", int32()),
+        ("unavailableReplicas", int32()),
+        ("terminatingReplicas", kept(int32())),
+        ("collisionCount", kept(int32())),
+        ("conditions", keyed(["type"], condition())),
+    ]);
+    root([("spec", kept(spec)), ("status", kept(status))])
 }
 
 fn lease() -> Schema {
@@ -134,7 +257,7 @@ fn lease() -> Schema {
 
 fn event() -> Schema {
     let reference = || {
-        object([
+        atomic(object([
             ("apiVersion", text()),
             ("kind", text()),
             ("namespace", text()),
@@ -142,7 +265,7 @@ fn event() -> Schema {
             ("uid", text()),
             ("resourceVersion", text()),
             ("fieldPath", text()),
-        ])
+        ]))
     };
     root([
         ("eventTime", micro_time()),
@@ -162,25 +285,42 @@ fn event() -> Schema {
     ])
 }
 
-/// What a server fills in before it validates.
-pub(crate) fn prepare(builtin: Builtin, object: &mut Value, old: Option<&Value>) -> Result<(), Refusal> {
-    match builtin {
-        Builtin::Namespace => prepare_namespace(object, old),
-        Builtin::Secret => prepare_secret(object)?,
-        Builtin::Node => prepare_node(object, old.is_none()),
-        Builtin::Lease => {
-            child_mut(map_mut(object), "spec");
+/// What is filled in when an object is read, so that whoever wrote it manages
+/// that too.
+pub(crate) fn fill(kind: &Kind, object: &mut Value) -> Result<(), Refusal> {
+    match kind.builtin {
+        None => return Ok(()),
+        Some(Builtin::Namespace) => {
+            let name = meta_text(object, "name").to_owned();
+            // Defaulted, so that selectors can choose by it.
+            child_mut(meta_mut(object), "labels").insert("kubernetes.io/metadata.name".to_owned(), name.into());
         }
-        Builtin::Event | Builtin::Definition | Builtin::AccessReview => {}
+        Some(Builtin::Secret) => fill_secret(object)?,
+        Some(Builtin::Node) => fill_node(object),
+        Some(_) => {}
+    }
+    if let Value::Object(parts) = kind.empty() {
+        parts.into_iter().for_each(|(name, part)| _ = map_mut(object).entry(name).or_insert(part));
     }
     Ok(())
 }
 
-/// Two fields say the same, and nobody runs on a node before it is ready.
-fn prepare_node(object: &mut Value, is_new: bool) {
-    let root = map_mut(object);
-    child_mut(root, "status");
-    let spec = child_mut(root, "spec");
+/// What only the server says, before it validates.
+pub(crate) fn prepare(kind: &Kind, object: &mut Value, old: Option<&Value>) {
+    match kind.builtin {
+        Some(Builtin::Namespace) => prepare_namespace(object, old),
+        Some(Builtin::Node) => prepare_node(object, old.is_none()),
+        Some(Builtin::Pod) if old.is_none() => _ = map_mut(object).insert("status".to_owned(), json!({ "phase": "Pending" })),
+        Some(Builtin::Service | Builtin::DaemonSet | Builtin::Deployment) if old.is_none() => {
+            map_mut(object).insert("status".to_owned(), at(&kind.empty(), &["status"]).clone());
+        }
+        _ => {}
+    }
+}
+
+/// Two fields say the same.
+fn fill_node(object: &mut Value) {
+    let spec = child_mut(map_mut(object), "spec");
     let first = spec.get("podCIDRs").and_then(|all| all.get(0)).cloned();
     match (spec.get("podCIDR").cloned(), first) {
         (Some(one), first) if first.as_ref() != Some(&one) => {
@@ -191,6 +331,11 @@ fn prepare_node(object: &mut Value, is_new: bool) {
         }
         _ => {}
     }
+}
+
+/// Nobody runs on a node before it is ready.
+fn prepare_node(object: &mut Value, is_new: bool) {
+    let spec = child_mut(map_mut(object), "spec");
     let not_ready = json!({ "key": "node.kubernetes.io/not-ready", "effect": "NoSchedule" });
     if let Value::Array(taints) = spec.entry("taints").or_insert_with(|| json!([])) {
         if is_new && !taints.contains(&not_ready) {
@@ -203,9 +348,6 @@ fn prepare_node(object: &mut Value, is_new: bool) {
 }
 
 fn prepare_namespace(object: &mut Value, old: Option<&Value>) {
-    let name = meta_text(object, "name").to_owned();
-    // Defaulted, so that selectors can choose by it.
-    child_mut(meta_mut(object), "labels").insert("kubernetes.io/metadata.name".to_owned(), name.into());
     let root = map_mut(object);
     let kept = |part: &str| old.map(|old| at(old, &[part]).clone());
     root.insert("spec".to_owned(), kept("spec").unwrap_or_else(|| json!({ "finalizers": ["kubernetes"] })));
@@ -214,7 +356,7 @@ fn prepare_namespace(object: &mut Value, old: Option<&Value>) {
     }
 }
 
-fn prepare_secret(object: &mut Value) -> Result<(), Refusal> {
+fn fill_secret(object: &mut Value) -> Result<(), Refusal> {
     let root = map_mut(object);
     if let Some(Value::Object(texts)) = root.remove("stringData") {
         let data = child_mut(root, "data");
@@ -232,42 +374,66 @@ fn prepare_secret(object: &mut Value) -> Result<(), Refusal> {
 pub(crate) fn errors(builtin: Builtin, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
     match builtin {
         Builtin::Secret => secret_errors(object, old),
+        Builtin::ConfigMap => config_map_errors(object, old),
         Builtin::Lease => lease_errors(object),
         Builtin::Event => event_errors(object),
         Builtin::Node => node_errors(object, old),
-        Builtin::Namespace | Builtin::Definition | Builtin::AccessReview => Vec::new(),
+        _ => Vec::new(),
     }
 }
 
 fn secret_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    let mut size = 0;
-    for (key, value) in at(object, &["data"]).as_object().into_iter().flatten() {
-        let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-        if key.is_empty() || key.len() > 253 || !key.bytes().all(fits) || key == "." || key.starts_with("..") {
-            let why = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  \
-                       or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
-            errors.push(FieldError::invalid(&format!("data[{key}]"), &json!(key), why));
-        }
-        let text = value.as_str().unwrap_or_default();
-        size += text.len() / 4 * 3 - text.bytes().rev().take_while(|byte| *byte == b'=').count();
-    }
-    if size > LARGEST_SECRET {
-        errors.push(FieldError::too_long("data", LARGEST_SECRET));
+    let mut errors = key_errors(object, "data");
+    if bytes_in(object, "data") > MOST_DATA {
+        errors.push(FieldError::too_long("data", MOST_DATA));
     }
     let Some(old) = old else { return errors };
     if at(object, &["type"]) != at(old, &["type"]) {
         errors.push(FieldError::invalid("type", at(object, &["type"]), "field is immutable"));
     }
-    if *at(old, &["immutable"]) == true {
-        if *at(object, &["immutable"]) != true {
-            errors.push(FieldError::forbidden("immutable", "field is immutable when `immutable` is set"));
-        }
-        if at(object, &["data"]) != at(old, &["data"]) {
-            errors.push(FieldError::forbidden("data", "field is immutable when `immutable` is set"));
+    errors.extend(immutable_errors(object, old, &["data"]));
+    errors
+}
+
+fn config_map_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let mut errors = [key_errors(object, "data"), key_errors(object, "binaryData")].concat();
+    for key in at(object, &["data"]).as_object().into_iter().flat_map(serde_json::Map::keys) {
+        if !at(object, &["binaryData", key]).is_null() {
+            errors.push(FieldError::invalid(&format!("data[{key}]"), &json!(key), "duplicate of key present in binaryData"));
         }
     }
+    let texts = at(object, &["data"]).as_object().into_iter().flatten();
+    let size: usize = texts.map(|(_, text)| text.as_str().unwrap_or_default().len()).sum();
+    if size + bytes_in(object, "binaryData") > MOST_DATA {
+        errors.push(FieldError::too_long("", MOST_DATA));
+    }
+    errors.extend(old.into_iter().flat_map(|old| immutable_errors(object, old, &["data", "binaryData"])));
     errors
+}
+
+fn key_errors(object: &Value, part: &str) -> Vec<FieldError> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    let is_wrong = |key: &&String| key.is_empty() || key.len() > 253 || !key.bytes().all(fits) || *key == "." || key.starts_with("..");
+    let why = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  \
+               or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
+    let keys = at(object, &[part]).as_object().into_iter().flat_map(serde_json::Map::keys);
+    keys.filter(is_wrong).map(|key| FieldError::invalid(&format!("{part}[{key}]"), &json!(key), why)).collect()
+}
+
+/// Of values in base64.
+fn bytes_in(object: &Value, part: &str) -> usize {
+    let values = at(object, &[part]).as_object().into_iter().flatten().map(|(_, value)| value.as_str().unwrap_or_default());
+    values.map(|text| text.len() / 4 * 3 - text.bytes().rev().take_while(|byte| *byte == b'=').count()).sum()
+}
+
+fn immutable_errors(object: &Value, old: &Value, parts: &[&str]) -> Vec<FieldError> {
+    if *at(old, &["immutable"]) != true {
+        return Vec::new();
+    }
+    let why = "field is immutable when `immutable` is set";
+    let switched = (*at(object, &["immutable"]) != true).then_some("immutable");
+    let changed = parts.iter().copied().filter(|part| at(object, &[part]) != at(old, &[part]));
+    switched.into_iter().chain(changed).map(|field| FieldError::forbidden(field, why)).collect()
 }
 
 fn lease_errors(object: &Value) -> Vec<FieldError> {

@@ -17,6 +17,7 @@ use crate::fault::{Faults, Observer, Write};
 use crate::kind::{Builtin, Kind};
 use crate::object::Object;
 use crate::path::Target;
+use crate::proxy::Pods;
 use crate::query::Query;
 use crate::refusal::Refusal;
 use crate::request::{Request, Verb};
@@ -62,6 +63,7 @@ struct Inner {
 struct Hooks {
     faults: Option<Arc<dyn Faults>>,
     observer: Option<Arc<dyn Observer>>,
+    pods: Option<Arc<dyn Pods>>,
 }
 
 impl fmt::Debug for Cluster {
@@ -174,6 +176,11 @@ impl Cluster {
         lock(&self.0.hooks).observer = Some(observer);
     }
 
+    /// What listens in pods; without it nothing does.
+    pub fn set_pods(&self, pods: Arc<dyn Pods>) {
+        lock(&self.0.hooks).pods = Some(pods);
+    }
+
     pub fn set_link(&self, link: Link) {
         let mut state = self.state();
         state.link = link;
@@ -222,14 +229,26 @@ impl Cluster {
         let (path, query) = path_and_query.split_once('?').map_or((path_and_query.as_str(), None), |(path, query)| (path, Some(query)));
         let (target, query) = (Target::of(path), Query::of(query)?);
         let verb = Verb::of(&method, target.as_ref(), query.watch);
-        let (content_type, accept) = (String::new(), String::new());
+        let (content_type, accept, user_agent) = (String::new(), String::new(), String::new());
         let cluster = Arc::clone(&self.0.name);
-        Ok(Request { number: 0, cluster, user: None, method, verb, target, query, path_and_query, content_type, accept, body })
+        Ok(Request { number: 0, cluster, user: None, method, verb, target, query, path_and_query, content_type, accept, user_agent, body })
     }
 
     /// Takes effect and answers. A read sees the state so many versions behind.
     pub(crate) fn perform(&self, request: &Request, who: &Who, behind: u64) -> Answer {
         let mut state = self.state();
+        if let Who::Known(account) = who {
+            match crate::proxy::call(&state, account, request) {
+                Ok(None) => {}
+                Ok(Some(call)) => {
+                    // Who answers may look at the cluster.
+                    drop(state);
+                    let pods = lock(&self.0.hooks).pods.clone();
+                    return call.make(pods.as_deref()).unwrap_or_else(|refusal| Answer::refused(&refusal));
+                }
+                Err(refusal) => return Answer::refused(&refusal),
+            }
+        }
         let answer = state.answer(self, request, who, behind);
         self.report(state, request.number, request.user.as_deref(), request.verb);
         answer.unwrap_or_else(|refusal| Answer::refused(&refusal))

@@ -93,6 +93,7 @@ fn kind(spec: &Value, version: &Value) -> Result<Kind, Unsupported> {
         kind,
         namespaced,
         status_subresource: at(version, &["subresources"]).get("status").is_some(),
+        fields: schema.with_metadata(),
         schema,
         builtin: None,
     })

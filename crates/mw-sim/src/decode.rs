@@ -17,10 +17,15 @@ use crate::request::Request;
 const LARGEST_BODY: usize = 3 << 20;
 
 pub(crate) fn body(request: &Request) -> Result<Value, Refusal> {
-    if request.body.len() > LARGEST_BODY {
+    check_size(&request.body)?;
+    serde_json::from_slice(&request.body).map_err(|error| Refusal::bad_request(format!("the body is no JSON: {error}")))
+}
+
+fn check_size(bytes: &[u8]) -> Result<(), Refusal> {
+    if bytes.len() > LARGEST_BODY {
         return Err(Refusal::new(413, "RequestEntityTooLarge", format!("Request entity too large: limit is {LARGEST_BODY}")));
     }
-    serde_json::from_slice(&request.body).map_err(|error| Refusal::bad_request(format!("the body is no JSON: {error}")))
+    Ok(())
 }
 
 /// Whether unknown fields are refused.
@@ -120,9 +125,6 @@ pub(crate) fn shape(kind: &Kind, value: &mut Value) -> Result<Vec<String>, Strin
     }
     meta::schema().prune(metadata, "metadata", &mut removed);
     meta::schema().read_typed(metadata, "metadata")?;
-    if let Some(metadata) = metadata.as_object_mut() {
-        metadata.remove("managedFields");
-    }
     kind.schema.prune(value, "", &mut removed);
     if kind.is_custom() {
         kind.schema.fill(value);
@@ -130,6 +132,26 @@ pub(crate) fn shape(kind: &Kind, value: &mut Value) -> Result<Vec<String>, Strin
         kind.schema.read_typed(value, "")?;
     }
     Ok(removed.into_iter().map(|path| format!("unknown field {path:?}")).collect())
+}
+
+/// What is applied: YAML, and so JSON too.
+pub(crate) fn yaml(bytes: &[u8]) -> Result<Value, Refusal> {
+    check_size(bytes)?;
+    let unreadable = |why: &dyn fmt::Display| Refusal::bad_request(format!("error decoding YAML: {why}"));
+    let value: Value = match serde_json::from_slice(bytes) {
+        Ok(value) => value,
+        Err(_) => serde_saphyr::from_slice(bytes).map_err(|why| unreadable(&why))?,
+    };
+    if value.is_object() { Ok(value) } else { Err(unreadable(&"it is no object")) }
+}
+
+/// Of what is applied with fieldValidation=Strict. YAML with such fields was not
+/// read before.
+pub(crate) fn refuse_doubled(bytes: &[u8]) -> Result<(), Refusal> {
+    match doubled(bytes).as_slice() {
+        [] => Ok(()),
+        doubled => Err(Refusal::bad_request(format!("error strict decoding YAML: {}", doubled.join(", ")))),
+    }
 }
 
 /// Fields that are there twice; the last of them counts.
@@ -242,9 +264,7 @@ impl DeleteOptions {
 
 /// A text as JSON, for patches that are applied to what is kept.
 pub(crate) fn patch<'de, P: Deserialize<'de>>(bytes: &'de [u8]) -> Result<P, Refusal> {
-    if bytes.len() > LARGEST_BODY {
-        return Err(Refusal::new(413, "RequestEntityTooLarge", format!("Request entity too large: limit is {LARGEST_BODY}")));
-    }
+    check_size(bytes)?;
     serde_json::from_slice(bytes).map_err(|error| Refusal::bad_request(format!("error decoding patch: {error}")))
 }
 

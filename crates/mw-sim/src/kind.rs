@@ -1,6 +1,8 @@
 //! The kinds a server knows: how they are named, where they lie, and which of
 //! the rules for objects they follow.
 
+use serde_json::{Value, json};
+
 use crate::json::api_version;
 use crate::refusal::qualified;
 use crate::schema::Schema;
@@ -11,6 +13,12 @@ pub(crate) enum Builtin {
     Node,
     Namespace,
     Secret,
+    ConfigMap,
+    Service,
+    EndpointSlice,
+    Pod,
+    DaemonSet,
+    Deployment,
     Event,
     Lease,
     Definition,
@@ -30,6 +38,8 @@ pub(crate) struct Kind {
     pub namespaced: bool,
     pub status_subresource: bool,
     pub schema: Schema,
+    /// As those see it who manage fields: with the metadata.
+    pub fields: Schema,
     /// Nothing: a custom resource.
     pub builtin: Option<Builtin>,
 }
@@ -50,7 +60,25 @@ impl Kind {
 
     /// A PUT of an object that names no version.
     pub(crate) fn allows_unconditional_update(&self) -> bool {
-        matches!(self.builtin, Some(Builtin::Node | Builtin::Namespace | Builtin::Secret | Builtin::Event))
+        !matches!(self.builtin, None | Some(Builtin::Lease | Builtin::Definition))
+    }
+
+    /// Kinds whose defaults and rules are not known here. They are kept as the
+    /// tester's hand writes them; clients may read them and change their metadata.
+    pub(crate) fn is_as_written(&self) -> bool {
+        use Builtin::{DaemonSet, Deployment, EndpointSlice, Pod, Service};
+        matches!(self.builtin, Some(Service | EndpointSlice | Pod | DaemonSet | Deployment))
+    }
+
+    /// Whether changes of what is neither metadata nor status are counted.
+    pub(crate) fn has_generation(&self) -> bool {
+        use Builtin::{DaemonSet, Deployment, EndpointSlice, Pod};
+        matches!(self.builtin, None | Some(EndpointSlice | Pod | DaemonSet | Deployment))
+    }
+
+    /// An object of which nothing is said yet.
+    pub(crate) fn empty(&self) -> Value {
+        if self.is_custom() { json!({}) } else { self.schema.empty() }
     }
 
     /// A PUT of an object that is not there.
@@ -60,7 +88,7 @@ impl Kind {
 
     /// Whether a delete is answered with the object and not with a Status.
     pub(crate) fn returns_deleted(&self) -> bool {
-        matches!(self.builtin, Some(Builtin::Namespace))
+        matches!(self.builtin, Some(Builtin::Namespace | Builtin::Service | Builtin::Pod))
     }
 
     pub(crate) fn has_subresource(&self, name: &str) -> bool {

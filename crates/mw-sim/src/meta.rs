@@ -8,7 +8,7 @@ use crate::json::{at, meta, meta_text, texts};
 use crate::kind::{Builtin, Kind};
 use crate::refusal::FieldError;
 use crate::schema::Schema;
-use crate::schema::build::{any, int, kept, list, map, object, text, time, truth};
+use crate::schema::build::{any, atomic, int, kept, keyed, map, object, set, text, time, truth};
 
 const LONGEST_SUBDOMAIN: usize = 253;
 const LONGEST_LABEL: usize = 63;
@@ -45,18 +45,22 @@ pub(crate) fn schema() -> &'static Schema {
             ("deletionGracePeriodSeconds", kept(int())),
             ("labels", map(text())),
             ("annotations", map(text())),
-            ("finalizers", list(text())),
-            ("managedFields", any()),
+            ("finalizers", set(text())),
+            // An empty list is not nothing: it has them forgotten.
+            ("managedFields", kept(any())),
             (
                 "ownerReferences",
-                list(object([
-                    ("apiVersion", kept(text())),
-                    ("kind", kept(text())),
-                    ("name", kept(text())),
-                    ("uid", kept(text())),
-                    ("controller", kept(truth())),
-                    ("blockOwnerDeletion", kept(truth())),
-                ])),
+                keyed(
+                    ["uid"],
+                    atomic(object([
+                        ("apiVersion", kept(text())),
+                        ("kind", kept(text())),
+                        ("name", kept(text())),
+                        ("uid", kept(text())),
+                        ("controller", kept(truth())),
+                        ("blockOwnerDeletion", kept(truth())),
+                    ])),
+                ),
             ),
         ])
     })

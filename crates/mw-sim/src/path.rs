@@ -11,6 +11,8 @@ pub struct Target {
     pub namespace: Option<String>,
     pub name: Option<String>,
     pub subresource: Option<String>,
+    /// Behind `proxy`, which leads out of the API server.
+    pub beyond: Option<String>,
 }
 
 impl Target {
@@ -38,6 +40,11 @@ impl Target {
         match rest {
             [] => {}
             [name] => target.name = Some(name.clone()),
+            [name, proxy, beyond @ ..] if proxy == "proxy" => {
+                target.name = Some(name.clone());
+                target.subresource = Some(proxy.clone());
+                target.beyond = Some(format!("/{}", beyond.join("/")));
+            }
             [name, subresource @ ..] => {
                 target.name = Some(name.clone());
                 target.subresource = Some(subresource.join("/"));
@@ -116,5 +123,9 @@ mod tests {
         assert_eq!(of("/api/v1/namespaces/a/secrets"), "secrets a");
         assert_eq!(of("/apis/kilo.squat.ai/v1alpha1/namespaces/a/clustermeshes/m/status"), "clustermeshes/status.kilo.squat.ai a/m");
         assert_eq!(of("/apis/kilo.squat.ai/v1alpha1/peers/a%2Db"), "peers.kilo.squat.ai/a-b");
+        let beyond = |path: &str| Target::of(path).and_then(|target| target.beyond);
+        assert_eq!(of("/api/v1/namespaces/a/pods/p:9964/proxy/metrics/x"), "pods/proxy a/p:9964");
+        assert_eq!(beyond("/api/v1/namespaces/a/pods/p:9964/proxy/metrics/x").as_deref(), Some("/metrics/x"));
+        assert_eq!(beyond("/api/v1/namespaces/a/pods/p").as_deref(), None);
     }
 }

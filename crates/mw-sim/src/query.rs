@@ -18,7 +18,8 @@ pub struct Query {
     pub send_initial_events: Option<bool>,
     pub dry_run: bool,
     pub field_validation: Option<String>,
-    pub force: bool,
+    pub field_manager: Option<String>,
+    pub force: Option<bool>,
     pub propagation_policy: Option<String>,
     pub orphan_dependents: bool,
 }
@@ -48,7 +49,8 @@ impl Query {
             "sendInitialEvents" => self.send_initial_events = given(value).map(|value| truth(&value)),
             "dryRun" => self.dry_run = true,
             "fieldValidation" => self.field_validation = given(value),
-            "force" => self.force = truth(&value),
+            "fieldManager" => self.field_manager = given(value),
+            "force" => self.force = given(value).map(|value| truth(&value)),
             "propagationPolicy" => self.propagation_policy = given(value),
             "orphanDependents" => self.orphan_dependents = truth(&value),
             _ => {}

@@ -9,6 +9,9 @@ use http::Method;
 use crate::path::Target;
 use crate::query::Query;
 
+/// The name of a manager of fields.
+pub(crate) const LONGEST_MANAGER: usize = 128;
+
 /// What is done, in the words of roles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verb {
@@ -78,10 +81,23 @@ pub struct Request {
     pub path_and_query: String,
     pub content_type: String,
     pub accept: String,
+    pub user_agent: String,
     pub body: Bytes,
 }
 
 impl Request {
+    /// Whether it is the tester who asks, and nobody else.
+    pub(crate) fn is_by_hand(&self) -> bool {
+        self.number == 0
+    }
+
+    /// Who manages the fields that this writes.
+    pub(crate) fn manager(&self) -> String {
+        let agent = self.user_agent.split('/').next().unwrap_or_default();
+        let shown = || agent.chars().filter(|letter| !letter.is_control()).take(LONGEST_MANAGER).collect();
+        self.query.field_manager.clone().unwrap_or_else(shown)
+    }
+
     /// The path without the query.
     pub fn path(&self) -> &str {
         self.path_and_query.split('?').next().unwrap_or_default()

@@ -26,6 +26,7 @@ pub(crate) fn answer(account: &Account, kind: &crate::kind::Kind, mut review: Va
         namespace: given("namespace"),
         name: given("name"),
         subresource: given("subresource"),
+        beyond: None,
     };
     let allowed = account.allows(&text("verb"), &target);
     map_mut(&mut review).insert("status".to_owned(), json!({ "allowed": allowed }));

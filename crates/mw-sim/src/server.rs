@@ -82,7 +82,8 @@ impl Server {
             Who::Anonymous => Some("system:anonymous".into()),
             Who::Unknown => None,
         };
-        let request = Request { number, user, content_type: text(header::CONTENT_TYPE), accept: text(header::ACCEPT), ..request };
+        let (content_type, accept, user_agent) = (text(header::CONTENT_TYPE), text(header::ACCEPT), text(header::USER_AGENT));
+        let request = Request { number, user, content_type, accept, user_agent, ..request };
         let mut ending = Ending { cluster: &self.cluster, request: &request, is_told: false };
         let answer = self.play(&request, token).await;
         ending.tell(match &answer {

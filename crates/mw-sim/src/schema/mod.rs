@@ -31,6 +31,21 @@ pub(crate) enum Type {
     Any,
 }
 
+impl Type {
+    pub(crate) fn shown(self) -> &'static str {
+        match self {
+            Type::Object => "object",
+            Type::Array => "array",
+            Type::Text => "string",
+            Type::Integer => "integer",
+            Type::Number => "number",
+            Type::Truth => "boolean",
+            Type::IntOrText => "integer,string",
+            Type::Any => "any",
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Format {
     #[default]
@@ -69,10 +84,10 @@ pub(crate) struct Schema {
     pub kind: Type,
     pub properties: BTreeMap<String, Schema>,
     /// Of all properties that are not named.
-    additional: Option<Box<Schema>>,
-    items: Option<Box<Schema>>,
+    pub additional: Option<Box<Schema>>,
+    pub items: Option<Box<Schema>>,
     required: Vec<String>,
-    default: Option<Value>,
+    pub default: Option<Value>,
     nullable: bool,
     preserve_unknown: bool,
     allowed: Vec<Value>,
@@ -86,13 +101,33 @@ pub(crate) struct Schema {
     max_items: Option<usize>,
     min_properties: Option<usize>,
     max_properties: Option<usize>,
-    list_type: ListType,
+    pub list_type: ListType,
+    /// Whoever changes anything in it manages all of it.
+    pub is_atomic: bool,
     rules: Vec<Rule>,
     /// Of built-in kinds: written even when it is empty.
     keep: bool,
 }
 
 impl Schema {
+    /// An object of a built-in kind of which nothing is said yet: some parts are
+    /// there all the same.
+    pub(crate) fn empty(&self) -> Value {
+        let parts = self.properties.iter().filter(|(_, part)| part.keep && part.kind == Type::Object);
+        Value::Object(parts.map(|(name, part)| (name.clone(), part.empty())).collect())
+    }
+
+    /// With the metadata of all objects, which the server looks after itself.
+    pub(crate) fn with_metadata(&self) -> Schema {
+        let mut schema = self.clone();
+        schema.properties.insert("metadata".to_owned(), crate::meta::schema().clone());
+        schema
+    }
+
+    pub(crate) fn allows_unknown(&self) -> bool {
+        self.preserve_unknown
+    }
+
     /// Whether any rule is anywhere in it.
     fn has_rules(&self) -> bool {
         let below = self.properties.values().chain(self.additional.as_deref()).chain(self.items.as_deref());
@@ -102,7 +137,7 @@ impl Schema {
 
 /// How the fields of built-in kinds are written down.
 pub(crate) mod build {
-    use super::{Format, Schema, Type};
+    use super::{Format, ListType, Schema, Type};
 
     fn of(kind: Type) -> Schema {
         Schema { kind, ..Schema::default() }
@@ -146,8 +181,26 @@ pub(crate) mod build {
         Schema { preserve_unknown: true, ..of(Type::Any) }
     }
 
+    /// Of built-in kinds: what is in it is not known here.
+    pub(crate) fn opaque() -> Schema {
+        atomic(any())
+    }
+
+    pub(crate) fn atomic(schema: Schema) -> Schema {
+        Schema { is_atomic: true, ..schema }
+    }
+
     pub(crate) fn list(items: Schema) -> Schema {
         Schema { items: Some(Box::new(items)), ..of(Type::Array) }
+    }
+
+    pub(crate) fn set(items: Schema) -> Schema {
+        Schema { list_type: ListType::Set, ..list(items) }
+    }
+
+    /// A list whose entries are told apart by these fields.
+    pub(crate) fn keyed<const N: usize>(keys: [&str; N], items: Schema) -> Schema {
+        Schema { list_type: ListType::Map(keys.map(str::to_owned).to_vec()), ..list(items) }
     }
 
     pub(crate) fn map(values: Schema) -> Schema {

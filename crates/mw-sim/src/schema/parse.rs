@@ -25,7 +25,9 @@ impl Schema {
     /// Keywords that say what is where.
     fn shape(&mut self, keyword: &str, value: &Value, path: &str) -> Result<bool, Unsupported> {
         match (keyword, value) {
-            ("description" | "title" | "example" | "externalDocs" | "x-kubernetes-map-type", _) => {}
+            ("description" | "title" | "example" | "externalDocs", _) => {}
+            ("x-kubernetes-map-type", Value::String(name)) if name == "granular" => {}
+            ("x-kubernetes-map-type", Value::String(name)) if name == "atomic" => self.is_atomic = true,
             ("type", Value::String(name)) => match type_of(name) {
                 Some(kind) => self.kind = kind,
                 None => return Ok(false),

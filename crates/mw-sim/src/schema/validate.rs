@@ -210,16 +210,7 @@ fn too_many(path: &str, count: usize, most: usize) -> FieldError {
 }
 
 fn mistyped(path: &str, value: &Value, wanted: Type) -> FieldError {
-    let wanted = match wanted {
-        Type::Object => "object",
-        Type::Array => "array",
-        Type::Text => "string",
-        Type::Integer => "integer",
-        Type::Number => "number",
-        Type::Truth => "boolean",
-        Type::IntOrText => "integer,string",
-        Type::Any => "any",
-    };
+    let wanted = wanted.shown();
     let found = type_name(value);
     let message = format!("Invalid value: {found:?}: {path} in body must be of type {wanted}: {found:?}");
     FieldError { field: path.to_owned(), reason: "FieldValueTypeInvalid", message }

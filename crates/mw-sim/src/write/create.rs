@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{add_content_errors, check_size, definition, metadata_errors, written};
+use super::{add_content_errors, check_hand, check_size, definition, metadata_errors, note_managers, writer, written};
 use crate::answer::Answer;
 use crate::builtin;
 use crate::cluster::State;
@@ -21,21 +21,24 @@ pub(crate) fn create(state: &mut State, kind: &Arc<Kind>, request: &Request, tar
     if target.name.is_some() && !kind.is_custom() {
         return Err(Refusal::method_not_allowed());
     }
-    let object = decode::object(kind, request)?;
+    let mut object = decode::object(kind, request)?;
     if kind.builtin == Some(Builtin::Definition) {
         let definition = Definition::parse(&object).map_err(|unsupported| Refusal::unsupported(unsupported.what()))?;
         return definition::create(state, &definition);
     }
-    admit(state, kind, target, object, 201)
+    check_hand(kind, request, "the creation")?;
+    builtin::fill(kind, &mut object)?;
+    note_managers(kind, None, &mut object, &writer(state, request, target))?;
+    admit(state, kind, target, object)
 }
 
 /// An object that was read, into the namespace of its path.
-pub(super) fn admit(state: &mut State, kind: &Arc<Kind>, target: &Target, mut object: Value, code: u16) -> Result<Answer, Refusal> {
+pub(super) fn admit(state: &mut State, kind: &Arc<Kind>, target: &Target, mut object: Value) -> Result<Answer, Refusal> {
     place(kind, target, &mut object)?;
     check_namespace(state, target, &object)?;
     // Told by etcd, but before anything is kept.
     let names_version = !matches!(meta_text(&object, "resourceVersion"), "" | "0");
-    complete(state, kind, &mut object)?;
+    complete(state, kind, &mut object);
     let mut errors = metadata_errors(kind, &object, None);
     add_content_errors(kind, &object, None, &mut errors);
     let name = meta_text(&object, "name").to_owned();
@@ -51,7 +54,7 @@ pub(super) fn admit(state: &mut State, kind: &Arc<Kind>, target: &Target, mut ob
     }
     check_size(&object)?;
     let kept = state.commit(kind, &key, Some(object)).ok_or_else(Refusal::no_such_resource)?;
-    Ok(written(code, &kept))
+    Ok(written(201, &kept))
 }
 
 /// The namespace of an object is that of the path, whether it says so or not.
@@ -86,7 +89,7 @@ fn check_namespace(state: &State, target: &Target, object: &Value) -> Result<(),
 }
 
 /// What only the server says of a new object.
-fn complete(state: &mut State, kind: &Kind, object: &mut Value) -> Result<(), Refusal> {
+fn complete(state: &mut State, kind: &Kind, object: &mut Value) {
     let prefix = meta_text(object, "generateName").to_owned();
     let (uid, now) = (state.draws.uid(), state.wall.stamp());
     let metadata = meta_mut(object);
@@ -100,14 +103,11 @@ fn complete(state: &mut State, kind: &Kind, object: &mut Value) -> Result<(), Re
     }
     metadata.insert("uid".to_owned(), uid.into());
     metadata.insert("creationTimestamp".to_owned(), now.into());
-    match kind.builtin {
-        Some(builtin) => builtin::prepare(builtin, object, None)?,
-        None => {
-            metadata.insert("generation".to_owned(), 1.into());
-            if kind.status_subresource {
-                map_mut(object).remove("status");
-            }
-        }
+    if kind.has_generation() {
+        metadata.insert("generation".to_owned(), 1.into());
     }
-    Ok(())
+    if kind.is_custom() && kind.status_subresource {
+        map_mut(object).remove("status");
+    }
+    builtin::prepare(kind, object, None);
 }

@@ -46,7 +46,7 @@ fn definition_kind(state: &State) -> Result<Arc<Kind>, Refusal> {
 /// Server-side apply by force of a whole definition. Where that would change
 /// one that is there it is not supported, and so is every other patch.
 pub(super) fn apply(state: &mut State, kind: &Arc<Kind>, request: &Request, target: &Target, is_apply: bool) -> Result<Answer, Refusal> {
-    if !is_apply || !request.query.force || target.subresource.is_some() {
+    if !is_apply || request.query.force != Some(true) || target.subresource.is_some() {
         return Err(Refusal::unsupported("this patch of a CustomResourceDefinition"));
     }
     // Clients write JSON, which is YAML.

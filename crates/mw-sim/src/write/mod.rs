@@ -1,6 +1,7 @@
 //! Create, update, patch and delete, in the order in which a real server checks
 //! and changes things.
 
+mod apply;
 mod create;
 mod definition;
 mod delete;
@@ -9,16 +10,19 @@ mod update;
 
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::answer::Answer;
 use crate::builtin;
 use crate::cluster::{State, key};
+use crate::json::{meta as meta_of, meta_mut};
 use crate::kind::Kind;
+use crate::managers::{Managers, Writer};
 use crate::meta;
 use crate::object::Object;
 use crate::path::Target;
 use crate::refusal::{FieldError, Refusal};
+use crate::request::Request;
 
 pub(crate) use create::create;
 pub(crate) use definition::create as create_definition;
@@ -28,6 +32,42 @@ pub(crate) use update::update;
 
 /// What etcd takes at most, with some room for what is around it.
 const LARGEST_OBJECT: usize = 3 << 19;
+
+/// Who writes by this request.
+fn writer<'a>(state: &State, request: &Request, target: &'a Target) -> Writer<'a> {
+    Writer { name: request.manager(), subresource: target.subresource.as_deref(), now: state.wall.stamp() }
+}
+
+/// Notes in what is written who manages it. A new object has no old one.
+fn note_managers(kind: &Kind, old: Option<&Value>, new: &mut Value, writer: &Writer<'_>) -> Result<(), Refusal> {
+    let given = meta_mut(new).remove("managedFields").filter(|_| writer.subresource.is_none());
+    let before = old.and_then(|old| meta_of(old, "managedFields"));
+    let mut managers = match &given {
+        // The way to have them forgotten.
+        Some(Value::Array(entries)) if entries.iter().all(|entry| entry.as_object().is_some_and(Map::is_empty)) && entries.len() < 2 => {
+            Managers::default()
+        }
+        Some(entries) => Managers::read(kind, entries).ok_or_else(|| Refusal::unsupported("these managedFields"))?,
+        None => before.and_then(|entries| Managers::read(kind, entries)).unwrap_or_default(),
+    };
+    // Who is not noted from the beginning is not noted before somebody applies.
+    if old.is_none() || !managers.is_empty() {
+        match old {
+            Some(old) => managers.update(kind, old, new, writer),
+            None => managers.update(kind, &kind.empty(), new, writer),
+        }
+    }
+    managers.keep_in(new);
+    Ok(())
+}
+
+/// Only the tester's hand writes what is kept as it is written.
+fn check_hand(kind: &Kind, request: &Request, what: &str) -> Result<(), Refusal> {
+    if kind.is_as_written() && !request.is_by_hand() {
+        return Err(Refusal::unsupported(format!("{what} of {} but by the tester's hand", kind.qualified())));
+    }
+    Ok(())
+}
 
 /// The object that a path means.
 fn existing(state: &State, kind: &Kind, target: &Target) -> Option<(String, Arc<Object>)> {

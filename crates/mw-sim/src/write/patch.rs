@@ -7,16 +7,17 @@ use json_patch::{AddOperation, CopyOperation, PatchOperation, ReplaceOperation, 
 use serde_json::Value;
 
 use super::create::place;
-use super::update::{check_name, nameless, replace};
-use super::{definition, existing, name_of};
+use super::update::{check_name, check_parts, nameless, replace};
+use super::{apply, definition, existing, name_of, note_managers, writer};
 use crate::answer::Answer;
+use crate::builtin;
 use crate::cluster::State;
 use crate::decode;
 use crate::json::{at, map_mut};
 use crate::kind::{Builtin, Kind};
 use crate::path::Target;
 use crate::refusal::{FieldError, Refusal};
-use crate::request::Request;
+use crate::request::{LONGEST_MANAGER, Request};
 
 /// What a real server takes at most in one JSON patch.
 const MOST_STEPS: usize = 10_000;
@@ -26,8 +27,12 @@ pub(crate) fn patch(state: &mut State, kind: &Arc<Kind>, request: &Request, targ
         return Err(nameless(kind));
     }
     let manner = Manner::of(kind, request)?;
-    if manner == Manner::Apply || kind.builtin == Some(Builtin::Definition) {
+    check_options(request, manner)?;
+    if kind.builtin == Some(Builtin::Definition) {
         return definition::apply(state, kind, request, target, manner == Manner::Apply);
+    }
+    if manner == Manner::Apply {
+        return apply::apply(state, kind, request, target);
     }
     let (key, old) = existing(state, kind, target).ok_or_else(|| Refusal::not_found(kind, name_of(target)))?;
     let mut new = Value::clone(&old.value);
@@ -40,7 +45,26 @@ pub(crate) fn patch(state: &mut State, kind: &Arc<Kind>, request: &Request, targ
         decode::refuse_unknown(unknown).map_err(|why| rejected(&why))?;
     }
     place(kind, target, &mut new)?;
+    builtin::fill(kind, &mut new)?;
+    note_managers(kind, Some(&old.value), &mut new, &writer(state, request, target))?;
+    check_parts(kind, request, &old.value, &new)?;
     replace(state, kind, target, &key, &old, new)
+}
+
+/// What may be said beside a patch.
+fn check_options(request: &Request, manner: Manner) -> Result<(), Refusal> {
+    let mut errors = Vec::new();
+    let manager = request.query.field_manager.as_deref().unwrap_or_default();
+    if manner == Manner::Apply && manager.is_empty() {
+        errors.push(FieldError::required("fieldManager", "is required for apply patch"));
+    }
+    if manner != Manner::Apply && request.query.force.is_some() {
+        errors.push(FieldError::forbidden("force", "may not be specified for non-apply patch"));
+    }
+    if manager.len() > LONGEST_MANAGER {
+        errors.push(FieldError::too_long("fieldManager", LONGEST_MANAGER));
+    }
+    if errors.is_empty() { Ok(()) } else { Err(Refusal::invalid_options("PatchOptions", &errors)) }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,9 +79,9 @@ impl Manner {
         match request.content_type.split(';').next().unwrap_or_default().trim() {
             "application/merge-patch+json" => Ok(Manner::Merge),
             "application/json-patch+json" => Ok(Manner::Steps),
-            "application/apply-patch+yaml" if kind.builtin == Some(Builtin::Definition) => Ok(Manner::Apply),
+            "application/apply-patch+yaml" => Ok(Manner::Apply),
             "application/strategic-merge-patch+json" if !kind.is_custom() => Err(Refusal::unsupported("strategic merge patches")),
-            "application/apply-patch+yaml" | "application/apply-patch+cbor" => Err(Refusal::unsupported("server-side apply")),
+            "application/apply-patch+cbor" => Err(Refusal::unsupported("server-side apply of CBOR")),
             _ => Err(unknown_type(kind)),
         }
     }

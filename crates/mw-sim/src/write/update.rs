@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::create::{admit, place};
-use super::{add_content_errors, check_size, existing, metadata_errors, name_of, written};
+use super::{add_content_errors, check_hand, check_size, existing, metadata_errors, name_of, note_managers, writer, written};
 use crate::answer::Answer;
 use crate::builtin;
 use crate::cluster::State;
@@ -27,9 +27,13 @@ pub(crate) fn update(state: &mut State, kind: &Arc<Kind>, request: &Request, tar
     let mut object = decode::object(kind, request)?;
     check_name(kind, target, &object)?;
     place(kind, target, &mut object)?;
+    builtin::fill(kind, &mut object)?;
+    let writer = writer(state, request, target);
     let Some((key, old)) = existing(state, kind, target) else {
         if kind.creates_on_update() && target.subresource.is_none() {
-            return admit(state, kind, target, object, 201);
+            check_hand(kind, request, "the creation")?;
+            note_managers(kind, None, &mut object, &writer)?;
+            return admit(state, kind, target, object);
         }
         return Err(Refusal::not_found(kind, name_of(target)));
     };
@@ -38,7 +42,16 @@ pub(crate) fn update(state: &mut State, kind: &Arc<Kind>, request: &Request, tar
         let why = format!("Precondition failed: UID in precondition: {given}, UID in object meta: {uid}");
         return Err(Refusal::conflict(kind, name_of(target), &why));
     }
+    note_managers(kind, Some(&old.value), &mut object, &writer)?;
+    check_parts(kind, request, &old.value, &object)?;
     replace(state, kind, target, &key, &old, object)
+}
+
+/// Clients may change no more than the metadata of what is kept as it is written.
+pub(super) fn check_parts(kind: &Kind, request: &Request, old: &Value, new: &Value) -> Result<(), Refusal> {
+    let parts = |object: &Value| object.as_object().cloned().unwrap_or_default().into_iter().filter(|(name, _)| name != "metadata").collect();
+    let (old, new): (Vec<_>, Vec<_>) = (parts(old), parts(new));
+    if old == new { Ok(()) } else { check_hand(kind, request, "changes of other than the metadata") }
 }
 
 /// A path without the name that the verb needs.
@@ -71,7 +84,12 @@ pub(super) fn replace(
     let name = name_of(target);
     check_version(kind, name, old, &new)?;
     keep_metadata(&mut new, &old.value);
-    keep_parts(kind, target.subresource.is_some(), &mut new, &old.value)?;
+    let managers = meta_mut(&mut new).remove("managedFields");
+    keep_parts(kind, target.subresource.is_some(), &mut new, &old.value);
+    match managers {
+        Some(managers) => meta_mut(&mut new).insert("managedFields".to_owned(), managers),
+        None => meta_mut(&mut new).remove("managedFields"),
+    };
     count_generation(kind, &mut new, &old.value);
     let mut errors = update_errors(&new, &old.value);
     errors.extend(metadata_errors(kind, &new, Some(&old.value)));
@@ -138,9 +156,9 @@ fn keep_metadata(new: &mut Value, old: &Value) {
 }
 
 /// The object keeps its status, or its status keeps the object.
-fn keep_parts(kind: &Kind, is_status: bool, new: &mut Value, old: &Value) -> Result<(), Refusal> {
-    match (is_status, kind.builtin) {
-        (true, None) => {
+fn keep_parts(kind: &Kind, is_status: bool, new: &mut Value, old: &Value) {
+    match (is_status, kind.is_custom()) {
+        (true, true) => {
             let status = map_mut(new).remove("status");
             let given = meta_text(new, "uid").to_owned();
             *new = old.clone();
@@ -152,17 +170,14 @@ fn keep_parts(kind: &Kind, is_status: bool, new: &mut Value, old: &Value) -> Res
                 map_mut(new).remove("status");
             }
         }
-        (true, Some(_)) => keep(new, old, "spec"),
-        (false, Some(builtin)) => {
+        (true, false) => keep(new, old, "spec"),
+        (false, _) => {
             if kind.status_subresource {
                 keep(new, old, "status");
             }
-            builtin::prepare(builtin, new, Some(old))?;
+            builtin::prepare(kind, new, Some(old));
         }
-        (false, None) if kind.status_subresource => keep(new, old, "status"),
-        (false, None) => {}
     }
-    Ok(())
 }
 
 fn keep(new: &mut Value, old: &Value, part: &str) {
@@ -172,9 +187,9 @@ fn keep(new: &mut Value, old: &Value, part: &str) {
     };
 }
 
-/// Custom resources count the changes of what is neither metadata nor status.
+/// Counts the changes of what is neither metadata nor status.
 fn count_generation(kind: &Kind, new: &mut Value, old: &Value) {
-    if !kind.is_custom() {
+    if !kind.has_generation() {
         return;
     }
     let counts = |name: &str| name != "metadata" && !(kind.status_subresource && name == "status");

@@ -15,6 +15,7 @@
     reason = "a test may fail loudly"
 )]
 
+mod applying;
 mod builtins;
 mod changing;
 mod creating;
@@ -22,6 +23,7 @@ mod definitions;
 mod deleting;
 mod limits;
 mod listing;
+mod managing;
 mod names;
 mod nonsense;
 mod patching;
@@ -32,6 +34,7 @@ mod subject;
 mod values;
 mod walks;
 mod watching;
+mod workloads;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -81,6 +84,9 @@ fn main() -> ExitCode {
         limits::all(),
         walks::all(),
         nonsense::all(),
+        applying::all(),
+        managing::all(),
+        workloads::all(),
     ];
     let trials = all.into_iter().flatten().enumerate().map(|(index, behaviour)| trial(index, behaviour, real)).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);

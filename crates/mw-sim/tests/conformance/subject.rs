@@ -15,6 +15,7 @@ use tokio::time::timeout;
 
 pub(crate) const MERGE: &str = "application/merge-patch+json";
 pub(crate) const STEPS: &str = "application/json-patch+json";
+pub(crate) const APPLY: &str = "application/apply-patch+yaml";
 pub(crate) const JSON: &str = "application/json";
 /// Long enough for an event that must not come to have come.
 const QUIET: Duration = Duration::from_millis(700);
@@ -52,6 +53,10 @@ impl Subject {
 
     pub(crate) fn secrets(&self) -> String {
         format!("/api/v1/namespaces/{}/secrets", self.namespace)
+    }
+
+    pub(crate) fn config_maps(&self) -> String {
+        format!("/api/v1/namespaces/{}/configmaps", self.namespace)
     }
 
     pub(crate) fn leases(&self) -> String {
@@ -93,6 +98,11 @@ impl Subject {
         self.send(Method::PATCH, path, STEPS, Some(patch)).await
     }
 
+    /// Server-side apply by a manager.
+    pub(crate) async fn apply(&self, manager: &str, path: &str, object: Value) -> Seen {
+        self.send(Method::PATCH, &format!("{path}?fieldManager={manager}"), APPLY, Some(object)).await
+    }
+
     pub(crate) async fn delete(&self, path: &str) -> Seen {
         self.send(Method::DELETE, path, JSON, None).await
     }
@@ -102,6 +112,17 @@ impl Subject {
         options["kind"] = "DeleteOptions".into();
         options["apiVersion"] = "v1".into();
         self.send(Method::DELETE, path, JSON, Some(options)).await
+    }
+
+    /// Of kinds that only the tester's hand writes on the simulator.
+    pub(crate) async fn by_hand(&self, method: Method, path: &str, content: &str, body: Value) -> Seen {
+        match &self.side {
+            Side::Simulated(cluster) => {
+                let (code, body) = cluster.call(&method, path, content, Some(&body));
+                Seen { code: code.as_u16(), retry_after: None, body }
+            }
+            Side::Real(_) => self.send(method, path, content, Some(body)).await,
+        }
     }
 
     /// What there is of a widget; it must be there.
@@ -225,7 +246,9 @@ pub(crate) fn clean(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
             let mut cleaned = serde_json::Map::new();
-            for (name, field) in fields.iter().filter(|(name, _)| *name != "managedFields") {
+            // Nobody is noted in definitions by the simulator.
+            let is_definition = fields.get("kind").is_some_and(|kind| kind == "CustomResourceDefinition");
+            for (name, field) in fields {
                 let symbol = match name.as_str() {
                     "uid" => Some("UID"),
                     "resourceVersion" => Some("VERSION"),
@@ -235,9 +258,13 @@ pub(crate) fn clean(value: &Value) -> Value {
                 };
                 let field = match (symbol, field) {
                     (Some(symbol), Value::String(text)) if !text.is_empty() => symbol.into(),
+                    (None, Value::Array(entries)) if name == "managedFields" => managers(entries),
                     _ => clean(field),
                 };
                 cleaned.insert(name.clone(), field);
+            }
+            if is_definition && let Some(Value::Object(metadata)) = cleaned.get_mut("metadata") {
+                metadata.remove("managedFields");
             }
             if let Some(Value::Array(causes)) = cleaned.get_mut("causes") {
                 // In the order of a hash map.
@@ -250,6 +277,18 @@ pub(crate) fn clean(value: &Value) -> Value {
         Value::String(text) => scrubbed(text).into(),
         other => other.clone(),
     }
+}
+
+/// Their order depends on times, and so on the machine.
+fn managers(entries: &[Value]) -> Value {
+    let mut entries = entries.to_vec();
+    for entry in &mut entries {
+        if entry["time"].is_string() {
+            entry["time"] = "TIME".into();
+        }
+    }
+    entries.sort_by_key(|entry| ["operation", "manager", "subresource"].map(|field| entry[field].to_string()));
+    Value::Array(entries)
 }
 
 fn scrubbed(text: &str) -> String {
