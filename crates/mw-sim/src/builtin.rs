@@ -405,7 +405,7 @@ fn config_map_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let texts = at(object, &["data"]).as_object().into_iter().flatten();
     let size: usize = texts.map(|(_, text)| text.as_str().unwrap_or_default().len()).sum();
     if size + bytes_in(object, "binaryData") > MOST_DATA {
-        errors.push(FieldError::too_long("", MOST_DATA));
+        errors.push(FieldError::too_long("[]", MOST_DATA));
     }
     errors.extend(old.into_iter().flat_map(|old| immutable_errors(object, old, &["data", "binaryData"])));
     errors

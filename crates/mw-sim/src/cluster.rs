@@ -85,7 +85,7 @@ impl Cluster {
         };
         let cluster = Cluster(Arc::new(inner));
         for name in ["default", "kube-system"] {
-            cluster.call(&Method::POST, "/api/v1/namespaces", "", Some(&json!({ "metadata": { "name": name } })));
+            cluster.call(&Method::POST, "/api/v1/namespaces?fieldManager=kube-apiserver", "", Some(&json!({ "metadata": { "name": name } })));
         }
         cluster
     }
@@ -407,7 +407,8 @@ impl State {
             (Verb::Watch, _) => crate::watch::start(self, cluster, &kind, request, behind),
             (Verb::Create, _) => crate::write::create(self, &kind, request, target),
             (Verb::Update, _) => crate::write::update(self, &kind, request, target),
-            (Verb::Patch, _) => crate::write::patch(self, &kind, request, target),
+            (Verb::Patch, Some(account)) => crate::write::patch(self, &kind, account, request, target),
+            (Verb::Patch, None) => Err(Refusal::unauthorized()),
             (Verb::Delete, _) => crate::write::delete(self, &kind, request, target),
             (Verb::DeleteCollection, _) => crate::write::delete_collection(self, &kind, request, target),
         }

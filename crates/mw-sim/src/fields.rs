@@ -84,10 +84,12 @@ impl Fields {
         Fields(all)
     }
 
-    /// Those that have no others below them, as people read them.
+    /// Those that have no others below them, as people read them. Of one map or
+    /// list those come first that have none.
     pub(crate) fn leaves(&self) -> Vec<String> {
-        let is_leaf = |path: &&Path| !self.has_below(path);
-        self.0.iter().filter(is_leaf).map(|path| path.iter().map(|step| shown(step)).collect()).collect()
+        let mut leaves: Vec<&Path> = self.0.iter().filter(|path| !self.has_below(path)).collect();
+        leaves.sort_by_key(|path| path.iter().enumerate().map(|(at, step)| (at + 1 < path.len(), step.clone())).collect::<Vec<_>>());
+        leaves.iter().map(|path| path.iter().map(|step| shown(step)).collect()).collect()
     }
 
     /// Whether a field is there that lies below a path.

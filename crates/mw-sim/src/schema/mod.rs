@@ -53,6 +53,7 @@ pub(crate) enum Format {
     Int32,
     Int64,
     DateTime,
+    Cidr,
     /// Of built-in kinds only: a time with exactly six digits of a second.
     MicroTime,
     /// Of built-in kinds only: bytes in base64.
@@ -77,6 +78,14 @@ struct Bound {
 struct Pattern {
     text: String,
     regex: Regex,
+}
+
+/// `anyOf` and `oneOf`, as far as they say which fields must be there.
+#[derive(Debug, Clone)]
+struct Choice {
+    /// Whether two that fit are too many.
+    only_one: bool,
+    alternatives: Vec<Vec<String>>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -105,6 +114,7 @@ pub(crate) struct Schema {
     /// Whoever changes anything in it manages all of it.
     pub is_atomic: bool,
     rules: Vec<Rule>,
+    choices: Vec<Choice>,
     /// Of built-in kinds: written even when it is empty.
     keep: bool,
 }
@@ -113,8 +123,12 @@ impl Schema {
     /// An object of a built-in kind of which nothing is said yet: some parts are
     /// there all the same.
     pub(crate) fn empty(&self) -> Value {
-        let parts = self.properties.iter().filter(|(_, part)| part.keep && part.kind == Type::Object);
-        Value::Object(parts.map(|(name, part)| (name.clone(), part.empty())).collect())
+        let part = |(name, part): (&String, &Schema)| match part.kind {
+            Type::Object if part.keep => Some((name.clone(), part.empty())),
+            Type::Array if part.keep => Some((name.clone(), Value::Null)),
+            _ => None,
+        };
+        Value::Object(self.properties.iter().filter_map(part).collect())
     }
 
     /// With the metadata of all objects, which the server looks after itself.

@@ -1,9 +1,9 @@
 //! Reads the schema of a CustomResourceDefinition.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::rule::Rule;
-use super::{Bound, Format, ListType, Pattern, Schema, Type, under};
+use super::{Bound, Choice, Format, ListType, Pattern, Schema, Type, under};
 use crate::crd::Unsupported;
 use crate::json::texts;
 
@@ -45,6 +45,12 @@ impl Schema {
             ("nullable", Value::Bool(nullable)) => self.nullable = *nullable,
             ("x-kubernetes-preserve-unknown-fields", Value::Bool(preserve)) => self.preserve_unknown = *preserve,
             ("x-kubernetes-int-or-string", Value::Bool(true)) => self.kind = Type::IntOrText,
+            // The type says the same.
+            ("anyOf", _) if *value == json!([{ "type": "integer" }, { "type": "string" }]) => {}
+            ("anyOf" | "oneOf", Value::Array(alternatives)) => {
+                let Some(alternatives) = alternatives.iter().map(alternative).collect() else { return Ok(false) };
+                self.choices.push(Choice { only_one: keyword == "oneOf", alternatives });
+            }
             ("x-kubernetes-validations", Value::Array(rules)) => {
                 self.rules = rules.iter().map(|rule| Rule::parse(rule, path)).collect::<Result<_, _>>()?;
             }
@@ -107,6 +113,9 @@ impl Schema {
         if self.kind == Type::Any && !self.preserve_unknown {
             return wrong("a missing type");
         }
+        if !self.choices.is_empty() && self.kind != Type::Object {
+            return wrong("a choice of fields in what is no object");
+        }
         if self.additional.is_some() && !self.properties.is_empty() {
             return wrong("properties beside additionalProperties");
         }
@@ -115,6 +124,14 @@ impl Schema {
         }
         Ok(())
     }
+}
+
+/// The fields that must be there, when it says nothing else.
+fn alternative(schema: &Value) -> Option<Vec<String>> {
+    let says_nothing = |properties: &Value| properties.as_object().is_some_and(|all| all.values().all(|one| *one == json!({})));
+    let understood = |(keyword, value): (&String, &Value)| keyword == "required" || (keyword == "properties" && says_nothing(value));
+    let required = schema.get("required")?;
+    schema.as_object()?.iter().all(understood).then(|| texts(Some(required)).map(str::to_owned).collect())
 }
 
 fn type_of(name: &str) -> Option<Type> {
@@ -134,6 +151,9 @@ fn format_of(name: &str) -> Option<Format> {
         "int32" => Format::Int32,
         "int64" => Format::Int64,
         "date-time" => Format::DateTime,
+        "cidr" => Format::Cidr,
+        // Real servers do not know it either.
+        "idn-hostname" => Format::None,
         _ => return None,
     })
 }
@@ -141,7 +161,6 @@ fn format_of(name: &str) -> Option<Format> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn what_is_not_understood_is_refused() {
@@ -149,7 +168,9 @@ mod tests {
             json!({ "type": "object", "not": {} }),
             json!({ "type": "string", "format": "ipv4" }),
             json!({ "type": "string", "pattern": "(?<!a)b" }),
-            json!({ "type": "array", "items": { "type": "object", "anyOf": [] } }),
+            json!({ "type": "object", "anyOf": [{ "required": ["a"], "properties": { "a": { "minLength": 1 } } }] }),
+            json!({ "type": "object", "oneOf": [{ "required": ["a"], "not": {} }] }),
+            json!({ "type": "object", "allOf": [] }),
             json!({ "type": "object", "x-kubernetes-validations": [{ "rule": "self.a == 1" }] }),
             json!({ "type": "array", "items": { "type": "string" }, "x-kubernetes-list-type": "map" }),
             json!({ "description": "no type" }),

@@ -11,7 +11,7 @@ use crate::wall::is_rfc3339;
 impl Schema {
     /// Says what can't be read.
     pub(crate) fn read_typed(&self, value: &mut Value, path: &str) -> Result<(), String> {
-        if value.is_null() {
+        if value.is_null() || self.kind == Type::Any {
             return Ok(());
         }
         if self.format == Format::Base64 {
@@ -79,6 +79,13 @@ impl Schema {
             let kept = self.properties.get(name).is_some_and(|schema| schema.keep);
             !field.is_null() && (kept || !is_empty(field))
         });
+        // A list that is written even when it is empty is null then.
+        for (name, _) in self.properties.iter().filter(|(_, schema)| schema.keep && schema.kind == Type::Array) {
+            let list = fields.entry(name.clone()).or_insert(Value::Null);
+            if is_empty(list) {
+                *list = Value::Null;
+            }
+        }
     }
 }
 

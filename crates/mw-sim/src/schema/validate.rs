@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Format, ListType, Schema, Type, number_of, under};
+use super::{Choice, Format, ListType, Schema, Type, number_of, under};
 use crate::json::type_name;
 use crate::refusal::FieldError;
 use crate::wall::is_rfc3339;
@@ -74,6 +74,7 @@ impl Schema {
             let why = format!("{path} in body should have at least {least} properties");
             errors.push(FieldError::invalid(path, &json!(fields.len()), &why));
         }
+        self.choices.iter().for_each(|choice| choice.validate(fields, path, errors));
         for (name, field) in fields {
             if let Some(schema) = self.properties.get(name).or(self.additional.as_deref()) {
                 schema.validate(field, &under(path, name), errors);
@@ -107,10 +108,13 @@ impl Schema {
         } else if let Some(pattern) = self.pattern.as_ref().filter(|pattern| !pattern.regex.is_match(text)) {
             invalid(format!("should match '{}'", pattern.text));
         }
-        if self.format == Format::DateTime && !is_rfc3339(text) {
-            let message = format!("Invalid value: {value}: {path} in body must be of type date-time: {value}");
-            errors.push(FieldError { field: path.to_owned(), reason: "FieldValueTypeInvalid", message });
-        }
+        let wanted = match self.format {
+            Format::DateTime if !is_rfc3339(text) => "date-time",
+            Format::Cidr if !is_cidr(text) => "cidr",
+            _ => return,
+        };
+        let message = format!("Invalid value: {value}: {path} in body must be of type {wanted}: {value}");
+        errors.push(FieldError { field: path.to_owned(), reason: "FieldValueTypeInvalid", message });
     }
 
     fn validate_number(&self, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
@@ -187,6 +191,35 @@ impl Schema {
             _ => {}
         }
     }
+}
+
+impl Choice {
+    /// Of the alternatives that do not fit the first is told too.
+    fn validate(&self, fields: &Map<String, Value>, path: &str, errors: &mut Vec<FieldError>) {
+        let is_missing = |name: &&String| !fields.contains_key(*name);
+        let fitting = self.alternatives.iter().filter(|names| !names.iter().any(|name| is_missing(&name))).count();
+        let why = match (self.only_one, fitting) {
+            (_, 1) | (false, 2..) => return,
+            (false, _) => format!("{path:?} must validate at least one schema (anyOf)"),
+            (true, 0) => format!("{path:?} must validate one and only one schema (oneOf). Found none valid"),
+            (true, many) => format!("{path:?} must validate one and only one schema (oneOf). Found {many} valid alternatives"),
+        };
+        errors.push(FieldError::invalid(path, &json!(""), &why));
+        if fitting == 0 {
+            let first = self.alternatives.iter().flatten().find(is_missing);
+            errors.extend(first.map(|name| FieldError::required(&under(path, name), "")));
+        }
+    }
+}
+
+fn is_cidr(text: &str) -> bool {
+    let Some((address, length)) = text.split_once('/') else { return false };
+    let most = match address.parse() {
+        Ok(std::net::IpAddr::V4(_)) => 32,
+        Ok(std::net::IpAddr::V6(_)) => 128,
+        Err(_) => return false,
+    };
+    length.parse::<u8>().is_ok_and(|bits| bits <= most)
 }
 
 impl ListType {

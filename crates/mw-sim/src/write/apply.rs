@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use super::create::{admit, place};
 use super::update::{check_name, check_parts, replace};
 use super::{check_hand, existing, name_of, writer};
+use crate::account::Account;
 use crate::answer::Answer;
 use crate::builtin;
 use crate::cluster::State;
@@ -17,10 +18,16 @@ use crate::kind::Kind;
 use crate::managers::Managers;
 use crate::path::Target;
 use crate::refusal::Refusal;
-use crate::request::Request;
+use crate::request::{Request, Verb};
 use crate::schema::{ListType, Schema, Type};
 
-pub(super) fn apply(state: &mut State, kind: &Arc<Kind>, request: &Request, target: &Target) -> Result<Answer, Refusal> {
+pub(super) fn apply(
+    state: &mut State,
+    kind: &Arc<Kind>,
+    account: &Account,
+    request: &Request,
+    target: &Target,
+) -> Result<Answer, Refusal> {
     let found = existing(state, kind, target);
     // Nobody makes an object by its status.
     if found.is_none() && target.subresource.is_some() {
@@ -36,7 +43,7 @@ pub(super) fn apply(state: &mut State, kind: &Arc<Kind>, request: &Request, targ
         decode::refuse_doubled(&request.body)?;
     }
     let mut new = changed.unwrap_or(live);
-    decode::shape(kind, &mut new).map_err(Refusal::bad_request)?;
+    decode::shape(kind, &mut new).map_err(|why| Refusal::new(500, "", why))?;
     builtin::fill(kind, &mut new)?;
     managers.keep_in(&mut new);
     let uid = meta_text(&new, "uid").to_owned();
@@ -48,7 +55,10 @@ pub(super) fn apply(state: &mut State, kind: &Arc<Kind>, request: &Request, targ
     check_name(kind, target, &new)?;
     match found {
         None => {
+            account.check(Verb::Create, target)?;
             check_hand(kind, request, "the creation")?;
+            // Nothing is there that it could be of.
+            meta_mut(&mut new).remove("resourceVersion");
             admit(state, kind, target, new)
         }
         Some((key, old)) => {

@@ -27,6 +27,9 @@ pub(crate) fn create(state: &mut State, kind: &Arc<Kind>, request: &Request, tar
         return definition::create(state, &definition);
     }
     check_hand(kind, request, "the creation")?;
+    for own in ["deletionTimestamp", "deletionGracePeriodSeconds"] {
+        meta_mut(&mut object).remove(own);
+    }
     builtin::fill(kind, &mut object)?;
     note_managers(kind, None, &mut object, &writer(state, request, target))?;
     admit(state, kind, target, object)

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::create::place;
 use super::update::{check_name, check_parts, nameless, replace};
 use super::{apply, definition, existing, name_of, note_managers, writer};
+use crate::account::Account;
 use crate::answer::Answer;
 use crate::builtin;
 use crate::cluster::State;
@@ -22,7 +23,13 @@ use crate::request::{LONGEST_MANAGER, Request};
 /// What a real server takes at most in one JSON patch.
 const MOST_STEPS: usize = 10_000;
 
-pub(crate) fn patch(state: &mut State, kind: &Arc<Kind>, request: &Request, target: &Target) -> Result<Answer, Refusal> {
+pub(crate) fn patch(
+    state: &mut State,
+    kind: &Arc<Kind>,
+    account: &Account,
+    request: &Request,
+    target: &Target,
+) -> Result<Answer, Refusal> {
     if target.name.is_none() {
         return Err(nameless(kind));
     }
@@ -32,7 +39,7 @@ pub(crate) fn patch(state: &mut State, kind: &Arc<Kind>, request: &Request, targ
         return definition::apply(state, kind, request, target, manner == Manner::Apply);
     }
     if manner == Manner::Apply {
-        return apply::apply(state, kind, request, target);
+        return apply::apply(state, kind, account, request, target);
     }
     let (key, old) = existing(state, kind, target).ok_or_else(|| Refusal::not_found(kind, name_of(target)))?;
     let mut new = Value::clone(&old.value);

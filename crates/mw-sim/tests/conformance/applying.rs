@@ -284,7 +284,12 @@ async fn applying_with_a_uid_to_what_is_gone_conflicts(on: Subject) -> Value {
 async fn applying_with_a_version_to_what_is_not_there(on: Subject) -> Value {
     let mut wanted = secret(json!({ "x": "eA==" }));
     wanted["metadata"]["resourceVersion"] = "5".into();
-    on.apply("one", &format!("{}/a", on.secrets()), wanted).await.told()
+    let mut custom = widget("a");
+    custom["metadata"]["resourceVersion"] = "5".into();
+    json!([
+        on.apply("one", &format!("{}/a", on.secrets()), wanted).await.told(),
+        on.apply("one", &format!("{}/a", on.widgets()), custom).await.told(),
+    ])
 }
 
 async fn an_unknown_field_can_not_be_applied(on: Subject) -> Value {

@@ -18,6 +18,7 @@
 mod applying;
 mod builtins;
 mod changing;
+mod choices;
 mod creating;
 mod definitions;
 mod deleting;
@@ -87,6 +88,7 @@ fn main() -> ExitCode {
         applying::all(),
         managing::all(),
         workloads::all(),
+        choices::all(),
     ];
     let trials = all.into_iter().flatten().enumerate().map(|(index, behaviour)| trial(index, behaviour, real)).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);

@@ -197,16 +197,19 @@ async fn named_entries_are_managed_one_by_one(on: Subject) -> Value {
 }
 
 async fn a_node_is_managed_in_parts(on: Subject) -> Value {
-    let name = on.own("n");
+    let (name, time) = (on.own("n"), "2026-01-01T00:00:00Z");
     let node = json!({
         "metadata": { "name": name, "annotations": { "a.test/x": "1" } }, "spec": { "podCIDR": "10.0.0.0/24", "providerID": "x" },
         "status": { "capacity": { "cpu": "1" }, "addresses": [{ "type": "InternalIP", "address": "192.0.2.1" }],
-            "conditions": [{ "type": "Ready", "status": "True" }] },
+            "conditions": [{ "type": "Ready", "status": "True", "lastHeartbeatTime": time, "lastTransitionTime": time }] },
     });
     let made = on.post("/api/v1/nodes?fieldManager=one", node).await;
     let path = format!("/api/v1/nodes/{name}");
     let spec = on.merge(&format!("{path}?fieldManager=two"), json!({ "metadata": { "annotations": { "a.test/y": "2" } }, "spec": { "unschedulable": true } })).await;
-    let conditions = json!([{ "type": "Ready", "status": "False", "reason": "Down" }, { "type": "Extra", "status": "True" }]);
+    let conditions = json!([
+        { "type": "Ready", "status": "False", "reason": "Down", "lastHeartbeatTime": time, "lastTransitionTime": time },
+        { "type": "Extra", "status": "True", "lastHeartbeatTime": time, "lastTransitionTime": time },
+    ]);
     let status = on.merge(&format!("{path}/status?fieldManager=three"), json!({ "status": { "conditions": conditions } })).await;
     json!([made.parts(&["/metadata"]), spec.parts(&["/metadata"]), status.parts(&["/metadata"])])
 }
