@@ -32,8 +32,11 @@ pub struct Settings {
     pub name: String,
     /// Of uids and generated names.
     pub seed: u64,
-    /// For creationTimestamp and deletionTimestamp.
+    /// For creationTimestamp, deletionTimestamp and the times of managers.
     pub wall: Wall,
+    /// Whether `managedFields` are kept. It makes writes and reads slower; where
+    /// they are not, nothing can be applied.
+    pub managed_fields: bool,
 }
 
 /// The way to a cluster.
@@ -78,14 +81,19 @@ impl Cluster {
     pub fn new(settings: Settings) -> Cluster {
         let inner = Inner {
             name: settings.name.into(),
-            state: Mutex::new(State::new(settings.seed, settings.wall)),
+            state: Mutex::new(State::new(settings.seed, settings.wall, settings.managed_fields)),
             hooks: Mutex::default(),
             requests: AtomicU64::new(0),
             link_changed: Notify::new(),
         };
         let cluster = Cluster(Arc::new(inner));
         for name in ["default", "kube-system"] {
-            cluster.call(&Method::POST, "/api/v1/namespaces?fieldManager=kube-apiserver", "", Some(&json!({ "metadata": { "name": name } })));
+            cluster.call(
+                &Method::POST,
+                "/api/v1/namespaces?fieldManager=kube-apiserver",
+                "",
+                Some(&json!({ "metadata": { "name": name } })),
+            );
         }
         cluster
     }
@@ -310,6 +318,7 @@ pub(crate) struct State {
     pub version: u64,
     pub wall: Wall,
     pub draws: Draws,
+    pub keeps_managers: bool,
     collections: Vec<Collection>,
     accounts: std::collections::BTreeMap<String, Arc<Account>>,
     link: Link,
@@ -318,12 +327,12 @@ pub(crate) struct State {
 }
 
 impl State {
-    fn new(seed: u64, wall: Wall) -> State {
+    fn new(seed: u64, wall: Wall, keeps_managers: bool) -> State {
         // Version 0 would mean "any" to a client.
         let version = 1;
         let collections = builtin::kinds().iter().map(|kind| Collection::new(Arc::clone(kind), version)).collect();
         let accounts = std::collections::BTreeMap::new();
-        State { version, wall, draws: Draws::new(seed), collections, accounts, link: Link::Up, writes: Vec::new() }
+        State { version, wall, draws: Draws::new(seed), keeps_managers, collections, accounts, link: Link::Up, writes: Vec::new() }
     }
 
     pub(crate) fn link(&self) -> Link {

@@ -271,7 +271,10 @@ impl Change {
     fn compare_entries(&mut self, schema: &Schema, path: &mut Path, old: Option<&Value>, new: Option<&Value>) {
         let (old, new) = (entries(schema, old), entries(schema, new));
         let of = |all: &[(String, Vec<&Value>)], step: &str| -> Vec<Value> {
-            all.iter().find(|(known, _)| known == step).map(|(_, items)| items.iter().map(|item| (*item).clone()).collect()).unwrap_or_default()
+            all.iter()
+                .find(|(known, _)| known == step)
+                .map(|(_, items)| items.iter().map(|item| (*item).clone()).collect())
+                .unwrap_or_default()
         };
         let steps: BTreeSet<&String> = old.iter().chain(&new).map(|(step, _)| step).collect();
         for step in steps {

@@ -3,23 +3,29 @@
 //! The same seed, the same requests and the same moments of tokio's clock give
 //! the same answers.
 //!
-//! It serves Nodes, Namespaces, Secrets, Leases, Events (`events.k8s.io`),
-//! CustomResourceDefinitions, SelfSubjectAccessReviews and what those
-//! definitions define. It is an API server alone: no controller runs, so
-//! nobody empties a deleted Namespace or follows owner references.
+//! It serves Nodes, Namespaces, Secrets, ConfigMaps, Leases, Events
+//! (`events.k8s.io`), CustomResourceDefinitions, SelfSubjectAccessReviews and
+//! what those definitions define. Services, EndpointSlices, Pods, DaemonSets and
+//! Deployments are kept as the tester's hand ([`Cluster::call`]) writes them, for
+//! clients to read, to change their metadata and to delete. It is an API server
+//! alone: no controller runs, so nobody empties a deleted Namespace or follows
+//! owner references.
 //!
 //! What it does not do it refuses with 501 and says so; it never says a wrong
 //! yes. `tests/conformance` holds it against a real API server.
 //!
 //! # Known differences from a real server
 //!
-//! - `metadata.managedFields` are never kept, and there are no warnings in
-//!   answers (`fieldValidation=Warn` acts like `Ignore`). So a write to the path
-//!   of a status that also says other things leaves the version as it is, where
-//!   a real server notes who said them and moves it.
-//! - Server-side apply is there for CustomResourceDefinitions that do not exist
-//!   or are exactly what is applied; the rest is 501. So are strategic merge
-//!   patches of built-in kinds, dry runs, tables and updates of definitions.
+//! - `metadata.managedFields` are kept, and things can be applied, where
+//!   [`Settings::managed_fields`] says so; never in CustomResourceDefinitions.
+//!   What is below a Pod's spec and status, a template of pods, and some parts of
+//!   a Node's status is one field there, and can't be applied (501).
+//! - There are no warnings in answers (`fieldValidation=Warn` acts like `Ignore`).
+//! - Server-side apply of nulls is 501, and so is that of CustomResourceDefinitions
+//!   that exist and would change. So are strategic merge patches of built-in kinds,
+//!   dry runs, tables and updates of definitions.
+//! - What only the tester's hand writes gets no defaults and no validation but of
+//!   its types, a Service no addresses, and a Pod goes at once.
 //! - A definition is served, and gone with all its objects, at once; a real
 //!   server takes some moments for either.
 //! - Bookmarks come every 60 s, a watch without `timeoutSeconds` ends after

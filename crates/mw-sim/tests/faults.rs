@@ -16,7 +16,7 @@ const NODES: &str = "/api/v1/nodes";
 const SECOND: Duration = Duration::from_secs(1);
 
 fn cluster() -> Cluster {
-    let cluster = Cluster::new(Settings { name: "one".into(), seed: 1, wall: Wall::fixed(0) });
+    let cluster = Cluster::new(Settings { name: "one".into(), seed: 1, wall: Wall::fixed(0), managed_fields: false });
     cluster.set_token("t", Some(Account::admin("admin")));
     cluster
 }
@@ -334,7 +334,7 @@ async fn what_is_not_supported_says_so() {
 #[test]
 fn the_same_seed_gives_the_same_objects() {
     let run = |seed| {
-        let cluster = Cluster::new(Settings { name: "one".into(), seed, wall: Wall::fixed(5) });
+        let cluster = Cluster::new(Settings { name: "one".into(), seed, wall: Wall::fixed(5), managed_fields: false });
         make(&cluster, "a");
         cluster.get("/api/v1/nodes/a").unwrap().to_string()
     };

@@ -84,7 +84,7 @@ impl Fleet {
         for site in &sites {
             let clock = clock.clone();
             let wall = Wall::new(move || Moment { seconds: clock.now().0, nanos: 0 });
-            let cluster = Cluster::new(mw_sim::Settings { name: site.name.clone(), seed: site.number.into(), wall });
+            let cluster = Cluster::new(mw_sim::Settings { name: site.name.clone(), seed: site.number.into(), wall, managed_fields: false });
             definitions.iter().for_each(|definition| cluster.install(definition));
             site.nodes.values().try_for_each(|node| create(&cluster, NODES, &node.object()))?;
             cluster.set_observer(ledger.clone());

@@ -61,7 +61,8 @@ pub(crate) fn simulated() -> Place {
     let wall = Wall::new(move || Moment { seconds: 1_800_000_000 + i64::try_from(started.elapsed().as_secs()).unwrap(), nanos: 0 });
     let (mut lines, mut kubeconfigs) = (BTreeMap::new(), BTreeMap::new());
     for (at, name) in CLUSTERS.iter().enumerate() {
-        let cluster = Cluster::new(mw_sim::Settings { name: (*name).to_owned(), seed: at as u64, wall: wall.clone() });
+        let cluster =
+            Cluster::new(mw_sim::Settings { name: (*name).to_owned(), seed: at as u64, wall: wall.clone(), managed_fields: false });
         cluster.install_crd(&serde_saphyr::from_str(PEER_CRD).unwrap()).unwrap();
         cluster.set_token("admin", Some(Account::admin("admin")));
         lines.insert(host(name), cluster.server());

@@ -81,7 +81,8 @@ impl Bed {
         let script = Arc::new(script);
         let mut clusters = BTreeMap::new();
         for (at, site) in sites.iter().enumerate() {
-            let settings = mw_sim::Settings { name: site.name.clone(), seed: seed.wrapping_add(at as u64), wall: wall.clone() };
+            let settings =
+                mw_sim::Settings { name: site.name.clone(), seed: seed.wrapping_add(at as u64), wall: wall.clone(), managed_fields: false };
             clusters.insert(site.name.clone(), Cluster::new(settings));
         }
         let hub = sites[0].name.clone();

@@ -204,7 +204,7 @@ impl Choice {
             (true, 0) => format!("{path:?} must validate one and only one schema (oneOf). Found none valid"),
             (true, many) => format!("{path:?} must validate one and only one schema (oneOf). Found {many} valid alternatives"),
         };
-        errors.push(FieldError::invalid(path, &json!(""), &why));
+        errors.push(FieldError::invalid("<nil>", &json!(""), &why));
         if fitting == 0 {
             let first = self.alternatives.iter().flatten().find(is_missing);
             errors.extend(first.map(|name| FieldError::required(&under(path, name), "")));

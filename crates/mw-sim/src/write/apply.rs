@@ -21,13 +21,10 @@ use crate::refusal::Refusal;
 use crate::request::{Request, Verb};
 use crate::schema::{ListType, Schema, Type};
 
-pub(super) fn apply(
-    state: &mut State,
-    kind: &Arc<Kind>,
-    account: &Account,
-    request: &Request,
-    target: &Target,
-) -> Result<Answer, Refusal> {
+pub(super) fn apply(state: &mut State, kind: &Arc<Kind>, account: &Account, request: &Request, target: &Target) -> Result<Answer, Refusal> {
+    if !state.keeps_managers {
+        return Err(Refusal::unsupported("server-side apply without managedFields"));
+    }
     let found = existing(state, kind, target);
     // Nobody makes an object by its status.
     if found.is_none() && target.subresource.is_some() {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{add_content_errors, check_hand, check_size, definition, metadata_errors, note_managers, writer, written};
+use super::{add_content_errors, check_hand, check_size, definition, metadata_errors, note_managers, written};
 use crate::answer::Answer;
 use crate::builtin;
 use crate::cluster::State;
@@ -31,7 +31,7 @@ pub(crate) fn create(state: &mut State, kind: &Arc<Kind>, request: &Request, tar
         meta_mut(&mut object).remove(own);
     }
     builtin::fill(kind, &mut object)?;
-    note_managers(kind, None, &mut object, &writer(state, request, target))?;
+    note_managers(state, kind, request, target, None, &mut object)?;
     admit(state, kind, target, object)
 }
 

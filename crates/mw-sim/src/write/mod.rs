@@ -38,9 +38,20 @@ fn writer<'a>(state: &State, request: &Request, target: &'a Target) -> Writer<'a
     Writer { name: request.manager(), subresource: target.subresource.as_deref(), now: state.wall.stamp() }
 }
 
-/// Notes in what is written who manages it. A new object has no old one.
-fn note_managers(kind: &Kind, old: Option<&Value>, new: &mut Value, writer: &Writer<'_>) -> Result<(), Refusal> {
-    let given = meta_mut(new).remove("managedFields").filter(|_| writer.subresource.is_none());
+/// Notes in what a request writes who manages it. A new object has no old one.
+fn note_managers(
+    state: &State,
+    kind: &Kind,
+    request: &Request,
+    target: &Target,
+    old: Option<&Value>,
+    new: &mut Value,
+) -> Result<(), Refusal> {
+    let given = meta_mut(new).remove("managedFields").filter(|_| target.subresource.is_none());
+    if !state.keeps_managers {
+        return Ok(());
+    }
+    let writer = writer(state, request, target);
     let before = old.and_then(|old| meta_of(old, "managedFields"));
     let mut managers = match &given {
         // The way to have them forgotten.
@@ -53,8 +64,8 @@ fn note_managers(kind: &Kind, old: Option<&Value>, new: &mut Value, writer: &Wri
     // Who is not noted from the beginning is not noted before somebody applies.
     if old.is_none() || !managers.is_empty() {
         match old {
-            Some(old) => managers.update(kind, old, new, writer),
-            None => managers.update(kind, &kind.empty(), new, writer),
+            Some(old) => managers.update(kind, old, new, &writer),
+            None => managers.update(kind, &kind.empty(), new, &writer),
         }
     }
     managers.keep_in(new);

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::create::place;
 use super::update::{check_name, check_parts, nameless, replace};
-use super::{apply, definition, existing, name_of, note_managers, writer};
+use super::{apply, definition, existing, name_of, note_managers};
 use crate::account::Account;
 use crate::answer::Answer;
 use crate::builtin;
@@ -23,13 +23,7 @@ use crate::request::{LONGEST_MANAGER, Request};
 /// What a real server takes at most in one JSON patch.
 const MOST_STEPS: usize = 10_000;
 
-pub(crate) fn patch(
-    state: &mut State,
-    kind: &Arc<Kind>,
-    account: &Account,
-    request: &Request,
-    target: &Target,
-) -> Result<Answer, Refusal> {
+pub(crate) fn patch(state: &mut State, kind: &Arc<Kind>, account: &Account, request: &Request, target: &Target) -> Result<Answer, Refusal> {
     if target.name.is_none() {
         return Err(nameless(kind));
     }
@@ -53,7 +47,7 @@ pub(crate) fn patch(
     }
     place(kind, target, &mut new)?;
     builtin::fill(kind, &mut new)?;
-    note_managers(kind, Some(&old.value), &mut new, &writer(state, request, target))?;
+    note_managers(state, kind, request, target, Some(&old.value), &mut new)?;
     check_parts(kind, request, &old.value, &new)?;
     replace(state, kind, target, &key, &old, new)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::create::{admit, place};
-use super::{add_content_errors, check_hand, check_size, existing, metadata_errors, name_of, note_managers, writer, written};
+use super::{add_content_errors, check_hand, check_size, existing, metadata_errors, name_of, note_managers, written};
 use crate::answer::Answer;
 use crate::builtin;
 use crate::cluster::State;
@@ -28,11 +28,10 @@ pub(crate) fn update(state: &mut State, kind: &Arc<Kind>, request: &Request, tar
     check_name(kind, target, &object)?;
     place(kind, target, &mut object)?;
     builtin::fill(kind, &mut object)?;
-    let writer = writer(state, request, target);
     let Some((key, old)) = existing(state, kind, target) else {
         if kind.creates_on_update() && target.subresource.is_none() {
             check_hand(kind, request, "the creation")?;
-            note_managers(kind, None, &mut object, &writer)?;
+            note_managers(state, kind, request, target, None, &mut object)?;
             return admit(state, kind, target, object);
         }
         return Err(Refusal::not_found(kind, name_of(target)));
@@ -42,16 +41,19 @@ pub(crate) fn update(state: &mut State, kind: &Arc<Kind>, request: &Request, tar
         let why = format!("Precondition failed: UID in precondition: {given}, UID in object meta: {uid}");
         return Err(Refusal::conflict(kind, name_of(target), &why));
     }
-    note_managers(kind, Some(&old.value), &mut object, &writer)?;
+    note_managers(state, kind, request, target, Some(&old.value), &mut object)?;
     check_parts(kind, request, &old.value, &object)?;
     replace(state, kind, target, &key, &old, object)
 }
 
 /// Clients may change no more than the metadata of what is kept as it is written.
 pub(super) fn check_parts(kind: &Kind, request: &Request, old: &Value, new: &Value) -> Result<(), Refusal> {
-    let parts = |object: &Value| object.as_object().cloned().unwrap_or_default().into_iter().filter(|(name, _)| name != "metadata").collect();
-    let (old, new): (Vec<_>, Vec<_>) = (parts(old), parts(new));
-    if old == new { Ok(()) } else { check_hand(kind, request, "changes of other than the metadata") }
+    let is_same = |part: &str| old.get(part) == new.get(part);
+    let parts = [old, new].into_iter().filter_map(Value::as_object).flat_map(serde_json::Map::keys);
+    if kind.is_as_written() && !parts.filter(|part| *part != "metadata").all(|part| is_same(part)) {
+        return check_hand(kind, request, "changes of other than the metadata");
+    }
+    Ok(())
 }
 
 /// A path without the name that the verb needs.

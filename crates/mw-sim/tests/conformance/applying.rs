@@ -313,7 +313,9 @@ async fn a_wrong_type_can_not_be_applied(on: Subject) -> Value {
         on.apply("one", &format!("{}/a", on.secrets()), secret(json!({ "x": 7 }))).await.brief(),
         on.apply("one", &format!("{}/a", on.widgets()), sized(json!({ "size": "x" }))).await.brief(),
         on.apply("one", &format!("{}/a", on.widgets()), sized(json!({ "size": 1, "tags": ["x", "x"] }))).await.brief(),
-        on.apply("one", &format!("{}/a", on.widgets()), sized(json!({ "size": 1, "parts": [{ "name": "x" }, { "name": "x" }] }))).await.brief(),
+        on.apply("one", &format!("{}/a", on.widgets()), sized(json!({ "size": 1, "parts": [{ "name": "x" }, { "name": "x" }] })))
+            .await
+            .brief(),
     ])
 }
 

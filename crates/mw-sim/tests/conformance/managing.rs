@@ -124,7 +124,8 @@ async fn a_kind_without_status_subresource_has_one_manager(on: Subject) -> Value
 }
 
 async fn managers_may_be_sent_back_as_they_were(on: Subject) -> Value {
-    let mut made = on.made(&format!("{}?fieldManager=one", on.secrets()), json!({ "metadata": { "name": "a" }, "data": { "x": "" } })).await;
+    let mut made =
+        on.made(&format!("{}?fieldManager=one", on.secrets()), json!({ "metadata": { "name": "a" }, "data": { "x": "" } })).await;
     made["data"]["y"] = "eQ==".into();
     let path = format!("{}/a?fieldManager=two", on.secrets());
     let put = on.put(&path, made.clone()).await;
@@ -157,7 +158,8 @@ async fn what_was_there_before_the_first_apply_is_kept_apart(on: Subject) -> Val
     on.made(&on.secrets(), json!({ "metadata": { "name": "a", "labels": { "l": "m" } }, "data": { "x": "" } })).await;
     let path = format!("{}/a", on.secrets());
     on.merge(&path, json!({ "metadata": { "managedFields": [] } })).await;
-    let wanted = |value: &str| json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "a" }, "data": { "x": value, "y": "" } });
+    let wanted =
+        |value: &str| json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "a" }, "data": { "x": value, "y": "" } });
     json!([on.apply("one", &path, wanted("eA==")).await.told(), on.apply("one", &path, wanted("")).await.told()])
 }
 
@@ -205,7 +207,12 @@ async fn a_node_is_managed_in_parts(on: Subject) -> Value {
     });
     let made = on.post("/api/v1/nodes?fieldManager=one", node).await;
     let path = format!("/api/v1/nodes/{name}");
-    let spec = on.merge(&format!("{path}?fieldManager=two"), json!({ "metadata": { "annotations": { "a.test/y": "2" } }, "spec": { "unschedulable": true } })).await;
+    let spec = on
+        .merge(
+            &format!("{path}?fieldManager=two"),
+            json!({ "metadata": { "annotations": { "a.test/y": "2" } }, "spec": { "unschedulable": true } }),
+        )
+        .await;
     let conditions = json!([
         { "type": "Ready", "status": "False", "reason": "Down", "lastHeartbeatTime": time, "lastTransitionTime": time },
         { "type": "Extra", "status": "True", "lastHeartbeatTime": time, "lastTransitionTime": time },

@@ -82,7 +82,7 @@ fn simulated() -> Cluster {
         let documents = [PEER_CRD, MESH_CRD, OWN_CRDS].map(|text| serde_saphyr::from_multiple::<Value>(text).unwrap());
         documents.iter().flatten().map(|crd| Definition::parse(crd).unwrap()).collect()
     });
-    let cluster = Cluster::new(Settings { name: "simulated".into(), seed: 7, wall: Wall::fixed(1_767_225_600) });
+    let cluster = Cluster::new(Settings { name: "simulated".into(), seed: 7, wall: Wall::fixed(1_767_225_600), managed_fields: true });
     definitions.iter().for_each(|definition| cluster.install(definition));
     cluster
 }

@@ -113,7 +113,8 @@ async fn a_daemon_set_is_listed_by_its_label(on: Subject) -> Value {
             "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": { "maxUnavailable": 1, "maxSurge": 0 } } },
     });
     let made = on.by_hand(Method::POST, &sets, JSON, object).await;
-    let status = json!({ "status": { "numberReady": 1, "desiredNumberScheduled": 2, "currentNumberScheduled": 2, "numberMisscheduled": 0 } });
+    let status =
+        json!({ "status": { "numberReady": 1, "desiredNumberScheduled": 2, "currentNumberScheduled": 2, "numberMisscheduled": 0 } });
     let changed = on.by_hand(Method::PATCH, &format!("{sets}/cilium/status"), MERGE, status).await;
     let chosen = on.get(&format!("{sets}?labelSelector=k8s-app%3Dcilium")).await;
     let others = on.get(&format!("{sets}?labelSelector=k8s-app%3Dother")).await;
@@ -151,7 +152,8 @@ async fn endpoint_slices_are_found_by_their_service(on: Subject) -> Value {
 async fn a_pod_without_address_has_no_proxy(on: Subject) -> Value {
     let pods = on.of("api/v1", "pods");
     let missing = on.get(&format!("{pods}/p:9964/proxy/metrics")).await;
-    let spec = json!({ "containers": [{ "name": "c", "image": "i" }], "automountServiceAccountToken": false, "serviceAccountName": "default" });
+    let spec =
+        json!({ "containers": [{ "name": "c", "image": "i" }], "automountServiceAccountToken": false, "serviceAccountName": "default" });
     if let crate::subject::Side::Real(_) = &on.side {
         let account = json!({ "metadata": { "name": "default" } });
         on.post(&on.of("api/v1", "serviceaccounts"), account).await;
