@@ -1,6 +1,8 @@
 //! Dials a real etcd that is run as Cilium runs it, and servers that are not
 //! what they should be.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail loudly")]
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
