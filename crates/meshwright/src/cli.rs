@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::answer::Answer;
-use crate::commands::{completions, crd, demo, man, operator, plan, status};
+use crate::commands::{completions, crd, demo, man, operator, plan, provider, status};
 
 /// Makes many Kubernetes clusters one network and keeps them so.
 #[derive(Debug, Parser)]
@@ -22,6 +22,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Chosen {
     Operator(operator::Args),
+    Provider(provider::Args),
     Plan(plan::Args),
     Status(status::Args),
     Demo(demo::Args),
@@ -58,6 +59,7 @@ pub(crate) fn run() -> ExitCode {
 fn dispatch(chosen: Chosen) -> Result<Answer> {
     match chosen {
         Chosen::Operator(args) => operator::run(args),
+        Chosen::Provider(args) => provider::run(args),
         Chosen::Plan(args) => plan::run(&args),
         Chosen::Status(args) => status::run(&args),
         Chosen::Demo(args) => demo::run(&args),

@@ -39,7 +39,7 @@ pub fn mesh(object: &ClusterMesh) -> Mesh {
     }
 }
 
-pub(crate) fn timestamp(time: &Time) -> Timestamp {
+pub fn timestamp(time: &Time) -> Timestamp {
     Timestamp(time.0.as_second())
 }
 

@@ -58,6 +58,7 @@ pub fn files() -> Result<BTreeMap<&'static str, String>, YamlError> {
         (kcp::BINDING_FILE, kcp::binding_yaml(kcp::PROVIDER_WORKSPACE, kcp::FLEET_IDENTITY)?),
         (kcp::RBAC_FILE, kcp::rbac_yaml()?),
         (cilium::rbac::TARGET_FILE, cilium::rbac::target_yaml()?),
+        (cilium::rbac::HUB_FILE, cilium::rbac::hub_yaml()?),
     ];
     for (path, crd) in CILIUM_FILES.into_iter().zip(cilium_crds()) {
         contents.push((path, to_yaml(&crd)?));

@@ -33,11 +33,12 @@ pub struct Mirror<K, T> {
     feed: Feed,
     items: BTreeMap<K, Item<T>>,
     recent: Recent<K, Item<T>>,
+    lists: u64,
 }
 
 impl<K, T> Default for Mirror<K, T> {
     fn default() -> Self {
-        Mirror { feed: Feed::Starting, items: BTreeMap::new(), recent: Recent::default() }
+        Mirror { feed: Feed::Starting, items: BTreeMap::new(), recent: Recent::default(), lists: 0 }
     }
 }
 
@@ -63,12 +64,15 @@ impl<K: Ord + Clone, T: Clone + PartialEq> Mirror<K, T> {
                 let lost = self.feed.fail(&failure);
                 Noted::Failed { failure, lost }
             }
-            Observed::Standing => match std::mem::replace(&mut self.feed, Feed::Standing) {
-                Feed::Doubtful => Noted::Nothing,
-                _ => Noted::Relist,
-            },
+            Observed::Standing if self.feed == Feed::Doubtful => {
+                self.feed = Feed::Standing;
+                Noted::Nothing
+            }
+            // What was lost counts again once it was listed.
+            Observed::Standing => Noted::Relist,
             Observed::Listed { items, version } => {
                 let before = std::mem::replace(&mut self.feed, Feed::Standing);
+                self.lists += 1;
                 let mut items: BTreeMap<K, Item<T>> = items.into_iter().collect();
                 self.recent.amend(&mut items, version);
                 let same = before == Feed::Standing && self.items == items;
@@ -106,6 +110,11 @@ impl<K: Ord + Clone, T: Clone + PartialEq> Mirror<K, T> {
 
     pub fn is_starting(&self) -> bool {
         self.feed == Feed::Starting
+    }
+
+    /// How often it was listed.
+    pub fn lists(&self) -> u64 {
+        self.lists
     }
 
     pub fn failure(&self) -> Option<&Failure> {
@@ -151,6 +160,8 @@ mod tests {
         mirror.observe(Observed::Broken(Failure::Unauthorized));
         assert_eq!(values(&mirror), None);
         assert_eq!(mirror.observe(Observed::Standing), Noted::Relist);
+        assert_eq!(values(&mirror), None);
+        assert_eq!(mirror.observe(listed("5", Vec::new())), Noted::Changed);
     }
 
     #[test]

@@ -398,7 +398,7 @@ impl State {
         let is_review = target.group == "authorization.k8s.io" && target.plural == "selfsubjectaccessreviews";
         match account {
             Some(_) if is_review => {}
-            Some(account) => account.check(request.verb, target)?,
+            Some(account) => account.check(request.verb, &request.aims_at(target))?,
             None => return Err(crate::account::denied("system:anonymous", request.verb, target)),
         }
         if !matches!(request.method, Method::GET | Method::POST | Method::PUT | Method::PATCH | Method::DELETE) {

@@ -98,6 +98,13 @@ impl Request {
         self.query.field_manager.clone().unwrap_or_else(shown)
     }
 
+    /// What rights are asked for: a list of what has one name is of that name.
+    pub(crate) fn aims_at(&self, target: &Target) -> Target {
+        let named = self.query.field_selector.as_deref().and_then(|selector| selector.strip_prefix("metadata.name="));
+        let named = named.filter(|name| matches!(self.verb, Verb::List | Verb::Watch) && !name.contains(','));
+        Target { name: target.name.clone().or_else(|| named.map(str::to_owned)), ..target.clone() }
+    }
+
     /// The path without the query.
     pub fn path(&self) -> &str {
         self.path_and_query.split('?').next().unwrap_or_default()

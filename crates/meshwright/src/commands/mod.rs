@@ -8,4 +8,5 @@ pub(crate) mod man;
 pub(crate) mod operator;
 pub(crate) mod plan;
 mod process;
+pub(crate) mod provider;
 pub(crate) mod status;

@@ -40,6 +40,17 @@ served!(
     "ciliumclusterwidenetworkpolicies"
 );
 
+/// The CRD of a policy: what it can express.
+#[derive(Deserialize, Debug, Clone, PartialEq, Default)]
+pub struct Definition {
+    #[serde(default, deserialize_with = "lean::meta")]
+    pub metadata: ObjectMeta,
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub spec: Value,
+}
+
+served!(Definition, ClusterResourceScope, "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions");
+
 /// A policy of either kind for the core.
 pub fn policy_seen(metadata: &ObjectMeta, spec: &Value) -> (PolicyKey, PolicySeen) {
     let key = PolicyKey { namespace: metadata.namespace.clone(), name: metadata.name.clone().unwrap_or_default() };

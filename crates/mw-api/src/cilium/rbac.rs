@@ -1,19 +1,27 @@
-//! The rights that a target's kubeconfig needs, and no more.
+//! The rights that a target's kubeconfig needs, and those of the provider on a
+//! hub, and no more.
 
 use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use crate::cilium::GROUP;
 use crate::crd::{YamlError, to_yaml};
 use crate::rbac::{meta, named, role_ref, subject};
 
 pub const TARGET_FILE: &str = "config/rbac/cilium-target.yaml";
+pub const HUB_FILE: &str = "config/rbac/cilium-hub.yaml";
+
+const PROVIDER: &str = "meshwright-provider";
+const PROVIDER_NAMESPACE: &str = "meshwright";
+/// By which one of several providers acts.
+pub const LEASE: &str = "meshwright-provider";
 
 const TARGET: &str = "meshwright-target";
 const CILIUM_NAMESPACE: &str = "kube-system";
 
 /// The Secrets that hold the keys of the mesh; only these are read.
-const READ_SECRETS: [&str; 6] = [
+pub const READ_SECRETS: [&str; 6] = [
     "cilium-ca",
     "cilium-clustermesh",
     "cilium-kvstoremesh",
@@ -38,11 +46,10 @@ pub fn target_rules() -> Vec<PolicyRule> {
     let crds = ["ciliumclusterwidenetworkpolicies.cilium.io", "ciliumnetworkpolicies.cilium.io"];
     vec![
         rule("", &["nodes", "namespaces"], &["list", "watch"]),
-        named(CILIUM_NAMESPACE, rule("", &["namespaces"], &["get"])),
-        rule("", &["services"], &["list", "watch", "patch"]),
+        rule("", &["services"], &["get", "list", "watch", "patch"]),
         rule("discovery.k8s.io", &["endpointslices"], &["list", "watch"]),
-        rule("cilium.io", &policies, &["list", "watch", "create", "patch", "delete"]),
-        among(&crds, rule("apiextensions.k8s.io", &["customresourcedefinitions"], &["get"])),
+        rule("cilium.io", &policies, &["get", "list", "watch", "create", "patch", "delete"]),
+        among(&crds, rule("apiextensions.k8s.io", &["customresourcedefinitions"], &["list", "watch"])),
     ]
 }
 
@@ -50,7 +57,7 @@ pub fn target_rules() -> Vec<PolicyRule> {
 pub fn cilium_rules() -> Vec<PolicyRule> {
     vec![
         rule("apps", &["daemonsets", "deployments"], &["list", "watch"]),
-        rule("", &["pods"], &["list"]),
+        rule("", &["pods"], &["list", "watch"]),
         rule("", &["pods/proxy"], &["get"]),
         named("cilium-config", rule("", &["configmaps"], &["get", "list", "watch", "patch"])),
         among(&READ_SECRETS, rule("", &["secrets"], &["get", "list", "watch"])),
@@ -58,6 +65,42 @@ pub fn cilium_rules() -> Vec<PolicyRule> {
         // Creation can't be limited to names.
         rule("", &["secrets"], &["create"]),
     ]
+}
+
+/// On a hub: the three kinds, the Secrets that refs lead to, and what a process
+/// needs for itself.
+pub fn hub_rules() -> Vec<PolicyRule> {
+    let kinds = ["clustermeshbindings", "globalservices", "connectivityintents"];
+    let statuses = kinds.map(|kind| format!("{kind}/status"));
+    let crds: Vec<String> = kinds.iter().map(|kind| format!("{kind}.{GROUP}")).collect();
+    let crd = |verbs: &[&str]| rule("apiextensions.k8s.io", &["customresourcedefinitions"], verbs);
+    vec![
+        rule(GROUP, &kinds, &["list", "watch", "patch"]),
+        PolicyRule { resources: Some(statuses.into()), ..rule(GROUP, &[], &["patch"]) },
+        rule("", &["secrets"], &["list", "watch"]),
+        rule("events.k8s.io", &["events"], &["create"]),
+        named("kube-system", rule("", &["namespaces"], &["get"])),
+        crd(&["create"]),
+        PolicyRule { resource_names: Some(crds), ..crd(&["get", "patch"]) },
+    ]
+}
+
+/// Where the provider's Lease is.
+pub fn lease_rules() -> Vec<PolicyRule> {
+    let leases = |verbs: &[&str]| rule("coordination.k8s.io", &["leases"], verbs);
+    vec![leases(&["create"]), named(LEASE, leases(&["get", "update"]))]
+}
+
+/// For the cluster that the provider works on with `--hub`.
+pub fn hub_yaml() -> Result<String, YamlError> {
+    let account = ServiceAccount { metadata: meta(PROVIDER, Some(PROVIDER_NAMESPACE)), ..ServiceAccount::default() };
+    let role = ClusterRole { metadata: meta(PROVIDER, None), rules: Some(hub_rules()), ..ClusterRole::default() };
+    let subjects = Some(vec![subject(PROVIDER, PROVIDER_NAMESPACE)]);
+    let binding =
+        ClusterRoleBinding { metadata: meta(PROVIDER, None), role_ref: role_ref("ClusterRole", PROVIDER), subjects: subjects.clone() };
+    let own = Role { metadata: meta(PROVIDER, Some(PROVIDER_NAMESPACE)), rules: Some(lease_rules()) };
+    let own_binding = RoleBinding { metadata: meta(PROVIDER, Some(PROVIDER_NAMESPACE)), role_ref: role_ref("Role", PROVIDER), subjects };
+    Ok([to_yaml(&account)?, to_yaml(&role)?, to_yaml(&binding)?, to_yaml(&own)?, to_yaml(&own_binding)?].join("---\n"))
 }
 
 /// For every cluster that a binding names.

@@ -67,13 +67,13 @@ pub(super) fn plan(scene: &Scene<'_>, mesh: &Mesh<'_>) -> BindingPlan {
     BindingPlan { outcome, rows, awaits_dials: tally.awaited > 0 || awaits_a_write(scene, mesh) }
 }
 
-/// The refs to note: all that lead somewhere, and those that left while
-/// something of this binding may still stand there.
+/// The refs to note: all that lead somewhere, and those noted before, unless
+/// they left and nothing of this binding stands there any more.
 fn touches(scene: &Scene<'_>, mesh: &Mesh<'_>) -> BTreeSet<String> {
     let Binding { common, spec, .. } = mesh.binding;
     let current = spec.refs.iter().filter(|name| common.cluster(name).is_some());
-    let left = common.touched.iter().filter(|name| !spec.refs.contains(name) && teardown::binding_waits(scene, mesh.binding, name));
-    current.chain(left).cloned().collect()
+    let stays = |name: &&String| spec.refs.contains(name) || teardown::binding_waits(scene, mesh.binding, name);
+    current.chain(common.touched.iter().filter(stays)).cloned().collect()
 }
 
 /// A binding that can't be acted on.

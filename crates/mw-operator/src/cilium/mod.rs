@@ -1,5 +1,25 @@
-//! The Cilium back end: what connects, observes and carries out.
+//! The Cilium back end: keeps every ClusterMeshBinding, GlobalService and
+//! ConnectivityIntent true.
+//!
+//! One task owns everything that is known. What the watches, writes and dials
+//! say comes in by one channel; after each batch it takes one turn through the
+//! steps below, none of which waits for anybody.
 
+mod apply;
 pub mod certificates;
+mod cleanup;
 pub mod dial;
+mod diff;
+mod engine;
+mod events;
+mod observe;
+mod plan;
 pub mod readiness;
+mod record;
+mod sights;
+mod status;
+mod validate;
+mod vault;
+mod verify;
+
+pub use engine::{Provider, Settings};

@@ -1,0 +1,193 @@
+//! Step 4: from the plan to single writes, in the order in which they may
+//! happen on one cluster.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use mw_core::cilium::facts::{ConnectionSecret, PolicyKey, ServiceName};
+use mw_core::cilium::object::{Common, ObjectId};
+use mw_core::cilium::plan::{
+    AnnotationApply, CaCreate, ElbWrite, IdentityWrite, Outcome, Plan, PolicyUpdate, SecretApply, TargetPlan, WantedPolicy,
+};
+use mw_core::names::ClusterId;
+use mw_core::precondition::Precondition;
+
+use crate::cilium::engine::Engine;
+use crate::cilium::record::Kind;
+use crate::writer;
+
+/// What is written.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Place {
+    Config,
+    Authority,
+    Balancer,
+    Secret(ConnectionSecret),
+    Service(ServiceName),
+    Policy(PolicyKey),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Act {
+    Identify(IdentityWrite),
+    CreateAuthority(CaCreate),
+    Balance(ElbWrite),
+    ApplyKeys(SecretApply),
+    Annotate(AnnotationApply),
+    CreatePolicy(WantedPolicy),
+    UpdatePolicy(Box<PolicyUpdate>),
+    DeletePolicy(Precondition),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Operation {
+    pub(super) place: Place,
+    pub(super) act: Act,
+}
+
+/// Lanes wait for nobody; in one, what others rely on comes first.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Lane {
+    Keys,
+    /// A policy has the same name wherever it is moved.
+    Policy(String),
+    Alone(Place),
+}
+
+impl writer::Operation for Operation {
+    type Name = Place;
+    type Lane = Lane;
+    type Phase = u8;
+
+    fn name(&self) -> &Place {
+        &self.place
+    }
+
+    fn lane(&self) -> Lane {
+        match &self.place {
+            Place::Secret(_) => Lane::Keys,
+            Place::Policy(key) => Lane::Policy(key.name.clone()),
+            place => Lane::Alone(place.clone()),
+        }
+    }
+
+    /// The agents are led to the local etcd only when KVStoreMesh fills it. A
+    /// policy that takes the place of another is there before that goes.
+    fn phase(&self) -> u8 {
+        match (&self.place, &self.act) {
+            (Place::Secret(ConnectionSecret::ClusterMesh), _) | (_, Act::DeletePolicy(_)) => 1,
+            _ => 0,
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Config => f.write_str("ConfigMap cilium-config"),
+            Place::Authority => f.write_str("Secret cilium-ca"),
+            Place::Balancer => f.write_str("Service clustermesh-apiserver"),
+            Place::Secret(secret) => write!(f, "Secret {}", secret.as_str()),
+            Place::Service(ServiceName { namespace, name }) => write!(f, "Service {namespace}/{name}"),
+            Place::Policy(PolicyKey { namespace: Some(namespace), name }) => write!(f, "CiliumNetworkPolicy {namespace}/{name}"),
+            Place::Policy(PolicyKey { namespace: None, name }) => write!(f, "CiliumClusterwideNetworkPolicy {name}"),
+        }
+    }
+}
+
+impl Act {
+    pub(super) fn verb(&self) -> &'static str {
+        match self {
+            Act::Identify(_) | Act::Balance(_) | Act::UpdatePolicy(_) => "patch",
+            Act::CreateAuthority(_) | Act::CreatePolicy(_) => "create",
+            Act::ApplyKeys(_) | Act::Annotate(_) => "apply",
+            Act::DeletePolicy(_) => "delete",
+        }
+    }
+}
+
+impl Place {
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Place::Config => "ConfigMap",
+            Place::Authority | Place::Secret(_) => "Secret",
+            Place::Balancer | Place::Service(_) => "Service",
+            Place::Policy(PolicyKey { namespace: Some(_), .. }) => "CiliumNetworkPolicy",
+            Place::Policy(PolicyKey { namespace: None, .. }) => "CiliumClusterwideNetworkPolicy",
+        }
+    }
+}
+
+impl Engine {
+    /// Tells the writer of every cluster what is left to do there.
+    pub(super) fn diff(&mut self) {
+        let blocked = self.blocked();
+        for (id, member) in &mut self.members {
+            let stands_for = member.cluster.as_ref().filter(|cluster| self.representatives.get(*cluster) == Some(id));
+            let target = stands_for.and_then(|cluster| self.plan.targets.get(cluster));
+            if stands_for.is_some_and(|cluster| blocked.contains(cluster)) {
+                if !member.offered.is_empty() || target.is_some() {
+                    member.offered.clear();
+                    member.writer.postpone();
+                }
+                continue;
+            }
+            let operations = target.map(operations).unwrap_or_default();
+            if operations != member.offered || (member.writer.asks() && member.writer.is_idle()) {
+                member.offered.clone_from(&operations);
+                member.writer.offer(operations);
+            }
+        }
+    }
+
+    /// Clusters on which an object is to write that does not say so yet: its
+    /// finalizer and the note of its clusters come first.
+    fn blocked(&self) -> BTreeSet<ClusterId> {
+        let mut blocked = BTreeSet::new();
+        for ((kind, id), record) in &self.records {
+            let Some(touches) = touches(&self.plan, *kind, id).filter(|_| !record.is_deleted()) else { continue };
+            let common = record.object.common();
+            let unsaid = touches.iter().filter(|name| !record.has_finalizer() || !common.touched.contains(name));
+            let resolved = self.resolved(*kind, id);
+            blocked.extend(unsaid.filter_map(|name| resolved?.cluster(name).cloned()));
+        }
+        blocked
+    }
+
+    /// An object as the planner was given it.
+    pub(super) fn resolved(&self, kind: Kind, id: &ObjectId) -> Option<&Common> {
+        match kind {
+            Kind::Binding => self.world.bindings.get(id).map(|of| &of.common),
+            Kind::Service => self.world.services.get(id).map(|of| &of.common),
+            Kind::Intent => self.world.intents.get(id).map(|of| &of.common),
+        }
+    }
+}
+
+/// The refs to note on an object before anything is written for it.
+pub(super) fn touches<'a>(plan: &'a Plan, kind: Kind, id: &ObjectId) -> Option<&'a BTreeSet<String>> {
+    fn of<P>(outcome: &Outcome<P>) -> &BTreeSet<String> {
+        &outcome.touches
+    }
+    match kind {
+        Kind::Binding => plan.bindings.get(id).map(|plan| of(&plan.outcome)),
+        Kind::Service => plan.services.get(id).map(|plan| of(&plan.outcome)),
+        Kind::Intent => plan.intents.get(id).map(|plan| of(&plan.outcome)),
+    }
+}
+
+fn operations(target: &TargetPlan) -> Vec<Operation> {
+    let TargetPlan { identity, ca, elb, secrets, services, policies } = target.clone();
+    let mut operations = Vec::new();
+    let mut add = |place, act| operations.push(Operation { place, act });
+    identity.into_iter().for_each(|write| add(Place::Config, Act::Identify(write)));
+    ca.into_iter().for_each(|create| add(Place::Authority, Act::CreateAuthority(create)));
+    elb.into_iter().for_each(|write| add(Place::Balancer, Act::Balance(write)));
+    // KVStoreMesh's first.
+    secrets.into_iter().rev().for_each(|(secret, apply)| add(Place::Secret(secret), Act::ApplyKeys(apply)));
+    services.into_iter().for_each(|(service, apply)| add(Place::Service(service), Act::Annotate(apply)));
+    policies.create.into_iter().for_each(|(key, wanted)| add(Place::Policy(key), Act::CreatePolicy(wanted)));
+    policies.update.into_iter().for_each(|(key, update)| add(Place::Policy(key), Act::UpdatePolicy(Box::new(update))));
+    policies.delete.into_iter().for_each(|(key, on)| add(Place::Policy(key), Act::DeletePolicy(on)));
+    operations
+}

@@ -1,0 +1,274 @@
+//! The loop: waits for something to be seen, then takes one turn.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::core::DynamicObject;
+use mw_core::cilium::plan::{Link, Plan};
+use mw_core::cilium::world::{Options, VerifyDial, World};
+use mw_core::names::{CiliumName, ClusterId};
+use mw_core::time::Timestamp;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use crate::backoff::Backoff;
+use crate::cilium::apply::Outcome;
+use crate::cilium::dial::{Answer, Dialler, Failed};
+use crate::cilium::observe::Member;
+use crate::cilium::record::{Kind, Record, RecordId};
+use crate::cilium::sights::{Take, Wants};
+use crate::cilium::vault::{SecretSight, Vault};
+use crate::cilium::verify::{Dialling, Reading};
+use crate::failure::Failure;
+use crate::fleet::follow::{Bell, Observed};
+use crate::fleet::{Attempt, Feed};
+use crate::kubeconfig::Allowed;
+use crate::mirror::Item;
+use crate::run::{BackEnd, Environment};
+
+/// What the provider was told on its command line.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub cilium_namespace: String,
+    pub verify_dial: VerifyDial,
+    pub sync_ca: bool,
+    pub cleanup_timeout: Duration,
+    pub allow_system_namespaces: bool,
+    pub annotation_prefixes: Vec<String>,
+    /// How often everything is listed again.
+    pub resync: Duration,
+    /// How often links are verified although nothing changed.
+    pub check: Duration,
+    pub allowed: Allowed,
+}
+
+impl Default for Settings {
+    /// When nothing else is said.
+    fn default() -> Self {
+        let options = Options::default();
+        Settings {
+            cilium_namespace: options.cilium_namespace,
+            verify_dial: options.verify_dial,
+            sync_ca: options.sync_ca,
+            cleanup_timeout: Duration::from_secs(options.cleanup_timeout_seconds),
+            allow_system_namespaces: options.allow_system_namespaces,
+            annotation_prefixes: options.annotation_prefixes,
+            resync: Duration::from_secs(600),
+            check: Duration::from_secs(300),
+            allowed: Allowed::default(),
+        }
+    }
+}
+
+impl Settings {
+    fn options(&self) -> Options {
+        Options {
+            all_objects_known: false,
+            verify_dial: self.verify_dial,
+            sync_ca: self.sync_ca,
+            cilium_namespace: self.cilium_namespace.clone(),
+            cleanup_timeout_seconds: self.cleanup_timeout.as_secs(),
+            allow_system_namespaces: self.allow_system_namespaces,
+            annotation_prefixes: self.annotation_prefixes.clone(),
+        }
+    }
+}
+
+/// The back end, and how it looks at remotes.
+#[derive(Clone)]
+pub struct Provider {
+    pub settings: Settings,
+    pub dialler: Arc<dyn Dialler>,
+}
+
+impl std::fmt::Debug for Provider {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Provider").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl BackEnd for Provider {
+    const LEASE: &'static str = mw_api::cilium::rbac::LEASE;
+
+    fn crds(&self) -> Vec<CustomResourceDefinition> {
+        mw_api::crd::cilium_crds()
+    }
+
+    async fn work(&self, environment: Environment) {
+        Engine::new(self.clone(), environment).run().await;
+    }
+}
+
+/// What the engine is told.
+pub(super) enum Event {
+    Objects { kind: Kind, seen: Box<Observed<DynamicObject>> },
+    Secrets { namespace: String, seen: Observed<(String, Item<SecretSight>)> },
+    Attempted { cluster: ClusterId, epoch: u64, attempt: Attempt },
+    Sight { cluster: ClusterId, epoch: u64, what: &'static str, take: Take },
+    Written { cluster: ClusterId, epoch: u64, outcome: Outcome },
+    Patched { id: RecordId, result: Result<Box<DynamicObject>, Failure> },
+    Dialled { link: Link, fingerprint: String, result: Result<Answer, Failed> },
+    Read { reader: ClusterId, result: Result<BTreeMap<CiliumName, bool>, String> },
+}
+
+/// A channel that is full makes the watches wait.
+const EVENTS: usize = 4096;
+/// So many events are taken in before a turn.
+const BATCH: usize = 4096;
+
+pub(super) struct Engine {
+    pub(super) settings: Settings,
+    pub(super) dialler: Arc<dyn Dialler>,
+    pub(super) environment: Environment,
+    pub(super) sender: mpsc::Sender<Event>,
+    events: mpsc::Receiver<Event>,
+    pub(super) tasks: JoinSet<()>,
+    /// Lists again what is followed on the hub.
+    pub(super) hub_relist: Bell,
+    /// The watches on the three kinds.
+    pub(super) feeds: BTreeMap<Kind, Feed>,
+    /// The kinds that were listed since their watch last failed.
+    pub(super) listed: BTreeSet<Kind>,
+    pub(super) records: BTreeMap<RecordId, Record>,
+    pub(super) records_changed: bool,
+    /// The Secrets of each namespace that has objects.
+    pub(super) vaults: BTreeMap<String, Vault>,
+    pub(super) members: BTreeMap<ClusterId, Member>,
+    /// The link that stands for a cluster.
+    pub(super) representatives: BTreeMap<ClusterId, ClusterId>,
+    pub(super) wants: Wants,
+    pub(super) world: World,
+    pub(super) world_changed: bool,
+    pub(super) plan: Plan,
+    pub(super) diallings: BTreeMap<Link, Dialling>,
+    pub(super) readings: BTreeMap<ClusterId, Reading>,
+    pub(super) status_touched: Option<Instant>,
+    pub(super) reported_at: Option<Instant>,
+    pub(super) status_due: Option<Instant>,
+    next_resync: Instant,
+    /// One moment for all steps of a turn.
+    pub(super) turned_at: Instant,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    fn new(provider: Provider, environment: Environment) -> Engine {
+        let Provider { settings, dialler } = provider;
+        let (sender, events) = mpsc::channel(EVENTS);
+        let now = environment.clock.now();
+        let world = World { options: settings.options(), now, ..World::default() };
+        let mut engine = Engine {
+            settings,
+            dialler,
+            environment,
+            sender,
+            events,
+            tasks: JoinSet::new(),
+            hub_relist: Bell::default(),
+            feeds: BTreeMap::new(),
+            listed: BTreeSet::new(),
+            records: BTreeMap::new(),
+            records_changed: false,
+            vaults: BTreeMap::new(),
+            members: BTreeMap::new(),
+            representatives: BTreeMap::new(),
+            wants: Wants::default(),
+            world,
+            world_changed: false,
+            plan: Plan::default(),
+            diallings: BTreeMap::new(),
+            readings: BTreeMap::new(),
+            status_touched: None,
+            reported_at: None,
+            status_due: None,
+            next_resync: Instant::now(),
+            turned_at: Instant::now(),
+        };
+        engine.schedule_resync();
+        engine
+    }
+
+    /// Never returns; whoever drops it ends everything it started.
+    async fn run(mut self) {
+        self.follow_objects();
+        loop {
+            let wake = self.wake();
+            tokio::select! {
+                biased;
+                event = self.events.recv() => {
+                    self.tick();
+                    event.into_iter().for_each(|event| self.observe(event));
+                    for _ in 0..BATCH {
+                        let Ok(event) = self.events.try_recv() else { break };
+                        self.observe(event);
+                    }
+                }
+                () = sleep_until(wake) => self.tick(),
+            }
+            self.turn();
+        }
+    }
+
+    /// The steps, each in the file of its name.
+    fn turn(&mut self) {
+        self.turned_at = Instant::now();
+        while self.tasks.try_join_next().is_some() {}
+        if self.turned_at >= self.next_resync {
+            self.resync();
+        }
+        self.validate();
+        self.plan();
+        self.clean_up();
+        self.diff();
+        self.apply();
+        self.verify();
+        self.report();
+    }
+
+    fn tick(&mut self) {
+        let now = self.environment.clock.now();
+        self.world_changed |= self.plan.recheck_at.is_some_and(|at| self.world.now < at && at <= now);
+        self.world.now = now;
+    }
+
+    /// Lists everything again, in case an event was lost.
+    fn resync(&mut self) {
+        self.hub_relist.ring();
+        self.members.values().for_each(|member| member.link.relist());
+        self.schedule_resync();
+    }
+
+    fn schedule_resync(&mut self) {
+        let share = 0.9 + 0.2 * self.environment.random.f64();
+        self.next_resync = Instant::now() + self.settings.resync.mul_f64(share);
+    }
+
+    pub(super) fn backoff(&mut self) -> Backoff {
+        Backoff::new(self.environment.random.fork(), Duration::from_millis(200), Duration::from_secs(10))
+    }
+
+    /// The status is to be looked at.
+    pub(super) fn touch_status(&mut self) {
+        self.status_touched.get_or_insert_with(Instant::now);
+    }
+
+    /// When to take a turn although nothing was seen.
+    fn wake(&self) -> Instant {
+        let recheck = self.plan.recheck_at.filter(|at| *at > self.world.now).map(|at| self.until(at));
+        let times = [Some(self.next_resync), self.status_due, recheck, self.writers_due(), self.records_due(), self.verify_due()];
+        times.into_iter().flatten().min().unwrap_or(self.next_resync)
+    }
+
+    fn until(&self, at: Timestamp) -> Instant {
+        let seconds = u64::try_from(at.0.saturating_sub(self.world.now.0)).unwrap_or_default();
+        Instant::now() + Duration::from_secs(seconds.min(86_400))
+    }
+}

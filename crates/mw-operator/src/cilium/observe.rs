@@ -1,0 +1,268 @@
+//! Step 1: what the watches and writes say becomes what is known.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::Api;
+use kube::core::DynamicObject;
+use mw_core::cilium::facts::Identity;
+use mw_core::cilium::object::ObjectId;
+use mw_core::names::ClusterId;
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+
+use crate::cilium::diff::Operation;
+use crate::cilium::engine::{Engine, Event};
+use crate::cilium::record::{Kind, Record, RecordId};
+use crate::cilium::sights::{Sights, Take, Wants};
+use crate::failure::Failure;
+use crate::fleet::follow::{Manner, Observed, Outlet, Scope, Version, follow};
+use crate::fleet::{Feed, Link, Source};
+use crate::metrics::FailureLabels;
+use crate::mirror::Noted;
+use crate::writer::Writer;
+
+/// A cluster that some object names, or named until a moment ago.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) link: Link<Sights>,
+    /// After a swap of credentials: what was seen through the new connection
+    /// until it is enough to take the place of what was seen before.
+    pub(super) swap: Option<Box<Sights>>,
+    /// What is followed through the connection in use.
+    pub(super) wants: Wants,
+    /// Which cluster it was when that was last known.
+    pub(super) cluster: Option<ClusterId>,
+    pub(super) remembered: Option<Identity>,
+    pub(super) writer: Writer<Operation>,
+    /// What the writer was told last.
+    pub(super) offered: Vec<Operation>,
+    /// How often all was listed when a write was not answered.
+    pub(super) lists_in_doubt: Option<Vec<u64>>,
+    pub(super) seen_changed: bool,
+    pub(super) last_contact: Option<Time>,
+    pub(super) unwanted_since: Option<Instant>,
+}
+
+impl Member {
+    pub(super) fn new(source: Source) -> Member {
+        Member {
+            link: Link::new(source),
+            swap: None,
+            wants: Wants::default(),
+            cluster: None,
+            remembered: None,
+            writer: Writer::default(),
+            offered: Vec::new(),
+            lists_in_doubt: None,
+            seen_changed: true,
+            last_contact: None,
+            unwanted_since: None,
+        }
+    }
+}
+
+impl Engine {
+    pub(super) fn follow_objects(&mut self) {
+        for kind in Kind::ALL {
+            let api: Api<DynamicObject> = Api::all_with(self.environment.hub.clone(), &kind.resource());
+            let manner = Manner { scope: Scope::default(), backoff: self.backoff(), relist: self.hub_relist.listen() };
+            let outlet = Outlet { events: self.sender.clone(), wrap: move |seen| Event::Objects { kind, seen: Box::new(seen) } };
+            self.feeds.insert(kind, Feed::Starting);
+            self.tasks.spawn(follow(api, manner, |object| object, outlet));
+        }
+    }
+
+    pub(super) fn observe(&mut self, event: Event) {
+        match event {
+            Event::Objects { kind, seen } => self.observe_objects(kind, *seen),
+            Event::Secrets { namespace, seen } => self.observe_secrets(&namespace, seen),
+            Event::Attempted { cluster, epoch, attempt } => self.observe_attempt(&cluster, epoch, attempt),
+            Event::Sight { cluster, epoch, what, take } => self.observe_sight(&cluster, epoch, what, take),
+            Event::Written { cluster, epoch, outcome } => self.observe_write(&cluster, epoch, outcome),
+            Event::Patched { id, result } => self.observe_patch(&id, result),
+            Event::Dialled { link, fingerprint, result } => self.observe_dial(&link, fingerprint, result),
+            Event::Read { reader, result } => self.observe_reading(&reader, result),
+        }
+    }
+
+    fn observe_objects(&mut self, kind: Kind, seen: Observed<DynamicObject>) {
+        let feed = self.feeds.entry(kind).or_insert(Feed::Starting);
+        match seen {
+            Observed::Broken(failure) => {
+                self.listed.remove(&kind);
+                self.world_changed = true;
+                if feed.fail(&failure) {
+                    warn!(error = %failure, "{}s can't be followed", kind.as_str());
+                }
+                self.count_failure("hub", &failure);
+                return;
+            }
+            // What happened meanwhile is yet to come.
+            Observed::Standing => self.hub_relist.ring(),
+            Observed::Listed { items, .. } => {
+                self.listed.insert(kind);
+                self.replace_records(kind, &items);
+            }
+            Observed::Set { item, version } => self.take_record(kind, &item, version),
+            Observed::Gone { item, .. } => self.drop_record(kind, &item),
+        }
+        if let Some(feed) = self.feeds.get_mut(&kind)
+            && std::mem::replace(feed, Feed::Standing) != Feed::Standing
+        {
+            // What could not be written may well be written now.
+            self.records.values_mut().for_each(Record::forgive);
+            self.touch_status();
+        }
+    }
+
+    fn replace_records(&mut self, kind: Kind, items: &[DynamicObject]) {
+        let (mut before, others): (std::collections::BTreeMap<_, _>, _) =
+            std::mem::take(&mut self.records).into_iter().partition(|((of, _), _)| *of == kind);
+        self.records = others;
+        for item in items {
+            let Some(newer) = Record::read(kind, &self.environment.hub_uid, item) else { continue };
+            let same = before.remove(&(kind, newer.id().clone())).filter(|record| record.uid() == newer.uid());
+            self.put_record(same, newer);
+        }
+        self.records_changed = true;
+    }
+
+    fn take_record(&mut self, kind: Kind, item: &DynamicObject, version: Version) {
+        let Some(newer) = Record::read(kind, &self.environment.hub_uid, item) else { return };
+        let id = (kind, newer.id().clone());
+        if self.records.get(&id).is_some_and(|known| known.version >= version) {
+            return;
+        }
+        let same = self.records.remove(&id).filter(|record| record.uid() == newer.uid());
+        self.put_record(same, newer);
+    }
+
+    fn put_record(&mut self, before: Option<Record>, newer: Record) {
+        let id = (newer.kind, newer.id().clone());
+        let record = match before {
+            Some(mut record) => {
+                record.renew(newer);
+                record
+            }
+            None => newer,
+        };
+        self.records.insert(id, record);
+        self.records_changed = true;
+        self.touch_status();
+    }
+
+    fn drop_record(&mut self, kind: Kind, item: &DynamicObject) {
+        let meta = &item.metadata;
+        let namespace = meta.namespace.as_deref().unwrap_or("default");
+        let id = (kind, ObjectId::new(&self.environment.hub_uid, namespace, meta.name.as_deref().unwrap_or_default()));
+        if self.records.get(&id).is_some_and(|record| Some(record.uid()) == meta.uid.as_deref()) {
+            self.records.remove(&id);
+            self.records_changed = true;
+        }
+    }
+
+    pub(super) fn observe_patch(&mut self, id: &RecordId, result: Result<Box<DynamicObject>, Failure>) {
+        let now = Instant::now();
+        let Some(record) = self.records.get_mut(id) else { return };
+        record.busy = false;
+        match result {
+            Ok(object) => {
+                record.forgive();
+                let gone = object.metadata.deletion_timestamp.is_some() && object.metadata.finalizers.iter().flatten().next().is_none();
+                match gone {
+                    true => self.drop_record(id.0, &object),
+                    false => self.take_record(id.0, &object, Version::of(object.metadata.resource_version.as_deref())),
+                }
+            }
+            Err(Failure::NotFound(_)) => {
+                self.records.remove(id);
+                self.records_changed = true;
+            }
+            Err(failure) => {
+                record.failures = record.failures.saturating_add(1);
+                record.not_before = Some(now + std::time::Duration::from_millis(100 << record.failures.min(8)));
+                warn!(kind = id.0.as_str(), object = %id.1, error = %failure, "writing the object failed");
+                self.count_failure("hub", &failure);
+            }
+        }
+        self.touch_status();
+    }
+
+    pub(super) fn count_failure(&self, cluster: &str, failure: &Failure) {
+        let labels = FailureLabels { cluster: cluster.to_owned(), category: failure.category() };
+        self.environment.metrics.failures.get_or_create(&labels).inc();
+    }
+
+    fn observe_secrets(&mut self, namespace: &str, seen: Observed<(String, crate::mirror::Item<super::vault::SecretSight>)>) {
+        let Some(vault) = self.vaults.get_mut(namespace) else { return };
+        match vault.secrets.observe(seen) {
+            Noted::Nothing => {}
+            Noted::Relist => self.hub_relist.ring(),
+            Noted::Changed => self.records_changed = true,
+            Noted::Failed { failure, lost } => {
+                if lost {
+                    warn!(namespace, error = %failure, "Secrets can't be followed");
+                    self.records_changed = true;
+                }
+                self.count_failure("hub", &failure);
+            }
+        }
+    }
+
+    pub(super) fn member_at(&mut self, cluster: &ClusterId, epoch: u64) -> Option<&mut Member> {
+        self.members.get_mut(cluster).filter(|member| member.link.epoch == epoch)
+    }
+
+    fn observe_sight(&mut self, cluster: &ClusterId, epoch: u64, what: &'static str, take: Take) {
+        let time = self.environment.clock.time();
+        let Some(member) = self.member_at(cluster, epoch) else { return };
+        let sights = member.swap.as_deref_mut().unwrap_or(&mut member.link.feeds);
+        let was_silent = sights.silence().is_some();
+        let noted = take(sights);
+        let answers = !matches!(&noted, Noted::Failed { failure, .. } if !failure.is_an_answer());
+        if answers {
+            member.last_contact = Some(time);
+        }
+        match noted {
+            Noted::Nothing => {}
+            Noted::Changed => member.seen_changed = true,
+            Noted::Relist => member.link.relist(),
+            Noted::Failed { failure, lost } => {
+                member.seen_changed |= lost;
+                if lost {
+                    warn!(%cluster, error = %failure, "its {what} can't be followed");
+                }
+                self.count_failure(cluster.as_str(), &failure);
+            }
+        }
+        let Some(member) = self.members.get_mut(cluster) else { return };
+        let sights = member.swap.as_deref().unwrap_or(&member.link.feeds);
+        if was_silent && sights.silence().is_none() {
+            info!(%cluster, "cluster can be read");
+            // What failed before may well work now.
+            member.writer.forgive();
+        }
+        debug!(%cluster, what, "seen");
+        self.complete_swap(cluster);
+        self.clear_doubt(cluster);
+    }
+
+    /// What came of a write that was never answered shows once all was listed.
+    fn clear_doubt(&mut self, cluster: &ClusterId) {
+        let Some(member) = self.members.get_mut(cluster).filter(|member| member.swap.is_none()) else { return };
+        let Some(before) = &member.lists_in_doubt else { return };
+        let now = member.link.feeds.lists(member.wants);
+        if now.iter().zip(before).all(|(now, before)| now > before || [*now, *before].contains(&u64::MAX)) {
+            member.lists_in_doubt = None;
+            member.writer.was_listed();
+        }
+    }
+
+    /// Everything was listed through the new connection: it counts from now on.
+    fn complete_swap(&mut self, cluster: &ClusterId) {
+        let Some(member) = self.members.get_mut(cluster) else { return };
+        if let Some(sights) = member.swap.take_if(|sights| !crate::fleet::Feeds::is_starting(sights.as_ref())) {
+            member.link.feeds = *sights;
+            member.seen_changed = true;
+        }
+    }
+}

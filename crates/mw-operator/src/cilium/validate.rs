@@ -1,0 +1,328 @@
+//! Step 2: from the objects to what the planner can rely on: where each ref
+//! leads, which clusters are named, and which of those are one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use kube::api::ListParams;
+use kube::{Api, Client};
+use mw_api::cilium::target::Namespace;
+use mw_core::cilium::facts::Silence;
+use mw_core::cilium::object::{Common, Refusal, Resolution};
+use mw_core::names::ClusterId;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use crate::cilium::engine::{Engine, Event};
+use crate::cilium::observe::Member;
+use crate::cilium::record::{Kind, Object, Record};
+use crate::cilium::sights::{Lookout, Sights, Wants, silent};
+use crate::cilium::vault::Lead;
+use crate::failure::Failure;
+use crate::fleet::follow::Bell;
+use crate::fleet::{Attempt, Credentials, Feeds, Live, ShownClient, Source, Trial, Verdict};
+
+/// How long a cluster that no object names any more is kept in reach.
+const LINGER: Duration = Duration::from_secs(60);
+
+impl Engine {
+    pub(super) fn validate(&mut self) {
+        if std::mem::take(&mut self.records_changed) {
+            self.follow_secrets();
+            self.engage_wanted();
+            self.world_changed = true;
+        }
+        self.follow_what_is_wanted();
+        self.release_unwanted();
+        self.look();
+    }
+
+    /// The refs that a spec names, through its binding where it has one.
+    fn names(&self, record: &Record) -> BTreeSet<String> {
+        let binding = match record.object.mesh() {
+            Some(mesh) => self.records.get(&(Kind::Binding, record.id().neighbour(mesh))),
+            None => Some(record),
+        };
+        let of_mesh = binding.into_iter().flat_map(|binding| match &binding.object {
+            Object::Binding(of) => of.spec.refs.clone(),
+            Object::Service(_) | Object::Intent(_) => Vec::new(),
+        });
+        let targets = match &record.object {
+            Object::Service(of) => of.spec.targets.clone(),
+            Object::Binding(_) | Object::Intent(_) => Vec::new(),
+        };
+        of_mesh.chain(targets).collect()
+    }
+
+    /// These, and those that it touched before.
+    fn refs(&self, record: &Record) -> BTreeSet<String> {
+        self.names(record).into_iter().chain(record.object.common().touched.iter().cloned()).collect()
+    }
+
+    /// Follows every cluster that a ref leads to, with its newest credentials.
+    fn engage_wanted(&mut self) {
+        let mut wanted = BTreeMap::new();
+        for record in self.records.values() {
+            for name in self.refs(record) {
+                if let Lead::Found { source, sight } = self.lead(&record.id().namespace, &name) {
+                    let access = sight.access(&source, self.settings.allowed);
+                    wanted.insert(source, access);
+                }
+            }
+        }
+        let ids: BTreeSet<ClusterId> = wanted.keys().map(Source::id).collect();
+        for (source, access) in wanted {
+            let id = source.id();
+            if !self.members.contains_key(&id) {
+                info!(cluster = %id, "cluster joins");
+                self.members.insert(id.clone(), Member::new(source));
+            }
+            match access {
+                Ok((access, fingerprint)) => self.try_credentials(&id, access, fingerprint),
+                Err(Refusal::Kubeconfig(why) | Refusal::Forbidden(why)) => self.lose_credentials(&id, Credentials::Refused(why)),
+                Err(Refusal::Capability { .. }) => {}
+            }
+        }
+        for (id, member) in &mut self.members {
+            match ids.contains(id) {
+                true => member.unwanted_since = None,
+                false => _ = member.unwanted_since.get_or_insert_with(Instant::now),
+            }
+        }
+    }
+
+    fn try_credentials(&mut self, cluster: &ClusterId, access: crate::kubeconfig::Access, fingerprint: [u8; 32]) {
+        let trial = Trial {
+            connect: Arc::clone(&self.environment.connect),
+            backoff: self.backoff(),
+            probe,
+            events: self.sender.clone(),
+            wrap: |cluster, epoch, attempt| Event::Attempted { cluster, epoch, attempt },
+        };
+        if let Some(member) = self.members.get_mut(cluster).filter(|member| member.link.fingerprint != Some(fingerprint)) {
+            member.link.try_out(access, fingerprint, trial, &mut self.tasks);
+            member.seen_changed = true;
+        }
+    }
+
+    fn lose_credentials(&mut self, cluster: &ClusterId, trouble: Credentials) {
+        let Some(member) = self.members.get_mut(cluster) else { return };
+        if member.link.lose(trouble) {
+            member.swap = None;
+            member.seen_changed = true;
+            warn!(%cluster, error = member.link.trouble().unwrap_or_default(), "cluster can't be reached");
+        }
+    }
+
+    pub(super) fn observe_attempt(&mut self, cluster: &ClusterId, epoch: u64, attempt: Attempt) {
+        let Some(member) = self.member_at(cluster, epoch) else { return };
+        let why = attempt.to_string();
+        if let Attempt::Connected(client) = attempt {
+            return self.connect_through(cluster, client);
+        }
+        match member.link.judge(&why) {
+            Verdict::Known => {}
+            Verdict::Stale(trouble) => {
+                warn!(%cluster, error = trouble, "new credentials do not work, the former ones stay in use");
+                member.seen_changed = true;
+            }
+            Verdict::Lost(trouble) => self.lose_credentials(cluster, trouble),
+        }
+    }
+
+    /// Follows a cluster through a new connection and drops the old one.
+    fn connect_through(&mut self, cluster: &ClusterId, ShownClient(client): ShownClient) {
+        let Some(member) = self.members.get_mut(cluster) else { return };
+        let swapped = member.link.renew();
+        member.swap = swapped.then(|| Box::new(Sights::default()));
+        member.wants = Wants::default();
+        // Everything is listed anew through it.
+        member.lists_in_doubt = member.lists_in_doubt.take().map(|before| vec![0; before.len()]);
+        member.seen_changed = true;
+        member.link.live = Some(Live { client, relist: Bell::default(), tasks: JoinSet::new() });
+        if swapped {
+            info!(%cluster, "credentials were swapped");
+        }
+        self.look_out(cluster, |lookout| lookout.watch_basics());
+    }
+
+    fn look_out(&mut self, cluster: &ClusterId, watch: impl FnOnce(&mut Lookout<'_, &mut dyn FnMut() -> crate::backoff::Backoff>)) {
+        let random = &mut self.environment.random;
+        let mut backoff = || crate::backoff::Backoff::new(random.fork(), Duration::from_millis(200), Duration::from_secs(10));
+        let Some(member) = self.members.get_mut(cluster) else { return };
+        let epoch = member.link.epoch;
+        let Some(Live { client, relist, tasks }) = &mut member.link.live else { return };
+        let namespace = self.settings.cilium_namespace.as_str();
+        let backoff: &mut dyn FnMut() -> crate::backoff::Backoff = &mut backoff;
+        watch(&mut Lookout { client, cluster, epoch, namespace, events: &self.sender, backoff, relist, tasks });
+    }
+
+    /// Endpoints and policies are many: they are followed where an object
+    /// needs them.
+    fn follow_what_is_wanted(&mut self) {
+        let has = |kind: Kind| self.records.keys().any(|(of, _)| *of == kind);
+        let wants = Wants { services: self.wants.services || has(Kind::Service), policies: self.wants.policies || has(Kind::Intent) };
+        self.wants = wants;
+        let behind: Vec<(ClusterId, Wants)> = self
+            .members
+            .iter()
+            .filter(|(_, member)| member.link.live.is_some() && member.wants != wants)
+            .map(|(id, member)| (id.clone(), member.wants))
+            .collect();
+        for (id, has) in behind {
+            self.look_out(&id, |lookout| {
+                if wants.services && !has.services {
+                    lookout.watch_endpoints();
+                }
+                if wants.policies && !has.policies {
+                    lookout.watch_policies();
+                }
+            });
+            if let Some(member) = self.members.get_mut(&id) {
+                member.wants = wants;
+            }
+        }
+    }
+
+    /// A cluster that left stays in reach until what we wrote there is gone,
+    /// which the objects that touched it wait for.
+    fn release_unwanted(&mut self) {
+        let gone: Vec<ClusterId> = self
+            .members
+            .iter()
+            .filter(|(_, member)| member.unwanted_since.is_some_and(|since| since.elapsed() >= LINGER) && member.writer.is_idle())
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in gone {
+            info!(cluster = %id, "cluster leaves");
+            self.members.remove(&id);
+            self.environment.metrics.reachable.remove(&labels(&id));
+            self.environment.metrics.last_contact.remove(&labels(&id));
+            self.world_changed = true;
+        }
+    }
+
+    /// When a cluster that left is given up.
+    pub(super) fn linger_due(&self) -> Option<Instant> {
+        self.members.values().filter_map(|member| member.unwanted_since).map(|since| since + LINGER).min()
+    }
+
+    /// What was seen goes into the world.
+    fn look(&mut self) {
+        let changed: Vec<ClusterId> = self.members.iter().filter(|(_, member)| member.seen_changed).map(|(id, _)| id.clone()).collect();
+        for id in &changed {
+            let Some(member) = self.members.get_mut(id) else { continue };
+            member.seen_changed = false;
+            if let Some(cluster) = member.link.feeds.cluster() {
+                if member.cluster.as_ref() != Some(&cluster) {
+                    (member.cluster, member.remembered) = (Some(cluster), None);
+                }
+                member.remembered = member.link.feeds.identity().or(member.remembered.take());
+            }
+        }
+        if !changed.is_empty() {
+            self.world_changed = true;
+            self.touch_status();
+        }
+        if !self.world_changed {
+            return;
+        }
+        self.settle_representatives();
+        self.show_clusters(&changed.into_iter().collect());
+        self.show_objects();
+    }
+
+    /// Of several links to one cluster the first that works stands for it.
+    fn settle_representatives(&mut self) {
+        let mut found: BTreeMap<ClusterId, ClusterId> = BTreeMap::new();
+        let usable = |member: &Member| member.link.live.is_some() && member.link.trouble().is_none() && member.unwanted_since.is_none();
+        for preferred in [true, false] {
+            for (id, member) in self.members.iter().filter(|(_, member)| usable(member) == preferred) {
+                if let Some(cluster) = &member.cluster {
+                    found.entry(cluster.clone()).or_insert_with(|| id.clone());
+                }
+            }
+        }
+        self.representatives = found;
+    }
+
+    fn show_clusters(&mut self, changed: &BTreeSet<ClusterId>) {
+        let representatives = &self.representatives;
+        self.world.clusters.retain(|cluster, _| representatives.contains_key(cluster));
+        for (cluster, id) in representatives {
+            let Some(member) = self.members.get(id) else { continue };
+            if changed.contains(id) || !self.world.clusters.contains_key(cluster) {
+                let remembered = member.remembered.clone();
+                let seen = match member.link.credentials.trouble(&member.link.source) {
+                    Some(why) => silent(Silence::Unreachable(why), remembered),
+                    None => member.link.feeds.seen(&self.settings.cilium_namespace, remembered),
+                };
+                self.world.clusters.insert(cluster.clone(), seen);
+            }
+        }
+    }
+
+    fn show_objects(&mut self) {
+        let mut complete = Kind::ALL.iter().all(|kind| self.listed.contains(kind));
+        let (mut bindings, mut services, mut intents) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        for record in self.records.values() {
+            let refs: BTreeMap<String, Option<Resolution>> =
+                self.refs(record).into_iter().map(|name| (name.clone(), self.resolution(record, &name))).collect();
+            complete &= refs.values().all(Option::is_some);
+            let refs = refs.into_iter().filter_map(|(name, resolution)| Some((name, resolution?))).collect();
+            let mut object = record.object.clone();
+            let common: &mut Common = object.common_mut();
+            common.refs = refs;
+            let id = common.id.clone();
+            match object {
+                Object::Binding(of) => _ = bindings.insert(id, of),
+                Object::Service(of) => _ = services.insert(id, of),
+                Object::Intent(of) => _ = intents.insert(id, of),
+            }
+        }
+        (self.world.bindings, self.world.services, self.world.intents) = (bindings, services, intents);
+        self.world.options.all_objects_known = complete;
+    }
+
+    /// Where a ref leads; nothing while that was never looked up.
+    fn resolution(&self, record: &Record, name: &str) -> Option<Resolution> {
+        let source = match self.lead(&record.id().namespace, name) {
+            Lead::Unread => return None,
+            // What is being taken down does not need what is gone.
+            Lead::Missing(why) => {
+                return Some(match !record.is_deleted() && self.names(record).contains(name) {
+                    true => Resolution::Refused(Refusal::Kubeconfig(why)),
+                    false => Resolution::Gone(why),
+                });
+            }
+            Lead::Found { source, .. } => source,
+        };
+        let member = self.members.get(&source.id())?;
+        let feeds = &member.link.feeds;
+        Some(match (&member.link.credentials, &member.cluster) {
+            (Credentials::Refused(why) | Credentials::Missing(why), _) => Resolution::Refused(Refusal::Kubeconfig(why.clone())),
+            (_, Some(cluster)) => Resolution::Cluster(cluster.clone()),
+            (_, None) => match feeds.silence() {
+                Some(Silence::Forbidden(why)) => Resolution::Refused(Refusal::Forbidden(why)),
+                Some(Silence::Unreachable(why)) => Resolution::Unreachable(why),
+                None if feeds.is_starting() => return None,
+                None => Resolution::Unreachable("it has no Namespace kube-system".to_owned()),
+            },
+        })
+    }
+}
+
+pub(super) fn labels(cluster: &ClusterId) -> crate::metrics::ClusterLabels {
+    crate::metrics::ClusterLabels { cluster: cluster.to_string() }
+}
+
+/// Whether new credentials work at all.
+fn probe(client: Client) -> BoxFuture<'static, Result<(), Failure>> {
+    Box::pin(async move {
+        let one = ListParams { limit: Some(1), ..ListParams::default() };
+        Api::<Namespace>::all(client).list(&one).await.map(drop).map_err(|error| Failure::of(&error))
+    })
+}

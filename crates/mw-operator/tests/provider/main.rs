@@ -1,0 +1,11 @@
+//! The Cilium back end on API servers in memory, where time stands still while
+//! anybody works. The remotes' etcds are a model that judges a dial by its
+//! certificates, names and addresses.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "a test may fail loudly")]
+
+mod bed;
+mod exports;
+mod faults;
+mod site;
+mod stories;
+mod wire;

@@ -1,0 +1,166 @@
+//! A cluster with Cilium in it: the objects that an installation leaves.
+
+use std::sync::LazyLock;
+
+use mw_testbed::{Authority, Identity};
+use serde_json::{Value, json};
+
+pub(crate) const SYSTEM: &str = "/api/v1/namespaces/kube-system";
+pub(crate) const WORKLOADS: &str = "/apis/apps/v1/namespaces/kube-system";
+
+/// Keys take time to make, and every run may have the same.
+static COMMON: LazyLock<Authority> = LazyLock::new(|| Authority::new("common").unwrap());
+static OTHER: LazyLock<Authority> = LazyLock::new(|| Authority::new("other").unwrap());
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ca {
+    Common,
+    Other,
+}
+
+impl Ca {
+    pub(crate) fn authority(self) -> &'static Authority {
+        match self {
+            Ca::Common => &COMMON,
+            Ca::Other => &OTHER,
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Site {
+    pub(crate) name: String,
+    /// What Cilium calls it; empty where nobody named it.
+    pub(crate) cilium_name: String,
+    pub(crate) id: u32,
+    pub(crate) address: String,
+    pub(crate) ca: Ca,
+    pub(crate) kvstoremesh: bool,
+    pub(crate) version: &'static str,
+    pub(crate) server: Identity,
+    pub(crate) remote: Identity,
+    pub(crate) local: Identity,
+}
+
+impl Site {
+    pub(crate) fn new(name: &str, id: u32, ca: Ca) -> Site {
+        let address = format!("192.0.2.{id}");
+        let names = ["clustermesh-apiserver.kube-system.svc", "*.mesh.cilium.io", "127.0.0.1", &address];
+        let issue = |common_name: &str, names: &[&str]| ca.authority().issue(common_name, names).unwrap();
+        Site {
+            name: name.to_owned(),
+            cilium_name: name.to_owned(),
+            id,
+            ca,
+            kvstoremesh: true,
+            version: "v1.15.19",
+            server: issue("clustermesh-apiserver.kube-system.svc", &names),
+            remote: issue("remote", &[]),
+            local: issue(&format!("local-{name}"), &[]),
+            address,
+        }
+    }
+
+    /// The objects, each with the collection it belongs to.
+    pub(crate) fn objects(&self) -> Vec<(String, Value)> {
+        let mut objects = vec![
+            ("/api/v1/nodes".to_owned(), self.node()),
+            (format!("{SYSTEM}/configmaps"), self.config()),
+            (format!("{WORKLOADS}/daemonsets"), self.agents()),
+            (format!("{WORKLOADS}/deployments"), self.api_server()),
+            (format!("{SYSTEM}/pods"), self.pod("clustermesh-apiserver-0", "clustermesh-apiserver")),
+            (format!("{SYSTEM}/pods"), self.pod("cilium-0", "cilium")),
+            (format!("{SYSTEM}/services"), self.service()),
+        ];
+        let ca = self.ca.authority();
+        let root = json!({ "ca.crt": ca.pem(), "ca.key": "a private key" });
+        objects.push((format!("{SYSTEM}/secrets"), secret("cilium-ca", &root)));
+        for (kind, identity) in [("server", &self.server), ("remote", &self.remote), ("local", &self.local)] {
+            let data = json!({ "ca.crt": ca.pem(), "tls.crt": identity.certificate, "tls.key": identity.key });
+            objects.push((format!("{SYSTEM}/secrets"), secret(&format!("clustermesh-apiserver-{kind}-cert"), &data)));
+        }
+        objects
+    }
+
+    fn node(&self) -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n1" },
+            "status": {
+                "addresses": [{ "type": "InternalIP", "address": format!("10.0.{}.1", self.id) }],
+                "conditions": [{ "type": "Ready", "status": "True" }],
+            },
+        })
+    }
+
+    pub(crate) fn config(&self) -> Value {
+        let mut data = json!({ "ipam": "cluster-pool" });
+        if !self.cilium_name.is_empty() {
+            data["cluster-name"] = self.cilium_name.clone().into();
+            data["cluster-id"] = self.id.to_string().into();
+        }
+        json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "cilium-config", "namespace": "kube-system" }, "data": data })
+    }
+
+    fn template(&self, containers: &[&str]) -> Value {
+        let containers: Vec<Value> =
+            containers.iter().map(|name| json!({ "name": name, "image": format!("registry/{name}:{}", self.version) })).collect();
+        let files = |prefix: &str| {
+            let item = |key: &str, path: String| json!({ "key": key, "path": path });
+            json!([
+                item("tls.key", format!("{prefix}.key")),
+                item("tls.crt", format!("{prefix}.crt")),
+                item("ca.crt", format!("{prefix}-ca.crt"))
+            ])
+        };
+        let sources = json!([
+            { "secret": { "name": "cilium-clustermesh", "optional": true } },
+            { "secret": { "name": "clustermesh-apiserver-remote-cert", "optional": true, "items": files("common-etcd-client") } },
+            { "secret": { "name": "clustermesh-apiserver-local-cert", "optional": true, "items": files("local-etcd-client") } },
+        ]);
+        json!({
+            "metadata": { "labels": { "k8s-app": "x" } },
+            "spec": { "containers": containers, "volumes": [{ "name": "clustermesh-secrets", "projected": { "sources": sources } }] },
+        })
+    }
+
+    fn agents(&self) -> Value {
+        json!({
+            "apiVersion": "apps/v1", "kind": "DaemonSet",
+            "metadata": { "name": "cilium", "namespace": "kube-system", "labels": { "k8s-app": "cilium" } },
+            "spec": { "selector": { "matchLabels": { "k8s-app": "cilium" } }, "template": self.template(&["cilium-agent"]) },
+            "status": { "numberReady": 3, "desiredNumberScheduled": 3, "currentNumberScheduled": 3, "numberMisscheduled": 0 },
+        })
+    }
+
+    fn api_server(&self) -> Value {
+        let containers: &[&str] = if self.kvstoremesh { &["etcd", "apiserver", "kvstoremesh"] } else { &["etcd", "apiserver"] };
+        json!({
+            "apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": { "name": "clustermesh-apiserver", "namespace": "kube-system" },
+            "spec": { "selector": { "matchLabels": { "k8s-app": "clustermesh-apiserver" } }, "template": self.template(containers) },
+            "status": { "availableReplicas": 1 },
+        })
+    }
+
+    fn pod(&self, name: &str, app: &str) -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": { "name": name, "namespace": "kube-system", "labels": { "k8s-app": app } },
+            "spec": { "containers": [{ "name": "x", "image": "x" }] },
+            "status": { "podIP": format!("10.{}.0.9", self.id), "startTime": "2027-01-15T07:00:00Z" },
+        })
+    }
+
+    fn service(&self) -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": { "name": "clustermesh-apiserver", "namespace": "kube-system" },
+            "spec": { "type": "LoadBalancer", "ports": [{ "name": "etcd", "port": 2379, "nodePort": 32379, "protocol": "TCP" }] },
+            "status": { "loadBalancer": { "ingress": [{ "ip": self.address }] } },
+        })
+    }
+}
+
+pub(crate) fn secret(name: &str, data: &Value) -> Value {
+    json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name, "namespace": "kube-system" }, "stringData": data })
+}
