@@ -251,6 +251,17 @@ fn written_entry(manager: &Manager, managed: Managed) -> Value {
     entry
 }
 
+/// Whether two objects differ in no more than when their managers wrote.
+pub(crate) fn differ_in_times_only(one: &Value, two: &Value) -> bool {
+    let timeless = |object: &Value| {
+        let mut object = object.clone();
+        let entries = meta_mut(&mut object).get_mut("managedFields").and_then(Value::as_array_mut);
+        entries.into_iter().flatten().for_each(|entry| _ = map_mut(entry).remove("time"));
+        object
+    };
+    timeless(one) == timeless(two)
+}
+
 fn conflict(conflicts: &[(&Manager, &Managed, Fields)]) -> Refusal {
     let mut causes = Vec::new();
     let mut groups = Vec::new();
