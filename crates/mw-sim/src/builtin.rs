@@ -13,6 +13,9 @@ use crate::schema::build::{
     any, atomic, base64, int, int32, kept, keyed, list, map, micro_time, object, opaque, quantity, set, text, time, truth,
 };
 
+/// Certificates with their keys.
+const TLS: &str = "kubernetes.io/tls";
+
 /// Of all the data of a Secret or ConfigMap.
 const MOST_DATA: usize = 1 << 20;
 
@@ -366,7 +369,9 @@ fn fill_secret(object: &mut Value) -> Result<(), Refusal> {
     }
     let kind = root.entry("type").or_insert_with(|| "Opaque".into());
     match kind.as_str() {
-        Some(name) if name.starts_with("kubernetes.io/") => Err(Refusal::unsupported(format!("Secrets of the type {name:?}"))),
+        Some(name) if name.starts_with("kubernetes.io/") && name != TLS => {
+            Err(Refusal::unsupported(format!("Secrets of the type {name:?}")))
+        }
         _ => Ok(()),
     }
 }
@@ -386,6 +391,10 @@ fn secret_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = key_errors(object, "data");
     if bytes_in(object, "data") > MOST_DATA {
         errors.push(FieldError::too_long("data", MOST_DATA));
+    }
+    if *at(object, &["type"]) == TLS {
+        let missing = ["tls.crt", "tls.key"].into_iter().filter(|key| at(object, &["data", key]).is_null());
+        errors.extend(missing.map(|key| FieldError::required(&format!("data[{key}]"), "")));
     }
     let Some(old) = old else { return errors };
     if at(object, &["type"]) != at(old, &["type"]) {

@@ -33,7 +33,8 @@
 //! - A version from the future is refused at once and not after 3 s.
 //! - An object too large for etcd is told by the length of its JSON, while a
 //!   real server keeps built-in kinds in a shorter encoding.
-//! - Secrets of the types `kubernetes.io/…` are 501: those have rules of their own.
+//! - Secrets of the types `kubernetes.io/…` but `tls` are 501: those have rules of
+//!   their own.
 //! - A JSON patch may not count list entries from the end (422), and its paths
 //!   must begin with a slash (501).
 //! - Parts of a Node's status that nobody set are not there, where a real server

@@ -314,14 +314,19 @@ async fn an_observer_is_told_of_requests_and_of_what_they_changed() {
 async fn what_is_not_supported_says_so() {
     let cluster = cluster();
     for (method, path, content, body) in [
-        (Method::GET, "/api/v1/pods", "", None),
-        (Method::GET, "/apis/apps/v1/deployments", "", None),
+        (Method::GET, "/api/v1/endpoints", "", None),
+        (Method::GET, "/apis/apps/v1/statefulsets", "", None),
         (Method::POST, "/api/v1/nodes?dryRun=All", "", Some(node("a"))),
         (Method::PATCH, "/api/v1/nodes/a", "application/strategic-merge-patch+json", Some(json!({}))),
-        (Method::PATCH, "/api/v1/nodes/a", "application/apply-patch+yaml", Some(node("a"))),
+        (Method::PATCH, "/api/v1/nodes/a?fieldManager=x", "application/apply-patch+yaml", Some(node("a"))),
         (Method::DELETE, "/api/v1/nodes/a?propagationPolicy=Foreground", "", None),
         (Method::GET, "/api/v1/nodes/a/proxy", "", None),
-        (Method::POST, "/api/v1/namespaces/default/secrets", "", Some(json!({ "metadata": { "name": "a" }, "type": "kubernetes.io/tls" }))),
+        (
+            Method::POST,
+            "/api/v1/namespaces/default/secrets",
+            "",
+            Some(json!({ "metadata": { "name": "a" }, "type": "kubernetes.io/dockercfg" })),
+        ),
         (Method::GET, "/api/v1/nodes?watch=true&resourceVersion=1", "", None),
     ] {
         let (code, status) = cluster.call(&method, path, content, body.as_ref());

@@ -173,6 +173,7 @@ impl Schema {
     fn validate_rules(&self, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
         for rule in self.rules.iter().filter(|rule| value.is_object() && !rule.holds(value)) {
             let message = format!("Invalid value: \"object\": {}", rule.message);
+            let path = if path.is_empty() { "<nil>" } else { path };
             errors.push(FieldError { field: path.to_owned(), reason: "FieldValueInvalid", message });
         }
         match value {

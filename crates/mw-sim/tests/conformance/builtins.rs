@@ -10,6 +10,7 @@ crate::behaviours![
     the_keys_of_a_secret_are_checked,
     the_type_of_a_secret_stays,
     a_secret_can_be_made_immutable,
+    a_certificate_needs_its_key,
     a_large_secret_is_refused,
     unknown_fields_of_built_in_kinds_are_dropped,
     wrong_types_in_built_in_kinds_are_refused,
@@ -59,6 +60,16 @@ async fn the_type_of_a_secret_stays(on: Subject) -> Value {
     on.made(&on.secrets(), json!({ "metadata": { "name": "a" } })).await;
     let path = format!("{}/a", on.secrets());
     json!([on.merge(&path, json!({ "type": "x/y" })).await.told(), on.merge(&path, json!({ "type": null })).await.told()])
+}
+
+async fn a_certificate_needs_its_key(on: Subject) -> Value {
+    let mut seen = Vec::new();
+    for data in [json!({}), json!({ "tls.crt": "" }), json!({ "tls.crt": "", "tls.key": "", "ca.crt": "eA==" })] {
+        let secret = json!({ "metadata": { "name": "a" }, "type": "kubernetes.io/tls", "data": data });
+        seen.push(on.post(&on.secrets(), secret).await.told());
+    }
+    seen.push(on.merge(&format!("{}/a", on.secrets()), json!({ "data": { "tls.key": null } })).await.told());
+    json!(seen)
 }
 
 async fn a_secret_can_be_made_immutable(on: Subject) -> Value {
