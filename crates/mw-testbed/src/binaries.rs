@@ -1,8 +1,8 @@
 //! Finds the programs that tests run, or builds them once.
 //!
 //! kube-apiserver and etcd, in this order: the folder in `KUBEBUILDER_ASSETS`,
-//! `PATH`, the cache. crdcheck, which is ours: the cache. What the cache lacks
-//! is built there from the pinned Go modules under `tools/`, under a lock,
+//! `PATH`, the cache. clustermesh-apiserver, whose version the tests rest on,
+//! and crdcheck, which is ours: the cache. What the cache lacks is built there from the pinned Go modules under `tools/`, under a lock,
 //! because test binaries run side by side.
 
 use std::ffi::OsString;
@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
-use crate::gomodule::{GoModule, Program};
+use crate::gomodule::{Files, GoModule, Program};
 
 const SERVERS: [Program; 2] = [
     Program { name: "kube-apiserver", package: "cmd/kube-apiserver", takes: "6 minutes" },
@@ -19,7 +19,23 @@ const SERVERS: [Program; 2] = [
 const CRDCHECK: [Program; 1] = [Program { name: "crdcheck", package: ".", takes: "90 s" }];
 const SERVERS_HINT: &str = "type `export KUBEBUILDER_ASSETS=FOLDER` with a folder that holds kube-apiserver and etcd, \
                             or `apt-get install golang` (1.21 or newer) to have them built";
-const CRDCHECK_HINT: &str = "type `apt-get install golang` (1.21 or newer) to have it built";
+const CILIUM: [Program; 1] = [Program { name: "clustermesh-apiserver", package: "cmd/clustermesh-apiserver", takes: "4 minutes" }];
+const CILIUM_MODULE: &str = "github.com/cilium/cilium";
+/// What clustermesh-apiserver waits for, and the policies.
+const CILIUM_CRDS: Files = Files {
+    module: CILIUM_MODULE,
+    folder: "pkg/k8s/apis/cilium.io/client/crds/v2",
+    names: &[
+        "ciliumclusterwidenetworkpolicies.yaml",
+        "ciliumendpoints.yaml",
+        "ciliumexternalworkloads.yaml",
+        "ciliumidentities.yaml",
+        "ciliumnetworkpolicies.yaml",
+        "ciliumnodes.yaml",
+    ],
+};
+/// For what is in the cache only.
+const GO_HINT: &str = "type `apt-get install golang` (1.21 or newer) to have it built";
 /// Without symbols, which nobody debugs here.
 const STRIP: &str = "-s -w";
 
@@ -45,7 +61,7 @@ impl Binaries {
         if let Some(found) = given.or_else(|| Self::on_path(environment)) {
             return Ok(found);
         }
-        let module = GoModule::read("servers", &SERVERS)?;
+        let module = GoModule::read("servers", &SERVERS, Files::NONE)?;
         let kubernetes = module.pinned("k8s.io/kubernetes")?;
         let versions = format!("kubernetes-{kubernetes}-etcd-{}", module.pinned("go.etcd.io/etcd/server/v3")?);
         let folder = module.folder_in(&cache_folder(environment)?, &versions);
@@ -74,15 +90,45 @@ pub fn crdcheck() -> Result<PathBuf> {
 }
 
 fn crdcheck_in(environment: Environment<'_>) -> Result<PathBuf> {
-    let module = GoModule::read("crdcheck", &CRDCHECK)?;
+    let module = GoModule::read("crdcheck", &CRDCHECK, Files::NONE)?;
     let versions = format!("apiextensions-{}", module.pinned("k8s.io/apiextensions-apiserver")?);
-    let folder = module.folder_in(&cache_folder(environment)?, &versions);
+    Ok(in_cache(&module, environment, &versions, "crdcheck")?.join("crdcheck"))
+}
+
+/// Cilium's control plane, as far as a mesh needs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CiliumBinaries {
+    pub clustermesh_apiserver: PathBuf,
+    /// The files of its CRDs.
+    pub crds: Vec<PathBuf>,
+    /// As images are tagged.
+    pub version: String,
+}
+
+impl CiliumBinaries {
+    /// Finds or builds; blocks for minutes in the latter case.
+    pub fn locate() -> Result<Self> {
+        Self::locate_in(&|name| std::env::var_os(name))
+    }
+
+    fn locate_in(environment: Environment<'_>) -> Result<Self> {
+        let module = GoModule::read("cilium", &CILIUM, CILIUM_CRDS)?;
+        let version = module.pinned(CILIUM_MODULE)?;
+        let folder = in_cache(&module, environment, &version, "clustermesh-apiserver")?;
+        let crds = CILIUM_CRDS.names.iter().map(|name| folder.join(name)).collect();
+        Ok(Self { clustermesh_apiserver: folder.join("clustermesh-apiserver"), crds, version })
+    }
+}
+
+/// The folder of a module that nothing but the cache holds.
+fn in_cache(module: &GoModule, environment: Environment<'_>, versions: &str, name: &str) -> Result<PathBuf> {
+    let folder = module.folder_in(&cache_folder(environment)?, versions);
     if !module.is_built(&folder) {
-        let missing = || Error::Missing { what: "crdcheck is not built and go is not installed".into(), hint: CRDCHECK_HINT.into() };
+        let missing = || Error::Missing { what: format!("{name} is not built and go is not installed"), hint: GO_HINT.into() };
         let go = on_path(environment, "go").ok_or_else(missing)?;
         module.build(&go, &folder, STRIP)?;
     }
-    Ok(folder.join("crdcheck"))
+    Ok(folder)
 }
 
 /// As a shell does it: what may not be executed is passed over.
@@ -179,7 +225,7 @@ mod tests {
     #[test]
     fn the_cache_comes_last_and_is_keyed_by_both_versions() {
         let (cache, half) = (tempfile::tempdir().unwrap(), folder_with(&["etcd"]));
-        let folder = GoModule::read("servers", &SERVERS).unwrap().folder_in(cache.path(), "kubernetes-v1.34.4-etcd-v3.6.16");
+        let folder = GoModule::read("servers", &SERVERS, Files::NONE).unwrap().folder_in(cache.path(), "kubernetes-v1.34.4-etcd-v3.6.16");
         std::fs::create_dir_all(&folder).unwrap();
         for name in ["kube-apiserver", "etcd"] {
             std::fs::write(folder.join(name), "").unwrap();
@@ -189,11 +235,28 @@ mod tests {
     }
 
     #[test]
+    fn cilium_is_in_the_cache_when_its_crds_are_there_too() {
+        let cache = tempfile::tempdir().unwrap();
+        let folder = GoModule::read("cilium", &CILIUM, CILIUM_CRDS).unwrap().folder_in(cache.path(), "v1.15.19");
+        std::fs::create_dir_all(&folder).unwrap();
+        let locate = || CiliumBinaries::locate_in(&|name| (name == "MESHWRIGHT_CACHE").then(|| cache.path().into()));
+        std::fs::write(folder.join("clustermesh-apiserver"), "").unwrap();
+        assert!(matches!(locate(), Err(Error::Missing { .. })));
+        for name in CILIUM_CRDS.names {
+            std::fs::write(folder.join(name), "").unwrap();
+        }
+        let found = locate().unwrap();
+        assert_eq!((found.version.as_str(), found.crds.len()), ("v1.15.19", CILIUM_CRDS.names.len()));
+        assert_eq!(found.clustermesh_apiserver, folder.join("clustermesh-apiserver"));
+    }
+
+    #[test]
     fn without_programs_and_go_something_is_missing_and_nothing_is_written() {
         let empty = tempfile::tempdir().unwrap();
         let variables = |name: &str| matches!(name, "MESHWRIGHT_CACHE" | "PATH").then(|| OsString::from(empty.path()));
         assert!(matches!(Binaries::locate_in(&variables), Err(Error::Missing { .. })));
         assert!(matches!(crdcheck_in(&variables), Err(Error::Missing { .. })));
+        assert!(matches!(CiliumBinaries::locate_in(&variables), Err(Error::Missing { .. })));
         assert_eq!(std::fs::read_dir(empty.path()).unwrap().count(), 0);
         assert!(matches!(Binaries::locate_in(&|_| None), Err(Error::Missing { .. })), "no cache folder either");
     }

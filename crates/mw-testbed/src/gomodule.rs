@@ -1,5 +1,5 @@
-//! Programs built once from a pinned Go module under `tools/` and kept in the
-//! cache, keyed by what they were built from.
+//! Programs built once from a pinned Go module under `tools/`, and files of the
+//! modules that it requires, kept in the cache, keyed by what they come from.
 
 use std::fs::File;
 use std::io::Write;
@@ -21,19 +21,32 @@ pub(crate) struct Program {
     pub(crate) takes: &'static str,
 }
 
-/// A module and what is built from it.
+/// Files of one folder of a module that ours requires.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Files {
+    pub(crate) module: &'static str,
+    pub(crate) folder: &'static str,
+    pub(crate) names: &'static [&'static str],
+}
+
+impl Files {
+    pub(crate) const NONE: Self = Self { module: "", folder: "", names: &[] };
+}
+
+/// A module and what is built and taken from it.
 #[derive(Debug)]
 pub(crate) struct GoModule {
     name: &'static str,
     folder: PathBuf,
     programs: &'static [Program],
+    files: Files,
     go_mod: String,
     digest: String,
 }
 
 impl GoModule {
     /// Reads `tools/NAME`.
-    pub(crate) fn read(name: &'static str, programs: &'static [Program]) -> Result<Self> {
+    pub(crate) fn read(name: &'static str, programs: &'static [Program], files: Files) -> Result<Self> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools").join(name);
         let read = |name: &str| {
             let path = folder.join(name);
@@ -46,7 +59,7 @@ impl GoModule {
         }
         let go_mod = read("go.mod")?;
         hash.update(&go_mod);
-        Ok(Self { name, programs, go_mod, digest: hex::encode(hash.finalize()), folder })
+        Ok(Self { name, programs, files, go_mod, digest: hex::encode(hash.finalize()), folder })
     }
 
     /// The version that `go.mod` requires of a module.
@@ -54,14 +67,15 @@ impl GoModule {
         pinned(&self.go_mod, module)
     }
 
-    /// Where the programs belong; `versions` is for people who look there.
+    /// Where programs and files belong; `versions` is for people who look there.
     pub(crate) fn folder_in(&self, cache: &Path, versions: &str) -> PathBuf {
         let digest = self.digest.get(..12).unwrap_or(&self.digest);
         cache.join(self.name).join(format!("{versions}-{digest}"))
     }
 
     pub(crate) fn is_built(&self, folder: &Path) -> bool {
-        self.programs.iter().all(|program| folder.join(program.name).is_file())
+        let mut names = self.programs.iter().map(|program| program.name).chain(self.files.names.iter().copied());
+        names.all(|name| folder.join(name).is_file())
     }
 
     /// Builds what is missing. A second process waits at the lock and then
@@ -79,7 +93,7 @@ impl GoModule {
                 self.build_program(go, program, folder, linker_flags)?;
             }
         }
-        Ok(())
+        if self.is_built(folder) { Ok(()) } else { self.take_files(go, folder) }
     }
 
     /// Renamed at the end only: an interrupted build leaves no half binary.
@@ -103,6 +117,30 @@ impl GoModule {
         say(&format!("built {name} in {:.0} s", start.elapsed().as_secs_f64()));
         Ok(())
     }
+
+    fn take_files(&self, go: &Path, folder: &Path) -> Result<()> {
+        let Files { module, folder: source, names } = self.files;
+        let failed = |reason: String| Error::Build { binary: module.into(), reason };
+        let output = Command::new(go)
+            .current_dir(&self.folder)
+            .args(["mod", "download", "-json", module])
+            .output()
+            .map_err(|error| failed(error.to_string()))?;
+        let kept = downloaded(&output.stdout).ok_or_else(|| failed(String::from_utf8_lossy(&output.stderr).into_owned()))?;
+        for name in names {
+            let (from, part, whole) = (kept.join(source).join(name), folder.join(format!("{name}.part")), folder.join(name));
+            let text = std::fs::read(&from).map_err(Error::file("reading", &from))?;
+            std::fs::write(&part, text).map_err(Error::file("writing", &part))?;
+            std::fs::rename(&part, &whole).map_err(Error::file("renaming", &part))?;
+        }
+        Ok(())
+    }
+}
+
+/// Where Go keeps a module, by what `go mod download -json` prints.
+fn downloaded(answer: &[u8]) -> Option<PathBuf> {
+    let answer: serde_json::Value = serde_json::from_slice(answer).ok()?;
+    answer.get("Dir").and_then(serde_json::Value::as_str).map(PathBuf::from)
 }
 
 fn pinned(go_mod: &str, module: &str) -> Result<String> {
