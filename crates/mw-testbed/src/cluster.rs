@@ -23,6 +23,7 @@ use crate::wait::eventually;
 
 /// A port that was free a moment ago may be taken when the server binds it.
 pub(crate) const PORT_ATTEMPTS: usize = 3;
+const EGRESS: &str = "egress";
 const READY_DEADLINE: Duration = Duration::from_secs(90);
 
 /// A cluster that consists of an API server.
@@ -39,7 +40,7 @@ pub struct Cluster {
     pub(crate) authority: Authority,
     pub(crate) http: Http,
     /// Of the user `testbed`.
-    own: Http,
+    pub(crate) own: Http,
     /// `(apiVersion, kind)` to `(plural, namespaced)`, as discovered.
     pub(crate) kinds: Mutex<BTreeMap<(String, String), (String, bool)>>,
     token_controller: AbortHandle,
@@ -72,6 +73,7 @@ impl Cluster {
         write(&folder, "tokens.pub", &token_key.public_key_pem())?;
         write(&folder, "users.csv", &users)?;
         write(&folder, "audit-policy.json", &audit::policy().to_string())?;
+        write(&folder, "egress.json", &egress(&folder).to_string())?;
 
         let port = free_port()?;
         let url = format!("https://127.0.0.1:{port}");
@@ -107,6 +109,11 @@ impl Cluster {
     /// The bearer token of the user `admin`, who may do everything.
     pub fn admin_token(&self) -> &str {
         &self.admin_token
+    }
+
+    /// The socket by which the API server reaches pods; see [`egress`].
+    pub(crate) fn egress_socket(&self) -> PathBuf {
+        self.folder.join(EGRESS)
     }
 
     /// The end of the API server's log.
@@ -196,10 +203,20 @@ fn arguments(folder: &Path, etcd: &str, name: &str, port: u16) -> Vec<String> {
         "--audit-log-maxsize=4096".into(),
         // Loopback is no valid endpoint address, so nothing may publish it.
         "--endpoint-reconciler-type=none".into(),
+        format!("--egress-selector-config-file={}", file("egress.json")),
         // -----
         "--enable-priority-and-fairness=false".into(),
         "--profiling=false".into(),
     ]
+}
+
+/// The way to pods. The API server proxies to no loopback address, so whoever
+/// stands in for a pod listens on this socket and knows where it really is.
+fn egress(folder: &Path) -> serde_json::Value {
+    let transport = json!({ "uds": { "udsName": folder.join(EGRESS) } });
+    json!({ "apiVersion": "apiserver.k8s.io/v1beta1", "kind": "EgressSelectorConfiguration", "egressSelections": [
+        { "name": "cluster", "connection": { "proxyProtocol": "HTTPConnect", "transport": transport } },
+    ]})
 }
 
 /// Ready when the server says so and the namespaces every cluster has exist.

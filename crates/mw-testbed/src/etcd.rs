@@ -7,15 +7,15 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
-use hyper::{HeaderMap, Request};
+use http_body_util::Full;
 use rustls::pki_types::ServerName;
 use tempfile::TempDir;
 
 use crate::binaries::Binaries;
 use crate::cluster::{PORT_ATTEMPTS, free_port, is_port_taken, write};
 use crate::error::{Error, Result};
-use crate::http::{HttpsClient, causes, http2_client_for, in_time};
+use crate::grpc::{self, field};
+use crate::http::{HttpsClient, http2_client_for};
 use crate::pki::{Authority, Identity};
 use crate::process::Server;
 use crate::wait::eventually;
@@ -144,41 +144,8 @@ impl MeshEtcd {
 
     /// A call whose answer says nothing but that it was done.
     async fn call(&self, method: &str, message: Vec<u8>) -> Result<()> {
-        let path = format!("/etcdserverpb.{method}");
-        let failed = |reason: String| Error::Request { method: "POST".into(), path: path.clone(), reason };
-        let length = u32::try_from(message.len()).map_err(|error| failed(error.to_string()))?;
-        let framed = [[0].as_slice(), &length.to_be_bytes(), &message].concat();
-        let request = Request::post(format!("https://127.0.0.1:{}{path}", self.port))
-            .header("content-type", "application/grpc")
-            .header("te", "trailers")
-            .body(Full::from(framed))
-            .map_err(|error| failed(error.to_string()))?;
-        let client = self.root.clone();
-        let exchange = async move {
-            let (parts, body) = client.request(request).await.map_err(causes)?.into_parts();
-            let body = body.collect().await.map_err(causes)?;
-            accepted(body.trailers().unwrap_or(&parts.headers))
-        };
-        in_time(exchange).await.map_err(failed)
+        grpc::call(&self.root, &format!("127.0.0.1:{}", self.port), method, &message).await.map(drop)
     }
-}
-
-fn accepted(trailers: &HeaderMap) -> std::result::Result<(), String> {
-    let text = |name: &str| trailers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if text("grpc-status") == "0" { Ok(()) } else { Err(format!("code {:?}: {}", text("grpc-status"), text("grpc-message"))) }
-}
-
-/// A field of a message that is text, bytes or a message itself.
-fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
-    let mut field = vec![number << 3 | 2];
-    let mut length = bytes.len();
-    while length > 0x7f {
-        field.push((length & 0x7f) as u8 | 0x80);
-        length >>= 7;
-    }
-    field.push(length as u8);
-    field.extend_from_slice(bytes);
-    field
 }
 
 fn failed(reason: String) -> Error {

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE};
-use hyper::{Method, Request, Response};
+use hyper::{Method, Request};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -63,13 +63,24 @@ impl Http {
 
     /// Sends and reads the whole answer. Any status code is an answer.
     pub(crate) async fn send(&self, method: Method, path: &str, content: &str, body: Option<&Value>) -> Result<Answer> {
+        let (code, bytes) = self.exchange(method, path, content, body).await?;
+        Ok(Answer { code, body: serde_json::from_slice(&bytes).unwrap_or_default() })
+    }
+
+    /// The code and text at a path, whatever it is.
+    pub(crate) async fn text(&self, path: &str) -> Result<(u16, String)> {
+        let (code, bytes) = self.exchange(Method::GET, path, JSON, None).await?;
+        Ok((code, String::from_utf8_lossy(&bytes).into_owned()))
+    }
+
+    async fn exchange(&self, method: Method, path: &str, content: &str, body: Option<&Value>) -> Result<(u16, Bytes)> {
         let request = self.build(&method, path, content, body)?;
         let client = self.client.clone();
         let exchange = async move {
             let response = client.request(request).await.map_err(causes)?;
             let code = response.status().as_u16();
             let bytes = response.into_body().collect().await.map_err(causes)?.to_bytes();
-            Ok::<_, String>(Answer { code, body: serde_json::from_slice(&bytes).unwrap_or_default() })
+            Ok::<_, String>((code, bytes))
         };
         let failed = |reason: String| Error::Request { method: method.to_string(), path: path.to_owned(), reason };
         in_time(exchange).await.map_err(failed)
@@ -92,12 +103,15 @@ impl Http {
         Err(Error::Refused { method: method.to_string(), path: path.to_owned(), code: answer.code, message: answer.message() })
     }
 
-    /// The answer as a stream, for watches; to be called on our runtime.
-    pub(crate) async fn open(&self, path: &str) -> Result<Response<Incoming>> {
+    /// What a watch says; to be called on our runtime.
+    pub(crate) async fn watch(&self, path: &str) -> Result<Events> {
         let request = self.build(&Method::GET, path, JSON, None)?;
         let failed = |reason: String| Error::Request { method: "GET".into(), path: path.to_owned(), reason };
         let response = self.client.request(request).await.map_err(|error| failed(causes(error)))?;
-        if response.status().is_success() { Ok(response) } else { Err(failed(response.status().to_string())) }
+        if !response.status().is_success() {
+            return Err(failed(response.status().to_string()));
+        }
+        Ok(Events { body: response.into_body(), pending: Vec::new() })
     }
 
     fn build(&self, method: &Method, path: &str, content: &str, body: Option<&Value>) -> Result<Request<Full<Bytes>>> {
@@ -109,6 +123,28 @@ impl Http {
             .header("accept", JSON)
             .body(body.map(|body| Full::from(body.to_string())).unwrap_or_default())
             .map_err(|error| Error::Request { method: method.to_string(), path: path.to_owned(), reason: error.to_string() })
+    }
+}
+
+/// The events of a watch, one by one.
+#[derive(Debug)]
+pub(crate) struct Events {
+    body: Incoming,
+    pending: Vec<u8>,
+}
+
+impl Events {
+    /// Nothing when the watch has ended. Nothing is lost when this is dropped
+    /// while it waits.
+    pub(crate) async fn next(&mut self) -> Option<Value> {
+        loop {
+            if let Some(end) = self.pending.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.pending.drain(..=end).collect();
+                return Some(serde_json::from_slice(&line).unwrap_or_default());
+            }
+            let frame = self.body.frame().await?.ok()?;
+            self.pending.extend_from_slice(&frame.into_data().unwrap_or_default());
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Real Kubernetes API servers for tests: one etcd, any number of
 //! kube-apiservers on loopback, and a proxy that injects faults; hosts in
-//! network namespaces ([`net`]) and a stand-in for Kilo's agent ([`kilo`]).
+//! network namespaces ([`net`]), a stand-in for Kilo's agent ([`kilo`]) and
+//! Cilium's control plane of a mesh ([`cilium`]).
 //!
 //! Dev only. It must not depend on our other crates, so that it cannot share
 //! their bugs.
@@ -17,12 +18,15 @@
 //! client library it uses.
 
 mod accounts;
+mod apart;
 pub mod audit;
 pub mod binaries;
+pub mod cilium;
 mod cluster;
 mod error;
 pub mod etcd;
 mod gomodule;
+mod grpc;
 mod http;
 pub mod kilo;
 pub mod net;

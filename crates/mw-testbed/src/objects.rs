@@ -23,6 +23,12 @@ impl Cluster {
         self.http.with_token(token).request(method, path, body).await
     }
 
+    /// Code and text at a path that holds no object, with another bearer token:
+    /// what a pod answers through the API server, for example.
+    pub async fn text_as(&self, token: &str, path: &str) -> Result<(u16, String)> {
+        self.http.with_token(token).text(path).await
+    }
+
     /// The object at a path, for example `/api/v1/nodes/a`.
     pub async fn get(&self, path: &str) -> Result<Option<Value>> {
         match self.http.expect(Method::GET, path, JSON, None).await {

@@ -1,7 +1,9 @@
 //! Certificate authorities, what they issue, and the key that signs a cluster's
 //! service-account tokens.
 
+use std::ops::Range;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, date_time_ymd};
 use rustls::client::WantsClientCert;
@@ -68,6 +70,21 @@ impl Authority {
         self.sign(&params)
     }
 
+    /// The same, good for some time only, and made as Helm makes them: it says
+    /// which key signed it.
+    pub(crate) fn issue_for(&self, common_name: &str, names: &[&str], time: Range<SystemTime>) -> Result<Identity> {
+        let mut params = params(common_name, names)?;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
+        params.use_authority_key_identifier_extension = true;
+        (params.not_before, params.not_after) = (time.start.into(), time.end.into());
+        self.sign(&params)
+    }
+
+    /// The authority's own key, as PEM.
+    pub(crate) fn key(&self) -> String {
+        self.issuer.key().serialize_pem()
+    }
+
     fn sign(&self, params: &CertificateParams) -> Result<Identity> {
         let key = KeyPair::generate().map_err(failed)?;
         let certificate = params.signed_by(&key, &self.issuer).map_err(failed)?.pem();
@@ -91,22 +108,29 @@ impl Authority {
 
     /// Trusts this authority and no other.
     pub(crate) fn client_config(&self) -> Result<ClientConfig> {
-        Ok(self.trusting()?.with_no_client_auth())
+        Ok(trusting(&self.certificate)?.with_no_client_auth())
     }
 
     /// The same, for a client that shows a certificate.
     pub(crate) fn client_config_of(&self, client: &Identity) -> Result<ClientConfig> {
-        let certificate = CertificateDer::from_pem_slice(client.certificate.as_bytes()).map_err(failed)?;
-        let key = PrivateKeyDer::from_pem_slice(client.key.as_bytes()).map_err(failed)?;
-        self.trusting()?.with_client_auth_cert(vec![certificate], key).map_err(failed)
+        client_config(&self.certificate, &client.certificate, &client.key)
     }
+}
 
-    fn trusting(&self) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>> {
-        let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(self.certificate.as_bytes()).map_err(failed)?).map_err(failed)?;
-        let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().map_err(failed)?;
-        Ok(builder.with_root_certificates(roots))
+/// A client that trusts the authorities of a text and shows a certificate.
+pub(crate) fn client_config(authorities: &str, certificate: &str, key: &str) -> Result<ClientConfig> {
+    let certificate = CertificateDer::from_pem_slice(certificate.as_bytes()).map_err(failed)?;
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(failed)?;
+    trusting(authorities)?.with_client_auth_cert(vec![certificate], key).map_err(failed)
+}
+
+fn trusting(authorities: &str) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>> {
+    let mut roots = RootCertStore::empty();
+    for authority in CertificateDer::pem_slice_iter(authorities.as_bytes()) {
+        roots.add(authority.map_err(failed)?).map_err(failed)?;
     }
+    let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().map_err(failed)?;
+    Ok(builder.with_root_certificates(roots))
 }
 
 fn params(common_name: &str, names: &[&str]) -> Result<CertificateParams> {

@@ -7,15 +7,21 @@
 //!
 //! The shell also starts a stopped server again, with the same command, so that
 //! the folder has one owner all the time.
+//!
+//! A server that reads fixed paths gets a mount namespace ([`Surroundings`]): it
+//! belongs to the shell and the server, and goes with them.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::apart::{on_thread, refused};
 use crate::error::{Error, Result};
 
 /// `$1` is the server's folder, `$2` its log; the rest is the command. Says the
@@ -44,6 +50,31 @@ do :; done
 rm -rf "$folder"
 rmdir "$(dirname "$folder")"
 "#;
+
+/// What a server finds around it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Surroundings {
+    pub(crate) environment: Vec<(&'static str, String)>,
+    /// Files and folders, and what they take the place of for this server.
+    pub(crate) mounts: Vec<(PathBuf, &'static str)>,
+}
+
+impl Surroundings {
+    fn enter(&self) -> std::io::Result<()> {
+        unshare(CloneFlags::CLONE_NEWNS)?;
+        // Else what is mounted here would be seen by everybody.
+        mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)?;
+        for (source, place) in &self.mounts {
+            mount(Some(source), *place, None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
+        }
+        Ok(())
+    }
+
+    fn spawn(&self, command: &mut Command) -> std::io::Result<Child> {
+        command.envs(self.environment.iter().cloned());
+        if self.mounts.is_empty() { command.spawn() } else { on_thread(|| self.enter().and_then(|()| command.spawn())) }
+    }
+}
 
 /// A server. Dropping it kills the server and removes its folder.
 #[derive(Debug)]
@@ -80,6 +111,12 @@ impl Leash {
 
 impl Server {
     pub(crate) fn start(program: &Path, arguments: &[String], folder: &Path) -> Result<Self> {
+        Self::start_in(&Surroundings::default(), program, arguments, folder)
+    }
+
+    /// [`Error::Missing`] when this process may not make mount namespaces and
+    /// the surroundings need one.
+    pub(crate) fn start_in(surroundings: &Surroundings, program: &Path, arguments: &[String], folder: &Path) -> Result<Self> {
         let log = folder.join("log");
         let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let failed = |error: std::io::Error| Error::Start { program: name.clone(), reason: error.to_string() };
@@ -87,15 +124,15 @@ impl Server {
         // test, which then lets go of the leash.
         let mut command = Command::new("/bin/sh");
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        let mut supervisor = command
+        command
             .args(["-c", SUPERVISOR, "supervisor"])
             .args([folder, log.as_path(), program])
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .map_err(failed)?;
+            .stderr(Stdio::null());
+        let may_not = |error: std::io::Error| refused(&error, "mount namespaces").unwrap_or_else(|| failed(error));
+        let mut supervisor = surroundings.spawn(&mut command).map_err(may_not)?;
         let pipes = supervisor.stdin.take().zip(supervisor.stdout.take());
         let (commands, answers) = pipes.ok_or_else(|| failed(std::io::Error::other("the supervisor has no pipes")))?;
         let mut leash = Leash { commands, answers: BufReader::new(answers), pid: None };

@@ -83,6 +83,11 @@ impl Testbed {
         std::iter::once(self.etcd.server.pid()).chain(self.clusters.values().map(Cluster::pid)).flatten().collect()
     }
 
+    /// The etcd that the clusters share, for those who need one more.
+    pub(crate) fn etcd_program(&self) -> &Path {
+        &self.binaries.etcd
+    }
+
     /// The folder that holds all files of this testbed.
     pub fn folder(&self) -> &Path {
         self.folder.path()

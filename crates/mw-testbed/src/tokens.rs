@@ -12,7 +12,6 @@
 use std::time::Duration;
 
 use base64ct::{Base64, Base64UrlUnpadded, Encoding};
-use http_body_util::BodyExt;
 use hyper::Method;
 use rcgen::KeyPair;
 use ring::rand::SystemRandom;
@@ -53,17 +52,10 @@ impl TokenController {
     }
 
     async fn watch(&self) -> Result<()> {
-        let mut body = self.http.open(WATCH).await?.into_body();
-        let mut pending = Vec::new();
-        while let Some(Ok(frame)) = body.frame().await {
-            let Ok(data) = frame.into_data() else { continue };
-            pending.extend_from_slice(&data);
-            while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = pending.drain(..=end).collect();
-                let event: Value = serde_json::from_slice(&line).unwrap_or_default();
-                // A conflict is followed by another event for the same Secret.
-                let _ = self.handle(&event).await;
-            }
+        let mut events = self.http.watch(WATCH).await?;
+        while let Some(event) = events.next().await {
+            // A conflict is followed by another event for the same Secret.
+            let _ = self.handle(&event).await;
         }
         Ok(())
     }

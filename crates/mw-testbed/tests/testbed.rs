@@ -3,12 +3,11 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Instant;
 
-use common::{CONFIG_MAPS, QUIET, SOON, client, config_map, rule, shared};
+use common::{CONFIG_MAPS, QUIET, SOON, client, config_map, held, is_alive, rule, shared, wait_until_gone};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::ListParams;
@@ -18,19 +17,6 @@ use nix::unistd::Pid;
 use serde_json::json;
 
 const PEERS: &str = "/apis/kilo.squat.ai/v1alpha1/peers";
-
-fn is_alive(pid: i32) -> bool {
-    kill(Pid::from_raw(pid), None).is_ok()
-}
-
-async fn wait_until_gone(pids: &[i32], folder: &Path) {
-    eventually(SOON, || async {
-        let alive: Vec<_> = pids.iter().filter(|pid| is_alive(**pid)).collect();
-        if alive.is_empty() && !folder.exists() { Ok(()) } else { Err(format!("alive: {alive:?}, folder: {}", folder.exists())) }
-    })
-    .await
-    .unwrap();
-}
 
 async fn code_as(cluster: &Cluster, token: &str, method: &str, path: &str, body: Option<&serde_json::Value>) -> u16 {
     cluster.request_as(token, method, path, body).await.unwrap().code
@@ -223,18 +209,11 @@ async fn a_killed_test_leaves_nothing_behind() {
     if shared().await.is_none() {
         return;
     }
-    let mut child = Command::new(env!("CARGO_BIN_EXE_hold-testbed")).stdout(Stdio::piped()).spawn().unwrap();
-    let held = BufReader::new(child.stdout.take().unwrap())
-        .lines()
-        .map_while(Result::ok)
-        .find_map(|line| line.split_once("held: ").map(|(_, held)| held.to_owned()))
-        .expect("the child says what it holds");
-    let (folder, pids) = held.split_once(' ').unwrap();
-    let pids: Vec<i32> = pids.split(',').map(|pid| pid.parse().unwrap()).collect();
+    let (mut child, folder, pids) = held(&[]);
     assert!(pids.len() == 2 && pids.iter().all(|pid| is_alive(*pid)), "{pids:?}");
     child.kill().unwrap(); // SIGKILL
     child.wait().unwrap();
-    wait_until_gone(&pids, Path::new(folder)).await;
+    wait_until_gone(&pids, Path::new(&folder)).await;
 }
 
 #[test]

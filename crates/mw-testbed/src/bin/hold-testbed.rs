@@ -1,15 +1,21 @@
-//! Starts a cluster, says what it holds, and waits to be killed: for the test
-//! that nothing is left behind then.
+//! Starts a cluster, with `cilium` also Cilium, says what it holds, and waits to
+//! be killed: for the tests that nothing is left behind then.
 
 use std::io::Write;
 use std::time::Duration;
 
 use mw_testbed::Testbed;
+use mw_testbed::cilium::{Ca, Cilium, CiliumSpec};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let bed = Testbed::start(&["held"]).await?;
-    let pids: Vec<String> = bed.pids().iter().map(i32::to_string).collect();
+    let cilium = match std::env::args().nth(1).as_deref() {
+        Some("cilium") => Some(Cilium::install(&bed, "held", CiliumSpec::new("held", 1, &Ca::new()?)).await?),
+        _ => None,
+    };
+    let pids = bed.pids().into_iter().chain(cilium.iter().flat_map(Cilium::pids));
+    let pids: Vec<String> = pids.map(|pid| pid.to_string()).collect();
     let mut out = std::io::stdout();
     writeln!(out, "held: {} {}", bed.folder().display(), pids.join(","))?;
     out.flush()?;

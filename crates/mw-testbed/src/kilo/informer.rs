@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use http_body_util::BodyExt;
 use hyper::Method;
 use serde_json::Value;
 use tokio::sync::mpsc::Sender;
@@ -80,8 +79,7 @@ impl Informer {
 
     async fn watch(&self, cache: &mut Cache) -> Result<()> {
         let path = format!("{}?watch=true&allowWatchBookmarks=true&resourceVersion={}", self.collection, cache.version);
-        let mut body = self.http.open(&path).await?.into_body();
-        let mut pending = Vec::new();
+        let mut events = self.http.watch(&path).await?;
         let mut cut_off = self.cut_off.clone();
         cache.told.get_or_insert_with(Instant::now);
         loop {
@@ -89,16 +87,12 @@ impl Informer {
                 biased;
                 // Also when it is over by now: what was said meanwhile is lost.
                 _ = cut_off.changed() => return Err(Error::Object("cut off for too long".into())),
-                next = tokio::time::timeout(self.until_resync(cache), body.frame()) => next,
+                next = tokio::time::timeout(self.until_resync(cache), events.next()) => next,
             };
             match next {
                 Err(_) => self.tell_again(cache).await,
-                Ok(Some(Ok(frame))) => pending.extend_from_slice(&frame.into_data().unwrap_or_default()),
-                Ok(_) => return Ok(()),
-            }
-            while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = pending.drain(..=end).collect();
-                self.take(cache, serde_json::from_slice(&line).unwrap_or_default()).await?;
+                Ok(Some(event)) => self.take(cache, event).await?,
+                Ok(None) => return Ok(()),
             }
         }
     }

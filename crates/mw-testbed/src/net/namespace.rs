@@ -5,9 +5,9 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns, unshare};
 
+use crate::apart::{on_thread, refused};
 use crate::error::{Error, Result};
 
 /// For every namespace: it forwards, believes any way back, lets everybody
@@ -25,8 +25,6 @@ const SETTINGS: [(&str, &str); 8] = [
 
 /// Where devices come from that this process carries packets for.
 const TUN: &str = "/dev/net/tun";
-/// Not root, or root in a container that is kept from this.
-const REFUSALS: [Errno; 3] = [Errno::EPERM, Errno::EACCES, Errno::EROFS];
 
 /// Cheap to clone; the last clone, and the last socket in it, end it.
 #[derive(Debug, Clone)]
@@ -48,13 +46,8 @@ impl Namespace {
             }
             Ok(handle)
         });
-        match made {
-            Ok(handle) => Ok(Self { handle: Arc::new(handle) }),
-            Err(error) if REFUSALS.iter().any(|refusal| error.raw_os_error() == Some(*refusal as i32)) => {
-                Err(Error::Missing { what: "this user may not make network namespaces".into(), hint: "run `sudo -E make test`".into() })
-            }
-            Err(error) => Err(Error::network("making a network namespace", error)),
-        }
+        let failed = |error| refused(&error, "network namespaces").unwrap_or_else(|| Error::network("making a network namespace", error));
+        made.map(|handle| Self { handle: Arc::new(handle) }).map_err(failed)
     }
 
     /// Runs something inside, on a thread of its own. Sockets and devices that
@@ -69,9 +62,4 @@ impl Namespace {
     pub(super) fn file(&self) -> &File {
         &self.handle
     }
-}
-
-/// A thread that changes its namespace must not be used for anything else.
-fn on_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
-    std::thread::scope(|scope| scope.spawn(work).join()).unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
 }

@@ -2,12 +2,17 @@
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
-use mw_testbed::Testbed;
+use mw_testbed::{Testbed, eventually};
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
@@ -43,4 +48,31 @@ pub(crate) fn rule(group: &str, resource: &str, verbs: &[&str]) -> PolicyRule {
 
 pub(crate) fn config_map(name: &str) -> Value {
     json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name, "namespace": "default" } })
+}
+
+pub(crate) fn is_alive(pid: i32) -> bool {
+    kill(Pid::from_raw(pid), None).is_ok()
+}
+
+pub(crate) async fn wait_until_gone(pids: &[i32], folder: &Path) {
+    eventually(SOON, || async {
+        let alive: Vec<_> = pids.iter().filter(|pid| is_alive(**pid)).collect();
+        if alive.is_empty() && !folder.exists() { Ok(()) } else { Err(format!("alive: {alive:?}, folder: {}", folder.exists())) }
+    })
+    .await
+    .unwrap();
+}
+
+/// A process that holds a testbed, where its files are and which processes it
+/// runs.
+pub(crate) fn held(arguments: &[&str]) -> (Child, String, Vec<i32>) {
+    let holder = env!("CARGO_BIN_EXE_hold-testbed");
+    let mut child = Command::new(holder).args(arguments).stdout(Stdio::piped()).spawn().unwrap();
+    let held = BufReader::new(child.stdout.take().unwrap())
+        .lines()
+        .map_while(Result::ok)
+        .find_map(|line| line.split_once("held: ").map(|(_, held)| held.to_owned()))
+        .unwrap_or_else(|| panic!("the child did not say what it holds"));
+    let (folder, pids) = held.split_once(' ').unwrap();
+    (child, folder.to_owned(), pids.split(',').map(|pid| pid.parse().unwrap()).collect())
 }
