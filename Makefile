@@ -33,7 +33,7 @@ $(LAYERS): layer-%:
 	  if [ -n "$$found" ]; then echo "$* must not depend on" $$found >&2; exit 1; fi; \
 	  echo "$* sees nothing that is banned there"
 
-# As root also what needs network namespaces: see docs/packets.md.
+# As root also what needs namespaces: see docs/packets.md and docs/cilium-testbed.md.
 unit:
 	cargo test --locked --workspace --lib --bins --tests
 
