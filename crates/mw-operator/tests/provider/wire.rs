@@ -33,7 +33,6 @@ struct State {
     /// By address.
     etcds: BTreeMap<String, Etcd>,
     now: i64,
-    dials: Vec<String>,
 }
 
 impl Wire {
@@ -60,16 +59,11 @@ impl Wire {
         self.lock().etcds.insert(address.to_owned(), etcd);
     }
 
-    pub(crate) fn dials(&self) -> Vec<String> {
-        self.lock().dials.clone()
-    }
-
     fn answer(&self, dial: &Dial) -> Result<Answer, Failed> {
         let mut state = self.lock();
         state.now += 1;
         let host = dial.hosts.first().cloned().unwrap_or_default();
         let address = format!("{host}:{}", dial.port);
-        state.dials.push(address.clone());
         let fail = |kind, text: &str| Err(Failed { kind, text: format!("{address}: {text}") });
         let Some(etcd) = state.etcds.get(&address) else { return fail(DialFailure::Tcp, "connection refused") };
         if let Some(kind) = etcd.failure {
