@@ -1,41 +1,49 @@
 //! Finds the programs that tests run, or builds them once.
 //!
 //! kube-apiserver and etcd, in this order: the folder in `KUBEBUILDER_ASSETS`,
-//! `PATH`, the cache. clustermesh-apiserver, whose version the tests rest on,
-//! and crdcheck, which is ours: the cache. What the cache lacks is built there from the pinned Go modules under `tools/`, under a lock,
-//! because test binaries run side by side.
+//! `PATH`, the cache. The tools: the cache. What the cache lacks is built there
+//! from the pinned Go modules under `tools/`, under a lock, because test
+//! binaries run side by side. Files of Cilium's come from there too.
 
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
-use crate::gomodule::{Files, GoModule, Program};
+use crate::gomodule::{GoModule, Program};
 
 const SERVERS: [Program; 2] = [
     Program { name: "kube-apiserver", package: "cmd/kube-apiserver", takes: "6 minutes" },
     Program { name: "etcd", package: "cmd/etcd", takes: "a minute" },
 ];
-const CRDCHECK: [Program; 1] = [Program { name: "crdcheck", package: ".", takes: "90 s" }];
+const CRDCHECK: Tool = Tool {
+    program: &[Program { name: "crdcheck", package: ".", takes: "90 s" }],
+    label: "apiextensions",
+    of: "k8s.io/apiextensions-apiserver",
+};
+const POLICYCHECK: Tool =
+    Tool { program: &[Program { name: "policycheck", package: ".", takes: "5 minutes" }], label: "cilium", of: CILIUM };
+const CLUSTERMESH: Tool = Tool {
+    program: &[Program { name: "clustermesh-apiserver", package: "cmd/clustermesh-apiserver", takes: "4 minutes" }],
+    label: "cilium",
+    of: CILIUM,
+};
+/// What clustermesh-apiserver waits for, and the policies.
+const CLUSTERMESH_CRDS: [&str; 6] = [
+    "ciliumclusterwidenetworkpolicies.yaml",
+    "ciliumendpoints.yaml",
+    "ciliumexternalworkloads.yaml",
+    "ciliumidentities.yaml",
+    "ciliumnetworkpolicies.yaml",
+    "ciliumnodes.yaml",
+];
+const HELM: Tool = Tool { program: &[Program { name: "helm", package: ".", takes: "5 minutes" }], label: "helm", of: "helm.sh/helm/v4" };
+const CILIUM: &str = "github.com/cilium/cilium";
+const CHART: &str = "install/kubernetes/cilium";
+const CRDS: &str = "pkg/k8s/apis/cilium.io/client/crds/v2";
 const SERVERS_HINT: &str = "type `export KUBEBUILDER_ASSETS=FOLDER` with a folder that holds kube-apiserver and etcd, \
                             or `apt-get install golang` (1.21 or newer) to have them built";
-const CILIUM: [Program; 1] = [Program { name: "clustermesh-apiserver", package: "cmd/clustermesh-apiserver", takes: "4 minutes" }];
-const CILIUM_MODULE: &str = "github.com/cilium/cilium";
-/// What clustermesh-apiserver waits for, and the policies.
-const CILIUM_CRDS: Files = Files {
-    module: CILIUM_MODULE,
-    folder: "pkg/k8s/apis/cilium.io/client/crds/v2",
-    names: &[
-        "ciliumclusterwidenetworkpolicies.yaml",
-        "ciliumendpoints.yaml",
-        "ciliumexternalworkloads.yaml",
-        "ciliumidentities.yaml",
-        "ciliumnetworkpolicies.yaml",
-        "ciliumnodes.yaml",
-    ],
-};
-/// For what is in the cache only.
-const GO_HINT: &str = "type `apt-get install golang` (1.21 or newer) to have it built";
+const TOOL_HINT: &str = "type `apt-get install golang` (1.21 or newer) to have it built";
 /// Without symbols, which nobody debugs here.
 const STRIP: &str = "-s -w";
 
@@ -61,7 +69,7 @@ impl Binaries {
         if let Some(found) = given.or_else(|| Self::on_path(environment)) {
             return Ok(found);
         }
-        let module = GoModule::read("servers", &SERVERS, Files::NONE)?;
+        let module = GoModule::read("servers", &SERVERS)?;
         let kubernetes = module.pinned("k8s.io/kubernetes")?;
         let versions = format!("kubernetes-{kubernetes}-etcd-{}", module.pinned("go.etcd.io/etcd/server/v3")?);
         let folder = module.folder_in(&cache_folder(environment)?, &versions);
@@ -83,16 +91,41 @@ impl Binaries {
     }
 }
 
+/// A program that is the only one of the module of its name.
+#[derive(Debug)]
+struct Tool {
+    program: &'static [Program; 1],
+    /// What it is known by in the cache: the version of this module.
+    label: &'static str,
+    of: &'static str,
+}
+
+impl Tool {
+    fn locate(&self) -> Result<PathBuf> {
+        self.locate_in(&|name| std::env::var_os(name))
+    }
+
+    fn locate_in(&self, environment: Environment<'_>) -> Result<PathBuf> {
+        let [Program { name, .. }] = *self.program;
+        let module = GoModule::read(name, self.program)?;
+        let folder = module.folder_in(&cache_folder(environment)?, &format!("{}-{}", self.label, module.pinned(self.of)?));
+        if !module.is_built(&folder) {
+            module.build(&go(environment, name)?, &folder, STRIP)?;
+        }
+        Ok(folder.join(name))
+    }
+}
+
 /// The program that checks CRD files as the oldest API server we support does
 /// when they are created; blocks for a minute or two if it has to be built.
 pub fn crdcheck() -> Result<PathBuf> {
-    crdcheck_in(&|name| std::env::var_os(name))
+    CRDCHECK.locate()
 }
 
-fn crdcheck_in(environment: Environment<'_>) -> Result<PathBuf> {
-    let module = GoModule::read("crdcheck", &CRDCHECK, Files::NONE)?;
-    let versions = format!("apiextensions-{}", module.pinned("k8s.io/apiextensions-apiserver")?);
-    Ok(in_cache(&module, environment, &versions, "crdcheck")?.join("crdcheck"))
+/// The program that says what Cilium makes of policies; blocks for minutes if it
+/// has to be built.
+pub fn policycheck() -> Result<PathBuf> {
+    POLICYCHECK.locate()
 }
 
 /// Cilium's control plane, as far as a mesh needs it.
@@ -108,27 +141,46 @@ pub struct CiliumBinaries {
 impl CiliumBinaries {
     /// Finds or builds; blocks for minutes in the latter case.
     pub fn locate() -> Result<Self> {
-        Self::locate_in(&|name| std::env::var_os(name))
-    }
-
-    fn locate_in(environment: Environment<'_>) -> Result<Self> {
-        let module = GoModule::read("cilium", &CILIUM, CILIUM_CRDS)?;
-        let version = module.pinned(CILIUM_MODULE)?;
-        let folder = in_cache(&module, environment, &version, "clustermesh-apiserver")?;
-        let crds = CILIUM_CRDS.names.iter().map(|name| folder.join(name)).collect();
-        Ok(Self { clustermesh_apiserver: folder.join("clustermesh-apiserver"), crds, version })
+        let crds = old_cilium_crds()?;
+        let version = GoModule::read("clustermesh-apiserver", CLUSTERMESH.program)?.pinned(CILIUM)?;
+        let crds = CLUSTERMESH_CRDS.iter().map(|name| crds.join(name)).collect();
+        Ok(Self { clustermesh_apiserver: CLUSTERMESH.locate()?, crds, version })
     }
 }
 
-/// The folder of a module that nothing but the cache holds.
-fn in_cache(module: &GoModule, environment: Environment<'_>, versions: &str, name: &str) -> Result<PathBuf> {
-    let folder = module.folder_in(&cache_folder(environment)?, versions);
-    if !module.is_built(&folder) {
-        let missing = || Error::Missing { what: format!("{name} is not built and go is not installed"), hint: GO_HINT.into() };
-        let go = on_path(environment, "go").ok_or_else(missing)?;
-        module.build(&go, &folder, STRIP)?;
+/// Helm, to render charts; blocks for minutes if it has to be built.
+pub fn helm() -> Result<PathBuf> {
+    HELM.locate()
+}
+
+/// The Helm chart of the Cilium whose policy library policycheck is.
+pub fn cilium_chart() -> Result<PathBuf> {
+    cilium_folder("policycheck", CHART, "chart", &|name| std::env::var_os(name))
+}
+
+/// The CRDs of that Cilium, a file each.
+pub fn cilium_crds() -> Result<PathBuf> {
+    cilium_folder("policycheck", CRDS, "crds", &|name| std::env::var_os(name))
+}
+
+/// The CRDs of the Cilium that clustermesh-apiserver is of, which can express less.
+pub fn old_cilium_crds() -> Result<PathBuf> {
+    cilium_folder("clustermesh-apiserver", CRDS, "crds", &|name| std::env::var_os(name))
+}
+
+/// A folder of the Cilium that a module under `tools/` pins.
+fn cilium_folder(tool: &'static str, source: &str, name: &str, environment: Environment<'_>) -> Result<PathBuf> {
+    let module = GoModule::read(tool, &[])?;
+    let folder = module.folder_in(&cache_folder(environment)?, &format!("cilium-files-{}", module.pinned(CILIUM)?));
+    if !folder.join(name).is_dir() {
+        module.copy(&go(environment, &format!("Cilium's {name}"))?, CILIUM, source, &folder, name)?;
     }
-    Ok(folder)
+    Ok(folder.join(name))
+}
+
+fn go(environment: Environment<'_>, wanted: &str) -> Result<PathBuf> {
+    let missing = || Error::Missing { what: format!("there is no {wanted} and go is not installed"), hint: TOOL_HINT.into() };
+    on_path(environment, "go").ok_or_else(missing)
 }
 
 /// As a shell does it: what may not be executed is passed over.
@@ -225,7 +277,7 @@ mod tests {
     #[test]
     fn the_cache_comes_last_and_is_keyed_by_both_versions() {
         let (cache, half) = (tempfile::tempdir().unwrap(), folder_with(&["etcd"]));
-        let folder = GoModule::read("servers", &SERVERS, Files::NONE).unwrap().folder_in(cache.path(), "kubernetes-v1.34.4-etcd-v3.6.16");
+        let folder = GoModule::read("servers", &SERVERS).unwrap().folder_in(cache.path(), "kubernetes-v1.34.4-etcd-v3.6.16");
         std::fs::create_dir_all(&folder).unwrap();
         for name in ["kube-apiserver", "etcd"] {
             std::fs::write(folder.join(name), "").unwrap();
@@ -235,28 +287,14 @@ mod tests {
     }
 
     #[test]
-    fn cilium_is_in_the_cache_when_its_crds_are_there_too() {
-        let cache = tempfile::tempdir().unwrap();
-        let folder = GoModule::read("cilium", &CILIUM, CILIUM_CRDS).unwrap().folder_in(cache.path(), "v1.15.19");
-        std::fs::create_dir_all(&folder).unwrap();
-        let locate = || CiliumBinaries::locate_in(&|name| (name == "MESHWRIGHT_CACHE").then(|| cache.path().into()));
-        std::fs::write(folder.join("clustermesh-apiserver"), "").unwrap();
-        assert!(matches!(locate(), Err(Error::Missing { .. })));
-        for name in CILIUM_CRDS.names {
-            std::fs::write(folder.join(name), "").unwrap();
-        }
-        let found = locate().unwrap();
-        assert_eq!((found.version.as_str(), found.crds.len()), ("v1.15.19", CILIUM_CRDS.names.len()));
-        assert_eq!(found.clustermesh_apiserver, folder.join("clustermesh-apiserver"));
-    }
-
-    #[test]
     fn without_programs_and_go_something_is_missing_and_nothing_is_written() {
         let empty = tempfile::tempdir().unwrap();
         let variables = |name: &str| matches!(name, "MESHWRIGHT_CACHE" | "PATH").then(|| OsString::from(empty.path()));
         assert!(matches!(Binaries::locate_in(&variables), Err(Error::Missing { .. })));
-        assert!(matches!(crdcheck_in(&variables), Err(Error::Missing { .. })));
-        assert!(matches!(CiliumBinaries::locate_in(&variables), Err(Error::Missing { .. })));
+        for tool in [CRDCHECK, POLICYCHECK, CLUSTERMESH, HELM] {
+            assert!(matches!(tool.locate_in(&variables), Err(Error::Missing { .. })), "{tool:?}");
+        }
+        assert!(matches!(cilium_folder("clustermesh-apiserver", CRDS, "crds", &variables), Err(Error::Missing { .. })));
         assert_eq!(std::fs::read_dir(empty.path()).unwrap().count(), 0);
         assert!(matches!(Binaries::locate_in(&|_| None), Err(Error::Missing { .. })), "no cache folder either");
     }

@@ -1,5 +1,5 @@
-//! Programs built once from a pinned Go module under `tools/`, and files of the
-//! modules that it requires, kept in the cache, keyed by what they come from.
+//! Programs built once from a pinned Go module under `tools/`, and folders of
+//! the modules that it pins, kept in the cache, keyed by what they come from.
 
 use std::fs::File;
 use std::io::Write;
@@ -21,32 +21,19 @@ pub(crate) struct Program {
     pub(crate) takes: &'static str,
 }
 
-/// Files of one folder of a module that ours requires.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Files {
-    pub(crate) module: &'static str,
-    pub(crate) folder: &'static str,
-    pub(crate) names: &'static [&'static str],
-}
-
-impl Files {
-    pub(crate) const NONE: Self = Self { module: "", folder: "", names: &[] };
-}
-
-/// A module and what is built and taken from it.
+/// A module and what is built from it.
 #[derive(Debug)]
 pub(crate) struct GoModule {
     name: &'static str,
     folder: PathBuf,
     programs: &'static [Program],
-    files: Files,
     go_mod: String,
     digest: String,
 }
 
 impl GoModule {
     /// Reads `tools/NAME`.
-    pub(crate) fn read(name: &'static str, programs: &'static [Program], files: Files) -> Result<Self> {
+    pub(crate) fn read(name: &'static str, programs: &'static [Program]) -> Result<Self> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools").join(name);
         let read = |name: &str| {
             let path = folder.join(name);
@@ -59,7 +46,7 @@ impl GoModule {
         }
         let go_mod = read("go.mod")?;
         hash.update(&go_mod);
-        Ok(Self { name, programs, files, go_mod, digest: hex::encode(hash.finalize()), folder })
+        Ok(Self { name, programs, go_mod, digest: hex::encode(hash.finalize()), folder })
     }
 
     /// The version that `go.mod` requires of a module.
@@ -67,20 +54,59 @@ impl GoModule {
         pinned(&self.go_mod, module)
     }
 
-    /// Where programs and files belong; `versions` is for people who look there.
+    /// Where the programs belong; `versions` is for people who look there.
     pub(crate) fn folder_in(&self, cache: &Path, versions: &str) -> PathBuf {
         let digest = self.digest.get(..12).unwrap_or(&self.digest);
         cache.join(self.name).join(format!("{versions}-{digest}"))
     }
 
     pub(crate) fn is_built(&self, folder: &Path) -> bool {
-        let mut names = self.programs.iter().map(|program| program.name).chain(self.files.names.iter().copied());
-        names.all(|name| folder.join(name).is_file())
+        self.programs.iter().all(|program| folder.join(program.name).is_file())
     }
 
-    /// Builds what is missing. A second process waits at the lock and then
-    /// finds everything there.
+    /// Builds what is missing.
     pub(crate) fn build(&self, go: &Path, folder: &Path, linker_flags: &str) -> Result<()> {
+        let _lock = self.lock(folder)?;
+        for program in self.programs {
+            if !folder.join(program.name).is_file() {
+                self.build_program(go, program, folder, linker_flags)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the folder `source` of a module that this one pins to
+    /// `folder/name`, unless it is there.
+    pub(crate) fn copy(&self, go: &Path, module: &str, source: &str, folder: &Path, name: &str) -> Result<()> {
+        let _lock = self.lock(folder)?;
+        let (part, whole) = (folder.join(format!("{name}.part")), folder.join(name));
+        if whole.is_dir() {
+            return Ok(());
+        }
+        if part.is_dir() {
+            std::fs::remove_dir_all(&part).map_err(Error::file("removing", &part))?;
+        }
+        copy_folder(&self.download(go, module)?.join(source), &part)?;
+        std::fs::rename(&part, &whole).map_err(Error::file("renaming", &part))
+    }
+
+    /// Where Go keeps the sources of a module, checked against our go.sum.
+    fn download(&self, go: &Path, module: &str) -> Result<PathBuf> {
+        let failed = |reason: String| Error::Build { binary: module.into(), reason };
+        let output = Command::new(go)
+            .current_dir(&self.folder)
+            .args(["mod", "download", "-json", &format!("{module}@{}", self.pinned(module)?)])
+            .output()
+            .map_err(|error| failed(error.to_string()))?;
+        let answer: Option<serde_json::Value> = serde_json::from_slice(&output.stdout).ok();
+        let folder = answer.as_ref().and_then(|answer| answer.get("Dir")?.as_str());
+        folder
+            .map(PathBuf::from)
+            .ok_or_else(|| failed(format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))))
+    }
+
+    /// A second process waits here and then finds everything there.
+    fn lock(&self, folder: &Path) -> Result<File> {
         std::fs::create_dir_all(folder).map_err(Error::file("creating", folder))?;
         let lock_path = folder.join("lock");
         let lock = File::create(&lock_path).map_err(Error::file("creating", &lock_path))?;
@@ -88,12 +114,7 @@ impl GoModule {
             say(&format!("waiting for another test that builds {}", self.name));
             lock.lock().map_err(Error::file("locking", &lock_path))?;
         }
-        for program in self.programs {
-            if !folder.join(program.name).is_file() {
-                self.build_program(go, program, folder, linker_flags)?;
-            }
-        }
-        if self.is_built(folder) { Ok(()) } else { self.take_files(go, folder) }
+        Ok(lock)
     }
 
     /// Renamed at the end only: an interrupted build leaves no half binary.
@@ -117,30 +138,6 @@ impl GoModule {
         say(&format!("built {name} in {:.0} s", start.elapsed().as_secs_f64()));
         Ok(())
     }
-
-    fn take_files(&self, go: &Path, folder: &Path) -> Result<()> {
-        let Files { module, folder: source, names } = self.files;
-        let failed = |reason: String| Error::Build { binary: module.into(), reason };
-        let output = Command::new(go)
-            .current_dir(&self.folder)
-            .args(["mod", "download", "-json", module])
-            .output()
-            .map_err(|error| failed(error.to_string()))?;
-        let kept = downloaded(&output.stdout).ok_or_else(|| failed(String::from_utf8_lossy(&output.stderr).into_owned()))?;
-        for name in names {
-            let (from, part, whole) = (kept.join(source).join(name), folder.join(format!("{name}.part")), folder.join(name));
-            let text = std::fs::read(&from).map_err(Error::file("reading", &from))?;
-            std::fs::write(&part, text).map_err(Error::file("writing", &part))?;
-            std::fs::rename(&part, &whole).map_err(Error::file("renaming", &part))?;
-        }
-        Ok(())
-    }
-}
-
-/// Where Go keeps a module, by what `go mod download -json` prints.
-fn downloaded(answer: &[u8]) -> Option<PathBuf> {
-    let answer: serde_json::Value = serde_json::from_slice(answer).ok()?;
-    answer.get("Dir").and_then(serde_json::Value::as_str).map(PathBuf::from)
 }
 
 fn pinned(go_mod: &str, module: &str) -> Result<String> {
@@ -150,6 +147,20 @@ fn pinned(go_mod: &str, module: &str) -> Result<String> {
         .find_map(|rest| rest.strip_prefix(' ').and_then(|rest| rest.split_whitespace().next()).filter(|word| word.starts_with('v')))
         .map(str::to_owned)
         .ok_or_else(|| Error::Build { binary: module.into(), reason: "go.mod pins no version".into() })
+}
+
+fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    std::fs::create_dir_all(to).map_err(Error::file("creating", to))?;
+    for entry in std::fs::read_dir(from).map_err(Error::file("reading", from))? {
+        let source = entry.map_err(Error::file("reading", from))?.path();
+        let Some(name) = source.file_name() else { continue };
+        if source.is_dir() {
+            copy_folder(&source, &to.join(name))?;
+        } else {
+            std::fs::copy(&source, to.join(name)).map_err(Error::file("copying", &source))?;
+        }
+    }
+    Ok(())
 }
 
 fn say(text: &str) {

@@ -1,6 +1,6 @@
 // Cilium's clustermesh-apiserver, which the tests start, pinned. What Cilium
 // replaces in its own go.mod is replaced here too.
-module meshwright/tools/cilium
+module meshwright/tools/clustermesh-apiserver
 
 go 1.26.0
 
