@@ -183,8 +183,8 @@ fn anchors(bed: &Bed, mesh: &Value, hub_uid: &str) -> Vec<String> {
     wrong
 }
 
-/// Why a mesh may well not be Ready: networks that no node can carry, and
-/// locations whose leader can't be a Peer.
+/// Why a mesh may well not be Ready: networks that no node can carry, locations
+/// whose leader can't be a Peer, and names of Peers that somebody has.
 pub(crate) fn lasting_trouble(bed: &Bed, mesh: &Value) -> BTreeSet<&'static str> {
     let mut reasons = BTreeSet::new();
     let entries = entries(mesh);
@@ -202,6 +202,14 @@ pub(crate) fn lasting_trouble(bed: &Bed, mesh: &Value) -> BTreeSet<&'static str>
                 speakers(&nodes, source).iter().any(|(node, _)| annotation(node, "granularity") == Some("location") && !peered(node));
             if silent {
                 reasons.insert("LocationWithoutPeer");
+            }
+            // One of ours that lost its labels is known by its key, and by nothing else.
+            let in_the_way = |peer: &Arc<Value>| {
+                let wanted = wanted.get(text(&peer["metadata"]["name"]));
+                label(peer, "mesh").is_none() && wanted.is_some_and(|wanted| peer["spec"]["publicKey"] != wanted.key.as_str())
+            };
+            if bed.on(&on).list(PEERS).iter().any(in_the_way) {
+                reasons.insert("PeerNameTaken");
             }
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 use mw_sim::{Fate, Link};
 
-use crate::case::{Action, Case, Step};
+use crate::case::{Action, Case, Edit, Step};
 use crate::crash::story;
 use crate::faults::Fault;
 use crate::play::run;
@@ -30,7 +30,24 @@ pub(crate) fn trials() -> Vec<Trial> {
             [Link::Refusing, Link::Stalled].into_iter().try_for_each(a_mesh_comes_back_unseen)
         }),
         Trial::test("the_grace_begins_anew_where_nobody_looked", an_agent_stops_twice),
+        Trial::test("a_peer_without_labels_and_with_another_key_is_somebody_elses", labels_go_and_the_key_changes),
     ]
+}
+
+/// Nobody can tell whose such a Peer is: it stays, and its mesh says so.
+fn labels_go_and_the_key_changes() -> Result<(), libtest_mimic::Failed> {
+    let site = "c3".to_owned();
+    for pick in 0..6 {
+        let actions = [
+            Action::SetLink { site: site.clone(), link: Link::Refusing },
+            Action::ChangeKey { site: site.clone(), node: "n2".into(), to: "another".into() },
+            Action::EditPeer { site: "c2".into(), pick, how: Edit::StripLabels },
+            Action::SetLink { site: site.clone(), link: Link::Up },
+        ];
+        let report = run(&story(&actions, None));
+        assert_eq!(report.violations, Vec::<String>::new(), "{}", report.trace);
+    }
+    Ok(())
 }
 
 /// Its cluster can't be read when it is back in between.
