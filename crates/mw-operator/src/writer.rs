@@ -38,6 +38,8 @@ pub struct Writer<O: Operation> {
     in_flight: BTreeMap<O::Name, O>,
     /// Those under way that are no longer what is wanted.
     strays: BTreeSet<O::Name>,
+    /// Something was answered since it was offered.
+    outdated: bool,
     quiet_until: Option<Instant>,
     /// What failed has to be planned again.
     asks: bool,
@@ -53,6 +55,7 @@ impl<O: Operation> Default for Writer<O> {
             offered: None,
             in_flight: BTreeMap::new(),
             strays: BTreeSet::new(),
+            outdated: false,
             quiet_until: None,
             asks: false,
             in_doubt: false,
@@ -84,7 +87,7 @@ impl<O: Operation> Writer<O> {
         let names: BTreeSet<&O::Name> = operations.iter().map(Operation::name).collect();
         self.troubles.retain(|name, _| names.contains(name));
         self.offered = Some(operations);
-        self.asks = false;
+        (self.asks, self.outdated) = (false, false);
     }
 
     /// Nothing for now, but ask again.
@@ -115,6 +118,11 @@ impl<O: Operation> Writer<O> {
 
     pub fn asks(&self) -> bool {
         self.asks
+    }
+
+    /// Whether what waits was planned from a state that is known to be over.
+    pub fn is_outdated(&self) -> bool {
+        self.outdated && self.offered.is_some()
     }
 
     pub fn is_under_way(&self, name: &O::Name) -> bool {
@@ -197,6 +205,7 @@ impl<O: Operation> Writer<O> {
     /// The answer to a write is there.
     pub fn answered(&mut self, name: &O::Name) {
         self.in_flight.remove(name);
+        self.outdated = true;
         if self.strays.remove(name) {
             self.queue.clear();
             self.asks = true;
@@ -366,6 +375,19 @@ mod tests {
         assert!(sent(&mut writer).is_empty());
         writer.answered(&"old");
         assert!(sent(&mut writer).is_empty() && writer.asks(), "it may have to be deleted first");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_offered_before_an_answer_is_outdated() {
+        let mut writer = Writer::default();
+        writer.offer(vec![step("a", 2)]);
+        sent(&mut writer);
+        writer.offer(vec![step("a", 2), step("b", 2)]);
+        assert!(!writer.is_outdated());
+        writer.answered(&"a");
+        assert!(writer.is_outdated());
+        writer.offer(vec![step("b", 2)]);
+        assert!(!writer.is_outdated());
     }
 
     #[tokio::test(start_paused = true)]

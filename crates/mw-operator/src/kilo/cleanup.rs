@@ -18,6 +18,7 @@ use tracing::info;
 use crate::failure::Failure;
 use crate::fleet::Credentials;
 use crate::kilo::engine::{Engine, Event};
+use crate::kilo::observe::Member;
 use crate::kilo::record::Record;
 use crate::notice::Notice;
 
@@ -49,6 +50,7 @@ impl Engine {
     }
 
     fn finish(&mut self, id: &MeshId, since: Timestamp) {
+        self.look_for_secrets(id);
         let Some(record) = self.records.get(id) else { return };
         match self.cleanup_of(record, since) {
             Cleanup::Waits(_) => {}
@@ -75,6 +77,20 @@ impl Engine {
         }
     }
 
+    /// A Secret that is gone may be back by now: watches do not tell in what
+    /// order things happened.
+    fn look_for_secrets(&mut self, id: &MeshId) {
+        let Some(record) = self.records.get_mut(id).filter(|record| record.secrets_then.is_none()) else { return };
+        record.secrets_then = Some(self.members.iter().map(|(id, member)| (id.clone(), member.secret_lists)).collect());
+        self.hub_relist.ring();
+    }
+
+    /// Whether a cluster has surely no Secret.
+    fn is_gone(&self, record: &Record, cluster: &ClusterId, member: &Member) -> bool {
+        let then = record.secrets_then.as_ref().map(|then| then.get(cluster).copied().unwrap_or_default());
+        matches!(member.link.credentials, Credentials::Missing(_)) && then.is_some_and(|then| member.secret_lists > then)
+    }
+
     fn cleanup_of(&self, record: &Record, since: Timestamp) -> Cleanup {
         let (mut gone, mut left) = (BTreeSet::new(), Vec::new());
         for (source, name) in record.reaches() {
@@ -87,7 +103,7 @@ impl Engine {
             match self.planner.as_ref().and_then(|planner| planner.peers_of(record.id(), stands_for)) {
                 Some(0) if self.is_settled(stands_for) => {}
                 Some(count) => left.push(format!("{} ({count} Peers)", name)),
-                None if matches!(member.link.credentials, Credentials::Missing(_)) => _ = gone.insert(name.clone()),
+                None if self.is_gone(record, &id, member) => _ = gone.insert(name.clone()),
                 None => {
                     let why = member.link.trouble().unwrap_or_else(|| "not listed yet".to_owned());
                     left.push(format!("{} ({why})", name));

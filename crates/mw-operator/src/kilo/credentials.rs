@@ -67,7 +67,12 @@ impl Engine {
 
     pub(super) fn observe_secret(&mut self, cluster: &ClusterId, seen: Observed<Secret>) {
         match seen {
-            Observed::Listed { items, .. } => self.take_secret(cluster, items.first()),
+            Observed::Listed { items, .. } => {
+                if let Some(member) = self.members.get_mut(cluster) {
+                    member.secret_lists += 1;
+                }
+                self.take_secret(cluster, items.first());
+            }
             Observed::Set { item, .. } => self.take_secret(cluster, Some(&item)),
             Observed::Gone { .. } => self.take_secret(cluster, None),
             Observed::Standing => {}

@@ -62,7 +62,7 @@ impl Engine {
             let writer = &member.writer;
             // Our own writes change nothing that a busy writer does not know.
             let concerned = stale.contains(cluster) && (news || writer.is_idle());
-            if concerned || (writer.asks() && writer.is_idle()) {
+            if concerned || writer.is_outdated() || (writer.asks() && writer.is_idle()) {
                 let offer = self.has_surely_left(member).then(|| operations(planner, cluster, |mesh| self.may_write(mesh)));
                 offers.push((cluster.clone(), offer));
             }

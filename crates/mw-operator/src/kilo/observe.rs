@@ -50,6 +50,8 @@ pub(super) struct Member {
     /// until both kinds were.
     pub(super) swap: Option<Swap>,
     pub(super) last_contact: Option<Time>,
+    /// How often its Secret was looked for.
+    pub(super) secret_lists: u64,
     /// Since when no mesh has named it.
     pub(super) unwanted_since: Option<Instant>,
 }
@@ -90,6 +92,7 @@ impl Member {
             engaged_at: Instant::now(),
             swap: None,
             last_contact: None,
+            secret_lists: 0,
             unwanted_since: None,
         }
     }

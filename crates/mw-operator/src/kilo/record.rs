@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::DynamicObject;
 use mw_api::clustermesh::{ANNOTATION_RECONCILE_TRIGGER, ClusterMesh, ClusterMeshSpec, ClusterMeshStatus, FINALIZER};
 use mw_core::kilo::spec::{Mesh, RawCluster, SecretRef, validate};
-use mw_core::names::{ClusterName, MeshId, PeerName};
+use mw_core::names::{ClusterId, ClusterName, MeshId, PeerName};
 use mw_core::text::printable;
 use mw_core::time::Timestamp;
 use tokio::time::Instant;
@@ -30,6 +30,9 @@ pub(super) struct Record {
     pub(super) keeps_running: bool,
     /// The planner was told of it, so it knows best what was decided.
     pub(super) handed_over: bool,
+    /// Since it was seen to be deleted: how often the Secret of each cluster had
+    /// been looked for then.
+    pub(super) secrets_then: Option<BTreeMap<ClusterId, u64>>,
     /// A write to it is under way.
     pub(super) busy: bool,
     /// After a failed write: not before this.
@@ -65,6 +68,7 @@ impl Record {
             holds_everything: false,
             keeps_running: false,
             handed_over: false,
+            secrets_then: None,
             busy: false,
             not_before: None,
             failures: 0,

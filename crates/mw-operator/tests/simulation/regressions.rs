@@ -30,8 +30,47 @@ pub(crate) fn trials() -> Vec<Trial> {
             [Link::Refusing, Link::Stalled].into_iter().try_for_each(a_mesh_comes_back_unseen)
         }),
         Trial::test("the_grace_begins_anew_where_nobody_looked", an_agent_stops_twice),
+        Trial::test("what_was_planned_before_an_answer_is_planned_anew", an_anchor_goes_while_it_is_written),
+        Trial::test("a_secret_that_may_be_back_is_looked_for_once_more", a_secret_comes_back_unseen),
         Trial::test("a_peer_without_labels_and_with_another_key_is_somebody_elses", labels_go_and_the_key_changes),
     ]
+}
+
+/// The first Peers are answered after another anchor was planned, and before it
+/// is written.
+fn an_anchor_goes_while_it_is_written() -> Result<(), libtest_mimic::Failed> {
+    let site = "c2".to_owned();
+    let mut case = story(&[], None);
+    let moment = Duration::from_millis;
+    case.steps.push(Step::Act(moment(10), Action::DeleteNode { site: site.clone(), node: "n1".into() }));
+    case.steps.push(Step::Act(moment(10), Action::AddNode { site, at: 100 }));
+    for cluster in ["c1", "c3"] {
+        let late = |nth| Step::Fault(Fault::Write { cluster: cluster.into(), nth, fate: Fate::AnswerLate(moment(20)) });
+        case.steps.extend((1..=MOST_WRITES).map(late));
+    }
+    let report = run(&case);
+    assert_eq!(report.violations, Vec::<String>::new(), "{}", report.trace);
+    Ok(())
+}
+
+/// A member's Secret is back when its mesh is deleted, and the hub tells of both
+/// at once, in any order.
+fn a_secret_comes_back_unseen() -> Result<(), libtest_mimic::Failed> {
+    for link in [Link::Refusing, Link::Stalled] {
+        let (hub, site) = ("c1".to_owned(), "c3".to_owned());
+        let mut case = story(&[], None);
+        let actions = [
+            (32, Action::DeleteSecret { site: site.clone() }),
+            (42, Action::SetLink { site: hub.clone(), link }),
+            (65, Action::DeleteMesh { mesh: 0 }),
+            (67, Action::RestoreSecret { site }),
+            (148, Action::SetLink { site: hub, link: Link::Up }),
+        ];
+        case.steps = actions.into_iter().map(|(at, action)| Step::Act(Duration::from_secs(at), action)).collect();
+        let report = run(&case);
+        assert_eq!(report.violations, Vec::<String>::new(), "{}", report.trace);
+    }
+    Ok(())
 }
 
 /// Nobody can tell whose such a Peer is: it stays, and its mesh says so.
