@@ -36,6 +36,11 @@ pub trait BackEnd {
     /// What has to be installed on the hub.
     fn crds(&self) -> Vec<CustomResourceDefinition>;
 
+    /// Whether objects on the hub are told apart by whose hub it is.
+    fn needs_hub_uid(&self) -> bool {
+        true
+    }
+
     /// Never returns.
     fn work(&self, environment: Environment) -> impl Future<Output = ()> + Send;
 }
@@ -46,12 +51,22 @@ pub struct Environment {
     pub hub: Client,
     /// A client of the hub with a connection of its own.
     pub another_hub: Arc<dyn Fn() -> Client + Send + Sync>,
-    /// UID of the hub's Namespace kube-system.
+    /// UID of the hub's Namespace kube-system, where that is needed.
     pub hub_uid: String,
     pub connect: Arc<dyn Connect>,
     pub clock: Clock,
     pub random: fastrand::Rng,
     pub metrics: Metrics,
+    /// For those who make clients of their own.
+    pub permit: Permit,
+    pub patience: Patience,
+}
+
+impl Environment {
+    /// What a client of this cluster has to keep to.
+    pub fn rules(&self, cluster: &str) -> Rules {
+        Rules { patience: self.patience, permit: self.permit.clone(), metrics: self.metrics.of_cluster(cluster) }
+    }
 }
 
 impl std::fmt::Debug for Environment {
@@ -141,7 +156,7 @@ pub async fn run<B: BackEnd>(options: Options<B>, stop: impl Future<Output = ()>
     };
     let connect = Arc::new(Network { allowed: options.allowed, patience, permit: permit.clone(), metrics: metrics.clone() });
     let random = fastrand::Rng::new();
-    let ground = Ground { hub, another_hub, connect, permit, metrics, readiness, clock: clock.clone(), random };
+    let ground = Ground { hub, another_hub, connect, permit, patience, metrics, readiness, clock: clock.clone(), random };
     let work = lead(&options.back_end, options.apply_crds, elector.as_mut().map(|elector| (&leases, elector)), ground);
     let ended = tokio::select! {
         biased;
@@ -168,6 +183,7 @@ pub struct Ground {
     pub another_hub: Arc<dyn Fn() -> Client + Send + Sync>,
     pub connect: Arc<dyn Connect>,
     pub permit: Permit,
+    pub patience: Patience,
     pub metrics: Metrics,
     pub readiness: Readiness,
     pub clock: Clock,
@@ -182,7 +198,8 @@ impl std::fmt::Debug for Ground {
 
 /// Waits for its turn where a leader is elected, and works until that is over.
 pub async fn lead<B: BackEnd>(back_end: &B, installs: bool, election: Option<(&Api<Lease>, &mut Elector)>, ground: Ground) -> RunError {
-    let Ground { hub, another_hub, connect, permit, metrics, readiness, clock, mut random } = ground;
+    let Ground { hub, another_hub, connect, permit, patience, metrics, readiness, clock, mut random } = ground;
+    let for_work = permit.clone();
     let wall = clock.clone();
     let ready = readiness.clone();
     let work = async move {
@@ -190,10 +207,11 @@ pub async fn lead<B: BackEnd>(back_end: &B, installs: bool, election: Option<(&A
         if installs {
             apply_crds(&hub, &back_end.crds(), &mut backoff).await;
         }
-        let hub_uid = hub_uid(&hub, &mut backoff).await;
+        let hub_uid = if back_end.needs_hub_uid() { hub_uid(&hub, &mut backoff).await } else { String::new() };
         ready.set(true);
         metrics.leader.set(1);
-        let environment = Environment { hub, another_hub, hub_uid, connect, clock, random, metrics };
+        let permit = for_work;
+        let environment = Environment { hub, another_hub, hub_uid, connect, clock, random, metrics, permit, patience };
         back_end.work(environment).await;
     };
     let Some((leases, elector)) = election else {

@@ -4,14 +4,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use mw_core::cilium::world::VerifyDial;
 use mw_operator::cilium::dial::{Network, PATIENCE};
-use mw_operator::cilium::{Provider, Settings};
+use mw_operator::cilium::{ClusterResource, Kcp, Portal, Provider, Settings};
 use mw_operator::clock::Clock;
+use mw_operator::run::hub_config;
 
 use crate::answer::Answer;
+use crate::commands::live::block_on;
 use crate::commands::process::{ProcessArgs, some_duration};
 
 /// Run the Cilium back end: keep every ClusterMeshBinding, GlobalService and ConnectivityIntent true.
@@ -36,6 +38,30 @@ pub(crate) struct Args {
     /// A name of this process that stays the same.
     #[arg(long, value_name = "NAME", env = "NODE_ID")]
     node_id: Option<String>,
+
+    /// Name of the APIExport that tenants bind to.
+    #[arg(long, value_name = "NAME", default_value = mw_api::cilium::kcp::EXPORT)]
+    api_export_name: String,
+
+    /// Where kcp is reached, if not where it says: its scheme, host and port.
+    #[arg(long, value_name = "URL", env = "KCP_EXTERNAL_URL")]
+    kcp_external_url: Option<String>,
+
+    /// How often kcp is asked again where the export is served.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = some_duration)]
+    reconcile_interval: Duration,
+
+    /// Resource of the clusters on the management plane: PLURAL[.VERSION].GROUP.
+    #[arg(long, value_name = "RESOURCE", default_value = "clusters.platform.edge-portal.eu")]
+    mgmt_cluster_resource: ClusterResource,
+
+    /// Label or annotation of a Cluster that names the workspaces it is for.
+    #[arg(long, value_name = "KEY", default_value = "networking.edge-portal.eu/workspace")]
+    mgmt_owner_key: String,
+
+    /// Use only Clusters that say which workspaces they are for.
+    #[arg(long)]
+    require_cluster_owner: bool,
 
     /// How often links are verified although nothing changed.
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = some_duration)]
@@ -111,9 +137,7 @@ pub(crate) fn run(args: Args) -> Result<Answer> {
     ];
     let missing: Vec<&str> = needed.into_iter().filter(|(there, _)| !there).map(|(_, name)| name).collect();
     let (Some(node_id), true) = (node_id, missing.is_empty()) else { bail!("missing: {}", missing.join("; ")) };
-    if !args.hub {
-        bail!("kcp is not supported yet: run with --hub on a cluster that has the CRDs");
-    }
+    let kcp = kcp.map(|kubeconfig| kcp_source(&args, kubeconfig)).transpose()?;
     let settings = Settings {
         cilium_namespace: args.cilium_namespace,
         verify_dial: args.verify_dial.into(),
@@ -126,5 +150,23 @@ pub(crate) fn run(args: Args) -> Result<Answer> {
         allowed: args.process.allowed(),
     };
     let dialler = Arc::new(Network { clock: Clock::system(), patience: PATIENCE });
-    args.process.run(Provider { settings, dialler }, management, args.mgmt_namespace, &node_id)
+    args.process.run(Provider { settings, kcp, dialler }, management, args.mgmt_namespace, &node_id)
+}
+
+fn kcp_source(args: &Args, kubeconfig: PathBuf) -> Result<Kcp> {
+    let config = block_on(async { hub_config(Some(&kubeconfig), None).await.context("the kubeconfig of kcp is of no use") })?;
+    let external = args.kcp_external_url.as_deref().filter(|url| !url.is_empty());
+    let external = external.map(|url| url.parse::<http::Uri>().ok().filter(|url| url.scheme().is_some() && url.authority().is_some()));
+    let Some(external) = external.map_or(Some(None), |url| url.map(Some)) else {
+        bail!("--kcp-external-url (KCP_EXTERNAL_URL) is not a URL: write it like https://kcp.example:6443");
+    };
+    Ok(Kcp {
+        portal: Portal { config, external },
+        export: args.api_export_name.clone(),
+        rediscovery: args.reconcile_interval,
+        namespace: args.mgmt_namespace.clone(),
+        cluster_resource: args.mgmt_cluster_resource.clone(),
+        owner_key: args.mgmt_owner_key.clone(),
+        requires_owner: args.require_cluster_owner,
+    })
 }

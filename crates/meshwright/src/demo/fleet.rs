@@ -134,6 +134,7 @@ impl Fleet {
             hub,
             another_hub: Arc::new(move || another.clone()),
             metrics: board.metrics.clone(),
+            patience: board.patience,
             connect: Arc::new(board),
             permit,
             readiness: Readiness::default(),

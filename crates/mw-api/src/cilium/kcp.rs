@@ -2,12 +2,16 @@
 //! tenant applies to use them.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, CustomResourceDefinitionVersion};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::core::ClusterResourceScope;
 use mw_core::names::short_hash;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::cilium::GROUP;
 use crate::cilium::rbac::rule;
 use crate::crd::{YamlError, cilium_crds, to_yaml};
+use crate::lean::{self, null_is_default, served};
 use crate::rbac::{named, subject};
 
 pub const EXPORT_FILE: &str = "config/kcp-cilium-mesh-apiexport.yaml";
@@ -22,6 +26,63 @@ pub const FLEET_IDENTITY: &str = "REPLACE-WITH-THE-IDENTITY-HASH-OF-edge-portal-
 
 const PROVIDER: &str = "kcp-cilium-mesh-provider";
 const PROVIDER_NAMESPACE: &str = "default";
+
+/// Annotation of every object in kcp: the logical cluster it is in.
+pub const ANNOTATION_CLUSTER: &str = "kcp.io/cluster";
+/// Annotation of an APIBinding: the path of its workspace.
+pub const ANNOTATION_PATH: &str = "kcp.io/path";
+
+/// A tenant's APIBinding to the export.
+#[derive(Deserialize, Debug, Clone, PartialEq, Default)]
+pub struct ApiBinding {
+    #[serde(default, deserialize_with = "lean::meta")]
+    pub metadata: ObjectMeta,
+}
+
+/// Where an export is served.
+#[derive(Deserialize, Debug, Clone, PartialEq, Default)]
+pub struct EndpointSlice {
+    #[serde(default, deserialize_with = "lean::meta")]
+    pub metadata: ObjectMeta,
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub spec: EndpointSliceSpec,
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub status: EndpointSliceStatus,
+}
+
+#[derive(Deserialize, Debug, Clone, PartialEq, Eq, Default)]
+#[serde(default)]
+pub struct EndpointSliceSpec {
+    pub export: ExportRef,
+}
+
+#[derive(Deserialize, Debug, Clone, PartialEq, Eq, Default)]
+#[serde(default)]
+pub struct ExportRef {
+    pub name: String,
+}
+
+#[derive(Deserialize, Debug, Clone, PartialEq, Eq, Default)]
+#[serde(default)]
+pub struct EndpointSliceStatus {
+    #[serde(deserialize_with = "null_is_default")]
+    pub endpoints: Vec<Endpoint>,
+}
+
+#[derive(Deserialize, Debug, Clone, PartialEq, Eq, Default)]
+#[serde(default)]
+pub struct Endpoint {
+    pub url: String,
+}
+
+impl EndpointSlice {
+    pub fn urls(&self) -> impl Iterator<Item = String> {
+        self.status.endpoints.iter().map(|endpoint| endpoint.url.trim_end_matches('/').to_owned()).filter(|url| !url.is_empty())
+    }
+}
+
+served!(ApiBinding, ClusterResourceScope, "apis.kcp.io", "v1alpha2", "APIBinding", "apibindings");
+served!(EndpointSlice, ClusterResourceScope, "apis.kcp.io", "v1alpha1", "APIExportEndpointSlice", "apiexportendpointslices");
 
 /// The APIResourceSchema of a CRD. Its name comes from its content, because in
 /// kcp such a schema can't be changed.

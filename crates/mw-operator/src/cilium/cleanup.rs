@@ -9,7 +9,7 @@ use mw_core::cilium::plan::{Outcome, Teardown};
 use mw_core::text::listed;
 use serde_json::{Value, json};
 use tokio::time::Instant;
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::cilium::diff::touches;
 use crate::cilium::engine::{Engine, Event};
@@ -66,13 +66,18 @@ impl Engine {
 
     /// One write to an object at a time, on the version that we know.
     pub(super) fn patch(&mut self, id: &RecordId, subresource: Option<&'static str>, mut patch: Value) {
+        let Some(realm) = self.records.get(id).map(|record| record.realm.clone()) else { return };
+        let client = match self.client_of(&realm, &id.1.workspace) {
+            Ok(client) => client,
+            Err(why) => return warn!(kind = id.0.as_str(), object = %id.1, error = why, "the object can't be written"),
+        };
         let Some(record) = self.records.get_mut(id) else { return };
         record.busy = true;
         if let Some(metadata) = patch.as_object_mut().map(|fields| fields.entry("metadata").or_insert_with(|| json!({}))) {
             metadata["uid"] = record.uid().into();
             metadata["resourceVersion"] = record.meta.resource_version.clone().unwrap_or_default().into();
         }
-        let api: Api<DynamicObject> = Api::namespaced_with(self.environment.hub.clone(), &id.1.namespace, &id.0.resource());
+        let api: Api<DynamicObject> = Api::namespaced_with(client, &id.1.namespace, &id.0.resource());
         let (events, id) = (self.sender.clone(), id.clone());
         self.tasks.spawn(async move {
             let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };

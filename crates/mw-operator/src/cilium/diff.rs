@@ -133,7 +133,7 @@ impl Engine {
                 continue;
             }
             let operations = target.map(operations).unwrap_or_default();
-            if operations != member.offered || (member.writer.asks() && member.writer.is_idle()) {
+            if operations != member.offered || member.writer.is_outdated() || (member.writer.asks() && member.writer.is_idle()) {
                 member.offered.clone_from(&operations);
                 member.writer.offer(operations);
             }

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::core::DynamicObject;
+use mw_api::cilium::fleet::Cluster;
+use mw_api::cilium::kcp::EndpointSlice;
 use mw_core::cilium::plan::{Link, Plan};
 use mw_core::cilium::world::{Options, VerifyDial, World};
 use mw_core::names::{CiliumName, ClusterId};
@@ -17,7 +19,9 @@ use tokio::time::{Instant, sleep_until};
 use crate::backoff::Backoff;
 use crate::cilium::apply::Outcome;
 use crate::cilium::dial::{Answer, Dialler, Failed};
+use crate::cilium::management::ClusterResource;
 use crate::cilium::observe::Member;
+use crate::cilium::realm::{Endpoint, EndpointNews, Portal, Realm};
 use crate::cilium::record::{Kind, Record, RecordId};
 use crate::cilium::sights::{Take, Wants};
 use crate::cilium::vault::{SecretSight, Vault};
@@ -26,7 +30,7 @@ use crate::failure::Failure;
 use crate::fleet::follow::{Bell, Observed};
 use crate::fleet::{Attempt, Feed};
 use crate::kubeconfig::Allowed;
-use crate::mirror::Item;
+use crate::mirror::{Item, Mirror};
 use crate::run::{BackEnd, Environment};
 
 /// What the provider was told on its command line.
@@ -77,10 +81,34 @@ impl Settings {
     }
 }
 
-/// The back end, and how it looks at remotes.
+/// Objects that come from kcp, and clusters from a management plane.
+#[derive(Clone)]
+pub struct Kcp {
+    pub portal: Portal,
+    /// The name of the export.
+    pub export: String,
+    /// How often its endpoints are looked for although nothing is told of them.
+    pub rediscovery: Duration,
+    /// Of Clusters and their Secrets on the management plane.
+    pub namespace: String,
+    pub cluster_resource: ClusterResource,
+    /// The label or annotation of a Cluster that names its workspaces.
+    pub owner_key: String,
+    pub requires_owner: bool,
+}
+
+impl std::fmt::Debug for Kcp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Kcp").field("export", &self.export).finish_non_exhaustive()
+    }
+}
+
+/// The back end, where its objects come from, and how it looks at remotes.
 #[derive(Clone)]
 pub struct Provider {
     pub settings: Settings,
+    /// Without it they are on the hub.
+    pub kcp: Option<Kcp>,
     pub dialler: Arc<dyn Dialler>,
 }
 
@@ -94,7 +122,11 @@ impl BackEnd for Provider {
     const LEASE: &'static str = mw_api::cilium::rbac::LEASE;
 
     fn crds(&self) -> Vec<CustomResourceDefinition> {
-        mw_api::crd::cilium_crds()
+        if self.kcp.is_some() { Vec::new() } else { mw_api::crd::cilium_crds() }
+    }
+
+    fn needs_hub_uid(&self) -> bool {
+        self.kcp.is_none()
     }
 
     async fn work(&self, environment: Environment) {
@@ -104,7 +136,10 @@ impl BackEnd for Provider {
 
 /// What the engine is told.
 pub(super) enum Event {
-    Objects { kind: Kind, seen: Box<Observed<DynamicObject>> },
+    Objects { realm: Realm, kind: Kind, seen: Box<Observed<DynamicObject>> },
+    Slices(Observed<(String, Item<EndpointSlice>)>),
+    Endpoint { url: String, news: EndpointNews },
+    Clusters(Observed<(String, Item<Cluster>)>),
     Secrets { namespace: String, seen: Observed<(String, Item<SecretSight>)> },
     Attempted { cluster: ClusterId, epoch: u64, attempt: Attempt },
     Sight { cluster: ClusterId, epoch: u64, what: &'static str, take: Take },
@@ -126,12 +161,21 @@ pub(super) struct Engine {
     pub(super) sender: mpsc::Sender<Event>,
     events: mpsc::Receiver<Event>,
     pub(super) tasks: JoinSet<()>,
-    /// Lists again what is followed on the hub.
+    pub(super) kcp: Option<Kcp>,
+    /// Lists the endpoints of the export again.
+    pub(super) discovery: Bell,
+    next_discovery: Option<Instant>,
+    pub(super) slices: Mirror<String, EndpointSlice>,
+    pub(super) endpoints: BTreeMap<String, Endpoint>,
+    /// Clusters of the management plane.
+    pub(super) clusters: Mirror<String, Cluster>,
+    pub(super) warned_of_trust: bool,
+    /// Lists again what is followed on the hub, and objects wherever they are.
     pub(super) hub_relist: Bell,
     /// The watches on the three kinds.
-    pub(super) feeds: BTreeMap<Kind, Feed>,
+    pub(super) feeds: BTreeMap<(Realm, Kind), Feed>,
     /// The kinds that were listed since their watch last failed.
-    pub(super) listed: BTreeSet<Kind>,
+    pub(super) listed: BTreeSet<(Realm, Kind)>,
     pub(super) records: BTreeMap<RecordId, Record>,
     pub(super) records_changed: bool,
     /// The Secrets of each namespace that has objects.
@@ -161,7 +205,7 @@ impl std::fmt::Debug for Engine {
 
 impl Engine {
     fn new(provider: Provider, environment: Environment) -> Engine {
-        let Provider { settings, dialler } = provider;
+        let Provider { settings, kcp, dialler } = provider;
         let (sender, events) = mpsc::channel(EVENTS);
         let now = environment.clock.now();
         let world = World { options: settings.options(), now, ..World::default() };
@@ -172,6 +216,13 @@ impl Engine {
             sender,
             events,
             tasks: JoinSet::new(),
+            next_discovery: kcp.as_ref().map(|kcp| Instant::now() + kcp.rediscovery),
+            kcp,
+            discovery: Bell::default(),
+            slices: Mirror::default(),
+            endpoints: BTreeMap::new(),
+            clusters: Mirror::default(),
+            warned_of_trust: false,
             hub_relist: Bell::default(),
             feeds: BTreeMap::new(),
             listed: BTreeSet::new(),
@@ -224,6 +275,7 @@ impl Engine {
         if self.turned_at >= self.next_resync {
             self.resync();
         }
+        self.rediscover();
         self.validate();
         self.plan();
         self.clean_up();
@@ -251,6 +303,15 @@ impl Engine {
         self.next_resync = Instant::now() + self.settings.resync.mul_f64(share);
     }
 
+    fn rediscover(&mut self) {
+        if let (Some(kcp), Some(at)) = (&self.kcp, self.next_discovery)
+            && self.turned_at >= at
+        {
+            self.next_discovery = Some(self.turned_at + kcp.rediscovery);
+            self.discovery.ring();
+        }
+    }
+
     pub(super) fn backoff(&mut self) -> Backoff {
         Backoff::new(self.environment.random.fork(), Duration::from_millis(200), Duration::from_secs(10))
     }
@@ -263,7 +324,15 @@ impl Engine {
     /// When to take a turn although nothing was seen.
     fn wake(&self) -> Instant {
         let recheck = self.plan.recheck_at.filter(|at| *at > self.world.now).map(|at| self.until(at));
-        let times = [Some(self.next_resync), self.status_due, recheck, self.writers_due(), self.records_due(), self.verify_due()];
+        let times = [
+            Some(self.next_resync),
+            self.status_due,
+            recheck,
+            self.writers_due(),
+            self.records_due(),
+            self.verify_due(),
+            self.next_discovery,
+        ];
         times.into_iter().flatten().min().unwrap_or(self.next_resync)
     }
 

@@ -59,7 +59,9 @@ impl Engine {
         let clock = &self.environment.clock;
         let events: Vec<KubeEvent> =
             notices.into_iter().map(|notice| notice.event(regarding.clone(), CONTROLLER, clock.micro_time())).collect();
-        let api: Api<KubeEvent> = Api::namespaced(self.environment.hub.clone(), &id.1.namespace);
+        let realm = record.realm.clone();
+        let Ok(client) = self.client_of(&realm, &id.1.workspace) else { return };
+        let api: Api<KubeEvent> = Api::namespaced(client, &id.1.namespace);
         let (dropped, object) = (self.environment.metrics.events_dropped.clone(), id.1.clone());
         self.tasks.spawn(async move {
             for event in events {

@@ -1,20 +1,22 @@
 //! Step 1: what the watches and writes say becomes what is known.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::Api;
 use kube::core::DynamicObject;
 use mw_core::cilium::facts::Identity;
 use mw_core::cilium::object::ObjectId;
-use mw_core::names::ClusterId;
+use mw_core::names::{ClusterId, Workspace};
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use crate::cilium::diff::Operation;
 use crate::cilium::engine::{Engine, Event};
+use crate::cilium::realm::{Realm, workspace_of};
 use crate::cilium::record::{Kind, Record, RecordId};
 use crate::cilium::sights::{Sights, Take, Wants};
 use crate::failure::Failure;
-use crate::fleet::follow::{Manner, Observed, Outlet, Scope, Version, follow};
+use crate::fleet::follow::{Observed, Version};
 use crate::fleet::{Feed, Link, Source};
 use crate::metrics::FailureLabels;
 use crate::mirror::Noted;
@@ -61,19 +63,12 @@ impl Member {
 }
 
 impl Engine {
-    pub(super) fn follow_objects(&mut self) {
-        for kind in Kind::ALL {
-            let api: Api<DynamicObject> = Api::all_with(self.environment.hub.clone(), &kind.resource());
-            let manner = Manner { scope: Scope::default(), backoff: self.backoff(), relist: self.hub_relist.listen() };
-            let outlet = Outlet { events: self.sender.clone(), wrap: move |seen| Event::Objects { kind, seen: Box::new(seen) } };
-            self.feeds.insert(kind, Feed::Starting);
-            self.tasks.spawn(follow(api, manner, |object| object, outlet));
-        }
-    }
-
     pub(super) fn observe(&mut self, event: Event) {
         match event {
-            Event::Objects { kind, seen } => self.observe_objects(kind, *seen),
+            Event::Objects { realm, kind, seen } => self.observe_objects(&realm, kind, *seen),
+            Event::Slices(seen) => self.observe_slices(seen),
+            Event::Endpoint { url, news } => self.observe_endpoint(&url, news),
+            Event::Clusters(seen) => self.observe_clusters(seen),
             Event::Secrets { namespace, seen } => self.observe_secrets(&namespace, seen),
             Event::Attempted { cluster, epoch, attempt } => self.observe_attempt(&cluster, epoch, attempt),
             Event::Sight { cluster, epoch, what, take } => self.observe_sight(&cluster, epoch, what, take),
@@ -84,28 +79,29 @@ impl Engine {
         }
     }
 
-    fn observe_objects(&mut self, kind: Kind, seen: Observed<DynamicObject>) {
-        let feed = self.feeds.entry(kind).or_insert(Feed::Starting);
+    fn observe_objects(&mut self, realm: &Realm, kind: Kind, seen: Observed<DynamicObject>) {
+        let at = (realm.clone(), kind);
+        // Said before its endpoint vanished.
+        let Some(feed) = self.feeds.get_mut(&at) else { return };
         match seen {
             Observed::Broken(failure) => {
-                self.listed.remove(&kind);
+                self.listed.remove(&at);
                 self.world_changed = true;
                 if feed.fail(&failure) {
                     warn!(error = %failure, "{}s can't be followed", kind.as_str());
                 }
-                self.count_failure("hub", &failure);
-                return;
+                return self.count_failure("hub", &failure);
             }
             // What happened meanwhile is yet to come.
             Observed::Standing => self.hub_relist.ring(),
             Observed::Listed { items, .. } => {
-                self.listed.insert(kind);
-                self.replace_records(kind, &items);
+                self.listed.insert(at.clone());
+                self.replace_records(realm, kind, &items);
             }
-            Observed::Set { item, version } => self.take_record(kind, &item, version),
-            Observed::Gone { item, .. } => self.drop_record(kind, &item),
+            Observed::Set { item, version } => self.take_record(realm, kind, &item, version),
+            Observed::Gone { item, .. } => self.drop_record(realm, kind, &item),
         }
-        if let Some(feed) = self.feeds.get_mut(&kind)
+        if let Some(feed) = self.feeds.get_mut(&at)
             && std::mem::replace(feed, Feed::Standing) != Feed::Standing
         {
             // What could not be written may well be written now.
@@ -114,22 +110,35 @@ impl Engine {
         }
     }
 
-    fn replace_records(&mut self, kind: Kind, items: &[DynamicObject]) {
-        let (mut before, others): (std::collections::BTreeMap<_, _>, _) =
-            std::mem::take(&mut self.records).into_iter().partition(|((of, _), _)| *of == kind);
+    /// Whose an object is.
+    fn workspace(&self, realm: &Realm, object: &DynamicObject) -> Workspace {
+        match realm {
+            Realm::Hub => Workspace::from(self.environment.hub_uid.as_str()),
+            Realm::Endpoint(_) => workspace_of(&object.metadata),
+        }
+    }
+
+    fn read_record(&self, realm: &Realm, kind: Kind, object: &DynamicObject) -> Option<Record> {
+        Record::read(realm.clone(), kind, self.workspace(realm, object).as_str(), object)
+    }
+
+    fn replace_records(&mut self, realm: &Realm, kind: Kind, items: &[DynamicObject]) {
+        let of_it = |record: &Record| record.realm == *realm && record.kind == kind;
+        let (mut before, others): (BTreeMap<_, _>, _) =
+            std::mem::take(&mut self.records).into_iter().partition(|(_, record)| of_it(record));
         self.records = others;
         for item in items {
-            let Some(newer) = Record::read(kind, &self.environment.hub_uid, item) else { continue };
+            let Some(newer) = self.read_record(realm, kind, item) else { continue };
             let same = before.remove(&(kind, newer.id().clone())).filter(|record| record.uid() == newer.uid());
             self.put_record(same, newer);
         }
         self.records_changed = true;
     }
 
-    fn take_record(&mut self, kind: Kind, item: &DynamicObject, version: Version) {
-        let Some(newer) = Record::read(kind, &self.environment.hub_uid, item) else { return };
+    fn take_record(&mut self, realm: &Realm, kind: Kind, item: &DynamicObject, version: Version) {
+        let Some(newer) = self.read_record(realm, kind, item) else { return };
         let id = (kind, newer.id().clone());
-        if self.records.get(&id).is_some_and(|known| known.version >= version) {
+        if self.records.get(&id).is_some_and(|known| known.realm == *realm && known.version >= version) {
             return;
         }
         let same = self.records.remove(&id).filter(|record| record.uid() == newer.uid());
@@ -150,10 +159,11 @@ impl Engine {
         self.touch_status();
     }
 
-    fn drop_record(&mut self, kind: Kind, item: &DynamicObject) {
+    fn drop_record(&mut self, realm: &Realm, kind: Kind, item: &DynamicObject) {
         let meta = &item.metadata;
+        let workspace = self.workspace(realm, item);
         let namespace = meta.namespace.as_deref().unwrap_or("default");
-        let id = (kind, ObjectId::new(&self.environment.hub_uid, namespace, meta.name.as_deref().unwrap_or_default()));
+        let id = (kind, ObjectId::new(workspace.as_str(), namespace, meta.name.as_deref().unwrap_or_default()));
         if self.records.get(&id).is_some_and(|record| Some(record.uid()) == meta.uid.as_deref()) {
             self.records.remove(&id);
             self.records_changed = true;
@@ -164,13 +174,14 @@ impl Engine {
         let now = Instant::now();
         let Some(record) = self.records.get_mut(id) else { return };
         record.busy = false;
+        let realm = record.realm.clone();
         match result {
             Ok(object) => {
                 record.forgive();
                 let gone = object.metadata.deletion_timestamp.is_some() && object.metadata.finalizers.iter().flatten().next().is_none();
                 match gone {
-                    true => self.drop_record(id.0, &object),
-                    false => self.take_record(id.0, &object, Version::of(object.metadata.resource_version.as_deref())),
+                    true => self.drop_record(&realm, id.0, &object),
+                    false => self.take_record(&realm, id.0, &object, Version::of(object.metadata.resource_version.as_deref())),
                 }
             }
             Err(Failure::NotFound(_)) => {
@@ -195,7 +206,7 @@ impl Engine {
     fn observe_secrets(&mut self, namespace: &str, seen: Observed<(String, crate::mirror::Item<super::vault::SecretSight>)>) {
         let Some(vault) = self.vaults.get_mut(namespace) else { return };
         match vault.secrets.observe(seen) {
-            Noted::Nothing => {}
+            Noted::Nothing => self.world_changed |= self.awaits_a_list(),
             Noted::Relist => self.hub_relist.ring(),
             Noted::Changed => self.records_changed = true,
             Noted::Failed { failure, lost } => {

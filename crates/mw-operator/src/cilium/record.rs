@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use crate::cilium::realm::Realm;
 use crate::fleet::follow::Version;
 use crate::notice::Said;
 
@@ -106,6 +107,8 @@ impl Object {
 
 #[derive(Debug)]
 pub(super) struct Record {
+    /// Where it was seen, and is written.
+    pub(super) realm: Realm,
     pub(super) kind: Kind,
     pub(super) meta: ObjectMeta,
     pub(super) version: Version,
@@ -115,6 +118,9 @@ pub(super) struct Record {
     pub(super) status: Value,
     /// What was already told in events.
     pub(super) said: BTreeSet<Said>,
+    /// Since it was seen to be deleted: how often what leads to clusters had
+    /// been listed then.
+    pub(super) lists_then: Option<Vec<u64>>,
     /// A write to it is under way.
     pub(super) busy: bool,
     /// After a failed write: not before this.
@@ -124,7 +130,7 @@ pub(super) struct Record {
 
 impl Record {
     /// None for what can't even be named.
-    pub(super) fn read(kind: Kind, workspace: &str, object: &DynamicObject) -> Option<Record> {
+    pub(super) fn read(realm: Realm, kind: Kind, workspace: &str, object: &DynamicObject) -> Option<Record> {
         let value = serde_json::to_value(object).ok()?;
         let status = value.get("status").cloned().unwrap_or(Value::Null);
         let (read, misread) = match kind.object(workspace, value) {
@@ -133,6 +139,7 @@ impl Record {
             Err(wrong) => (kind.object(workspace, without_spec(kind, object)).ok()?, Some(wrong)),
         };
         Some(Record {
+            realm,
             kind,
             meta: ObjectMeta { managed_fields: None, ..object.metadata.clone() },
             version: Version::of(object.metadata.resource_version.as_deref()),
@@ -140,6 +147,7 @@ impl Record {
             misread,
             status,
             said: BTreeSet::new(),
+            lists_then: None,
             busy: false,
             not_before: None,
             failures: 0,
@@ -148,8 +156,8 @@ impl Record {
 
     /// A newer state of the same object; what we remember stays.
     pub(super) fn renew(&mut self, newer: Record) {
-        let Record { meta, version, object, misread, status, .. } = newer;
-        (self.meta, self.version, self.object, self.misread, self.status) = (meta, version, object, misread, status);
+        let Record { realm, meta, version, object, misread, status, .. } = newer;
+        (self.realm, self.meta, self.version, self.object, self.misread, self.status) = (realm, meta, version, object, misread, status);
     }
 
     pub(super) fn id(&self) -> &ObjectId {

@@ -17,8 +17,9 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::cilium::engine::{Engine, Event};
+use crate::cilium::management::Asked;
 use crate::cilium::observe::Member;
-use crate::cilium::record::{Kind, Object, Record};
+use crate::cilium::record::{Kind, Object, Record, RecordId};
 use crate::cilium::sights::{Lookout, Sights, Wants, silent};
 use crate::cilium::vault::Lead;
 use crate::failure::Failure;
@@ -30,6 +31,7 @@ const LINGER: Duration = Duration::from_secs(60);
 
 impl Engine {
     pub(super) fn validate(&mut self) {
+        self.look_for_what_leads();
         if std::mem::take(&mut self.records_changed) {
             self.follow_secrets();
             self.engage_wanted();
@@ -67,7 +69,7 @@ impl Engine {
         let mut wanted = BTreeMap::new();
         for record in self.records.values() {
             for name in self.refs(record) {
-                if let Lead::Found { source, sight } = self.lead(&record.id().namespace, &name) {
+                if let Lead::Found { source, sight } = self.lead(record.id(), &name) {
                     let access = sight.access(&source, self.settings.allowed);
                     wanted.insert(source, access);
                 }
@@ -266,7 +268,7 @@ impl Engine {
     }
 
     fn show_objects(&mut self) {
-        let mut complete = Kind::ALL.iter().all(|kind| self.listed.contains(kind));
+        let mut complete = self.all_objects_listed();
         let (mut bindings, mut services, mut intents) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for record in self.records.values() {
             let refs: BTreeMap<String, Option<Resolution>> =
@@ -278,7 +280,10 @@ impl Engine {
             common.refs = refs;
             let id = common.id.clone();
             match object {
-                Object::Binding(of) => _ = bindings.insert(id, of),
+                Object::Binding(mut of) => {
+                    of.spec.elb_ids = self.elb_ids(record);
+                    bindings.insert(id, of);
+                }
                 Object::Service(of) => _ = services.insert(id, of),
                 Object::Intent(of) => _ = intents.insert(id, of),
             }
@@ -287,17 +292,67 @@ impl Engine {
         self.world.options.all_objects_known = complete;
     }
 
+    /// What leads to the clusters of a deleted object may be back by now:
+    /// watches do not tell in what order things happened.
+    fn look_for_what_leads(&mut self) {
+        let deleted = |record: &Record| record.is_deleted() && record.lists_then.is_none();
+        let fresh: Vec<RecordId> = self.records.iter().filter(|(_, record)| deleted(record)).map(|(id, _)| id.clone()).collect();
+        for id in &fresh {
+            let lists = self.lists_of_what_leads(&id.1.namespace);
+            if let Some(record) = self.records.get_mut(id) {
+                record.lists_then = Some(lists);
+            }
+        }
+        if !fresh.is_empty() {
+            self.hub_relist.ring();
+        }
+    }
+
+    /// Whether a list is news although it lists nothing new.
+    pub(super) fn awaits_a_list(&self) -> bool {
+        self.records.values().any(|record| record.lists_then.is_some())
+    }
+
+    fn lists_of_what_leads(&self, namespace: &str) -> Vec<u64> {
+        let namespace = self.kcp.as_ref().map_or(namespace, |kcp| kcp.namespace.as_str());
+        let secrets = self.vaults.get(namespace).map_or(0, |vault| vault.secrets.lists());
+        let management = self.kcp.as_ref().map(|_| self.clusters.lists());
+        let tenants = self.endpoints.values().map(|endpoint| endpoint.clusters.lists());
+        [secrets].into_iter().chain(management).chain(tenants).collect()
+    }
+
+    fn was_looked_for(&self, record: &Record) -> bool {
+        let now = self.lists_of_what_leads(&record.id().namespace);
+        record.lists_then.as_ref().is_some_and(|then| now.iter().zip(then).all(|(now, then)| now > then))
+    }
+
+    /// The load balancers that a tenant's clusters name.
+    fn elb_ids(&self, record: &Record) -> BTreeMap<String, String> {
+        let id = record.id();
+        let of = |name: String| {
+            let asked = Asked { workspace: &id.workspace, namespace: &id.namespace, name: &name };
+            let elb = self.kubernetes_cluster(asked).known().copied().flatten()?.elb_id()?.to_owned();
+            Some((name, elb))
+        };
+        self.names(record).into_iter().filter_map(of).collect()
+    }
+
     /// Where a ref leads; nothing while that was never looked up.
     fn resolution(&self, record: &Record, name: &str) -> Option<Resolution> {
-        let source = match self.lead(&record.id().namespace, name) {
+        let source = match self.lead(record.id(), name) {
             Lead::Unread => return None,
             // What is being taken down does not need what is gone.
             Lead::Missing(why) => {
-                return Some(match !record.is_deleted() && self.names(record).contains(name) {
-                    true => Resolution::Refused(Refusal::Kubeconfig(why)),
-                    false => Resolution::Gone(why),
+                let needed = !record.is_deleted() && self.names(record).contains(name);
+                return Some(match (needed, &self.kcp) {
+                    (false, _) if record.is_deleted() && !self.was_looked_for(record) => Resolution::Unreachable(why),
+                    (false, _) => Resolution::Gone(why),
+                    (true, Some(_)) if !why.starts_with("Secret ") => Resolution::Pending(why),
+                    (true, _) => Resolution::Refused(Refusal::Kubeconfig(why)),
                 });
             }
+            Lead::Pending(why) => return Some(Resolution::Pending(why)),
+            Lead::Refused(refusal) => return Some(Resolution::Refused(refusal)),
             Lead::Found { source, .. } => source,
         };
         let member = self.members.get(&source.id())?;

@@ -1,17 +1,18 @@
 //! The Secrets of one namespace of the hub: where the credentials of clusters
 //! are, and which of them a ref means.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
-use mw_core::cilium::object::Refusal;
+use mw_core::cilium::object::{ObjectId, Refusal};
 use mw_core::seen::Seen;
 use mw_core::text::printable;
 use sha2::{Digest, Sha256};
 use tokio::task::AbortHandle;
 
 use crate::cilium::engine::{Engine, Event};
+use crate::cilium::management::Asked;
 use crate::fleet::Source;
 use crate::fleet::follow::{Manner, Outlet, Scope, Version, follow};
 use crate::kubeconfig::{Access, Allowed, inspect};
@@ -19,6 +20,8 @@ use crate::mirror::{Item, Mirror};
 
 /// Keys that are tried, in this order.
 const KEYS: [&str; 2] = ["kubeconfig", "value"];
+/// Larger values are something else, and not kept.
+const LARGEST_KUBECONFIG: usize = 256 << 10;
 /// Labels by which a Secret says whose it is.
 const LABELS: [&str; 2] = ["networking.edge-portal.eu/cluster", "cluster.x-k8s.io/cluster-name"];
 
@@ -33,7 +36,7 @@ pub(super) struct Vault {
 pub(super) struct SecretSight {
     /// The clusters it is labelled with.
     clusters: Vec<String>,
-    kubeconfig: Option<(&'static str, Vec<u8>)>,
+    data: BTreeMap<String, Vec<u8>>,
 }
 
 /// Credentials never show.
@@ -43,21 +46,28 @@ impl std::fmt::Debug for SecretSight {
     }
 }
 
-/// Where a ref leads as far as Secrets say.
+/// Where a ref leads.
 #[derive(Debug)]
 pub(super) enum Lead<'a> {
     Unread,
+    /// There is no such Secret, or nothing that leads to one.
     Missing(String),
-    Found { source: Source, sight: &'a SecretSight },
+    /// It will lead somewhere.
+    Pending(String),
+    Refused(Refusal),
+    Found {
+        source: Source,
+        sight: &'a SecretSight,
+    },
 }
 
 fn read_secret(secret: Secret) -> (String, Item<SecretSight>) {
     let meta = secret.metadata;
     let labels = meta.labels.unwrap_or_default();
-    let mut data = secret.data.unwrap_or_default();
-    let kubeconfig = KEYS.into_iter().find_map(|key| Some((key, data.remove(key)?.0)));
+    let data = secret.data.into_iter().flatten().filter(|(_, bytes)| bytes.0.len() <= LARGEST_KUBECONFIG);
+    let data = data.map(|(key, bytes)| (key, bytes.0)).collect();
     let clusters = LABELS.iter().filter_map(|key| labels.get(*key).cloned()).collect();
-    let of = SecretSight { clusters, kubeconfig };
+    let of = SecretSight { clusters, data };
     let (uid, version) = (meta.uid.unwrap_or_default(), Version::of(meta.resource_version.as_deref()));
     (meta.name.unwrap_or_default(), Item { uid, version, of })
 }
@@ -65,7 +75,10 @@ fn read_secret(secret: Secret) -> (String, Item<SecretSight>) {
 impl Engine {
     /// Follows the Secrets of the namespaces that have objects, and of no others.
     pub(super) fn follow_secrets(&mut self) {
-        let wanted: BTreeSet<String> = self.records.values().map(|record| record.id().namespace.clone()).collect();
+        let wanted: BTreeSet<String> = match &self.kcp {
+            Some(kcp) => [kcp.namespace.clone()].into(),
+            None => self.records.values().map(|record| record.id().namespace.clone()).collect(),
+        };
         self.vaults.retain(|namespace, vault| {
             let keep = wanted.contains(namespace);
             if !keep {
@@ -87,28 +100,47 @@ impl Engine {
         }
     }
 
-    pub(super) fn lead(&self, namespace: &str, name: &str) -> Lead<'_> {
-        let known = match self.vaults.get(namespace).map(|vault| vault.secrets.known()) {
-            None | Some(Seen::Unknown(_)) => return Lead::Unread,
-            Some(Seen::Known(known)) => known,
+    /// Where a ref of an object leads.
+    pub(super) fn lead(&self, id: &ObjectId, name: &str) -> Lead<'_> {
+        match self.kcp {
+            Some(_) => self.lead_through_management(Asked { workspace: &id.workspace, namespace: &id.namespace, name }),
+            None => self.lead_on_hub(&id.namespace, name),
+        }
+    }
+
+    fn known_secrets(&self, namespace: &str) -> Option<&BTreeMap<String, Item<SecretSight>>> {
+        match self.vaults.get(namespace)?.secrets.known() {
+            Seen::Known(secrets) => Some(secrets),
+            Seen::Unknown(_) => None,
+        }
+    }
+
+    /// A Secret by its name.
+    pub(super) fn secret(&self, namespace: &str, name: &str, key: Option<&str>) -> Lead<'_> {
+        let Some(known) = self.known_secrets(namespace) else { return Lead::Unread };
+        let Some(item) = known.get(name) else {
+            return Lead::Missing(format!("Secret {} not found in namespace {namespace}", printable(name, 253)));
         };
-        let by_name = [name.to_owned(), format!("{name}-kubeconfig")].into_iter().find_map(|name| known.get_key_value(&name));
-        let mut labelled = known.iter().filter(|(_, item)| item.of.clusters.iter().any(|cluster| cluster == name));
-        let shown = printable(name, 253);
-        let found = match (by_name, labelled.next(), labelled.next()) {
-            (Some(found), _, _) | (None, Some(found), None) => found,
-            (None, None, _) => {
-                return Lead::Missing(format!(
-                    "there is no Secret {shown} or {shown}-kubeconfig in namespace {namespace}, and none is labelled with it"
-                ));
-            }
-            (None, Some((one, _)), Some((other, _))) => {
-                return Lead::Missing(format!("Secrets {one} and {other} in namespace {namespace} are both labelled with {shown}"));
-            }
-        };
-        let (secret, item) = found;
-        let source = Source::Secret { namespace: namespace.to_owned(), name: secret.clone(), key: None };
+        let source = Source::Secret { namespace: namespace.to_owned(), name: name.to_owned(), key: key.map(str::to_owned) };
         Lead::Found { source, sight: &item.of }
+    }
+
+    /// A Secret with the name of the ref or labelled with it.
+    fn lead_on_hub(&self, namespace: &str, name: &str) -> Lead<'_> {
+        let Some(known) = self.known_secrets(namespace) else { return Lead::Unread };
+        let by_name = [name.to_owned(), format!("{name}-kubeconfig")].into_iter().find(|name| known.contains_key(name));
+        let mut labelled = known.iter().filter(|(_, item)| item.of.clusters.iter().any(|cluster| cluster == name)).map(|(name, _)| name);
+        let shown = printable(name, 253);
+        match (by_name, labelled.next(), labelled.next()) {
+            (Some(found), _, _) => self.secret(namespace, &found, None),
+            (None, Some(found), None) => self.secret(namespace, found, None),
+            (None, None, _) => Lead::Missing(format!(
+                "there is no Secret {shown} or {shown}-kubeconfig in namespace {namespace}, and none is labelled with it"
+            )),
+            (None, Some(one), Some(other)) => {
+                Lead::Missing(format!("Secrets {one} and {other} in namespace {namespace} are both labelled with {shown}"))
+            }
+        }
     }
 }
 
@@ -116,8 +148,12 @@ impl SecretSight {
     /// The kubeconfig that passed, with a hash to know it again; or why there
     /// is none. Never tells what is in the Secret.
     pub(super) fn access(&self, source: &Source, allowed: Allowed) -> Result<(Access, [u8; 32]), Refusal> {
-        let Some((key, bytes)) = &self.kubeconfig else {
-            return Err(Refusal::Kubeconfig(format!("Secret {source} has none of the keys {}", KEYS.join(", "))));
+        let named = match source {
+            Source::Secret { key: Some(key), .. } => vec![key.as_str()],
+            _ => KEYS.to_vec(),
+        };
+        let Some((key, bytes)) = named.iter().find_map(|key| Some((key, self.data.get(*key)?))) else {
+            return Err(Refusal::Kubeconfig(format!("Secret {source} has none of the keys {}", named.join(", "))));
         };
         match inspect(bytes, allowed) {
             Ok(access) => Ok((access, Sha256::digest(bytes).into())),

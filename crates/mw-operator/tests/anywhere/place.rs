@@ -39,6 +39,7 @@ impl Place {
             another_hub: Arc::new(move || another.clone()),
             connect: Arc::clone(&self.connect),
             permit: Permit::always(),
+            patience: patience(),
             metrics: Metrics::default(),
             readiness: Readiness::default(),
             clock: Clock::system(),

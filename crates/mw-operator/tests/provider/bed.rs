@@ -121,7 +121,8 @@ impl Bed {
     pub(crate) fn start(&mut self) {
         let lines = self.clusters.iter().map(|(name, cluster)| (host(name), cluster.server())).collect();
         let (permit, metrics) = (Permit::always(), Metrics::default());
-        let board = Switchboard { lines, patience: Patience::of(Duration::from_secs(5)), permit: permit.clone(), metrics: metrics.clone() };
+        let patience = Patience::of(Duration::from_secs(5));
+        let board = Switchboard { lines, patience, permit: permit.clone(), metrics: metrics.clone() };
         let mut config = Config::new(url(HUB).parse().unwrap());
         config.auth_info.token = Some("hub".to_owned().into());
         let hub = board.client(&config, permit.clone()).unwrap();
@@ -132,12 +133,13 @@ impl Bed {
             another_hub: Arc::new(move || another.clone()),
             connect: Arc::new(board),
             permit,
+            patience,
             metrics,
             readiness: Readiness::default(),
             clock: Clock::new(move || jiff::Timestamp::from_second(EPOCH + seconds(started.elapsed())).unwrap()),
             random: fastrand::Rng::with_seed(1),
         };
-        let back_end = Provider { settings: self.settings.clone(), dialler: Arc::new(self.wire.clone()) };
+        let back_end = Provider { settings: self.settings.clone(), kcp: None, dialler: Arc::new(self.wire.clone()) };
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
             lead(&back_end, false, None, ground).await;

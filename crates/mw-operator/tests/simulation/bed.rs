@@ -181,6 +181,7 @@ impl Bed {
             another_hub: Arc::new(move || another.clone()),
             connect: Arc::new(board),
             permit,
+            patience,
             metrics,
             readiness: Readiness::default(),
             clock,

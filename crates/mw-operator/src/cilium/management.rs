@@ -1,0 +1,206 @@
+//! Where a ref of a tenant leads: through its KubernetesCluster to the Cluster
+//! of that name on the management plane, and from there to a Secret.
+
+use std::time::Duration;
+
+use kube::core::{ApiResource, DynamicObject};
+use kube::{Api, Client};
+use mw_api::cilium::fleet::{Cluster, KubernetesCluster};
+use mw_core::cilium::object::Refusal;
+use mw_core::names::Workspace;
+use mw_core::seen::Seen;
+use mw_core::text::printable;
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+
+use crate::cilium::engine::{Engine, Event};
+use crate::cilium::realm::Spot;
+use crate::cilium::vault::Lead;
+use crate::failure::Failure;
+use crate::fleet::follow::{Manner, Observed, Outlet, Scope, Version, follow};
+use crate::mirror::{Item, Noted};
+
+const CLUSTER_API: &str = "cluster.x-k8s.io";
+/// A resource that is not served yet may be later.
+const REDISCOVERED: Duration = Duration::from_secs(30);
+
+/// A resource of the management plane: `<plural>[.<version>].<group>`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterResource {
+    pub plural: String,
+    /// Where it is not named, whichever is preferred.
+    pub version: Option<String>,
+    pub group: String,
+}
+
+impl std::str::FromStr for ClusterResource {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || "write it like clusters.platform.edge-portal.eu or clusters.v1beta1.cluster.x-k8s.io".to_owned();
+        let (plural, rest) = text.split_once('.').ok_or_else(wrong)?;
+        let is_version = |word: &str| word.strip_prefix('v').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+        let (version, group) = match rest.split_once('.') {
+            Some((word, group)) if is_version(word) => (Some(word.to_owned()), group),
+            _ => (None, rest),
+        };
+        match plural.is_empty() || group.is_empty() {
+            true => Err(wrong()),
+            false => Ok(ClusterResource { plural: plural.to_owned(), version, group: group.to_owned() }),
+        }
+    }
+}
+
+impl std::fmt::Display for ClusterResource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.plural, self.group)
+    }
+}
+
+/// What a tenant's object asks for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub(super) workspace: &'a Workspace,
+    pub(super) namespace: &'a str,
+    pub(super) name: &'a str,
+}
+
+fn read_cluster(object: DynamicObject) -> (String, Item<Cluster>) {
+    let meta = object.metadata.clone();
+    let cluster = serde_json::to_value(object).ok().and_then(|value| serde_json::from_value(value).ok()).unwrap_or_default();
+    let item = Item { uid: meta.uid.unwrap_or_default(), version: Version::of(meta.resource_version.as_deref()), of: cluster };
+    (meta.name.unwrap_or_default(), item)
+}
+
+impl Engine {
+    pub(super) fn follow_management(&mut self) {
+        let Some(kcp) = self.kcp.clone() else { return };
+        let (hub, events) = (self.environment.hub.clone(), self.sender.clone());
+        let manner = Manner { scope: Scope::default(), backoff: self.backoff(), relist: self.hub_relist.listen() };
+        self.tasks.spawn(async move {
+            let resource = served(&hub, &kcp.cluster_resource, &events).await;
+            let api: Api<DynamicObject> = Api::namespaced_with(hub, &kcp.namespace, &resource);
+            follow(api, manner, read_cluster, Outlet { events, wrap: Event::Clusters }).await;
+        });
+    }
+
+    pub(super) fn observe_clusters(&mut self, seen: Observed<(String, Item<Cluster>)>) {
+        match self.clusters.observe(seen) {
+            Noted::Nothing => self.world_changed |= self.awaits_a_list(),
+            Noted::Relist => self.hub_relist.ring(),
+            Noted::Changed => self.records_changed = true,
+            Noted::Failed { failure, lost } => {
+                self.records_changed |= lost;
+                self.count_failure("hub", &failure);
+            }
+        }
+    }
+
+    /// What a tenant sees of a cluster, where that is known.
+    pub(super) fn kubernetes_cluster(&self, asked: Asked<'_>) -> Seen<Option<&KubernetesCluster>> {
+        let spot = Spot { workspace: asked.workspace.clone(), namespace: asked.namespace.to_owned(), name: asked.name.to_owned() };
+        let mut why = "no endpoint of the export was found yet".to_owned();
+        for endpoint in self.endpoints.values() {
+            match endpoint.clusters.known() {
+                Seen::Unknown(reason) => why = reason,
+                // kcp goes on showing what a tenant that left had claimed.
+                Seen::Known(clusters) => {
+                    let bound = endpoint.tenants.known().known().is_some_and(|tenants| tenants.contains_key(asked.workspace));
+                    if bound {
+                        return Seen::Known(clusters.get(&spot).map(|item| &item.of));
+                    }
+                }
+            }
+        }
+        Seen::Unknown(why)
+    }
+
+    pub(super) fn lead_through_management(&self, asked: Asked<'_>) -> Lead<'_> {
+        let Some(kcp) = &self.kcp else { return Lead::Unread };
+        let name = printable(asked.name, 253);
+        let tenants = match self.kubernetes_cluster(asked) {
+            Seen::Unknown(why) => return Lead::Pending(format!("KubernetesCluster {name} can't be read: {why}")),
+            Seen::Known(None) => return Lead::Missing(format!("KubernetesCluster {name} not found in namespace {}", asked.namespace)),
+            Seen::Known(Some(cluster)) => cluster,
+        };
+        let cluster = match self.clusters.known() {
+            Seen::Unknown(_) if self.clusters.is_starting() => return Lead::Unread,
+            Seen::Unknown(why) => return Lead::Pending(format!("{} can't be read on the management plane: {why}", kcp.cluster_resource)),
+            Seen::Known(clusters) => clusters.get(asked.name).map(|item| &item.of).filter(|cluster| self.may_use(cluster, asked.workspace)),
+        };
+        let Some(cluster) = cluster else { return Lead::Missing(format!("Cluster {name} not found on the management plane")) };
+        let cluster_api = kcp.cluster_resource.group == CLUSTER_API;
+        let ready = match cluster_api {
+            true => cluster.condition("Ready") == Some(true) || cluster.condition("Available") == Some(true),
+            false => cluster.condition("Ready").unwrap_or_else(|| tenants.is_ready()),
+        };
+        if !ready {
+            return Lead::Pending(format!("Cluster {name} is not Ready"));
+        }
+        if let Some(capability) = cluster.cilium().filter(|capability| capability.is_missing()) {
+            let status = printable(capability.state().unwrap_or_default(), 100);
+            let checked = capability.last_transition_time.as_deref().map(|time| printable(time, 100));
+            return Lead::Refused(Refusal::Capability { status, checked });
+        }
+        match (&cluster.status.kubeconfig_secret_ref, cluster_api) {
+            (Some(secret), _) => self.secret(&kcp.namespace, &secret.name, secret.key.as_deref()),
+            (None, true) => self.secret(&kcp.namespace, &format!("{}-kubeconfig", asked.name), Some("value")),
+            (None, false) => Lead::Refused(Refusal::Kubeconfig(format!("Cluster {name} names no status.kubeconfigSecretRef"))),
+        }
+    }
+
+    /// Whether a Cluster is meant for a tenant.
+    fn may_use(&self, cluster: &Cluster, workspace: &Workspace) -> bool {
+        let Some(kcp) = &self.kcp else { return false };
+        let meta = &cluster.metadata;
+        let owners = [&meta.labels, &meta.annotations].into_iter().flatten().filter_map(|all| all.get(&kcp.owner_key));
+        let mut owners = owners.flat_map(|owners| owners.split(',')).map(str::trim).filter(|owner| !owner.is_empty()).peekable();
+        if owners.peek().is_none() {
+            return !kcp.requires_owner;
+        }
+        let path = self.endpoints.values().find_map(|endpoint| endpoint.tenants.known().known()?.get(workspace)?.of.path.clone());
+        owners.any(|owner| owner == workspace.as_str() || Some(owner) == path.as_deref())
+    }
+}
+
+/// Waits until the management plane serves a resource, and says so meanwhile.
+async fn served(hub: &Client, wanted: &ClusterResource, events: &mpsc::Sender<Event>) -> ApiResource {
+    let ClusterResource { plural, version, group } = wanted;
+    loop {
+        let version = match version {
+            Some(version) => Ok(version.clone()),
+            None => preferred(hub, group).await,
+        };
+        let failure = match version {
+            Ok(version) => {
+                let (api_version, kind) = (format!("{group}/{version}"), "Cluster".to_owned());
+                return ApiResource { group: group.clone(), version, api_version, kind, plural: plural.clone() };
+            }
+            Err(failure) => failure,
+        };
+        _ = events.send(Event::Clusters(Observed::Broken(failure))).await;
+        sleep(REDISCOVERED).await;
+    }
+}
+
+async fn preferred(hub: &Client, group: &str) -> Result<String, Failure> {
+    let groups = hub.list_api_groups().await.map_err(|error| Failure::of(&error))?;
+    let found = groups.groups.into_iter().find(|found| found.name == group);
+    let version = found.and_then(|found| found.preferred_version.or_else(|| found.versions.into_iter().next()));
+    version.map(|version| version.version).ok_or_else(|| Failure::NotFound(format!("the API group {group} is not served")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resource_is_named_with_or_without_its_version() {
+        let read = |text: &str| text.parse::<ClusterResource>();
+        let own = read("clusters.platform.edge-portal.eu").unwrap();
+        assert_eq!((own.plural.as_str(), own.version, own.group.as_str()), ("clusters", None, "platform.edge-portal.eu"));
+        let theirs = read("clusters.v1beta1.cluster.x-k8s.io").unwrap();
+        assert_eq!((theirs.version.as_deref(), theirs.group.as_str()), (Some("v1beta1"), "cluster.x-k8s.io"));
+        assert!(read("clusters").is_err() && read(".x").is_err() && read("clusters.").is_err());
+    }
+}
