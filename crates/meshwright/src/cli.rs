@@ -22,7 +22,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Chosen {
     Operator(operator::Args),
-    Provider(provider::Args),
+    Provider(Box<provider::Args>),
     Plan(plan::Args),
     Status(status::Args),
     Demo(demo::Args),
@@ -59,7 +59,7 @@ pub(crate) fn run() -> ExitCode {
 fn dispatch(chosen: Chosen) -> Result<Answer> {
     match chosen {
         Chosen::Operator(args) => operator::run(args),
-        Chosen::Provider(args) => provider::run(args),
+        Chosen::Provider(args) => provider::run(*args),
         Chosen::Plan(args) => plan::run(&args),
         Chosen::Status(args) => status::run(&args),
         Chosen::Demo(args) => demo::run(&args),

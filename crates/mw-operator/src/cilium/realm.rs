@@ -102,7 +102,7 @@ impl std::fmt::Debug for Endpoint {
 #[derive(Debug)]
 pub(super) enum EndpointNews {
     Tenants(Observed<(Workspace, Item<Tenant>)>),
-    Clusters(Observed<(Spot, Item<KubernetesCluster>)>),
+    Clusters(Box<Observed<(Spot, Item<KubernetesCluster>)>>),
 }
 
 /// The workspace that an object is in.
@@ -218,7 +218,7 @@ impl Engine {
         let outlet = Outlet { events: self.sender.clone(), wrap };
         tasks.spawn(follow(Api::<ApiBinding>::all(client.clone()), manner, read_tenant, outlet));
         let of = url.to_owned();
-        let wrap = move |seen| Event::Endpoint { url: of.clone(), news: EndpointNews::Clusters(seen) };
+        let wrap = move |seen| Event::Endpoint { url: of.clone(), news: EndpointNews::Clusters(Box::new(seen)) };
         let manner = Manner { scope: Scope::default(), backoff: self.backoff(), relist: self.hub_relist.listen() };
         let outlet = Outlet { events: self.sender.clone(), wrap };
         tasks.spawn(follow(Api::<KubernetesCluster>::all(client.clone()), manner, read_cluster, outlet));
@@ -234,7 +234,7 @@ impl Engine {
         };
         let noted = match news {
             EndpointNews::Tenants(seen) => endpoint.tenants.observe(seen),
-            EndpointNews::Clusters(seen) => endpoint.clusters.observe(seen),
+            EndpointNews::Clusters(seen) => endpoint.clusters.observe(*seen),
         };
         match noted {
             Noted::Nothing => self.world_changed |= self.awaits_a_list(),
