@@ -9,7 +9,7 @@ use crate::bed::PEERS;
 use crate::expected::expected_peers;
 use crate::fleet::Fleet;
 use crate::look::{none, until};
-use crate::scenarios;
+use crate::trials::scenarios;
 use mw_sim::kilo::{World, key};
 
 scenarios![

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use mw_testbed::{Cluster, PEER_CRD, Testbed, eventually};
 use serde_json::{Value, json};
 
-use crate::fleet::DEADLINE;
+use crate::wait::DEADLINE;
 use mw_sim::kilo::NAMESPACE;
 
 /// Namespaces that scenarios put meshes into.

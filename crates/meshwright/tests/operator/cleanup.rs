@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::bed::{PEERS, remove_by_force};
 use crate::fleet::Fleet;
 use crate::look::until;
-use crate::scenarios;
+use crate::trials::scenarios;
 use mw_sim::kilo::{Mesh, World, key};
 
 scenarios![

@@ -6,7 +6,7 @@ use crate::bed::PEERS;
 use crate::fleet::Fleet;
 use crate::look::until;
 use crate::process::Operator;
-use crate::scenarios;
+use crate::trials::scenarios;
 use mw_sim::kilo::{Entry, Node, World, key};
 
 scenarios![

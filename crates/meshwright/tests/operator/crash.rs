@@ -10,9 +10,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::bed::{PEERS, remove_by_force};
-use crate::fleet::{DEADLINE, Fleet};
+use crate::fleet::Fleet;
 use crate::process::Operator;
-use crate::scenarios;
+use crate::trials::scenarios;
+use crate::wait::DEADLINE;
 
 scenarios![
     killed_at_any_write_of_the_bring_up_it_converges,

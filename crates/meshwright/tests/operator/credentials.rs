@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::access::{REMOTE_ACCOUNT, REMOTE_NAMESPACE};
 use crate::fleet::Fleet;
 use crate::look::{none, until};
-use crate::scenarios;
+use crate::trials::scenarios;
 use mw_sim::kilo::NAMESPACE;
 
 scenarios![

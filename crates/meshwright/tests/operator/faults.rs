@@ -6,11 +6,12 @@ use mw_testbed::PEER_CRD;
 use mw_testbed::proxy::{Effect, Fault, Match, Verb};
 use serde_json::{Value, json};
 
-use crate::access::{self, REMOTE_ACCOUNT, REMOTE_NAMESPACE};
+use crate::access::{self, REMOTE, REMOTE_ACCOUNT, REMOTE_NAMESPACE};
 use crate::bed::PEERS;
 use crate::fleet::Fleet;
 use crate::look::until;
-use crate::scenarios;
+use crate::rights::{documents, may};
+use crate::trials::scenarios;
 
 scenarios![
     a_hung_and_a_refusing_cluster_delay_nobody,
@@ -159,7 +160,7 @@ async fn a_missing_permission_heals_by_itself() {
     let binding = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/clustermesh-reader";
     let access = |verb: &str, group: &str, resource: &str| json!({ "verb": verb, "group": group, "resource": resource });
     fleet.cluster("east").delete(binding).await.unwrap();
-    access::may(fleet.cluster("east"), REMOTE_NAMESPACE, REMOTE_ACCOUNT, access("list", "", "nodes"), false).await;
+    may(fleet.cluster("east"), REMOTE_NAMESPACE, REMOTE_ACCOUNT, access("list", "", "nodes"), false).await;
     let mark = fleet.mark();
     let operator = fleet.operator(&[]).await;
     let says = |text: &str| text.to_lowercase().contains("forbidden") || text.contains("403") || text.contains("may not");
@@ -172,10 +173,10 @@ async fn a_missing_permission_heals_by_itself() {
 
     // Only the right to write is taken away, while it runs.
     let role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/kilo-clustermesh-remote";
-    let mut shipped = access::documents(access::REMOTE_ROLES).into_iter().find(|object| object["kind"] == "ClusterRole").unwrap();
+    let mut shipped = documents(REMOTE.roles).into_iter().find(|object| object["kind"] == "ClusterRole").unwrap();
     shipped["rules"].as_array_mut().unwrap().iter_mut().for_each(|rule| rule["verbs"] = json!(["list", "watch"]));
     fleet.cluster("east").merge_patch(role, &json!({ "rules": shipped["rules"] })).await.unwrap();
-    access::may(fleet.cluster("east"), REMOTE_NAMESPACE, REMOTE_ACCOUNT, access("patch", "kilo.squat.ai", "peers"), false).await;
+    may(fleet.cluster("east"), REMOTE_NAMESPACE, REMOTE_ACCOUNT, access("patch", "kilo.squat.ai", "peers"), false).await;
     fleet.annotate("hub", "n1", "force-endpoint", Some("198.51.100.72:51820")).await;
     fleet.condition("Ready", "False", "").await;
     fleet.holds(&["west"]).await;

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::fleet::Fleet;
 use crate::look::{none, until};
-use crate::scenarios;
+use crate::trials::scenarios;
 
 scenarios![
     it_says_that_it_is_ready_and_what_it_does_as_json,

@@ -4,7 +4,6 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use mw_testbed::{Cluster, FaultProxy, Testbed};
 use serde_json::{Value, json};
@@ -16,8 +15,6 @@ use crate::ledger;
 use crate::process::Operator;
 use mw_sim::kilo::{Mesh, NAMESPACE, Node, Site, World, key};
 
-/// For what takes a second or two on an idle machine.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(40);
 pub(crate) const FOREIGN: &str = "laptop";
 
 /// Where the audit logs of all clusters ended.
@@ -228,7 +225,7 @@ impl Fleet {
         self.operators += 1;
         let kubeconfig = self.folder.path().join(format!("kubeconfig-{}", self.operators));
         std::fs::write(&kubeconfig, self.cluster(hub).kubeconfig(self.address(hub), token)).unwrap();
-        let mut arguments = vec!["--kubeconfig".to_owned(), kubeconfig.display().to_string()];
+        let mut arguments = vec!["operator".to_owned(), "--kubeconfig".to_owned(), kubeconfig.display().to_string()];
         let level = std::env::var("MESHWRIGHT_TEST_LOG").unwrap_or_else(|_| "info".to_owned());
         for (flag, value) in [
             ("--namespace", NAMESPACE),

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::fleet::Fleet;
 use crate::look::until;
-use crate::scenarios;
+use crate::trials::scenarios;
 
 scenarios![
     annotations_that_return_within_the_grace_cost_nothing,

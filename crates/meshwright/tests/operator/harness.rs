@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use crate::access::documents;
 use crate::bed::PEERS;
 use crate::expected::{essence, expected_peers};
 use crate::fleet::Fleet;
-use crate::ledger::{Account, Call, judge};
+use crate::ledger::{Call, judge};
 use crate::look::differences;
 use crate::metrics::Metrics;
-use crate::scenarios;
+use crate::rights::documents;
+use crate::trials::scenarios;
 use mw_sim::kilo::{Mesh, Node, Site, World, key};
 
 scenarios![
@@ -98,7 +98,7 @@ async fn a_denied_call_and_an_unused_right_are_findings() {
     let role =
         "{kind: Role, metadata: {namespace: ns}, rules: [{apiGroups: [g], resources: [things], verbs: [get, list], resourceNames: [a]}]}";
     let call = |verb: &str, namespace: &str, name: &str| Call {
-        account: Account::Hub,
+        place: "Hub",
         verb: verb.into(),
         group: "g".into(),
         resource: "things".into(),
@@ -106,7 +106,7 @@ async fn a_denied_call_and_an_unused_right_are_findings() {
         name: name.into(),
         denied_in: None,
     };
-    let found = |calls: Vec<Call>| judge(&BTreeSet::from_iter(calls), &documents(role), &[]);
+    let found = |calls: Vec<Call>| judge(&BTreeSet::from_iter(calls), &[("Hub", documents(role))]);
     let all = vec![call("get", "ns", "a"), call("list", "ns", "a")];
     assert_eq!(found(all.clone()), [""; 0]);
     assert_eq!(found(vec![call("get", "ns", "a"), call("list", "elsewhere", "a")]).len(), 1);

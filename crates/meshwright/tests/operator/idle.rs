@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::fleet::Fleet;
 use crate::look::none;
-use crate::scenarios;
+use crate::trials::scenarios;
 
 scenarios![an_idle_minute_has_no_list_and_no_write, one_changed_node_costs_one_write_per_other_cluster];
 

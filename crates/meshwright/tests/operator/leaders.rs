@@ -9,7 +9,7 @@ use crate::access::HUB_ACCOUNT;
 use crate::fleet::{Fleet, Mark};
 use crate::look::{none, until};
 use crate::process::Operator;
-use crate::scenarios;
+use crate::trials::scenarios;
 use mw_sim::kilo::NAMESPACE;
 
 scenarios![a_killed_leader_is_followed_by_the_other, a_stopped_leader_writes_nothing_when_it_goes_on, a_leader_that_ends_frees_its_lease];

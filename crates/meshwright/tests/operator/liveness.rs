@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::fleet::Fleet;
-use crate::scenarios;
+use crate::trials::scenarios;
 use mw_sim::kilo::{LAST_SEEN, World};
 
 scenarios![a_thousand_heartbeats_cost_nothing, a_leader_that_stops_is_replaced_once_the_others_moved_on];

@@ -1,31 +1,19 @@
-//! Looking at a fleet: waiting for states, and what was asked of the servers.
+//! Looking at a fleet: its states, and what was asked of the servers.
 
-use std::fmt::Debug;
 use std::future::Future;
 use std::time::Duration;
 
 use mw_testbed::audit::AuditRecord;
-use mw_testbed::eventually;
 use serde_json::Value;
 
 use crate::bed::PEERS;
 use crate::expected::{Peers, essence, expected_peers};
-use crate::fleet::{DEADLINE, FOREIGN, Fleet, Mark};
+use crate::fleet::{FOREIGN, Fleet, Mark};
 use crate::ledger;
+pub(crate) use crate::wait::{condition, none, until};
 use mw_sim::kilo::Mesh;
 
 const WRITES: [&str; 5] = ["create", "update", "patch", "delete", "deletecollection"];
-
-/// Waits for a state, and fails the scenario with the last reason.
-#[track_caller]
-pub(crate) fn until<T, F, Fut>(what: impl Into<String>, check: F) -> impl Future<Output = T>
-where
-    F: FnMut() -> Fut,
-    Fut: Future<Output = Result<T, String>>,
-{
-    let (what, at) = (what.into(), std::panic::Location::caller());
-    async move { eventually(DEADLINE, check).await.unwrap_or_else(|error| panic!("{at}: {what}: {error}")) }
-}
 
 impl Fleet {
     /// Every cluster holds exactly what it must, and every mesh says so.
@@ -204,17 +192,6 @@ impl Fleet {
             none(&self.peer_writes(since), &format!("{at}: Peers were written"));
         }
     }
-}
-
-#[track_caller]
-pub(crate) fn none<T: Debug>(found: &[T], message: &str) {
-    assert!(found.is_empty(), "{message}: {found:#?}");
-}
-
-/// A condition of an object, or null.
-pub(crate) fn condition(object: &Value, kind: &str) -> Value {
-    let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    conditions.into_iter().find(|condition| condition["type"] == kind).unwrap_or_default()
 }
 
 pub(crate) fn differences(wanted: &Peers, found: &Peers) -> Vec<String> {

@@ -21,6 +21,9 @@ mod ledger;
 mod look;
 mod metrics;
 mod process;
+mod rights;
+mod trials;
+mod wait;
 
 mod adoption;
 mod cleanup;
@@ -36,27 +39,24 @@ mod leaders;
 mod liveness;
 mod meshes;
 
-use std::future::Future;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use libtest_mimic::{Arguments, Trial};
+use fleet::settle;
+use libtest_mimic::Trial;
 use mw_testbed::binaries::Binaries;
 
-/// Two cores and two testbeds are what a build machine has.
-const MOST_AT_ONCE: usize = 2;
-const LONGEST_SCENARIO: Duration = Duration::from_secs(180);
+pub(crate) const LONGEST_SCENARIO: Duration = Duration::from_secs(180);
 
 fn main() -> ExitCode {
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads = Some(arguments.test_threads.unwrap_or(MOST_AT_ONCE).min(MOST_AT_ONCE));
+    let arguments = trials::arguments();
     if !arguments.list
         && let Err(error @ mw_testbed::Error::Missing { .. }) = Binaries::locate()
     {
         mw_testbed::skip_or_fail(&error.to_string());
         return ExitCode::SUCCESS;
     }
-    let conclusion = libtest_mimic::run(&arguments, trials());
+    let conclusion = libtest_mimic::run(&arguments, all());
     bed::drain();
     let complete = !arguments.list && conclusion.num_filtered_out == 0 && conclusion.num_ignored == 0;
     let findings = if complete { ledger::findings() } else { Vec::new() };
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
 }
 
 /// The long ones first, so that none is left alone at the end.
-fn trials() -> Vec<Trial> {
+fn all() -> Vec<Trial> {
     let all = [
         crash::trials(),
         idle::trials(),
@@ -84,28 +84,4 @@ fn trials() -> Vec<Trial> {
         harness::trials(),
     ];
     all.into_iter().flatten().collect()
-}
-
-/// Makes a test of each scenario, named like its function.
-macro_rules! scenarios {
-    ($($name:ident),* $(,)?) => {
-        pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
-            vec![$(crate::trial(stringify!($name), $name)),*]
-        }
-    };
-}
-pub(crate) use scenarios;
-
-fn trial<F, Fut>(name: &'static str, scenario: F) -> Trial
-where
-    F: FnOnce() -> Fut + Send + 'static,
-    Fut: Future<Output = ()>,
-{
-    Trial::test(name, move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let ended = runtime.block_on(async { tokio::time::timeout(LONGEST_SCENARIO, scenario()).await });
-        assert!(ended.is_ok(), "{name} did not end within {LONGEST_SCENARIO:?}");
-        fleet::settle(name);
-        Ok(())
-    })
 }

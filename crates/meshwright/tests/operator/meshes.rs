@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::access::{self, HUB_ACCOUNT, HUB_ROLES, documents};
+use crate::access::{self, HUB, HUB_ACCOUNT};
 use crate::bed::PEERS;
 use crate::fleet::Fleet;
 use crate::look::until;
-use crate::scenarios;
+use crate::rights::{documents, may};
+use crate::trials::scenarios;
 use mw_sim::kilo::{Mesh, NAMESPACE, World};
 
 scenarios![
@@ -176,7 +177,7 @@ async fn without_sight_of_all_namespaces_the_scope_is_said_to_be_limited() {
     fleet.expect_denials();
     // The roles come with the operator, so it is started once before.
     fleet.operator(&[]).await.kill();
-    for mut role in documents(HUB_ROLES) {
+    for mut role in documents(HUB.roles) {
         let is_mesh_rule = |rule: &Value| rule["resources"] == json!(["clustermeshes"]);
         let wide = role["kind"] == "ClusterRole";
         let Some(rules) = role["rules"].as_array_mut() else { continue };
@@ -188,8 +189,8 @@ async fn without_sight_of_all_namespaces_the_scope_is_said_to_be_limited() {
         fleet.cluster("hub").apply(&role).await.unwrap();
     }
     let list = |namespace| json!({ "verb": "list", "group": "kilo.squat.ai", "resource": "clustermeshes", "namespace": namespace });
-    access::may(fleet.cluster("hub"), NAMESPACE, HUB_ACCOUNT, list(""), false).await;
-    access::may(fleet.cluster("hub"), NAMESPACE, HUB_ACCOUNT, list(NAMESPACE), true).await;
+    may(fleet.cluster("hub"), NAMESPACE, HUB_ACCOUNT, list(""), false).await;
+    may(fleet.cluster("hub"), NAMESPACE, HUB_ACCOUNT, list(NAMESPACE), true).await;
     let _operator = fleet.restarted(&[]).await;
     fleet.condition("ScopeLimited", "True", "").await;
     fleet.converged().await;

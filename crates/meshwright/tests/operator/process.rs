@@ -1,4 +1,4 @@
-//! The operator as a child process that never outlives the test.
+//! The operator, or another command that runs on, as a child process that never outlives the test.
 //!
 //! As in the testbed a shell is its parent, which kills it when the pipe that
 //! only this process holds is closed. It ends with the operator's exit code.
@@ -33,7 +33,17 @@ exit "$code"
 "#;
 
 /// What the machine of the test must not add to the operator.
-const FOREIGN_ENVIRONMENT: [&str; 6] = ["KUBECONFIG", "POD_NAMESPACE", "HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "RUST_LOG"];
+const FOREIGN_ENVIRONMENT: [&str; 9] = [
+    "KUBECONFIG",
+    "MGMT_KUBECONFIG",
+    "KCP_KUBECONFIG",
+    "MGMT_NAMESPACE",
+    "POD_NAMESPACE",
+    "HTTPS_PROXY",
+    "https_proxy",
+    "HTTP_PROXY",
+    "RUST_LOG",
+];
 
 #[derive(Debug)]
 pub(crate) struct Operator {
@@ -45,13 +55,14 @@ pub(crate) struct Operator {
 }
 
 impl Operator {
+    /// With a command and its flags.
     pub(crate) fn start(arguments: &[String], log: &Path) -> Self {
         let mut command = Command::new("/bin/sh");
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         for name in FOREIGN_ENVIRONMENT {
             command.env_remove(name);
         }
-        command.args(["-c", SUPERVISOR, "supervisor"]).arg(log).arg(env!("CARGO_BIN_EXE_meshwright")).arg("operator").args(arguments);
+        command.args(["-c", SUPERVISOR, "supervisor"]).arg(log).arg(env!("CARGO_BIN_EXE_meshwright")).args(arguments);
         let mut supervisor = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(supervisor.stdout.take().unwrap()).read_line(&mut line).unwrap();

@@ -11,7 +11,7 @@ use crate::cost;
 use crate::ground::{Ground, Layout, Path};
 use crate::look::until;
 use crate::process::Operator;
-use crate::scenarios;
+use crate::trials::scenarios;
 use mw_sim::kilo::NAMESPACE;
 
 scenarios![packets_pass_when_nodes_join_agents_roll_and_credentials_change, services_move_when_their_anchor_dies];

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::bed::PEERS;
 use crate::ground::{Ground, Layout};
 use crate::look::until;
-use crate::scenarios;
+use crate::trials::scenarios;
 
 scenarios![a_hidden_cluster_is_reached_both_ways_and_its_address_stays_with_who_saw_it];
 

@@ -30,6 +30,12 @@ mod look;
 mod metrics;
 #[path = "../operator/process.rs"]
 mod process;
+#[path = "../operator/rights.rs"]
+mod rights;
+#[path = "../operator/trials.rs"]
+mod trials;
+#[path = "../operator/wait.rs"]
+mod wait;
 
 mod cost;
 mod ground;
@@ -43,21 +49,18 @@ mod places;
 mod removal;
 mod rules;
 
-use std::future::Future;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use libtest_mimic::{Arguments, Trial};
+use fleet::settle;
+use libtest_mimic::Trial;
 use mw_testbed::binaries::Binaries;
 use mw_testbed::net::Namespace;
 
-/// Two cores and two testbeds are what a build machine has.
-const MOST_AT_ONCE: usize = 2;
-const LONGEST_SCENARIO: Duration = Duration::from_secs(300);
+pub(crate) const LONGEST_SCENARIO: Duration = Duration::from_secs(300);
 
 fn main() -> ExitCode {
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads = Some(arguments.test_threads.unwrap_or(MOST_AT_ONCE).min(MOST_AT_ONCE));
+    let arguments = trials::arguments();
     let needed = Namespace::new().map(drop).and_then(|()| Binaries::locate().map(drop));
     if !arguments.list
         && let Err(error @ mw_testbed::Error::Missing { .. }) = needed
@@ -65,14 +68,14 @@ fn main() -> ExitCode {
         mw_testbed::skip_or_fail(&format!("packets through the mesh: {error}"));
         return ExitCode::SUCCESS;
     }
-    let conclusion = libtest_mimic::run(&arguments, trials());
+    let conclusion = libtest_mimic::run(&arguments, all());
     bed::drain();
     cost::print();
     conclusion.exit_code()
 }
 
 /// The long ones first, so that none is left alone at the end.
-fn trials() -> Vec<Trial> {
+fn all() -> Vec<Trial> {
     let all = [
         outages::trials(),
         events::trials(),
@@ -84,28 +87,4 @@ fn trials() -> Vec<Trial> {
         matrix::trials(),
     ];
     all.into_iter().flatten().collect()
-}
-
-/// Makes a test of each scenario, named like its function.
-macro_rules! scenarios {
-    ($($name:ident),* $(,)?) => {
-        pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
-            vec![$(crate::trial(stringify!($name), $name)),*]
-        }
-    };
-}
-pub(crate) use scenarios;
-
-fn trial<F, Fut>(name: &'static str, scenario: F) -> Trial
-where
-    F: FnOnce() -> Fut + Send + 'static,
-    Fut: Future<Output = ()>,
-{
-    Trial::test(name, move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let ended = runtime.block_on(async { tokio::time::timeout(LONGEST_SCENARIO, scenario()).await });
-        assert!(ended.is_ok(), "{name} did not end within {LONGEST_SCENARIO:?}");
-        fleet::settle(name);
-        Ok(())
-    })
 }

@@ -3,7 +3,7 @@
 use mw_testbed::kilo::Granularity::{Full, Location};
 
 use crate::ground::{Ground, Layout, Path};
-use crate::scenarios;
+use crate::trials::scenarios;
 
 scenarios![
     every_node_is_a_segment_and_everybody_reaches_everybody,

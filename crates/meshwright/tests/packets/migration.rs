@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::bed::PEERS;
 use crate::cost;
 use crate::ground::{Ground, Layout, Path, SITES};
-use crate::scenarios;
+use crate::trials::scenarios;
 
 scenarios![
     a_fleet_of_the_earlier_operator_is_taken_over_without_a_lost_packet,

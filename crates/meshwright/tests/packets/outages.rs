@@ -6,7 +6,7 @@ use mw_testbed::net::Flow;
 
 use crate::cost;
 use crate::ground::{Ground, Layout};
-use crate::scenarios;
+use crate::trials::scenarios;
 
 scenarios![packets_pass_while_api_servers_are_down_or_hang];
 

@@ -8,7 +8,7 @@ use mw_testbed::net::Flow;
 use crate::cost;
 use crate::ground::{Ground, Layout, Path, lost};
 use crate::look::until;
-use crate::scenarios;
+use crate::trials::scenarios;
 
 scenarios![a_leader_dies_and_packets_go_through_the_next];
 

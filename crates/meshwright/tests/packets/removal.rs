@@ -6,7 +6,7 @@ use mw_testbed::net::{Flow, total_since};
 
 use crate::bed::PEERS;
 use crate::ground::{Ground, Layout, Path, SITES, lost};
-use crate::scenarios;
+use crate::trials::scenarios;
 
 scenarios![packets_stop_with_the_peer_the_entry_and_the_mesh_and_only_those];
 

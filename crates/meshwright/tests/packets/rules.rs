@@ -16,7 +16,7 @@ use crate::bed::PEERS;
 use crate::ground::{Ground, Layout, Path, lost, path};
 use crate::look::until;
 use crate::process::Operator;
-use crate::scenarios;
+use crate::trials::scenarios;
 
 scenarios![prefixes_that_are_never_written_would_cost_packets, keys_and_endpoints_that_are_never_written_would_cost_packets];
 
