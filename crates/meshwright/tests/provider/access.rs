@@ -1,0 +1,17 @@
+//! The provider's accounts.
+
+use crate::rights::Account;
+
+pub(crate) const HUB: Account = Account {
+    place: "Hub",
+    namespace: "meshwright",
+    name: "meshwright-provider",
+    roles: include_str!("../../../../config/rbac/cilium-hub.yaml"),
+};
+pub(crate) const TARGET: Account = Account {
+    place: "Target",
+    namespace: "kube-system",
+    name: "meshwright-target",
+    roles: include_str!("../../../../config/rbac/cilium-target.yaml"),
+};
+pub(crate) const ACCOUNTS: [Account; 2] = [HUB, TARGET];

@@ -1,0 +1,72 @@
+//! What changes while the mesh stands: addresses and certificates.
+
+use mw_testbed::cilium::Ca;
+use serde_json::json;
+
+use crate::ground::{BINDINGS, CONNECTIONS, Ground, SITES};
+use crate::trials::scenarios;
+use crate::wait::until;
+
+scenarios![addresses_and_certificates_change_and_the_mesh_follows];
+
+async fn addresses_and_certificates_change_and_the_mesh_follows() {
+    let (mut ground, _) = Ground::alike().await;
+    let provider = ground.provider(&[]).await;
+    ground.bind("mesh", &SITES, &json!({})).await;
+    ground.connected("mesh").await;
+
+    ground.cilium_mut("east").move_balancer().await.unwrap();
+    let address = format!("https://{}", ground.cilium("east").addresses()[0]);
+    for reader in ["north", "west"] {
+        until(format!("the new address in {reader}"), || async {
+            let key = ground.keys(reader, CONNECTIONS[1]).await.remove("east").unwrap_or_default();
+            if key.contains(&address) { Ok(()) } else { Err(key) }
+        })
+        .await;
+    }
+    ground.is_followed("east", "moved", &["north", "west"]).await;
+    settled(&ground).await;
+
+    // The keys lead to the files of each reader, so that they stay.
+    let before = keys(&ground).await;
+    ground.note_secrets().await;
+    ground.cilium_mut("north").renew(None).await.unwrap();
+    ground.is_followed("north", "renewed", &["east", "west"]).await;
+    settled(&ground).await;
+    assert!(before == keys(&ground).await, "a renewed certificate changes no key");
+
+    // From here on east is read by its own files.
+    let next = Ca::new().unwrap();
+    ground.note_secrets().await;
+    ground.cilium_mut("east").replace_ca(&next).await.unwrap();
+    for reader in ["north", "west"] {
+        until(format!("the files of east in {reader}"), || async {
+            let keys = ground.keys(reader, CONNECTIONS[1]).await;
+            let files = ground.cilium("east").remote_client().unwrap();
+            let ends = [("-ca.crt", &files.ca), (".crt", &files.certificate), (".key", &files.key)];
+            let right = ends.iter().all(|(end, file)| keys.get(&format!("east.etcd-client{end}")).map(|of| of.trim()) == Some(file.trim()));
+            if right { Ok(()) } else { Err(format!("{:?}", keys.keys())) }
+        })
+        .await;
+    }
+    ground.is_followed("east", "reissued", &["north", "west"]).await;
+    ground.is_followed("west", "reissued", &["east", "north"]).await;
+    settled(&ground).await;
+
+    ground.remove(BINDINGS, "mesh").await;
+    ground.finish(provider).await;
+}
+
+async fn settled(ground: &Ground) {
+    ground.mesh(&SITES).await;
+    ground.connected("mesh").await;
+    ground.assert_foreign().await;
+}
+
+async fn keys(ground: &Ground) -> Vec<std::collections::BTreeMap<String, String>> {
+    let mut all = Vec::new();
+    for (site, secret) in SITES.iter().flat_map(|site| CONNECTIONS.map(|secret| (*site, secret))) {
+        all.push(ground.keys(site, secret).await);
+    }
+    all
+}

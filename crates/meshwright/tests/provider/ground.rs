@@ -1,0 +1,318 @@
+//! A hub and three clusters with Cilium's control plane, and the provider's
+//! rights on all of them. API servers are passed on from scenario to scenario,
+//! Cilium is installed for each anew.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use base64ct::{Base64, Encoding};
+use mw_testbed::cilium::{Ca, Cilium, CiliumSpec};
+use mw_testbed::proxy::{Effect, Fault, Match, Verb};
+use mw_testbed::{Cluster, FaultProxy, Testbed};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::access::{HUB, TARGET};
+use crate::leaks::Leaks;
+use crate::ledger;
+use crate::process::Operator;
+
+pub(crate) const SITES: [&str; 3] = ["east", "north", "west"];
+/// Where the objects are.
+pub(crate) const NAMESPACE: &str = "net";
+pub(crate) const SYSTEM: &str = "/api/v1/namespaces/kube-system";
+pub(crate) const POLICIES: &str = "/apis/cilium.io/v2/namespaces/shop/ciliumnetworkpolicies";
+pub(crate) const CONNECTIONS: [&str; 2] = ["cilium-clustermesh", "cilium-kvstoremesh"];
+const HUB_CLUSTER: &str = "hub";
+const CLUSTERS: [&str; 4] = [HUB_CLUSTER, SITES[0], SITES[1], SITES[2]];
+/// What somebody else keeps in east's connection Secrets.
+const FOREIGN: [(&str, &str); 2] = [("notes", "kept by hand"), ("zz.etcd-client.key", "a key of somebody else's")];
+
+/// Plural and kind.
+pub(crate) type Kind = (&'static str, &'static str);
+pub(crate) const BINDINGS: Kind = ("clustermeshbindings", "ClusterMeshBinding");
+pub(crate) const SERVICES: Kind = ("globalservices", "GlobalService");
+pub(crate) const INTENTS: Kind = ("connectivityintents", "ConnectivityIntent");
+
+static POOL: Mutex<Vec<Testbed>> = Mutex::new(Vec::new());
+
+thread_local! {
+    /// Wait until everything of their scenario has ended.
+    static USED: RefCell<Vec<(Testbed, BTreeMap<String, u64>)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// After a scenario: its calls are noted, its servers go to the next one.
+pub(crate) fn settle(scenario: &str) {
+    for (bed, start) in USED.take() {
+        for cluster in bed.clusters() {
+            let (records, _) = cluster.audit_from(start.get(cluster.name()).copied().unwrap_or(0)).unwrap();
+            ledger::note(&records, scenario, false);
+        }
+        POOL.lock().unwrap_or_else(PoisonError::into_inner).push(bed);
+    }
+}
+
+/// Ends all servers.
+pub(crate) fn drain() {
+    POOL.lock().unwrap_or_else(PoisonError::into_inner).clear();
+}
+
+pub(crate) struct Ground {
+    ciliums: BTreeMap<String, Cilium>,
+    proxies: Vec<FaultProxy>,
+    bed: Option<Testbed>,
+    start: BTreeMap<String, u64>,
+    folder: TempDir,
+    leaks: Leaks,
+    /// Every status that was seen.
+    pub(crate) statuses: RefCell<BTreeSet<String>>,
+    providers: usize,
+    finished: bool,
+}
+
+/// Three whole installations of one CA.
+pub(crate) fn alike(ca: &Ca) -> Vec<CiliumSpec> {
+    SITES.iter().zip(1..).map(|(name, id)| CiliumSpec::new(name, id, ca)).collect()
+}
+
+impl Ground {
+    /// With three clusters that are alike.
+    pub(crate) async fn alike() -> (Self, Ca) {
+        let ca = Ca::new().unwrap();
+        (Self::new(alike(&ca)).await, ca)
+    }
+
+    /// Everything but the provider: Cilium as told, in the order of the sites.
+    pub(crate) async fn new(specs: Vec<CiliumSpec>) -> Self {
+        let from_pool = POOL.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let bed = match from_pool {
+            Some(bed) => bed,
+            None => Testbed::start(&CLUSTERS).await.unwrap(),
+        };
+        let start = bed.clusters().map(|cluster| (cluster.name().to_owned(), cluster.audit_end())).collect();
+        for site in SITES {
+            wipe(bed.cluster(site).unwrap()).await;
+        }
+        let [east, north, west] = <[CiliumSpec; 3]>::try_from(specs).unwrap();
+        let install = |at: usize, spec| Cilium::install(&bed, SITES[at], spec);
+        let (east, north, west) = tokio::try_join!(install(0, east), install(1, north), install(2, west)).unwrap();
+        let ciliums = SITES.map(str::to_owned).into_iter().zip([east, north, west]).collect();
+        let folder = tempfile::tempdir().unwrap();
+        let (proxies, leaks, statuses) = (Vec::new(), Leaks::default(), RefCell::default());
+        let ground = Self { ciliums, proxies, bed: Some(bed), start, folder, leaks, statuses, providers: 0, finished: false };
+        ground.furnish().await;
+        ground
+    }
+
+    async fn furnish(&self) {
+        let hub = self.hub();
+        for namespace in [NAMESPACE, HUB.namespace] {
+            hub.apply(&json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } })).await.unwrap();
+        }
+        HUB.make(hub).await;
+        for site in SITES {
+            self.cluster(site).apply(&json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "shop" } })).await.unwrap();
+            TARGET.make(self.cluster(site)).await;
+            self.give_access(site, self.cluster(site).url()).await;
+        }
+        for secret in CONNECTIONS {
+            self.cluster("east").apply(&foreign(secret)).await.unwrap();
+        }
+    }
+
+    /// Of each of these the provider's first change meets a conflict there.
+    pub(crate) async fn outpace(&mut self, site: &str, resources: &[&str]) {
+        let proxy = FaultProxy::start(self.cluster(site)).unwrap();
+        for resource in resources {
+            proxy.add(Fault::new(Match::verb(Verb::Patch).resource(resource), Effect::answer(409)).times(1));
+        }
+        self.give_access(site, proxy.url()).await;
+        self.proxies.push(proxy);
+    }
+
+    async fn give_access(&self, site: &str, url: &str) {
+        let token = TARGET.kept_token(self.cluster(site)).await;
+        let metadata = json!({ "name": format!("{site}-kubeconfig"), "namespace": NAMESPACE });
+        let kubeconfig = self.cluster(site).kubeconfig(url, &token);
+        let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": { "kubeconfig": kubeconfig } });
+        self.hub().apply(&secret).await.unwrap();
+    }
+
+    fn bed(&self) -> &Testbed {
+        self.bed.as_ref().unwrap()
+    }
+
+    pub(crate) fn hub(&self) -> &Cluster {
+        self.cluster(HUB_CLUSTER)
+    }
+
+    pub(crate) fn cluster(&self, name: &str) -> &Cluster {
+        self.bed().cluster(name).unwrap()
+    }
+
+    pub(crate) fn cilium(&self, site: &str) -> &Cilium {
+        &self.ciliums[site]
+    }
+
+    pub(crate) fn cilium_mut(&mut self, site: &str) -> &mut Cilium {
+        self.ciliums.get_mut(site).unwrap()
+    }
+
+    /// Starts the provider with its own account on the hub.
+    pub(crate) async fn provider(&mut self, more: &[&str]) -> Operator {
+        self.providers += 1;
+        let token = self.hub().request_token(HUB.namespace, HUB.name, 3600).await.unwrap();
+        let kubeconfig = self.folder.path().join(format!("kubeconfig-{}", self.providers));
+        std::fs::write(&kubeconfig, self.hub().kubeconfig(self.hub().url(), &token)).unwrap();
+        self.leaks.note("the hub's token", &token);
+        let level = std::env::var("MESHWRIGHT_TEST_LOG").unwrap_or_else(|_| "debug".to_owned());
+        let kubeconfig = kubeconfig.display().to_string();
+        let arguments = [
+            &["provider", "--hub", "--node-id", "test"][..],
+            &["--mgmt-kubeconfig", &kubeconfig, "--mgmt-namespace", HUB.namespace],
+            &["--mesh-check-interval", "2s", "--log-level", &level],
+            &["--metrics-bind-address", "127.0.0.1:0", "--health-probe-bind-address", "0"],
+            more,
+        ];
+        let arguments: Vec<String> = arguments.concat().into_iter().map(str::to_owned).collect();
+        Operator::start(&arguments, &self.log(self.providers))
+    }
+
+    fn log(&self, number: usize) -> PathBuf {
+        self.folder.path().join(format!("log-{number}"))
+    }
+
+    pub(crate) async fn bind(&self, name: &str, refs: &[&str], config: &Value) {
+        let refs: Vec<Value> = refs.iter().map(|name| json!({ "name": name })).collect();
+        self.declare(BINDINGS, name, &json!({ "clusterRefs": refs, "meshConfig": config })).await;
+    }
+
+    pub(crate) async fn declare(&self, kind: Kind, name: &str, spec: &Value) {
+        let metadata = json!({ "name": name, "namespace": NAMESPACE });
+        let object = json!({ "apiVersion": "networking.edge-portal.eu/v1alpha1", "kind": kind.1, "metadata": metadata, "spec": spec });
+        // The provider installs the CRDs when it starts.
+        crate::wait::until(format!("{} can be created", kind.1), || async {
+            self.hub().create(&object).await.map(drop).map_err(|error| error.to_string())
+        })
+        .await;
+    }
+
+    /// A Service with one endpoint, which nobody exports yet.
+    pub(crate) async fn open_shop(&self, site: &str, name: &str, annotations: Value) {
+        let metadata = json!({ "name": name, "namespace": "shop", "annotations": annotations });
+        let spec = json!({ "ports": [{ "name": "http", "port": 80 }] });
+        self.cluster(site).apply(&json!({ "apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec })).await.unwrap();
+        let metadata = json!({ "name": name, "namespace": "shop", "labels": { "kubernetes.io/service-name": name } });
+        let endpoints = json!([{ "addresses": ["10.1.0.5"], "conditions": { "ready": true } }]);
+        let slice = json!({ "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4", "metadata": metadata,
+            "endpoints": endpoints, "ports": [{ "name": "http", "port": 8080 }] });
+        self.cluster(site).apply(&slice).await.unwrap();
+    }
+
+    /// What nobody may ever read in a log, an event or a status.
+    pub(crate) async fn note_secrets(&mut self) {
+        for (cluster, namespace) in SITES.iter().map(|site| (*site, "kube-system")).chain([(HUB_CLUSTER, NAMESPACE)]) {
+            let secrets = self.cluster(cluster).list(&format!("/api/v1/namespaces/{namespace}/secrets")).await.unwrap();
+            for secret in &secrets {
+                self.leaks.note_secret(cluster, secret);
+            }
+        }
+    }
+
+    /// The end of every scenario: nothing of ours is left, nobody touched what
+    /// is not ours, and no secret was shown.
+    pub(crate) async fn finish(mut self, provider: Operator) {
+        self.note_secrets().await;
+        let (_, metrics) = provider.fetch("metrics", "/metrics").await;
+        provider.kill();
+        self.leaks.search("the metrics", &metrics);
+        for number in 1..=self.providers {
+            let log = std::fs::read(self.log(number)).unwrap();
+            self.leaks.search("a log", &String::from_utf8_lossy(&log));
+        }
+        for cluster in CLUSTERS {
+            let events = self.cluster(cluster).list("/apis/events.k8s.io/v1/events").await.unwrap();
+            self.leaks.search("an event", &json!(events).to_string());
+        }
+        for status in self.statuses.take() {
+            self.leaks.search("a status", &status);
+        }
+        for kind in [BINDINGS, SERVICES, INTENTS] {
+            let left = self.hub().list(&format!("/apis/networking.edge-portal.eu/v1alpha1/{}", kind.0)).await.unwrap();
+            assert!(left.is_empty(), "a scenario deletes what it made: {left:#?}");
+        }
+        for site in SITES {
+            self.assert_clean(site).await;
+        }
+        self.leaks.assert_none();
+        self.finished = true;
+    }
+
+    async fn assert_clean(&self, site: &str) {
+        for secret in CONNECTIONS {
+            let found: Vec<(String, String)> = self.keys(site, secret).await.into_iter().collect();
+            let theirs: Vec<(String, String)> =
+                if site == "east" { FOREIGN.map(|(k, v)| (k.to_owned(), v.to_owned())).into() } else { vec![] };
+            assert_eq!(found, theirs, "what is left in {secret} of {site}");
+        }
+        let policies = self.cluster(site).list(POLICIES).await.unwrap();
+        assert!(policies.is_empty(), "policies are left on {site}: {policies:#?}");
+        for service in self.cluster(site).list("/api/v1/namespaces/shop/services").await.unwrap() {
+            let ours = service["metadata"]["managedFields"].as_array().unwrap().iter().any(|entry| entry["manager"] == "meshwright");
+            assert!(!ours, "something of ours is left on {site}: {service:#}");
+        }
+    }
+
+    /// The foreign keys are there, whatever else is.
+    pub(crate) async fn assert_foreign(&self) {
+        for secret in CONNECTIONS {
+            let keys = self.keys("east", secret).await;
+            for (key, value) in FOREIGN {
+                assert_eq!(keys.get(key).map(String::as_str), Some(value), "a foreign key of {secret}");
+            }
+        }
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for (site, cilium) in &self.ciliums {
+                eprintln!("--- Cilium's logs of {site}:\n{}", cilium.logs());
+            }
+            return;
+        }
+        assert!(self.finished, "a scenario has to end with finish()");
+        self.ciliums.clear();
+        if let Some(bed) = self.bed.take() {
+            USED.with_borrow_mut(|used| used.push((bed, std::mem::take(&mut self.start))));
+        }
+    }
+}
+
+fn foreign(name: &str) -> Value {
+    let data: BTreeMap<&str, String> = FOREIGN.iter().map(|(key, text)| (*key, Base64::encode_string(text.as_bytes()))).collect();
+    json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name, "namespace": "kube-system" }, "data": data })
+}
+
+/// Nothing of an earlier installation is left.
+async fn wipe(cluster: &Cluster) {
+    let certificates = ["admin", "local", "remote", "server"].map(|name| format!("secrets/clustermesh-apiserver-{name}-cert"));
+    let others = ["secrets/cilium-ca", "configmaps/cilium-config", "services/clustermesh-apiserver"].map(str::to_owned);
+    let connections = CONNECTIONS.map(|name| format!("secrets/{name}"));
+    for object in certificates.into_iter().chain(others).chain(connections) {
+        remove(cluster, &format!("{SYSTEM}/{object}")).await;
+    }
+    for service in cluster.list("/api/v1/namespaces/shop/services").await.unwrap() {
+        let name = service["metadata"]["name"].as_str().unwrap();
+        remove(cluster, &format!("/api/v1/namespaces/shop/services/{name}")).await;
+        remove(cluster, &format!("/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices/{name}")).await;
+    }
+}
+
+async fn remove(cluster: &Cluster, path: &str) {
+    let answer = cluster.request("DELETE", path, None).await.unwrap();
+    assert!(answer.is_success() || answer.code == 404, "{path}: {answer:?}");
+}

@@ -1,0 +1,101 @@
+//! A binding and nothing else: everything from first key to last.
+
+use serde_json::{Value, json};
+
+use crate::ground::{BINDINGS, CONNECTIONS, Ground, INTENTS, POLICIES, SERVICES, SITES};
+use crate::trials::scenarios;
+use crate::wait::{condition, until};
+
+scenarios![a_binding_joins_three_clusters_and_nothing_is_left_of_it];
+
+async fn a_binding_joins_three_clusters_and_nothing_is_left_of_it() {
+    let (mut ground, _) = Ground::alike().await;
+    // Somebody is always faster there, once.
+    ground.outpace("north", &["secrets", "services", "ciliumnetworkpolicies", "ciliumclusterwidenetworkpolicies"]).await;
+    let provider = ground.provider(&[]).await;
+    ground.bind("mesh", &SITES, &json!({})).await;
+    let binding = ground.connected("mesh").await;
+    ground.mesh(&SITES).await;
+    assert_rows(&binding);
+    assert_keys(&ground).await;
+    ground.assert_foreign().await;
+
+    for site in SITES {
+        ground.open_shop(site, "cart", json!({ "own": "yes" })).await;
+    }
+    let selector = json!({ "namespace": "shop", "name": "cart" });
+    ground.declare(SERVICES, "cart", &json!({ "meshRef": { "name": "mesh" }, "selector": selector })).await;
+    let exported = ground.phase(SERVICES, "cart", "Exported").await;
+    assert_eq!(exported["status"]["exportedClusters"], json!(SITES));
+    assert_eq!(exported["status"]["endpointSummary"][0], json!({ "clusterName": "east", "endpoints": 1, "ready": true }));
+    for (from, to) in pairs() {
+        ground.exported(from, "cart", to).await;
+    }
+    ground.remove(SERVICES, "cart").await;
+    for site in SITES {
+        let service = ground.cluster(site).get("/api/v1/namespaces/shop/services/cart").await.unwrap().unwrap();
+        assert_eq!(service["metadata"]["annotations"], json!({ "own": "yes" }));
+    }
+
+    policies_come_and_go(&ground).await;
+    ground.assert_foreign().await;
+    ground.remove(BINDINGS, "mesh").await;
+    for site in SITES {
+        ground.reads(site, &[]).await;
+    }
+    ground.finish(provider).await;
+}
+
+fn pairs() -> impl Iterator<Item = (&'static str, &'static str)> {
+    SITES.into_iter().flat_map(|from| SITES.into_iter().map(move |to| (from, to))).filter(|(from, to)| from != to)
+}
+
+fn assert_rows(binding: &Value) {
+    let rows = binding["status"]["meshStatus"].as_array().unwrap();
+    let shown: Vec<Value> = rows
+        .iter()
+        .map(|row| json!([row["clusterName"], row["clusterId"], row["connected"], row["readyNodes"], row["totalNodes"]]))
+        .collect();
+    assert_eq!(json!(shown), json!([["east", 1, true, 1, 1], ["north", 2, true, 1, 1], ["west", 3, true, 1, 1]]));
+    assert_eq!(condition(binding, "MeshConnected")["message"], "Mesh established between 3 clusters");
+    assert_eq!(condition(binding, "Ready")["status"], "True");
+}
+
+/// With one CA nothing but the two files of each remote is needed.
+async fn assert_keys(ground: &Ground) {
+    for (reader, remote) in pairs() {
+        let address = ground.cilium(remote).addresses()[0];
+        let [local, far] = [ground.keys(reader, CONNECTIONS[0]).await, ground.keys(reader, CONNECTIONS[1]).await];
+        assert!(far[remote].contains(&format!("https://{address}")), "{}", far[remote]);
+        assert!(local[remote].contains("https://clustermesh-apiserver.kube-system.svc:2379"), "{}", local[remote]);
+        assert!(!far.keys().any(|key| key.starts_with(&format!("{remote}."))), "{:?}", far.keys());
+    }
+}
+
+/// Both kinds of policies are written, repaired and deleted.
+async fn policies_come_and_go(ground: &Ground) {
+    let clusterwide = "/apis/cilium.io/v2/ciliumclusterwidenetworkpolicies";
+    for (mode, policies) in [("Namespaced", POLICIES), ("Clusterwide", clusterwide)] {
+        let spec = json!({
+            "meshRef": { "name": "mesh" }, "action": "Allow", "policyMode": mode,
+            "source": { "namespace": "web", "name": "front" }, "destination": { "namespace": "shop", "name": "cart" },
+            "ports": [{ "protocol": "TCP", "port": 80 }],
+        });
+        ground.declare(INTENTS, "cart", &spec).await;
+        let applied = ground.phase(INTENTS, "cart", "Applied").await;
+        assert_eq!(applied["status"]["appliedClusters"], json!(SITES));
+        let policy = ground.cluster("north").list(policies).await.unwrap().remove(0);
+        assert_eq!(policy["spec"]["ingress"][0]["fromEndpoints"].as_array().unwrap().len(), 3, "{policy:#}");
+        let path = format!("{policies}/{}", policy["metadata"]["name"].as_str().unwrap());
+        ground.cluster("north").merge_patch(&path, &json!({ "spec": { "ingress": null } })).await.unwrap();
+        until("the drift is repaired", || async {
+            let found = ground.cluster("north").get(&path).await.unwrap().unwrap_or_default();
+            if found["spec"] == policy["spec"] { Ok(()) } else { Err(found.to_string()) }
+        })
+        .await;
+        ground.remove(INTENTS, "cart").await;
+        for site in SITES {
+            assert!(ground.cluster(site).list(policies).await.unwrap().is_empty(), "a policy is left on {site}");
+        }
+    }
+}
