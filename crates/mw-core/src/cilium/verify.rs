@@ -67,7 +67,15 @@ pub(super) fn judge(in_place: Option<&Dial>, has_key: bool, evidence: Option<&Ev
     if let (true, Some(Seen::Known(view))) = (has_key, view) {
         return match view.ready {
             true => (Evident::Verified(view.at), Vec::new()),
-            false => (Evident::Not, vec![not_verified("the reader does not report it ready")]),
+            false => {
+                let dialled = in_place.and_then(|dial| answer(dial, evidence)).map(|dialled| &dialled.outcome);
+                let why = match dialled {
+                    Some(DialOutcome::Failed { kind, text }) => Some(failed(*kind, text)),
+                    _ => None,
+                };
+                let not_ready = not_verified("the reader does not report it ready");
+                (Evident::Not, [not_ready].into_iter().chain(why).collect())
+            }
         };
     }
     let Some(dial) = in_place else { return (Evident::Not, Vec::new()) };

@@ -159,14 +159,17 @@ async fn send(client: &Client, namespace: &str, place: &Place, act: Act) -> Resu
             if let (Some(fields), Some(uid)) = (metadata.as_object_mut(), apply.uid) {
                 fields.insert("uid".to_owned(), uid.into());
             }
-            let object = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data });
+            // An empty map would be ours too.
+            let data = if data.is_empty() { Value::Null } else { data.into() };
+            let object = present(json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data }));
             let found: Secret = apply_object(client, namespace, secret.as_str(), &object).await?;
             Ok(show_secret(Some(found), secret.as_str()))
         }
         Act::Annotate(apply) => {
             let Place::Service(name) = place else { return Ok(Box::new(|_| {})) };
-            let metadata = json!({ "name": name.name, "namespace": name.namespace, "uid": apply.uid, "annotations": apply.annotations });
-            let object = json!({ "apiVersion": "v1", "kind": "Service", "metadata": metadata });
+            let annotations = Some(apply.annotations).filter(|annotations| !annotations.is_empty());
+            let metadata = json!({ "name": name.name, "namespace": name.namespace, "uid": apply.uid, "annotations": annotations });
+            let object = json!({ "apiVersion": "v1", "kind": "Service", "metadata": present(metadata) });
             let found: Service = apply_object(client, &name.namespace, &name.name, &object).await?;
             Ok(show_service(Some(found), name.clone()))
         }
@@ -260,7 +263,7 @@ fn dynamic(object: Value) -> Result<DynamicObject, kube::Error> {
     serde_json::from_value(object).map_err(kube::Error::SerdeError)
 }
 
-/// A null would remove what a merge patch only leaves alone.
+/// Without what is null, which would be removed or owned instead of left alone.
 fn present(mut data: Value) -> Value {
     if let Some(fields) = data.as_object_mut() {
         fields.retain(|_, value| !value.is_null());

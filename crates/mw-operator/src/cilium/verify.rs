@@ -67,6 +67,10 @@ impl Engine {
         let clusters = &self.world.clusters;
         let exists = |link: &Link| clusters.contains_key(&link.reader) && clusters.contains_key(&link.remote);
         self.world.evidence.retain(|link, _| exists(link));
+        // What is not dialled any more may be otherwise when it is again.
+        for (_, evidence) in self.world.evidence.iter_mut().filter(|(link, _)| !self.plan.dials.contains_key(*link)) {
+            evidence.dial = None;
+        }
         self.diallings.retain(|link, _| self.plan.dials.contains_key(link));
         self.readings.retain(|reader, _| clusters.contains_key(reader));
     }

@@ -215,6 +215,19 @@ async fn every_failed_dial_has_its_words_and_is_never_connected() {
     }
 }
 
+/// A dial of the mesh that was there before says nothing of the one that is.
+#[tokio::test(start_paused = true)]
+async fn what_was_dialled_for_a_mesh_that_went_counts_for_no_other() {
+    let bed = joined().await;
+    bed.remove(BINDINGS, "mesh").await;
+    bed.wire.change("192.0.2.2:2379", |etcd| etcd.failure = Some(DialFailure::Certificate));
+    bed.bind("mesh", &["a", "b", "c"], &json!({}));
+    bed.phase(BINDINGS, "mesh", "Degraded").await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(remotes_now(&bed, "a"), ["c"]);
+    assert_eq!(bed.object(BINDINGS, "mesh").unwrap()["status"]["phase"], "Degraded");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_cluster_that_does_not_answer_costs_its_links_and_nothing_else() {
     let bed = joined().await;
