@@ -254,6 +254,8 @@ async fn the_hub_may_err_as_well() {
     fleet.converged().await;
     for effect in [Effect::answer(409), Effect::answer(500), Effect::DropAfter] {
         fleet.proxy("hub").add(Fault::new(Match::writes().resource("clustermeshes/status"), effect).times(1));
+        // What somebody else changed is looked at again, on the hub as anywhere.
+        fleet.proxy("hub").add(Fault::new(Match::writes().resource("peers"), Effect::answer(409)).times(1));
         fleet.mesh_model().entry("east").unwrap().keepalive += 10;
         fleet.update_mesh(0).await;
         fleet.converged().await;
