@@ -16,6 +16,11 @@ impl Backoff {
         Backoff { random, first, longest, failures: 0 }
     }
 
+    /// As watches wait before they try again.
+    pub fn of_watch(random: fastrand::Rng) -> Backoff {
+        Backoff::new(random, Duration::from_millis(200), Duration::from_secs(10))
+    }
+
     pub fn reset(&mut self) {
         self.failures = 0;
     }

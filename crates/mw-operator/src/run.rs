@@ -203,7 +203,7 @@ pub async fn lead<B: BackEnd>(back_end: &B, installs: bool, election: Option<(&A
     let wall = clock.clone();
     let ready = readiness.clone();
     let work = async move {
-        let mut backoff = Backoff::new(random.fork(), Duration::from_millis(200), Duration::from_secs(10));
+        let mut backoff = Backoff::of_watch(random.fork());
         if installs {
             apply_crds(&hub, &back_end.crds(), &mut backoff).await;
         }

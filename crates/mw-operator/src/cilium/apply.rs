@@ -118,7 +118,7 @@ impl Engine {
 async fn write(client: Client, namespace: &str, operation: Operation) -> Outcome {
     let Operation { place, act } = operation;
     let verb = act.verb();
-    let result = match send(&client, namespace, &place, act).await.map_err(|error| Failure::of(&error)) {
+    let result = match send(&client, namespace, act).await.map_err(|error| Failure::of(&error)) {
         Ok(show) => Ok(Found { otherwise: false, show }),
         // Somebody was faster: look again.
         Err(Failure::Conflict(_) | Failure::NotFound(_)) => {
@@ -129,7 +129,7 @@ async fn write(client: Client, namespace: &str, operation: Operation) -> Outcome
     Outcome { place, verb, result }
 }
 
-async fn send(client: &Client, namespace: &str, place: &Place, act: Act) -> Result<Show, kube::Error> {
+async fn send(client: &Client, namespace: &str, act: Act) -> Result<Show, kube::Error> {
     match act {
         Act::Identify(write) => {
             let id = write.id.map(|id| id.to_string());
@@ -152,8 +152,7 @@ async fn send(client: &Client, namespace: &str, place: &Place, act: Act) -> Resu
             let found: Secret = create_object(client, namespace, &object).await?;
             Ok(show_secret(Some(found), "cilium-ca"))
         }
-        Act::ApplyKeys(apply) => {
-            let Place::Secret(secret) = place else { return Ok(Box::new(|_| {})) };
+        Act::ApplyKeys(secret, apply) => {
             let data: serde_json::Map<String, Value> = apply.data.iter().map(|(key, bytes)| (key.clone(), encoded(bytes))).collect();
             let mut metadata = json!({ "name": secret.as_str(), "namespace": namespace });
             if let (Some(fields), Some(uid)) = (metadata.as_object_mut(), apply.uid) {
@@ -165,13 +164,12 @@ async fn send(client: &Client, namespace: &str, place: &Place, act: Act) -> Resu
             let found: Secret = apply_object(client, namespace, secret.as_str(), &object).await?;
             Ok(show_secret(Some(found), secret.as_str()))
         }
-        Act::Annotate(apply) => {
-            let Place::Service(name) = place else { return Ok(Box::new(|_| {})) };
+        Act::Annotate(name, apply) => {
             let annotations = Some(apply.annotations).filter(|annotations| !annotations.is_empty());
             let metadata = json!({ "name": name.name, "namespace": name.namespace, "uid": apply.uid, "annotations": annotations });
             let object = json!({ "apiVersion": "v1", "kind": "Service", "metadata": present(metadata) });
             let found: Service = apply_object(client, &name.namespace, &name.name, &object).await?;
-            Ok(show_service(Some(found), name.clone()))
+            Ok(show_service(Some(found), name))
         }
         Act::CreatePolicy(wanted) => {
             let object = policy_object(&wanted);
@@ -185,14 +183,13 @@ async fn send(client: &Client, namespace: &str, place: &Place, act: Act) -> Resu
             let found = policies(client, &key).patch(&key.name, &PatchParams::default(), &patch).await?;
             Ok(show_policy(Some(found), key))
         }
-        Act::DeletePolicy(on) => {
-            let Place::Policy(key) = place else { return Ok(Box::new(|_| {})) };
+        Act::DeletePolicy(key, on) => {
             let preconditions = Preconditions { uid: Some(on.uid.to_string()), resource_version: Some(on.resource_version.to_string()) };
             let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-            let deleted = policies(client, key).delete(&key.name, &params).await?;
+            let deleted = policies(client, &key).delete(&key.name, &params).await?;
             // With a finalizer the policy is still there, on its way out.
             let lingers = deleted.left().filter(|policy| policy.metadata.deletion_timestamp.is_some());
-            Ok(show_policy(lingers, key.clone()))
+            Ok(show_policy(lingers, key))
         }
     }
 }

@@ -32,11 +32,11 @@ pub(super) enum Act {
     Identify(IdentityWrite),
     CreateAuthority(CaCreate),
     Balance(ElbWrite),
-    ApplyKeys(SecretApply),
-    Annotate(AnnotationApply),
+    ApplyKeys(ConnectionSecret, SecretApply),
+    Annotate(ServiceName, AnnotationApply),
     CreatePolicy(WantedPolicy),
     UpdatePolicy(Box<PolicyUpdate>),
-    DeletePolicy(Precondition),
+    DeletePolicy(PolicyKey, Precondition),
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -75,7 +75,7 @@ impl writer::Operation for Operation {
     /// policy that takes the place of another is there before that goes.
     fn phase(&self) -> u8 {
         match (&self.place, &self.act) {
-            (Place::Secret(ConnectionSecret::ClusterMesh), _) | (_, Act::DeletePolicy(_)) => 1,
+            (Place::Secret(ConnectionSecret::ClusterMesh), _) | (_, Act::DeletePolicy(..)) => 1,
             _ => 0,
         }
     }
@@ -100,8 +100,8 @@ impl Act {
         match self {
             Act::Identify(_) | Act::Balance(_) | Act::UpdatePolicy(_) => "patch",
             Act::CreateAuthority(_) | Act::CreatePolicy(_) => "create",
-            Act::ApplyKeys(_) | Act::Annotate(_) => "apply",
-            Act::DeletePolicy(_) => "delete",
+            Act::ApplyKeys(..) | Act::Annotate(..) => "apply",
+            Act::DeletePolicy(..) => "delete",
         }
     }
 }
@@ -184,10 +184,10 @@ fn operations(target: &TargetPlan) -> Vec<Operation> {
     ca.into_iter().for_each(|create| add(Place::Authority, Act::CreateAuthority(create)));
     elb.into_iter().for_each(|write| add(Place::Balancer, Act::Balance(write)));
     // KVStoreMesh's first.
-    secrets.into_iter().rev().for_each(|(secret, apply)| add(Place::Secret(secret), Act::ApplyKeys(apply)));
-    services.into_iter().for_each(|(service, apply)| add(Place::Service(service), Act::Annotate(apply)));
+    secrets.into_iter().rev().for_each(|(secret, apply)| add(Place::Secret(secret), Act::ApplyKeys(secret, apply)));
+    services.into_iter().for_each(|(service, apply)| add(Place::Service(service.clone()), Act::Annotate(service, apply)));
     policies.create.into_iter().for_each(|(key, wanted)| add(Place::Policy(key), Act::CreatePolicy(wanted)));
     policies.update.into_iter().for_each(|(key, update)| add(Place::Policy(key), Act::UpdatePolicy(Box::new(update))));
-    policies.delete.into_iter().for_each(|(key, on)| add(Place::Policy(key), Act::DeletePolicy(on)));
+    policies.delete.into_iter().for_each(|(key, on)| add(Place::Policy(key.clone()), Act::DeletePolicy(key, on)));
     operations
 }

@@ -313,7 +313,7 @@ impl Engine {
     }
 
     pub(super) fn backoff(&mut self) -> Backoff {
-        Backoff::new(self.environment.random.fork(), Duration::from_millis(200), Duration::from_secs(10))
+        Backoff::of_watch(self.environment.random.fork())
     }
 
     /// The status is to be looked at.

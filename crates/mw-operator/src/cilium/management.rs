@@ -120,7 +120,7 @@ impl Engine {
         let name = printable(asked.name, 253);
         let tenants = match self.kubernetes_cluster(asked) {
             Seen::Unknown(why) => return Lead::Pending(format!("KubernetesCluster {name} can't be read: {why}")),
-            Seen::Known(None) => return Lead::Missing(format!("KubernetesCluster {name} not found in namespace {}", asked.namespace)),
+            Seen::Known(None) => return Lead::NoCluster(format!("KubernetesCluster {name} not found in namespace {}", asked.namespace)),
             Seen::Known(Some(cluster)) => cluster,
         };
         let cluster = match self.clusters.known() {
@@ -128,7 +128,7 @@ impl Engine {
             Seen::Unknown(why) => return Lead::Pending(format!("{} can't be read on the management plane: {why}", kcp.cluster_resource)),
             Seen::Known(clusters) => clusters.get(asked.name).map(|item| &item.of).filter(|cluster| self.may_use(cluster, asked.workspace)),
         };
-        let Some(cluster) = cluster else { return Lead::Missing(format!("Cluster {name} not found on the management plane")) };
+        let Some(cluster) = cluster else { return Lead::NoCluster(format!("Cluster {name} not found on the management plane")) };
         let cluster_api = kcp.cluster_resource.group == CLUSTER_API;
         let ready = match cluster_api {
             true => cluster.condition("Ready") == Some(true) || cluster.condition("Available") == Some(true),

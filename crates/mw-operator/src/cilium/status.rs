@@ -25,7 +25,7 @@ use crate::writer::Trouble;
 const WHILE_WRITING: Duration = Duration::from_secs(1);
 const BETWEEN: Duration = Duration::from_millis(200);
 
-const OURS: [&str; 11] = [
+const OURS: [&str; 10] = [
     "Accepted",
     "Applied",
     "Degraded",
@@ -36,7 +36,6 @@ const OURS: [&str; 11] = [
     "MeshConnected",
     "Reachable",
     "Ready",
-    "Stale",
 ];
 
 /// What a status is made of beyond the plan.

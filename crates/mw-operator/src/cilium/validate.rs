@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use crate::backoff::Backoff;
 use crate::cilium::engine::{Engine, Event};
 use crate::cilium::management::Asked;
 use crate::cilium::observe::Member;
@@ -151,14 +152,14 @@ impl Engine {
         self.look_out(cluster, |lookout| lookout.watch_basics());
     }
 
-    fn look_out(&mut self, cluster: &ClusterId, watch: impl FnOnce(&mut Lookout<'_, &mut dyn FnMut() -> crate::backoff::Backoff>)) {
+    fn look_out(&mut self, cluster: &ClusterId, watch: impl FnOnce(&mut Lookout<'_, &mut dyn FnMut() -> Backoff>)) {
         let random = &mut self.environment.random;
-        let mut backoff = || crate::backoff::Backoff::new(random.fork(), Duration::from_millis(200), Duration::from_secs(10));
+        let mut backoff = || Backoff::of_watch(random.fork());
         let Some(member) = self.members.get_mut(cluster) else { return };
         let epoch = member.link.epoch;
         let Some(Live { client, relist, tasks }) = &mut member.link.live else { return };
         let namespace = self.settings.cilium_namespace.as_str();
-        let backoff: &mut dyn FnMut() -> crate::backoff::Backoff = &mut backoff;
+        let backoff: &mut dyn FnMut() -> Backoff = &mut backoff;
         watch(&mut Lookout { client, cluster, epoch, namespace, events: &self.sender, backoff, relist, tasks });
     }
 
@@ -342,15 +343,14 @@ impl Engine {
         let source = match self.lead(record.id(), name) {
             Lead::Unread => return None,
             // What is being taken down does not need what is gone.
-            Lead::Missing(why) => {
-                let needed = !record.is_deleted() && self.names(record).contains(name);
-                return Some(match (needed, &self.kcp) {
-                    (false, _) if record.is_deleted() && !self.was_looked_for(record) => Resolution::Unreachable(why),
-                    (false, _) => Resolution::Gone(why),
-                    (true, Some(_)) if !why.starts_with("Secret ") => Resolution::Pending(why),
-                    (true, _) => Resolution::Refused(Refusal::Kubeconfig(why)),
-                });
+            Lead::Missing(why) | Lead::NoCluster(why) if record.is_deleted() && !self.was_looked_for(record) => {
+                return Some(Resolution::Unreachable(why));
             }
+            Lead::Missing(why) | Lead::NoCluster(why) if record.is_deleted() || !self.names(record).contains(name) => {
+                return Some(Resolution::Gone(why));
+            }
+            Lead::Missing(why) => return Some(Resolution::Refused(Refusal::Kubeconfig(why))),
+            Lead::NoCluster(why) => return Some(Resolution::Pending(why)),
             Lead::Pending(why) => return Some(Resolution::Pending(why)),
             Lead::Refused(refusal) => return Some(Resolution::Refused(refusal)),
             Lead::Found { source, .. } => source,

@@ -50,8 +50,10 @@ impl std::fmt::Debug for SecretSight {
 #[derive(Debug)]
 pub(super) enum Lead<'a> {
     Unread,
-    /// There is no such Secret, or nothing that leads to one.
+    /// There is no such Secret.
     Missing(String),
+    /// There is no such cluster.
+    NoCluster(String),
     /// It will lead somewhere.
     Pending(String),
     Refused(Refusal),

@@ -234,7 +234,7 @@ impl Engine {
     }
 
     pub(super) fn backoff(&mut self) -> Backoff {
-        Backoff::new(self.environment.random.fork(), Duration::from_millis(200), Duration::from_secs(10))
+        Backoff::of_watch(self.environment.random.fork())
     }
 
     /// When to take a turn although nothing was seen.

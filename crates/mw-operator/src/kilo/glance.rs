@@ -173,7 +173,7 @@ impl Watching {
         let mut tasks = JoinSet::new();
         let mut manner = |scope| Manner {
             scope,
-            backoff: Backoff::new(random.fork(), Duration::from_millis(200), Duration::from_secs(10)),
+            backoff: Backoff::of_watch(random.fork()),
             // Nobody rings: nothing is ever listed again on demand.
             relist: Arc::new(Notify::new()),
         };
