@@ -34,6 +34,7 @@ mod objects;
 mod pki;
 mod process;
 pub mod proxy;
+mod serve;
 mod testbed;
 pub mod tokens;
 mod wait;
