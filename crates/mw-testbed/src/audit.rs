@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 /// One request as the API server saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditRecord {
+    /// In whose name: that of an impersonated user before the own one.
     pub user: String,
     /// The `User-Agent`, to tell two programs with one user apart.
     pub agent: String,
@@ -85,9 +86,10 @@ fn parse(text: &[u8]) -> Vec<AuditRecord> {
 
 fn record(event: &Value) -> AuditRecord {
     let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let impersonated = text("/impersonatedUser/username");
     let (resource, subresource) = (text("/objectRef/resource"), text("/objectRef/subresource"));
     AuditRecord {
-        user: text("/user/username"),
+        user: if impersonated.is_empty() { text("/user/username") } else { impersonated },
         agent: text("/userAgent"),
         verb: text("/verb"),
         group: text("/objectRef/apiGroup"),

@@ -248,7 +248,7 @@ pub(crate) fn write(folder: &Path, name: &str, text: &str) -> Result<()> {
     std::fs::write(&path, text).map_err(Error::file("writing", path))
 }
 
-fn random_token() -> Result<String> {
+pub(crate) fn random_token() -> Result<String> {
     let mut bytes = [0_u8; 16];
     SystemRandom::new().fill(&mut bytes).map_err(|error| Error::Sign(error.to_string()))?;
     Ok(hex::encode(bytes))

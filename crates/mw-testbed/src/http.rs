@@ -10,8 +10,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE};
-use hyper::{Method, Request};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::{Method, Request, Response};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -111,7 +111,25 @@ impl Http {
         if !response.status().is_success() {
             return Err(failed(response.status().to_string()));
         }
-        Ok(Events { body: response.into_body(), pending: Vec::new() })
+        Ok(Events::new(response.into_body()))
+    }
+
+    /// Passes a request on with its own headers and waits for the head of the
+    /// answer; to be called on our runtime. Without a token in the headers it
+    /// is sent with ours.
+    pub(crate) async fn pass(&self, method: &Method, path: &str, mut headers: HeaderMap, body: Bytes) -> Result<Response<Incoming>> {
+        let failed = |reason: String| Error::Request { method: method.to_string(), path: path.to_owned(), reason };
+        if !headers.contains_key(AUTHORIZATION) {
+            let value = HeaderValue::try_from(format!("Bearer {}", self.token)).map_err(|error| failed(error.to_string()))?;
+            headers.insert(AUTHORIZATION, value);
+        }
+        let request = Request::builder().method(method).uri(format!("{}{path}", self.base)).body(Full::from(body));
+        let mut request = request.map_err(|error| failed(error.to_string()))?;
+        *request.headers_mut() = headers;
+        match tokio::time::timeout(DEADLINE, self.client.request(request)).await {
+            Ok(response) => response.map_err(|error| failed(causes(error))),
+            Err(_) => Err(failed(format!("no answer within {} s", DEADLINE.as_secs()))),
+        }
     }
 
     fn build(&self, method: &Method, path: &str, content: &str, body: Option<&Value>) -> Result<Request<Full<Bytes>>> {
@@ -134,6 +152,10 @@ pub(crate) struct Events {
 }
 
 impl Events {
+    pub(crate) fn new(body: Incoming) -> Self {
+        Self { body, pending: Vec::new() }
+    }
+
     /// Nothing when the watch has ended. Nothing is lost when this is dropped
     /// while it waits.
     pub(crate) async fn next(&mut self) -> Option<Value> {

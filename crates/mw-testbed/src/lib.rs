@@ -1,7 +1,7 @@
 //! Real Kubernetes API servers for tests: one etcd, any number of
 //! kube-apiservers on loopback, and a proxy that injects faults; hosts in
-//! network namespaces ([`net`]), a stand-in for Kilo's agent ([`kilo`]) and
-//! Cilium's control plane of a mesh ([`cilium`]).
+//! network namespaces ([`net`]), a stand-in for Kilo's agent ([`kilo`]), Cilium's
+//! control plane of a mesh ([`cilium`]) and a stand-in for kcp ([`kcp`]).
 //!
 //! Dev only. It must not depend on our other crates, so that it cannot share
 //! their bugs.
@@ -28,12 +28,14 @@ pub mod etcd;
 mod gomodule;
 mod grpc;
 mod http;
+pub mod kcp;
 pub mod kilo;
 pub mod net;
 mod objects;
 mod pki;
 mod process;
 pub mod proxy;
+mod serve;
 mod testbed;
 pub mod tokens;
 mod wait;
@@ -41,6 +43,7 @@ mod wait;
 pub use cluster::Cluster;
 pub use error::{Error, Result};
 pub use http::Answer;
+pub use kcp::Kcp;
 pub use pki::{Authority, Identity};
 pub use proxy::FaultProxy;
 pub use testbed::Testbed;

@@ -12,12 +12,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
-use tokio::sync::{broadcast, watch};
-use tokio::task::AbortHandle;
+use tokio::sync::broadcast;
 
 use crate::cluster::Cluster;
-use crate::error::{Error, Result};
-use crate::http::{Answer, Http, http1_client, runtime};
+use crate::error::Result;
+use crate::http::{Answer, Http, http1_client};
+use crate::serve::Port;
 
 pub use faults::{Effect, Fault, FaultId, Moment, Outcome, Trigger};
 pub use request::{Match, RequestInfo, Verb};
@@ -31,48 +31,38 @@ const CUTS_IN_FLIGHT: usize = 16;
 /// A running proxy; dropping it closes its port and all connections.
 #[derive(Debug)]
 pub struct FaultProxy {
-    url: String,
+    port: Port,
     upstream: String,
     http: Http,
     faults: Arc<Faults>,
     cuts: broadcast::Sender<Match>,
-    refuse: watch::Sender<bool>,
-    refusing: watch::Receiver<bool>,
-    acceptor: AbortHandle,
 }
 
 impl FaultProxy {
     /// Starts one without faults on a free port of loopback.
     pub fn start(cluster: &Cluster) -> Result<Self> {
-        let runtime = runtime()?;
-        let failed = |error: std::io::Error| Error::Proxy { operation: "listening", reason: error.to_string() };
-        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
+        let (listener, url) = Port::reserve()?;
         let faults = Arc::new(Faults::default());
         let (cuts, _) = broadcast::channel(CUTS_IN_FLIGHT);
         let shared = Arc::new(Shared {
             upstream: cluster.url().to_owned(),
             client: http1_client(cluster.authority.client_config()?),
-            tls: Arc::new(cluster.authority.server_config()?),
             faults: faults.clone(),
             cuts: cuts.clone(),
         });
-        let (refuse, wanted) = watch::channel(false);
-        let (told, refusing) = watch::channel(false);
-        let acceptor = runtime.spawn(serve::accept(shared, listener, wanted, told)).abort_handle();
-        let (url, upstream) = (format!("https://{address}"), cluster.url().to_owned());
         let http = Http::new(url.clone(), cluster.authority.client_config()?, cluster.admin_token().to_owned());
-        Ok(Self { url, upstream, http, faults, cuts, refuse, refusing, acceptor })
+        let port = Port::serve(listener, url, cluster.authority.server_config()?, shared)?;
+        Ok(Self { port, upstream: cluster.url().to_owned(), http, faults, cuts })
     }
 
     /// `https://127.0.0.1:PORT`.
     pub fn url(&self) -> &str {
-        &self.url
+        self.port.url()
     }
 
     /// A kubeconfig of the cluster, led through this proxy.
     pub fn front(&self, kubeconfig: &str) -> String {
-        kubeconfig.replace(&self.upstream, &self.url)
+        kubeconfig.replace(&self.upstream, self.url())
     }
 
     /// Sends as `admin` through this proxy, by HTTP/2.
@@ -112,10 +102,7 @@ impl FaultProxy {
     /// Closes the port and all connections, or opens the same port again; done
     /// when this returns.
     pub async fn refuse(&self, refuse: bool) -> Result<()> {
-        let _ = self.refuse.send(refuse);
-        let mut refusing = self.refusing.clone();
-        let done = refusing.wait_for(|refusing| *refusing == refuse).await;
-        done.map(drop).map_err(|error| Error::Proxy { operation: "closing or opening the port", reason: error.to_string() })
+        self.port.refuse(refuse).await
     }
 
     /// Every request so far and what its client saw. Watches are here once
@@ -137,11 +124,5 @@ impl FaultProxy {
     /// Starts counting from zero.
     pub fn forget_counts(&self) {
         self.faults.forget();
-    }
-}
-
-impl Drop for FaultProxy {
-    fn drop(&mut self) {
-        self.acceptor.abort();
     }
 }

@@ -1,115 +1,41 @@
-//! Accepting, forwarding, and carrying out what was judged.
+//! Forwarding, and carrying out what was judged.
 
-use std::convert::Infallible;
 use std::future::{Future, pending};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Frame, Incoming};
 use hyper::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, RETRY_AFTER, TRANSFER_ENCODING};
-use hyper::service::service_fn;
 use hyper::{Request, Response};
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::server::conn::auto;
 use serde_json::json;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, broadcast, watch};
-use tokio::task::JoinSet;
-use tokio_rustls::TlsAcceptor;
+use tokio::sync::broadcast;
 
 use super::faults::{Action, Effect, Faults, Hook, Moment, Outcome};
 use super::request::{Match, RequestInfo, Verb};
 use crate::http::{HttpsClient, JSON};
-
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
-type Answer = Response<UnsyncBoxBody<Bytes, BoxError>>;
+use crate::serve::{BoxError, Handler, Served};
 
 /// Meaningful between two neighbours only.
 const HOP_BY_HOP: [HeaderName; 3] = [CONNECTION, TRANSFER_ENCODING, HeaderName::from_static("keep-alive")];
-const BIND_PAUSE: Duration = Duration::from_millis(10);
 
 pub(super) struct Shared {
     pub(super) upstream: String,
     pub(super) client: HttpsClient<Incoming>,
-    pub(super) tls: Arc<rustls::ServerConfig>,
     pub(super) faults: Arc<Faults>,
     pub(super) cuts: broadcast::Sender<Match>,
 }
 
-/// Accepts until it is aborted. While refusing there is no listener at all, so
-/// that clients see the kernel refuse; and no connection survives.
-pub(super) async fn accept(
-    shared: Arc<Shared>,
-    first: std::net::TcpListener,
-    mut refuse: watch::Receiver<bool>,
-    refusing: watch::Sender<bool>,
-) {
-    let Ok(address) = first.local_addr() else { return };
-    let mut listener = first.set_nonblocking(true).and_then(|()| TcpListener::from_std(first)).ok();
-    loop {
-        if listener.is_none() {
-            listener = TcpListener::bind(address).await.ok();
-        }
-        let Some(open) = listener.take() else {
-            tokio::time::sleep(BIND_PAUSE).await;
-            continue;
-        };
-        let _ = refusing.send(false);
-        accept_while_open(&shared, open, &mut refuse).await;
-        let _ = refusing.send(true);
-        if refuse.wait_for(|refuse| !*refuse).await.is_err() {
-            return;
-        }
-    }
-}
-
-async fn accept_while_open(shared: &Arc<Shared>, listener: TcpListener, refuse: &mut watch::Receiver<bool>) {
-    let mut connections = JoinSet::new();
-    loop {
-        tokio::select! {
-            biased;
-            _ = refuse.wait_for(|refuse| *refuse) => break,
-            Some(_) = connections.join_next() => {}
-            accepted = listener.accept() => if let Ok((stream, _)) = accepted {
-                connections.spawn(connection(shared.clone(), stream));
-            },
-        }
-    }
-    drop(listener);
-    connections.shutdown().await;
-}
-
-async fn connection(shared: Arc<Shared>, stream: TcpStream) {
-    let _ = stream.set_nodelay(true);
-    let Ok(stream) = TlsAcceptor::from(shared.tls.clone()).accept(stream).await else { return };
-    let close = Arc::new(Notify::new());
-    let service = service_fn(|request: Request<Incoming>| {
-        let (shared, close) = (shared.clone(), close.clone());
-        async move {
-            match handle(&shared, request).await {
-                Some(answer) => Ok::<_, Infallible>(answer),
-                None => {
-                    close.notify_one();
-                    pending().await
-                }
-            }
-        }
-    });
-    let server = auto::Builder::new(TokioExecutor::new());
-    tokio::select! {
-        biased;
-        () = close.notified() => {}
-        _ = server.serve_connection(TokioIo::new(stream), service) => {}
+impl Handler for Shared {
+    async fn handle(&self, request: Request<Incoming>) -> Option<Served> {
+        handle(self, request).await
     }
 }
 
 /// The answer, or nothing when the connection is to be closed.
-async fn handle(shared: &Shared, request: Request<Incoming>) -> Option<Answer> {
+async fn handle(shared: &Shared, request: Request<Incoming>) -> Option<Served> {
     let info = RequestInfo::of(request.method(), request.uri());
     let verdict = shared.faults.judge(&info);
     if !verdict.delay.is_zero() {
@@ -161,7 +87,7 @@ async fn take_effect(shared: &Shared, info: &RequestInfo, request: Request<Incom
 
 /// Nothing when the API server cannot be reached: its clients would see no
 /// answer either.
-async fn forward(shared: &Shared, info: &RequestInfo, request: Request<Incoming>) -> Option<Answer> {
+async fn forward(shared: &Shared, info: &RequestInfo, request: Request<Incoming>) -> Option<Served> {
     let (parts, body) = request.into_parts();
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     let mut forwarded = Request::builder().method(parts.method).uri(format!("{}{path}", shared.upstream)).body(body).ok()?;
@@ -215,7 +141,7 @@ impl<F: Future<Output = ()>> Body for Cuttable<F> {
 }
 
 /// A Kubernetes Status as the API server would send it.
-fn status(info: &RequestInfo, code: u16, retry_after: Option<u32>) -> Option<Answer> {
+fn status(info: &RequestInfo, code: u16, retry_after: Option<u32>) -> Option<Served> {
     let mut body = json!({
         "apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure", "code": code, "reason": reason(code),
         "message": format!("injected for {:?} {} {}", info.verb, info.resource, info.name),

@@ -1,0 +1,51 @@
+//! Conditions, and statuses that are written only when they say something new.
+
+use hyper::Method;
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::model::{array, string};
+use super::world::Workspace;
+use crate::error::Result;
+use crate::http::MERGE_PATCH;
+
+/// A condition, still without the time of its last transition.
+pub(super) fn condition(kind: &str, holds: bool, reason: &str, message: &str) -> Value {
+    let mut condition = json!({ "type": kind, "status": if holds { "True" } else { "False" } });
+    if let (false, Some(fields)) = (holds, condition.as_object_mut()) {
+        fields.insert("reason".into(), reason.into());
+        fields.insert("message".into(), message.into());
+        fields.insert("severity".into(), "Info".into());
+    }
+    condition
+}
+
+/// Merges into the status what differs from it. Conditions keep the time of
+/// their last transition.
+pub(super) async fn set_status(workspace: &Workspace, path: &str, object: &Value, mut status: Value) -> Result<()> {
+    let conditions: Vec<Value> = array(&status, "/conditions").iter().map(|condition| timed(object, condition)).collect();
+    if let Some(fields) = status.as_object_mut() {
+        fields.insert("conditions".into(), conditions.into());
+        fields.retain(|field, value| object.pointer("/status").and_then(|status| status.get(field)).unwrap_or(&Value::Null) != value);
+        if fields.is_empty() {
+            return Ok(());
+        }
+    }
+    let seen = string(object, "/metadata/resourceVersion");
+    let patch = json!({ "metadata": { "resourceVersion": seen }, "status": status });
+    workspace.http.expect(Method::PATCH, &format!("{path}/status"), MERGE_PATCH, Some(&patch)).await.map(drop)
+}
+
+fn timed(object: &Value, condition: &Value) -> Value {
+    let earlier = array(object, "/status/conditions").iter().find(|earlier| earlier["type"] == condition["type"]);
+    let time = match earlier.filter(|earlier| earlier["status"] == condition["status"]) {
+        Some(earlier) => string(earlier, "/lastTransitionTime").to_owned(),
+        // Whole seconds, as the API has them.
+        None => format!("{}", Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default()),
+    };
+    let mut condition = condition.clone();
+    if let Some(fields) = condition.as_object_mut() {
+        fields.insert("lastTransitionTime".into(), time.into());
+    }
+    condition
+}
