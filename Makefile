@@ -23,9 +23,11 @@ BANNED_mw-sim := mw_core|mw_api|mw_operator|mw_testbed|meshwright|kube|kube_.*|h
 BANNED_mw-testbed := mw_core|mw_api|mw_operator|mw_sim|meshwright
 LAYERS := layer-mw-core layer-mw-api layer-mw-sim layer-mw-testbed
 .PHONY: $(LAYERS)
-# The tree shows what mw-api asks for; the check, that its code makes do with that.
+# The tree shows what mw-api asks for; the checks, that its code makes do with
+# that, and that of the testbed, which the benchmarks build alone.
 layers: $(LAYERS)
 	cargo check --quiet --locked --package mw-api
+	cargo check --quiet --locked --package bench-scenario
 $(LAYERS): layer-%:
 	@deps=$$(cargo tree --locked --package $* --edges normal --prefix none --format '{lib}' | sort -u) || exit 1; \
 	  echo "$$deps" | grep -qx $(subst -,_,$*) || { echo "cargo tree did not list $*" >&2; exit 1; }; \

@@ -1,5 +1,7 @@
 //! Conditions, and statuses that are written only when they say something new.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use hyper::Method;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
@@ -41,7 +43,10 @@ fn timed(object: &Value, condition: &Value) -> Value {
     let time = match earlier.filter(|earlier| earlier["status"] == condition["status"]) {
         Some(earlier) => string(earlier, "/lastTransitionTime").to_owned(),
         // Whole seconds, as the API has them.
-        None => format!("{}", Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default()),
+        None => {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+            Timestamp::from_second(now.try_into().unwrap_or_default()).unwrap_or_default().to_string()
+        }
     };
     let mut condition = condition.clone();
     if let Some(fields) = condition.as_object_mut() {
