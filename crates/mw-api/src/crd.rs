@@ -57,6 +57,7 @@ pub fn files() -> Result<BTreeMap<&'static str, String>, YamlError> {
         (kcp::EXPORT_FILE, kcp::export_yaml(kcp::FLEET_IDENTITY)?),
         (kcp::BINDING_FILE, kcp::binding_yaml(kcp::PROVIDER_WORKSPACE, kcp::FLEET_IDENTITY)?),
         (kcp::RBAC_FILE, kcp::rbac_yaml()?),
+        (cilium::rbac::MANAGEMENT_FILE, cilium::rbac::management_yaml()?),
         (cilium::rbac::TARGET_FILE, cilium::rbac::target_yaml()?),
         (cilium::rbac::HUB_FILE, cilium::rbac::hub_yaml()?),
     ];

@@ -21,6 +21,8 @@ pub enum Failure {
     NotFound(String),
     #[error("changed since it was looked at ({0})")]
     Conflict(u16),
+    #[error("somebody else owns it (409): {0}")]
+    Owned(String),
     #[error("the version asked for is too old (410)")]
     Gone,
     #[error("answers {code} {reason}: {message}")]
@@ -55,7 +57,7 @@ impl Failure {
             401 => Failure::Unauthorized,
             403 => Failure::Forbidden(message),
             404 => Failure::NotFound(message),
-            409 => Failure::Conflict(409),
+            409 => owners(status).map_or(Failure::Conflict(409), Failure::Owned),
             410 => Failure::Gone,
             422 if names_the_uid(status) => Failure::Conflict(422),
             code => Failure::Api { code, reason: printable(&status.reason, LONGEST), message, retry_after: retry_after(status) },
@@ -85,6 +87,7 @@ impl Failure {
             Failure::Forbidden(_) => "forbidden",
             Failure::NotFound(_) => "not_found",
             Failure::Conflict(_) => "conflict",
+            Failure::Owned(_) => "owned",
             Failure::Gone => "gone",
             Failure::Api { .. } => "api",
             Failure::Timeout(_) => "timeout",
@@ -113,6 +116,15 @@ impl Failure {
 fn names_the_uid(status: &Status) -> bool {
     let causes = status.details.iter().flat_map(|details| &details.causes);
     causes.map(|cause| cause.field.as_str()).any(|field| field == "metadata.uid")
+}
+
+/// An apply that would take fields from their managers is answered with all of
+/// them.
+fn owners(status: &Status) -> Option<String> {
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    let owned = causes.filter(|cause| cause.reason == "FieldManagerConflict");
+    let told: Vec<String> = owned.map(|cause| format!("{} ({})", cause.field, cause.message)).collect();
+    (!told.is_empty()).then(|| printable(&told.join(", "), LONGEST))
 }
 
 fn retry_after(status: &Status) -> Option<Duration> {

@@ -37,6 +37,26 @@ pub struct MeshLabels {
     pub mesh: String,
 }
 
+/// An object of the Cilium back end.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
+pub struct ObjectLabels {
+    pub kind: &'static str,
+    pub workspace: String,
+    pub namespace: String,
+    pub name: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct DialLabels {
+    pub result: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
+pub struct CertificateLabels {
+    pub cluster: String,
+    pub certificate: &'static str,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct FailureLabels {
     pub cluster: String,
@@ -60,6 +80,11 @@ pub struct Metrics {
     pub skipped: Family<MeshLabels, Gauge>,
     pub ready: Family<MeshLabels, Gauge>,
     pub pending: Gauge,
+    pub object_ready: Family<ObjectLabels, Gauge>,
+    pub dials: Family<DialLabels, Counter>,
+    pub certificates: Family<CertificateLabels, Gauge>,
+    pub endpoints: Gauge,
+    pub tenants: Gauge,
     pub events_dropped: Counter,
     pub leader: Gauge,
 }
@@ -82,6 +107,11 @@ impl Default for Metrics {
             skipped: Family::default(),
             ready: Family::default(),
             pending: Gauge::default(),
+            object_ready: Family::default(),
+            dials: Family::default(),
+            certificates: Family::default(),
+            endpoints: Gauge::default(),
+            tenants: Gauge::default(),
             events_dropped: Counter::default(),
             leader: Gauge::default(),
         };
@@ -106,6 +136,12 @@ impl Metrics {
         registry.register("mesh_skipped_nodes", "Nodes that take no part in a mesh", self.skipped.clone());
         registry.register("mesh_ready", "Whether a mesh is Ready", self.ready.clone());
         registry.register("writes_pending", "Peers that are planned but not yet written", self.pending.clone());
+        registry.register("object_ready", "Whether an object of the Cilium back end is Ready", self.object_ready.clone());
+        registry.register("dials", "Connections to remote clusters by what came of them", self.dials.clone());
+        let help = "Unix time at which a certificate of a cluster's clustermesh-apiserver ends";
+        registry.register("certificate_expiry_seconds", help, self.certificates.clone());
+        registry.register("kcp_endpoints", "Endpoints of the export that are followed", self.endpoints.clone());
+        registry.register("kcp_tenants", "Workspaces that are bound to the export", self.tenants.clone());
         registry.register("events_dropped", "Kubernetes events that could not be written", self.events_dropped.clone());
         registry.register("leader", "Whether this process leads", self.leader.clone());
     }

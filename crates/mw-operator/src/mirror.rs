@@ -129,6 +129,12 @@ impl<K: Ord + Clone, T: Clone + PartialEq> Mirror<K, T> {
             Feed::Standing | Feed::Doubtful => Seen::Known(&self.items),
         }
     }
+
+    /// What was there when it was last known, for those to whom that is better
+    /// than nothing.
+    pub fn last_known(&self) -> Seen<&BTreeMap<K, Item<T>>> {
+        if self.lists > 0 { Seen::Known(&self.items) } else { self.known() }
+    }
 }
 
 #[cfg(test)]

@@ -161,7 +161,7 @@ fn kcp_source(args: &Args, kubeconfig: PathBuf) -> Result<Kcp> {
         bail!("--kcp-external-url (KCP_EXTERNAL_URL) is not a URL: write it like https://kcp.example:6443");
     };
     Ok(Kcp {
-        portal: Portal { config, external },
+        portal: Portal::new(config, external).context("the kubeconfig of kcp is of no use")?,
         export: args.api_export_name.clone(),
         rediscovery: args.reconcile_interval,
         namespace: args.mgmt_namespace.clone(),

@@ -14,4 +14,11 @@ pub(crate) const TARGET: Account = Account {
     name: "meshwright-target",
     roles: include_str!("../../../../config/rbac/cilium-target.yaml"),
 };
-pub(crate) const ACCOUNTS: [Account; 2] = [HUB, TARGET];
+/// Beside kcp the hub is the management plane.
+pub(crate) const MANAGEMENT: Account = Account {
+    place: "Management",
+    namespace: "default",
+    name: "meshwright-management",
+    roles: include_str!("../../../../config/rbac/cilium-management.yaml"),
+};
+pub(crate) const ACCOUNTS: [Account; 3] = [HUB, MANAGEMENT, TARGET];

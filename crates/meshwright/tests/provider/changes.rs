@@ -12,8 +12,8 @@ scenarios![addresses_and_certificates_change_and_the_mesh_follows];
 async fn addresses_and_certificates_change_and_the_mesh_follows() {
     let (mut ground, _) = Ground::alike().await;
     let provider = ground.provider(&[]).await;
-    ground.bind("mesh", &SITES, &json!({})).await;
-    ground.connected("mesh").await;
+    ground.home().bind("mesh", &SITES, &json!({})).await;
+    ground.home().connected("mesh").await;
 
     ground.cilium_mut("east").move_balancer().await.unwrap();
     let address = format!("https://{}", ground.cilium("east").addresses()[0]);
@@ -53,13 +53,13 @@ async fn addresses_and_certificates_change_and_the_mesh_follows() {
     ground.is_followed("west", "reissued", &["east", "north"]).await;
     settled(&ground).await;
 
-    ground.remove(BINDINGS, "mesh").await;
+    ground.home().remove(BINDINGS, "mesh").await;
     ground.finish(provider).await;
 }
 
 async fn settled(ground: &Ground) {
     ground.mesh(&SITES).await;
-    ground.connected("mesh").await;
+    ground.home().connected("mesh").await;
     ground.assert_foreign().await;
 }
 

@@ -10,18 +10,22 @@ use std::sync::{Mutex, PoisonError};
 use base64ct::{Base64, Encoding};
 use mw_testbed::cilium::{Ca, Cilium, CiliumSpec};
 use mw_testbed::proxy::{Effect, Fault, Match, Verb};
-use mw_testbed::{Cluster, FaultProxy, Testbed};
+use mw_testbed::{Cluster, FaultProxy, Kcp, Testbed};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::access::{HUB, TARGET};
+use crate::access::{HUB, MANAGEMENT, TARGET};
 use crate::leaks::Leaks;
 use crate::ledger;
+use crate::look::Home;
 use crate::process::Operator;
+use crate::rights::Account;
+use crate::tenants;
 
 pub(crate) const SITES: [&str; 3] = ["east", "north", "west"];
-/// Where the objects are.
-pub(crate) const NAMESPACE: &str = "net";
+pub(crate) const GROUP: &str = "networking.edge-portal.eu/v1alpha1";
+/// Where the objects are, and those of somebody else.
+pub(crate) const NAMESPACES: [&str; 2] = ["net", "yonder"];
 pub(crate) const SYSTEM: &str = "/api/v1/namespaces/kube-system";
 pub(crate) const POLICIES: &str = "/apis/cilium.io/v2/namespaces/shop/ciliumnetworkpolicies";
 pub(crate) const CONNECTIONS: [&str; 2] = ["cilium-clustermesh", "cilium-kvstoremesh"];
@@ -63,6 +67,8 @@ pub(crate) struct Ground {
     ciliums: BTreeMap<String, Cilium>,
     proxies: Vec<FaultProxy>,
     bed: Option<Testbed>,
+    /// Where the objects are, if they are not on the hub.
+    pub(crate) kcp: Option<Kcp>,
     start: BTreeMap<String, u64>,
     folder: TempDir,
     leaks: Leaks,
@@ -84,8 +90,17 @@ impl Ground {
         (Self::new(alike(&ca)).await, ca)
     }
 
+    /// With three clusters that are alike, which belong to tenants in kcp.
+    pub(crate) async fn beside(kcp: Kcp) -> Self {
+        Self::build(alike(&Ca::new().unwrap()), Some(kcp)).await
+    }
+
     /// Everything but the provider: Cilium as told, in the order of the sites.
     pub(crate) async fn new(specs: Vec<CiliumSpec>) -> Self {
+        Self::build(specs, None).await
+    }
+
+    async fn build(specs: Vec<CiliumSpec>, kcp: Option<Kcp>) -> Self {
         let from_pool = POOL.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let bed = match from_pool {
             Some(bed) => bed,
@@ -101,19 +116,18 @@ impl Ground {
         let ciliums = SITES.map(str::to_owned).into_iter().zip([east, north, west]).collect();
         let folder = tempfile::tempdir().unwrap();
         let (proxies, leaks, statuses) = (Vec::new(), Leaks::default(), RefCell::default());
-        let ground = Self { ciliums, proxies, bed: Some(bed), start, folder, leaks, statuses, providers: 0, finished: false };
+        let ground = Self { ciliums, proxies, bed: Some(bed), kcp, start, folder, leaks, statuses, providers: 0, finished: false };
         ground.furnish().await;
         ground
     }
 
     async fn furnish(&self) {
-        let hub = self.hub();
-        for namespace in [NAMESPACE, HUB.namespace] {
-            hub.apply(&json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } })).await.unwrap();
+        for namespace in NAMESPACES.into_iter().chain([HUB.namespace]) {
+            self.hub().apply(&namespace_of(namespace)).await.unwrap();
         }
-        HUB.make(hub).await;
+        self.account().make(self.hub()).await;
         for site in SITES {
-            self.cluster(site).apply(&json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "shop" } })).await.unwrap();
+            self.cluster(site).apply(&namespace_of("shop")).await.unwrap();
             TARGET.make(self.cluster(site)).await;
             self.give_access(site, self.cluster(site).url()).await;
         }
@@ -134,10 +148,37 @@ impl Ground {
 
     async fn give_access(&self, site: &str, url: &str) {
         let token = TARGET.kept_token(self.cluster(site)).await;
-        let metadata = json!({ "name": format!("{site}-kubeconfig"), "namespace": NAMESPACE });
         let kubeconfig = self.cluster(site).kubeconfig(url, &token);
-        let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": { "kubeconfig": kubeconfig } });
-        self.hub().apply(&secret).await.unwrap();
+        // The second key is Cluster API's.
+        let data = json!({ "kubeconfig": kubeconfig, "value": kubeconfig });
+        for namespace in self.vaults() {
+            let metadata = json!({ "name": format!("{site}-kubeconfig"), "namespace": namespace });
+            let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data });
+            self.hub().apply(&secret).await.unwrap();
+        }
+    }
+
+    /// The provider's account on the hub.
+    fn account(&self) -> Account {
+        if self.kcp.is_some() { MANAGEMENT } else { HUB }
+    }
+
+    /// The namespaces of the hub that have kubeconfigs.
+    fn vaults(&self) -> Vec<&'static str> {
+        if self.kcp.is_some() { vec![MANAGEMENT.namespace] } else { NAMESPACES.to_vec() }
+    }
+
+    /// All clusters that have objects.
+    fn places(&self) -> Vec<&Cluster> {
+        match &self.kcp {
+            Some(kcp) => tenants::NAMES.iter().filter_map(|name| kcp.workspace(name).ok()).collect(),
+            None => vec![self.hub()],
+        }
+    }
+
+    /// Where the objects of most scenarios are.
+    pub(crate) fn home(&self) -> Home<'_> {
+        Home { ground: self, cluster: self.hub(), namespace: NAMESPACES[0] }
     }
 
     fn bed(&self) -> &Testbed {
@@ -160,18 +201,27 @@ impl Ground {
         self.ciliums.get_mut(site).unwrap()
     }
 
-    /// Starts the provider with its own account on the hub.
+    /// Starts the provider with its own account on the hub, and in kcp.
     pub(crate) async fn provider(&mut self, more: &[&str]) -> Operator {
         self.providers += 1;
-        let token = self.hub().request_token(HUB.namespace, HUB.name, 3600).await.unwrap();
-        let kubeconfig = self.folder.path().join(format!("kubeconfig-{}", self.providers));
-        std::fs::write(&kubeconfig, self.hub().kubeconfig(self.hub().url(), &token)).unwrap();
+        let account = self.account();
+        let token = self.hub().request_token(account.namespace, account.name, 3600).await.unwrap();
+        let hub = self.write("hub", &self.hub().kubeconfig(self.hub().url(), &token));
         self.leaks.note("the hub's token", &token);
+        let source = match &self.kcp {
+            Some(kcp) => {
+                let token = tenants::token(kcp).await;
+                let file = self.write("kcp", &kcp.kubeconfig(tenants::PROVIDER, &token));
+                self.leaks.note("kcp's token", &token);
+                vec!["--kcp-kubeconfig".to_owned(), file, "--reconcile-interval".to_owned(), "2s".to_owned()]
+            }
+            None => vec!["--hub".to_owned()],
+        };
+        let source: Vec<&str> = source.iter().map(String::as_str).collect();
         let level = std::env::var("MESHWRIGHT_TEST_LOG").unwrap_or_else(|_| "debug".to_owned());
-        let kubeconfig = kubeconfig.display().to_string();
         let arguments = [
-            &["provider", "--hub", "--node-id", "test"][..],
-            &["--mgmt-kubeconfig", &kubeconfig, "--mgmt-namespace", HUB.namespace],
+            &["provider", "--node-id", "test", "--mgmt-kubeconfig", &hub, "--mgmt-namespace", account.namespace][..],
+            &source,
             &["--mesh-check-interval", "2s", "--log-level", &level],
             &["--metrics-bind-address", "127.0.0.1:0", "--health-probe-bind-address", "0"],
             more,
@@ -180,28 +230,24 @@ impl Ground {
         Operator::start(&arguments, &self.log(self.providers))
     }
 
+    /// The path of a file of its own.
+    fn write(&self, name: &str, content: &str) -> String {
+        let path = self.folder.path().join(format!("{name}-{}", self.providers));
+        std::fs::write(&path, content).unwrap();
+        path.display().to_string()
+    }
+
     fn log(&self, number: usize) -> PathBuf {
         self.folder.path().join(format!("log-{number}"))
     }
 
-    pub(crate) async fn bind(&self, name: &str, refs: &[&str], config: &Value) {
-        let refs: Vec<Value> = refs.iter().map(|name| json!({ "name": name })).collect();
-        self.declare(BINDINGS, name, &json!({ "clusterRefs": refs, "meshConfig": config })).await;
-    }
-
-    pub(crate) async fn declare(&self, kind: Kind, name: &str, spec: &Value) {
-        let metadata = json!({ "name": name, "namespace": NAMESPACE });
-        let object = json!({ "apiVersion": "networking.edge-portal.eu/v1alpha1", "kind": kind.1, "metadata": metadata, "spec": spec });
-        // The provider installs the CRDs when it starts.
-        crate::wait::until(format!("{} can be created", kind.1), || async {
-            self.hub().create(&object).await.map(drop).map_err(|error| error.to_string())
-        })
-        .await;
-    }
-
     /// A Service with one endpoint, which nobody exports yet.
     pub(crate) async fn open_shop(&self, site: &str, name: &str, annotations: Value) {
-        let metadata = json!({ "name": name, "namespace": "shop", "annotations": annotations });
+        let mut metadata = json!({ "name": name, "namespace": "shop" });
+        // Who applies null owns it.
+        if !annotations.is_null() {
+            metadata["annotations"] = annotations;
+        }
         let spec = json!({ "ports": [{ "name": "http", "port": 80 }] });
         self.cluster(site).apply(&json!({ "apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec })).await.unwrap();
         let metadata = json!({ "name": name, "namespace": "shop", "labels": { "kubernetes.io/service-name": name } });
@@ -213,7 +259,8 @@ impl Ground {
 
     /// What nobody may ever read in a log, an event or a status.
     pub(crate) async fn note_secrets(&mut self) {
-        for (cluster, namespace) in SITES.iter().map(|site| (*site, "kube-system")).chain([(HUB_CLUSTER, NAMESPACE)]) {
+        let vaults: Vec<(&str, &str)> = self.vaults().into_iter().map(|namespace| (HUB_CLUSTER, namespace)).collect();
+        for (cluster, namespace) in SITES.iter().map(|site| (*site, "kube-system")).chain(vaults) {
             let secrets = self.cluster(cluster).list(&format!("/api/v1/namespaces/{namespace}/secrets")).await.unwrap();
             for secret in &secrets {
                 self.leaks.note_secret(cluster, secret);
@@ -232,16 +279,18 @@ impl Ground {
             let log = std::fs::read(self.log(number)).unwrap();
             self.leaks.search("a log", &String::from_utf8_lossy(&log));
         }
-        for cluster in CLUSTERS {
-            let events = self.cluster(cluster).list("/apis/events.k8s.io/v1/events").await.unwrap();
-            self.leaks.search("an event", &json!(events).to_string());
+        let mut events = Vec::new();
+        for cluster in CLUSTERS.into_iter().map(|name| self.cluster(name)).chain(self.places()) {
+            events.extend(cluster.list("/apis/events.k8s.io/v1/events").await.unwrap());
         }
+        self.leaks.search("an event", &json!(events).to_string());
         for status in self.statuses.take() {
             self.leaks.search("a status", &status);
         }
-        for kind in [BINDINGS, SERVICES, INTENTS] {
-            let left = self.hub().list(&format!("/apis/networking.edge-portal.eu/v1alpha1/{}", kind.0)).await.unwrap();
-            assert!(left.is_empty(), "a scenario deletes what it made: {left:#?}");
+        for (place, kind) in self.places().into_iter().flat_map(|place| [BINDINGS, SERVICES, INTENTS].map(|kind| (place, kind))) {
+            // A tenant that left has no such kind.
+            let left = place.get(&format!("/apis/{GROUP}/{}", kind.0)).await.unwrap().unwrap_or_default();
+            assert!(left["items"].as_array().is_none_or(Vec::is_empty), "a scenario deletes what it made: {left:#?}");
         }
         for site in SITES {
             self.assert_clean(site).await;
@@ -290,6 +339,10 @@ impl Drop for Ground {
             USED.with_borrow_mut(|used| used.push((bed, std::mem::take(&mut self.start))));
         }
     }
+}
+
+pub(crate) fn namespace_of(name: &str) -> Value {
+    json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } })
 }
 
 fn foreign(name: &str) -> Value {

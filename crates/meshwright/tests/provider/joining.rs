@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::ground::{BINDINGS, CONNECTIONS, Ground, INTENTS, POLICIES, SERVICES, SITES};
+use crate::look::message;
 use crate::trials::scenarios;
 use crate::wait::{condition, until};
 
@@ -13,8 +14,8 @@ async fn a_binding_joins_three_clusters_and_nothing_is_left_of_it() {
     // Somebody is always faster there, once.
     ground.outpace("north", &["secrets", "services", "ciliumnetworkpolicies", "ciliumclusterwidenetworkpolicies"]).await;
     let provider = ground.provider(&[]).await;
-    ground.bind("mesh", &SITES, &json!({})).await;
-    let binding = ground.connected("mesh").await;
+    ground.home().bind("mesh", &SITES, &json!({})).await;
+    let binding = ground.home().connected("mesh").await;
     ground.mesh(&SITES).await;
     assert_rows(&binding);
     assert_keys(&ground).await;
@@ -24,22 +25,24 @@ async fn a_binding_joins_three_clusters_and_nothing_is_left_of_it() {
         ground.open_shop(site, "cart", json!({ "own": "yes" })).await;
     }
     let selector = json!({ "namespace": "shop", "name": "cart" });
-    ground.declare(SERVICES, "cart", &json!({ "meshRef": { "name": "mesh" }, "selector": selector })).await;
-    let exported = ground.phase(SERVICES, "cart", "Exported").await;
+    ground.home().declare(SERVICES, "cart", &json!({ "meshRef": { "name": "mesh" }, "selector": selector })).await;
+    let exported = ground.home().phase(SERVICES, "cart", "Exported").await;
     assert_eq!(exported["status"]["exportedClusters"], json!(SITES));
     assert_eq!(exported["status"]["endpointSummary"][0], json!({ "clusterName": "east", "endpoints": 1, "ready": true }));
     for (from, to) in pairs() {
         ground.exported(from, "cart", to).await;
     }
-    ground.remove(SERVICES, "cart").await;
+    ground.home().remove(SERVICES, "cart").await;
     for site in SITES {
         let service = ground.cluster(site).get("/api/v1/namespaces/shop/services/cart").await.unwrap().unwrap();
         assert_eq!(service["metadata"]["annotations"], json!({ "own": "yes" }));
     }
 
+    what_is_owned_by_others_is_told(&ground).await;
     policies_come_and_go(&ground).await;
+    a_deny_that_cilium_would_widen_is_not_written(&ground).await;
     ground.assert_foreign().await;
-    ground.remove(BINDINGS, "mesh").await;
+    ground.home().remove(BINDINGS, "mesh").await;
     for site in SITES {
         ground.reads(site, &[]).await;
     }
@@ -72,6 +75,16 @@ async fn assert_keys(ground: &Ground) {
     }
 }
 
+/// Who applies an empty map owns it, and whatever would be in it.
+async fn what_is_owned_by_others_is_told(ground: &Ground) {
+    ground.open_shop("east", "bare", json!({})).await;
+    let selector = json!({ "namespace": "shop", "name": "bare" });
+    ground.home().declare(SERVICES, "bare", &json!({ "meshRef": { "name": "mesh" }, "selector": selector })).await;
+    let owned = "cluster east: writing failed: somebody else owns it (409): .metadata.annotations";
+    ground.home().status(SERVICES, "bare", |service| message(service).contains(owned)).await;
+    ground.home().remove(SERVICES, "bare").await;
+}
+
 /// Both kinds of policies are written, repaired and deleted.
 async fn policies_come_and_go(ground: &Ground) {
     let clusterwide = "/apis/cilium.io/v2/ciliumclusterwidenetworkpolicies";
@@ -81,8 +94,8 @@ async fn policies_come_and_go(ground: &Ground) {
             "source": { "namespace": "web", "name": "front" }, "destination": { "namespace": "shop", "name": "cart" },
             "ports": [{ "protocol": "TCP", "port": 80 }],
         });
-        ground.declare(INTENTS, "cart", &spec).await;
-        let applied = ground.phase(INTENTS, "cart", "Applied").await;
+        ground.home().declare(INTENTS, "cart", &spec).await;
+        let applied = ground.home().phase(INTENTS, "cart", "Applied").await;
         assert_eq!(applied["status"]["appliedClusters"], json!(SITES));
         let policy = ground.cluster("north").list(policies).await.unwrap().remove(0);
         assert_eq!(policy["spec"]["ingress"][0]["fromEndpoints"].as_array().unwrap().len(), 3, "{policy:#}");
@@ -93,9 +106,24 @@ async fn policies_come_and_go(ground: &Ground) {
             if found["spec"] == policy["spec"] { Ok(()) } else { Err(found.to_string()) }
         })
         .await;
-        ground.remove(INTENTS, "cart").await;
+        ground.home().remove(INTENTS, "cart").await;
         for site in SITES {
             assert!(ground.cluster(site).list(policies).await.unwrap().is_empty(), "a policy is left on {site}");
         }
     }
+}
+
+/// Before 1.16 a policy with nothing but a deny cuts off everything else too.
+async fn a_deny_that_cilium_would_widen_is_not_written(ground: &Ground) {
+    let spec = json!({
+        "meshRef": { "name": "mesh" }, "action": "Deny",
+        "source": { "namespace": "web" }, "destination": { "namespace": "shop", "name": "cart" },
+    });
+    ground.home().declare(INTENTS, "cut", &spec).await;
+    let refused = ground.home().status(INTENTS, "cut", |intent| condition(intent, "Ready")["reason"] == "CiliumTooOld").await;
+    assert_eq!(refused["status"]["appliedClusters"], json!([]), "{:#}", refused["status"]);
+    for site in SITES {
+        assert!(ground.cluster(site).list(POLICIES).await.unwrap().is_empty(), "a policy on {site}");
+    }
+    ground.home().remove(INTENTS, "cut").await;
 }

@@ -22,10 +22,10 @@ async fn clusters_that_are_not_alike_are_joined() {
     ground.outpace("west", &["configmaps"]).await;
     let provider = ground.provider(&[]).await;
 
-    ground.bind("mesh", &SITES, &json!({})).await;
-    let refused = ground.status(BINDINGS, "mesh", |binding| message(binding).contains("serviceType")).await;
+    ground.home().bind("mesh", &SITES, &json!({})).await;
+    let refused = ground.home().status(BINDINGS, "mesh", |binding| message(binding).contains("serviceType")).await;
     assert!(message(&refused).contains(r#"serviceType LoadBalancer is wanted, but the Service is of type "NodePort""#), "{refused:#}");
-    ground.patch(BINDINGS, "mesh", &json!({ "spec": { "meshConfig": { "serviceType": "NodePort" } } })).await;
+    ground.home().patch(BINDINGS, "mesh", &json!({ "spec": { "meshConfig": { "serviceType": "NodePort" } } })).await;
 
     // Its CA is that of the first cluster that has one.
     until("west has a CA", || async {
@@ -41,12 +41,12 @@ async fn clusters_that_are_not_alike_are_joined() {
         if data["cluster-name"] == "west" && data["cluster-id"] == "3" { Ok(()) } else { Err(data.to_string()) }
     })
     .await;
-    let told = ground.status(BINDINGS, "mesh", |binding| binding["status"].to_string().contains("RestartRequired")).await;
+    let told = ground.home().status(BINDINGS, "mesh", |binding| binding["status"].to_string().contains("RestartRequired")).await;
     assert_ne!(told["status"]["phase"], "Connected");
 
     // As certgen and a person do who read that.
     ground.cilium_mut("west").replace_ca(&ours).await.unwrap();
-    ground.connected("mesh").await;
+    ground.home().connected("mesh").await;
     ground.mesh(&SITES).await;
     for (from, by) in [("east", ["north", "west"]), ("north", ["east", "west"]), ("west", ["east", "north"])] {
         ground.is_followed(from, "cart", &by).await;
@@ -60,6 +60,6 @@ async fn clusters_that_are_not_alike_are_joined() {
     // Without KVStoreMesh the agents read the remotes themselves.
     assert!(ground.keys("north", CONNECTIONS[1]).await.is_empty());
     ground.assert_foreign().await;
-    ground.remove(BINDINGS, "mesh").await;
+    ground.home().remove(BINDINGS, "mesh").await;
     ground.finish(provider).await;
 }

@@ -4,13 +4,18 @@ use std::collections::BTreeMap;
 use std::future::Future;
 
 use base64ct::{Base64, Encoding};
+use mw_testbed::Cluster;
 use serde_json::{Value, json};
 
-use crate::ground::{BINDINGS, Ground, Kind, NAMESPACE, SYSTEM};
+use crate::ground::{BINDINGS, GROUP, Ground, Kind, SYSTEM};
 use crate::wait::{condition, until};
 
-pub(crate) fn path(kind: Kind, name: &str) -> String {
-    format!("/apis/networking.edge-portal.eu/v1alpha1/namespaces/{NAMESPACE}/{}/{name}", kind.0)
+/// A namespace with objects: on the hub, or in a tenant's workspace.
+#[derive(Clone, Copy)]
+pub(crate) struct Home<'a> {
+    pub(crate) ground: &'a Ground,
+    pub(crate) cluster: &'a Cluster,
+    pub(crate) namespace: &'a str,
 }
 
 /// All that a binding says is wrong.
@@ -22,22 +27,38 @@ fn wrong(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-impl Ground {
-    pub(crate) async fn object(&self, kind: Kind, name: &str) -> Result<Value, String> {
-        let found = self.hub().get(&path(kind, name)).await.map_err(wrong)?;
+impl<'a> Home<'a> {
+    fn path(&self, kind: Kind, name: &str) -> String {
+        format!("/apis/{GROUP}/namespaces/{}/{}/{name}", self.namespace, kind.0)
+    }
+
+    pub(crate) async fn bind(self, name: &str, refs: &[&str], config: &Value) {
+        let refs: Vec<Value> = refs.iter().map(|name| json!({ "name": name })).collect();
+        self.declare(BINDINGS, name, &json!({ "clusterRefs": refs, "meshConfig": config })).await;
+    }
+
+    pub(crate) async fn declare(self, kind: Kind, name: &str, spec: &Value) {
+        let metadata = json!({ "name": name, "namespace": self.namespace });
+        let object = json!({ "apiVersion": GROUP, "kind": kind.1, "metadata": metadata, "spec": spec });
+        // The provider installs the CRDs when it starts.
+        until(format!("{} can be created", kind.1), || async { self.cluster.create(&object).await.map(drop).map_err(wrong) }).await;
+    }
+
+    pub(crate) async fn object(self, kind: Kind, name: &str) -> Result<Value, String> {
+        let found = self.cluster.get(&self.path(kind, name)).await.map_err(wrong)?;
         let object = found.ok_or_else(|| format!("there is no {} {name}", kind.1))?;
-        self.statuses.borrow_mut().insert(object["status"].to_string());
+        self.ground.statuses.borrow_mut().insert(object["status"].to_string());
         Ok(object)
     }
 
     /// Waits until an object's status, of its last generation, is as wanted.
     #[track_caller]
-    pub(crate) fn status(&self, kind: Kind, name: &str, wanted: impl Fn(&Value) -> bool) -> impl Future<Output = Value> {
-        let wanted = std::rc::Rc::new(wanted);
+    pub(crate) fn status(self, kind: Kind, name: &str, wanted: impl Fn(&Value) -> bool + 'a) -> impl Future<Output = Value> {
+        let (wanted, name) = (std::rc::Rc::new(wanted), name.to_owned());
         until(format!("the status of {} {name}", kind.1), move || {
-            let wanted = wanted.clone();
+            let (wanted, name) = (wanted.clone(), name.clone());
             async move {
-                let object = self.object(kind, name).await?;
+                let object = self.object(kind, &name).await?;
                 let current = object["status"]["observedGeneration"] == object["metadata"]["generation"];
                 if current && wanted(&object) { Ok(object) } else { Err(format!("{:#}", object["status"])) }
             }
@@ -45,20 +66,38 @@ impl Ground {
     }
 
     #[track_caller]
-    pub(crate) fn phase(&self, kind: Kind, name: &str, phase: &str) -> impl Future<Output = Value> {
+    pub(crate) fn phase(self, kind: Kind, name: &str, phase: &str) -> impl Future<Output = Value> {
         let phase = phase.to_owned();
         self.status(kind, name, move |object| object["status"]["phase"] == phase.as_str())
     }
 
+    #[track_caller]
+    pub(crate) fn connected(self, name: &str) -> impl Future<Output = Value> {
+        self.phase(BINDINGS, name, "Connected")
+    }
+
+    /// Waits until the message of a binding says something.
+    #[track_caller]
+    pub(crate) fn says(self, name: &str, text: &str) -> impl Future<Output = Value> {
+        let text = text.to_owned();
+        self.status(BINDINGS, name, move |binding| message(binding).contains(&text))
+    }
+
+    pub(crate) async fn patch(self, kind: Kind, name: &str, patch: &Value) {
+        self.cluster.merge_patch(&self.path(kind, name), patch).await.unwrap();
+    }
+
     /// Deletes an object, and waits until it is gone.
-    pub(crate) async fn remove(&self, kind: Kind, name: &str) {
-        self.hub().delete(&path(kind, name)).await.unwrap();
+    pub(crate) async fn remove(self, kind: Kind, name: &str) {
+        self.cluster.delete(&self.path(kind, name)).await.unwrap();
         until(format!("{name} is gone"), || async {
             self.object(kind, name).await.map_or(Ok(()), |object| Err(format!("{:#}", json!([object["metadata"], object["status"]]))))
         })
         .await;
     }
+}
 
+impl Ground {
     /// The keys of a Secret, decoded.
     pub(crate) async fn keys(&self, site: &str, secret: &str) -> BTreeMap<String, String> {
         let found = self.cluster(site).get(&format!("{SYSTEM}/secrets/{secret}")).await.unwrap().unwrap_or_default();
@@ -118,13 +157,5 @@ impl Ground {
         for other in by {
             self.exported(site, name, other).await;
         }
-    }
-
-    pub(crate) async fn patch(&self, kind: Kind, name: &str, patch: &Value) {
-        self.hub().merge_patch(&path(kind, name), patch).await.unwrap();
-    }
-
-    pub(crate) async fn connected(&self, name: &str) -> Value {
-        self.phase(BINDINGS, name, "Connected").await
     }
 }

@@ -1,6 +1,6 @@
-//! `meshwright provider --hub` from outside: the real binary, with exactly the
-//! roles in config/rbac/, on real API servers with Cilium's own control plane
-//! in three clusters. What its kvstoremesh says of a remote is the judge of
+//! `meshwright provider` from outside: the real binary, with exactly the roles
+//! in config/, on real API servers with Cilium's own control plane in three
+//! clusters; the objects on a hub, or in tenants' workspaces of kcp. What its kvstoremesh says of a remote is the judge of
 //! what the provider wrote. Needs root and, once, Go. See docs/cilium-testbed.md.
 //!
 //! `cargo test -p meshwright --test provider -- a_binding` runs one. When all of
@@ -32,12 +32,15 @@ mod access;
 mod ground;
 mod leaks;
 mod look;
+mod tenants;
 
 mod changes;
 mod joining;
 mod kinds;
 mod members;
+mod neighbours;
 mod troubles;
+mod workspaces;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -71,6 +74,14 @@ fn main() -> ExitCode {
 
 /// The long ones first, so that none is left alone at the end.
 fn all() -> Vec<Trial> {
-    let all = [troubles::trials(), changes::trials(), kinds::trials(), joining::trials(), members::trials()];
+    let all = [
+        workspaces::trials(),
+        troubles::trials(),
+        neighbours::trials(),
+        changes::trials(),
+        kinds::trials(),
+        joining::trials(),
+        members::trials(),
+    ];
     all.into_iter().flatten().collect()
 }

@@ -12,28 +12,28 @@ async fn a_cluster_leaves_and_of_two_bindings_one_goes() {
     let (mut ground, _) = Ground::alike().await;
     leads_and_lets_go(&mut ground).await;
     let provider = ground.provider(&[]).await;
-    ground.bind("mesh", &SITES, &json!({})).await;
-    ground.connected("mesh").await;
+    ground.home().bind("mesh", &SITES, &json!({})).await;
+    ground.home().connected("mesh").await;
     ground.mesh(&SITES).await;
 
-    ground.patch(BINDINGS, "mesh", &json!({ "spec": { "clusterRefs": [{ "name": "east" }, { "name": "north" }] } })).await;
+    ground.home().patch(BINDINGS, "mesh", &json!({ "spec": { "clusterRefs": [{ "name": "east" }, { "name": "north" }] } })).await;
     ground.reads("west", &[]).await;
     ground.mesh(&["east", "north"]).await;
-    ground.connected("mesh").await;
+    ground.home().connected("mesh").await;
     ground.assert_foreign().await;
 
     // All three again, and a pair of them once more.
-    ground.patch(BINDINGS, "mesh", &json!({ "spec": { "clusterRefs": SITES.map(|site| json!({ "name": site })) } })).await;
-    ground.connected("mesh").await;
-    ground.bind("pair", &["north", "west"], &json!({})).await;
-    ground.connected("pair").await;
-    ground.remove(BINDINGS, "mesh").await;
+    ground.home().patch(BINDINGS, "mesh", &json!({ "spec": { "clusterRefs": SITES.map(|site| json!({ "name": site })) } })).await;
+    ground.home().connected("mesh").await;
+    ground.home().bind("pair", &["north", "west"], &json!({})).await;
+    ground.home().connected("pair").await;
+    ground.home().remove(BINDINGS, "mesh").await;
     ground.reads("east", &[]).await;
     ground.mesh(&["north", "west"]).await;
     ground.is_followed("west", "cart", &["north"]).await;
-    ground.connected("pair").await;
+    ground.home().connected("pair").await;
     ground.assert_foreign().await;
-    ground.remove(BINDINGS, "pair").await;
+    ground.home().remove(BINDINGS, "pair").await;
     ground.finish(provider).await;
 }
 

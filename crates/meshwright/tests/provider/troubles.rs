@@ -2,7 +2,7 @@
 //! is never Connected.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use mw_testbed::cilium::Ca;
 use serde_json::{Value, json};
@@ -26,6 +26,7 @@ async fn every_trouble_has_its_words_and_heals() {
     wrong_port(&ground).await;
     not_an_etcd(&ground).await;
     wrong_ca(&mut ground).await;
+    expired_certificates(&mut ground).await;
     wrong_name(&ground).await;
     address_that_is_not_in_the_certificate(&ground).await;
     duplicate_id(&ground).await;
@@ -35,27 +36,29 @@ async fn every_trouble_has_its_words_and_heals() {
 /// A binding that meets this trouble at once; once it is told nothing of the
 /// remote is read, and nothing but a wrong address may be written.
 async fn told(ground: &Ground, words: &[&str], written: bool) {
-    ground.bind("mesh", &PAIR, &json!({})).await;
+    ground.home().bind("mesh", &PAIR, &json!({})).await;
+    let words_of = words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     ground
-        .status(BINDINGS, "mesh", |binding| {
+        .home()
+        .status(BINDINGS, "mesh", move |binding| {
             assert_ne!(binding["status"]["phase"], "Connected", "{:#}", binding["status"]);
             let message = message(binding);
-            words.iter().all(|word| message.contains(word))
+            words_of.iter().all(|word| message.contains(word))
         })
         .await;
     // Looked at once more it is still so.
     tokio::time::sleep(CHECK).await;
-    let binding = ground.object(BINDINGS, "mesh").await.unwrap();
+    let binding = ground.home().object(BINDINGS, "mesh").await.unwrap();
     assert_ne!(binding["status"]["phase"], "Connected", "{:#}", binding["status"]);
     let keys = ground.keys("west", CONNECTIONS[1]).await;
     assert_eq!(keys.contains_key("east"), written, "{words:?}: {:?}", keys.keys());
 }
 
 async fn healed(ground: &Ground) {
-    ground.connected("mesh").await;
+    ground.home().connected("mesh").await;
     ground.mesh(&PAIR).await;
     ground.assert_foreign().await;
-    ground.remove(BINDINGS, "mesh").await;
+    ground.home().remove(BINDINGS, "mesh").await;
 }
 
 /// The clusters may reach each other where the provider can't, so the keys are
@@ -95,6 +98,14 @@ async fn wrong_ca(ground: &mut Ground) {
     let data = json!({ "tls.crt": stranger.certificate, "tls.key": stranger.key });
     patch(ground, "east", "secrets/clustermesh-apiserver-server-cert", &json!({ "stringData": data })).await;
     told(ground, &["cluster west: to east: keys: dial failed: Certificate: "], false).await;
+    ground.note_secrets().await;
+    ground.cilium_mut("east").renew(None).await.unwrap();
+    healed(ground).await;
+}
+
+async fn expired_certificates(ground: &mut Ground) {
+    ground.cilium_mut("east").renew(Some(SystemTime::now() - Duration::from_secs(60))).await.unwrap();
+    told(ground, &["cluster east: ", "-cert has expired"], false).await;
     ground.note_secrets().await;
     ground.cilium_mut("east").renew(None).await.unwrap();
     healed(ground).await;

@@ -24,6 +24,8 @@ pub const PROVIDER_WORKSPACE: &str = "root:system";
 /// Stands where the fleet export's identity goes, which differs per installation.
 pub const FLEET_IDENTITY: &str = "REPLACE-WITH-THE-IDENTITY-HASH-OF-edge-portal-fleet";
 
+const FLEET_GROUP: &str = "platform.edge-portal.eu";
+const FLEET_CLUSTERS: &str = "kubernetesclusters";
 const PROVIDER: &str = "kcp-cilium-mesh-provider";
 const PROVIDER_NAMESPACE: &str = "default";
 
@@ -37,6 +39,45 @@ pub const ANNOTATION_PATH: &str = "kcp.io/path";
 pub struct ApiBinding {
     #[serde(default, deserialize_with = "lean::meta")]
     pub metadata: ObjectMeta,
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub spec: ApiBindingSpec,
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub status: ApiBindingStatus,
+}
+
+#[derive(Deserialize, Debug, Clone, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ApiBindingSpec {
+    #[serde(deserialize_with = "null_is_default")]
+    pub permission_claims: Vec<Claim>,
+}
+
+#[derive(Deserialize, Debug, Clone, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ApiBindingStatus {
+    #[serde(deserialize_with = "null_is_default")]
+    pub applied_permission_claims: Vec<Claim>,
+}
+
+/// What a tenant lets the provider see, or does not.
+#[derive(Deserialize, Debug, Clone, PartialEq, Eq, Default)]
+#[serde(default)]
+pub struct Claim {
+    #[serde(deserialize_with = "null_is_default")]
+    pub group: String,
+    pub resource: String,
+    /// `Accepted` or `Rejected`, where it is the tenant's answer.
+    pub state: Option<String>,
+}
+
+impl ApiBinding {
+    /// Whether the tenant's clusters can be seen: its answer, and whether that
+    /// is in force.
+    pub fn shows_clusters(&self) -> bool {
+        let is_it = |claim: &&Claim| claim.group == FLEET_GROUP && claim.resource == FLEET_CLUSTERS;
+        let accepted = self.spec.permission_claims.iter().filter(is_it).any(|claim| claim.state.as_deref() == Some("Accepted"));
+        accepted && self.status.applied_permission_claims.iter().any(|claim| is_it(&claim))
+    }
 }
 
 /// Where an export is served.
@@ -111,7 +152,7 @@ fn version(version: &CustomResourceDefinitionVersion) -> Value {
 
 fn claims(fleet_identity: &str) -> Vec<Value> {
     vec![
-        json!({ "group": "platform.edge-portal.eu", "resource": "kubernetesclusters", "identityHash": fleet_identity,
+        json!({ "group": FLEET_GROUP, "resource": FLEET_CLUSTERS, "identityHash": fleet_identity,
             "verbs": ["get", "list", "watch"] }),
         json!({ "group": "", "resource": "events", "verbs": ["create", "patch"] }),
     ]
@@ -153,8 +194,8 @@ pub fn binding_yaml(provider_workspace: &str, fleet_identity: &str) -> Result<St
 /// The provider's account and rights in the provider workspace, and the right
 /// of everybody to bind.
 pub fn rbac_yaml() -> Result<String, YamlError> {
-    let content = named(EXPORT, rule("apis.kcp.io", &["apiexports/content"], &["get", "list", "watch", "create", "patch"]));
-    let slices = rule("apis.kcp.io", &["apiexportendpointslices"], &["get", "list", "watch"]);
+    let content = named(EXPORT, rule("apis.kcp.io", &["apiexports/content"], &["list", "watch", "create", "patch"]));
+    let slices = rule("apis.kcp.io", &["apiexportendpointslices"], &["list", "watch"]);
     let bind = named(EXPORT, rule("apis.kcp.io", &["apiexports"], &["bind"]));
     let role =
         |name: &str, rules: Value| json!({ "apiVersion": RBAC, "kind": "ClusterRole", "metadata": { "name": name }, "rules": rules });

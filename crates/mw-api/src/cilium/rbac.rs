@@ -1,5 +1,5 @@
 //! The rights that a target's kubeconfig needs, and those of the provider on a
-//! hub, and no more.
+//! hub or on the management plane beside kcp, and no more.
 
 use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding};
@@ -11,11 +11,15 @@ use crate::rbac::{meta, named, role_ref, subject};
 
 pub const TARGET_FILE: &str = "config/rbac/cilium-target.yaml";
 pub const HUB_FILE: &str = "config/rbac/cilium-hub.yaml";
+pub const MANAGEMENT_FILE: &str = "config/rbac/cilium-management.yaml";
 
 const PROVIDER: &str = "meshwright-provider";
 const PROVIDER_NAMESPACE: &str = "meshwright";
 /// By which one of several providers acts.
 pub const LEASE: &str = "meshwright-provider";
+
+const MANAGER: &str = "meshwright-management";
+const MANAGEMENT_NAMESPACE: &str = "default";
 
 const TARGET: &str = "meshwright-target";
 const CILIUM_NAMESPACE: &str = "kube-system";
@@ -85,6 +89,13 @@ pub fn hub_rules() -> Vec<PolicyRule> {
     ]
 }
 
+/// On the management plane: clusters of either kind, and the Secrets that they
+/// lead to.
+pub fn management_rules() -> Vec<PolicyRule> {
+    let clusters = |group: &str| rule(group, &["clusters"], &["list", "watch"]);
+    vec![clusters("platform.edge-portal.eu"), clusters("cluster.x-k8s.io"), rule("", &["secrets"], &["list", "watch"])]
+}
+
 /// Where the provider's Lease is.
 pub fn lease_rules() -> Vec<PolicyRule> {
     let leases = |verbs: &[&str]| rule("coordination.k8s.io", &["leases"], verbs);
@@ -101,6 +112,18 @@ pub fn hub_yaml() -> Result<String, YamlError> {
     let own = Role { metadata: meta(PROVIDER, Some(PROVIDER_NAMESPACE)), rules: Some(lease_rules()) };
     let own_binding = RoleBinding { metadata: meta(PROVIDER, Some(PROVIDER_NAMESPACE)), role_ref: role_ref("Role", PROVIDER), subjects };
     Ok([to_yaml(&account)?, to_yaml(&role)?, to_yaml(&binding)?, to_yaml(&own)?, to_yaml(&own_binding)?].join("---\n"))
+}
+
+/// For the management plane of a provider that works on kcp, in the namespace
+/// of the clusters.
+pub fn management_yaml() -> Result<String, YamlError> {
+    let own = meta(MANAGER, Some(MANAGEMENT_NAMESPACE));
+    let account = ServiceAccount { metadata: own.clone(), ..ServiceAccount::default() };
+    let rules = management_rules().into_iter().chain(lease_rules()).collect();
+    let role = Role { metadata: own.clone(), rules: Some(rules) };
+    let subjects = Some(vec![subject(MANAGER, MANAGEMENT_NAMESPACE)]);
+    let binding = RoleBinding { metadata: own, role_ref: role_ref("Role", MANAGER), subjects };
+    Ok([to_yaml(&account)?, to_yaml(&role)?, to_yaml(&binding)?].join("---\n"))
 }
 
 /// For every cluster that a binding names.

@@ -30,8 +30,8 @@ pub(super) struct Outcome {
 
 /// What is there now.
 struct Found {
-    /// Somebody was faster, and what was to be written was not.
-    otherwise: bool,
+    /// Why what was to be written was not: somebody was faster.
+    otherwise: Option<Failure>,
     show: Show,
 }
 
@@ -75,7 +75,7 @@ impl Engine {
     pub(super) fn observe_write(&mut self, cluster: &ClusterId, epoch: u64, outcome: Outcome) {
         let Outcome { place, verb, result } = outcome;
         let counted = match &result {
-            Ok(Found { otherwise: true, .. }) => "conflict",
+            Ok(Found { otherwise: Some(failure), .. }) => failure.category(),
             Ok(_) => "done",
             Err(failure) => failure.category(),
         };
@@ -90,9 +90,9 @@ impl Engine {
             Ok(Found { otherwise, show }) => {
                 show(&mut member.link.feeds);
                 member.seen_changed = true;
-                if otherwise {
-                    debug!(%cluster, %place, "changed since it was looked at");
-                    member.writer.fail(place, verb, Failure::Conflict(409), jitter);
+                if let Some(failure) = otherwise {
+                    debug!(%cluster, %place, %failure, "it is not as it was");
+                    member.writer.fail(place, verb, failure, jitter);
                 } else {
                     info!(%cluster, %place, verb, "written");
                     member.writer.succeed(&place);
@@ -119,10 +119,11 @@ async fn write(client: Client, namespace: &str, operation: Operation) -> Outcome
     let Operation { place, act } = operation;
     let verb = act.verb();
     let result = match send(&client, namespace, act).await.map_err(|error| Failure::of(&error)) {
-        Ok(show) => Ok(Found { otherwise: false, show }),
+        Ok(show) => Ok(Found { otherwise: None, show }),
         // Somebody was faster: look again.
-        Err(Failure::Conflict(_) | Failure::NotFound(_)) => {
-            look(&client, namespace, &place).await.map(|show| Found { otherwise: true, show }).map_err(|error| Failure::of(&error))
+        Err(failure @ (Failure::Conflict(_) | Failure::Owned(_) | Failure::NotFound(_))) => {
+            let otherwise = Some(if matches!(failure, Failure::Owned(_)) { failure } else { Failure::Conflict(409) });
+            look(&client, namespace, &place).await.map(|show| Found { otherwise, show }).map_err(|error| Failure::of(&error))
         }
         Err(failure) => Err(failure),
     };

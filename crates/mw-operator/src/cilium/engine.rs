@@ -20,6 +20,7 @@ use crate::backoff::Backoff;
 use crate::cilium::apply::Outcome;
 use crate::cilium::dial::{Answer, Dialler, Failed};
 use crate::cilium::management::ClusterResource;
+use crate::cilium::measure::Measured;
 use crate::cilium::observe::Member;
 use crate::cilium::realm::{Endpoint, EndpointNews, Portal, Realm};
 use crate::cilium::record::{Kind, Record, RecordId};
@@ -191,6 +192,7 @@ pub(super) struct Engine {
     pub(super) readings: BTreeMap<ClusterId, Reading>,
     pub(super) status_touched: Option<Instant>,
     pub(super) reported_at: Option<Instant>,
+    pub(super) measured: Measured,
     pub(super) status_due: Option<Instant>,
     next_resync: Instant,
     /// One moment for all steps of a turn.
@@ -239,6 +241,7 @@ impl Engine {
             readings: BTreeMap::new(),
             status_touched: None,
             reported_at: None,
+            measured: Measured::default(),
             status_due: None,
             next_resync: Instant::now(),
             turned_at: Instant::now(),

@@ -1,8 +1,6 @@
 //! Where a ref of a tenant leads: through its KubernetesCluster to the Cluster
 //! of that name on the management plane, and from there to a Secret.
 
-use std::time::Duration;
-
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client};
 use mw_api::cilium::fleet::{Cluster, KubernetesCluster};
@@ -13,16 +11,14 @@ use mw_core::text::printable;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use crate::cilium::engine::{Engine, Event};
-use crate::cilium::realm::Spot;
+use crate::cilium::engine::{Engine, Event, Kcp};
+use crate::cilium::realm::{Endpoint, Spot, Tenant};
 use crate::cilium::vault::Lead;
 use crate::failure::Failure;
 use crate::fleet::follow::{Manner, Observed, Outlet, Scope, Version, follow};
 use crate::mirror::{Item, Noted};
 
 const CLUSTER_API: &str = "cluster.x-k8s.io";
-/// A resource that is not served yet may be later.
-const REDISCOVERED: Duration = Duration::from_secs(30);
 
 /// A resource of the management plane: `<plural>[.<version>].<group>`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,7 +74,7 @@ impl Engine {
         let (hub, events) = (self.environment.hub.clone(), self.sender.clone());
         let manner = Manner { scope: Scope::default(), backoff: self.backoff(), relist: self.hub_relist.listen() };
         self.tasks.spawn(async move {
-            let resource = served(&hub, &kcp.cluster_resource, &events).await;
+            let resource = served(&hub, &kcp, &events).await;
             let api: Api<DynamicObject> = Api::namespaced_with(hub, &kcp.namespace, &resource);
             follow(api, manner, read_cluster, Outlet { events, wrap: Event::Clusters }).await;
         });
@@ -96,34 +92,50 @@ impl Engine {
         }
     }
 
-    /// What a tenant sees of a cluster, where that is known.
-    pub(super) fn kubernetes_cluster(&self, asked: Asked<'_>) -> Seen<Option<&KubernetesCluster>> {
-        let spot = Spot { workspace: asked.workspace.clone(), namespace: asked.namespace.to_owned(), name: asked.name.to_owned() };
-        let mut why = "no endpoint of the export was found yet".to_owned();
-        for endpoint in self.endpoints.values() {
-            match endpoint.clusters.known() {
-                Seen::Unknown(reason) => why = reason,
-                // kcp goes on showing what a tenant that left had claimed.
-                Seen::Known(clusters) => {
-                    let bound = endpoint.tenants.known().known().is_some_and(|tenants| tenants.contains_key(asked.workspace));
-                    if bound {
-                        return Seen::Known(clusters.get(&spot).map(|item| &item.of));
-                    }
-                }
-            }
+    /// A workspace that is bound, with the endpoint that it is behind.
+    pub(super) fn tenant(&self, workspace: &Workspace) -> Option<(&Endpoint, &Tenant)> {
+        self.endpoints.values().find_map(|endpoint| match endpoint.tenants.last_known() {
+            Seen::Known(tenants) => Some((endpoint, &tenants.get(workspace)?.of)),
+            Seen::Unknown(_) => None,
+        })
+    }
+
+    /// Whether nobody answered yet what leads to the clusters of a workspace.
+    fn is_starting_with(&self, workspace: &Workspace) -> bool {
+        match self.tenant(workspace) {
+            Some((endpoint, _)) => endpoint.clusters.is_starting(),
+            None => self.endpoints.values().any(|endpoint| endpoint.tenants.is_starting()),
         }
-        Seen::Unknown(why)
+    }
+
+    /// What a tenant sees of a cluster, where that is known. kcp goes on
+    /// showing what a tenant that left had let us see.
+    pub(super) fn kubernetes_cluster(&self, asked: Asked<'_>) -> Seen<Option<&KubernetesCluster>> {
+        let Some((endpoint, tenant)) = self.tenant(asked.workspace) else {
+            return Seen::Unknown("no APIBinding of its workspace is seen".to_owned());
+        };
+        if !tenant.shows_clusters {
+            return Seen::Unknown("the claim on kubernetesclusters is not accepted in the workspace's APIBinding".to_owned());
+        }
+        let spot = Spot { workspace: asked.workspace.clone(), namespace: asked.namespace.to_owned(), name: asked.name.to_owned() };
+        match endpoint.clusters.last_known() {
+            Seen::Known(clusters) => Seen::Known(clusters.get(&spot).map(|item| &item.of)),
+            Seen::Unknown(why) => Seen::Unknown(why),
+        }
     }
 
     pub(super) fn lead_through_management(&self, asked: Asked<'_>) -> Lead<'_> {
         let Some(kcp) = &self.kcp else { return Lead::Unread };
         let name = printable(asked.name, 253);
+        if self.is_starting_with(asked.workspace) {
+            return Lead::Unread;
+        }
         let tenants = match self.kubernetes_cluster(asked) {
             Seen::Unknown(why) => return Lead::Pending(format!("KubernetesCluster {name} can't be read: {why}")),
             Seen::Known(None) => return Lead::NoCluster(format!("KubernetesCluster {name} not found in namespace {}", asked.namespace)),
             Seen::Known(Some(cluster)) => cluster,
         };
-        let cluster = match self.clusters.known() {
+        let cluster = match self.clusters.last_known() {
             Seen::Unknown(_) if self.clusters.is_starting() => return Lead::Unread,
             Seen::Unknown(why) => return Lead::Pending(format!("{} can't be read on the management plane: {why}", kcp.cluster_resource)),
             Seen::Known(clusters) => clusters.get(asked.name).map(|item| &item.of).filter(|cluster| self.may_use(cluster, asked.workspace)),
@@ -158,14 +170,14 @@ impl Engine {
         if owners.peek().is_none() {
             return !kcp.requires_owner;
         }
-        let path = self.endpoints.values().find_map(|endpoint| endpoint.tenants.known().known()?.get(workspace)?.of.path.clone());
-        owners.any(|owner| owner == workspace.as_str() || Some(owner) == path.as_deref())
+        let path = self.tenant(workspace).and_then(|(_, tenant)| tenant.path.as_deref());
+        owners.any(|owner| owner == workspace.as_str() || Some(owner) == path)
     }
 }
 
 /// Waits until the management plane serves a resource, and says so meanwhile.
-async fn served(hub: &Client, wanted: &ClusterResource, events: &mpsc::Sender<Event>) -> ApiResource {
-    let ClusterResource { plural, version, group } = wanted;
+async fn served(hub: &Client, kcp: &Kcp, events: &mpsc::Sender<Event>) -> ApiResource {
+    let ClusterResource { plural, version, group } = &kcp.cluster_resource;
     loop {
         let version = match version {
             Some(version) => Ok(version.clone()),
@@ -179,7 +191,7 @@ async fn served(hub: &Client, wanted: &ClusterResource, events: &mpsc::Sender<Ev
             Err(failure) => failure,
         };
         _ = events.send(Event::Clusters(Observed::Broken(failure))).await;
-        sleep(REDISCOVERED).await;
+        sleep(kcp.rediscovery).await;
     }
 }
 

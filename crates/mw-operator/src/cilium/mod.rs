@@ -13,6 +13,7 @@ mod diff;
 mod engine;
 mod events;
 mod management;
+mod measure;
 mod observe;
 mod plan;
 pub mod readiness;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use http::Uri;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::client::ConfigExt;
 use kube::core::DynamicObject;
 use kube::{Api, Client, Config};
 use mw_api::cilium::fleet::KubernetesCluster;
@@ -33,9 +34,9 @@ pub(super) enum Realm {
 #[derive(Clone)]
 pub struct Portal {
     /// Leads to the workspace with the export.
-    pub config: Config,
+    config: Config,
     /// Scheme, host and port that take the place of those that kcp tells.
-    pub external: Option<Uri>,
+    external: Option<Uri>,
 }
 
 impl std::fmt::Debug for Portal {
@@ -45,6 +46,13 @@ impl std::fmt::Debug for Portal {
 }
 
 impl Portal {
+    /// Fails where no client could be made of it.
+    pub fn new(config: Config, external: Option<Uri>) -> Result<Portal, kube::Error> {
+        config.rustls_client_config()?;
+        config.auth_layer()?;
+        Ok(Portal { config, external })
+    }
+
     /// Of the workspace that the export is in.
     fn provider(&self, rules: Rules) -> Result<Client, String> {
         client(self.config.clone(), rules).map_err(|wrong| wrong.to_string())
@@ -80,6 +88,8 @@ pub(super) struct Spot {
 pub(super) struct Tenant {
     /// Like `root:tenant-a`, where it is told.
     pub(super) path: Option<String>,
+    /// Whether its KubernetesClusters can be seen.
+    pub(super) shows_clusters: bool,
 }
 
 /// One endpoint, and what is seen through it.
@@ -118,7 +128,7 @@ fn item<T>(meta: &ObjectMeta, of: T) -> Item<T> {
 fn read_tenant(binding: ApiBinding) -> (Workspace, Item<Tenant>) {
     let meta = &binding.metadata;
     let path = meta.annotations.as_ref().and_then(|all| all.get(ANNOTATION_PATH)).cloned();
-    (workspace_of(meta), item(meta, Tenant { path }))
+    (workspace_of(meta), item(meta, Tenant { path, shows_clusters: binding.shows_clusters() }))
 }
 
 fn read_cluster(cluster: KubernetesCluster) -> (Spot, Item<KubernetesCluster>) {
@@ -314,7 +324,7 @@ mod tests {
         let config = Config::new("https://kcp.example:6443/clusters/root:provider".parse().unwrap());
         let told = "https://10.0.0.1:6443/services/apiexport/1abc/edge-portal-networking";
         let reached = |external: Option<&str>| {
-            let portal = Portal { config: config.clone(), external: external.map(|url| url.parse().unwrap()) };
+            let portal = Portal::new(config.clone(), external.map(|url| url.parse().unwrap())).unwrap();
             portal.reached(told, "*").unwrap().to_string()
         };
         assert_eq!(reached(None), format!("{told}/clusters/*"));

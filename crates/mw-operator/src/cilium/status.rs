@@ -16,9 +16,7 @@ use tracing::{debug, info};
 use crate::cilium::diff::Place;
 use crate::cilium::engine::Engine;
 use crate::cilium::record::{Kind, Record, RecordId};
-use crate::cilium::validate::labels;
 use crate::conditions::{Wanted, difference, merged};
-use crate::metrics::MeshLabels;
 use crate::writer::Trouble;
 
 /// While writes are under way the status waits for them, but not for long.
@@ -64,13 +62,7 @@ impl Engine {
         (self.status_touched, self.reported_at) = (None, Some(now));
         let ids: Vec<RecordId> = self.records.keys().cloned().collect();
         ids.iter().for_each(|id| self.report_object(id));
-        for (id, member) in &self.members {
-            let reachable = member.link.trouble().is_none();
-            self.environment.metrics.reachable.get_or_create(&labels(id)).set(i64::from(reachable));
-            if let Some(time) = &member.last_contact {
-                self.environment.metrics.last_contact.get_or_create(&labels(id)).set(time.0.as_second());
-            }
-        }
+        self.measure();
         // What could not be written yet is looked at again.
         self.status_due = self.status_touched.map(|_| now + BETWEEN);
     }
@@ -87,7 +79,6 @@ impl Engine {
         };
         let Some(status) = status else { return };
         self.announce(id);
-        self.measure(id, &status);
         let Some(record) = self.records.get(id) else { return };
         if self.is_same(&record.status, &status) {
             return;
@@ -143,13 +134,6 @@ impl Engine {
         let age = last.map(|last| self.world.now.0.saturating_sub(last.0.as_second()));
         let check = i64::try_from(self.settings.check.as_secs()).unwrap_or(i64::MAX);
         timeless(before) == timeless(after) && age.is_some_and(|age| (0..check).contains(&age))
-    }
-
-    fn measure(&self, (_, id): &RecordId, status: &Value) {
-        let labels = MeshLabels { namespace: id.namespace.clone(), mesh: id.name.clone() };
-        let conditions = status.get("conditions").and_then(Value::as_array).into_iter().flatten();
-        let ready = conditions.into_iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
-        self.environment.metrics.ready.get_or_create(&labels).set(i64::from(ready));
     }
 }
 

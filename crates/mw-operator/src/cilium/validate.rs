@@ -10,7 +10,7 @@ use kube::api::ListParams;
 use kube::{Api, Client};
 use mw_api::cilium::target::Namespace;
 use mw_core::cilium::facts::Silence;
-use mw_core::cilium::object::{Common, Refusal, Resolution};
+use mw_core::cilium::object::{Common, ObjectId, Refusal, Resolution};
 use mw_core::names::ClusterId;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -299,7 +299,7 @@ impl Engine {
         let deleted = |record: &Record| record.is_deleted() && record.lists_then.is_none();
         let fresh: Vec<RecordId> = self.records.iter().filter(|(_, record)| deleted(record)).map(|(id, _)| id.clone()).collect();
         for id in &fresh {
-            let lists = self.lists_of_what_leads(&id.1.namespace);
+            let lists = self.lists_of_what_leads(&id.1);
             if let Some(record) = self.records.get_mut(id) {
                 record.lists_then = Some(lists);
             }
@@ -314,16 +314,16 @@ impl Engine {
         self.records.values().any(|record| record.lists_then.is_some())
     }
 
-    fn lists_of_what_leads(&self, namespace: &str) -> Vec<u64> {
-        let namespace = self.kcp.as_ref().map_or(namespace, |kcp| kcp.namespace.as_str());
+    fn lists_of_what_leads(&self, id: &ObjectId) -> Vec<u64> {
+        let namespace = self.kcp.as_ref().map_or(id.namespace.as_str(), |kcp| kcp.namespace.as_str());
         let secrets = self.vaults.get(namespace).map_or(0, |vault| vault.secrets.lists());
         let management = self.kcp.as_ref().map(|_| self.clusters.lists());
-        let tenants = self.endpoints.values().map(|endpoint| endpoint.clusters.lists());
+        let tenants = self.tenant(&id.workspace).map(|(endpoint, _)| endpoint.clusters.lists());
         [secrets].into_iter().chain(management).chain(tenants).collect()
     }
 
     fn was_looked_for(&self, record: &Record) -> bool {
-        let now = self.lists_of_what_leads(&record.id().namespace);
+        let now = self.lists_of_what_leads(record.id());
         record.lists_then.as_ref().is_some_and(|then| now.iter().zip(then).all(|(now, then)| now > then))
     }
 

@@ -111,7 +111,7 @@ impl Engine {
     }
 
     fn known_secrets(&self, namespace: &str) -> Option<&BTreeMap<String, Item<SecretSight>>> {
-        match self.vaults.get(namespace)?.secrets.known() {
+        match self.vaults.get(namespace)?.secrets.last_known() {
             Seen::Known(secrets) => Some(secrets),
             Seen::Unknown(_) => None,
         }

@@ -16,8 +16,10 @@ use tracing::{debug, info, warn};
 
 use crate::cilium::dial::{Answer, Failed, outcome};
 use crate::cilium::engine::{Engine, Event};
+use crate::cilium::measure::result_of;
 use crate::cilium::readiness::readiness;
 use crate::failure::Failure;
+use crate::metrics::DialLabels;
 
 /// Dials at the same time.
 const DIALS_AT_ONCE: usize = 32;
@@ -116,6 +118,7 @@ impl Engine {
             DialOutcome::Failed { text, .. } => info!(reader = %link.reader, remote = %link.remote, error = text, "the dial failed"),
             DialOutcome::Read { .. } => debug!(reader = %link.reader, remote = %link.remote, "the dial was answered"),
         }
+        self.environment.metrics.dials.get_or_create(&DialLabels { result: result_of(&outcome) }).inc();
         evidence.dial = Some(Dialled { fingerprint, at: self.world.now, outcome });
         self.world_changed = true;
     }

@@ -1,0 +1,152 @@
+//! The objects in workspaces of tenants, through a virtual workspace of kcp.
+
+use serde_json::{Value, json};
+
+use crate::ground::{BINDINGS, Ground, INTENTS, SITES};
+use crate::look::message;
+use crate::neighbours::{clear, intent, is_left_alone, keep_apart, only_theirs_is_left, settle_in};
+use crate::tenants::{self, CLUSTER_API, EXPORT, OWN};
+use crate::trials::scenarios;
+use crate::wait::{condition, until};
+
+scenarios![tenants_come_and_go_and_never_meet, the_weather_of_kcp_is_weathered];
+
+const OWNER: &str = "networking.edge-portal.eu/workspace";
+const BALANCER: &str = "7cd8e0a6-5b53-4a39-a0fe-9cd2a3d0b5a1";
+
+async fn tenants_come_and_go_and_never_meet() {
+    let kcp = tenants::start(&["tenant-a", "tenant-b", "tenant-c"]).await;
+    let mut ground = Ground::beside(kcp).await;
+    ground.manage_all().await;
+    // Nobody is bound: there is no endpoint, and nothing to be read.
+    assert!(ground.kcp().endpoints(tenants::PROVIDER, EXPORT).is_empty());
+    let provider = ground.provider(&[]).await;
+    for (tenant, claim, clusters) in [
+        ("tenant-a", "Accepted", ["east", "north"]),
+        ("tenant-b", "Accepted", ["east", "west"]),
+        ("tenant-c", "Rejected", ["east", "north"]),
+    ] {
+        ground.bind_tenant(tenant, claim).await;
+        ground.give_clusters(tenant, &clusters, &json!({})).await;
+    }
+    let [a, b, c] = ["tenant-a", "tenant-b", "tenant-c"].map(|name| ground.tenant(name));
+    settle_in(&ground, [a, b]).await;
+    claims_and_owners_decide(&ground).await;
+    load_balancers_are_named(&ground).await;
+    a_whole_cluster_is_not_one_tenants(&ground).await;
+    let ids = ["tenant-a", "tenant-b", "tenant-c"].map(|name| [ground.kcp().id(name), format!("root:{name}")]);
+    let [of_a, of_b, of_c] = ids.each_ref().map(|ids| ids.each_ref().map(String::as_str));
+    keep_apart([(a, &["west", of_b[0], of_b[1], of_c[0], of_c[1]]), (b, &["north", of_a[0], of_a[1], of_c[0], of_c[1]])]).await;
+
+    // In the middle of everything one of them unbinds.
+    ground.kcp().unbind("tenant-a", EXPORT).await.unwrap();
+    is_left_alone(&ground, b).await;
+    only_theirs_is_left(&ground).await;
+    c.remove(BINDINGS, "mesh").await;
+    clear(b).await;
+    ground.finish(provider).await;
+}
+
+/// The third may not see its clusters, and then not those of others.
+async fn claims_and_owners_decide(ground: &Ground) {
+    let tenant = ground.tenant("tenant-c");
+    tenant.bind("mesh", &["east", "north"], &json!({})).await;
+    tenant.says("mesh", "the claim on kubernetesclusters is not accepted").await;
+    let (a, b) = (ground.kcp().id("tenant-a"), "root:tenant-b");
+    ground.manage(OWN, "east", json!({ "metadata": { "annotations": { OWNER: format!("{a}, {b}") } } })).await;
+    ground.bind_tenant("tenant-c", "Accepted").await;
+    let pending = tenant.says("mesh", "Cluster east not found on the management plane").await;
+    assert_eq!(pending["status"]["phase"], "Pending");
+    // As if there were no such cluster at all.
+    tenant.patch(BINDINGS, "mesh", &json!({ "spec": { "clusterRefs": [{ "name": "nowhere" }, { "name": "north" }] } })).await;
+    tenant.says("mesh", "KubernetesCluster nowhere not found").await;
+    ground.tenant("tenant-a").connected("mesh").await;
+    ground.tenant("tenant-b").connected("mesh").await;
+}
+
+async fn load_balancers_are_named(ground: &Ground) {
+    ground.give_clusters("tenant-a", &["north"], &json!({ "networking.edge-portal.eu/elb-id": BALANCER })).await;
+    until("the load balancer of north", || async {
+        let service = ground.cluster("north").get("/api/v1/namespaces/kube-system/services/clustermesh-apiserver").await.unwrap().unwrap();
+        let annotations = &service["metadata"]["annotations"];
+        if annotations["kubernetes.io/elb.id"] == BALANCER { Ok(()) } else { Err(annotations.to_string()) }
+    })
+    .await;
+}
+
+async fn a_whole_cluster_is_not_one_tenants(ground: &Ground) {
+    let tenant = ground.tenant("tenant-b");
+    tenant.declare(INTENTS, "wide", &intent("Clusterwide")).await;
+    let refused = tenant.phase(INTENTS, "wide", "Error").await;
+    assert_eq!(condition(&refused, "Ready")["reason"], "ClusterShared", "{:#}", refused["status"]);
+    tenant.remove(INTENTS, "wide").await;
+}
+
+fn refs(names: &[&str]) -> Value {
+    json!({ "spec": { "clusterRefs": names.iter().map(|name| json!({ "name": name })).collect::<Vec<_>>() } })
+}
+
+async fn the_weather_of_kcp_is_weathered() {
+    let kcp = tenants::start(&["tenant-a"]).await;
+    let mut ground = Ground::beside(kcp).await;
+    ground.manage_all().await;
+    ground.manage(OWN, "north", json!({ "status": { "conditions": [{ "type": "Ready", "status": "False" }] } })).await;
+    ground.bind_tenant("tenant-a", "Accepted").await;
+    ground.give_clusters("tenant-a", &SITES, &json!({})).await;
+    let mut provider = ground.provider(&["--leader-elect"]).await;
+    let home = ground.tenant("tenant-a");
+    home.bind("mesh", &["east", "north"], &json!({})).await;
+    let pending = home.says("mesh", "Cluster north is not Ready").await;
+    assert_eq!(pending["status"]["phase"], "Pending");
+    let missing = json!([{ "name": "cilium-cni", "details": { "status": "not-installed" }, "lastTransitionTime": "2026-01-02T03:04:05Z" }]);
+    ground.manage(OWN, "north", json!({ "status": { "capabilities": missing } })).await;
+    let text = "Cilium not found: capability cilium-cni is not-installed (checked 2026-01-02T03:04:05Z)";
+    let refused = home.says("mesh", text).await;
+    assert_eq!(refused["status"]["phase"], "Error", "{}", message(&refused));
+    ground.manage(OWN, "north", json!({ "status": { "capabilities": [] } })).await;
+    home.connected("mesh").await;
+
+    // Whatever happens to the watches, what comes after it is seen.
+    ground.kcp().switch_schema(tenants::PROVIDER, EXPORT, "clustermeshbindings").await.unwrap();
+    home.patch(BINDINGS, "mesh", &refs(&SITES)).await;
+    home.connected("mesh").await;
+    ground.mesh(&SITES).await;
+    ground.kcp().restart().await.unwrap();
+    home.patch(BINDINGS, "mesh", &refs(&["east", "north"])).await;
+    ground.reads("west", &[]).await;
+    home.connected("mesh").await;
+
+    // A second endpoint, whose revisions are its own.
+    ground.kcp.as_mut().unwrap().add_shard(&["tenant-d"]).await.unwrap();
+    ground.bind_tenant("tenant-d", "Accepted").await;
+    ground.give_clusters("tenant-d", &SITES, &json!({})).await;
+    assert_eq!(ground.kcp().endpoints(tenants::PROVIDER, EXPORT).len(), 2);
+    let (home, other) = (ground.tenant("tenant-a"), ground.tenant("tenant-d"));
+    other.bind("mesh", &["north", "west"], &json!({})).await;
+    other.connected("mesh").await;
+    home.connected("mesh").await;
+    ground.reads("north", &["east", "west"]).await;
+    ground.assert_foreign().await;
+
+    // What has to be gone by then goes while nobody looks.
+    provider.terminate().await;
+    ground.kcp().restart().await.unwrap();
+    let provider = ground.provider(&["--mgmt-cluster-resource", "clusters.cluster.x-k8s.io"]).await;
+    clusters_are_those_of_cluster_api(&ground).await;
+    ground.finish(provider).await;
+}
+
+async fn clusters_are_those_of_cluster_api(ground: &Ground) {
+    let (home, other) = (ground.tenant("tenant-a"), ground.tenant("tenant-d"));
+    home.says("mesh", "the API group cluster.x-k8s.io is not served").await;
+    ground.serve_clusters(CLUSTER_API).await;
+    for site in SITES {
+        ground.manage(CLUSTER_API, site, json!({ "status": { "conditions": [{ "type": "Available", "status": "True" }] } })).await;
+    }
+    home.connected("mesh").await;
+    other.connected("mesh").await;
+    ground.reads("north", &["east", "west"]).await;
+    other.remove(BINDINGS, "mesh").await;
+    ground.reads("west", &[]).await;
+    home.remove(BINDINGS, "mesh").await;
+}
