@@ -1,9 +1,12 @@
 //! A binding and nothing else: everything from first key to last.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use serde_json::{Value, json};
 
 use crate::ground::{BINDINGS, CONNECTIONS, Ground, INTENTS, POLICIES, SERVICES, SITES};
 use crate::look::message;
+use crate::process::Operator;
 use crate::trials::scenarios;
 use crate::wait::{condition, until};
 
@@ -18,6 +21,7 @@ async fn a_binding_joins_three_clusters_and_nothing_is_left_of_it() {
     let binding = ground.home().connected("mesh").await;
     ground.mesh(&SITES).await;
     assert_rows(&binding);
+    assert_measured(&provider).await;
     assert_keys(&ground).await;
     ground.assert_foreign().await;
 
@@ -46,7 +50,23 @@ async fn a_binding_joins_three_clusters_and_nothing_is_left_of_it() {
     for site in SITES {
         ground.reads(site, &[]).await;
     }
+    until("nothing is told of what is gone", || async {
+        let (_, metrics) = provider.fetch("metrics", "/metrics").await;
+        let left: Vec<&str> = metrics.lines().filter(|line| line.starts_with("meshwright_object_ready{")).collect();
+        if left.is_empty() { Ok(()) } else { Err(left.join("; ")) }
+    })
+    .await;
     ground.finish(provider).await;
+}
+
+async fn assert_measured(provider: &Operator) {
+    let metrics = provider.metrics().await;
+    let of = [("kind", "ClusterMeshBinding"), ("namespace", "net"), ("name", "mesh")];
+    assert!((metrics.sum("meshwright_object_ready", &of) - 1.0).abs() < f64::EPSILON);
+    assert!(metrics.sum("meshwright_dials_total", &[("result", "read")]) >= 6.0);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
+    let ends = metrics.sum("meshwright_certificate_expiry_seconds", &[("certificate", "server")]);
+    assert!(ends > 3.0 * now, "the certificates of three clusters end after {ends}");
 }
 
 fn pairs() -> impl Iterator<Item = (&'static str, &'static str)> {
