@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use mw_testbed::proxy::{Effect, Fault, Match, Verb};
 use serde_json::{Value, json};
 
@@ -10,9 +11,10 @@ use crate::expected::expected_peers;
 use crate::fleet::Fleet;
 use crate::look::{none, until};
 use crate::trials::scenarios;
-use mw_sim::kilo::{World, key};
+use mw_sim::kilo::{NAMESPACE, World, key};
 
 scenarios![
+    the_earlier_operator_and_this_one_never_write_at_the_same_time,
     a_fleet_of_the_earlier_operator_is_adopted_as_it_is,
     a_fleet_with_flat_networks_is_adopted_as_it_is,
     a_separate_anchor_peer_is_folded_into_its_node,
@@ -83,6 +85,41 @@ async fn a_fleet_of_the_earlier_operator_is_adopted_as_it_is() {
 
 async fn a_fleet_with_flat_networks_is_adopted_as_it_is() {
     adopted(|world| world.meshes[0].entries.iter_mut().for_each(|entry| entry.flat = true)).await;
+}
+
+/// As the earlier operator keeps it: the same Lease by the same rules.
+async fn renew(fleet: &Fleet, holder: &str) {
+    let now = MicroTime(k8s_openapi::jiff::Timestamp::now());
+    let spec = json!({ "holderIdentity": holder, "leaseDurationSeconds": 15, "acquireTime": now, "renewTime": now });
+    let metadata = json!({ "name": "f27237f1.squat.ai", "namespace": NAMESPACE });
+    let lease = json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec });
+    fleet.cluster("hub").apply(&lease).await.unwrap();
+}
+
+/// The order of docs/migration.md: the new one is started, waits, and takes
+/// over when the old one is stopped.
+async fn the_earlier_operator_and_this_one_never_write_at_the_same_time() {
+    let mut fleet = Fleet::three().nodes(3).build().await;
+    write_all(&fleet).await;
+    let before = identities(&fleet).await;
+    renew(&fleet, "earlier").await;
+    let mark = fleet.mark();
+    let operator = fleet.operator(&["--leader-elect"]).await;
+    // It looks whether the Lease is renewed, again and again.
+    until("it waits", || async {
+        renew(&fleet, "earlier").await;
+        let asked = fleet.calls(&mark).into_iter().filter(|(_, call)| call.resource == "leases" && call.verb == "get").count();
+        if asked >= 5 { Ok(()) } else { Err(format!("it asked {asked} times")) }
+    })
+    .await;
+    assert_eq!(operator.metrics().await.sum("meshwright_leader", &[]), 0.0);
+    none(&fleet.writes(&mark), "it wrote while the earlier operator led");
+    // `kubectl scale` to none: it frees the Lease and ends.
+    renew(&fleet, "").await;
+    fleet.condition("Ready", "True", "Reconciled").await;
+    assert_eq!(identities(&fleet).await, before, "no Peer was replaced, and none has another spec");
+    none(&fleet.peer_writes(&mark).iter().filter(|(_, call)| call.verb != "patch").collect::<Vec<_>>(), "labels alone are added");
+    fleet.finish().await;
 }
 
 /// The anchor was n2, and its own Peer had no networks of the cluster.

@@ -87,6 +87,10 @@ impl<'a> Home<'a> {
         self.cluster.merge_patch(&self.path(kind, name), patch).await.unwrap();
     }
 
+    pub(crate) async fn patch_status(self, kind: Kind, name: &str, patch: &Value) {
+        self.cluster.merge_patch(&format!("{}/status", self.path(kind, name)), patch).await.unwrap();
+    }
+
     /// Deletes an object, and waits until it is gone.
     pub(crate) async fn remove(self, kind: Kind, name: &str) {
         self.cluster.delete(&self.path(kind, name)).await.unwrap();

@@ -39,6 +39,7 @@ mod joining;
 mod kinds;
 mod members;
 mod neighbours;
+mod takeover;
 mod troubles;
 mod workspaces;
 
@@ -82,6 +83,7 @@ fn all() -> Vec<Trial> {
         kinds::trials(),
         joining::trials(),
         members::trials(),
+        takeover::trials(),
     ];
     all.into_iter().flatten().collect()
 }

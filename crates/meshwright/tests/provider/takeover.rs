@@ -1,0 +1,98 @@
+//! Clusters that were joined before there was a provider that writes: by hand,
+//! for the earlier provider only looked.
+
+use serde_json::{Value, json};
+
+use crate::ground::{BINDINGS, CONNECTIONS, GROUP, Ground, SYSTEM};
+use crate::look::message;
+use crate::trials::scenarios;
+
+scenarios![links_that_were_made_by_hand_stay_up];
+
+const PAIR: [&str; 2] = ["east", "west"];
+
+/// The order of docs/migration.md.
+async fn links_that_were_made_by_hand_stay_up() {
+    let (mut ground, _) = Ground::alike().await;
+    let mut provider = ground.provider(&[]).await;
+    join_by_hand(&ground).await;
+    provider.terminate().await;
+    ground.mesh(&PAIR).await;
+    let before = versions(&ground).await;
+
+    // As the earlier provider leaves it.
+    let metadata = json!({ "name": "mesh", "namespace": "net", "finalizers": ["networking.edge-portal.eu/finalizer"] });
+    let refs = PAIR.map(|name| json!({ "name": name }));
+    let binding = json!({ "apiVersion": GROUP, "kind": "ClusterMeshBinding", "metadata": metadata, "spec": { "clusterRefs": refs } });
+    ground.hub().create(&binding).await.unwrap();
+    let rows = PAIR.map(|name| json!({ "clusterName": name, "connected": true, "readyNodes": 1, "totalNodes": 1 }));
+    let status = json!({ "status": { "phase": "Connected", "observedGeneration": 1, "meshStatus": rows } });
+    ground.home().patch_status(BINDINGS, "mesh", &status).await;
+
+    let provider = ground.provider(&["--leader-elect"]).await;
+    let taken = ground
+        .home()
+        .status(BINDINGS, "mesh", |binding| binding["status"]["phase"] == "Connected" && !binding["status"]["conditions"].is_null())
+        .await;
+    assert!(taken["status"]["meshStatus"].to_string().contains("managed by"), "{}", message(&taken));
+    ground.mesh(&PAIR).await;
+    assert_eq!(versions(&ground).await, before, "a key was written");
+    ground.is_followed("east", "cart", &["west"]).await;
+
+    // What others made stays when the binding goes.
+    ground.home().remove(BINDINGS, "mesh").await;
+    assert_eq!(versions(&ground).await, before, "a key was written");
+    ground.mesh(&PAIR).await;
+    part_by_hand(&ground).await;
+    ground.finish(provider).await;
+}
+
+/// The same files that the provider makes, but for a line.
+async fn join_by_hand(ground: &Ground) {
+    ground.home().bind("mesh", &PAIR, &json!({})).await;
+    ground.home().connected("mesh").await;
+    let mut made = Vec::new();
+    for (site, secret) in secrets() {
+        made.push((site, secret, ground.keys(site, secret).await));
+    }
+    ground.home().remove(BINDINGS, "mesh").await;
+    for (site, secret, keys) in made {
+        let by_hand = keys.into_iter().filter(|(key, _)| PAIR.contains(&key.as_str())).map(|(key, text)| (key, text + "# by hand\n"));
+        let metadata = json!({ "name": secret, "namespace": "kube-system" });
+        let data: serde_json::Map<String, Value> = by_hand.map(|(key, text)| (key, text.into())).collect();
+        assert_eq!(data.len(), 1, "{site} {secret}");
+        let object = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data });
+        let path = format!("{SYSTEM}/secrets/{secret}");
+        let there = ground.cluster(site).get(&path).await.unwrap().is_some();
+        match there {
+            true => ground.cluster(site).merge_patch(&path, &json!({ "stringData": data })).await.map(drop).unwrap(),
+            false => ground.cluster(site).create(&object).await.map(drop).unwrap(),
+        }
+    }
+}
+
+async fn part_by_hand(ground: &Ground) {
+    for (site, secret) in secrets() {
+        let gone = PAIR.map(|name| (name.to_owned(), Value::Null));
+        let path = format!("{SYSTEM}/secrets/{secret}");
+        let patch = json!({ "data": gone.into_iter().collect::<serde_json::Map<_, _>>() });
+        ground.cluster(site).merge_patch(&path, &patch).await.unwrap();
+    }
+    for site in PAIR {
+        ground.reads(site, &[]).await;
+    }
+}
+
+fn secrets() -> impl Iterator<Item = (&'static str, &'static str)> {
+    PAIR.into_iter().flat_map(|site| CONNECTIONS.map(|secret| (site, secret)))
+}
+
+/// Of all Secrets that hold keys: another one after each write.
+async fn versions(ground: &Ground) -> Vec<String> {
+    let mut versions = Vec::new();
+    for (site, secret) in secrets() {
+        let found = ground.cluster(site).get(&format!("{SYSTEM}/secrets/{secret}")).await.unwrap().unwrap();
+        versions.push(found["metadata"]["resourceVersion"].to_string());
+    }
+    versions
+}
