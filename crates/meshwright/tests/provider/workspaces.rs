@@ -127,6 +127,7 @@ async fn the_weather_of_kcp_is_weathered() {
     home.connected("mesh").await;
     ground.reads("north", &["east", "west"]).await;
     ground.assert_foreign().await;
+    what_vanished_is_not_gone(&ground).await;
 
     // What has to be gone by then goes while nobody looks.
     provider.terminate().await;
@@ -134,6 +135,30 @@ async fn the_weather_of_kcp_is_weathered() {
     let provider = ground.provider(&["--mgmt-cluster-resource", "clusters.cluster.x-k8s.io"]).await;
     clusters_are_those_of_cluster_api(&ground).await;
     ground.finish(provider).await;
+}
+
+/// While nobody names the second endpoint, nothing is known of what is behind
+/// it: what it made stays, and what the others want comes about.
+async fn what_vanished_is_not_gone(ground: &Ground) {
+    let (home, other) = (ground.tenant("tenant-a"), ground.tenant("tenant-d"));
+    ground.kcp().hide_endpoint(1, true);
+    until("its endpoint vanishes", || async {
+        let endpoints = ground.kcp().endpoints(tenants::PROVIDER, EXPORT);
+        if endpoints.len() == 1 { Ok(()) } else { Err(format!("{endpoints:?}")) }
+    })
+    .await;
+    other.patch(BINDINGS, "mesh", &refs(&["east", "west"])).await;
+    home.patch(BINDINGS, "mesh", &refs(&SITES)).await;
+    home.connected("mesh").await;
+    home.patch(BINDINGS, "mesh", &refs(&["east", "north"])).await;
+    home.connected("mesh").await;
+    ground.reads("north", &["east", "west"]).await;
+    ground.kcp().hide_endpoint(1, false);
+    other.connected("mesh").await;
+    ground.reads("west", &["east"]).await;
+    other.patch(BINDINGS, "mesh", &refs(&["north", "west"])).await;
+    other.connected("mesh").await;
+    ground.reads("west", &["north"]).await;
 }
 
 async fn clusters_are_those_of_cluster_api(ground: &Ground) {

@@ -103,7 +103,7 @@ impl Controller {
             return self.workspace.http.expect(Method::POST, Kind::Slice.collection(), JSON, Some(&slice)).await.map(drop);
         };
         let shards = self.world.shards().into_iter().enumerate();
-        let bound = shards.filter(|(shard, _)| !self.world.bindings_to(&export.key, *shard).is_empty());
+        let bound = shards.filter(|(shard, _)| !self.world.is_hidden(*shard) && !self.world.bindings_to(&export.key, *shard).is_empty());
         let endpoints: Vec<Value> =
             bound.map(|(_, url)| json!({ "url": format!("{url}/services/apiexport/{}/{name}", self.workspace.id) })).collect();
         let conditions = json!([condition("APIExportValid", true, "", ""), condition("PartitionValid", true, "", "")]);

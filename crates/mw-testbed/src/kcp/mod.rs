@@ -261,6 +261,11 @@ impl Kcp {
         Ok(())
     }
 
+    /// Whether slices leave out the endpoint of a shard, which goes on serving.
+    pub fn hide_endpoint(&self, shard: usize, hidden: bool) {
+        self.world.hide(shard, hidden);
+    }
+
     /// Between `Binding` and `Bound`; kcp took up to 6 s.
     pub fn delay_bindings(&self, delay: Duration) {
         self.world.set_delays(|delays| delays.binding = delay);

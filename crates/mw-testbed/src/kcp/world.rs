@@ -1,7 +1,7 @@
 //! What front and controllers share: the workspaces, what is in them, and what
 //! a test has asked for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -79,6 +79,8 @@ pub(super) struct World {
     changes: watch::Sender<u64>,
     users: Mutex<BTreeMap<String, User>>,
     delays: Mutex<Delays>,
+    /// Shards whose endpoints no slice names.
+    hidden: Mutex<BTreeSet<usize>>,
     switches: broadcast::Sender<(ExportKey, GroupResource)>,
     /// When each shard was last restarted.
     restarted: Mutex<BTreeMap<usize, u64>>,
@@ -100,6 +102,7 @@ impl World {
             changes: watch::channel(0).0,
             users: Mutex::default(),
             delays: Mutex::default(),
+            hidden: Mutex::default(),
             switches: broadcast::channel(SWITCHES_IN_FLIGHT).0,
             restarted: Mutex::default(),
             first_served: Mutex::default(),
@@ -211,6 +214,17 @@ impl World {
 
     pub(super) fn set_delays(&self, change: impl FnOnce(&mut Delays)) {
         change(&mut lock(&self.delays));
+        self.notify();
+    }
+
+    pub(super) fn is_hidden(&self, shard: usize) -> bool {
+        lock(&self.hidden).contains(&shard)
+    }
+
+    pub(super) fn hide(&self, shard: usize, hidden: bool) {
+        let mut all = lock(&self.hidden);
+        _ = if hidden { all.insert(shard) } else { all.remove(&shard) };
+        drop(all);
         self.notify();
     }
 
