@@ -92,11 +92,11 @@ Examples:
 
 With ClusterMeshBindings, GlobalServices and ConnectivityIntents in the files, three dumps of each
 cluster are needed. Of the Secrets in them only names are shown. Nothing is dialled.
-  kubectl --context eu get ds,deploy,pods,cm,secrets -n kube-system --show-managed-fields -o yaml \
+  kubectl --context eu get ds,deploy,pods,cm,secrets -n kube-system --show-managed-fields -o yaml \\
     > eu-1.yaml
-  kubectl --context eu get nodes,namespaces,svc,endpointslices -A --show-managed-fields -o yaml \
+  kubectl --context eu get nodes,namespaces,svc,endpointslices -A --show-managed-fields -o yaml \\
     > eu-2.yaml
-  kubectl --context eu get crds,ciliumnetworkpolicies,ciliumclusterwidenetworkpolicies -A -o yaml \
+  kubectl --context eu get crds,ciliumnetworkpolicies,ciliumclusterwidenetworkpolicies -A -o yaml \\
     > eu-3.yaml
   meshwright plan -f binding.yaml -f service.yaml --cluster eu=eu-1.yaml --cluster eu=eu-2.yaml ...
 
