@@ -7,6 +7,7 @@ pub mod clock;
 pub mod conditions;
 pub mod failure;
 pub mod fleet;
+pub mod glance;
 pub mod install;
 pub mod kilo;
 pub mod kubeconfig;

@@ -9,7 +9,8 @@ use std::time::Duration;
 use anyhow::Result;
 use mw_core::text::printable;
 use mw_operator::clock::Clock;
-use mw_operator::kilo::{Glance, Interest, Watching, glance};
+use mw_operator::glance::{Glance, Interest, Watching, glance};
+use mw_operator::kilo::MeshGlance;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
@@ -19,7 +20,7 @@ use crate::demo::fleet::Fleet;
 use crate::demo::story::{Ending, Line, Pace, Story};
 use crate::demo::view::{Screen, heading, lines};
 use crate::output::status::{self, Overview};
-use crate::output::{self, Format};
+use crate::output::{self, Format, State};
 
 /// Show it at work: simulated clusters in this process, and the real operator on them.
 #[derive(Debug, clap::Args)]
@@ -95,7 +96,9 @@ async fn once(format: Format, fleet: &mut Fleet) -> Result<(), Ending> {
         let sum = lines(&[Line::of(fleet.one_mesh(), format!("{took}, {} requests", fleet.counts().requests))]);
         output::write_styled(&format!("{}\n{sum}\n", heading(fleet)))?;
     }
-    output::write_status(&Overview { glance: &glance, views: &BTreeMap::new() }, format)?;
+    let views = BTreeMap::new();
+    let kilo = Some(Overview { glance: &glance, views: &views });
+    output::write_status(&State { kilo, ..State::default() }, format)?;
     Ok(())
 }
 
@@ -115,7 +118,7 @@ async fn tell(fleet: &mut Fleet) -> Result<(), Ending> {
     Ok(())
 }
 
-async fn look(fleet: &Fleet) -> Result<Glance, Ending> {
+async fn look(fleet: &Fleet) -> Result<Glance<MeshGlance>, Ending> {
     let (viewer, interest) = fleet.viewer();
     Ok(glance(&viewer, &interest, &fleet.clock).await.map_err(anyhow::Error::from)?)
 }
@@ -145,7 +148,7 @@ async fn live(fleet: &mut Fleet) -> Result<(), Ending> {
     });
     // Nobody tells of a Lease that is renewed, or of time that goes by.
     let mut again = pin!(later(&viewer, &interest, &clock));
-    let mut seen: Option<Glance> = None;
+    let mut seen: Option<Glance<MeshGlance>> = None;
     loop {
         tokio::select! {
             biased;
@@ -168,7 +171,7 @@ async fn live(fleet: &mut Fleet) -> Result<(), Ending> {
     }
 }
 
-async fn later(viewer: &kube::Client, interest: &Interest, clock: &Clock) -> Option<Glance> {
+async fn later(viewer: &kube::Client, interest: &Interest, clock: &Clock) -> Option<Glance<MeshGlance>> {
     sleep(TICK).await;
     glance(viewer, interest, clock).await.ok()
 }

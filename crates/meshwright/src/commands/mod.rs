@@ -1,5 +1,6 @@
 //! One file per command.
 
+mod cilium_plan;
 pub(crate) mod completions;
 pub(crate) mod crd;
 pub(crate) mod demo;

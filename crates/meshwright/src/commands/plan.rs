@@ -18,11 +18,14 @@ use mw_core::text::{listed, printable};
 use mw_core::time::Timestamp;
 
 use crate::answer::Answer;
+use crate::commands::cilium_plan::{self, Request};
 use crate::commands::live::{self, Circumstances, HubArgs};
+use crate::input::back_end::{BackEnd, back_end};
 use crate::input::finding::{self, Finding};
 use crate::input::fleet::{self, Fleet};
 use crate::input::meshes::{self, Declared};
-use crate::input::source::Reader;
+use crate::input::object::{Opened, open_all};
+use crate::input::source::{Contents, Reader};
 use crate::output::{self, Format, Planned};
 
 /// Show what would be created, updated and deleted in each cluster: live, or from files alone.
@@ -33,22 +36,27 @@ pub(crate) struct Args {
     #[arg(value_name = "NAME", required_unless_present_any = ["files", "namespace", "all_namespaces"])]
     name: Option<String>,
 
-    /// File with ClusterMesh objects, YAML or JSON; may be repeated; "-" reads standard input.
+    /// File with ClusterMesh objects, or with those of the Cilium back end, YAML or JSON; may be
+    /// repeated; "-" reads standard input.
     #[arg(short = 'f', long = "filename", value_name = "FILE", conflicts_with_all = LIVE)]
     files: Vec<PathBuf>,
 
-    /// What a cluster holds, as `kubectl get nodes,peers -o yaml` prints it; may be repeated.
+    /// What a cluster holds, as kubectl prints it (below); may be repeated, also for one cluster.
     #[arg(long = "cluster", value_name = "NAME=FILE", value_parser = named_file, requires = "files")]
     clusters: Vec<(String, PathBuf)>,
 
     /// UID of the hub's Namespace kube-system, if that is not in the local cluster's file or may
-    /// not be read.
+    /// not be read. The names of Cilium's policies come from it.
     #[arg(long, value_name = "UID")]
     hub_uid: Option<String>,
 
-    /// The files hold all ClusterMeshes of the hub: show Peers of any other mesh as orphans.
+    /// The files hold all objects of the hub: what none of them wants is shown as to be deleted.
     #[arg(long, requires = "files")]
     all_meshes: bool,
+
+    /// Namespace that Cilium runs in, in all clusters.
+    #[arg(long, value_name = "NAMESPACE", default_value = "kube-system", requires = "files")]
+    cilium_namespace: String,
 
     /// How long a node that lost its annotations keeps its Peer: 90s, 5m, or 0.
     #[arg(long, value_name = "DURATION", default_value = "90s", value_parser = seconds)]
@@ -82,12 +90,23 @@ Examples:
   kubectl --context us get nodes,peers -o yaml > us.yaml
   meshwright plan -f mesh.yaml --cluster eu=eu.yaml --cluster us=us.yaml
 
+With ClusterMeshBindings, GlobalServices and ConnectivityIntents in the files, three dumps of each
+cluster are needed. Of the Secrets in them only names are shown. Nothing is dialled.
+  kubectl --context eu get ds,deploy,pods,cm,secrets -n kube-system --show-managed-fields -o yaml \\
+    > eu-1.yaml
+  kubectl --context eu get nodes,namespaces,svc,endpointslices -A --show-managed-fields -o yaml \\
+    > eu-2.yaml
+  kubectl --context eu get crds,ciliumnetworkpolicies,ciliumclusterwidenetworkpolicies -A -o yaml \\
+    > eu-3.yaml
+  meshwright plan -f binding.yaml -f service.yaml --cluster eu=eu-1.yaml --cluster eu=eu-2.yaml ...
+
 Exit codes: 0 nothing to do; 1 changes are pending or a problem is an error; 2 the input is wrong,
 or the hub can't be asked.";
 
 fn named_file(text: &str) -> Result<(String, PathBuf), String> {
     let (name, file) = text.split_once('=').ok_or("expected NAME=FILE")?;
-    ClusterName::try_from(name).map_err(|wrong| wrong.to_string())?;
+    // A ref of the Cilium back end may be several labels.
+    name.split('.').try_for_each(|label| ClusterName::try_from(label).map(drop)).map_err(|wrong| wrong.to_string())?;
     if file.is_empty() {
         return Err("the file is missing after =".to_owned());
     }
@@ -133,9 +152,39 @@ fn from_clusters(args: &Args) -> Result<Answer> {
 }
 
 fn from_files(args: &Args) -> Result<Answer> {
-    let mut reader = Reader::default();
-    let mut findings = Vec::new();
-    let meshes = meshes::load(&args.files, &mut reader, &mut findings);
+    let mut input = Input::default();
+    let files = open_all(&args.files, Contents::Plain, &mut input.reader, &mut input.findings);
+    match back_end(&files) {
+        Ok(BackEnd::Kilo) => of_meshes(args, files, input),
+        Ok(BackEnd::Cilium) => {
+            let request = Request {
+                clusters: &args.clusters,
+                hub_uid: args.hub_uid.as_deref(),
+                all_objects: args.all_meshes,
+                cilium_namespace: &args.cilium_namespace,
+                now: args.now.unwrap_or_else(clock),
+                output: args.output,
+            };
+            cilium_plan::run(&request, files, input)
+        }
+        Err(mixed) => {
+            input.findings.push(mixed);
+            refuse(input.findings);
+            Ok(Answer::Impossible)
+        }
+    }
+}
+
+/// What is read, and what is wrong with it.
+#[derive(Debug, Default)]
+pub(super) struct Input {
+    pub(super) reader: Reader,
+    pub(super) findings: Vec<Finding>,
+}
+
+fn of_meshes(args: &Args, files: Vec<Opened>, input: Input) -> Result<Answer> {
+    let Input { mut reader, mut findings } = input;
+    let meshes = meshes::load(files, &mut findings);
     let fleet = fleet::load(&args.clusters, &mut reader, &mut findings);
     let locals = match local_identities(&meshes, &fleet) {
         Ok(locals) => locals,
@@ -145,7 +194,9 @@ fn from_files(args: &Args) -> Result<Answer> {
         }
     };
     if !findings.is_empty() {
-        refuse(findings, &meshes);
+        let own = meshes.values().flat_map(|mesh| mesh.own_problems().into_iter().map(|problem| mesh.written.finding(&problem)));
+        findings.extend(own.filter(Finding::is_error));
+        refuse(findings);
         return Ok(Answer::Impossible);
     }
     say_what_was_ignored(&fleet, &meshes);
@@ -159,9 +210,7 @@ fn from_files(args: &Args) -> Result<Answer> {
 
 /// Nothing can be planned from half-read input, but all that is wrong with it
 /// can be said.
-fn refuse(mut findings: Vec<Finding>, meshes: &BTreeMap<MeshId, Declared>) {
-    let of_meshes = meshes.values().flat_map(|mesh| mesh.own_problems().into_iter().map(|problem| mesh.finding(&problem)));
-    findings.extend(of_meshes.filter(Finding::is_error));
+pub(super) fn refuse(findings: Vec<Finding>) {
     let count = findings.len();
     let errors = if count == 1 { "an error".to_owned() } else { format!("{count} errors") };
     say(&format!("{}nothing was planned: {errors} in the input\n", finding::render(findings)));
@@ -169,7 +218,7 @@ fn refuse(mut findings: Vec<Finding>, meshes: &BTreeMap<MeshId, Declared>) {
 
 fn show_findings(plan: &Plan, meshes: &BTreeMap<MeshId, Declared>) {
     let in_files = plan.problems().filter(|(_, problem)| Declared::is_about_the_file(problem));
-    let findings: Vec<Finding> = in_files.filter_map(|(id, problem)| Some(meshes.get(id?)?.finding(problem))).collect();
+    let findings: Vec<Finding> = in_files.filter_map(|(id, problem)| Some(meshes.get(id?)?.written.finding(problem))).collect();
     if !findings.is_empty() {
         say(&finding::render(findings));
     }
@@ -178,7 +227,7 @@ fn show_findings(plan: &Plan, meshes: &BTreeMap<MeshId, Declared>) {
 fn say_what_was_ignored(fleet: &Fleet, meshes: &BTreeMap<MeshId, Declared>) {
     let is_member = |name: &String| meshes.values().any(|mesh| mesh.raw.clusters.iter().any(|cluster| cluster.name == *name));
     for (cluster, dump) in fleet {
-        let kinds: Vec<String> = dump.ignored.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+        let kinds: Vec<String> = dump.register.ignored.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
         if !kinds.is_empty() {
             say(&format!("note: {cluster}: ignored {}\n", listed(&kinds, 10)));
         }
@@ -188,7 +237,7 @@ fn say_what_was_ignored(fleet: &Fleet, meshes: &BTreeMap<MeshId, Declared>) {
     }
 }
 
-fn say(text: &str) {
+pub(super) fn say(text: &str) {
     // A closed stderr is no reason not to answer.
     _ = anstream::stderr().write_all(text.as_bytes());
 }
@@ -266,11 +315,15 @@ pub(crate) fn correct<'a>(mut plan: Plan, misshapen: impl Iterator<Item = (&'a M
 }
 
 fn answer(plan: &Plan) -> Answer {
-    let of_problem = |reason: Reason, is_error: bool| match (reason, is_error) {
+    verdict(plan.problems().map(|(_, problem)| problem), plan.has_changes())
+}
+
+pub(super) fn verdict<'a>(problems: impl Iterator<Item = &'a Problem>, has_changes: bool) -> Answer {
+    let of_problem = |problem: &Problem| match (problem.reason, problem.is_error()) {
         (Reason::InvalidSpec, _) => Answer::Impossible,
         (_, true) => Answer::No,
         (_, false) => Answer::Yes,
     };
-    let worst = plan.problems().map(|(_, problem)| of_problem(problem.reason, problem.is_error())).max().unwrap_or(Answer::Yes);
-    worst.max(if plan.has_changes() { Answer::No } else { Answer::Yes })
+    let worst = problems.map(of_problem).max().unwrap_or(Answer::Yes);
+    worst.max(if has_changes { Answer::No } else { Answer::Yes })
 }

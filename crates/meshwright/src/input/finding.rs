@@ -11,7 +11,7 @@ use miette::{
     SpanContents,
 };
 
-use crate::input::source::SourceFile;
+use crate::input::source::{Contents, SourceFile};
 use crate::input::tree::Span;
 
 #[derive(Debug, Clone)]
@@ -144,7 +144,10 @@ impl Excerpt {
         let column = before.get(line_start..).unwrap_or_default().chars().count();
         let name = format!("{}:{}:{}", file.name, line + 1, column + 1);
 
-        let shown = harmless(whole);
+        let shown = match file.contents {
+            Contents::Plain => harmless(whole),
+            Contents::Secret => harmless(&without_value(whole)),
+        };
         let mark = at - line_start;
         let from = if shown.len() > SHOWN { floor(&shown, mark.saturating_sub(SHOWN_BEFORE)) } else { 0 };
         let to = floor(&shown, from + SHOWN);
@@ -197,6 +200,20 @@ fn without_secrets(line: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{before}{SECRET}{between}{}{}", "*".repeat(value.len()), without_secrets(rest)))
 }
 
+/// The key that a line begins with, if it does, and nothing of the rest but its
+/// length: in a file with Secrets any value may be one.
+fn without_value(line: &str) -> String {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+    let rest = line.trim_start_matches([' ', '-']);
+    let key = rest.trim_start_matches(is_name);
+    let kept = match key.starts_with(':') && !rest.starts_with(':') {
+        true => line.len() - key.len() + 1,
+        false => line.len() - rest.len(),
+    };
+    let (shown, hidden) = line.split_at_checked(kept).unwrap_or((line, ""));
+    format!("{shown}{}", "*".repeat(hidden.len()))
+}
+
 /// Always the whole line, however little of it is asked for.
 impl SourceCode for Excerpt {
     fn read_span<'a>(&'a self, _: &SourceSpan, _: usize, _: usize) -> Result<Box<dyn SpanContents<'a> + 'a>, MietteError> {
@@ -224,6 +241,24 @@ mod tests {
     }
 
     #[test]
+    fn of_a_file_with_secrets_only_keys_are_shown() {
+        for (line, shown) in [
+            ("  tls.key: c2Vj", "  tls.key:*****"),
+            ("  - name: c2Vj", "  - name:*****"),
+            ("kind: [", "kind:**"),
+            (r#"{"data":{"a":"c2Vj"}}"#, "*********************"),
+            ("    c2Vj+/=", "    *******"),
+            ("-----BEGIN KEY-----", "-----**************"),
+            (": c2Vj", "******"),
+            ("  ", "  "),
+            ("c2Vjä", "******"),
+        ] {
+            assert_eq!(without_value(line), shown);
+            assert_eq!(without_value(line).len(), line.len());
+        }
+    }
+
+    #[test]
     fn control_characters_are_replaced_byte_for_byte() {
         assert_eq!(harmless("a\x1b[1m\u{9b}\tü"), "a?[1m· ü");
         assert_eq!(harmless("a\u{9b}").len(), "a\u{9b}".len());
@@ -231,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_place_past_the_end_can_still_be_marked() {
-        let file = SourceFile { name: "f".to_owned(), text: "ab".to_owned(), order: 0 };
+        let file = SourceFile { name: "f".to_owned(), text: "ab".to_owned(), order: 0, contents: Contents::Plain };
         let excerpt = Excerpt::of(&file, Span::new(99, 5), "...");
         assert_eq!((excerpt.name.as_str(), excerpt.text.as_str(), excerpt.mark), ("f:1:3", "ab ", (2, 1)));
     }

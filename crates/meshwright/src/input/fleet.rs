@@ -10,15 +10,12 @@ use mw_api::peer::Peer;
 use mw_core::kilo::node::{Node, Nodes};
 use mw_core::kilo::peer::PeerFacts;
 use mw_core::names::{NodeName, PeerName};
-use mw_core::text::{printable, quoted};
-use serde::Deserialize;
 use serde_json::Value as Json;
 
-use crate::input::finding::{self, Finding};
-use crate::input::object::{Object, objects, twice};
-use crate::input::source::{Reader, SourceFile};
-use crate::input::tree::Span;
-use crate::input::typed;
+use crate::input::finding::Finding;
+use crate::input::object::{Object, open_all};
+use crate::input::register::Register;
+use crate::input::source::{Contents, Reader, SourceFile};
 
 /// What one cluster holds.
 #[derive(Debug, Default)]
@@ -29,10 +26,7 @@ pub(crate) struct Dump {
     pub(crate) objects: BTreeMap<PeerName, Json>,
     /// UID of its Namespace kube-system.
     pub(crate) uid: Option<String>,
-    /// What was left aside, by kind.
-    pub(crate) ignored: BTreeMap<String, usize>,
-    /// Where each object was found, to name it when it comes again.
-    places: BTreeMap<(&'static str, String), (Rc<SourceFile>, Span)>,
+    pub(crate) register: Register,
 }
 
 /// By the name given on the command line, or by the mesh.
@@ -42,15 +36,12 @@ pub(crate) fn load(files: &[(String, PathBuf)], reader: &mut Reader, findings: &
     let mut fleet = Fleet::new();
     for (cluster, path) in files {
         let dump = fleet.entry(cluster.clone()).or_default();
-        match reader.read(path) {
-            Ok((file, documents)) => {
-                for object in objects(&file, documents, findings) {
-                    if let Err(wrong) = dump.take(&file, &object) {
-                        findings.push(wrong);
-                    }
+        for opened in open_all(std::slice::from_ref(path), Contents::Plain, reader, findings) {
+            for object in &opened.objects {
+                if let Err(wrong) = dump.take(&opened.file, object) {
+                    findings.push(wrong);
                 }
             }
-            Err(wrong) => findings.push(wrong),
         }
     }
     fleet
@@ -65,12 +56,12 @@ impl Dump {
     fn take(&mut self, file: &Rc<SourceFile>, object: &Object) -> Result<(), Finding> {
         match (object.kind.as_str(), object.api_version.as_str()) {
             ("Node", "v1") => {
-                let node: KubeNode = self.read(file, object, "Node")?;
+                let node: KubeNode = self.register.read(file, object, "Node")?;
                 let facts = mw_api::convert::node_facts(&node);
                 self.nodes.insert(NodeName::from(facts.name.as_str()), Arc::new(Node::read(facts)));
             }
             (mw_api::peer::KIND, mw_api::peer::API_VERSION) => {
-                let peer: Peer = self.read(file, object, "Peer")?;
+                let peer: Peer = self.register.read(file, object, "Peer")?;
                 let facts = mw_api::convert::peer_facts(&peer);
                 let name = PeerName::from(facts.name.as_str());
                 self.objects.insert(name.clone(), with_type(object));
@@ -78,33 +69,13 @@ impl Dump {
             }
             ("Namespace", "v1") => {
                 if object.name(file)? == "kube-system" {
-                    self.note(file, object, "Namespace")?;
+                    self.register.note(file, object, "Namespace")?;
                     let uid = object.tree.get("metadata").and_then(|metadata| metadata.get("uid")).and_then(|uid| uid.text());
                     self.uid = uid.filter(|uid| !uid.is_empty()).map(str::to_owned);
                 }
             }
-            _ => *self.ignored.entry(object.resource()).or_default() += 1,
+            _ => self.register.ignore(object),
         }
-        Ok(())
-    }
-
-    fn read<'a, T: Deserialize<'a>>(&mut self, file: &Rc<SourceFile>, object: &'a Object, kind: &'static str) -> Result<T, Finding> {
-        let name = object.name(file)?;
-        let read = typed::read(&object.tree).map_err(|wrong| {
-            let message = format!("{kind} {} can't be read: {}", quoted(name), printable(&wrong.message, 200));
-            Finding::error(message).at(file, wrong.span.unwrap_or_else(|| object.tree.highlight()))
-        })?;
-        self.note(file, object, kind)?;
-        Ok(read)
-    }
-
-    /// Which of two would count is not for us to say.
-    fn note(&mut self, file: &Rc<SourceFile>, object: &Object, kind: &'static str) -> Result<(), Finding> {
-        let name = object.name(file)?.to_owned();
-        if let Some((earlier, span)) = self.places.get(&(kind, name.clone())) {
-            return Err(twice(file, object, &format!("{kind} {}", quoted(&name)), &finding::place(earlier, *span)));
-        }
-        self.places.insert((kind, name), (Rc::clone(file), object.tree.locate("metadata.name")));
         Ok(())
     }
 }

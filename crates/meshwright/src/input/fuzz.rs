@@ -9,8 +9,8 @@ use mw_core::names::ClusterId;
 use mw_core::seen::Seen;
 use proptest::prelude::*;
 
-use crate::input::source::Reader;
-use crate::input::{finding, fleet, meshes};
+use crate::input::source::{Contents, Reader};
+use crate::input::{finding, fleet, meshes, object};
 
 /// A file of this process that goes away with it.
 struct Scratch(PathBuf);
@@ -34,7 +34,8 @@ fn read_and_plan(test: &str, mesh: &[u8], dump: &[u8]) {
     let (mesh, dump) = (Scratch::new(&format!("{test}-mesh"), mesh), Scratch::new(&format!("{test}-dump"), dump));
     let mut reader = Reader::default();
     let mut findings = Vec::new();
-    let declared = meshes::load(std::slice::from_ref(&mesh.0), &mut reader, &mut findings);
+    let opened = object::open_all(std::slice::from_ref(&mesh.0), Contents::Plain, &mut reader, &mut findings);
+    let declared = meshes::load(opened, &mut findings);
     let seen = fleet::load(&[("berlin".to_owned(), dump.0.clone())], &mut reader, &mut findings);
     let text = finding::render(findings);
     assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
@@ -108,12 +109,12 @@ fn a_bomb_of_aliases_is_refused() {
         bomb.push_str(&format!("a{level}: &a{level} [{}]\n", vec![below; 10].join(",")));
     }
     let file = Scratch::new("bomb", bomb.as_bytes());
-    let wrong = Reader::default().read(&file.0).unwrap_err();
+    let wrong = Reader::default().read(&file.0, Contents::Plain).unwrap_err();
     assert!(finding::render(vec![wrong]).contains("more than is read"));
 }
 
 #[test]
 fn a_deep_nest_is_refused() {
     let file = Scratch::new("nest", "[".repeat(200_000).as_bytes());
-    assert!(Reader::default().read(&file.0).is_err());
+    assert!(Reader::default().read(&file.0, Contents::Plain).is_err());
 }

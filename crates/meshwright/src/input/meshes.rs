@@ -1,25 +1,23 @@
 //! ClusterMeshes from files.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::rc::Rc;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSONSchemaProps;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use mw_api::clustermesh::{ClusterMesh, ClusterMeshSpec};
 use mw_core::kilo::spec::{Mesh, RawSpec, validate};
 use mw_core::names::MeshId;
 use mw_core::problem::{Problem, Reason};
 use mw_core::text::{printable, quoted};
-use serde_json::Value as Json;
 
-use crate::input::finding::{self, Finding};
-use crate::input::object::{Object, objects, twice};
-use crate::input::schema::{Mistake, conform, nearest};
-use crate::input::source::{Reader, SourceFile};
-use crate::input::tree::{Span, Tree};
-use crate::input::typed;
+use crate::input::finding::Finding;
+use crate::input::object::{Object, Opened, twice};
+use crate::input::schema::Mistake;
+use crate::input::shape::{self, Written};
+use crate::input::source::SourceFile;
+use crate::input::tree::Tree;
 
+pub(crate) const KIND: &str = "ClusterMesh";
 const API_VERSION: &str = "kilo.squat.ai/v1alpha1";
 
 /// A ClusterMesh with the place it came from.
@@ -32,10 +30,7 @@ pub(crate) struct Declared {
     pub(crate) raw: RawSpec,
     /// What is wrong with it, where the planner can't see that.
     pub(crate) misshapen: Vec<Problem>,
-    file: Rc<SourceFile>,
-    tree: Tree,
-    /// Places that the path alone does not give.
-    places: BTreeMap<String, Span>,
+    pub(crate) written: Written,
 }
 
 impl Declared {
@@ -52,51 +47,23 @@ impl Declared {
             false => self.misshapen.clone(),
         }
     }
-
-    pub(crate) fn finding(&self, problem: &Problem) -> Finding {
-        let message = format!("{}: {}", problem.subject.trim_end_matches('.'), problem.message);
-        let finding = Finding::error(printable(&message, 500)).help(problem.hint.as_str()).at(&self.file, self.span(problem));
-        if problem.is_error() { finding } else { finding.warning() }
-    }
-
-    /// `file:line:column`
-    pub(crate) fn place(&self, problem: &Problem) -> String {
-        finding::place(&self.file, self.span(problem))
-    }
-
-    fn span(&self, problem: &Problem) -> Span {
-        self.places.get(&problem.subject).copied().unwrap_or_else(|| self.tree.locate(&problem.subject))
-    }
 }
 
-pub(crate) fn load(paths: &[PathBuf], reader: &mut Reader, findings: &mut Vec<Finding>) -> BTreeMap<MeshId, Declared> {
-    let schema = schema();
+pub(crate) fn load(files: Vec<Opened>, findings: &mut Vec<Finding>) -> BTreeMap<MeshId, Declared> {
+    let schema = mw_api::crd::crds().into_iter().next().and_then(shape::spec_schema);
     let mut meshes: BTreeMap<MeshId, Declared> = BTreeMap::new();
-    for path in paths {
-        let (file, documents) = match reader.read(path) {
-            Ok(read) => read,
-            Err(wrong) => {
-                findings.push(wrong);
-                continue;
-            }
-        };
-        let before = (meshes.len(), findings.len());
-        for object in objects(&file, documents, findings) {
+    for Opened { file, objects, faulty } in files {
+        if objects.is_empty() && !faulty {
+            findings.push(Finding::error(format!("{} holds no ClusterMesh", file.name)).help("-f takes files with ClusterMesh objects"));
+        }
+        for object in objects {
             match declared(&file, object, schema.as_ref(), &meshes) {
                 Ok(mesh) => _ = meshes.insert(mesh.mesh.id.clone(), mesh),
                 Err(wrong) => findings.push(wrong),
             }
         }
-        if (meshes.len(), findings.len()) == before {
-            findings.push(Finding::error(format!("{} holds no ClusterMesh", file.name)).help("-f takes files with ClusterMesh objects"));
-        }
     }
     meshes
-}
-
-fn schema() -> Option<JSONSchemaProps> {
-    let versions = mw_api::crd::crds().into_iter().next()?.spec.versions;
-    versions.into_iter().next()?.schema?.open_api_v3_schema?.properties?.remove("spec")
 }
 
 fn declared(
@@ -106,18 +73,13 @@ fn declared(
     earlier: &BTreeMap<MeshId, Declared>,
 ) -> Result<Declared, Finding> {
     expect_clustermesh(file, &object)?;
-    object.name(file)?;
-    let metadata = object.tree.get("metadata").map(typed::read::<ObjectMeta>).transpose();
-    let metadata = metadata.map_err(|wrong| {
-        let message = format!("the metadata of a ClusterMesh can't be read: {}", printable(&wrong.message, 200));
-        Finding::error(message).at(file, wrong.span.unwrap_or_else(|| object.tree.locate("metadata")))
-    })?;
+    let metadata = shape::metadata(file, &object)?;
     let (spec, mistakes) = spec(&object.tree, schema);
-    let raw_object = ClusterMesh { metadata: metadata.unwrap_or_default(), spec, status: None };
+    let raw_object = ClusterMesh { metadata, spec, status: None };
     let mut mesh = mw_api::convert::mesh(&raw_object);
     if let Some(first) = earlier.get(&mesh.id) {
-        let first = finding::place(&first.file, first.tree.locate("metadata.name"));
-        return Err(twice(file, &object, &format!("ClusterMesh {}", printable(&mesh.id.to_string(), 200)), &first));
+        let what = format!("ClusterMesh {}", printable(&mesh.id.to_string(), 200));
+        return Err(twice(file, &object, &what, &first.written.name_place()));
     }
     let raw = mesh.spec.clone();
     // What is being deleted needs no valid spec.
@@ -125,8 +87,7 @@ fn declared(
     if !misshapen.is_empty() {
         mesh.spec = RawSpec::default();
     }
-    let places = mistakes.into_iter().map(|mistake| (mistake.path, mistake.span)).collect();
-    Ok(Declared { mesh, raw, misshapen, file: Rc::clone(file), tree: object.tree, places })
+    Ok(Declared { mesh, raw, misshapen, written: Written::new(file, object.tree, mistakes) })
 }
 
 fn expect_clustermesh(file: &Rc<SourceFile>, object: &Object) -> Result<(), Finding> {
@@ -135,8 +96,8 @@ fn expect_clustermesh(file: &Rc<SourceFile>, object: &Object) -> Result<(), Find
         Finding::error(message).at(file, object.tree.locate(path)).help(wanted)
     };
     match (object.kind.as_str(), object.api_version.as_str()) {
-        ("ClusterMesh", API_VERSION) => Ok(()),
-        ("ClusterMesh", version) => Err(wrong("apiVersion", version, &format!("write apiVersion: {API_VERSION}"))),
+        (KIND, API_VERSION) => Ok(()),
+        (KIND, version) => Err(wrong("apiVersion", version, &format!("write apiVersion: {API_VERSION}"))),
         ("Node" | "Peer" | "Namespace", _) => Err(wrong("kind", &object.kind, "what a cluster holds is given with --cluster NAME=FILE")),
         (kind, _) => Err(wrong("kind", kind, "-f takes ClusterMesh objects only")),
     }
@@ -144,56 +105,22 @@ fn expect_clustermesh(file: &Rc<SourceFile>, object: &Object) -> Result<(), Find
 
 /// The spec in the right shape, and everything in which it was not.
 fn spec(tree: &Tree, schema: Option<&JSONSchemaProps>) -> (ClusterMeshSpec, Vec<Mistake>) {
-    let mut mistakes = Vec::new();
-    const KNOWN: [&str; 5] = ["apiVersion", "kind", "metadata", "spec", "status"];
-    for entry in tree.entries().iter().filter(|entry| !KNOWN.contains(&entry.key.as_str())) {
-        let near = nearest(&entry.key, &KNOWN);
-        let help = near.map_or_else(|| format!("known here: {}", KNOWN.join(", ")), |name| format!("did you mean {name}?"));
-        let message = "is not a known field".to_owned();
-        mistakes.push(Mistake { path: printable(&entry.key, 80), span: entry.key_span, message, help, meant: near.map(str::to_owned) });
-    }
-    let json = match (tree.get("spec"), schema) {
-        (Some(written), Some(schema)) => {
-            let (json, wrong) = conform(written, schema, "spec");
-            mistakes.extend(wrong);
-            json
-        }
-        (written, _) => {
-            if written.is_none() && !mistakes.iter().any(|mistake| mistake.meant.as_deref() == Some("spec")) {
-                let (message, help) = ("is missing".to_owned(), "a ClusterMesh lists its clusters in spec.clusters".to_owned());
-                mistakes.push(Mistake { path: "spec".to_owned(), span: tree.locate("metadata.name"), message, help, meant: None });
-            }
-            written.map_or(Json::Null, Tree::to_json)
-        }
-    };
+    let (json, mut mistakes) = shape::spec(tree, schema, "a ClusterMesh lists its clusters in spec.clusters");
     match serde_json::from_value(json) {
         Ok(spec) => (spec, mistakes),
         Err(wrong) => {
-            // The schema and the type differ: say at least that.
             if mistakes.is_empty() {
-                let message = printable(&wrong.to_string(), 200);
-                let span = tree.locate("spec");
-                mistakes.push(Mistake { path: "spec".to_owned(), span, message, help: String::new(), meant: None });
+                mistakes.push(shape::unreadable(tree, &wrong.to_string()));
             }
             (ClusterMeshSpec::default(), mistakes)
         }
     }
 }
 
-/// The mistakes as problems, with what the core finds wrong in the rest. What
-/// only follows from a mistake is left out.
+/// The mistakes as problems, with what the core finds wrong in the rest.
 fn misshapen(raw: &RawSpec, mistakes: &[Mistake]) -> Vec<Problem> {
-    if mistakes.is_empty() {
-        return Vec::new();
+    match mistakes.is_empty() {
+        true => Vec::new(),
+        false => shape::problems(mistakes, validate(raw).map_or_else(|errors| errors, |(_, remarks)| remarks)),
     }
-    let problem = |mistake: &Mistake| Problem::new(Reason::InvalidSpec, &mistake.path, &mistake.message, &mistake.help);
-    let mut problems: Vec<Problem> = mistakes.iter().map(problem).collect();
-    let explained: Vec<&str> = mistakes.iter().flat_map(|m| [Some(m.path.as_str()), m.meant.as_deref()]).flatten().collect();
-    let follows = |subject: &str| {
-        explained.iter().any(|path| subject.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '['])))
-    };
-    let others = validate(raw).map_or_else(|errors| errors, |(_, remarks)| remarks);
-    problems.extend(others.into_iter().filter(|problem| !follows(&problem.subject)));
-    problems.sort();
-    problems
 }

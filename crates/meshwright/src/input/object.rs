@@ -1,12 +1,13 @@
 //! Kubernetes objects in a file: alone, one document after another, or as a
 //! list.
 
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use mw_core::text::{printable, quoted};
 
 use crate::input::finding::Finding;
-use crate::input::source::SourceFile;
+use crate::input::source::{Contents, Reader, SourceFile};
 use crate::input::tree::{Tree, Value};
 
 #[derive(Debug)]
@@ -16,6 +17,31 @@ pub(crate) struct Object {
     pub(crate) tree: Tree,
 }
 
+/// A file that could be read.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) file: Rc<SourceFile>,
+    pub(crate) objects: Vec<Object>,
+    /// Not all of it could be made sense of, which was said.
+    pub(crate) faulty: bool,
+}
+
+/// Every file that can be read; what is wrong with the others is said.
+pub(crate) fn open_all(paths: &[PathBuf], contents: Contents, reader: &mut Reader, findings: &mut Vec<Finding>) -> Vec<Opened> {
+    let mut opened = Vec::new();
+    for path in paths {
+        match reader.read(path, contents) {
+            Ok((file, documents)) => {
+                let before = findings.len();
+                let objects = objects(&file, documents, findings);
+                opened.push(Opened { file, objects, faulty: findings.len() > before });
+            }
+            Err(wrong) => findings.push(wrong),
+        }
+    }
+    opened
+}
+
 impl Object {
     /// For people: `Deployment.apps`, as kubectl writes it.
     pub(crate) fn resource(&self) -> String {
@@ -23,6 +49,13 @@ impl Object {
             Some((group, _)) => printable(&format!("{}.{group}", self.kind), 80),
             None => printable(&self.kind, 80),
         }
+    }
+
+    /// `namespace/name`, or the name alone.
+    pub(crate) fn full_name(&self, file: &Rc<SourceFile>) -> Result<String, Finding> {
+        let name = self.name(file)?;
+        let namespace = self.tree.get("metadata").and_then(|metadata| metadata.get("namespace")).and_then(Tree::text);
+        Ok(namespace.map_or_else(|| name.to_owned(), |namespace| format!("{namespace}/{name}")))
     }
 
     /// The name, or what is wrong with it.
@@ -38,7 +71,7 @@ impl Object {
 }
 
 /// Every object of the documents, lists opened.
-pub(crate) fn objects(file: &Rc<SourceFile>, documents: Vec<Tree>, findings: &mut Vec<Finding>) -> Vec<Object> {
+fn objects(file: &Rc<SourceFile>, documents: Vec<Tree>, findings: &mut Vec<Finding>) -> Vec<Object> {
     let mut found = Vec::new();
     for document in documents {
         open(file, document, None, &mut found, findings);

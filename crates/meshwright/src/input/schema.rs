@@ -4,7 +4,7 @@
 //! What comes out has the right shape throughout, with what was evidently meant
 //! in place of what was written, so that the core can say what else is wrong.
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{JSONSchemaProps, JSONSchemaPropsOrArray};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool};
 use mw_core::text::printable;
 use serde_json::{Map, Value as Json};
 
@@ -67,6 +67,9 @@ impl Check {
     }
 
     fn fields(&mut self, tree: &Tree, key: Span, entries: &[Entry], schema: &JSONSchemaProps, path: &str) -> Json {
+        if let Some(JSONSchemaPropsOrBool::Schema(of)) = &schema.additional_properties {
+            return self.free_fields(entries, of, path);
+        }
         let mut json = Map::new();
         let known = schema.properties.as_ref();
         for entry in entries {
@@ -100,6 +103,18 @@ impl Check {
             }
             if let Some(schema) = known.and_then(|known| known.get(&name)) {
                 json.insert(name, stand_in(schema));
+            }
+        }
+        Json::Object(json)
+    }
+
+    /// Keys that somebody made up, each with a value of the same type.
+    fn free_fields(&mut self, entries: &[Entry], schema: &JSONSchemaProps, path: &str) -> Json {
+        let mut json = Map::new();
+        for entry in entries {
+            let below = format!("{path}.{}", printable(&entry.key, 80));
+            if let Some(value) = self.value(&entry.value, entry.key_span, schema, &below) {
+                json.insert(entry.key.clone(), value);
             }
         }
         Json::Object(json)

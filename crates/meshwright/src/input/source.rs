@@ -25,6 +25,15 @@ pub(crate) struct SourceFile {
     pub(crate) text: String,
     /// Files are reported on in the order in which they were given.
     pub(crate) order: usize,
+    pub(crate) contents: Contents,
+}
+
+/// Whether values of a file may be shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Contents {
+    Plain,
+    /// It holds Secrets: names may be shown, values may not.
+    Secret,
 }
 
 /// Reads files one after the other; standard input has only one content.
@@ -35,7 +44,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    pub(crate) fn read(&mut self, path: &Path) -> Result<(Rc<SourceFile>, Vec<Tree>), Finding> {
+    pub(crate) fn read(&mut self, path: &Path, contents: Contents) -> Result<(Rc<SourceFile>, Vec<Tree>), Finding> {
         let stdin = path == Path::new("-");
         let name = if stdin { "<stdin>".to_owned() } else { printable(&path.to_string_lossy(), 500) };
         if stdin && std::mem::replace(&mut self.stdin_used, true) {
@@ -52,7 +61,7 @@ impl Reader {
             let at = wrong.utf8_error().valid_up_to();
             Finding::error(format!("{name} is not UTF-8 text (byte {at})")).help("dump it again with kubectl get nodes,peers -o yaml")
         })?;
-        let file = Rc::new(SourceFile { name, text, order: self.files });
+        let file = Rc::new(SourceFile { name, text, order: self.files, contents });
         self.files += 1;
         let trees = parse(&file)?;
         Ok((file, trees))

@@ -44,6 +44,15 @@ pub(crate) mod mean {
     }
 }
 
+/// How a phase of the Cilium back end is meant.
+pub(crate) fn phase_style(phase: &str) -> Style {
+    match phase {
+        "Connected" | "Exported" | "Applied" => mean::good(),
+        "Error" => mean::bad(),
+        _ => mean::changed(),
+    }
+}
+
 pub(crate) fn styled(text: &str, style: Style) -> String {
     if text.is_empty() { String::new() } else { text.style(style).to_string() }
 }

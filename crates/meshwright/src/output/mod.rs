@@ -1,8 +1,10 @@
 //! Plans and status on standard output: as data, or as text for people.
 
+pub(crate) mod cilium;
 mod diff;
 pub(crate) mod layout;
 mod matrix;
+pub(crate) mod presence;
 mod report;
 pub(crate) mod status;
 mod status_report;
@@ -15,6 +17,8 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use mw_core::kilo::plan::Plan;
 use mw_core::names::MeshId;
+use mw_operator::cilium::ObjectGlance;
+use mw_operator::glance::Glance;
 use serde::Serialize;
 
 use crate::input::fleet::Fleet;
@@ -49,13 +53,47 @@ pub(crate) fn write_plan(planned: &Planned<'_>, format: Format) -> Result<()> {
     }
 }
 
-/// False when nobody reads any more.
-pub(crate) fn write_status(overview: &Overview<'_>, format: Format) -> Result<bool> {
+pub(crate) fn write_cilium_plan(planned: &cilium::Planned<'_>, format: Format) -> Result<()> {
     match format {
-        Format::Table => write_styled(&status::text(overview)),
-        Format::Json => write_json(&StatusReport::of(overview)),
-        Format::Yaml => write_yaml(&StatusReport::of(overview)),
+        Format::Table => write_styled(&cilium::text::text(planned)).map(drop),
+        Format::Json => write_json(&cilium::report::Report::of(planned)).map(drop),
+        Format::Yaml => write_yaml(&cilium::report::Report::of(planned)).map(drop),
     }
+}
+
+/// False when nobody reads any more.
+pub(crate) fn write_status(state: &State<'_>, format: Format) -> Result<bool> {
+    let report = || StateReport {
+        kilo: state.kilo.as_ref().map(StatusReport::of),
+        cilium: state.cilium.map(cilium::status_report::StatusReport::of),
+    };
+    match format {
+        Format::Table => {
+            let (kilo, cilium) = (&state.kilo, state.cilium);
+            // Kinds that the hub has, but nobody uses, say nothing beside those in use.
+            let cilium = cilium.filter(|glance| kilo.is_none() || !glance.objects.is_empty());
+            let kilo = kilo.as_ref().filter(|overview| cilium.is_none() || !overview.glance.objects.is_empty());
+            let texts = [kilo.map(status::text), cilium.map(cilium::status::text)];
+            write_styled(&texts.into_iter().flatten().collect::<Vec<_>>().join("\n"))
+        }
+        Format::Json => write_json(&report()),
+        Format::Yaml => write_yaml(&report()),
+    }
+}
+
+/// Both back ends, as far as the hub has their kinds.
+#[derive(Debug, Default)]
+pub(crate) struct State<'a> {
+    pub(crate) kilo: Option<Overview<'a>>,
+    pub(crate) cilium: Option<&'a Glance<ObjectGlance>>,
+}
+
+#[derive(Debug, Serialize)]
+struct StateReport {
+    #[serde(flatten)]
+    kilo: Option<StatusReport>,
+    #[serde(flatten)]
+    cilium: Option<cilium::status_report::StatusReport>,
 }
 
 fn write_json(value: &impl Serialize) -> Result<bool> {

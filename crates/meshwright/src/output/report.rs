@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use mw_core::kilo::plan::{Changes, MeshPlan};
 use mw_core::names::{ClusterId, MeshId, PeerName};
-use mw_core::problem::{Problem, Severity};
+use mw_core::problem::{Problem, Reason, Severity};
 use serde::Serialize;
 use serde_json::Value as Json;
 
@@ -164,11 +164,14 @@ fn skipped(id: &MeshId, mesh: &MeshPlan) -> Vec<Skipped> {
 
 fn reported(id: Option<&MeshId>, problem: &Problem) -> Reported {
     let Problem { reason, subject, message, hint } = problem.clone();
-    let severity = match reason.severity() {
+    Reported { mesh: id.map(ToString::to_string), reason: reason.as_str(), severity: severity(reason), subject, message, hint }
+}
+
+pub(crate) fn severity(reason: Reason) -> &'static str {
+    match reason.severity() {
         Severity::Error => "error",
         Severity::Warning => "warning",
-    };
-    Reported { mesh: id.map(ToString::to_string), reason: reason.as_str(), severity, subject, message, hint }
+    }
 }
 
 fn conditions(id: &MeshId, mesh: &MeshPlan) -> Vec<Condition> {

@@ -3,95 +3,36 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use mw_api::clustermesh::{ClusterStatus, MOST_SKIPPED, SkippedNode};
 use mw_core::kilo::view::{MeshView, PairState};
 use mw_core::names::MeshId;
 use mw_core::text::printable;
 use mw_core::time::Timestamp;
-use mw_operator::kilo::LEASE_NAME;
-use mw_operator::kilo::{Glance, LeaseGlance, MeshGlance};
+use mw_operator::glance::Glance;
+use mw_operator::kilo::MeshGlance;
 
 use crate::output::layout::{Cell, mean, rows, styled};
 use crate::output::matrix::Matrix;
+use crate::output::presence::{Presence, Told, Verdict, age, at, presence, presence_words, trouble};
 
 /// What is shown, and what a look of our own made of it.
 #[derive(Debug)]
 pub(crate) struct Overview<'a> {
-    pub(crate) glance: &'a Glance,
+    pub(crate) glance: &'a Glance<MeshGlance>,
     /// Empty unless we looked.
     pub(crate) views: &'a BTreeMap<MeshId, MeshView>,
 }
 
-/// Ready, as far as it can be believed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Verdict {
-    pub(crate) ready: bool,
-    pub(crate) reason: String,
-    pub(crate) message: String,
-    pub(crate) since: Option<Time>,
-}
-
 impl Verdict {
-    /// A status that speaks of an earlier spec says nothing of this one.
     pub(crate) fn of(mesh: &MeshGlance) -> Verdict {
-        let no = |reason: &str, message: String| Verdict { ready: false, reason: reason.to_owned(), message, since: None };
-        let Some(ready) = conditions(mesh).find(|condition| condition.type_ == "Ready") else {
-            return no("NoStatus", "no operator has written a status yet".to_owned());
+        let told = Told {
+            conditions: mesh.status.conditions.as_deref().unwrap_or_default(),
+            of: mesh.status.observed_generation,
+            generation: mesh.generation,
+            deleting: mesh.deleting,
         };
-        let of = mesh.status.observed_generation.or(ready.observed_generation).unwrap_or_default();
-        if of != mesh.generation && !mesh.deleting {
-            return no("SpecChanged", format!("the spec is of generation {}, the status still of {of}", mesh.generation));
-        }
-        Verdict {
-            ready: ready.status == "True" && !mesh.deleting,
-            reason: ready.reason.clone(),
-            message: ready.message.clone(),
-            since: Some(ready.last_transition_time.clone()),
-        }
-    }
-}
-
-/// Whether anybody keeps the meshes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Presence {
-    Running,
-    /// It holds the Lease, but has not renewed it.
-    Silent,
-    Absent,
-    Unknown,
-}
-
-pub(crate) fn presence(glance: &Glance) -> Presence {
-    match &glance.leases {
-        Err(_) => Presence::Unknown,
-        Ok(leases) if leases.iter().any(|lease| lease.is_alive(glance.now)) => Presence::Running,
-        Ok(leases) if leases.iter().any(|lease| !lease.holder.is_empty()) => Presence::Silent,
-        Ok(_) => Presence::Absent,
-    }
-}
-
-/// In words; a green status without an operator may be as old as it likes.
-pub(crate) fn presence_words(glance: &Glance) -> String {
-    let renewed = |lease: &LeaseGlance| lease.renewed.map_or_else(|| "never".to_owned(), |at| format!("{} ago", age(glance.now, at)));
-    let told = |alive: bool| {
-        let held = glance.leases.iter().flatten().filter(|lease| !lease.holder.is_empty() && lease.is_alive(glance.now) == alive);
-        let held = held.map(|lease| {
-            let holder = printable(&lease.holder, 100);
-            format!("{holder} in namespace {} (Lease renewed {})", printable(&lease.namespace, 63), renewed(lease))
-        });
-        held.collect::<Vec<_>>().join(", ")
-    };
-    match presence(glance) {
-        Presence::Running => told(true),
-        Presence::Silent => format!("{} may be dead: what follows may be old", told(false)),
-        Presence::Absent => {
-            format!("nobody holds the Lease {LEASE_NAME}: unless one runs without --leader-elect, what follows may be old")
-        }
-        Presence::Unknown => {
-            let failure = glance.leases.as_ref().err().map(ToString::to_string).unwrap_or_default();
-            format!("not known, and what follows may be old: its Lease can't be read: {}", printable(&failure, 300))
-        }
+        told.verdict("no operator has written a status yet")
     }
 }
 
@@ -104,11 +45,8 @@ pub(crate) fn text(overview: &Overview<'_>) -> String {
         Presence::Absent => ("NO OPERATOR", mean::bad()),
     };
     let mut text = rows(&[vec![Cell::new(word, style), Cell::plain(presence_words(glance))]], 0);
-    if let Some(trouble) = &glance.trouble {
-        let said = format!("the hub can't be followed: {trouble}; what follows may be old");
-        text.push_str(&format!("{}\n", styled(&printable(&said, 500), mean::bad())));
-    }
-    for mesh in &glance.meshes {
+    text.push_str(&trouble(glance));
+    for mesh in &glance.objects {
         text.push('\n');
         text.push_str(&mesh_text(mesh, overview.views.get(&mesh.id), glance.now));
     }
@@ -291,24 +229,11 @@ fn names(mesh: &MeshGlance) -> Vec<String> {
     names
 }
 
-fn at(time: &Time) -> Timestamp {
-    Timestamp(time.0.as_second())
-}
-
-/// `90 s`, `5 min`, `3 h`, `2 d`: no more than people want to know.
-fn age(now: Timestamp, then: Timestamp) -> String {
-    match now.0.saturating_sub(then.0).max(0) {
-        seconds @ 0..120 => format!("{seconds} s"),
-        seconds @ 120..7_200 => format!("{} min", seconds / 60),
-        seconds @ 7_200..172_800 => format!("{} h", seconds / 3_600),
-        seconds => format!("{} d", seconds / 86_400),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use mw_operator::failure::Failure;
+    use mw_operator::glance::LeaseGlance;
     use serde_json::{Value, json};
     use std::time::Duration;
 
@@ -352,7 +277,7 @@ mod tests {
     }
 
     fn shown(meshes: Vec<MeshGlance>, leases: Result<Vec<LeaseGlance>, Failure>) -> String {
-        let glance = Glance { meshes, leases, trouble: None, now: NOW };
+        let glance = Glance { objects: meshes, leases, trouble: None, now: NOW };
         let text = text(&Overview { glance: &glance, views: &BTreeMap::new() });
         anstream::adapter::strip_str(&text).to_string()
     }

@@ -4,26 +4,36 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff;
 use mw_api::clustermesh::{ClusterStatus, HeldDeletes};
 use mw_core::kilo::view::{MeshView, PairState};
-use mw_operator::kilo::{LeaseGlance, MeshGlance};
+use mw_operator::glance::{Glance, Glanced, LeaseGlance};
+use mw_operator::kilo::MeshGlance;
 use serde::Serialize;
 
 use crate::output::matrix::Matrix;
-use crate::output::status::{Overview, Presence, Verdict, presence, presence_words, told_matrix};
+use crate::output::presence::{Verdict, presence, presence_words};
+use crate::output::status::{Overview, told_matrix};
 
 #[derive(Debug, Serialize)]
 pub(crate) struct StatusReport {
-    operator: Operator,
+    operator: Keeper,
     /// Why this may not be all that is new.
     #[serde(skip_serializing_if = "Option::is_none")]
     trouble: Option<String>,
     meshes: Vec<Mesh>,
 }
 
+/// Whoever writes the status.
 #[derive(Debug, Serialize)]
-struct Operator {
+pub(crate) struct Keeper {
     state: &'static str,
     message: String,
     leases: Vec<Lease>,
+}
+
+impl Keeper {
+    pub(crate) fn of<T: Glanced>(glance: &Glance<T>) -> Keeper {
+        let leases = glance.leases.iter().flatten().map(lease).collect();
+        Keeper { state: presence(glance).as_str(), message: presence_words(glance), leases }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -49,7 +59,7 @@ struct Mesh {
 }
 
 #[derive(Debug, Serialize)]
-struct Ready {
+pub(crate) struct Ready {
     status: bool,
     reason: String,
     message: String,
@@ -83,20 +93,20 @@ struct Unknown {
     message: String,
 }
 
+impl From<Verdict> for Ready {
+    fn from(verdict: Verdict) -> Ready {
+        let Verdict { ready, reason, message, since } = verdict;
+        Ready { status: ready, reason, message, since }
+    }
+}
+
 impl StatusReport {
     pub(crate) fn of(overview: &Overview<'_>) -> StatusReport {
         let glance = overview.glance;
-        let state = match presence(glance) {
-            Presence::Running => "running",
-            Presence::Silent => "silent",
-            Presence::Absent => "absent",
-            Presence::Unknown => "unknown",
-        };
-        let leases = glance.leases.iter().flatten().map(lease).collect();
         StatusReport {
-            operator: Operator { state, message: presence_words(glance), leases },
+            operator: Keeper::of(glance),
             trouble: glance.trouble.as_ref().map(ToString::to_string),
-            meshes: glance.meshes.iter().map(|mesh| self::mesh(mesh, overview.views.get(&mesh.id))).collect(),
+            meshes: glance.objects.iter().map(|mesh| self::mesh(mesh, overview.views.get(&mesh.id))).collect(),
         }
     }
 }
@@ -107,11 +117,10 @@ fn lease(lease: &LeaseGlance) -> Lease {
 }
 
 fn mesh(mesh: &MeshGlance, view: Option<&MeshView>) -> Mesh {
-    let Verdict { ready, reason, message, since } = Verdict::of(mesh);
     let matrix = view.map_or_else(|| told_matrix(mesh), Matrix::of_view);
     Mesh {
         mesh: mesh.id.to_string(),
-        ready: Ready { status: ready, reason, message, since },
+        ready: Verdict::of(mesh).into(),
         deleting: mesh.deleting,
         conditions: mesh.status.conditions.clone().unwrap_or_default(),
         clusters: mesh.status.clusters.clone().unwrap_or_default(),

@@ -49,7 +49,10 @@ fn mesh_text(planned: &Planned<'_>, id: &MeshId, mesh: &MeshPlan) -> String {
         text.push('\n');
         text.push_str(&nodes(&view.clusters));
     }
-    text.push_str(&problems(&view.problems, planned.declared.get(id)));
+    let declared = planned.declared.get(id);
+    text.push_str(&problems(&view.problems, |problem| {
+        declared.filter(|_| Declared::is_about_the_file(problem)).map(|mesh| mesh.written.place(problem))
+    }));
     match idle {
         true if refused => text.push_str(&format!("\n  nothing is done before this is repaired: {}\n", unchanged(keep))),
         true => text.push_str(&format!("\n  nothing to do: {}\n", unchanged(keep))),
@@ -137,7 +140,7 @@ fn collapsed(all: &[NodeView]) -> Vec<Vec<Cell>> {
 
 /// Errors first, each with what to do about it; of those that are in the file
 /// the place is named, since the file was shown with them.
-fn problems(all: &[Problem], declared: Option<&Declared>) -> String {
+pub(crate) fn problems(all: &[Problem], place: impl Fn(&Problem) -> Option<String>) -> String {
     let mut sorted: Vec<&Problem> = all.iter().collect();
     sorted.sort_by_key(|problem| !problem.is_error());
     let mut text = String::new();
@@ -147,8 +150,7 @@ fn problems(all: &[Problem], declared: Option<&Declared>) -> String {
         let said = format!("{word}: {}  {about}: {}", problem.reason, printable(&problem.message, 600));
         let said = wrapped(&said, 4, WIDTH);
         text.push_str(&format!("\n  {}{}\n", styled(word, style), said.strip_prefix(word).unwrap_or(&said)));
-        let place = declared.filter(|_| Declared::is_about_the_file(problem)).map(|mesh| mesh.place(problem));
-        match place {
+        match place(problem) {
             Some(place) => text.push_str(&format!("    in {place}\n")),
             // Not broken: it may be a command to copy.
             None if !problem.hint.is_empty() => text.push_str(&format!("    hint: {}\n", printable(&problem.hint, 600))),
@@ -177,7 +179,7 @@ fn without_mesh(planned: &Planned<'_>) -> String {
         return String::new();
     }
     let title = styled("Peers of meshes that do not exist", mean::title());
-    format!("{title}\n{}{}\n", problems(&plan.problems, None), changes(planned, &plan.orphans))
+    format!("{title}\n{}{}\n", problems(&plan.problems, |_| None), changes(planned, &plan.orphans))
 }
 
 fn summary(planned: &Planned<'_>) -> String {

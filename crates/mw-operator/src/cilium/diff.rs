@@ -12,13 +12,15 @@ use mw_core::cilium::plan::{
 use mw_core::names::ClusterId;
 use mw_core::precondition::Precondition;
 
+use crate::cilium::certificates::ROOT;
 use crate::cilium::engine::Engine;
 use crate::cilium::record::Kind;
+use crate::cilium::sights::{API_SERVER, CONFIG};
 use crate::writer;
 
 /// What is written.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Place {
+pub enum Place {
     Config,
     Authority,
     Balancer,
@@ -28,7 +30,7 @@ pub(super) enum Place {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Act {
+pub enum Act {
     Identify(IdentityWrite),
     CreateAuthority(CaCreate),
     Balance(ElbWrite),
@@ -40,14 +42,14 @@ pub(super) enum Act {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Operation {
-    pub(super) place: Place,
-    pub(super) act: Act,
+pub struct Operation {
+    pub place: Place,
+    pub act: Act,
 }
 
 /// Lanes wait for nobody; in one, what others rely on comes first.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Lane {
+pub enum Lane {
     Keys,
     /// A policy has the same name wherever it is moved.
     Policy(String),
@@ -96,7 +98,7 @@ impl fmt::Display for Place {
 }
 
 impl Act {
-    pub(super) fn verb(&self) -> &'static str {
+    pub fn verb(&self) -> &'static str {
         match self {
             Act::Identify(_) | Act::Balance(_) | Act::UpdatePolicy(_) => "patch",
             Act::CreateAuthority(_) | Act::CreatePolicy(_) => "create",
@@ -107,7 +109,19 @@ impl Act {
 }
 
 impl Place {
-    pub(super) fn kind(&self) -> &'static str {
+    /// Its namespace and name; Cilium runs in `home`.
+    pub fn object<'a>(&'a self, home: &'a str) -> (Option<&'a str>, &'a str) {
+        match self {
+            Place::Config => (Some(home), CONFIG),
+            Place::Authority => (Some(home), ROOT),
+            Place::Balancer => (Some(home), API_SERVER),
+            Place::Secret(secret) => (Some(home), secret.as_str()),
+            Place::Service(ServiceName { namespace, name }) => (Some(namespace), name),
+            Place::Policy(PolicyKey { namespace, name }) => (namespace.as_deref(), name),
+        }
+    }
+
+    pub fn kind(&self) -> &'static str {
         match self {
             Place::Config => "ConfigMap",
             Place::Authority | Place::Secret(_) => "Secret",
@@ -176,7 +190,8 @@ pub(super) fn touches<'a>(plan: &'a Plan, kind: Kind, id: &ObjectId) -> Option<&
     }
 }
 
-fn operations(target: &TargetPlan) -> Vec<Operation> {
+/// Everything to be written in a cluster, one by one.
+pub fn operations(target: &TargetPlan) -> Vec<Operation> {
     let TargetPlan { identity, ca, elb, secrets, services, policies } = target.clone();
     let mut operations = Vec::new();
     let mut add = |place, act| operations.push(Operation { place, act });

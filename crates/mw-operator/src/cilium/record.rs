@@ -22,7 +22,7 @@ use crate::notice::Said;
 
 /// In the order in which they rely on each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub enum Kind {
     Binding,
     Service,
     Intent,
@@ -31,9 +31,9 @@ pub(super) enum Kind {
 pub(super) type RecordId = (Kind, ObjectId);
 
 impl Kind {
-    pub(super) const ALL: [Kind; 3] = [Kind::Binding, Kind::Service, Kind::Intent];
+    pub const ALL: [Kind; 3] = [Kind::Binding, Kind::Service, Kind::Intent];
 
-    pub(super) fn resource(self) -> ApiResource {
+    pub fn resource(self) -> ApiResource {
         match self {
             Kind::Binding => ApiResource::erase::<ClusterMeshBinding>(&()),
             Kind::Service => ApiResource::erase::<GlobalService>(&()),
@@ -41,7 +41,7 @@ impl Kind {
         }
     }
 
-    pub(super) fn as_str(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Kind::Binding => "ClusterMeshBinding",
             Kind::Service => "GlobalService",
@@ -72,14 +72,25 @@ fn read<T: DeserializeOwned>(value: Value) -> Result<T, String> {
 
 /// What it says, for the planner.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Object {
+pub enum Object {
     Binding(Binding),
     Service(CoreService),
     Intent(Intent),
 }
 
 impl Object {
-    pub(super) fn common(&self) -> &Common {
+    /// What it says, and why its spec can't be read where it can't: without
+    /// one it can't be acted on, and what it did stays. None for what can't
+    /// even be named.
+    pub fn read(kind: Kind, workspace: &str, value: Value) -> Option<(Object, Option<String>)> {
+        let metadata = value.get("metadata").cloned().unwrap_or_default();
+        match kind.object(workspace, value) {
+            Ok(read) => Some((read, None)),
+            Err(wrong) => Some((kind.object(workspace, without_spec(kind, metadata)).ok()?, Some(wrong))),
+        }
+    }
+
+    pub fn common(&self) -> &Common {
         match self {
             Object::Binding(of) => &of.common,
             Object::Service(of) => &of.common,
@@ -87,7 +98,7 @@ impl Object {
         }
     }
 
-    pub(super) fn common_mut(&mut self) -> &mut Common {
+    pub fn common_mut(&mut self) -> &mut Common {
         match self {
             Object::Binding(of) => &mut of.common,
             Object::Service(of) => &mut of.common,
@@ -96,11 +107,21 @@ impl Object {
     }
 
     /// The binding it relies on, where it is not one itself.
-    pub(super) fn mesh(&self) -> Option<&str> {
+    pub fn mesh(&self) -> Option<&str> {
         match self {
             Object::Binding(_) => None,
             Object::Service(of) => Some(&of.spec.mesh),
             Object::Intent(of) => Some(&of.spec.mesh),
+        }
+    }
+
+    /// The refs that it names itself or through its binding, where that is known.
+    pub fn names(&self, binding: Option<&Binding>) -> BTreeSet<String> {
+        let of_mesh = binding.into_iter().flat_map(|binding| &binding.spec.refs);
+        match self {
+            Object::Binding(of) => of.spec.refs.iter().cloned().collect(),
+            Object::Service(of) => of_mesh.chain(&of.spec.targets).cloned().collect(),
+            Object::Intent(_) => of_mesh.cloned().collect(),
         }
     }
 }
@@ -133,11 +154,7 @@ impl Record {
     pub(super) fn read(realm: Realm, kind: Kind, workspace: &str, object: &DynamicObject) -> Option<Record> {
         let value = serde_json::to_value(object).ok()?;
         let status = value.get("status").cloned().unwrap_or(Value::Null);
-        let (read, misread) = match kind.object(workspace, value) {
-            Ok(read) => (read, None),
-            // Without a spec it can't be acted on, and what it did stays.
-            Err(wrong) => (kind.object(workspace, without_spec(kind, object)).ok()?, Some(wrong)),
-        };
+        let (read, misread) = Object::read(kind, workspace, value)?;
         Some(Record {
             realm,
             kind,
@@ -221,11 +238,11 @@ impl Record {
     }
 }
 
-fn without_spec(kind: Kind, object: &DynamicObject) -> Value {
+fn without_spec(kind: Kind, metadata: Value) -> Value {
     let spec = match kind {
         Kind::Binding => json!({ "clusterRefs": [] }),
         Kind::Service | Kind::Intent => json!({ "meshRef": { "name": "" } }),
     };
     let resource = kind.resource();
-    json!({ "apiVersion": resource.api_version, "kind": resource.kind, "metadata": object.metadata, "spec": spec })
+    json!({ "apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "spec": spec })
 }

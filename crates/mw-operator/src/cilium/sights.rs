@@ -31,6 +31,7 @@ use crate::fleet::follow::{Bell, Manner, Outlet, Scope, Version, follow};
 use crate::mirror::{Item, Mirror, Noted};
 
 pub(super) const API_SERVER: &str = "clustermesh-apiserver";
+pub(super) const CONFIG: &str = "cilium-config";
 const AGENTS: &str = "k8s-app=cilium";
 const PODS: &str = "k8s-app in (cilium,clustermesh-apiserver)";
 const MOST_NODES: usize = 10_000;
@@ -51,19 +52,19 @@ pub(super) struct ServiceSight {
 
 #[derive(Debug, Default)]
 pub(super) struct Sights {
-    namespaces: Mirror<String, NamespaceSeen>,
-    agents: Mirror<String, DaemonSet>,
-    deployments: Mirror<String, Deployment>,
-    pods: Mirror<String, PodSight>,
-    config: Mirror<String, Config>,
-    secrets: BTreeMap<&'static str, Mirror<String, Secret>>,
-    services: Mirror<ServiceName, ServiceSight>,
-    nodes: Mirror<NodeName, NodeAddresses>,
+    pub(super) namespaces: Mirror<String, NamespaceSeen>,
+    pub(super) agents: Mirror<String, DaemonSet>,
+    pub(super) deployments: Mirror<String, Deployment>,
+    pub(super) pods: Mirror<String, PodSight>,
+    pub(super) config: Mirror<String, Config>,
+    pub(super) secrets: BTreeMap<&'static str, Mirror<String, Secret>>,
+    pub(super) services: Mirror<ServiceName, ServiceSight>,
+    pub(super) nodes: Mirror<NodeName, NodeAddresses>,
     /// Only where a GlobalService or an intent asks for them.
-    slices: Mirror<(String, String), SliceSeen>,
-    policies: Mirror<PolicyKey, PolicySeen>,
-    clusterwide: Mirror<PolicyKey, PolicySeen>,
-    definitions: BTreeMap<&'static str, Mirror<String, PolicyFeatures>>,
+    pub(super) slices: Mirror<(String, String), SliceSeen>,
+    pub(super) policies: Mirror<PolicyKey, PolicySeen>,
+    pub(super) clusterwide: Mirror<PolicyKey, PolicySeen>,
+    pub(super) definitions: BTreeMap<&'static str, Mirror<String, PolicyFeatures>>,
 }
 
 /// What some objects need to be followed beyond what bindings do.
@@ -101,6 +102,11 @@ fn name(meta: &ObjectMeta) -> String {
     meta.name.clone().unwrap_or_default()
 }
 
+/// What a pod or its owner is part of, as Cilium labels it.
+pub(super) fn app(meta: &ObjectMeta) -> Option<&str> {
+    meta.labels.as_ref()?.get("k8s-app").map(String::as_str)
+}
+
 impl<B: FnMut() -> crate::backoff::Backoff> Lookout<'_, B> {
     fn watch<T, Key, Of>(
         &mut self,
@@ -134,31 +140,23 @@ impl<B: FnMut() -> crate::backoff::Backoff> Lookout<'_, B> {
 
     /// What a binding needs to know of a cluster.
     pub(super) fn watch_basics(&mut self) {
-        let project = |of: Namespace| (name(&of.metadata), item(&of.metadata, observe::namespace(&of)));
-        self.watch("namespaces", self.all(), Scope::default(), project, |sights| &mut sights.namespaces);
-        let project = |of: DaemonSet| (name(&of.metadata), item(&of.metadata.clone(), of));
-        self.watch("daemonsets", self.inside(), Scope::labelled(AGENTS), project, |sights| &mut sights.agents);
-        let project = |of: Deployment| (name(&of.metadata), item(&of.metadata.clone(), of));
-        self.watch("deployments", self.inside(), Scope::default(), project, |sights| &mut sights.deployments);
+        self.watch("namespaces", self.all(), Scope::default(), namespace, |sights| &mut sights.namespaces);
+        self.watch("daemonsets", self.inside(), Scope::labelled(AGENTS), daemon_set, |sights| &mut sights.agents);
+        self.watch("deployments", self.inside(), Scope::default(), deployment, |sights| &mut sights.deployments);
         self.watch("pods", self.inside(), Scope::labelled(PODS), pod, |sights| &mut sights.pods);
-        self.watch("configmaps", self.inside(), Scope::named("cilium-config"), config_map, |sights| &mut sights.config);
+        self.watch("configmaps", self.inside(), Scope::named(CONFIG), config_map, |sights| &mut sights.config);
         for secret in READ_SECRETS {
             self.watch("secrets", self.inside(), Scope::named(secret), certificate, move |sights| {
                 sights.secrets.entry(secret).or_default()
             });
         }
         self.watch("services", self.all(), Scope::default(), service, |sights| &mut sights.services);
-        let project = |of: Node| (NodeName::from(name(&of.metadata).as_str()), item(&of.metadata, observe::node_addresses(&of)));
         let scope = Scope { most: Some(MOST_NODES), ..Scope::default() };
-        self.watch("nodes", self.all(), scope, project, |sights| &mut sights.nodes);
+        self.watch("nodes", self.all(), scope, node, |sights| &mut sights.nodes);
     }
 
     pub(super) fn watch_endpoints(&mut self) {
-        let project = |of: EndpointSlice| {
-            let key = (of.metadata.namespace.clone().unwrap_or_default(), name(&of.metadata));
-            (key, item(&of.metadata, observe::slice(&of)))
-        };
-        self.watch("endpointslices", self.all(), Scope::default(), project, |sights| &mut sights.slices);
+        self.watch("endpointslices", self.all(), Scope::default(), slice, |sights| &mut sights.slices);
     }
 
     pub(super) fn watch_policies(&mut self) {
@@ -167,17 +165,40 @@ impl<B: FnMut() -> crate::backoff::Backoff> Lookout<'_, B> {
         let clusterwide = |of: CiliumClusterwideNetworkPolicy| policy(&of.metadata, &of.spec);
         self.watch("ciliumclusterwidenetworkpolicies", self.all(), Scope::default(), clusterwide, |sights| &mut sights.clusterwide);
         for crd in [NAMESPACED_CRD, CLUSTERWIDE_CRD] {
-            let project = |of: Definition| (name(&of.metadata), item(&of.metadata, policy_features(&json!({ "spec": of.spec }))));
-            self.watch("customresourcedefinitions", self.all(), Scope::named(crd), project, move |sights| {
+            self.watch("customresourcedefinitions", self.all(), Scope::named(crd), definition, move |sights| {
                 sights.definitions.entry(crd).or_default()
             });
         }
     }
 }
 
+pub(super) fn namespace(of: Namespace) -> (String, Item<NamespaceSeen>) {
+    (name(&of.metadata), item(&of.metadata, observe::namespace(&of)))
+}
+
+pub(super) fn daemon_set(of: DaemonSet) -> (String, Item<DaemonSet>) {
+    (name(&of.metadata), item(&of.metadata.clone(), of))
+}
+
+pub(super) fn deployment(of: Deployment) -> (String, Item<Deployment>) {
+    (name(&of.metadata), item(&of.metadata.clone(), of))
+}
+
+pub(super) fn node(of: Node) -> (NodeName, Item<NodeAddresses>) {
+    (NodeName::from(name(&of.metadata).as_str()), item(&of.metadata, observe::node_addresses(&of)))
+}
+
+pub(super) fn slice(of: EndpointSlice) -> ((String, String), Item<SliceSeen>) {
+    let key = (of.metadata.namespace.clone().unwrap_or_default(), name(&of.metadata));
+    (key, item(&of.metadata, observe::slice(&of)))
+}
+
+pub(super) fn definition(of: Definition) -> (String, Item<PolicyFeatures>) {
+    (name(&of.metadata), item(&of.metadata, policy_features(&json!({ "spec": of.spec }))))
+}
+
 pub(super) fn pod(of: Pod) -> (String, Item<PodSight>) {
-    let labels = of.metadata.labels.iter().flatten();
-    let is_agent = labels.into_iter().any(|(key, value)| key == "k8s-app" && value == "cilium");
+    let is_agent = app(&of.metadata) == Some("cilium");
     let started = of.status.start_time.as_ref().map(mw_api::convert::timestamp);
     (name(&of.metadata), item(&of.metadata, PodSight { is_agent, started }))
 }

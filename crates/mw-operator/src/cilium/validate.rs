@@ -45,19 +45,11 @@ impl Engine {
 
     /// The refs that a spec names, through its binding where it has one.
     fn names(&self, record: &Record) -> BTreeSet<String> {
-        let binding = match record.object.mesh() {
-            Some(mesh) => self.records.get(&(Kind::Binding, record.id().neighbour(mesh))),
-            None => Some(record),
-        };
-        let of_mesh = binding.into_iter().flat_map(|binding| match &binding.object {
-            Object::Binding(of) => of.spec.refs.clone(),
-            Object::Service(_) | Object::Intent(_) => Vec::new(),
-        });
-        let targets = match &record.object {
-            Object::Service(of) => of.spec.targets.clone(),
-            Object::Binding(_) | Object::Intent(_) => Vec::new(),
-        };
-        of_mesh.chain(targets).collect()
+        let binding = record.object.mesh().and_then(|mesh| self.records.get(&(Kind::Binding, record.id().neighbour(mesh))));
+        record.object.names(binding.and_then(|binding| match &binding.object {
+            Object::Binding(of) => Some(of),
+            Object::Service(_) | Object::Intent(_) => None,
+        }))
     }
 
     /// These, and those that it touched before.

@@ -27,36 +27,12 @@ use tokio::time::timeout;
 use crate::failure::Failure;
 use crate::fleet::follow::{Scope, list};
 use crate::fleet::{Connect, Credentials, Source, kubeconfig_in};
+use crate::glance::Interest;
 use crate::kilo::credentials::{MOST_NODES, read_node};
 use crate::kilo::feeds::Followed;
 use crate::kilo::identity::{Trait, identities, representatives, sample};
 use crate::kilo::record::Record;
 use crate::kubeconfig::{Allowed, Server};
-
-/// Which meshes are asked about.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Interest {
-    Mesh(MeshId),
-    Namespace(String),
-    All,
-}
-
-impl Interest {
-    pub fn includes(&self, mesh: &MeshId) -> bool {
-        match self {
-            Interest::Mesh(wanted) => wanted == mesh,
-            Interest::Namespace(namespace) => mesh.namespace == *namespace,
-            Interest::All => true,
-        }
-    }
-
-    pub fn namespace(&self) -> Option<&str> {
-        match self {
-            Interest::Mesh(MeshId { namespace, .. }) | Interest::Namespace(namespace) => Some(namespace),
-            Interest::All => None,
-        }
-    }
-}
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LookError {

@@ -22,6 +22,6 @@ mod status;
 mod validate;
 
 pub use engine::{Engine, LEASE_NAME, Settings};
-pub use glance::{Glance, LeaseGlance, MeshGlance, Watching, glance};
-pub use look::{Interest, Look, LookError, Looker};
+pub use glance::MeshGlance;
+pub use look::{Look, LookError, Looker};
 pub use status::{EntryFacts, StatusFacts, status_of};

@@ -1,0 +1,148 @@
+//! `meshwright plan` of the Cilium back end, from files.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use mw_core::cilium::facts::ClusterSeen;
+use mw_core::cilium::object::{Binding, ObjectId, Resolution};
+use mw_core::cilium::plan::{Condition, Outcome, Plan};
+use mw_core::cilium::world::{Options, VerifyDial, World};
+use mw_core::names::ClusterId;
+use mw_core::problem::{Problem, Reason};
+use mw_core::text::printable;
+use mw_core::time::Timestamp;
+use mw_operator::cilium::{Kind, Object};
+
+use crate::answer::Answer;
+use crate::commands::plan::{Input, refuse, say, verdict};
+use crate::input::cilium::dumps::{self, Dumps};
+use crate::input::cilium::objects::{self, Declared, Objects};
+use crate::input::finding::{self, Finding};
+use crate::input::object::Opened;
+use crate::output::cilium::Planned;
+use crate::output::{self, Format};
+
+#[derive(Debug)]
+pub(super) struct Request<'a> {
+    pub(super) clusters: &'a [(String, PathBuf)],
+    pub(super) hub_uid: Option<&'a str>,
+    pub(super) all_objects: bool,
+    pub(super) cilium_namespace: &'a str,
+    pub(super) now: Timestamp,
+    pub(super) output: Format,
+}
+
+/// The workspace of objects whose hub is not known.
+const SOME_HUB: &str = "";
+
+const NOT_DIALLED: &str = "nothing was dialled: no link counts as verified, and before the provider writes the keys of a remote it \
+    tries them";
+const NAMELESS_HUB: &str = "policies are named after the hub: without --hub-uid they have other names here than the provider gives them, \
+    and those it made count as somebody else's";
+
+pub(super) fn run(request: &Request<'_>, files: Vec<Opened>, input: Input) -> Result<Answer> {
+    let Input { mut reader, mut findings } = input;
+    let objects = objects::load(files, request.hub_uid.unwrap_or(SOME_HUB), &mut findings);
+    let dumps = dumps::load(request.clusters, &mut reader, &mut findings);
+    let remarks: Vec<String> =
+        dumps.iter().flat_map(|(name, dump)| dump.remarks().into_iter().map(move |of| (name, of))).map(told).collect();
+    let world = world(request, &objects, dumps);
+    let plan = correct(mw_core::cilium::plan(&world), &objects);
+    let in_files: Vec<Finding> = in_files(&plan, &objects).collect();
+    if !findings.is_empty() {
+        findings.extend(in_files);
+        refuse(findings);
+        return Ok(Answer::Impossible);
+    }
+    remarks.iter().for_each(|remark| say(remark));
+    if !in_files.is_empty() {
+        say(&finding::render(in_files));
+    }
+    let nameless = objects.keys().any(|(kind, id)| *kind == Kind::Intent && id.workspace.as_str() == SOME_HUB);
+    let notes: Vec<String> =
+        [Some(NOT_DIALLED), Some(NAMELESS_HUB).filter(|_| nameless)].into_iter().flatten().map(str::to_owned).collect();
+    let planned = Planned { plan: &plan, world: &world, objects: &objects, notes: &notes };
+    output::write_cilium_plan(&planned, request.output)?;
+    let problems: Vec<Problem> = objects::problems(&plan).map(|(_, problem)| problem).collect();
+    Ok(verdict(problems.iter(), plan.has_changes()))
+}
+
+fn told((cluster, remark): (&String, String)) -> String {
+    format!("note: {cluster}: {}\n", printable(&remark, 500))
+}
+
+/// The specs that are wrong, where they stand.
+fn in_files<'a>(plan: &'a Plan, objects: &'a Objects) -> impl Iterator<Item = Finding> + 'a {
+    let wrong = objects::problems(plan).filter(|(_, problem)| problem.reason == Reason::InvalidSpec);
+    wrong.filter_map(|((kind, id), problem)| Some(objects.get(&(kind, id.clone()))?.written.finding(&problem)))
+}
+
+fn world(request: &Request<'_>, objects: &Objects, dumps: Dumps) -> World {
+    let (leads, clusters) = clusters(dumps, request.cilium_namespace);
+    let options = Options {
+        all_objects_known: request.all_objects,
+        // Nobody dials here, so that nothing may wait for an answer.
+        verify_dial: VerifyDial::Off,
+        cilium_namespace: request.cilium_namespace.to_owned(),
+        ..Options::default()
+    };
+    let mut world = World { options, now: request.now, clusters, ..World::default() };
+    for Declared { object, .. } in objects.values() {
+        let mut object = object.clone();
+        let binding = object.mesh().and_then(|mesh| binding(objects, object.common().id.neighbour(mesh)));
+        let names = object.names(binding).into_iter().chain(object.common().touched.clone());
+        object.common_mut().refs = names.map(|name| (name.clone(), resolution(&leads, &name))).collect();
+        objects::enter(object, &mut world);
+    }
+    world
+}
+
+fn binding(objects: &Objects, id: ObjectId) -> Option<&Binding> {
+    match &objects.get(&(Kind::Binding, id))?.object {
+        Object::Binding(of) => Some(of),
+        Object::Service(_) | Object::Intent(_) => None,
+    }
+}
+
+/// Where each name leads, and what is there. Two names may lead to one cluster.
+fn clusters(dumps: Dumps, home: &str) -> (BTreeMap<String, ClusterId>, BTreeMap<ClusterId, ClusterSeen>) {
+    let (mut leads, mut clusters) = (BTreeMap::new(), BTreeMap::new());
+    let mut by_uid: BTreeMap<ClusterId, ClusterId> = BTreeMap::new();
+    for (name, dump) in dumps {
+        let (uid, seen) = dump.holdings.seen(home);
+        let own = ClusterId::from(name.as_str());
+        let id = uid.map_or_else(|| own.clone(), |uid| by_uid.entry(uid).or_insert_with(|| own.clone()).clone());
+        clusters.entry(id.clone()).or_insert(seen);
+        leads.insert(name, id);
+    }
+    (leads, clusters)
+}
+
+fn resolution(leads: &BTreeMap<String, ClusterId>, name: &str) -> Resolution {
+    match leads.get(name) {
+        Some(id) => Resolution::Cluster(id.clone()),
+        None => Resolution::Unreachable("no file was given for it with --cluster".to_owned()),
+    }
+}
+
+/// Of an object whose shape is wrong the planner saw an empty spec; what is
+/// wrong with the written one is known here.
+fn correct(mut plan: Plan, objects: &Objects) -> Plan {
+    for ((kind, id), declared) in objects.iter().filter(|(_, declared)| !declared.misshapen.is_empty()) {
+        match kind {
+            Kind::Binding => plan.bindings.get_mut(id).into_iter().for_each(|plan| misshapen(&mut plan.outcome, &declared.misshapen)),
+            Kind::Service => plan.services.get_mut(id).into_iter().for_each(|plan| misshapen(&mut plan.outcome, &declared.misshapen)),
+            Kind::Intent => plan.intents.get_mut(id).into_iter().for_each(|plan| misshapen(&mut plan.outcome, &declared.misshapen)),
+        }
+    }
+    plan
+}
+
+fn misshapen<P>(outcome: &mut Outcome<P>, wrong: &[Problem]) {
+    outcome.problems = wrong.to_vec();
+    let said = wrong.first().map(|first| format!("{}: {}", first.subject, first.message)).unwrap_or_default();
+    for Condition { message, .. } in outcome.conditions.iter_mut().filter(|condition| ["Ready", "Accepted"].contains(&condition.kind)) {
+        *message = printable(&said, 500);
+    }
+}

@@ -1,0 +1,74 @@
+//! `crd`: what the files under config/ hold, with the places filled in that
+//! differ per installation.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may fail loudly")]
+
+mod common;
+
+use std::path::Path;
+
+use common::{Outcome, meshwright};
+use mw_api::cilium::kcp::{FLEET_IDENTITY, PROVIDER_WORKSPACE};
+
+const HASH: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+fn crd(args: &str) -> Outcome {
+    let arguments: Vec<&str> = std::iter::once("crd").chain(args.split_whitespace()).collect();
+    meshwright(Path::new(env!("CARGO_MANIFEST_DIR")), &arguments, "")
+}
+
+/// A file under config/ without its first line, which says where it comes from.
+fn config(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config").join(name);
+    let text = std::fs::read_to_string(path).unwrap();
+    text.split_once('\n').unwrap().1.to_owned()
+}
+
+fn assert_prints(args: &str, expected: &str) {
+    let outcome = crd(args);
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""), "{args}");
+    assert!(outcome.stdout == expected, "{args} prints:\n{}", outcome.stdout);
+}
+
+#[test]
+fn the_crds_of_one_back_end_or_both() {
+    let kilo = config("crd/kilo.squat.ai_clustermeshes.yaml");
+    let kinds = ["clustermeshbindings", "globalservices", "connectivityintents"];
+    let cilium = kinds.map(|kind| config(&format!("crd/networking.edge-portal.eu_{kind}.yaml"))).join("---\n");
+    assert_prints("", &kilo);
+    assert_prints("--backend kilo", &kilo);
+    assert_prints("--backend cilium", &cilium);
+    assert_prints("--backend all", &format!("{kilo}---\n{cilium}"));
+}
+
+#[test]
+fn what_kcp_needs_has_the_identity_filled_in() {
+    let filled = |name: &str| config(name).replace(FLEET_IDENTITY, HASH);
+    let binding = filled("kcp-cilium-mesh-apibinding.yaml");
+    assert!(binding.contains(HASH) && binding.contains(PROVIDER_WORKSPACE));
+    let identity = format!("--fleet-identity {HASH}");
+    assert_prints(&format!("--kcp {identity}"), &filled("kcp-cilium-mesh-apiexport.yaml"));
+    assert_prints(&format!("--kcp export {identity}"), &filled("kcp-cilium-mesh-apiexport.yaml"));
+    assert_prints(&format!("--kcp binding {identity}"), &binding);
+    let elsewhere = binding.replace(PROVIDER_WORKSPACE, "root:providers:net");
+    assert_prints(&format!("--kcp binding --provider-workspace root:providers:net {identity}"), &elsewhere);
+    assert_prints("--kcp rbac", &config("kcp-cilium-mesh-rbac.yaml"));
+}
+
+#[test]
+fn a_missing_or_wrong_identity_says_where_to_find_it() {
+    let find = "kubectl get apiexport edge-portal-fleet -o jsonpath='{.status.identityHash}'";
+    let short = &HASH[1..];
+    let other = HASH.replace('0', "g");
+    for args in ["--kcp", "--kcp export", "--kcp binding"].map(str::to_owned).into_iter().chain([
+        format!("--kcp --fleet-identity {short}"),
+        format!("--kcp --fleet-identity {HASH}0"),
+        format!("--kcp binding --fleet-identity {other}"),
+    ]) {
+        let outcome = crd(&args);
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (2, ""), "{args}");
+        assert!(outcome.stderr.contains(find), "{args}: {}", outcome.stderr);
+    }
+    for args in ["--backend cilium --kcp rbac", "--kcp everything", "--provider-workspace x", &format!("--fleet-identity {HASH}")] {
+        assert_eq!(crd(args).code, 2, "{args}");
+    }
+}
