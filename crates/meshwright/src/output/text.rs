@@ -147,7 +147,9 @@ pub(crate) fn problems(all: &[Problem], place: impl Fn(&Problem) -> Option<Strin
     for problem in sorted.iter().take(MOST_PROBLEMS) {
         let (word, style) = if problem.is_error() { ("error", mean::bad()) } else { ("warning", mean::changed()) };
         let about = printable(problem.subject.trim_end_matches('.'), 300);
-        let said = format!("{word}: {}  {about}: {}", problem.reason, printable(&problem.message, 600));
+        let message = printable(&problem.message, 600);
+        let about = if message.starts_with(&format!("{about}:")) { String::new() } else { format!("{about}: ") };
+        let said = format!("{word}: {}  {about}{message}", problem.reason);
         let said = wrapped(&said, 4, WIDTH);
         text.push_str(&format!("\n  {}{}\n", styled(word, style), said.strip_prefix(word).unwrap_or(&said)));
         match place(problem) {
