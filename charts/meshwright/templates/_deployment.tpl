@@ -101,7 +101,8 @@ spec:
         - name: {{ $folder }}-kubeconfig
           secret:
             secretName: {{ $secret.secretName }}
-            defaultMode: 0440
+            # 0440, which readers of YAML take for different numbers.
+            defaultMode: 288
             items:
               - key: {{ $secret.key }}
                 path: kubeconfig
