@@ -39,7 +39,8 @@ impl Rendering {
     #[track_caller]
     pub(crate) fn one(&self, kind: &str, component: &str) -> &Value {
         let name = format!("meshwright-{component}");
-        let found: Vec<&Value> = self.all(kind).filter(|object| object["metadata"]["name"] == name.as_str()).collect();
+        let is_it = |object: &&Value| object["kind"] == kind && object["metadata"]["name"] == name.as_str();
+        let found: Vec<&Value> = self.0.iter().filter(is_it).collect();
         let [one] = found[..] else { panic!("{} of {kind} {name}: {:?}", found.len(), self.names()) };
         one
     }
