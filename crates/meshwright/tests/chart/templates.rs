@@ -188,7 +188,7 @@ async fn pods_are_locked_down_whatever_is_set() {
 async fn values_reach_the_pod() {
     let tolerations = json!([{ "key": "dedicated", "operator": "Exists" }]);
     let affinity = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [] } } });
-    let resources = json!({ "limits": { "cpu": 1, "memory": "1Gi" } });
+    let resources = json!({ "limits": { "cpu": 1, "memory": "1Gi" }, "requests": { "cpu": "20m", "memory": "1Gi" } });
     let rendering = Rendering::of(&json!({
         "image": { "repository": "registry.example/net/meshwright", "tag": "sha-1", "pullPolicy": "Always" },
         "imagePullSecrets": [{ "name": "pull" }], "replicaCount": 1, "leaderElect": false, "resources": resources,
