@@ -27,7 +27,13 @@ pub(crate) const TARGET: Account = Account {
     name: "meshwright-target",
     roles: include_str!("../../../../config/rbac/cilium-target.yaml"),
 };
-pub(crate) const ACCOUNTS: [Account; 4] = [OPERATOR, REMOTE, HUB, TARGET];
+pub(crate) const MANAGEMENT: Account = Account {
+    place: "Management",
+    namespace: "default",
+    name: "meshwright-management",
+    roles: include_str!("../../../../config/rbac/cilium-management.yaml"),
+};
+pub(crate) const ACCOUNTS: [Account; 5] = [OPERATOR, REMOTE, HUB, MANAGEMENT, TARGET];
 
 /// As the plain manifest says.
 pub(crate) async fn hub_account(hub: &Cluster, account: &str) -> String {

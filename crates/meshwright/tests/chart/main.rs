@@ -31,15 +31,17 @@ mod metrics;
 mod process;
 #[path = "../operator/rights.rs"]
 mod rights;
+#[path = "../provider/tenants.rs"]
+mod tenants;
 #[path = "../operator/trials.rs"]
 mod trials;
 #[path = "../operator/wait.rs"]
 mod wait;
 
 // Both suites call theirs `look`.
-#[path = "../provider/look.rs"]
-mod ground_look;
 #[path = "../operator/look.rs"]
+mod fleet_look;
+#[path = "../provider/look.rs"]
 mod look;
 
 mod access;

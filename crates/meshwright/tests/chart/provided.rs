@@ -13,10 +13,10 @@ async fn the_provider_joins_clusters_with_the_rights_of_its_installation() {
     let (ground, _) = Ground::alike().await;
     let folder = tempfile::tempdir().unwrap();
     let provider = pod::start(ground.hub(), HUB.namespace, HUB.name, folder.path()).await;
-    ground.bind("mesh", &SITES, &json!({})).await;
-    ground.connected("mesh").await;
+    ground.home().bind("mesh", &SITES, &json!({})).await;
+    ground.home().connected("mesh").await;
     ground.mesh(&SITES).await;
-    ground.remove(BINDINGS, "mesh").await;
+    ground.home().remove(BINDINGS, "mesh").await;
     for site in SITES {
         ground.reads(site, &[]).await;
     }
