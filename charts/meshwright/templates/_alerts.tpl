@@ -30,13 +30,6 @@ spec:
             severity: warning
           annotations:
             summary: {{ "The cluster {{ $labels.cluster }} can't be read and written" | quote }}
-        - alert: MeshwrightMeshNotReady
-          expr: meshwright_mesh_ready{ {{- $job -}} } == 0
-          for: 15m
-          labels:
-            severity: warning
-          annotations:
-            summary: {{ "The mesh {{ $labels.namespace }}/{{ $labels.mesh }} is not Ready: its conditions say why" | quote }}
         - alert: MeshwrightWritesPending
           expr: meshwright_writes_pending{ {{- $job -}} } > 0
           for: 15m
@@ -52,6 +45,13 @@ spec:
           annotations:
             summary: {{ "Requests to {{ $labels.cluster }} go on failing: {{ $labels.category }}" | quote }}
 {{- if eq .component "operator" }}
+        - alert: MeshwrightMeshNotReady
+          expr: meshwright_mesh_ready{ {{- $job -}} } == 0
+          for: 15m
+          labels:
+            severity: warning
+          annotations:
+            summary: {{ "The mesh {{ $labels.namespace }}/{{ $labels.mesh }} is not Ready: its conditions say why" | quote }}
         - alert: MeshwrightNodesSkipped
           expr: meshwright_mesh_skipped_nodes{ {{- $job -}} } > 0
           for: 1h
@@ -66,6 +66,14 @@ spec:
             severity: info
           annotations:
             summary: {{ "Changes of Nodes take {{ $value }} s to reach all clusters" | quote }}
+{{- else }}
+        - alert: MeshwrightObjectNotReady
+          expr: meshwright_object_ready{ {{- $job -}} } == 0
+          for: 15m
+          labels:
+            severity: warning
+          annotations:
+            summary: {{ "{{ $labels.kind }} {{ $labels.namespace }}/{{ $labels.name }} is not Ready: its conditions say why" | quote }}
 {{- end }}
 {{- end }}
 {{- end -}}

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mw_operator::metrics::{ClusterLabels, FailureLabels, MeshLabels, Metrics};
+use mw_operator::metrics::{ClusterLabels, FailureLabels, MeshLabels, Metrics, ObjectLabels};
 use regex_lite::Regex;
 use serde_json::{Value, json};
 
@@ -267,6 +267,8 @@ fn served() -> BTreeSet<String> {
     metrics.reachable.get_or_create(&cluster).set(1);
     metrics.ready.get_or_create(&mesh).set(1);
     metrics.skipped.get_or_create(&mesh).set(1);
+    let object = ObjectLabels { kind: "GlobalService", workspace: String::new(), namespace: "n".into(), name: "o".into() };
+    metrics.object_ready.get_or_create(&object).set(1);
     metrics.failures.get_or_create(&FailureLabels { cluster: "a".into(), category: "unreachable" }).inc();
     metrics.text().lines().filter_map(|line| line.split(['{', ' ']).next().map(str::to_owned)).collect()
 }
