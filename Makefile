@@ -1,11 +1,19 @@
 # The two commands: `make demo` and `make test`. The rest serves them.
-.PHONY: demo test fmt lint layers unit soak mutants scale bench generate
+.PHONY: demo test build run fmt lint layers unit soak mutants scale bench generate
 
 # Simulated clusters in one process and the real operator on them; Ctrl-C ends it.
 demo:
 	@cargo run --quiet --package meshwright -- demo
 
 test: fmt lint layers unit
+
+# The binary that the image holds: static, so that it needs no image to stand on.
+build:
+	cargo rustc --locked --release --package meshwright --bin meshwright -- -C target-feature=+crt-static -C strip=symbols
+
+# The operator on the cluster of the current kubeconfig: make run ARGS="--namespace team-a"
+run:
+	cargo run --locked --release --package meshwright -- operator $(ARGS)
 
 fmt:
 	cargo fmt --all --check
@@ -60,6 +68,7 @@ bench:
 	cargo build --locked --release --package bench-floor
 	cargo run --locked --release --package bench-scenario
 
-# Everything under config/ comes from here; a test fails when it is out of date.
+# Everything under config/ comes from here, and the rules of the chart; a test fails when it is out of date.
 generate:
 	cargo run --quiet --package mw-api --example generate
+	cargo run --quiet --package meshwright --example render

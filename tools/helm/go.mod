@@ -1,4 +1,4 @@
-// The client that renders Cilium's chart in the tests, pinned.
+// The client that renders and installs charts in the tests, pinned.
 module meshwright/tools/helm
 
 go 1.26.0

@@ -1,6 +1,6 @@
 // Command helm is the upstream client, built from the module proxy so that the
-// tests need no download of release archives. It renders charts; nothing here
-// talks to a cluster.
+// tests need no download of release archives. It renders charts and installs
+// ours on the tests' API servers.
 package main
 
 import (

@@ -10,6 +10,7 @@ use kube::CustomResourceExt;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::chart;
 use crate::cilium::binding::ClusterMeshBinding;
 use crate::cilium::intent::ConnectivityIntent;
 use crate::cilium::service::GlobalService;
@@ -65,6 +66,7 @@ pub fn files() -> Result<BTreeMap<&'static str, String>, YamlError> {
         contents.push((path, to_yaml(&crd)?));
     }
     contents.extend(examples::files()?);
+    contents.extend(chart::files()?);
     Ok(contents.into_iter().map(|(path, content)| (path, format!("{HEADER}{content}"))).collect())
 }
 

@@ -2,6 +2,7 @@
 //! resources, Kilo's Peer, Cilium's objects, their conversions to and from the
 //! core's types, and the generated CRDs. Nothing here talks to an API server.
 
+pub mod chart;
 pub mod cilium;
 pub mod clustermesh;
 pub mod convert;

@@ -1,0 +1,120 @@
+{{/* Short enough for everything that is appended to it. */}}
+{{- define "meshwright.fullname" -}}
+{{- $name := contains "meshwright" .Release.Name | ternary .Release.Name (printf "%s-meshwright" .Release.Name) -}}
+{{- $name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/*
+The templates below take a process: `root`, `component`, `account` (the values
+of its service account), `needsToken` (whether it talks to this cluster), `args`
+and `kubeconfigs` (those of Secrets, by the folder they are mounted in).
+*/}}
+{{- define "meshwright.name" -}}
+{{ include "meshwright.fullname" .root }}-{{ .component }}
+{{- end -}}
+
+{{- define "meshwright.accountName" -}}
+{{- if .account.create -}}
+{{ .account.name | default (include "meshwright.name" .) }}
+{{- else -}}
+{{ .account.name | default "default" }}
+{{- end -}}
+{{- end -}}
+
+{{- define "meshwright.selector" -}}
+app.kubernetes.io/name: meshwright
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{- define "meshwright.labels" -}}
+{{ include "meshwright.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+{{- end -}}
+
+{{/* The port of an address as a flag has it; nothing for "0". */}}
+{{- define "meshwright.port" -}}
+{{- if ne . "0" }}{{ regexFind "[0-9]+$" . }}{{ end -}}
+{{- end -}}
+
+{{/* What no schema can say. */}}
+{{- define "meshwright.check" -}}
+{{- $provider := .Values.provider -}}
+{{- if not (or .Values.operator.enabled $provider.enabled) -}}
+{{ fail "nothing is enabled: set operator.enabled or provider.enabled" }}
+{{- end -}}
+{{- if .Values.metricsSecure -}}
+{{ fail "metricsSecure: metrics are served as plain HTTP only; leave it false, and keep others away with networkPolicy.enabled or metricsBindAddress=127.0.0.1:8080" }}
+{{- end -}}
+{{- if and (gt (int .Values.replicaCount) 1) (not .Values.leaderElect) -}}
+{{ fail "replicaCount is more than 1 without leaderElect: all of them would act; set leaderElect=true or replicaCount=1" }}
+{{- end -}}
+{{- if regexMatch "^(127\\.|\\[::1\\])" .Values.healthProbeBindAddress -}}
+{{ fail "healthProbeBindAddress: the kubelet can't reach localhost of a pod; use :8081, or 0 for no probes" }}
+{{- end -}}
+{{- if and (eq .Values.metricsBindAddress "0") .Values.serviceMonitor.enabled -}}
+{{ fail "serviceMonitor.enabled needs metrics: set metricsBindAddress" }}
+{{- end -}}
+{{- if and (ne .Values.metricsBindAddress "0") (eq (include "meshwright.port" .Values.metricsBindAddress) (include "meshwright.port" .Values.healthProbeBindAddress)) -}}
+{{ fail "metricsBindAddress and healthProbeBindAddress have the same port" }}
+{{- end -}}
+{{- if $provider.enabled -}}
+{{- if eq $provider.mode "kcp" -}}
+{{- range list "kcpKubeconfig" "mgmtKubeconfig" -}}
+{{- if not (get $provider .).secretName -}}
+{{ fail (printf "provider.%s.secretName is needed with provider.mode=kcp" .) }}
+{{- end -}}
+{{- end -}}
+{{- else if $provider.kcpKubeconfig.secretName -}}
+{{ fail "provider.kcpKubeconfig is for provider.mode=kcp: the objects are in this cluster, or in kcp" }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+Rules of a generated file: of no CRDs where these are not applied, of no Lease
+where it is not (`isElsewhere`) and, of Secrets, those that are named.
+*/}}
+{{- define "meshwright.rules" -}}
+{{- $unneeded := list -}}
+{{- if not .root.Values.applyCrds }}{{ $unneeded = append $unneeded "apiextensions.k8s.io" }}{{ end -}}
+{{- if .isElsewhere }}{{ $unneeded = append $unneeded "coordination.k8s.io" }}{{ end -}}
+{{- $names := .secretNames -}}
+{{- $rules := list -}}
+{{- range .root.Files.Get (printf "files/rules/%s.yaml" .file) | fromYamlArray -}}
+{{- if and $names (has "secrets" .resources) }}{{ $_ := set . "resourceNames" $names }}{{ end -}}
+{{- if not (has (first .apiGroups) $unneeded) }}{{ $rules = append $rules . }}{{ end -}}
+{{- end -}}
+{{- toYaml $rules -}}
+{{- end -}}
+
+{{/* Flags that both processes have. */}}
+{{- define "meshwright.processArgs" -}}
+{{- with .Values -}}
+{{- if .leaderElect }}
+- --leader-elect
+{{- end }}
+- --metrics-bind-address={{ .metricsBindAddress }}
+- --health-probe-bind-address={{ .healthProbeBindAddress }}
+- --resync-period={{ .resyncPeriod }}
+- --request-timeout={{ .requestTimeout }}
+{{- with .kubeconfigAllow }}
+- --kubeconfig-allow={{ join "," . }}
+{{- end }}
+- --apply-crds={{ .applyCrds }}
+- --log-format={{ .logFormat }}
+- --log-level={{ .logLevel }}
+{{- end -}}
+{{- end -}}
+
+{{/* A binding of this process's account to its role of the same name. */}}
+{{- define "meshwright.binding" -}}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: {{ .kind }}
+  name: {{ include "meshwright.name" .process }}
+subjects:
+  - kind: ServiceAccount
+    name: {{ include "meshwright.accountName" .process }}
+    namespace: {{ .process.root.Release.Namespace }}
+{{- end -}}

@@ -1,0 +1,47 @@
+//! The accounts as the plain manifests make them, and those of members.
+
+use mw_sim::kilo::NAMESPACE;
+use mw_testbed::Cluster;
+
+use crate::rights::Account;
+
+pub(crate) const HUB_ACCOUNT: &str = "meshwright-operator";
+pub(crate) const OPERATOR: Account =
+    Account { place: "Operator", namespace: NAMESPACE, name: HUB_ACCOUNT, roles: include_str!("../../../../config/install/operator.yaml") };
+const REMOTE: Account = Account {
+    place: "Remote",
+    namespace: "kube-system",
+    name: "clustermesh-reader",
+    roles: include_str!("../../../../config/rbac/remote.yaml"),
+};
+/// Of the provider.
+pub(crate) const HUB: Account = Account {
+    place: "Provider",
+    namespace: "meshwright",
+    name: "meshwright-provider",
+    roles: include_str!("../../../../config/install/provider.yaml"),
+};
+pub(crate) const TARGET: Account = Account {
+    place: "Target",
+    namespace: "kube-system",
+    name: "meshwright-target",
+    roles: include_str!("../../../../config/rbac/cilium-target.yaml"),
+};
+pub(crate) const MANAGEMENT: Account = Account {
+    place: "Management",
+    namespace: "default",
+    name: "meshwright-management",
+    roles: include_str!("../../../../config/rbac/cilium-management.yaml"),
+};
+pub(crate) const ACCOUNTS: [Account; 5] = [OPERATOR, REMOTE, HUB, MANAGEMENT, TARGET];
+
+/// As the plain manifest says.
+pub(crate) async fn hub_account(hub: &Cluster, account: &str) -> String {
+    OPERATOR.make(hub).await;
+    hub.request_token(NAMESPACE, account, 3600).await.unwrap()
+}
+
+pub(crate) async fn remote_account(remote: &Cluster) -> String {
+    REMOTE.make(remote).await;
+    REMOTE.kept_token(remote).await
+}
