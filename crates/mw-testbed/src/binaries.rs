@@ -38,6 +38,8 @@ const CLUSTERMESH_CRDS: [&str; 6] = [
     "ciliumnodes.yaml",
 ];
 const HELM: Tool = Tool { program: &[Program { name: "helm", package: ".", takes: "5 minutes" }], label: "helm", of: "helm.sh/helm/v4" };
+const KUBECTL: Tool =
+    Tool { program: &[Program { name: "kubectl", package: ".", takes: "2 minutes" }], label: "kubectl", of: "k8s.io/kubectl" };
 const CILIUM: &str = "github.com/cilium/cilium";
 const CHART: &str = "install/kubernetes/cilium";
 const CRDS: &str = "pkg/k8s/apis/cilium.io/client/crds/v2";
@@ -151,6 +153,12 @@ impl CiliumBinaries {
 /// Helm, to render charts; blocks for minutes if it has to be built.
 pub fn helm() -> Result<PathBuf> {
     HELM.locate()
+}
+
+/// kubectl, for the commands that people are told to type: that of the machine,
+/// or built, which blocks for minutes.
+pub fn kubectl() -> Result<PathBuf> {
+    on_path(&|name| std::env::var_os(name), "kubectl").map_or_else(|| KUBECTL.locate(), Ok)
 }
 
 /// The Helm chart of the Cilium whose policy library policycheck is.
@@ -291,7 +299,7 @@ mod tests {
         let empty = tempfile::tempdir().unwrap();
         let variables = |name: &str| matches!(name, "MESHWRIGHT_CACHE" | "PATH").then(|| OsString::from(empty.path()));
         assert!(matches!(Binaries::locate_in(&variables), Err(Error::Missing { .. })));
-        for tool in [CRDCHECK, POLICYCHECK, CLUSTERMESH, HELM] {
+        for tool in [CRDCHECK, POLICYCHECK, CLUSTERMESH, HELM, KUBECTL] {
             assert!(matches!(tool.locate_in(&variables), Err(Error::Missing { .. })), "{tool:?}");
         }
         assert!(matches!(cilium_folder("clustermesh-apiserver", CRDS, "crds", &variables), Err(Error::Missing { .. })));
