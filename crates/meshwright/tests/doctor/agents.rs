@@ -36,9 +36,23 @@ async fn check_in(cluster: &Cluster, site: &Site, node: &str) {
     cluster.merge_patch(&format!("/api/v1/nodes/{node}"), &patch).await.unwrap();
 }
 
+/// Agents check in twice a minute; one that hangs does not.
+async fn tick(cluster: &Cluster) {
+    for node in cluster.list("/api/v1/nodes").await.unwrap_or_default() {
+        let last = node["metadata"]["annotations"]["kilo.squat.ai/last-seen"].as_str().and_then(|text| text.parse::<u64>().ok());
+        if last.is_some_and(|last| now() - last < 600 && now() - last >= 30) {
+            let path = format!("/api/v1/nodes/{}", node["metadata"]["name"].as_str().unwrap());
+            let annotations = json!({ "kilo.squat.ai/last-seen": now().to_string() });
+            // It may have left meanwhile.
+            _ = cluster.merge_patch(&path, &json!({ "metadata": { "annotations": annotations } })).await;
+        }
+    }
+}
+
 /// Until it is dropped.
 pub(crate) async fn look_after(cluster: &Cluster, site: &Site) -> ! {
     loop {
+        tick(cluster).await;
         for pod in cluster.list(PODS).await.unwrap_or_default() {
             if pod["metadata"]["deletionTimestamp"].is_string() {
                 let (name, node) = (pod["metadata"]["name"].as_str().unwrap(), pod["spec"]["nodeName"].as_str().unwrap());
@@ -47,7 +61,7 @@ pub(crate) async fn look_after(cluster: &Cluster, site: &Site) -> ! {
                 check_in(cluster, site, node).await;
             }
         }
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }
 

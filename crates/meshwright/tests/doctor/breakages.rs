@@ -167,7 +167,7 @@ async fn token_ends_soon(fleet: &Fleet) {
 }
 
 async fn deletes_are_held(fleet: &Fleet) {
-    fleet.cluster("west").delete("/api/v1/nodes/n3").await.unwrap();
+    fleet.unseen(async { fleet.cluster("west").delete("/api/v1/nodes/n3").await.unwrap() }).await;
     until("the operator holds the deletes", || async {
         let mesh = fleet.cluster("hub").get(&fleet.mesh.path()).await.map_err(|error| error.to_string())?.unwrap_or_default();
         let held = mesh["status"]["heldDeletes"].as_array().is_some_and(|held| !held.is_empty());

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use base64ct::{Base64, Encoding};
 use mw_sim::kilo::{Mesh, NAMESPACE, Site};
@@ -33,7 +33,7 @@ const MOST_DELETES: u8 = 10;
 pub(crate) struct Fleet {
     /// Ends before the servers.
     _agents: JoinSet<()>,
-    operator: Operator,
+    operator: Mutex<Option<Operator>>,
     pub(crate) mesh: Mesh,
     /// Nothing of these may ever be shown.
     secrets: Vec<String>,
@@ -84,12 +84,20 @@ impl Fleet {
         std::fs::write(folder.path().join("operator"), hub.kubeconfig(hub.url(), &token)).unwrap();
         std::fs::write(folder.path().join("person"), contexts(&bed).to_string()).unwrap();
         secrets.push(token);
-        let operator = start_operator(folder.path());
+        let operator = Mutex::new(Some(start_operator(folder.path())));
         Some(Fleet { _agents: agents, operator, mesh, secrets, folder, bed, kubectl })
     }
 
     pub(crate) fn cluster(&self, name: &str) -> &Cluster {
         self.bed.cluster(name).unwrap()
+    }
+
+    /// Nobody is at work while this happens.
+    pub(crate) async fn unseen(&self, happens: impl Future<Output = ()>) {
+        let operator = self.operator.lock().unwrap().take();
+        operator.unwrap().terminate().await;
+        happens.await;
+        *self.operator.lock().unwrap() = Some(start_operator(self.folder.path()));
     }
 
     pub(crate) async fn patch_mesh(&self, patch: &Value) {

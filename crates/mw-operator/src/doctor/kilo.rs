@@ -254,11 +254,14 @@ impl Part<'_> {
                 check.repaired_by(self.restart(name, node))
             }
             SkipReason::NodeNoEndpoint | SkipReason::NodeEndpointInvalid => match self.endpoint(name, cluster, node) {
-                Some(endpoint) => check.repaired_by(format!(
-                    "{kubectl} annotate node {quoted} --overwrite kilo.squat.ai/clustermesh-endpoint- kilo.squat.ai/force-endpoint={}",
-                    shell_quoted(&endpoint)
-                )),
-                None => check.hinted("annotate the node with kilo.squat.ai/force-endpoint=ADDRESS:PORT, where other clusters reach it"),
+                // Of the two annotations the one that Kilo itself does not look at.
+                Some(endpoint) => {
+                    let annotation = shell_quoted(&format!("kilo.squat.ai/clustermesh-endpoint={endpoint}"));
+                    check.repaired_by(format!("{kubectl} annotate node {quoted} --overwrite {annotation}"))
+                }
+                None => {
+                    check.hinted("annotate the node with kilo.squat.ai/clustermesh-endpoint=ADDRESS:PORT, where other clusters reach it")
+                }
             },
             SkipReason::NodePodCIDROutOfRange => match self.declare_pods(name, cluster, node) {
                 Some(command) => check.repaired_by(command),
