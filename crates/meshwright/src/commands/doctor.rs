@@ -63,15 +63,15 @@ async fn examine(args: &Args) -> Result<Vec<Check>> {
     let (hub, namespace) = args.hub.hub().await?;
     let interest = args.hub.interest(args.name.as_deref(), &namespace);
     let bindings = with_cilium(args, &hub, &interest, &clock).await;
-    match with_kilo(args, &hub, &interest, &clock).await {
-        // Who has one back end need not have the other.
-        Err(LookError::NoResource | LookError::NoMesh(_)) if !bindings.is_empty() => Ok(bindings),
+    match with_kilo(args, &hub, &interest, &clock, bindings.is_empty()).await {
+        Err(LookError::NoMesh(_)) if !bindings.is_empty() => Ok(bindings),
         Err(wrong) => bail!(wrong),
         Ok(checks) => Ok(checks.into_iter().chain(bindings).collect()),
     }
 }
 
-async fn with_kilo(args: &Args, hub: &Client, interest: &Interest, clock: &Clock) -> Result<Vec<Check>, LookError> {
+/// Who has another back end need not have this one.
+async fn with_kilo(args: &Args, hub: &Client, interest: &Interest, clock: &Clock, expected: bool) -> Result<Vec<Check>, LookError> {
     let uid = read_hub_uid(hub).await;
     let looker = args.hub.looker(hub.clone(), uid.as_ref().cloned().unwrap_or_default(), NODE_GRACE, clock.now());
     let Examination { clusters, look } = looker.examine(interest, &args.operator_account).await;
@@ -81,6 +81,8 @@ async fn with_kilo(args: &Args, hub: &Client, interest: &Interest, clock: &Clock
     let has_meshes = !matches!(look, Err(LookError::NoResource));
     let mut checks = Vec::new();
     let (plan, world) = match (look, uid) {
+        (Err(LookError::NoResource), _) if !expected => return Ok(checks),
+        (Ok(look), _) if look.asked.is_empty() && !expected => return Ok(checks),
         (Ok(look), Ok(_)) => {
             let world = look.world.clone();
             (planned(look, false).0, Some(world))
