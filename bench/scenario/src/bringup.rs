@@ -6,7 +6,8 @@ use std::time::Instant;
 use floor::Prepared;
 use serde_json::{Value, json};
 
-use crate::fleet::{Fleet, JSON, NAMES, PEERS, is_meshed};
+use crate::fleet::{Fleet, JSON, NAMES};
+use crate::kilo::{NODES, PEERS, is_meshed};
 use crate::options::Options;
 use crate::programs::{Floor, Operator};
 use crate::progress;
@@ -47,12 +48,12 @@ pub(crate) async fn measure(fleet: &Fleet, options: &Options, table: &mut Table)
             operator.stop().await;
         }
         clear(fleet).await;
-        post_all(fleet, Floor::start_watching(fleet).await, &posts, &mut watching).await;
+        post_all(fleet, Floor::start_watching(fleet, NODES, PEERS).await, &posts, &mut watching).await;
         clear(fleet).await;
-        post_all(fleet, Floor::start(fleet, 0).await, &posts, &mut floors).await;
+        post_all(fleet, Floor::start(fleet, 0, NODES).await, &posts, &mut floors).await;
         clear(fleet).await;
-        let mut watches = Watches::open(fleet).await;
-        let operator = Operator::start(fleet, options);
+        let mut watches = Watches::open(fleet, PEERS).await;
+        let operator = Operator::start(fleet, &options.command);
         let seen = all_created(&mut watches, posts.len()).await;
         operators.cpu.push(operator.cpu_seconds());
         operators.seconds.push(seen.seconds());
@@ -66,7 +67,7 @@ pub(crate) async fn measure(fleet: &Fleet, options: &Options, table: &mut Table)
 }
 
 async fn post_all(fleet: &Fleet, mut floor: Floor, posts: &[Prepared], rounds: &mut Rounds) {
-    let mut watches = Watches::open(fleet).await;
+    let mut watches = Watches::open(fleet, PEERS).await;
     floor.post(posts.to_vec(), EACH);
     rounds.seconds.push(all_created(&mut watches, posts.len()).await.seconds());
     floor.done(posts.len());

@@ -1,78 +1,51 @@
-//! Five clusters with nodes as Kilo and a kubelet leave them, one mesh, and the
-//! roles as they are shipped.
+//! API servers, the rights of what is measured on them, and requests of the
+//! benchmark's own.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use base64ct::{Base64, Encoding};
 use floor::{Address, Server};
-use mw_testbed::{Cluster, PEER_CRD, Testbed, eventually};
+use mw_testbed::{Cluster, Testbed, eventually};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
-use crate::options::Options;
-
 pub(crate) const NAMES: [&str; 5] = ["hub", "east", "north", "south", "west"];
-pub(crate) const NAMESPACE: &str = "kilo-system";
-pub(crate) const HUB_ACCOUNT: &str = "meshwright-operator";
-pub(crate) const REMOTE_ACCOUNT: &str = "clustermesh-reader";
-pub(crate) const PEERS: &str = "/apis/kilo.squat.ai/v1alpha1/peers";
-const MESH: &str = "/apis/kilo.squat.ai/v1alpha1/namespaces/kilo-system/clustermeshes/bench";
-const HUB_ROLES: &str = include_str!("../../../config/rbac/hub.yaml");
-const REMOTE_ROLES: &str = include_str!("../../../config/rbac/remote.yaml");
-const MESH_CRD: &str = include_str!("../../../config/crd/kilo.squat.ai_clustermeshes.yaml");
-const DEADLINE: Duration = Duration::from_secs(300);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(300);
+pub(crate) const JSON: &str = "application/json";
+pub(crate) const MERGE_PATCH: &str = "application/merge-patch+json";
+
+/// A service account and its roles as they are shipped.
+pub(crate) struct Account {
+    pub(crate) namespace: &'static str,
+    pub(crate) name: &'static str,
+    pub(crate) roles: &'static str,
+}
 
 pub(crate) struct Fleet {
-    bed: Testbed,
+    pub(crate) bed: Testbed,
     folder: TempDir,
-    /// The operator's own accounts, which the floor uses too.
+    /// Where what is measured lives on the hub.
+    pub(crate) namespace: &'static str,
+    /// The accounts of what is measured, which the floor uses too.
     pub(crate) addresses: Vec<Address>,
     /// For what the benchmark itself does.
     pub(crate) admins: Vec<Server>,
 }
 
 impl Fleet {
-    pub(crate) async fn start(options: &Options) -> Self {
+    pub(crate) async fn start(namespace: &'static str) -> Self {
         let bed = Testbed::start(&NAMES).await.unwrap_or_else(|error| panic!("{error}"));
-        let mut addresses = Vec::new();
-        let mut admins = Vec::new();
-        for name in NAMES {
-            let cluster = bed.cluster(name).unwrap();
-            cluster.install_crd(PEER_CRD).await.unwrap();
-            let token = account(cluster, name == NAMES[0], options.foreign).await;
-            let address = |token: &str| Address { url: cluster.url().to_owned(), ca: cluster.ca_pem().to_owned(), token: token.to_owned() };
-            addresses.push(address(&token));
-            admins.push(Server::new(address(cluster.admin_token()), "bench").unwrap());
+        let mut fleet = Self { bed, folder: tempfile::tempdir().unwrap(), namespace, addresses: Vec::new(), admins: Vec::new() };
+        for at in 0..NAMES.len() {
+            let address = fleet.address(at, fleet.cluster(at).admin_token());
+            fleet.admins.push(Server::new(address, "bench").unwrap());
         }
-        let fleet = Self { bed, folder: tempfile::tempdir().unwrap(), addresses, admins };
-        fleet.declare().await;
         fleet
     }
 
-    /// The mesh, and the Secrets it names.
-    async fn declare(&self) {
-        let hub = self.cluster(0);
-        hub.install_crd(MESH_CRD).await.unwrap();
-        let mut entries = vec![entry(0)];
-        entries[0]["local"] = json!(true);
-        for (at, cluster) in NAMES.iter().enumerate().skip(1) {
-            let name = format!("{cluster}-kubeconfig");
-            let kubeconfig = self.cluster(at).kubeconfig(&self.addresses[at].url, &self.addresses[at].token);
-            let metadata = json!({ "name": name, "namespace": NAMESPACE });
-            let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": { "kubeconfig": kubeconfig } });
-            hub.create(&secret).await.unwrap();
-            let mut entry = entry(at);
-            entry["kubeconfigSecretRef"] = json!({ "name": name, "key": "kubeconfig" });
-            entries.push(entry);
-        }
-        std::fs::write(self.kubeconfig(), hub.kubeconfig(&self.addresses[0].url, &self.addresses[0].token)).unwrap();
-        let metadata = json!({ "name": "bench", "namespace": NAMESPACE });
-        let spec = json!({ "clusters": entries });
-        let mesh = json!({ "apiVersion": "kilo.squat.ai/v1alpha1", "kind": "ClusterMesh", "metadata": metadata, "spec": spec });
-        hub.create(&mesh).await.unwrap();
+    pub(crate) fn address(&self, at: usize, token: &str) -> Address {
+        let cluster = self.cluster(at);
+        Address { url: cluster.url().to_owned(), ca: cluster.ca_pem().to_owned(), token: token.to_owned() }
     }
 
     pub(crate) fn cluster(&self, at: usize) -> &Cluster {
@@ -84,17 +57,21 @@ impl Fleet {
         self.folder.path().join("kubeconfig")
     }
 
+    pub(crate) fn write_kubeconfig(&self, token: &str) {
+        let hub = self.cluster(0);
+        std::fs::write(self.kubeconfig(), hub.kubeconfig(hub.url(), token)).unwrap();
+    }
+
     pub(crate) fn log(&self) -> PathBuf {
         self.folder.path().join("operator.log")
     }
 
-    /// Adds the nodes of these numbers to every cluster.
-    pub(crate) async fn grow(&self, from: usize, to: usize) {
-        for at in 0..NAMES.len() {
-            for number in from..to {
-                self.request(at, "POST", "/api/v1/nodes", &node(at, number)).await;
-            }
-        }
+    /// The Secret on the hub by which a member is reached.
+    pub(crate) async fn give_access(&self, at: usize, secret: &str) {
+        let kubeconfig = self.cluster(at).kubeconfig(&self.addresses[at].url, &self.addresses[at].token);
+        let metadata = json!({ "name": secret, "namespace": self.namespace });
+        let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": { "kubeconfig": kubeconfig } });
+        self.cluster(0).create(&secret).await.unwrap();
     }
 
     pub(crate) async fn request(&self, at: usize, method: &str, path: &str, body: &Value) -> Value {
@@ -105,41 +82,16 @@ impl Fleet {
         serde_json::from_slice(&answer).unwrap()
     }
 
-    /// Every cluster holds a Peer for each node of the others, and the mesh,
-    /// where its status says so, is ready.
-    pub(crate) async fn converged(&self, nodes: usize) {
-        let wanted = (NAMES.len() - 1) * nodes;
-        for (at, name) in NAMES.iter().enumerate() {
-            eventually(DEADLINE, || async {
-                let peers = self.cluster(at).list(PEERS).await.map_err(|error| error.to_string())?;
-                let meshed = peers.iter().filter(|peer| is_meshed(peer)).count();
-                if meshed == wanted { Ok(()) } else { Err(format!("{name} has {meshed} Peers of {wanted}")) }
-            })
-            .await
-            .unwrap();
-        }
-        eventually(DEADLINE, || async {
-            let mesh = self.cluster(0).get(MESH).await.map_err(|error| error.to_string())?.unwrap_or_default();
-            let conditions = mesh["status"]["conditions"].as_array().cloned().unwrap_or_default();
-            let ready = conditions.iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
-            if ready { Ok(()) } else { Err(format!("the mesh is not ready: {}", mesh["status"])) }
-        })
-        .await
-        .unwrap();
+    /// A watch of a collection from now on.
+    pub(crate) async fn watch_path(&self, at: usize, collection: &str) -> String {
+        let list = self.request(at, "GET", &format!("{collection}?limit=1"), &Value::Null).await;
+        format!("{collection}?watch=true&resourceVersion={}", list["metadata"]["resourceVersion"].as_str().unwrap())
     }
 }
 
-pub(crate) const JSON: &str = "application/json";
-pub(crate) const MERGE_PATCH: &str = "application/merge-patch+json";
-
-/// Of a mesh, whoever runs it.
-pub(crate) fn is_meshed(peer: &Value) -> bool {
-    peer["metadata"]["labels"]["kilo-clustermesh.io/mesh"] == "bench"
-}
-
 /// Gives the operator its rights on a cluster, and returns its token.
-async fn account(cluster: &Cluster, hub: bool, foreign: bool) -> String {
-    let (namespace, name, roles) = if hub { (NAMESPACE, HUB_ACCOUNT, HUB_ROLES) } else { ("kube-system", REMOTE_ACCOUNT, REMOTE_ROLES) };
+pub(crate) async fn account(cluster: &Cluster, account: &Account, foreign: bool) -> String {
+    let Account { namespace, name, roles } = account;
     cluster.apply(&json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } })).await.unwrap();
     cluster.apply_yaml(roles).await.unwrap();
     if foreign {
@@ -171,63 +123,4 @@ async fn may(cluster: &Cluster, user: &str, rule: &Value, namespace: &Value) {
     })
     .await
     .unwrap();
-}
-
-fn entry(at: usize) -> Value {
-    json!({
-        "name": NAMES[at],
-        "podCIDRs": [format!("10.{}.0.0/16", 10 + at)],
-        "wireguardCIDR": format!("10.{}.0.0/16", 100 + at),
-        "serviceCIDR": format!("10.{}.0.0/16", 200 + at),
-    })
-}
-
-pub(crate) fn node_name(number: usize) -> String {
-    format!("node-{number:03}")
-}
-
-/// A valid public key that depends on the text only.
-pub(crate) fn key(text: &str) -> String {
-    Base64::encode_string(&Sha256::digest(text.as_bytes()))
-}
-
-/// About as large as a Node of a real cluster: a kubelet lists images there.
-fn node(cluster: usize, number: usize) -> Value {
-    let (name, host) = (node_name(number), number + 1);
-    let kilo = [
-        ("key", key(&format!("{cluster}/{number}"))),
-        ("wireguard-ip", format!("10.{}.0.{host}/16", 100 + cluster)),
-        ("endpoint", format!("198.18.{cluster}.{host}:51820")),
-        ("force-endpoint", format!("198.18.{cluster}.{host}:51820")),
-        ("internal-ip", format!("192.168.{cluster}.{host}/24")),
-        ("granularity", "full".to_owned()),
-        ("last-seen", "1800000000".to_owned()),
-        ("discovered-endpoints", "{}".to_owned()),
-    ];
-    let annotations: BTreeMap<String, String> = kilo.into_iter().map(|(key, value)| (format!("kilo.squat.ai/{key}"), value)).collect();
-    let pods = format!("10.{}.{number}.0/24", 10 + cluster);
-    let condition = |kind: &str, status: &str| {
-        json!({ "type": kind, "status": status, "reason": format!("KubeletHas{kind}"), "message": "as the kubelet says it, in a sentence",
-            "lastHeartbeatTime": "2027-01-15T08:00:00Z", "lastTransitionTime": "2027-01-15T08:00:00Z" })
-    };
-    let image = |at: usize| {
-        let repository = format!("registry.example.com/some-team/some-application-{at}");
-        json!({ "names": [format!("{repository}@sha256:{:064x}", at), format!("{repository}:v1.2.{at}")], "sizeBytes": 123_456_789 })
-    };
-    let amounts = json!({ "cpu": "16", "memory": "65536000Ki", "pods": "110", "ephemeral-storage": "103079844Ki" });
-    json!({
-        "apiVersion": "v1", "kind": "Node",
-        "metadata": { "name": name, "annotations": annotations, "labels": {
-            "kubernetes.io/hostname": name, "kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux",
-            "node.kubernetes.io/instance-type": "large", "topology.kubernetes.io/region": NAMES[cluster], "topology.kubernetes.io/zone": "a",
-        } },
-        "spec": { "podCIDR": pods, "podCIDRs": [pods], "providerID": format!("bench://{}/{name}", NAMES[cluster]) },
-        "status": {
-            "addresses": [{ "type": "InternalIP", "address": format!("192.168.{cluster}.{host}") }, { "type": "Hostname", "address": name }],
-            "allocatable": amounts, "capacity": amounts,
-            "conditions": [condition("MemoryPressure", "False"), condition("DiskPressure", "False"),
-                condition("PIDPressure", "False"), condition("Ready", "True")],
-            "images": (0..20).map(image).collect::<Vec<_>>(),
-        },
-    })
 }

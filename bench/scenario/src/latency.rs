@@ -7,11 +7,12 @@ use floor::Prepared;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::fleet::{Fleet, MERGE_PATCH, NAMES, PEERS, key, node_name};
+use crate::fleet::{Fleet, MERGE_PATCH, NAMES};
+use crate::kilo::{NODES, PEERS, key, node_name};
 use crate::options::Options;
 use crate::programs::{Floor, Operator};
 use crate::progress;
-use crate::stats::{Sample, range};
+use crate::stats::Round;
 use crate::table::Table;
 use crate::watch::{Event, Watches};
 
@@ -20,12 +21,6 @@ pub(crate) const SOURCE: usize = 1;
 /// Longer than the time for which changes are gathered.
 const BETWEEN: Duration = Duration::from_millis(150);
 const WARM_UP: usize = 10;
-
-#[derive(Default)]
-struct Round {
-    operator: Sample,
-    floor: Sample,
-}
 
 pub(crate) async fn measure(fleet: &Fleet, operator: &Operator, options: &Options, table: &mut Table) {
     let mut bench = Bench::new(fleet, options).await;
@@ -41,31 +36,12 @@ pub(crate) async fn measure(fleet: &Fleet, operator: &Operator, options: &Option
             sleep(BETWEEN).await;
         }
         if round > 0 {
-            let (one, other) = (taken.operator.percentile(50), taken.floor.percentile(50));
-            progress(&format!("round {round}: {one:.2} ms, floor {other:.2} ms"));
+            progress(&format!("round {round}: {taken}"));
             rounds.push(taken);
         }
     }
-    report(&rounds, options, table);
-}
-
-fn report(rounds: &[Round], options: &Options, table: &mut Table) {
-    let operator = Sample::all(rounds.iter().map(|round| &round.operator));
-    let floor = Sample::all(rounds.iter().map(|round| &round.floor));
-    let sizes = format!("{} × {} nodes", NAMES.len(), options.nodes);
-    for (percent, wanted) in [(50, 1.3), (99, 2.0)] {
-        let of = |sample: &Sample| sample.percentile(percent);
-        let ratios: Vec<f64> = rounds.iter().map(|round| of(&round.operator) / of(&round.floor)).collect();
-        let ratio = of(&operator) / of(&floor);
-        let what = format!("node change to all Peers, {sizes}: p{percent} to floor");
-        table.judge(&what, &format!("≤ {wanted}"), &format!("{ratio:.2}"), &range(&ratios), ratio <= wanted);
-        for (name, all, each) in [
-            ("operator", &operator, rounds.iter().map(|round| of(&round.operator)).collect::<Vec<_>>()),
-            ("floor", &floor, rounds.iter().map(|round| of(&round.floor)).collect()),
-        ] {
-            table.note(&format!("  {name} p{percent}"), &format!("{:.2} ms", of(all)), &range(&each));
-        }
-    }
+    let what = format!("node change to all Peers, {} × {} nodes", NAMES.len(), options.nodes);
+    table.compare(&what, "operator", [(50, Some(1.3)), (99, Some(2.0))], &rounds);
 }
 
 struct Bench<'a> {
@@ -85,7 +61,7 @@ impl<'a> Bench<'a> {
             let peer = json!({ "apiVersion": "kilo.squat.ai/v1alpha1", "kind": "Peer", "metadata": { "name": PEER }, "spec": spec("198.19.255.255") });
             peers.push(fleet.request(at, "POST", PEERS, &peer).await);
         }
-        let (floor, watches) = (Floor::start(fleet, SOURCE).await, Watches::open(fleet).await);
+        let (floor, watches) = (Floor::start(fleet, SOURCE, NODES).await, Watches::open(fleet, PEERS).await);
         Self { fleet, nodes: options.nodes, floor, watches, peers, changes: 0 }
     }
 
@@ -113,7 +89,7 @@ impl<'a> Bench<'a> {
     async fn turn(&mut self, node: &str, annotation: &str, address: &str) -> (f64, Vec<Event>) {
         self.watches.skip();
         let change = json!({ "metadata": { "annotations": { annotation: format!("{address}:51820") } } });
-        self.fleet.request(SOURCE, "PATCH", &format!("/api/v1/nodes/{node}"), &change).await;
+        self.fleet.request(SOURCE, "PATCH", &format!("{NODES}/{node}"), &change).await;
         let answered = Instant::now();
         let mut events: Vec<Event> = Vec::new();
         while events.len() < NAMES.len() - 1 {

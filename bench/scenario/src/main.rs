@@ -12,8 +12,11 @@
 )]
 
 mod bringup;
+mod cilium;
 mod fleet;
+mod kilo;
 mod latency;
+mod moves;
 mod options;
 mod programs;
 mod requests;
@@ -29,38 +32,60 @@ use table::Table;
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     let options = Options::read();
-    let fleet = Fleet::start(&options).await;
     let mut table = Table::default();
-
-    progress(&format!("{} clusters of {} nodes each", fleet::NAMES.len(), options.nodes));
-    fleet.grow(0, options.nodes).await;
-    let operator = Operator::start(&fleet, &options);
-    fleet.converged(options.nodes).await;
-    let small = operator.resident();
-    if options.changes > 0 {
-        latency::measure(&fleet, &operator, &options, &mut table).await;
+    if options.changes > 0 || options.idle_seconds > 0 || options.many > 0 {
+        with_kilo(&options, &mut table).await;
     }
-    if options.idle_seconds > 0 {
-        requests::of_one_change(&fleet, &options, &mut table).await;
-    }
-    if options.many > 0 {
-        progress(&format!("{} clusters of {} nodes each", fleet::NAMES.len(), options.many));
-        fleet.grow(options.nodes, options.many).await;
-        fleet.converged(options.many).await;
-        operator.stop().await;
-        at_scale(&fleet, &options, &small, &mut table).await;
+    if options.moves > 0 {
+        with_cilium(&options, &mut table).await;
     }
     table.print();
 }
 
+async fn with_kilo(options: &Options, table: &mut Table) {
+    let fleet = kilo::start(options).await;
+    progress(&format!("{} clusters of {} nodes each", fleet::NAMES.len(), options.nodes));
+    kilo::grow(&fleet, 0, options.nodes).await;
+    let operator = Operator::start(&fleet, &options.command);
+    kilo::converged(&fleet, options.nodes).await;
+    let small = operator.resident();
+    if options.changes > 0 {
+        latency::measure(&fleet, &operator, options, table).await;
+    }
+    if options.idle_seconds > 0 {
+        requests::of_one_change(&fleet, options, table).await;
+    }
+    if options.many > 0 {
+        progress(&format!("{} clusters of {} nodes each", fleet::NAMES.len(), options.many));
+        kilo::grow(&fleet, options.nodes, options.many).await;
+        kilo::converged(&fleet, options.many).await;
+        operator.stop().await;
+        at_scale(&fleet, options, &small, table).await;
+    }
+}
+
 async fn at_scale(fleet: &Fleet, options: &Options, small: &Resident, table: &mut Table) {
     let operator = bringup::measure(fleet, options, table).await;
-    fleet.converged(options.many).await;
+    kilo::converged(fleet, options.many).await;
     if options.idle_seconds > 0 {
         requests::when_idle(fleet, options, table).await;
     }
     table.memory(options, small, &operator.resident());
     operator.stop().await;
+}
+
+/// With the dial before a write, as by default, and without it.
+async fn with_cilium(options: &Options, table: &mut Table) {
+    let Some(mesh) = cilium::Mesh::start().await else { return };
+    for (dials, wanted) in [(true, Some(1.5)), (false, None)] {
+        let provider = Operator::start(&mesh.fleet, &options::provider(dials));
+        mesh.connected().await;
+        let rounds = moves::measure(&mesh, &provider, options).await;
+        let how = if dials { "" } else { ", --verify-dial off" };
+        let what = format!("load balancer's address to all Secrets, {} clusters{how}", fleet::NAMES.len());
+        table.compare(&what, "provider", [(50, wanted), (99, None)], &rounds);
+        provider.stop().await;
+    }
 }
 
 /// What goes on, for whoever waits; the figures alone are on stdout.

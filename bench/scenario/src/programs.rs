@@ -9,9 +9,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::time::sleep;
 
-use crate::fleet::{Fleet, NAMESPACE, PEERS};
-use crate::options::{Options, beside};
-use crate::watch::version;
+use crate::fleet::Fleet;
+use crate::options::beside;
 
 /// Kills the operator when the pipe closes that only we hold.
 const SUPERVISOR: &str = r#"
@@ -42,16 +41,16 @@ pub(crate) struct Resident {
 }
 
 impl Operator {
-    pub(crate) fn start(fleet: &Fleet, options: &Options) -> Self {
+    pub(crate) fn start(fleet: &Fleet, command: &[String]) -> Self {
         let kubeconfig = fleet.kubeconfig().display().to_string();
-        let fill = |argument: &String| argument.replace("{kubeconfig}", &kubeconfig).replace("{namespace}", NAMESPACE);
+        let fill = |argument: &String| argument.replace("{kubeconfig}", &kubeconfig).replace("{namespace}", fleet.namespace);
         let started = Instant::now();
         let mut supervisor = Command::new("/bin/sh")
             .args(["-c", SUPERVISOR, "supervisor"])
             .arg(fleet.log())
-            .args(options.command.iter().map(fill))
+            .args(command.iter().map(fill))
             .env("KUBECONFIG", &kubeconfig)
-            .env("POD_NAMESPACE", NAMESPACE)
+            .env("POD_NAMESPACE", fleet.namespace)
             .env_remove("RUST_LOG")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -120,21 +119,21 @@ pub(crate) struct Floor {
 }
 
 impl Floor {
-    /// Connected to all clusters, with a watch on the Nodes of one.
-    pub(crate) async fn start(fleet: &Fleet, watched: usize) -> Self {
-        Self::start_with(fleet, watched, None).await
+    /// Connected to all clusters, with a watch on a collection of one.
+    pub(crate) async fn start(fleet: &Fleet, watched: usize, collection: &str) -> Self {
+        Self::start_with(fleet, watched, collection, None).await
     }
 
-    /// Besides reads events of Peers on all clusters, as every operator has to.
-    pub(crate) async fn start_watching(fleet: &Fleet) -> Self {
-        Self::start_with(fleet, 0, Some(format!("{PEERS}?watch=true"))).await
+    /// Besides reads events of another collection on all clusters, as every operator has to.
+    pub(crate) async fn start_watching(fleet: &Fleet, collection: &str, idly: &str) -> Self {
+        Self::start_with(fleet, 0, collection, Some(format!("{idly}?watch=true"))).await
     }
 
-    async fn start_with(fleet: &Fleet, watched: usize, idly: Option<String>) -> Self {
+    async fn start_with(fleet: &Fleet, watched: usize, collection: &str, idly: Option<String>) -> Self {
         let mut program = Command::new(beside("floor")).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (input, output) = (program.stdin.take().unwrap(), BufReader::new(program.stdout.take().unwrap()));
         let mut floor = Self { program, input, output };
-        let path = format!("/api/v1/nodes?watch=true&resourceVersion={}", version(fleet, watched, "/api/v1/nodes").await);
+        let path = fleet.watch_path(watched, collection).await;
         floor.tell(&Instruction::Start { servers: fleet.addresses.clone(), watched, path, idly });
         floor.ready();
         floor
@@ -144,7 +143,7 @@ impl Floor {
         cpu_seconds(Pid::from_raw(self.program.id().cast_signed()))
     }
 
-    /// Sends these when the next Node changes.
+    /// Sends these at the next event of the watch.
     pub(crate) fn arm(&mut self, requests: Vec<Prepared>) {
         self.tell(&Instruction::React { requests });
         self.ready();

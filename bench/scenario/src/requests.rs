@@ -7,7 +7,8 @@ use mw_testbed::audit::AuditRecord;
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::fleet::{Fleet, HUB_ACCOUNT, NAMES, NAMESPACE, REMOTE_ACCOUNT, node_name};
+use crate::fleet::{Account, Fleet, NAMES};
+use crate::kilo::{HUB, REMOTE, node_name};
 use crate::latency::SOURCE;
 use crate::options::Options;
 use crate::progress;
@@ -46,8 +47,8 @@ impl<'a> Ledger<'a> {
 }
 
 fn is_ours(record: &AuditRecord) -> bool {
-    let accounts = [(NAMESPACE, HUB_ACCOUNT), ("kube-system", REMOTE_ACCOUNT)];
-    record.agent != "floor" && accounts.iter().any(|(namespace, name)| record.user == format!("system:serviceaccount:{namespace}:{name}"))
+    let is_of = |account: &Account| record.user == format!("system:serviceaccount:{}:{}", account.namespace, account.name);
+    record.agent != "floor" && (is_of(&HUB) || is_of(&REMOTE))
 }
 
 fn shown(counts: &Counts) -> String {

@@ -1,5 +1,7 @@
 //! Percentiles and spreads.
 
+use std::fmt;
+
 /// Times of single changes, in milliseconds.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sample(Vec<f64>);
@@ -18,6 +20,19 @@ impl Sample {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
         sorted[(sorted.len() * percent).div_ceil(100).max(1) - 1]
+    }
+}
+
+/// What was measured in turns.
+#[derive(Debug, Default)]
+pub(crate) struct Round {
+    pub(crate) operator: Sample,
+    pub(crate) floor: Sample,
+}
+
+impl fmt::Display for Round {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.2} ms, floor {:.2} ms", self.operator.percentile(50), self.floor.percentile(50))
     }
 }
 

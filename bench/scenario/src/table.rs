@@ -3,6 +3,7 @@
 use crate::fleet::NAMES;
 use crate::options::Options;
 use crate::programs::Resident;
+use crate::stats::{Round, Sample, range};
 
 #[derive(Debug, Default)]
 pub(crate) struct Table {
@@ -18,6 +19,24 @@ impl Table {
     pub(crate) fn judge(&mut self, what: &str, wanted: &str, got: &str, spread: &str, met: bool) {
         let verdict = if met { "met" } else { "MISSED" };
         self.rows.push([what, wanted, got, spread, verdict].map(str::to_owned));
+    }
+
+    /// Percentiles against the same percentiles of the floor, each with what is wanted of it.
+    pub(crate) fn compare(&mut self, what: &str, name: &str, wanted: [(usize, Option<f64>); 2], rounds: &[Round]) {
+        let operator = Sample::all(rounds.iter().map(|round| &round.operator));
+        let floor = Sample::all(rounds.iter().map(|round| &round.floor));
+        for (percent, wanted) in wanted {
+            let of = |sample: &Sample| sample.percentile(percent);
+            let ratios: Vec<f64> = rounds.iter().map(|round| of(&round.operator) / of(&round.floor)).collect();
+            let (ratio, what) = (of(&operator) / of(&floor), format!("{what}: p{percent} to floor"));
+            match wanted {
+                Some(most) => self.judge(&what, &format!("≤ {most}"), &format!("{ratio:.2}"), &range(&ratios), ratio <= most),
+                None => self.note(&what, &format!("{ratio:.2}"), &range(&ratios)),
+            }
+            let each = |sample: fn(&Round) -> &Sample| rounds.iter().map(|round| of(sample(round))).collect::<Vec<f64>>();
+            self.note(&format!("  {name} p{percent}"), &format!("{:.2} ms", of(&operator)), &range(&each(|round| &round.operator)));
+            self.note(&format!("  floor p{percent}"), &format!("{:.2} ms", of(&floor)), &range(&each(|round| &round.floor)));
+        }
     }
 
     pub(crate) fn memory(&mut self, options: &Options, small: &Resident, large: &Resident) {

@@ -1,4 +1,4 @@
-//! What is seen of Peers, the same way for operator and floor: a watch on every
+//! What is seen of objects, the same way for operator and floor: a watch on every
 //! cluster, and the time at which each event was read.
 
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::fleet::{Fleet, PEERS};
+use crate::fleet::Fleet;
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
@@ -34,12 +34,11 @@ pub(crate) struct Watches {
 
 impl Watches {
     /// From now on, on every cluster.
-    pub(crate) async fn open(fleet: &Fleet) -> Self {
+    pub(crate) async fn open(fleet: &Fleet, collection: &str) -> Self {
         let (sender, events) = unbounded_channel();
         let mut tasks = JoinSet::new();
         for (cluster, server) in fleet.admins.iter().enumerate() {
-            let path = format!("{PEERS}?watch=true&resourceVersion={}", version(fleet, cluster, PEERS).await);
-            let mut lines = server.watch(&path).await.unwrap();
+            let mut lines = server.watch(&fleet.watch_path(cluster, collection).await).await.unwrap();
             let sender = sender.clone();
             tasks.spawn(async move {
                 loop {
@@ -56,17 +55,11 @@ impl Watches {
 
     pub(crate) async fn next(&mut self) -> Event {
         let event = timeout(DEADLINE, self.events.recv()).await;
-        event.expect("no Peer changed for two minutes").expect("a watch ended")
+        event.expect("nothing changed for two minutes").expect("a watch ended")
     }
 
     /// Drops what is there already.
     pub(crate) fn skip(&mut self) {
         while self.events.try_recv().is_ok() {}
     }
-}
-
-/// The resourceVersion to watch a collection from.
-pub(crate) async fn version(fleet: &Fleet, cluster: usize, path: &str) -> String {
-    let list = fleet.request(cluster, "GET", &format!("{path}?limit=1"), &serde_json::Value::Null).await;
-    list["metadata"]["resourceVersion"].as_str().unwrap().to_owned()
 }

@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::answer::Answer;
-use crate::commands::{completions, crd, demo, man, operator, plan, provider, status};
+use crate::commands::{completions, crd, demo, doctor, man, operator, plan, provider, rbac, status};
 
 /// Makes many Kubernetes clusters one network and keeps them so.
 #[derive(Debug, Parser)]
@@ -25,8 +25,10 @@ enum Chosen {
     Provider(Box<provider::Args>),
     Plan(plan::Args),
     Status(status::Args),
+    Doctor(doctor::Args),
     Demo(demo::Args),
     Crd(crd::Args),
+    Rbac(rbac::Args),
     Completions(completions::Args),
     Man(man::Args),
 }
@@ -62,8 +64,10 @@ fn dispatch(chosen: Chosen) -> Result<Answer> {
         Chosen::Provider(args) => provider::run(*args),
         Chosen::Plan(args) => plan::run(&args),
         Chosen::Status(args) => status::run(&args),
+        Chosen::Doctor(args) => doctor::run(&args),
         Chosen::Demo(args) => demo::run(&args),
         Chosen::Crd(args) => crd::run(&args),
+        Chosen::Rbac(args) => rbac::run(&args),
         Chosen::Completions(args) => completions::run(&args),
         Chosen::Man(args) => man::run(&args),
     }

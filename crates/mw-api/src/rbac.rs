@@ -13,9 +13,9 @@ pub const REMOTE_FILE: &str = "config/rbac/remote.yaml";
 const OPERATOR: &str = "meshwright-operator";
 const NAMESPACE: &str = "kilo-system";
 /// The names that clusters prepared for the Go operator already have.
-const READER: &str = "clustermesh-reader";
+pub const READER: &str = "clustermesh-reader";
 const REMOTE_ROLE: &str = "kilo-clustermesh-remote";
-const READER_NAMESPACE: &str = "kube-system";
+pub const READER_NAMESPACE: &str = "kube-system";
 
 const KILO: &str = "kilo.squat.ai";
 const LEASE: &str = "f27237f1.squat.ai";

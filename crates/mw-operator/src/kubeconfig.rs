@@ -7,8 +7,12 @@
 
 use std::net::IpAddr;
 
+use base64ct::{Base64, Base64UrlUnpadded, Encoding};
 use kube::config::{AuthInfo, Cluster, Config, KubeConfigOptions, Kubeconfig};
 use mw_core::text::printable;
+use mw_core::time::Timestamp;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
 
 /// What `--kubeconfig-allow` can name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -180,6 +184,34 @@ impl Access {
         let url = cluster.server.as_deref()?.trim_end_matches('/').to_owned();
         Some(Server { url, authority: cluster.certificate_authority_data.clone() })
     }
+
+    /// When its token or its client certificate ends, whichever is first; many
+    /// tokens never do.
+    pub fn ends(&self) -> Option<Timestamp> {
+        let (_, user) = current(&self.0)?;
+        let user = serde_json::to_value(user).ok()?;
+        let text = |key: &str| user.get(key).and_then(serde_json::Value::as_str);
+        let certificate = text("client-certificate-data").and_then(end_of_certificate);
+        [text("token").and_then(end_of_token), certificate].into_iter().flatten().min()
+    }
+}
+
+#[derive(serde::Deserialize)]
+struct Claims {
+    exp: i64,
+}
+
+/// Of a token that says it.
+fn end_of_token(token: &str) -> Option<Timestamp> {
+    let claims = Base64UrlUnpadded::decode_vec(token.split('.').nth(1)?).ok()?;
+    serde_json::from_slice(&claims).ok().map(|Claims { exp }| Timestamp(exp))
+}
+
+fn end_of_certificate(data: &str) -> Option<Timestamp> {
+    let pem = Base64::decode_vec(data).ok()?;
+    let der = CertificateDer::from_pem_slice(&pem).ok()?;
+    let (_, certificate) = x509_parser::parse_x509_certificate(&der).ok()?;
+    Some(Timestamp(certificate.validity().not_after.timestamp()))
 }
 
 #[cfg(test)]

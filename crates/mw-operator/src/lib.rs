@@ -5,6 +5,7 @@ pub mod backoff;
 pub mod cilium;
 pub mod clock;
 pub mod conditions;
+pub mod doctor;
 pub mod failure;
 pub mod fleet;
 pub mod glance;

@@ -46,6 +46,8 @@ impl Patience {
 const USER_AGENT: &str = concat!("meshwright/", env!("CARGO_PKG_VERSION"));
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_PATIENCE: Duration = Duration::from_secs(5);
+/// Who may do what.
+const REVIEWS: &str = "/apis/authorization.k8s.io/";
 const LARGEST_ANSWER: usize = 64 << 20;
 /// Of one event of a watch: an object of 1.5 MiB and what is around it.
 const LARGEST_EVENT: usize = 2 << 20;
@@ -206,6 +208,8 @@ fn too_large(wrong: BoxError) -> TransportError {
 enum Verb {
     Get,
     Watch,
+    /// A question that has to be sent as an object; nothing is kept of it.
+    Review,
     Create,
     Replace,
     Patch,
@@ -216,6 +220,7 @@ impl Verb {
     fn of(request: &Request<Body>) -> Verb {
         let watches = || request.uri().query().is_some_and(|query| query.split('&').any(|part| part == "watch=true"));
         match *request.method() {
+            Method::POST if request.uri().path().starts_with(REVIEWS) => Verb::Review,
             Method::POST => Verb::Create,
             Method::PUT => Verb::Replace,
             Method::PATCH => Verb::Patch,
@@ -226,14 +231,14 @@ impl Verb {
     }
 
     fn writes(self) -> bool {
-        !matches!(self, Verb::Get | Verb::Watch)
+        !matches!(self, Verb::Get | Verb::Watch | Verb::Review)
     }
 
     fn name(self) -> &'static str {
         match self {
             Verb::Get => "get",
             Verb::Watch => "watch",
-            Verb::Create => "create",
+            Verb::Review | Verb::Create => "create",
             Verb::Replace => "update",
             Verb::Patch => "patch",
             Verb::Delete => "delete",

@@ -11,6 +11,9 @@ use mw_core::kilo::plan::Plan;
 use mw_core::names::MeshId;
 use mw_core::problem::{Problem, Reason};
 use mw_core::time::Timestamp;
+use mw_operator::cilium::{Examiner, dial};
+use mw_operator::clock::Clock;
+use mw_operator::doctor::commands::Kubectl;
 use mw_operator::fleet::Network;
 use mw_operator::glance::Interest;
 use mw_operator::install::read_hub_uid;
@@ -51,6 +54,9 @@ pub(crate) struct HubArgs {
     kubeconfig_allow: Vec<Allow>,
 }
 
+/// As the operator's default.
+pub(crate) const NODE_GRACE: Duration = Duration::from_secs(90);
+
 /// How a look is turned into a world.
 #[derive(Debug)]
 pub(crate) struct Circumstances {
@@ -87,10 +93,27 @@ impl HubArgs {
             Some(uid) => uid,
             None => read_hub_uid(&hub).await.context("the hub's Namespace kube-system can't be read")?,
         };
+        Ok(self.looker(hub, hub_uid, node_grace, now).look(interest).await?)
+    }
+
+    pub(crate) fn looker(&self, hub: kube::Client, hub_uid: String, node_grace: Duration, now: Timestamp) -> Looker {
         let (patience, allowed) = (self.patience(), allowed(&self.kubeconfig_allow));
         let network = Network { allowed, patience, permit: Permit::none(), metrics: Metrics::default() };
-        let looker = Looker { hub, hub_uid, connect: Arc::new(network), allowed, deadline: patience.answer, node_grace, now };
-        Ok(looker.look(interest).await?)
+        Looker { hub, hub_uid, connect: Arc::new(network), allowed, deadline: patience.answer, node_grace, now }
+    }
+
+    /// The same for the Cilium back end.
+    pub(crate) fn examiner(&self, hub: kube::Client, hub_uid: String, cilium_namespace: String, clock: &Clock) -> Examiner {
+        let (patience, allowed) = (self.patience(), allowed(&self.kubeconfig_allow));
+        let network = Network { allowed, patience, permit: Permit::none(), metrics: Metrics::default() };
+        let dialler = Arc::new(dial::Network { clock: clock.clone(), patience: dial::PATIENCE });
+        let (connect, deadline, now) = (Arc::new(network), patience.answer, clock.now());
+        Examiner { hub, hub_uid, connect, dialler, allowed, deadline, cilium_namespace, now }
+    }
+
+    /// How kubectl gets where we got.
+    pub(crate) fn kubectl(&self) -> Kubectl {
+        Kubectl { kubeconfig: self.kubeconfig.as_ref().map(|path| path.display().to_string()), context: self.context.clone() }
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use mw_core::kilo::view::MeshView;
@@ -14,7 +13,7 @@ use mw_operator::glance::{Glance, Glanced, Interest, Watching, glance, is_served
 use mw_operator::kilo::MeshGlance;
 
 use crate::answer::Answer;
-use crate::commands::live::{Circumstances, HubArgs, block_on, planned};
+use crate::commands::live::{Circumstances, HubArgs, NODE_GRACE, block_on, planned};
 use crate::output::cilium::status::verdict;
 use crate::output::presence::Verdict;
 use crate::output::status::Overview;
@@ -56,9 +55,6 @@ A status of the Cilium back end counts as ready only while somebody keeps it: a 
 its Lease, or else one that wrote it within the last 15 minutes.
 
 Exit codes: 0 all is ready; 1 something is not, or --live finds it otherwise; 2 could not be read.";
-
-/// As the operator's default.
-const NODE_GRACE: Duration = Duration::from_secs(90);
 
 pub(crate) fn run(args: &Args) -> Result<Answer> {
     block_on(async {

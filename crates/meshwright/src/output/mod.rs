@@ -1,5 +1,6 @@
 //! Plans and status on standard output: as data, or as text for people.
 
+mod checks;
 pub(crate) mod cilium;
 mod diff;
 pub(crate) mod layout;
@@ -18,6 +19,7 @@ use clap::ValueEnum;
 use mw_core::kilo::plan::Plan;
 use mw_core::names::MeshId;
 use mw_operator::cilium::ObjectGlance;
+use mw_operator::doctor::Check;
 use mw_operator::glance::Glance;
 use serde::Serialize;
 
@@ -94,6 +96,15 @@ struct StateReport {
     kilo: Option<StatusReport>,
     #[serde(flatten)]
     cilium: Option<cilium::status_report::StatusReport>,
+}
+
+pub(crate) fn write_checks(checks: &[Check], format: Format) -> Result<()> {
+    let written = match format {
+        Format::Table => write_styled(&checks::text(checks)),
+        Format::Json => write_json(&checks::Report::of(checks)),
+        Format::Yaml => write_yaml(&checks::Report::of(checks)),
+    };
+    written.map(drop)
 }
 
 fn write_json(value: &impl Serialize) -> Result<bool> {

@@ -21,8 +21,9 @@ pub const LEASE: &str = "meshwright-provider";
 const MANAGER: &str = "meshwright-management";
 const MANAGEMENT_NAMESPACE: &str = "default";
 
-const TARGET: &str = "meshwright-target";
-const CILIUM_NAMESPACE: &str = "kube-system";
+/// The account in every target.
+pub const TARGET: &str = "meshwright-target";
+pub const CILIUM_NAMESPACE: &str = "kube-system";
 
 /// The Secrets that hold the keys of the mesh; only these are read.
 pub const READ_SECRETS: [&str; 6] = [

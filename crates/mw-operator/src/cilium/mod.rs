@@ -12,6 +12,7 @@ pub mod dial;
 mod diff;
 mod engine;
 mod events;
+mod examine;
 mod glance;
 mod holdings;
 mod management;
@@ -29,6 +30,7 @@ mod verify;
 
 pub use diff::{Act, Operation, Place, operations};
 pub use engine::{Kcp, Provider, Settings};
+pub use examine::{Examination, Examined, Examiner};
 pub use glance::{ObjectGlance, ObjectStatus};
 pub use holdings::Holdings;
 pub use management::ClusterResource;

@@ -268,6 +268,11 @@ impl Sights {
         all
     }
 
+    /// Whether something was neither listed yet nor found to be out of reach.
+    pub(super) fn lacks_something(&self) -> bool {
+        self.is_starting() || self.pods.is_starting() || self.nodes.is_starting()
+    }
+
     /// Why it can't be read, if it can't.
     pub(super) fn silence(&self) -> Option<Silence> {
         let vitals = self.vitals();

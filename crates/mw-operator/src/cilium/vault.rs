@@ -63,7 +63,7 @@ pub(super) enum Lead<'a> {
     },
 }
 
-fn read_secret(secret: Secret) -> (String, Item<SecretSight>) {
+pub(super) fn read_secret(secret: Secret) -> (String, Item<SecretSight>) {
     let meta = secret.metadata;
     let labels = meta.labels.unwrap_or_default();
     let data = secret.data.into_iter().flatten().filter(|(_, bytes)| bytes.0.len() <= LARGEST_KUBECONFIG);
@@ -119,29 +119,37 @@ impl Engine {
 
     /// A Secret by its name.
     pub(super) fn secret(&self, namespace: &str, name: &str, key: Option<&str>) -> Lead<'_> {
-        let Some(known) = self.known_secrets(namespace) else { return Lead::Unread };
-        let Some(item) = known.get(name) else {
-            return Lead::Missing(format!("Secret {} not found in namespace {namespace}", printable(name, 253)));
-        };
-        let source = Source::Secret { namespace: namespace.to_owned(), name: name.to_owned(), key: key.map(str::to_owned) };
-        Lead::Found { source, sight: &item.of }
+        self.known_secrets(namespace).map_or(Lead::Unread, |known| secret_among(known, namespace, name, key))
     }
 
-    /// A Secret with the name of the ref or labelled with it.
     fn lead_on_hub(&self, namespace: &str, name: &str) -> Lead<'_> {
-        let Some(known) = self.known_secrets(namespace) else { return Lead::Unread };
-        let by_name = [name.to_owned(), format!("{name}-kubeconfig")].into_iter().find(|name| known.contains_key(name));
-        let mut labelled = known.iter().filter(|(_, item)| item.of.clusters.iter().any(|cluster| cluster == name)).map(|(name, _)| name);
-        let shown = printable(name, 253);
-        match (by_name, labelled.next(), labelled.next()) {
-            (Some(found), _, _) => self.secret(namespace, &found, None),
-            (None, Some(found), None) => self.secret(namespace, found, None),
-            (None, None, _) => Lead::Missing(format!(
-                "there is no Secret {shown} or {shown}-kubeconfig in namespace {namespace}, and none is labelled with it"
-            )),
-            (None, Some(one), Some(other)) => {
-                Lead::Missing(format!("Secrets {one} and {other} in namespace {namespace} are both labelled with {shown}"))
-            }
+        self.known_secrets(namespace).map_or(Lead::Unread, |known| lead_among(known, namespace, name))
+    }
+}
+
+type Secrets = BTreeMap<String, Item<SecretSight>>;
+
+fn secret_among<'a>(known: &'a Secrets, namespace: &str, name: &str, key: Option<&str>) -> Lead<'a> {
+    let Some(item) = known.get(name) else {
+        return Lead::Missing(format!("Secret {} not found in namespace {namespace}", printable(name, 253)));
+    };
+    let source = Source::Secret { namespace: namespace.to_owned(), name: name.to_owned(), key: key.map(str::to_owned) };
+    Lead::Found { source, sight: &item.of }
+}
+
+/// A Secret with the name of the ref or labelled with it.
+pub(super) fn lead_among<'a>(known: &'a Secrets, namespace: &str, name: &str) -> Lead<'a> {
+    let by_name = [name.to_owned(), format!("{name}-kubeconfig")].into_iter().find(|name| known.contains_key(name));
+    let mut labelled = known.iter().filter(|(_, item)| item.of.clusters.iter().any(|cluster| cluster == name)).map(|(name, _)| name);
+    let shown = printable(name, 253);
+    match (by_name, labelled.next(), labelled.next()) {
+        (Some(found), _, _) => secret_among(known, namespace, &found, None),
+        (None, Some(found), None) => secret_among(known, namespace, found, None),
+        (None, None, _) => Lead::Missing(format!(
+            "there is no Secret {shown} or {shown}-kubeconfig in namespace {namespace}, and none is labelled with it"
+        )),
+        (None, Some(one), Some(other)) => {
+            Lead::Missing(format!("Secrets {one} and {other} in namespace {namespace} are both labelled with {shown}"))
         }
     }
 }

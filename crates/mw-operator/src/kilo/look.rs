@@ -109,7 +109,7 @@ impl Looker {
     }
 
     async fn try_visit(&self, source: &Source) -> Visit {
-        let (client, server) = match self.connection(source).await {
+        let Connection { client, server, ends: _ } = match self.connection(source).await {
             Ok(connection) => connection,
             Err((server, why)) => return Visit::unknown(server, why),
         };
@@ -134,16 +134,18 @@ impl Looker {
         (node.name.clone(), Arc::new(Node { bare_since, ..node }))
     }
 
-    async fn connection(&self, source: &Source) -> Result<(Client, Option<Server>), (Option<Server>, String)> {
-        let Source::Secret { namespace, name, .. } = source else { return Ok((self.hub.clone(), None)) };
+    pub(super) async fn connection(&self, source: &Source) -> Result<Connection, (Option<Server>, String)> {
+        let Source::Secret { namespace, name, .. } = source else {
+            return Ok(Connection { client: self.hub.clone(), server: None, ends: None });
+        };
         let secrets: Api<Secret> = Api::namespaced(self.hub.clone(), namespace);
         let scope = Scope::named(name);
         let found = list(&secrets, &scope, &|secret| secret).await.map_err(|failure| Credentials::Unread(Some(failure)));
         let access = found.and_then(|(found, _)| kubeconfig_in(found.first(), source, self.allowed));
         let (access, _) = access.map_err(|credentials| (None, credentials.trouble(source).unwrap_or_default()))?;
-        let server = access.server();
+        let (server, ends) = (access.server(), access.ends());
         match self.connect.connect(&source.id(), Arc::new(access)).await {
-            Ok(client) => Ok((client, server)),
+            Ok(client) => Ok(Connection { client, server, ends }),
             Err(refusal) => Err((server, format!("its kubeconfig {refusal}"))),
         }
     }
@@ -191,9 +193,17 @@ impl Looker {
     }
 }
 
+/// A way into a cluster.
+pub(super) struct Connection {
+    pub(super) client: Client,
+    server: Option<Server>,
+    /// When its credentials end, where they say so.
+    pub(super) ends: Option<Timestamp>,
+}
+
 /// All ClusterMeshes; those of one namespace, which is then named, where more
 /// is not allowed.
-async fn visible_meshes(hub: &Client, interest: &Interest) -> Result<(Vec<DynamicObject>, Option<String>), LookError> {
+pub(super) async fn visible_meshes(hub: &Client, interest: &Interest) -> Result<(Vec<DynamicObject>, Option<String>), LookError> {
     let resource = ApiResource::erase::<ClusterMesh>(&());
     let all: Api<DynamicObject> = Api::all_with(hub.clone(), &resource);
     let failure = match list(&all, &Scope::default(), &|mesh| mesh).await {

@@ -11,6 +11,7 @@ mod credentials;
 mod diff;
 mod engine;
 mod events;
+mod examine;
 mod feeds;
 mod glance;
 mod identity;
@@ -22,6 +23,7 @@ mod status;
 mod validate;
 
 pub use engine::{Engine, LEASE_NAME, Settings};
+pub use examine::{Examination, Examined, OperatorAccount};
 pub use glance::MeshGlance;
 pub use look::{Look, LookError, Looker};
 pub use status::{EntryFacts, StatusFacts, status_of};

@@ -1,0 +1,97 @@
+//! What was checked: every layer in order, then what is broken, each with the
+//! command that repairs it.
+
+use mw_operator::doctor::{Check, State};
+use serde::Serialize;
+
+use crate::output::layout::{Cell, WIDTH, mean, rows, styled, wrapped};
+
+pub(crate) fn text(checks: &[Check]) -> String {
+    let mut table = Vec::new();
+    let mut before = None;
+    for check in checks {
+        let layer = if before == Some(check.layer) { "" } else { check.layer.as_str() };
+        before = Some(check.layer);
+        let (word, style) = match check.state {
+            State::Fine => ("ok", mean::good()),
+            State::Failed => ("FAILED", mean::bad()),
+            State::NotChecked => ("not checked", mean::faint()),
+        };
+        let observed = match check.state {
+            State::NotChecked => Cell::new(check.observed.as_str(), mean::faint()),
+            _ => Cell::plain(check.observed.as_str()),
+        };
+        table.push(vec![Cell::new(layer, mean::title()), Cell::plain(check.subject.as_str()), Cell::new(word, style), observed]);
+    }
+    rows(&table, 0) + &repairs(checks) + &summary(checks)
+}
+
+/// In the order in which they are to be done.
+fn repairs(checks: &[Check]) -> String {
+    let mut text = String::new();
+    for check in checks.iter().filter(|check| check.state == State::Failed) {
+        let what = wrapped(&format!("{} of {}: {}", check.layer, check.subject, check.observed), 2, WIDTH);
+        text.push_str(&format!("\n{}\n", styled(&what, mean::bad())));
+        // Not broken: it is to be copied.
+        text.extend(check.repair.iter().map(|command| format!("  repair: {command}\n")));
+        text.extend(check.hint.iter().map(|hint| format!("  hint: {hint}\n")));
+    }
+    text
+}
+
+fn summary(checks: &[Check]) -> String {
+    let Count { fine, failed, not_checked } = Count::of(checks);
+    format!("\n{}\n", styled(&format!("{fine} fine, {failed} failed, {not_checked} not checked"), mean::title()))
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Count {
+    fine: usize,
+    failed: usize,
+    not_checked: usize,
+}
+
+impl Count {
+    fn of(checks: &[Check]) -> Count {
+        let count = |state: State| checks.iter().filter(|check| check.state == state).count();
+        Count { fine: count(State::Fine), failed: count(State::Failed), not_checked: count(State::NotChecked) }
+    }
+}
+
+/// The same as data.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report<'a> {
+    checks: Vec<Row<'a>>,
+    summary: Count,
+}
+
+#[derive(Debug, Serialize)]
+struct Row<'a> {
+    layer: &'a str,
+    subject: &'a str,
+    state: &'a str,
+    observed: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    repair: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<&'a str>,
+}
+
+impl<'a> Report<'a> {
+    pub(crate) fn of(checks: &'a [Check]) -> Report<'a> {
+        let row = |check: &'a Check| Row {
+            layer: check.layer.as_str(),
+            subject: &check.subject,
+            state: match check.state {
+                State::Fine => "fine",
+                State::Failed => "failed",
+                State::NotChecked => "notChecked",
+            },
+            observed: &check.observed,
+            repair: check.repair.as_deref(),
+            hint: check.hint.as_deref(),
+        };
+        Report { checks: checks.iter().map(row).collect(), summary: Count::of(checks) }
+    }
+}

@@ -1,0 +1,94 @@
+//! `meshwright doctor` on broken fleets of real API servers: the first broken
+//! step is the one that was broken, and the command that it prints, run by a
+//! shell with kubectl, repairs it. What is broken is in `breakages.rs`, which
+//! knows nothing of the checks.
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr,
+    reason = "a test may fail loudly, and uses a part of what the operator's suite is made of"
+)]
+
+#[path = "../operator/metrics.rs"]
+mod metrics;
+#[path = "../operator/process.rs"]
+mod process;
+#[path = "../operator/rights.rs"]
+mod rights;
+#[path = "../operator/wait.rs"]
+mod wait;
+
+mod agents;
+mod breakages;
+mod fleet;
+
+use breakages::{BREAKAGES, Breakage};
+use fleet::Fleet;
+use serde_json::Value;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_broken_is_named_and_its_command_repairs_it() {
+    let Some(mut fleet) = Fleet::start_or_skip().await else { return };
+    let healthy = fleet.healthy("at the start").await;
+    assert!(layers(&healthy).is_superset(&all_layers()), "every layer is checked: {healthy:#}");
+    for breakage in BREAKAGES {
+        eprintln!("broken: {}", breakage.name);
+        (breakage.act)(&fleet).await;
+        repaired(&mut fleet, breakage).await;
+    }
+    fleet.nothing_is_shown_or_written();
+}
+
+async fn repaired(fleet: &mut Fleet, breakage: &Breakage) {
+    let broken = fleet.first_broken(breakage.name, breakage.layer, breakage.subject).await;
+    let observed = broken["observed"].as_str().unwrap();
+    assert!(observed.contains(breakage.told), "{}: {observed}", breakage.name);
+    let command = broken["repair"].as_str().unwrap_or_else(|| panic!("{}: no command: {broken:#}", breakage.name));
+    fleet.shell(breakage.name, command);
+    fleet.healthy(breakage.name).await;
+}
+
+fn layers(report: &Value) -> std::collections::BTreeSet<String> {
+    report["checks"].as_array().unwrap().iter().map(|check| check["layer"].as_str().unwrap().to_owned()).collect()
+}
+
+fn all_layers() -> std::collections::BTreeSet<String> {
+    let all =
+        ["credentials", "reachability", "rights", "crds", "spec", "health", "annotations", "overlap", "keepalive", "certificates", "drift"];
+    all.map(str::to_owned).into()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_asked_is_not_called_broken() {
+    let Some(fleet) = Fleet::start_or_skip().await else { return };
+    fleet.healthy("at the start").await;
+    let missing = fleet.doctor("doctor nothing -n kilo-system");
+    assert_eq!((missing.code, missing.stderr.as_str()), (2, "error: there is no ClusterMesh nothing in namespace kilo-system\n"));
+
+    // A whole cluster is away: nothing that needs it is called broken.
+    fleet.cluster("west").stop().unwrap();
+    let outcome = fleet.doctor("doctor mesh -n kilo-system -o json --request-timeout 2s");
+    assert_eq!(outcome.code, 1);
+    let of_west = |layer: &str| {
+        let report = outcome.json();
+        let found =
+            report["checks"].as_array().unwrap().iter().find(|check| check["layer"] == layer && check["subject"] == "west").cloned();
+        found.unwrap_or_else(|| panic!("no {layer} of west: {report:#}"))["state"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(["credentials", "certificates"].map(of_west), ["fine"; 2]);
+    assert_eq!(of_west("reachability"), "failed");
+    assert_eq!(["rights", "crds", "health", "annotations", "keepalive", "drift"].map(of_west), ["notChecked"; 6]);
+    let text = fleet.doctor("doctor mesh -n kilo-system --request-timeout 2s").stdout;
+    assert!(text.contains("reachability of west: can't be reached") && text.contains("\n  repair: meshwright rbac remote |"), "{text}");
+    fleet.cluster("west").start().await.unwrap();
+    fleet.healthy("west is back").await;
+
+    // The operator's own account sees what it may, and says so of itself.
+    let own = fleet.doctor_as_operator("doctor mesh -n kilo-system -o json");
+    let rights = own.json()["checks"].as_array().unwrap().iter().find(|check| check["layer"] == "rights").cloned().unwrap();
+    assert_eq!((own.code, &rights["subject"], &rights["state"]), (0, &"hub".into(), &"fine".into()), "{}", own.stdout);
+    fleet.nothing_is_shown_or_written();
+}
