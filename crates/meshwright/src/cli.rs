@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::answer::Answer;
-use crate::commands::{completions, crd, demo, man, operator, plan, provider, status};
+use crate::commands::{completions, crd, demo, explain, man, operator, plan, provider, status};
 
 /// Makes many Kubernetes clusters one network and keeps them so.
 #[derive(Debug, Parser)]
@@ -26,6 +26,7 @@ enum Chosen {
     Plan(plan::Args),
     Status(status::Args),
     Demo(demo::Args),
+    Explain(explain::Args),
     Crd(crd::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -63,6 +64,7 @@ fn dispatch(chosen: Chosen) -> Result<Answer> {
         Chosen::Plan(args) => plan::run(&args),
         Chosen::Status(args) => status::run(&args),
         Chosen::Demo(args) => demo::run(&args),
+        Chosen::Explain(args) => explain::run(&args),
         Chosen::Crd(args) => crd::run(&args),
         Chosen::Completions(args) => completions::run(&args),
         Chosen::Man(args) => man::run(&args),

@@ -4,6 +4,7 @@ mod cilium_plan;
 pub(crate) mod completions;
 pub(crate) mod crd;
 pub(crate) mod demo;
+pub(crate) mod explain;
 mod live;
 pub(crate) mod man;
 pub(crate) mod operator;
