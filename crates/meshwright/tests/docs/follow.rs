@@ -102,7 +102,7 @@ fn tolerant(line: &str) -> String {
 
 /// The server understood it: what it wants is there already.
 fn is_there_already(wrong: &str) -> bool {
-    ["AlreadyExists", "already exists", "already has a value"].iter().any(|said| wrong.contains(said))
+    ["AlreadyExists", "already exists", "already has a value", "already been triggered"].iter().any(|said| wrong.contains(said))
 }
 
 #[tokio::test]

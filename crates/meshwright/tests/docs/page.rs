@@ -73,7 +73,8 @@ impl Page {
 
     /// What stands between backticks in a line.
     pub(crate) fn spans(&self) -> Vec<&str> {
-        let spans = |line: &'_ str| assert!(line.matches('`').count() % 2 == 0, "{}: code goes on in the next line: {line}", self.path);
+        let spans =
+            |line: &'_ str| assert!(line.matches('`').count().is_multiple_of(2), "{}: code goes on in the next line: {line}", self.path);
         self.prose().into_iter().inspect(|line| spans(line)).flat_map(|line| line.split('`').skip(1).step_by(2)).collect()
     }
 
