@@ -25,6 +25,15 @@ pub(crate) const REGISTRY: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "meshwright/tests/cilium_plan.rs::the_readme_of_the_example_shows_its_plan",
+        &[
+            "cargo run -q -p meshwright -- plan -f examples/cilium/mesh-binding.yaml -f examples/cilium/global-service.yaml \
+             -f examples/cilium/connectivity-intent.yaml --cluster cluster-ffm-1=examples/cilium/ffm.yaml \
+             --cluster cluster-ber-2=examples/cilium/ber.yaml --hub-uid 6f0d9c1e-0000-4000-8000-000000000000",
+            "meshwright plan -f binding.yaml -f service.yaml --cluster eu=eu.yaml --cluster us=us.yaml",
+        ],
+    ),
+    (
         "meshwright/tests/plan.rs::a_connected_mesh_needs_nothing",
         &["meshwright plan -f mesh.yaml", "meshwright plan -f mesh.yaml --cluster eu=eu.yaml --cluster us=us.yaml"],
     ),
@@ -49,6 +58,13 @@ pub(crate) const REGISTRY: &[(&str, &[&str])] = &[
             "meshwright status prod -n kilo-system --watch",
         ],
     ),
+    ("meshwright/tests/crd.rs::the_crds_of_one_back_end_or_both", &["meshwright crd --backend cilium"]),
+    ("meshwright/tests/crd.rs::what_kcp_needs_has_the_identity_filled_in", &["meshwright crd --kcp binding"]),
+    (
+        "meshwright/tests/cilium_status.rs::status_tells_what_a_provider_wrote_and_whether_it_keeps_it",
+        &["meshwright status -n NAMESPACE", "meshwright status -n default", "meshwright status -n net"],
+    ),
+    ("meshwright/tests/output.rs::help_is_short_and_names_the_exit_codes", &["meshwright plan --help"]),
     ("meshwright/tests/output.rs::as_a_plugin_it_calls_itself_what_people_type", &["kubectl meshwright status"]),
     (
         "meshwright/tests/docs/entries.rs::every_entry_says_what_it_means_what_is_safe_how_to_see_it_and_what_to_do",
@@ -61,5 +77,9 @@ pub(crate) const REGISTRY: &[(&str, &[&str])] = &[
     (
         "meshwright/tests/provider/joining.rs::a_binding_joins_three_clusters_and_nothing_is_left_of_it",
         &["meshwright provider --hub --node-id provider-1 --mgmt-namespace meshwright --leader-elect"],
+    ),
+    (
+        "meshwright/tests/provider/workspaces.rs::tenants_come_and_go_and_never_meet",
+        &["meshwright provider --kcp-kubeconfig kcp.yaml --mgmt-kubeconfig mgmt.yaml --node-id provider-1 --leader-elect"],
     ),
 ];
