@@ -9,7 +9,8 @@ use mw_testbed::binaries::kubectl;
 use tempfile::TempDir;
 
 use crate::ground::{CONTEXTS, FIRST, GROUND, PREPARE};
-use crate::page::{Page, pages, root};
+use crate::page::{Block, Page, pages, root};
+use crate::registry::FOLLOWED;
 use crate::shell;
 
 /// What a reader would write for the words in capitals.
@@ -123,10 +124,12 @@ async fn every_line_of_kubectl_works() {
 /// Each on the same ground; what the quick start makes is of use.
 fn follow_pages(terminal: &Terminal) {
     let mut wrong = Vec::new();
-    for page in pages().iter().filter(|page| !script(page).is_empty()) {
+    let pages = pages();
+    let is_mesh = |block: &Block| block.language == "yaml" && block.text.contains("kind: ClusterMesh\n");
+    terminal.write("mesh.yaml", &pages.iter().flat_map(Page::blocks).find(is_mesh).unwrap().text);
+    let here = |page: &&Page| !script(page).is_empty() && FOLLOWED.iter().all(|(other, _)| *other != page.path);
+    for page in pages.iter().filter(here) {
         terminal.run(PREPARE).unwrap();
-        let manifest = page.blocks().into_iter().find(|block| block.language == "yaml");
-        manifest.into_iter().for_each(|block| terminal.write("mesh.yaml", &block.text));
         let script = script(page);
         wrong.extend(terminal.run(&script).err().map(|wrong| format!("{}: {wrong}", page.path)));
         if script.contains("us.kubeconfig") {

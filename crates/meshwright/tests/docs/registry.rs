@@ -6,6 +6,9 @@
 pub(crate) const CILIUM: &str = "mw-api/tests/oracles/chart.rs::the_lines_of_the_pages_are_understood";
 pub(crate) const KUBECTL: &str = "meshwright/tests/docs/follow.rs::every_line_of_kubectl_works";
 
+/// Pages whose blocks another test follows.
+pub(crate) const FOLLOWED: &[(&str, &str)] = &[("docs/install.md", "meshwright/tests/chart/page.rs::follow")];
+
 /// `file under crates/::test`, and the lines.
 pub(crate) const REGISTRY: &[(&str, &[&str])] = &[
     ("meshwright/tests/demo.rs::into_a_pipe_every_step_is_told_with_its_time", &["make demo"]),
