@@ -7,7 +7,8 @@ pub(crate) const CILIUM: &str = "mw-api/tests/oracles/chart.rs::the_lines_of_the
 pub(crate) const KUBECTL: &str = "meshwright/tests/docs/follow.rs::every_line_of_kubectl_works";
 
 /// Pages whose blocks another test follows.
-pub(crate) const FOLLOWED: &[(&str, &str)] = &[("docs/install.md", "meshwright/tests/chart/installed.rs::every_command_of_the_page_is_run")];
+pub(crate) const FOLLOWED: &[(&str, &str)] =
+    &[("docs/install.md", "meshwright/tests/chart/installed.rs::every_command_of_the_page_is_run")];
 
 /// `file under crates/::test`, and the lines.
 pub(crate) const REGISTRY: &[(&str, &[&str])] = &[
