@@ -68,7 +68,9 @@ bench:
 	cargo build --locked --release --package bench-floor
 	cargo run --locked --release --package bench-scenario
 
-# Everything under config/ comes from here, and the rules of the chart; a test fails when it is out of date.
+# Everything under config/, the rules of the chart and the references under docs/
+# come from here; tests fail when they are out of date.
 generate:
 	cargo run --quiet --package mw-api --example generate
 	cargo run --quiet --package meshwright --example render
+	cargo run --quiet --package meshwright -- man --markdown > docs/cli.md

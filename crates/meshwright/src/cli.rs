@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::answer::Answer;
-use crate::commands::{completions, crd, demo, doctor, man, operator, plan, provider, rbac, status};
+use crate::commands::{completions, crd, demo, doctor, explain, man, operator, plan, provider, rbac, status};
 
 /// Makes many Kubernetes clusters one network and keeps them so.
 #[derive(Debug, Parser)]
@@ -27,6 +27,7 @@ enum Chosen {
     Status(status::Args),
     Doctor(doctor::Args),
     Demo(demo::Args),
+    Explain(explain::Args),
     Crd(crd::Args),
     Rbac(rbac::Args),
     Completions(completions::Args),
@@ -66,6 +67,7 @@ fn dispatch(chosen: Chosen) -> Result<Answer> {
         Chosen::Status(args) => status::run(&args),
         Chosen::Doctor(args) => doctor::run(&args),
         Chosen::Demo(args) => demo::run(&args),
+        Chosen::Explain(args) => explain::run(&args),
         Chosen::Crd(args) => crd::run(&args),
         Chosen::Rbac(args) => rbac::run(&args),
         Chosen::Completions(args) => completions::run(&args),

@@ -96,6 +96,6 @@ fn migration() {
 fn the_readme_shows_the_plan_of_an_example() {
     let arguments = arguments("three-clusters");
     let plan = meshwright(&root(), &arguments.iter().map(String::as_str).collect::<Vec<_>>(), "");
-    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
-    assert!(readme.contains(&format!("```\n{}```\n", plan.stdout)), "README.md shows another plan than:\n{}", plan.stdout);
+    let readme = std::fs::read_to_string(root().join("docs/plan.md")).unwrap();
+    assert!(readme.contains(&format!("```\n{}```\n", plan.stdout)), "docs/plan.md shows another plan than:\n{}", plan.stdout);
 }

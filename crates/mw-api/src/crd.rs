@@ -16,7 +16,7 @@ use crate::cilium::intent::ConnectivityIntent;
 use crate::cilium::service::GlobalService;
 use crate::cilium::{self, examples, kcp};
 use crate::clustermesh::ClusterMesh;
-use crate::rbac;
+use crate::{rbac, reference};
 
 /// Where the ClusterMesh CRD is kept, from the repository's root.
 pub const CLUSTERMESH_FILE: &str = "config/crd/kilo.squat.ai_clustermeshes.yaml";
@@ -67,7 +67,10 @@ pub fn files() -> Result<BTreeMap<&'static str, String>, YamlError> {
     }
     contents.extend(examples::files()?);
     contents.extend(chart::files()?);
-    Ok(contents.into_iter().map(|(path, content)| (path, format!("{HEADER}{content}"))).collect())
+    let mut files: BTreeMap<_, _> = contents.into_iter().map(|(path, content)| (path, format!("{HEADER}{content}"))).collect();
+    files.insert(reference::KILO_FILE, reference::page("The Kilo back end's API", &crds()));
+    files.insert(reference::CILIUM_FILE, reference::page("The Cilium back end's API", &cilium_crds()));
+    Ok(files)
 }
 
 /// YAML with sorted keys, so that equal objects give equal bytes whatever

@@ -11,3 +11,4 @@ mod lean;
 pub mod node;
 pub mod peer;
 pub mod rbac;
+mod reference;

@@ -4,6 +4,7 @@
 
 pub mod cidr;
 pub mod cilium;
+pub mod condition;
 pub mod endpoint;
 pub mod key;
 pub mod kilo;

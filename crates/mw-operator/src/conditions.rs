@@ -1,6 +1,7 @@
 //! Conditions of a status, and the patch from one status to the next.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use mw_core::condition::is_reason;
 use mw_core::text::printable;
 use serde_json::{Value, json};
 
@@ -26,6 +27,7 @@ pub fn merged<'a>(
 ) -> Vec<Condition> {
     let others = before.iter().filter(|condition| !ours.contains(&condition.type_.as_str())).cloned();
     let wanted = wanted.into_iter().map(|Wanted { kind, status, reason, message }| {
+        debug_assert!(ours.contains(&kind) && is_reason(reason), "{kind}/{reason} is in no list of mw_core::condition");
         let same = before.iter().find(|condition| condition.type_ == kind && condition.status == status);
         Condition {
             type_: kind.to_owned(),

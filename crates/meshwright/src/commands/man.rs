@@ -6,19 +6,25 @@ use anyhow::{Context, Result};
 use clap_mangen::Man;
 
 use crate::answer::Answer;
+use crate::output::reference::reference;
 use crate::output::write_stdout;
 
-/// Print the manual page, or write all pages into a folder.
+/// Print the manual page, write all pages into a folder, or print all commands as Markdown.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: meshwright man | man -l -")]
 pub(crate) struct Args {
     /// Write one page per command into this folder, which is made if needed.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+
+    /// Print one page about all commands, as Markdown.
+    #[arg(long, conflicts_with = "out")]
+    markdown: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<Answer> {
     match &args.out {
+        _ if args.markdown => write_stdout(reference(crate::cli::command()).as_bytes())?,
         Some(folder) => write_all(folder)?,
         None => {
             let mut page = Vec::new();

@@ -5,6 +5,7 @@ pub(crate) mod completions;
 pub(crate) mod crd;
 pub(crate) mod demo;
 pub(crate) mod doctor;
+pub(crate) mod explain;
 mod live;
 pub(crate) mod man;
 pub(crate) mod operator;

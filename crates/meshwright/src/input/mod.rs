@@ -8,7 +8,7 @@ pub(crate) mod fleet;
 pub(crate) mod meshes;
 pub(crate) mod object;
 mod register;
-mod schema;
+pub(crate) mod schema;
 mod shape;
 pub(crate) mod source;
 pub(crate) mod tree;

@@ -6,6 +6,7 @@ mod diff;
 pub(crate) mod layout;
 mod matrix;
 pub(crate) mod presence;
+pub(crate) mod reference;
 mod report;
 pub(crate) mod status;
 mod status_report;

@@ -2,6 +2,7 @@
 //! renders for the same clusters.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::process::Command;
 
 use base64ct::{Base64, Encoding};
@@ -182,4 +183,46 @@ fn several_addresses_in_the_certificate_are_all_named_where_the_chart_takes_one(
     assert_eq!(parsed(config)["endpoints"], json!(["https://198.51.100.7:2379", "https://198.51.100.8:2379"]));
     *config = String::from_utf8_lossy(config).replace("- https://198.51.100.8:2379\n", "").into_bytes();
     assert_equal(&ours, &charts);
+}
+
+const LINE: &str = "helm upgrade cilium cilium/cilium -n kube-system --reuse-values";
+/// 1.20 takes it as well, although its values have it elsewhere; older charts have it here alone.
+const OLDER: &str = "clustermesh.apiserver.tls.server.extraIpAddresses";
+/// What a reader would write for the words in capitals.
+const FILLED: [(&str, &str); 3] = [("CLUSTER", "north"), ("ADDRESS", "192.0.2.1"), ("=ID", "=7")];
+
+/// What the lines of the pages have people set, as it is given to --set.
+fn settings() -> BTreeSet<String> {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let mut found = BTreeSet::new();
+    for entry in std::fs::read_dir(docs).unwrap() {
+        let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+        for rest in text.split(LINE).skip(1) {
+            let line = rest.split(['`', '\n']).next().unwrap();
+            found.extend(
+                line.split(" --set ").skip(1).map(|set| FILLED.iter().fold(set.trim().to_owned(), |set, (a, b)| set.replace(a, b))),
+            );
+        }
+    }
+    assert!(found.len() > 5, "{found:?}");
+    found
+}
+
+#[test]
+fn the_lines_of_the_pages_are_understood() {
+    let Some(helm) = mw_testbed::or_skip(mw_testbed::binaries::helm()) else { return };
+    let Some(chart) = mw_testbed::or_skip(mw_testbed::binaries::cilium_chart()) else { return };
+    let values: Value = serde_saphyr::from_str(&std::fs::read_to_string(chart.join("values.yaml")).unwrap()).unwrap();
+    let home = tempfile::tempdir().unwrap();
+    for setting in settings() {
+        for (path, _) in setting.split(',').filter_map(|one| one.split_once('=')) {
+            let known = path.split('.').try_fold(&values, |at, key| at.get(key));
+            assert!(known.is_some() || path == OLDER, "Cilium's chart has no value {path}");
+        }
+        let mut command = Command::new(&helm);
+        command.env("HOME", home.path()).args(["template", "cilium"]).arg(&chart).args(["--namespace", "kube-system"]);
+        command.args(["--kube-version", "1.34.4", "--set", "cluster.name=a,cluster.id=1,clustermesh.useAPIServer=true", "--set", &setting]);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{setting}: {}", String::from_utf8_lossy(&output.stderr));
+    }
 }

@@ -14,6 +14,7 @@ use crate::cilium::scene::Scene;
 use crate::cilium::survey::{survey, unresolved};
 use crate::cilium::teardown;
 use crate::cilium::verify::Evident;
+use crate::condition::cilium::{kind, reason};
 use crate::names::ClusterId;
 use crate::problem::{Problem, Reason};
 use crate::text::{listed, printable};
@@ -82,8 +83,8 @@ pub(super) fn refused(scene: &Scene<'_>, mesh: &Mesh<'_>, problems: Vec<Problem>
     let told: Vec<String> = problems.iter().map(|problem| format!("{} {}", problem.subject, problem.message)).collect();
     let message = listed(&told, MOST_TOLD);
     let conditions = vec![
-        Condition { kind: "Ready", status: Status::False, reason: Reason::InvalidSpec.as_str(), message: message.clone() },
-        Condition { kind: "MeshConnected", status: Status::False, reason: "Failed", message },
+        Condition { kind: kind::READY, status: Status::False, reason: Reason::InvalidSpec.as_str(), message: message.clone() },
+        Condition { kind: kind::MESH_CONNECTED, status: Status::False, reason: reason::FAILED, message },
         degraded(BindingPhase::Error, false, false),
     ];
     let touches = mesh.binding.common.touched.iter().cloned().collect();
@@ -235,9 +236,9 @@ pub(super) fn bring_up_ends(scene: &Scene<'_>, mesh: &Mesh<'_>) -> Option<Timest
 }
 
 fn ready(phase: BindingPhase, found: &[At<'_>], tally: Tally, rows: &[Row]) -> Condition {
-    let kind = "Ready";
+    let kind = kind::READY;
     if phase == BindingPhase::Connected {
-        return Condition { kind, status: Status::True, reason: "Connected", message: "every link is verified".to_owned() };
+        return Condition { kind, status: Status::True, reason: reason::CONNECTED, message: "every link is verified".to_owned() };
     }
     let first = found.iter().find(|at| at.finding.fault != Fault::Remark).map(|at| at.finding.step);
     let step = first.unwrap_or(if tally.in_place == tally.links { Step::Verify } else { Step::Keys });
@@ -250,31 +251,31 @@ fn ready(phase: BindingPhase, found: &[At<'_>], tally: Tally, rows: &[Row]) -> C
 }
 
 fn mesh_connected(phase: BindingPhase, tally: Tally, unverifiable: bool, clusters: usize) -> Condition {
-    let kind = "MeshConnected";
+    let kind = kind::MESH_CONNECTED;
     let verified = format!("{} of {} links are verified", tally.verified, tally.links);
     let no = |reason: &'static str| Condition { kind, status: Status::False, reason, message: verified.clone() };
     match phase {
         _ if tally.verified == tally.links => {
             let message = format!("Mesh established between {clusters} clusters");
-            Condition { kind, status: Status::True, reason: "MeshEstablished", message }
+            Condition { kind, status: Status::True, reason: reason::MESH_ESTABLISHED, message }
         }
         BindingPhase::Degraded if unverifiable => {
             let message = "the keys are written, but no link can be verified by anyone".to_owned();
             Condition { kind, status: Status::Unknown, reason: Reason::NotVerifiable.as_str(), message }
         }
-        BindingPhase::Degraded => no("Partial"),
-        BindingPhase::Error => no("Failed"),
-        _ => no("Connecting"),
+        BindingPhase::Degraded => no(reason::PARTIAL),
+        BindingPhase::Error => no(reason::FAILED),
+        _ => no(reason::CONNECTING),
     }
 }
 
 fn degraded(phase: BindingPhase, unverifiable: bool, conflict: bool) -> Condition {
-    let kind = "Degraded";
+    let kind = kind::DEGRADED;
     let (is, reason) = match phase {
         BindingPhase::Degraded if conflict => (true, Reason::Conflict.as_str()),
         BindingPhase::Degraded if unverifiable => (true, Reason::NotVerifiable.as_str()),
-        BindingPhase::Degraded => (true, "Partial"),
-        _ => (false, "NotDegraded"),
+        BindingPhase::Degraded => (true, reason::PARTIAL),
+        _ => (false, reason::NOT_DEGRADED),
     };
     Condition { kind, status: is.into(), reason, message: String::new() }
 }
@@ -283,10 +284,10 @@ fn degraded(phase: BindingPhase, unverifiable: bool, conflict: bool) -> Conditio
 fn identity_applied(scene: &Scene<'_>, mesh: &Mesh<'_>) -> Option<Condition> {
     let set: Vec<(&str, bool)> = mesh.members().into_iter().filter_map(|id| Some((mesh.ref_of(id)?, in_force(scene, id)?))).collect();
     let pending: BTreeSet<&str> = set.iter().filter(|(_, in_force)| !in_force).map(|(name, _)| *name).collect();
-    let kind = "IdentityApplied";
+    let kind = kind::IDENTITY_APPLIED;
     match (set.is_empty(), pending.is_empty()) {
         (true, _) => None,
-        (false, true) => Some(Condition { kind, status: Status::True, reason: "Applied", message: String::new() }),
+        (false, true) => Some(Condition { kind, status: Status::True, reason: reason::APPLIED, message: String::new() }),
         (false, false) => {
             let names: Vec<String> = pending.into_iter().map(|name| scene.shown(mesh, name)).collect();
             let stale = mesh.members().into_iter().any(|id| has_stale_certificates(scene, id));

@@ -5,6 +5,7 @@ use crate::cilium::facts::ClusterSeen;
 use crate::cilium::membership::Mesh;
 use crate::cilium::plan::{Condition, Status};
 use crate::cilium::scene::Scene;
+use crate::condition::cilium::{kind, reason};
 use crate::text::listed;
 
 const HELM: &str = "helm upgrade cilium cilium/cilium -n kube-system --reuse-values";
@@ -14,12 +15,12 @@ pub(super) fn conditions(scene: &Scene<'_>, mesh: &Mesh<'_>) -> Vec<Condition> {
     let mut conditions = Vec::new();
     if spec.kvstoremesh {
         let has = |seen: &ClusterSeen| seen.apiserver.known().map(|server| server.as_ref().is_some_and(|server| server.kvstoremesh));
-        conditions.push(condition(scene, mesh, "KVStoreMeshReady", "clustermesh.apiserver.kvstoremesh.enabled=true", has));
+        conditions.push(condition(scene, mesh, kind::KVSTOREMESH_READY, "clustermesh.apiserver.kvstoremesh.enabled=true", has));
     }
     if spec.hubble || spec.hubble_ui {
         let has = |seen: &ClusterSeen| seen.hubble.known().map(|hubble| (!spec.hubble || hubble.relay) && (!spec.hubble_ui || hubble.ui));
         let value = if spec.hubble_ui { "hubble.relay.enabled=true,hubble.ui.enabled=true" } else { "hubble.relay.enabled=true" };
-        conditions.push(condition(scene, mesh, "HubbleReady", value, has));
+        conditions.push(condition(scene, mesh, kind::HUBBLE_READY, value, has));
     }
     conditions
 }
@@ -38,12 +39,12 @@ fn condition(scene: &Scene<'_>, mesh: &Mesh<'_>, kind: &'static str, value: &str
     match (missing.is_empty(), unknown.is_empty()) {
         (false, _) => {
             let message = format!("not installed in {}: {HELM} --set {value}", listed(&missing, 20));
-            Condition { kind, status: Status::False, reason: "NotInstalled", message }
+            Condition { kind, status: Status::False, reason: reason::NOT_INSTALLED, message }
         }
         (true, false) => {
             let message = format!("not known of {}", listed(&unknown, 20));
-            Condition { kind, status: Status::Unknown, reason: "NotKnown", message }
+            Condition { kind, status: Status::Unknown, reason: reason::NOT_KNOWN, message }
         }
-        (true, true) => Condition { kind, status: Status::True, reason: "Installed", message: String::new() },
+        (true, true) => Condition { kind, status: Status::True, reason: reason::INSTALLED, message: String::new() },
     }
 }

@@ -13,11 +13,12 @@ use crate::cilium::scene::{Scene, Targets};
 use crate::cilium::teardown;
 use crate::cilium::version::GLOBAL_NAMESPACES;
 use crate::cilium::world::World;
+use crate::condition::cilium::{kind, reason};
 use crate::names::ClusterId;
 use crate::problem::{Problem, Reason};
 use crate::text::quoted;
 
-const WORDS: Words = Words { done: "Exported", everywhere: "AllClustersExported", doing: "Exporting" };
+const WORDS: Words = Words { done: kind::EXPORTED, everywhere: reason::ALL_CLUSTERS_EXPORTED, doing: reason::EXPORTING };
 /// Cilium's own copies of other clusters' endpoints.
 const SYNCED_SLICES: &str = "endpointslice-mesh-controller.cilium.io";
 

@@ -2,6 +2,7 @@
 //! people of one binding: the same finding names the clusters by other refs in
 //! another's status, or not at all.
 
+use crate::condition::cilium::reason;
 use crate::names::ClusterId;
 use crate::problem::{Problem, Reason};
 
@@ -34,13 +35,13 @@ impl Step {
     /// As the reason of Ready.
     pub fn reason(self) -> &'static str {
         match self {
-            Step::Credentials => "Credentials",
-            Step::Cilium => "Cilium",
-            Step::Identity => "Identity",
-            Step::Authority => "CA",
-            Step::ApiServer => "ClusterMeshAPIServer",
-            Step::Keys => "Keys",
-            Step::Verify => "Verify",
+            Step::Credentials => reason::CREDENTIALS,
+            Step::Cilium => reason::CILIUM,
+            Step::Identity => reason::IDENTITY,
+            Step::Authority => reason::AUTHORITY,
+            Step::ApiServer => reason::CLUSTERMESH_APISERVER,
+            Step::Keys => reason::KEYS,
+            Step::Verify => reason::VERIFY,
         }
     }
 }

@@ -14,12 +14,13 @@ use crate::cilium::rule::{Rule, read};
 use crate::cilium::scene::{Scene, Targets};
 use crate::cilium::teardown;
 use crate::cilium::world::World;
+use crate::condition::cilium::{kind, reason};
 use crate::names::{CiliumName, ClusterId};
 use crate::precondition::Precondition;
 use crate::problem::{Problem, Reason};
 use crate::text::{listed, quoted};
 
-const WORDS: Words = Words { done: "Applied", everywhere: "AllClustersApplied", doing: "Applying" };
+const WORDS: Words = Words { done: kind::APPLIED, everywhere: reason::ALL_CLUSTERS_APPLIED, doing: reason::APPLYING };
 const NOTHING_PROBED: &str = "nothing was probed: there is no probe yet";
 
 /// An intent that is acted on.
@@ -269,7 +270,7 @@ fn deletion(world: &World, of: &Intent, targets: &mut Targets) -> IntentPlan {
 fn with_probe(of: &Intent, mut plan: IntentPlan) -> IntentPlan {
     if of.spec.probe && of.common.deleting.is_none() {
         let message = NOTHING_PROBED.to_owned();
-        plan.outcome.conditions.push(Condition { kind: "Reachable", status: Status::Unknown, reason: "NoEvidence", message });
+        plan.outcome.conditions.push(Condition { kind: kind::REACHABLE, status: Status::Unknown, reason: reason::NO_EVIDENCE, message });
         plan.probe = Some(NOTHING_PROBED);
     }
     plan

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::cilium::object::{Binding, Common, ObjectId};
 use crate::cilium::plan::{BindingPhase, BindingPlan, Condition, Outcome, Status};
 use crate::cilium::world::World;
+use crate::condition::cilium::{kind, reason};
 use crate::names::ClusterId;
 use crate::problem::{Problem, Reason};
 use crate::text::{listed, quoted};
@@ -68,10 +69,10 @@ pub(super) fn conditions(words: Words, refused: &[Problem], done: bool, degraded
         listed(&texts, 20)
     };
     let accepted = match refused.is_empty() {
-        true => Condition { kind: "Accepted", status: Status::True, reason: "SpecValid", message: String::new() },
+        true => Condition { kind: kind::ACCEPTED, status: Status::True, reason: reason::SPEC_VALID, message: String::new() },
         false => {
             let message = validation_failed(refused);
-            Condition { kind: "Accepted", status: Status::False, reason: Reason::InvalidSpec.as_str(), message }
+            Condition { kind: kind::ACCEPTED, status: Status::False, reason: Reason::InvalidSpec.as_str(), message }
         }
     };
     let message = if refused.is_empty() { told(problems) } else { validation_failed(refused) };
@@ -81,10 +82,10 @@ pub(super) fn conditions(words: Words, refused: &[Problem], done: bool, degraded
         false => Condition { kind, status: Status::False, reason: first, message: message.clone() },
     };
     let degradation = match degraded {
-        true => Condition { kind: "Degraded", status: Status::True, reason: first, message: message.clone() },
-        false => Condition { kind: "Degraded", status: Status::False, reason: "NotDegraded", message: String::new() },
+        true => Condition { kind: kind::DEGRADED, status: Status::True, reason: first, message: message.clone() },
+        false => Condition { kind: kind::DEGRADED, status: Status::False, reason: reason::NOT_DEGRADED, message: String::new() },
     };
-    vec![accepted, state(words.done, words.everywhere), state("Ready", words.done), degradation]
+    vec![accepted, state(words.done, words.everywhere), state(kind::READY, words.done), degradation]
 }
 
 /// The outcome of an object that is not acted on. What was applied stays.

@@ -9,6 +9,7 @@ use crate::cilium::peer_file::remote_of;
 use crate::cilium::plan::{BindingPlan, Condition, Outcome, Status, Teardown};
 use crate::cilium::scene::Scene;
 use crate::cilium::world::World;
+use crate::condition::cilium::{kind, reason};
 use crate::names::{CiliumName, ClusterId};
 use crate::text::{listed, printable};
 
@@ -31,7 +32,7 @@ pub(super) fn outcome<P: Default>(
     }
     let waiting: Vec<String> = teardown.waits_for.iter().map(|name| printable(name, 253)).collect();
     let message = if waiting.is_empty() { String::new() } else { format!("waits for {}", listed(&waiting, 20)) };
-    let conditions = vec![Condition { kind: "Ready", status: Status::False, reason: "Deleting", message }];
+    let conditions = vec![Condition { kind: kind::READY, status: Status::False, reason: reason::DELETING, message }];
     Outcome { conditions, touches: common.touched.iter().cloned().collect(), teardown: Some(teardown), ..Outcome::default() }
 }
 

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cidr::Cidr;
+use crate::condition::kilo::{kind, reason};
 use crate::kilo::guard::DeleteCause;
 use crate::kilo::peer::WantedPeer;
 use crate::kilo::survey::Skip;
@@ -128,9 +129,9 @@ pub(super) fn conditions(plan: &MeshPlan) -> Vec<Condition> {
         Some(problem) => Condition { kind, status: !good, reason: reason.as_str(), message: with_hint(problem) },
         None => Condition { kind, status: good, reason: fine, message: String::new() },
     };
-    let overlap = flag("NetworksOverlap", false, Reason::CIDROverlap, "NoOverlap");
-    let anchor = flag("AnchorAvailable", true, Reason::AnchorUnavailable, "Available");
-    let keepalive = flag("KeepaliveEffective", true, Reason::KeepaliveNotSet, "Effective");
+    let overlap = flag(kind::NETWORKS_OVERLAP, false, Reason::CIDROverlap, reason::NO_OVERLAP);
+    let anchor = flag(kind::ANCHOR_AVAILABLE, true, Reason::AnchorUnavailable, reason::AVAILABLE);
+    let keepalive = flag(kind::KEEPALIVE_EFFECTIVE, true, Reason::KeepaliveNotSet, reason::EFFECTIVE);
     vec![ready(plan), overlap, anchor, keepalive]
 }
 
@@ -147,16 +148,19 @@ fn ready(plan: &MeshPlan) -> Condition {
     let mut errors: Vec<&Problem> = plan.problems.iter().filter(|problem| problem.is_error()).collect();
     errors.sort_by_key(|problem| problem.reason.as_str());
     let worst = first.iter().find_map(|reason| plan.problems.iter().find(|problem| problem.reason == *reason)).or(errors.first().copied());
-    let no = |reason: &'static str, message: String| Condition { kind: "Ready", status: false, reason, message };
+    let no = |reason: &'static str, message: String| Condition { kind: kind::READY, status: false, reason, message };
     match worst {
-        Some(problem) if problem.reason == Reason::CIDROverlap => no("NetworksOverlap", problem.message.clone()),
+        Some(problem) if problem.reason == Reason::CIDROverlap => no(reason::NETWORKS_OVERLAP, problem.message.clone()),
         Some(problem) => {
             let others = plan.problems.iter().filter(|other| other.reason == problem.reason && *other != problem);
             let others: Vec<String> = others.map(|other| format!("{}: {}", other.subject, other.message)).collect();
             let more = if others.is_empty() { String::new() } else { format!("; also {}", listed(&others, 5)) };
             no(problem.reason.as_str(), with_hint(problem) + &more)
         }
-        None if plan.has_changes() => no("Progressing", "changes are pending".to_owned()),
-        None => Condition { kind: "Ready", status: true, reason: "Reconciled", message: "every pair of clusters is applied".to_owned() },
+        None if plan.has_changes() => no(reason::PROGRESSING, "changes are pending".to_owned()),
+        None => {
+            let message = "every pair of clusters is applied".to_owned();
+            Condition { kind: kind::READY, status: true, reason: reason::RECONCILED, message }
+        }
     }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::condition::kilo::kind;
 use crate::kilo::plan::{ClusterPlan, Condition, MeshPlan};
 use crate::kilo::survey::Skip;
 use crate::names::{ClusterName, MeshId, NodeName};
@@ -79,7 +80,7 @@ impl MeshView {
         }
         MeshView {
             mesh: mesh.clone(),
-            ready: plan.conditions.iter().find(|condition| condition.kind == "Ready").cloned(),
+            ready: plan.conditions.iter().find(|condition| condition.kind == kind::READY).cloned(),
             clusters: plan.clusters.iter().map(|(name, cluster)| cluster_view(name, cluster)).collect(),
             pairs,
             problems: plan.problems.clone(),

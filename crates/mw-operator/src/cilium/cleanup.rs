@@ -6,6 +6,7 @@ use kube::api::{Patch, PatchParams};
 use kube::core::DynamicObject;
 use mw_core::cilium::facts::MANAGER;
 use mw_core::cilium::plan::{Outcome, Teardown};
+use mw_core::condition::event;
 use mw_core::text::listed;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -40,7 +41,7 @@ impl Engine {
         info!(kind = id.0.as_str(), object = %id.1, left_behind = left.len(), "the object is cleaned up");
         if !left.is_empty() {
             let message = format!("gave up after the cleanup timeout: something of it may be left in {}", listed(&left, 20));
-            self.emit(id, vec![Notice { reason: "CleanupIncomplete", action: "Cleanup", warning: true, message }]);
+            self.emit(id, vec![Notice { reason: event::CLEANUP_INCOMPLETE, action: "Cleanup", warning: true, message }]);
         }
         self.patch(id, None, patch);
     }

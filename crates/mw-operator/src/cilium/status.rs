@@ -9,6 +9,8 @@ use mw_api::cilium::binding::{ClusterMeshBindingStatus, MeshStatus};
 use mw_api::cilium::intent::{ConnectivityIntentStatus, ProbeStatus};
 use mw_api::cilium::service::{EndpointSummary, GlobalServiceStatus};
 use mw_core::cilium::plan::{BindingPhase, BindingPlan, IntentPlan, Row, ServicePlan, Status};
+use mw_core::condition::cilium::kind;
+use mw_core::problem::Reason;
 use mw_core::time::Timestamp;
 use serde_json::Value;
 use tracing::{debug, info};
@@ -22,19 +24,6 @@ use crate::writer::Trouble;
 /// While writes are under way the status waits for them, but not for long.
 const WHILE_WRITING: Duration = Duration::from_secs(1);
 const BETWEEN: Duration = Duration::from_millis(200);
-
-const OURS: [&str; 10] = [
-    "Accepted",
-    "Applied",
-    "Degraded",
-    "Exported",
-    "HubbleReady",
-    "IdentityApplied",
-    "KVStoreMeshReady",
-    "MeshConnected",
-    "Reachable",
-    "Ready",
-];
 
 /// What a status is made of beyond the plan.
 struct Facts<'a> {
@@ -164,14 +153,19 @@ fn conditions(facts: &Facts<'_>, planned: &[mw_core::cilium::plan::Condition]) -
             reason: condition.reason,
             message: condition.message.clone(),
         };
-        if let Some(why) = facts.record.misread.as_ref().filter(|_| matches!(condition.kind, "Ready" | "Accepted")) {
-            wanted = Wanted { status: "False", reason: "InvalidSpec", message: format!("the spec can't be read: {why}"), ..wanted };
-        } else if let Some(why) = facts.failed.as_ref().filter(|_| condition.kind == "Ready" && condition.status != Status::True) {
+        if let Some(why) = facts.record.misread.as_ref().filter(|_| matches!(condition.kind, kind::READY | kind::ACCEPTED)) {
+            wanted = Wanted {
+                status: "False",
+                reason: Reason::InvalidSpec.as_str(),
+                message: format!("the spec can't be read: {why}"),
+                ..wanted
+            };
+        } else if let Some(why) = facts.failed.as_ref().filter(|_| condition.kind == kind::READY && condition.status != Status::True) {
             wanted.message = if wanted.message.is_empty() { why.clone() } else { format!("{}; {why}", wanted.message) };
         }
         wanted
     });
-    merged(&before, &OURS, wanted, facts.record.generation(), &facts.now)
+    merged(&before, kind::ALL, wanted, facts.record.generation(), &facts.now)
 }
 
 fn value(status: impl serde::Serialize) -> Value {

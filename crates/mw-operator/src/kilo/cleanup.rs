@@ -7,6 +7,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject};
 use mw_api::clustermesh::{ClusterMesh, FINALIZER};
+use mw_core::condition::event;
 use mw_core::kilo::spec::{DEFAULT_CLEANUP_TIMEOUT_SECONDS, duration_seconds};
 use mw_core::names::{ClusterId, MeshId};
 use mw_core::text::listed;
@@ -61,14 +62,14 @@ impl Engine {
                     let names: Vec<&String> = gone.iter().collect();
                     let message =
                         format!("nothing was removed from {}: without a kubeconfig Secret they count as gone", listed(&names, 20));
-                    notices.push(notice("CleanupSkipped", message));
+                    notices.push(notice(event::CLEANUP_SKIPPED, message));
                 }
                 if !left_behind.is_empty() {
                     let message = format!(
                         "gave up after cleanupTimeout: Peers may be left in {}; they are removed when a mesh lists that cluster again",
                         listed(&left_behind, 20)
                     );
-                    notices.push(notice("CleanupIncomplete", message));
+                    notices.push(notice(event::CLEANUP_INCOMPLETE, message));
                 }
                 self.emit(id, notices);
                 info!(mesh = %id, left_behind = left_behind.len(), "the mesh is cleaned up");

@@ -7,6 +7,7 @@ use k8s_openapi::api::events::v1::Event as KubeEvent;
 use kube::Api;
 use kube::api::PostParams;
 use mw_api::clustermesh::ClusterMeshStatus;
+use mw_core::condition::event;
 use mw_core::kilo::plan::MeshPlan;
 use mw_core::names::MeshId;
 use tracing::debug;
@@ -97,7 +98,7 @@ fn skips(record: &Record, plan: &MeshPlan, said: &mut BTreeSet<Said>, notices: &
         if more > 0 {
             notices.truncate(before + MOST_SKIPS);
             let message = format!("{cluster}: {more} more nodes take no part; meshwright plan lists them all");
-            notices.push(Notice { reason: "NodesSkipped", action: "SkipNodePeering", warning: true, message });
+            notices.push(Notice { reason: event::NODES_SKIPPED, action: "SkipNodePeering", warning: true, message });
         }
     }
 }

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use mw_api::clustermesh::{ClusterMeshStatus, ClusterStatus, HeldDeletes, MOST_HELD, MOST_SKIPPED, SkippedNode, Totals};
+use mw_core::condition::kilo::{kind, reason};
 use mw_core::kilo::plan::{ClusterPlan, MeshPlan};
 use mw_core::names::{ClusterName, MeshId};
+use mw_core::problem::Reason;
 use mw_core::text::printable;
 use tokio::time::Instant;
 use tracing::{debug, info};
@@ -97,8 +99,8 @@ impl Engine {
             self.touch_status();
             return;
         }
-        let ready = status.conditions.iter().flatten().find(|condition| condition.type_ == "Ready");
-        let was = record.status.conditions.iter().flatten().find(|condition| condition.type_ == "Ready");
+        let ready = status.conditions.iter().flatten().find(|condition| condition.type_ == kind::READY);
+        let was = record.status.conditions.iter().flatten().find(|condition| condition.type_ == kind::READY);
         if ready.map(|ready| (&ready.status, &ready.reason)) != was.map(|was| (&was.status, &was.reason)) {
             let (reason, message) = ready.map(|ready| (ready.reason.as_str(), ready.message.as_str())).unwrap_or_default();
             info!(mesh = %id, reason, message, change = self.changes, "the mesh's state changed");
@@ -131,7 +133,7 @@ impl Engine {
                 None => Some("it names no kubeconfig Secret".to_owned()),
             };
             if let Some(why) = &failed {
-                not_ready.get_or_insert_with(|| ("ApplyFailed", format!("{}: {why}", entry.name)));
+                not_ready.get_or_insert_with(|| (reason::APPLY_FAILED, format!("{}: {why}", entry.name)));
             }
             if let Some(why) = &stale {
                 stale_credentials.get_or_insert_with(|| format!("{}: {why}", entry.name));
@@ -145,11 +147,11 @@ impl Engine {
             });
         }
         if let Some(why) = &record.misread {
-            not_ready = Some(("InvalidSpec", format!("the spec can't be read: {why}")));
+            not_ready = Some((Reason::InvalidSpec.as_str(), format!("the spec can't be read: {why}")));
         }
         if record.deleted_at().is_some() {
             let waits = self.cleanup_waits(record).unwrap_or_else(|| "its Peers are gone".to_owned());
-            not_ready = Some(("Deleting", waits));
+            not_ready = Some((reason::DELETING, waits));
         }
         StatusFacts {
             plan,
@@ -167,7 +169,7 @@ impl Engine {
         let metrics = &self.environment.metrics;
         let labels = MeshLabels { namespace: id.namespace.clone(), mesh: id.name.clone() };
         let totals = status.totals.unwrap_or_default();
-        let ready = status.conditions.iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+        let ready = status.conditions.iter().flatten().any(|condition| condition.type_ == kind::READY && condition.status == "True");
         metrics.peers.get_or_create(&labels).set(totals.peers);
         metrics.skipped.get_or_create(&labels).set(totals.skipped);
         metrics.ready.get_or_create(&labels).set(i64::from(ready));
@@ -262,25 +264,24 @@ fn conditions(facts: &StatusFacts<'_>) -> Vec<Condition> {
         wanted.insert(condition.kind, (condition.status, condition.reason, condition.message.clone()));
     }
     if let Some((reason, message)) = &facts.not_ready {
-        wanted.insert("Ready", (false, reason, message.clone()));
-    } else if wanted.get("Ready").is_some_and(|ready| ready.0)
+        wanted.insert(kind::READY, (false, reason, message.clone()));
+    } else if wanted.get(kind::READY).is_some_and(|ready| ready.0)
         && let Some(entry) = facts.entries.iter().find(|entry| entry.trouble.is_some())
     {
         let why = entry.trouble.clone().unwrap_or_default();
-        wanted.insert("Ready", (false, "ClusterUnreachable", format!("{}: {why}", entry.name)));
+        wanted.insert(kind::READY, (false, Reason::ClusterUnreachable.as_str(), format!("{}: {why}", entry.name)));
     }
     if let Some(namespace) = facts.limited_to {
         let message = format!("ClusterMeshes of other namespaces can't be listed: overlap and orphans are looked for in {namespace} only");
-        wanted.insert("ScopeLimited", (true, "ListForbidden", message));
+        wanted.insert(kind::SCOPE_LIMITED, (true, reason::LIST_FORBIDDEN, message));
     }
     if let Some(why) = &facts.stale_credentials {
-        wanted.insert("CredentialsCurrent", (false, "NewCredentialsFail", why.clone()));
+        wanted.insert(kind::CREDENTIALS_CURRENT, (false, reason::NEW_CREDENTIALS_FAIL, why.clone()));
     }
-    const OURS: [&str; 6] = ["AnchorAvailable", "CredentialsCurrent", "KeepaliveEffective", "NetworksOverlap", "Ready", "ScopeLimited"];
     let before: Vec<Condition> = facts.before.conditions.iter().flatten().cloned().collect();
     let wanted = wanted.into_iter().map(|(kind, (status, reason, message))| {
         let status = if status { "True" } else { "False" };
         Wanted { kind, status, reason, message }
     });
-    merged(&before, &OURS, wanted, facts.generation, &facts.now)
+    merged(&before, kind::ALL, wanted, facts.generation, &facts.now)
 }
