@@ -69,6 +69,7 @@ pub(crate) const REGISTRY: &[(&str, &[&str])] = &[
         "meshwright/tests/cilium_status.rs::status_tells_what_a_provider_wrote_and_whether_it_keeps_it",
         &["meshwright status -n NAMESPACE", "meshwright status -n default", "meshwright status -n net"],
     ),
+    ("meshwright/tests/doctor/main.rs::what_is_broken_is_named_and_its_command_repairs_it", &["meshwright doctor NAME -n NAMESPACE"]),
     ("meshwright/tests/output.rs::help_is_short_and_names_the_exit_codes", &["meshwright plan --help"]),
     ("meshwright/tests/output.rs::as_a_plugin_it_calls_itself_what_people_type", &["kubectl meshwright status"]),
     (
@@ -81,7 +82,7 @@ pub(crate) const REGISTRY: &[(&str, &[&str])] = &[
     ),
     (
         "meshwright/tests/provider/joining.rs::a_binding_joins_three_clusters_and_nothing_is_left_of_it",
-        &["meshwright provider --hub --node-id provider-1 --mgmt-namespace meshwright --leader-elect"],
+        &["meshwright provider --hub", "meshwright provider --hub --node-id provider-1 --mgmt-namespace meshwright --leader-elect"],
     ),
     (
         "meshwright/tests/provider/workspaces.rs::tenants_come_and_go_and_never_meet",
