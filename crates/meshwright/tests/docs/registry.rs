@@ -53,7 +53,6 @@ pub(crate) const REGISTRY: &[(&str, &[&str])] = &[
         "meshwright/tests/live.rs::a_live_plan_says_what_the_plan_of_dumps_says",
         &["meshwright plan NAME -n NAMESPACE", "meshwright plan prod -n kilo-system"],
     ),
-    ("meshwright/tests/doctor/main.rs::what_is_broken_is_named_and_its_command_repairs_it", &["meshwright doctor NAME -n NAMESPACE"]),
     (
         "meshwright/tests/live.rs::status_tells_what_the_operator_wrote_and_whether_there_is_one",
         &[
