@@ -25,6 +25,21 @@ where
             Ok(Err(reason)) => last = reason.to_string(),
             Err(_) => return Err(Error::TimedOut { seconds: deadline.as_secs_f64(), last }),
         }
+        // A check that never waits is never cut off.
+        if left.is_zero() {
+            return Err(Error::TimedOut { seconds: deadline.as_secs_f64(), last });
+        }
         tokio::time::sleep(PAUSE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_check_that_never_waits_is_not_repeated_for_ever() {
+        let given_up = eventually(Duration::from_millis(50), || async { Err::<(), _>("never") }).await;
+        assert!(given_up.is_err_and(|error| error.to_string().contains("never")));
     }
 }

@@ -1,11 +1,9 @@
 //! A hub and two members with Kilo's nodes, the operator at work with the
 //! shipped roles, and a person with a kubeconfig that has a context for each.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use base64ct::{Base64, Encoding};
 use mw_sim::kilo::{Mesh, NAMESPACE, Site};
 use mw_testbed::{Cluster, PEER_CRD, Testbed};
 use serde_json::{Value, json};
@@ -13,9 +11,9 @@ use tempfile::TempDir;
 use tokio::task::JoinSet;
 
 use crate::agents;
+use crate::person::{Outcome, Person};
 use crate::process::Operator;
 use crate::rights::Account;
-use crate::wait::until;
 
 pub(crate) const CLUSTERS: [&str; 3] = ["hub", "east", "west"];
 pub(crate) const HUB: Account =
@@ -38,20 +36,8 @@ pub(crate) struct Fleet {
     /// Nothing of these may ever be shown.
     secrets: Vec<String>,
     folder: TempDir,
+    pub(crate) person: Person,
     bed: Arc<Testbed>,
-    kubectl: PathBuf,
-}
-
-pub(crate) struct Outcome {
-    pub(crate) code: i32,
-    pub(crate) stdout: String,
-    pub(crate) stderr: String,
-}
-
-impl Outcome {
-    pub(crate) fn json(&self) -> Value {
-        serde_json::from_str(&self.stdout).unwrap_or_else(|wrong| panic!("{wrong}\n{}\n{}", self.stdout, self.stderr))
-    }
 }
 
 impl Fleet {
@@ -82,10 +68,10 @@ impl Fleet {
         let folder = tempfile::tempdir().unwrap();
         let token = hub.request_token(HUB.namespace, HUB.name, 7200).await.unwrap();
         std::fs::write(folder.path().join("operator"), hub.kubeconfig(hub.url(), &token)).unwrap();
-        std::fs::write(folder.path().join("person"), contexts(&bed).to_string()).unwrap();
+        let person = Person::new(folder.path(), kubectl, bed.clusters());
         secrets.push(token);
         let operator = Mutex::new(Some(start_operator(folder.path())));
-        Some(Fleet { _agents: agents, operator, mesh, secrets, folder, bed, kubectl })
+        Some(Fleet { _agents: agents, operator, mesh, secrets, folder, person, bed })
     }
 
     pub(crate) fn cluster(&self, name: &str) -> &Cluster {
@@ -111,60 +97,22 @@ impl Fleet {
 
     /// As a person, without colour.
     pub(crate) fn doctor(&self, args: &str) -> Outcome {
-        self.run(args, "person")
+        self.checked(self.person.types(args))
     }
 
     pub(crate) fn doctor_as_operator(&self, args: &str) -> Outcome {
-        self.run(args, "operator")
+        self.checked(self.person.types_with(&self.folder.path().join("operator"), args))
     }
 
-    fn run(&self, args: &str, kubeconfig: &str) -> Outcome {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_meshwright"));
-        command.args(args.split_whitespace()).env("KUBECONFIG", self.folder.path().join(kubeconfig));
-        let output = command.output().unwrap();
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        let outcome = Outcome { code: output.status.code().unwrap(), stdout: text(output.stdout), stderr: text(output.stderr) };
+    fn checked(&self, outcome: Outcome) -> Outcome {
         for secret in &self.secrets {
             assert!(!outcome.stdout.contains(secret) && !outcome.stderr.contains(secret), "a secret is shown");
         }
         outcome
     }
 
-    /// Waits until nothing is broken, and returns that report.
     pub(crate) async fn healthy(&self, when: &str) -> Value {
-        until(format!("{when}: all is well"), || async {
-            let outcome = self.doctor("doctor mesh -n kilo-system -o json");
-            if outcome.code == 0 { Ok(outcome.json()) } else { Err(self.doctor("doctor mesh -n kilo-system").stdout + &outcome.stderr) }
-        })
-        .await
-    }
-
-    /// Waits until this is the first that is broken: the operator may still be
-    /// at work on what came before.
-    pub(crate) async fn first_broken(&self, what: &str, layer: &str, subject: &str) -> Value {
-        until(format!("{what}: {layer} of {subject} is the first that is broken"), || async {
-            let outcome = self.doctor("doctor -n kilo-system -o json --request-timeout 3s");
-            assert_ne!(outcome.code, 2, "{what}: {}", outcome.stderr);
-            let report = outcome.json();
-            let first = report["checks"].as_array().unwrap().iter().find(|check| check["state"] == "failed").cloned().unwrap_or_default();
-            if first["layer"] == layer && first["subject"] == subject { Ok(first) } else { Err(format!("{first:#}")) }
-        })
-        .await
-    }
-
-    /// What the person types.
-    pub(crate) fn shell(&self, what: &str, command: &str) {
-        let ours = Path::new(env!("CARGO_BIN_EXE_meshwright")).parent().unwrap();
-        let path = std::env::join_paths([ours, self.kubectl.parent().unwrap(), Path::new("/usr/bin"), Path::new("/bin")]).unwrap();
-        let output = Command::new("/bin/sh")
-            .args(["-c", command])
-            .env("KUBECONFIG", self.folder.path().join("person"))
-            .env("HOME", self.folder.path())
-            .env("PATH", path)
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{what}: {command}\n{said}");
+        self.person.healthy(when, "doctor mesh -n kilo-system").await
     }
 
     /// As the audit logs have it: whoever examines asks, and changes nothing.
@@ -204,18 +152,4 @@ fn start_operator(folder: &Path) -> Operator {
     let more = ["--metrics-bind-address", "127.0.0.1:0", "--health-probe-bind-address", "0", "--log-level", "info"];
     let arguments: Vec<String> = arguments.iter().chain(&more).map(|argument| (*argument).to_owned()).collect();
     Operator::start(&arguments, &folder.join("log"))
-}
-
-/// Admin everywhere; the hub is where one is.
-fn contexts(bed: &Testbed) -> Value {
-    let entry = |name: &str, kind: &str, value: Value| json!({ "name": name, kind: value });
-    let of = |make: &dyn Fn(&Cluster) -> Value| bed.clusters().map(make).collect::<Vec<_>>();
-    let authority = |cluster: &Cluster| Base64::encode_string(cluster.ca_pem().as_bytes());
-    json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "hub",
-        "clusters": of(&|cluster| entry(cluster.name(), "cluster",
-            json!({ "server": cluster.url(), "certificate-authority-data": authority(cluster) }))),
-        "users": of(&|cluster| entry(cluster.name(), "user", json!({ "token": cluster.admin_token() }))),
-        "contexts": of(&|cluster| entry(cluster.name(), "context", json!({ "cluster": cluster.name(), "user": cluster.name() }))),
-    })
 }

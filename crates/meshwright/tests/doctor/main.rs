@@ -24,6 +24,7 @@ mod wait;
 mod agents;
 mod breakages;
 mod fleet;
+mod person;
 
 use breakages::{BREAKAGES, Breakage};
 use fleet::Fleet;
@@ -43,11 +44,10 @@ async fn what_is_broken_is_named_and_its_command_repairs_it() {
 }
 
 async fn repaired(fleet: &mut Fleet, breakage: &Breakage) {
-    let broken = fleet.first_broken(breakage.name, breakage.layer, breakage.subject).await;
+    let broken = fleet.person.first_broken("doctor -n kilo-system", breakage.name, breakage.layer, breakage.subject).await;
     let observed = broken["observed"].as_str().unwrap();
     assert!(observed.contains(breakage.told), "{}: {observed}", breakage.name);
-    let command = broken["repair"].as_str().unwrap_or_else(|| panic!("{}: no command: {broken:#}", breakage.name));
-    fleet.shell(breakage.name, command);
+    fleet.person.repairs(breakage.name, &broken);
     fleet.healthy(breakage.name).await;
 }
 

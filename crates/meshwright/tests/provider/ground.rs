@@ -4,7 +4,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use base64ct::{Base64, Encoding};
@@ -228,6 +228,14 @@ impl Ground {
         ];
         let arguments: Vec<String> = arguments.concat().into_iter().map(str::to_owned).collect();
         Operator::start(&arguments, &self.log(self.providers))
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub(crate) fn clusters(&self) -> impl Iterator<Item = &Cluster> {
+        self.bed().clusters()
     }
 
     /// The path of a file of its own.

@@ -3,6 +3,8 @@
 use base64ct::{Base64, Encoding};
 use serde_json::Value;
 
+use crate::rights::documents;
+
 /// So much of a long secret is enough to tell it.
 const PIECE: usize = 40;
 
@@ -34,10 +36,9 @@ impl Leaks {
             let bytes = Base64::decode_vec(value.as_str().unwrap()).unwrap();
             let text = String::from_utf8(bytes).unwrap();
             let what = format!("{key} of {} in {cluster}", secret["metadata"]["name"]);
-            let token = text.split_once("token: ").and_then(|(_, rest)| rest.lines().next());
             match key.as_str() {
                 "token" => self.note(&what, &text),
-                "kubeconfig" => self.note(&what, token.unwrap()),
+                "kubeconfig" => self.note(&what, documents(&text)[0]["users"][0]["user"]["token"].as_str().unwrap()),
                 key if key.ends_with(".key") => self.note(&what, &text),
                 _ => {}
             }

@@ -19,6 +19,8 @@
 mod ledger;
 #[path = "../operator/metrics.rs"]
 mod metrics;
+#[path = "../doctor/person.rs"]
+mod person;
 #[path = "../operator/process.rs"]
 mod process;
 #[path = "../operator/rights.rs"]
@@ -29,6 +31,7 @@ mod trials;
 mod wait;
 
 mod access;
+mod ailing;
 mod ground;
 mod leaks;
 mod look;
@@ -84,6 +87,7 @@ fn all() -> Vec<Trial> {
         joining::trials(),
         members::trials(),
         takeover::trials(),
+        ailing::trials(),
     ];
     all.into_iter().flatten().collect()
 }

@@ -207,8 +207,8 @@ fn layer_of(reason: Reason) -> Option<Layer> {
         | Reason::CertificateMissing
         | Reason::CertificateUnreadable
         | Reason::ClientFilesMissing
-        | Reason::DialCertificate
         | Reason::ServerNameMismatch => Layer::Certificates,
+        // Also failed dials, which follow from what is told before.
         _ => Layer::Drift,
     })
 }

@@ -3,6 +3,7 @@
 //! ends with whoever waits for it.
 
 use bytes::Bytes;
+use futures::future::join_all;
 use h2::client::SendRequest;
 use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use mw_core::cilium::world::DialFailure;
@@ -94,10 +95,12 @@ where
 {
     let mut builder = h2::client::Builder::new();
     let (sender, connection) = builder.enable_push(false).max_header_list_size(LARGEST_HEADERS).handshake::<_, Bytes>(stream).await?;
+    // At once: each costs a way there and back.
     let reading = async {
         let mut values = [const { None }; N];
-        for (value, key) in values.iter_mut().zip(keys) {
-            *value = get(sender.clone(), key).await?;
+        let answers = join_all(keys.map(|key| get(sender.clone(), key))).await;
+        for (value, answer) in values.iter_mut().zip(answers) {
+            *value = answer?;
         }
         Ok(values)
     };

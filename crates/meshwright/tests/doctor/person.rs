@@ -1,0 +1,97 @@
+//! Somebody with a kubeconfig that has a context for each cluster, who types
+//! what `meshwright doctor` tells to type.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use base64ct::{Base64, Encoding};
+use mw_testbed::Cluster;
+use serde_json::{Value, json};
+
+use crate::wait::until;
+
+pub(crate) struct Person {
+    home: PathBuf,
+    kubeconfig: PathBuf,
+    kubectl: PathBuf,
+}
+
+pub(crate) struct Outcome {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Outcome {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|wrong| panic!("{wrong}\n{}\n{}", self.stdout, self.stderr))
+    }
+}
+
+impl Person {
+    /// Admin everywhere; the cluster `hub` is where one is.
+    pub(crate) fn new<'a>(home: &Path, kubectl: PathBuf, clusters: impl Iterator<Item = &'a Cluster>) -> Self {
+        let kubeconfig = home.join("person");
+        std::fs::write(&kubeconfig, contexts(&clusters.collect::<Vec<_>>()).to_string()).unwrap();
+        Self { home: home.to_owned(), kubeconfig, kubectl }
+    }
+
+    /// Without colour.
+    pub(crate) fn types(&self, args: &str) -> Outcome {
+        self.types_with(&self.kubeconfig, args)
+    }
+
+    pub(crate) fn types_with(&self, kubeconfig: &Path, args: &str) -> Outcome {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_meshwright"));
+        let output = command.args(args.split_whitespace()).env("KUBECONFIG", kubeconfig).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        Outcome { code: output.status.code().unwrap(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    }
+
+    /// Waits until nothing is broken, and returns that report.
+    pub(crate) async fn healthy(&self, when: &str, doctor: &str) -> Value {
+        until(format!("{when}: all is well"), || async {
+            let outcome = self.types(&format!("{doctor} -o json"));
+            if outcome.code == 0 { Ok(outcome.json()) } else { Err(self.types(doctor).stdout + &outcome.stderr) }
+        })
+        .await
+    }
+
+    /// Waits until this is the first that is broken: somebody may still be at
+    /// work on what came before.
+    pub(crate) async fn first_broken(&self, doctor: &str, what: &str, layer: &str, subject: &str) -> Value {
+        until(format!("{what}: {layer} of {subject} is the first that is broken"), || async {
+            let outcome = self.types(&format!("{doctor} -o json --request-timeout 3s"));
+            assert_ne!(outcome.code, 2, "{what}: {}", outcome.stderr);
+            let report = outcome.json();
+            let first = report["checks"].as_array().unwrap().iter().find(|check| check["state"] == "failed").cloned().unwrap_or_default();
+            if first["layer"] == layer && first["subject"] == subject { Ok(first) } else { Err(format!("{first:#}")) }
+        })
+        .await
+    }
+
+    /// Types the command that a check tells to type.
+    pub(crate) fn repairs(&self, what: &str, check: &Value) {
+        let command = check["repair"].as_str().unwrap_or_else(|| panic!("{what}: no command: {check:#}"));
+        let ours = Path::new(env!("CARGO_BIN_EXE_meshwright")).parent().unwrap();
+        let path = std::env::join_paths([ours, self.kubectl.parent().unwrap(), Path::new("/usr/bin"), Path::new("/bin")]).unwrap();
+        let mut shell = Command::new("/bin/sh");
+        let shell = shell.args(["-c", command]).env("KUBECONFIG", &self.kubeconfig).env("HOME", &self.home).env("PATH", path);
+        let output = shell.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{what}: {command}\n{said}");
+    }
+}
+
+fn contexts(clusters: &[&Cluster]) -> Value {
+    let entry = |name: &str, kind: &str, value: Value| json!({ "name": name, kind: value });
+    let of = |make: &dyn Fn(&Cluster) -> Value| clusters.iter().copied().map(make).collect::<Vec<_>>();
+    let authority = |cluster: &Cluster| Base64::encode_string(cluster.ca_pem().as_bytes());
+    json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "hub",
+        "clusters": of(&|cluster| entry(cluster.name(), "cluster",
+            json!({ "server": cluster.url(), "certificate-authority-data": authority(cluster) }))),
+        "users": of(&|cluster| entry(cluster.name(), "user", json!({ "token": cluster.admin_token() }))),
+        "contexts": of(&|cluster| entry(cluster.name(), "context", json!({ "cluster": cluster.name(), "user": cluster.name() }))),
+    })
+}
