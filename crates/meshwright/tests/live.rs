@@ -313,8 +313,10 @@ async fn status_tells_what_the_operator_wrote_and_whether_there_is_one() {
     set_lease(hub, 7200).await;
     assert!(fleet.run("status -n kilo").stdout.starts_with("OPERATOR SILENT  pod-1"));
 
-    let mut child = Command::new(env!("CARGO_BIN_EXE_meshwright"));
-    child.args(["status", "-n", "kilo", "--watch", "--kubeconfig", "hub"]).current_dir(&fleet.folder.0);
+    // Whoever runs the tests in the background lets them ignore interrupts.
+    let mut child = Command::new("env");
+    child.args(["--default-signal=INT", env!("CARGO_BIN_EXE_meshwright"), "status", "-n", "kilo", "--watch", "--kubeconfig", "hub"]);
+    child.current_dir(&fleet.folder.0);
     let mut child = child.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let (sender, seen) = mpsc::channel();
