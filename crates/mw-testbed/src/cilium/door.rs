@@ -89,6 +89,8 @@ fn nonblocking(listener: std::net::TcpListener) -> io::Result<std::net::TcpListe
 
 async fn lead(mut from: TcpStream, target: SocketAddrV4) {
     if let Ok(mut to) = TcpStream::connect(target).await {
+        // A load balancer passes packets on as they come.
+        let _ = from.set_nodelay(true).and_then(|()| to.set_nodelay(true));
         // An error is one of the two, who see it themselves.
         let _ = copy_bidirectional(&mut from, &mut to).await;
     }

@@ -195,7 +195,12 @@ fn unresolved(host: &str, why: &str) -> Failed {
 }
 
 async fn attempt(target: &Target, connector: &TlsConnector, cluster: &str, deadline: Deadline) -> Result<Answer, Failed> {
-    let connecting = async { TcpStream::connect(target.address).await.map_err(|wrong| unreachable(target, &wrong)) };
+    let connecting = async {
+        let stream = TcpStream::connect(target.address).await.map_err(|wrong| unreachable(target, &wrong))?;
+        // Many small messages: else each may wait for the other side's acknowledgement.
+        stream.set_nodelay(true).map_err(|wrong| unreachable(target, &wrong))?;
+        Ok(stream)
+    };
     let silent = |late: String| {
         let text = format!("{target} does not answer {late}; check the firewalls and routes between here and there");
         Failed::new(DialFailure::Tcp, text)
