@@ -10,24 +10,32 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use serde::{Deserialize, Serialize};
 
 pub type Result<T, E = String> = std::result::Result<T, E>;
 
 /// Where a server is, and who asks.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Address {
     pub url: String,
     pub ca: String,
-    pub token: String,
+    pub caller: Caller,
 }
 
-impl std::fmt::Debug for Address {
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Caller {
+    Token(String),
+    Certificate { certificate: String, key: String },
+}
+
+impl std::fmt::Debug for Caller {
+    /// Secrets never show.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Address").field("url", &self.url).finish_non_exhaustive()
+        f.write_str("Caller")
     }
 }
 
@@ -39,6 +47,16 @@ pub struct Prepared {
     pub path: String,
     pub content: String,
     pub body: String,
+    /// What has to be answered before it is sent.
+    pub dial: Option<Dial>,
+}
+
+/// Calls of gRPC over a connection that is made for them.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Dial {
+    pub address: Address,
+    pub path: String,
+    pub messages: Vec<String>,
 }
 
 /// One line of the program's input.
@@ -90,8 +108,15 @@ impl Server {
         let tls = ClientConfig::builder_with_provider(provider.into())
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+            .with_root_certificates(roots);
+        let tls = match &address.caller {
+            Caller::Token(_) => tls.with_no_client_auth(),
+            Caller::Certificate { certificate, key } => {
+                let chain = CertificateDer::pem_slice_iter(certificate.as_bytes()).collect::<Result<_, _>>();
+                let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|error| error.to_string())?;
+                tls.with_client_auth_cert(chain.map_err(|error| error.to_string())?, key).map_err(|error| error.to_string())?
+            }
+        };
         let mut connector = HttpConnector::new();
         connector.enforce_http(false);
         connector.set_nodelay(true);
@@ -102,10 +127,11 @@ impl Server {
 
     pub fn prepare(&self, method: &str, path: &str, content: &str, body: String) -> Result<Request<Full<Bytes>>> {
         let method = Method::from_bytes(method.as_bytes()).map_err(|error| error.to_string())?;
-        Request::builder()
-            .method(method)
-            .uri(format!("{}{path}", self.address.url))
-            .header(AUTHORIZATION, format!("Bearer {}", self.address.token))
+        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.address.url));
+        if let Caller::Token(token) = &self.address.caller {
+            request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+        }
+        request
             .header(ACCEPT, "application/json")
             .header(CONTENT_TYPE, content)
             .header(USER_AGENT, &self.agent)

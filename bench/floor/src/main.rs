@@ -7,13 +7,39 @@ use std::io::Write;
 use std::time::Instant;
 
 use bytes::Bytes;
-use floor::{Instruction, Lines, Prepared, Report, Result, Server};
+use floor::{Dial, Instruction, Lines, Prepared, Report, Result, Server};
 use http_body_util::Full;
 use hyper::Request;
 use tokio::io::{AsyncBufReadExt, BufReader, Stdin};
 use tokio::task::JoinSet;
 
-type Ready = (Server, Request<Full<Bytes>>);
+const GRPC: &str = "application/grpc";
+
+struct Ready {
+    server: Server,
+    request: Request<Full<Bytes>>,
+    dial: Option<(Server, Vec<Request<Full<Bytes>>>)>,
+}
+
+impl Ready {
+    async fn send(self) -> Result<u16> {
+        if let Some((server, calls)) = self.dial {
+            let mut tasks = JoinSet::new();
+            for call in calls {
+                let server = server.clone();
+                tasks.spawn(async move { server.send(call).await });
+            }
+            while let Some(done) = tasks.join_next().await {
+                // A call that is refused is answered without a message.
+                let (code, message) = done.map_err(|error| error.to_string())??;
+                if code != 200 || message.is_empty() {
+                    return Err(format!("the dial is refused with {code}"));
+                }
+            }
+        }
+        Ok(self.server.send(self.request).await?.0)
+    }
+}
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> std::process::ExitCode {
@@ -90,15 +116,20 @@ async fn read_idly(servers: &[Server], path: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-fn prepare(servers: &[Server], Prepared { server, method, path, content, body }: Prepared) -> Result<Ready> {
+fn prepare(servers: &[Server], Prepared { server, method, path, content, body, dial }: Prepared) -> Result<Ready> {
     let server = servers.get(server).ok_or("no such server")?;
-    Ok((server.clone(), server.prepare(&method, &path, &content, body)?))
+    let dial = dial.map(|Dial { address, path, messages }| {
+        let server = Server::new(address, "floor")?;
+        let calls = messages.into_iter().map(|message| server.prepare("POST", &path, GRPC, message)).collect::<Result<_>>()?;
+        Ok::<_, String>((server, calls))
+    });
+    Ok(Ready { server: server.clone(), request: server.prepare(&method, &path, &content, body)?, dial: dial.transpose()? })
 }
 
 async fn all_at_once(requests: Vec<Ready>, since: Instant) -> Result<Report> {
     let mut tasks = JoinSet::new();
-    for (server, request) in requests {
-        tasks.spawn(async move { server.send(request).await.map(|(code, _)| code) });
+    for request in requests {
+        tasks.spawn(request.send());
     }
     collect(tasks, since).await
 }
@@ -113,8 +144,8 @@ async fn in_turn(servers: &[Server], requests: Vec<(usize, Ready)>, each: usize)
     let (mut answers, mut refused) = (0, 0);
     let mut tasks = JoinSet::new();
     let launch = |tasks: &mut JoinSet<Result<(usize, u16)>>, queues: &mut [VecDeque<Ready>], at: usize| {
-        if let Some((server, request)) = queues.get_mut(at).and_then(VecDeque::pop_front) {
-            tasks.spawn(async move { server.send(request).await.map(|(code, _)| (at, code)) });
+        if let Some(request) = queues.get_mut(at).and_then(VecDeque::pop_front) {
+            tasks.spawn(async move { Ok((at, request.send().await?)) });
         }
     };
     for _ in 0..each {

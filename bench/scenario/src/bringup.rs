@@ -115,7 +115,7 @@ async fn same_posts(fleet: &Fleet) -> Vec<Prepared> {
 }
 
 fn post(at: usize, peer: &Value) -> Prepared {
-    Prepared { server: at, method: "POST".to_owned(), path: PEERS.to_owned(), content: JSON.to_owned(), body: peer.to_string() }
+    Prepared { server: at, method: "POST".to_owned(), path: PEERS.to_owned(), content: JSON.to_owned(), body: peer.to_string(), dial: None }
 }
 
 async fn all_created(watches: &mut Watches, total: usize) -> Seen {

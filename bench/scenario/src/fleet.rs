@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use floor::{Address, Server};
+use floor::{Address, Caller, Server};
 use mw_testbed::{Cluster, Testbed, eventually};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -45,7 +45,15 @@ impl Fleet {
 
     pub(crate) fn address(&self, at: usize, token: &str) -> Address {
         let cluster = self.cluster(at);
-        Address { url: cluster.url().to_owned(), ca: cluster.ca_pem().to_owned(), token: token.to_owned() }
+        Address { url: cluster.url().to_owned(), ca: cluster.ca_pem().to_owned(), caller: Caller::Token(token.to_owned()) }
+    }
+
+    /// Of the account of what is measured.
+    pub(crate) fn token(&self, at: usize) -> &str {
+        match &self.addresses[at].caller {
+            Caller::Token(token) => token,
+            Caller::Certificate { .. } => panic!("API servers are called with tokens"),
+        }
     }
 
     pub(crate) fn cluster(&self, at: usize) -> &Cluster {
@@ -68,7 +76,7 @@ impl Fleet {
 
     /// The Secret on the hub by which a member is reached.
     pub(crate) async fn give_access(&self, at: usize, secret: &str) {
-        let kubeconfig = self.cluster(at).kubeconfig(&self.addresses[at].url, &self.addresses[at].token);
+        let kubeconfig = self.cluster(at).kubeconfig(&self.addresses[at].url, self.token(at));
         let metadata = json!({ "name": secret, "namespace": self.namespace });
         let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": { "kubeconfig": kubeconfig } });
         self.cluster(0).create(&secret).await.unwrap();

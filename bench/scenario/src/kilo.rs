@@ -26,7 +26,7 @@ pub(crate) async fn start(options: &Options) -> Fleet {
         let token = account(fleet.cluster(at), if at == 0 { &HUB } else { &REMOTE }, options.foreign).await;
         fleet.addresses.push(fleet.address(at, &token));
     }
-    fleet.write_kubeconfig(&fleet.addresses[0].token);
+    fleet.write_kubeconfig(fleet.token(0));
     declare(&fleet).await;
     fleet
 }

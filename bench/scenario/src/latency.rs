@@ -119,7 +119,14 @@ impl<'a> Bench<'a> {
         });
         let metadata = json!({ "uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"], "labels": labels });
         let body = json!({ "metadata": metadata, "spec": spec(address) }).to_string();
-        Prepared { server: at, method: "PATCH".to_owned(), path: format!("{PEERS}/{PEER}"), content: MERGE_PATCH.to_owned(), body }
+        Prepared {
+            server: at,
+            method: "PATCH".to_owned(),
+            path: format!("{PEERS}/{PEER}"),
+            content: MERGE_PATCH.to_owned(),
+            body,
+            dial: None,
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use base64ct::{Base64, Encoding};
-use floor::Prepared;
+use floor::{Address, Caller, Dial, Prepared};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -21,14 +21,17 @@ use crate::watch::{Event, Watches};
 const SERVICES: &str = "/api/v1/namespaces/kube-system/services";
 const SECRETS: &str = "/api/v1/namespaces/kube-system/secrets";
 const SECRET: &str = "cilium-kvstoremesh";
+/// The files that a reader shows to a remote of the same CA.
+const CLIENT: &str = "clustermesh-apiserver-remote-cert";
 const APPLY_PATCH: &str = "application/apply-patch+yaml";
 /// Longer than the time for which changes are gathered, and for the readers to
 /// follow.
 const BETWEEN: Duration = Duration::from_millis(200);
 const WARM_UP: usize = 5;
 
-pub(crate) async fn measure(mesh: &Mesh, provider: &Operator, options: &Options) -> Vec<Round> {
-    let mut bench = Bench::new(mesh).await;
+/// The floor dials as the provider does, or neither does.
+pub(crate) async fn measure(mesh: &Mesh, provider: &Operator, dials: bool, options: &Options) -> Vec<Round> {
+    let mut bench = Bench::new(mesh, dials).await;
     let mut rounds = Vec::new();
     for round in 0..=options.rounds {
         let moves = if round == 0 { WARM_UP } else { options.moves };
@@ -50,15 +53,16 @@ pub(crate) async fn measure(mesh: &Mesh, provider: &Operator, options: &Options)
 
 struct Bench<'a> {
     mesh: &'a Mesh,
+    dials: bool,
     floor: Floor,
     watches: Watches,
 }
 
 impl<'a> Bench<'a> {
     /// Leaves the second address, so that the first is a change.
-    async fn new(mesh: &'a Mesh) -> Self {
+    async fn new(mesh: &'a Mesh, dials: bool) -> Self {
         let (floor, watches) = (Floor::start(&mesh.fleet, REMOTE, SERVICES).await, Watches::open(&mesh.fleet, SECRETS).await);
-        let mut bench = Self { mesh, floor, watches };
+        let mut bench = Self { mesh, dials, floor, watches };
         for address in mesh.addresses {
             bench.turn(address).await;
         }
@@ -107,8 +111,26 @@ impl<'a> Bench<'a> {
         let metadata = json!({ "name": SECRET, "namespace": "kube-system", "uid": secret["metadata"]["uid"] });
         let body = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": secret["data"] }).to_string();
         let path = format!("{path}?fieldManager=meshwright&fieldValidation=Strict");
-        Prepared { server: at, method: "PATCH".to_owned(), path, content: APPLY_PATCH.to_owned(), body }
+        let dial = if self.dials { Some(self.dial(at, &key).await) } else { None };
+        Prepared { server: at, method: "PATCH".to_owned(), path, content: APPLY_PATCH.to_owned(), body, dial }
     }
+
+    /// What the provider asks of the remote's etcd, with the files of the reader.
+    async fn dial(&self, at: usize, key: &str) -> Dial {
+        let endpoint = key.lines().find_map(|line| line.trim().strip_prefix("- ")).unwrap();
+        let files = self.mesh.fleet.request(at, "GET", &format!("{SECRETS}/{CLIENT}"), &Value::Null).await;
+        let file = |name: &str| text(&files["data"][name]);
+        let caller = Caller::Certificate { certificate: file("tls.crt"), key: file("tls.key") };
+        let address = Address { url: endpoint.to_owned(), ca: file("ca.crt"), caller };
+        let messages = vec![range(&format!("cilium/cluster-config/{}", NAMES[REMOTE])), range("cilium/.heartbeat")];
+        Dial { address, path: "/etcdserverpb.KV/Range".to_owned(), messages }
+    }
+}
+
+/// A RangeRequest for one key in gRPC's frame. Lengths below 128 are letters, too.
+fn range(key: &str) -> String {
+    let letter = |length: usize| char::from(u8::try_from(length).unwrap());
+    format!("\0\0\0\0{}\n{}{key}", letter(key.len() + 2), letter(key.len()))
 }
 
 fn leads_to(event: &Event, address: Ipv4Addr) -> bool {
