@@ -1,4 +1,4 @@
-//! `crd`: what the files under config/ hold, with the places filled in that
+//! `crd` and `rbac`: what the files under config/ hold, with the places filled in that
 //! differ per installation.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may fail loudly")]
 
@@ -11,9 +11,13 @@ use mw_api::cilium::kcp::{FLEET_IDENTITY, PROVIDER_WORKSPACE};
 
 const HASH: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-fn crd(args: &str) -> Outcome {
-    let arguments: Vec<&str> = std::iter::once("crd").chain(args.split_whitespace()).collect();
+fn run(args: &str) -> Outcome {
+    let arguments: Vec<&str> = args.split_whitespace().collect();
     meshwright(Path::new(env!("CARGO_MANIFEST_DIR")), &arguments, "")
+}
+
+fn crd(args: &str) -> Outcome {
+    run(&format!("crd {args}"))
 }
 
 /// A file under config/ without its first line, which says where it comes from.
@@ -24,7 +28,7 @@ fn config(name: &str) -> String {
 }
 
 fn assert_prints(args: &str, expected: &str) {
-    let outcome = crd(args);
+    let outcome = run(args);
     assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""), "{args}");
     assert!(outcome.stdout == expected, "{args} prints:\n{}", outcome.stdout);
 }
@@ -34,10 +38,17 @@ fn the_crds_of_one_back_end_or_both() {
     let kilo = config("crd/kilo.squat.ai_clustermeshes.yaml");
     let kinds = ["clustermeshbindings", "globalservices", "connectivityintents"];
     let cilium = kinds.map(|kind| config(&format!("crd/networking.edge-portal.eu_{kind}.yaml"))).join("---\n");
-    assert_prints("", &kilo);
-    assert_prints("--backend kilo", &kilo);
-    assert_prints("--backend cilium", &cilium);
-    assert_prints("--backend all", &format!("{kilo}---\n{cilium}"));
+    assert_prints("crd", &kilo);
+    assert_prints("crd --backend kilo", &kilo);
+    assert_prints("crd --backend cilium", &cilium);
+    assert_prints("crd --backend all", &format!("{kilo}---\n{cilium}"));
+}
+
+#[test]
+fn the_rights_in_each_place() {
+    for place in ["hub", "remote", "cilium-hub", "cilium-management", "cilium-target"] {
+        assert_prints(&format!("rbac {place}"), &config(&format!("rbac/{place}.yaml")));
+    }
 }
 
 #[test]
@@ -46,12 +57,12 @@ fn what_kcp_needs_has_the_identity_filled_in() {
     let binding = filled("kcp-cilium-mesh-apibinding.yaml");
     assert!(binding.contains(HASH) && binding.contains(PROVIDER_WORKSPACE));
     let identity = format!("--fleet-identity {HASH}");
-    assert_prints(&format!("--kcp {identity}"), &filled("kcp-cilium-mesh-apiexport.yaml"));
-    assert_prints(&format!("--kcp export {identity}"), &filled("kcp-cilium-mesh-apiexport.yaml"));
-    assert_prints(&format!("--kcp binding {identity}"), &binding);
+    assert_prints(&format!("crd --kcp {identity}"), &filled("kcp-cilium-mesh-apiexport.yaml"));
+    assert_prints(&format!("crd --kcp export {identity}"), &filled("kcp-cilium-mesh-apiexport.yaml"));
+    assert_prints(&format!("crd --kcp binding {identity}"), &binding);
     let elsewhere = binding.replace(PROVIDER_WORKSPACE, "root:providers:net");
-    assert_prints(&format!("--kcp binding --provider-workspace root:providers:net {identity}"), &elsewhere);
-    assert_prints("--kcp rbac", &config("kcp-cilium-mesh-rbac.yaml"));
+    assert_prints(&format!("crd --kcp binding --provider-workspace root:providers:net {identity}"), &elsewhere);
+    assert_prints("crd --kcp rbac", &config("kcp-cilium-mesh-rbac.yaml"));
 }
 
 #[test]

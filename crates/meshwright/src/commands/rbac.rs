@@ -22,6 +22,8 @@ enum Place {
     Remote,
     /// Where the provider works with --hub.
     CiliumHub,
+    /// The management plane of the provider's clusters, with kcp.
+    CiliumManagement,
     /// Every cluster of a ClusterMeshBinding.
     CiliumTarget,
 }
@@ -31,6 +33,7 @@ pub(crate) fn run(args: &Args) -> Result<Answer> {
         Place::Hub => mw_api::rbac::hub_yaml(),
         Place::Remote => mw_api::rbac::remote_yaml(),
         Place::CiliumHub => mw_api::cilium::rbac::hub_yaml(),
+        Place::CiliumManagement => mw_api::cilium::rbac::management_yaml(),
         Place::CiliumTarget => mw_api::cilium::rbac::target_yaml(),
     };
     write_stdout(yaml.context("the roles have no YAML form")?.as_bytes())?;
