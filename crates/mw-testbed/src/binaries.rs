@@ -23,6 +23,11 @@ const CRDCHECK: Tool = Tool {
 };
 const POLICYCHECK: Tool =
     Tool { program: &[Program { name: "policycheck", package: ".", takes: "5 minutes" }], label: "cilium", of: CILIUM };
+const RULECHECK: Tool = Tool {
+    program: &[Program { name: "rulecheck", package: ".", takes: "a minute" }],
+    label: "prometheus",
+    of: "github.com/prometheus/prometheus",
+};
 const CLUSTERMESH: Tool = Tool {
     program: &[Program { name: "clustermesh-apiserver", package: "cmd/clustermesh-apiserver", takes: "4 minutes" }],
     label: "cilium",
@@ -41,6 +46,8 @@ const HELM: Tool = Tool { program: &[Program { name: "helm", package: ".", takes
 const KUBECTL: Tool =
     Tool { program: &[Program { name: "kubectl", package: ".", takes: "2 minutes" }], label: "kubectl", of: "k8s.io/kubectl" };
 const CILIUM: &str = "github.com/cilium/cilium";
+const PROMETHEUS_OPERATOR: &str = "github.com/prometheus-operator/prometheus-operator";
+const PROMETHEUS_CRDS: &str = "example/prometheus-operator-crd";
 const CHART: &str = "install/kubernetes/cilium";
 const CRDS: &str = "pkg/k8s/apis/cilium.io/client/crds/v2";
 const SERVERS_HINT: &str = "type `export KUBEBUILDER_ASSETS=FOLDER` with a folder that holds kube-apiserver and etcd, \
@@ -161,6 +168,17 @@ pub fn kubectl() -> Result<PathBuf> {
     KUBECTL.locate()
 }
 
+/// The program that reads alerts as Prometheus does; blocks for a minute if it
+/// has to be built.
+pub fn rulecheck() -> Result<PathBuf> {
+    RULECHECK.locate()
+}
+
+/// The CRDs of the Prometheus operator, a file each.
+pub fn prometheus_crds() -> Result<PathBuf> {
+    files("rulecheck", PROMETHEUS_OPERATOR, PROMETHEUS_CRDS, ("prometheus-operator", "crds"), &|name| std::env::var_os(name))
+}
+
 /// The Helm chart of the Cilium whose policy library policycheck is.
 pub fn cilium_chart() -> Result<PathBuf> {
     cilium_folder("policycheck", CHART, "chart", &|name| std::env::var_os(name))
@@ -178,10 +196,16 @@ pub fn old_cilium_crds() -> Result<PathBuf> {
 
 /// A folder of the Cilium that a module under `tools/` pins.
 fn cilium_folder(tool: &'static str, source: &str, name: &str, environment: Environment<'_>) -> Result<PathBuf> {
+    files(tool, CILIUM, source, ("cilium", name), environment)
+}
+
+/// A folder of what a module under `tools/` pins, copied to where `product` and
+/// `name` say.
+fn files(tool: &'static str, of: &str, source: &str, (product, name): (&str, &str), environment: Environment<'_>) -> Result<PathBuf> {
     let module = GoModule::read(tool, &[])?;
-    let folder = module.folder_in(&cache_folder(environment)?, &format!("cilium-files-{}", module.pinned(CILIUM)?));
+    let folder = module.folder_in(&cache_folder(environment)?, &format!("{product}-files-{}", module.pinned(of)?));
     if !folder.join(name).is_dir() {
-        module.copy(&go(environment, &format!("Cilium's {name}"))?, CILIUM, source, &folder, name)?;
+        module.copy(&go(environment, &format!("{name} of {product}"))?, of, source, &folder, name)?;
     }
     Ok(folder.join(name))
 }

@@ -122,6 +122,10 @@ async fn the_provider_is_installed_and_uninstalled_as_documented() {
     // A testbed has nobody who takes a namespace away.
     let namespace = BTreeSet::from(["namespaces /meshwright".to_owned()]);
     let left = |now: BTreeSet<String>| now.difference(&before).cloned().collect::<BTreeSet<String>>();
+    // Of no use, but what a Secret can be made of.
+    for name in ["kcp.kubeconfig", "management.kubeconfig"] {
+        shell.keep(name, &hub.admin_kubeconfig());
+    }
     shell.follow("The provider of kcp").await;
     let deployment = hub.get("/apis/apps/v1/namespaces/meshwright/deployments/meshwright-provider").await.unwrap().unwrap();
     assert_eq!(deployment["spec"]["template"]["spec"]["automountServiceAccountToken"], false);

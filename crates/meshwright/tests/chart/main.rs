@@ -54,6 +54,7 @@ mod rendering;
 mod flags;
 mod image;
 mod installed;
+mod monitored;
 mod provided;
 mod refusals;
 mod templates;
@@ -89,7 +90,7 @@ fn settle(scenario: &str) {
 }
 
 fn all() -> Vec<Trial> {
-    [provided::trials(), installed::trials(), rendered()].into_iter().flatten().collect()
+    [provided::trials(), installed::trials(), monitored::trials(), rendered()].into_iter().flatten().collect()
 }
 
 fn rendered() -> Vec<Trial> {
@@ -107,6 +108,7 @@ fn possible() -> Vec<Trial> {
     }
     if has("the operator as installed", &|| servers().and_then(|()| kubectl().map(drop))) {
         trials.extend(installed::trials());
+        trials.extend(monitored::trials());
     }
     if has("what Helm renders", &|| Helm::locate().map(drop)) {
         trials.extend(rendered());

@@ -28,11 +28,12 @@ impl Shell {
             symlink(root().join(name), place(name)).unwrap();
         }
         std::fs::write(place("kubeconfig"), cluster.admin_kubeconfig()).unwrap();
-        // Of no use, but what a Secret can be made of.
-        for name in ["kcp.kubeconfig", "management.kubeconfig"] {
-            std::fs::write(place(name), cluster.admin_kubeconfig()).unwrap();
-        }
         Self { folder }
+    }
+
+    /// A file beside which is typed.
+    pub(crate) fn keep(&self, name: &str, content: &str) {
+        std::fs::write(self.folder.path().join(name), content).unwrap();
     }
 
     /// Runs what stands under a heading.

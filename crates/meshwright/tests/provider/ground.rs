@@ -207,17 +207,14 @@ impl Ground {
     pub(crate) async fn provider(&mut self, more: &[&str]) -> Operator {
         self.providers += 1;
         let account = self.account();
-        let token = self.hub().request_token(account.namespace, account.name, 3600).await.unwrap();
-        let hub = self.write("hub", &self.hub().kubeconfig(self.hub().url(), &token));
-        self.leaks.note("the hub's token", &token);
-        let source = match &self.kcp {
-            Some(kcp) => {
-                let token = tenants::token(kcp).await;
-                let file = self.write("kcp", &kcp.kubeconfig(tenants::PROVIDER, &token));
-                self.leaks.note("kcp's token", &token);
-                vec!["--kcp-kubeconfig".to_owned(), file, "--reconcile-interval".to_owned(), "2s".to_owned()]
-            }
-            None => vec!["--hub".to_owned()],
+        let kubeconfig = self.hub_kubeconfig().await;
+        let hub = self.write("hub", &kubeconfig);
+        let source = if self.kcp.is_some() {
+            let kubeconfig = self.kcp_kubeconfig().await;
+            let file = self.write("kcp", &kubeconfig);
+            vec!["--kcp-kubeconfig".to_owned(), file, "--reconcile-interval".to_owned(), "2s".to_owned()]
+        } else {
+            vec!["--hub".to_owned()]
         };
         let source: Vec<&str> = source.iter().map(String::as_str).collect();
         let level = std::env::var("MESHWRIGHT_TEST_LOG").unwrap_or_else(|_| "debug".to_owned());
@@ -230,6 +227,21 @@ impl Ground {
         ];
         let arguments: Vec<String> = arguments.concat().into_iter().map(str::to_owned).collect();
         Operator::start(&arguments, &self.log(self.providers))
+    }
+
+    /// Of the provider's account on the hub.
+    pub(crate) async fn hub_kubeconfig(&mut self) -> String {
+        let account = self.account();
+        let token = self.hub().request_token(account.namespace, account.name, 3600).await.unwrap();
+        self.leaks.note("the hub's token", &token);
+        self.hub().kubeconfig(self.hub().url(), &token)
+    }
+
+    /// Of the provider's account in its workspace.
+    pub(crate) async fn kcp_kubeconfig(&mut self) -> String {
+        let token = tenants::token(self.kcp()).await;
+        self.leaks.note("kcp's token", &token);
+        self.kcp().kubeconfig(tenants::PROVIDER, &token)
     }
 
     pub(crate) fn folder(&self) -> &Path {
