@@ -68,7 +68,10 @@ pub(crate) const REGISTRY: &[(&str, &[&str])] = &[
         "meshwright/tests/cilium_status.rs::status_tells_what_a_provider_wrote_and_whether_it_keeps_it",
         &["meshwright status -n NAMESPACE", "meshwright status -n default", "meshwright status -n net"],
     ),
-    ("meshwright/tests/doctor/main.rs::what_is_broken_is_named_and_its_command_repairs_it", &["meshwright doctor NAME -n NAMESPACE"]),
+    (
+        "meshwright/tests/doctor/main.rs::what_is_broken_is_named_and_its_command_repairs_it",
+        &["meshwright doctor NAME -n NAMESPACE", "meshwright doctor prod -n kilo-system"],
+    ),
     ("meshwright/tests/output.rs::help_is_short_and_names_the_exit_codes", &["meshwright plan --help"]),
     ("meshwright/tests/output.rs::as_a_plugin_it_calls_itself_what_people_type", &["kubectl meshwright status"]),
     (
