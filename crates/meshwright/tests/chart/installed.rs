@@ -8,7 +8,8 @@ use mw_testbed::Testbed;
 use serde_json::json;
 
 use crate::fleet::Fleet;
-use crate::page::{Shell, commands, under};
+use crate::install::{PAGE, administrator, under};
+use crate::page::blocks;
 use crate::remains::everything;
 use crate::rights::may;
 use crate::trials::scenarios;
@@ -34,14 +35,14 @@ async fn is_granted(fleet: &Fleet, access: serde_json::Value) {
 
 async fn the_operator_is_installed_upgraded_and_uninstalled_as_documented() {
     let mut fleet = Fleet::three().build().await;
-    let (shell, folder) = (Shell::new(fleet.cluster("hub")), tempfile::tempdir().unwrap());
+    let (shell, folder) = (administrator(fleet.cluster("hub")), tempfile::tempdir().unwrap());
     let before = everything(fleet.cluster("hub")).await;
-    shell.follow("The operator").await;
+    shell.run(under("The operator")).await;
     access::OPERATOR.wait_for_rights(fleet.cluster("hub"), OPERATOR).await;
     let mut operator = pod::start(fleet.cluster("hub"), NAMESPACE, OPERATOR, folder.path()).await;
     fleet.converged().await;
 
-    shell.follow("Upgrade").await;
+    shell.run(under("Upgrade")).await;
     let budget = format!("/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets/{OPERATOR}");
     assert!(fleet.cluster("hub").get(&budget).await.unwrap().is_some(), "the upgrade brought nothing");
     let path = format!("/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{OPERATOR}");
@@ -68,7 +69,7 @@ async fn the_operator_is_installed_upgraded_and_uninstalled_as_documented() {
 
 async fn the_operator_works_with_as_few_rights_as_the_chart_can_give() {
     let mut fleet = Fleet::three().with(|world| world.meshes[0].namespace = "team-a".into()).build().await;
-    let (shell, folder) = (Shell::new(fleet.cluster("hub")), tempfile::tempdir().unwrap());
+    let (shell, folder) = (administrator(fleet.cluster("hub")), tempfile::tempdir().unwrap());
     let entries = &fleet.world.meshes[0].entries;
     let secrets: Vec<String> = entries.iter().filter(|entry| entry.site != "hub").map(mw_sim::kilo::Entry::secret).collect();
     let install = format!(
@@ -97,7 +98,7 @@ async fn the_operator_works_with_as_few_rights_as_the_chart_can_give() {
 
 async fn the_operator_works_as_installed_without_helm() {
     let mut fleet = Fleet::three().build().await;
-    let (shell, folder) = (Shell::new(fleet.cluster("hub")), tempfile::tempdir().unwrap());
+    let (shell, folder) = (administrator(fleet.cluster("hub")), tempfile::tempdir().unwrap());
     let before = everything(fleet.cluster("hub")).await;
     // The fleet has the namespace.
     shell.run(under("Without Helm").strip_prefix(CREATE_NAMESPACE).unwrap()).await;
@@ -107,7 +108,7 @@ async fn the_operator_works_as_installed_without_helm() {
     fleet.delete_mesh(0).await;
     fleet.holds(&SITES).await;
     assert_eq!(operator.terminate().await.0, 0);
-    shell.follow("Uninstall without Helm").await;
+    shell.run(under("Uninstall without Helm")).await;
     let left: BTreeSet<String> = everything(fleet.cluster("hub")).await.difference(&before).cloned().collect();
     assert_eq!(left, BTreeSet::new());
     fleet.finish().await;
@@ -116,7 +117,7 @@ async fn the_operator_works_as_installed_without_helm() {
 async fn the_provider_is_installed_and_uninstalled_as_documented() {
     let bed = Testbed::start(&["hub"]).await.unwrap();
     let hub = bed.cluster("hub").unwrap();
-    let (shell, folder) = (Shell::new(hub), tempfile::tempdir().unwrap());
+    let (shell, folder) = (administrator(hub), tempfile::tempdir().unwrap());
     shell.run(CREATE_NAMESPACE).await;
     let before = everything(hub).await;
     // A testbed has nobody who takes a namespace away.
@@ -126,13 +127,13 @@ async fn the_provider_is_installed_and_uninstalled_as_documented() {
     for name in ["kcp.kubeconfig", "management.kubeconfig"] {
         shell.keep(name, &hub.admin_kubeconfig());
     }
-    shell.follow("The provider of kcp").await;
+    shell.run(under("The provider of kcp")).await;
     let deployment = hub.get("/apis/apps/v1/namespaces/meshwright/deployments/meshwright-provider").await.unwrap().unwrap();
     assert_eq!(deployment["spec"]["template"]["spec"]["automountServiceAccountToken"], false);
-    shell.follow("Uninstall the provider of kcp").await;
+    shell.run(under("Uninstall the provider of kcp")).await;
     assert_eq!(left(everything(hub).await), namespace);
 
-    shell.follow("The provider on a hub").await;
+    shell.run(under("The provider on a hub")).await;
     access::HUB.wait_for_rights(hub, access::HUB.name).await;
     let mut provider = pod::start(hub, access::HUB.namespace, access::HUB.name, folder.path()).await;
     let bindings = "/apis/networking.edge-portal.eu/v1alpha1/clustermeshbindings";
@@ -155,7 +156,7 @@ async fn the_provider_is_installed_and_uninstalled_as_documented() {
 }
 
 async fn every_command_of_the_page_is_run() {
-    let headings: Vec<&str> = commands().into_iter().map(|(heading, _)| heading).collect();
+    let headings: Vec<&str> = blocks(PAGE).into_iter().map(|block| block.heading).collect();
     let followed = [
         "The operator",
         "Upgrade",

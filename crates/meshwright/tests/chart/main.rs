@@ -1,5 +1,6 @@
 //! The chart in charts/meshwright: what Helm renders of it and refuses, and the
-//! real binary with exactly what a rendering grants, on real API servers. Needs
+//! real binary with exactly what a rendering grants, on real API servers; and
+//! the guides to a first mesh and to a migration, followed there. Needs
 //! Go once, to build Helm and the servers; the provider's scenario needs root.
 //!
 //! `cargo test -p meshwright --test chart -- roles` runs those with that name.
@@ -15,6 +16,10 @@
 
 #[path = "../operator/bed.rs"]
 mod bed;
+#[path = "../operator/contexts.rs"]
+mod contexts;
+#[path = "../operator/earlier.rs"]
+mod earlier;
 #[path = "../operator/expected.rs"]
 mod expected;
 #[path = "../operator/fleet.rs"]
@@ -27,6 +32,8 @@ mod leaks;
 mod ledger;
 #[path = "../operator/metrics.rs"]
 mod metrics;
+#[path = "../operator/page.rs"]
+mod page;
 #[path = "../operator/process.rs"]
 mod process;
 #[path = "../operator/rights.rs"]
@@ -45,13 +52,14 @@ mod fleet_look;
 mod look;
 
 mod access;
-mod page;
+mod install;
 mod pod;
 mod remains;
 mod render;
 mod rendering;
 
 mod flags;
+mod guides;
 mod image;
 mod installed;
 mod monitored;
@@ -90,7 +98,7 @@ fn settle(scenario: &str) {
 }
 
 fn all() -> Vec<Trial> {
-    [provided::trials(), installed::trials(), monitored::trials(), rendered()].into_iter().flatten().collect()
+    [provided::trials(), guides::trials(), installed::trials(), monitored::trials(), rendered()].into_iter().flatten().collect()
 }
 
 fn rendered() -> Vec<Trial> {
@@ -107,6 +115,7 @@ fn possible() -> Vec<Trial> {
         trials.extend(provided::trials());
     }
     if has("the operator as installed", &|| servers().and_then(|()| kubectl().map(drop))) {
+        trials.extend(guides::trials());
         trials.extend(installed::trials());
         trials.extend(monitored::trials());
     }

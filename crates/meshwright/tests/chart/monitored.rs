@@ -7,7 +7,7 @@ use mw_testbed::Testbed;
 use mw_testbed::binaries::{prometheus_crds, rulecheck};
 use serde_json::{Value, json};
 
-use crate::page::Shell;
+use crate::install::administrator;
 use crate::rendering::Rendering;
 use crate::trials::scenarios;
 
@@ -22,7 +22,7 @@ async fn monitors_and_alerts_are_accepted_whole() {
         let file = prometheus_crds().unwrap().join(format!("monitoring.coreos.com_{plural}.yaml"));
         hub.install_crd(&std::fs::read_to_string(file).unwrap()).await.unwrap();
     }
-    let shell = Shell::new(hub);
+    let shell = administrator(hub);
     let options = "--set provider.enabled=true --set serviceMonitor.enabled=true --set prometheusRule.enabled=true";
     shell.run(&format!("helm install meshwright charts/meshwright --namespace here --create-namespace {options}")).await;
     let enabled = json!({ "enabled": true });

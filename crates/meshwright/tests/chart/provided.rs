@@ -4,8 +4,8 @@ use serde_json::json;
 
 use crate::access::HUB;
 use crate::ground::{BINDINGS, Ground, SITES};
+use crate::install::{administrator, under};
 use crate::look::Home;
-use crate::page::{Shell, under};
 use crate::trials::scenarios;
 use crate::{pod, tenants};
 
@@ -18,7 +18,7 @@ async fn the_provider_of_kcp_joins_clusters_as_installed() {
     ground.manage_all().await;
     ground.bind_tenant(TENANT, "Accepted").await;
     ground.give_clusters(TENANT, &SITES, &json!({})).await;
-    let shell = Shell::new(ground.hub());
+    let shell = administrator(ground.hub());
     shell.keep("kcp.kubeconfig", &ground.kcp_kubeconfig().await);
     shell.keep("management.kubeconfig", &ground.hub_kubeconfig().await);
     // The hub may have served the other scenario.
@@ -28,7 +28,7 @@ async fn the_provider_of_kcp_joins_clusters_as_installed() {
     let folder = tempfile::tempdir().unwrap();
     let provider = pod::start(ground.hub(), HUB.namespace, HUB.name, folder.path()).await;
     joins(&ground, ground.tenant(TENANT)).await;
-    shell.follow("Uninstall the provider of kcp").await;
+    shell.run(under("Uninstall the provider of kcp")).await;
     ground.finish(provider).await;
 }
 

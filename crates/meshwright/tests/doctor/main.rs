@@ -12,6 +12,8 @@
     reason = "a test may fail loudly, and uses a part of what the operator's suite is made of"
 )]
 
+#[path = "../operator/contexts.rs"]
+mod contexts;
 #[path = "../operator/metrics.rs"]
 mod metrics;
 #[path = "../operator/process.rs"]

@@ -4,10 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use base64ct::{Base64, Encoding};
 use mw_testbed::Cluster;
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use crate::contexts;
 use crate::wait::until;
 
 pub(crate) struct Person {
@@ -32,7 +32,8 @@ impl Person {
     /// Admin everywhere; the cluster `hub` is where one is.
     pub(crate) fn new<'a>(home: &Path, kubectl: PathBuf, clusters: impl Iterator<Item = &'a Cluster>) -> Self {
         let kubeconfig = home.join("person");
-        std::fs::write(&kubeconfig, contexts(&clusters.collect::<Vec<_>>()).to_string()).unwrap();
+        let contexts: Vec<(&str, &Cluster)> = clusters.map(|cluster| (cluster.name(), cluster)).collect();
+        std::fs::write(&kubeconfig, contexts::kubeconfig(&contexts, "hub").to_string()).unwrap();
         Self { home: home.to_owned(), kubeconfig, kubectl }
     }
 
@@ -81,17 +82,4 @@ impl Person {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{what}: {command}\n{said}");
     }
-}
-
-fn contexts(clusters: &[&Cluster]) -> Value {
-    let entry = |name: &str, kind: &str, value: Value| json!({ "name": name, kind: value });
-    let of = |make: &dyn Fn(&Cluster) -> Value| clusters.iter().copied().map(make).collect::<Vec<_>>();
-    let authority = |cluster: &Cluster| Base64::encode_string(cluster.ca_pem().as_bytes());
-    json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "hub",
-        "clusters": of(&|cluster| entry(cluster.name(), "cluster",
-            json!({ "server": cluster.url(), "certificate-authority-data": authority(cluster) }))),
-        "users": of(&|cluster| entry(cluster.name(), "user", json!({ "token": cluster.admin_token() }))),
-        "contexts": of(&|cluster| entry(cluster.name(), "context", json!({ "cluster": cluster.name(), "user": cluster.name() }))),
-    })
 }

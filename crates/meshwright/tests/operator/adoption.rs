@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use mw_testbed::proxy::{Effect, Fault, Match, Verb};
 use serde_json::{Value, json};
 
 use crate::bed::PEERS;
+use crate::earlier::{KEPT, identities, legacy, renew, write_all};
 use crate::expected::expected_peers;
 use crate::fleet::Fleet;
 use crate::look::{none, until};
 use crate::trials::scenarios;
-use mw_sim::kilo::{NAMESPACE, World, key};
+use mw_sim::kilo::{World, key};
 
 scenarios![
     the_earlier_operator_and_this_one_never_write_at_the_same_time,
@@ -23,39 +23,6 @@ scenarios![
 ];
 
 const ALL: [&str; 3] = ["hub", "east", "west"];
-const KEPT: [&str; 2] = ["kilo-clustermesh.io/mesh", "kilo-clustermesh.io/source-cluster"];
-
-/// A Peer as the earlier operator wrote it.
-fn legacy(name: &str, wanted: &Value) -> Value {
-    let labels: serde_json::Map<_, _> = KEPT.into_iter().map(|label| (label.to_owned(), wanted["labels"][label].clone())).collect();
-    json!({ "apiVersion": "kilo.squat.ai/v1alpha1", "kind": "Peer", "metadata": { "name": name, "labels": labels }, "spec": wanted["spec"] })
-}
-
-async fn write_all(fleet: &Fleet) {
-    for site in ALL {
-        for (name, wanted) in expected_peers(&fleet.world, site) {
-            let mut peer = legacy(&name, &wanted);
-            // It left the order of allowedIPs to chance, and wrote zeros.
-            peer["spec"]["allowedIPs"].as_array_mut().unwrap().reverse();
-            peer["spec"]["persistentKeepalive"] = json!(0);
-            fleet.cluster(site).create(&peer).await.unwrap();
-        }
-    }
-}
-
-/// All Peers of all clusters, with what tells whether they were replaced.
-async fn identities(fleet: &Fleet) -> Vec<(String, String, Value)> {
-    let mut all = Vec::new();
-    for site in ALL {
-        for peer in fleet.cluster(site).list(PEERS).await.unwrap() {
-            let metadata = &peer["metadata"];
-            let same = json!({ "uid": metadata["uid"], "generation": metadata["generation"], "spec": peer["spec"] });
-            all.push((site.to_owned(), metadata["name"].as_str().unwrap().to_owned(), same));
-        }
-    }
-    all
-}
-
 async fn adopted(edit: impl FnOnce(&mut World) + 'static) {
     let mut fleet = Fleet::three().nodes(3).with(edit).build().await;
     write_all(&fleet).await;
@@ -87,27 +54,18 @@ async fn a_fleet_with_flat_networks_is_adopted_as_it_is() {
     adopted(|world| world.meshes[0].entries.iter_mut().for_each(|entry| entry.flat = true)).await;
 }
 
-/// As the earlier operator keeps it: the same Lease by the same rules.
-async fn renew(fleet: &Fleet, holder: &str) {
-    let now = MicroTime(k8s_openapi::jiff::Timestamp::now());
-    let spec = json!({ "holderIdentity": holder, "leaseDurationSeconds": 15, "acquireTime": now, "renewTime": now });
-    let metadata = json!({ "name": "f27237f1.squat.ai", "namespace": NAMESPACE });
-    let lease = json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec });
-    fleet.cluster("hub").apply(&lease).await.unwrap();
-}
-
 /// The order of docs/migration.md: the new one is started, waits, and takes
 /// over when the old one is stopped.
 async fn the_earlier_operator_and_this_one_never_write_at_the_same_time() {
     let mut fleet = Fleet::three().nodes(3).build().await;
     write_all(&fleet).await;
     let before = identities(&fleet).await;
-    renew(&fleet, "earlier").await;
+    renew(fleet.cluster("hub"), "earlier").await;
     let mark = fleet.mark();
     let operator = fleet.operator(&["--leader-elect"]).await;
     // It looks whether the Lease is renewed, again and again.
     until("it waits", || async {
-        renew(&fleet, "earlier").await;
+        renew(fleet.cluster("hub"), "earlier").await;
         let asked = fleet.calls(&mark).into_iter().filter(|(_, call)| call.resource == "leases" && call.verb == "get").count();
         if asked >= 5 { Ok(()) } else { Err(format!("it asked {asked} times")) }
     })
@@ -115,7 +73,7 @@ async fn the_earlier_operator_and_this_one_never_write_at_the_same_time() {
     assert_eq!(operator.metrics().await.sum("meshwright_leader", &[]), 0.0);
     none(&fleet.writes(&mark), "it wrote while the earlier operator led");
     // `kubectl scale` to none: it frees the Lease and ends.
-    renew(&fleet, "").await;
+    renew(fleet.cluster("hub"), "").await;
     fleet.condition("Ready", "True", "Reconciled").await;
     assert_eq!(identities(&fleet).await, before, "no Peer was replaced, and none has another spec");
     none(&fleet.peer_writes(&mark).iter().filter(|(_, call)| call.verb != "patch").collect::<Vec<_>>(), "labels alone are added");

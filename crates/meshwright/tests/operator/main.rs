@@ -15,6 +15,7 @@
 
 mod access;
 mod bed;
+mod earlier;
 mod expected;
 mod fleet;
 mod ledger;

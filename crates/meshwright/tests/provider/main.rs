@@ -15,10 +15,14 @@
     reason = "a test may fail loudly, and uses a part of what the operator's suite is made of"
 )]
 
+#[path = "../operator/contexts.rs"]
+mod contexts;
 #[path = "../operator/ledger.rs"]
 mod ledger;
 #[path = "../operator/metrics.rs"]
 mod metrics;
+#[path = "../operator/page.rs"]
+mod page;
 #[path = "../doctor/person.rs"]
 mod person;
 #[path = "../operator/process.rs"]

@@ -1,0 +1,53 @@
+//! What the earlier operator leaves, and how it behaves.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use mw_sim::kilo::NAMESPACE;
+use mw_testbed::Cluster;
+use serde_json::{Value, json};
+
+use crate::bed::PEERS;
+use crate::expected::expected_peers;
+use crate::fleet::Fleet;
+
+/// The labels that it knew.
+pub(crate) const KEPT: [&str; 2] = ["kilo-clustermesh.io/mesh", "kilo-clustermesh.io/source-cluster"];
+
+/// A Peer as it wrote it.
+pub(crate) fn legacy(name: &str, wanted: &Value) -> Value {
+    let labels: serde_json::Map<_, _> = KEPT.into_iter().map(|label| (label.to_owned(), wanted["labels"][label].clone())).collect();
+    json!({ "apiVersion": "kilo.squat.ai/v1alpha1", "kind": "Peer", "metadata": { "name": name, "labels": labels }, "spec": wanted["spec"] })
+}
+
+pub(crate) async fn write_all(fleet: &Fleet) {
+    for site in fleet.world.sites.keys() {
+        for (name, wanted) in expected_peers(&fleet.world, site) {
+            let mut peer = legacy(&name, &wanted);
+            // It left the order of allowedIPs to chance, and wrote zeros.
+            peer["spec"]["allowedIPs"].as_array_mut().unwrap().reverse();
+            peer["spec"]["persistentKeepalive"] = json!(0);
+            fleet.cluster(site).create(&peer).await.unwrap();
+        }
+    }
+}
+
+/// All Peers of all clusters, with what tells whether they were replaced.
+pub(crate) async fn identities(fleet: &Fleet) -> Vec<(String, String, Value)> {
+    let mut all = Vec::new();
+    for site in fleet.world.sites.keys() {
+        for peer in fleet.cluster(site).list(PEERS).await.unwrap() {
+            let metadata = &peer["metadata"];
+            let same = json!({ "uid": metadata["uid"], "generation": metadata["generation"], "spec": peer["spec"] });
+            all.push((site.clone(), metadata["name"].as_str().unwrap().to_owned(), same));
+        }
+    }
+    all
+}
+
+/// Its Lease is ours, by the same rules.
+pub(crate) async fn renew(hub: &Cluster, holder: &str) {
+    let now = MicroTime(k8s_openapi::jiff::Timestamp::now());
+    let spec = json!({ "holderIdentity": holder, "leaseDurationSeconds": 15, "acquireTime": now, "renewTime": now });
+    let metadata = json!({ "name": "f27237f1.squat.ai", "namespace": NAMESPACE });
+    let lease = json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec });
+    hub.apply(&lease).await.unwrap();
+}
