@@ -1,17 +1,21 @@
 //! Clusters that were joined before there was a provider that writes: by hand,
 //! for the earlier provider only looked.
 
+use mw_testbed::binaries::kubectl;
 use serde_json::{Value, json};
 
+use crate::access::HUB;
 use crate::ground::{BINDINGS, CONNECTIONS, GROUP, Ground, SYSTEM};
 use crate::look::message;
+use crate::page::{Shell, typed};
 use crate::trials::scenarios;
 
 scenarios![links_that_were_made_by_hand_stay_up];
 
+const MIGRATION: &str = include_str!("../../../../docs/migration.md");
 const PAIR: [&str; 2] = ["east", "west"];
 
-/// The order of docs/migration.md.
+/// The steps of docs/migration.md.
 async fn links_that_were_made_by_hand_stay_up() {
     let (mut ground, _) = Ground::alike().await;
     let mut provider = ground.provider(&[]).await;
@@ -29,6 +33,14 @@ async fn links_that_were_made_by_hand_stay_up() {
     let status = json!({ "status": { "phase": "Connected", "observedGeneration": 1, "meshStatus": rows } });
     ground.home().patch_status(BINDINGS, "mesh", &status).await;
 
+    let shell = Shell::new(&[("hub", ground.hub()), ("ffm", ground.cluster("east"))], &[("kubectl", kubectl().unwrap())]);
+    let [keep, stop, start, verify] = typed(MIGRATION, "From the Go provider, kcp-cilium-mesh-provider")[..] else {
+        panic!("there are other steps now")
+    };
+    shell.run(keep).await;
+    ground.hub().apply(&the_earlier_provider()).await.unwrap();
+    shell.run(&stop.replace("NAMESPACE", HUB.namespace)).await;
+    assert!(start.starts_with("meshwright provider ") && start.contains(" --leader-elect"), "{start}");
     let provider = ground.provider(&["--leader-elect"]).await;
     let taken = ground
         .home()
@@ -38,6 +50,8 @@ async fn links_that_were_made_by_hand_stay_up() {
     ground.mesh(&PAIR).await;
     assert_eq!(versions(&ground).await, before, "a key was written");
     ground.is_followed("east", "cart", &["west"]).await;
+    shell.run(verify).await;
+    shell.run("cmp keys-before-ffm.yaml keys-after-ffm.yaml").await;
 
     // What others made stays when the binding goes.
     ground.home().remove(BINDINGS, "mesh").await;
@@ -45,6 +59,14 @@ async fn links_that_were_made_by_hand_stay_up() {
     ground.mesh(&PAIR).await;
     part_by_hand(&ground).await;
     ground.finish(provider).await;
+}
+
+fn the_earlier_provider() -> Value {
+    let labels = json!({ "app": "kcp-cilium-mesh-provider" });
+    let pod = json!({ "metadata": { "labels": labels }, "spec": { "containers": [{ "name": "provider", "image": "earlier" }] } });
+    let spec = json!({ "replicas": 1, "selector": { "matchLabels": labels }, "template": pod });
+    let metadata = json!({ "name": "kcp-cilium-mesh-provider", "namespace": HUB.namespace });
+    json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec })
 }
 
 /// The same files that the provider makes, but for a line.
