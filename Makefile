@@ -1,11 +1,11 @@
 # The two commands: `make demo` and `make test`. The rest serves them.
-.PHONY: demo test build run fmt lint layers unit soak mutants scale bench generate
+.PHONY: demo test build run fmt lint layers deny unit soak mutants scale bench generate
 
 # Simulated clusters in one process and the real operator on them; Ctrl-C ends it.
 demo:
 	@cargo run --quiet --package meshwright -- demo
 
-test: fmt lint layers unit
+test: fmt lint layers deny unit
 
 # The binary that the image holds: static, so that it needs no image to stand on.
 build:
@@ -42,6 +42,16 @@ $(LAYERS): layer-%:
 	  found=$$(echo "$$deps" | grep -xE '$(BANNED_$*)'); \
 	  if [ -n "$$found" ]; then echo "$* must not depend on" $$found >&2; exit 1; fi; \
 	  echo "$* sees nothing that is banned there"
+
+# Licences, sources and what is banned, as deny.toml says. Built once per machine,
+# in about two minutes, beside what the tests build for themselves.
+CACHE := $(or $(MESHWRIGHT_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/meshwright)
+DENY_VERSION := 0.20.2
+DENY := $(CACHE)/cargo-deny-$(DENY_VERSION)
+$(DENY)/bin/cargo-deny:
+	cargo install --quiet --locked --root $(DENY) cargo-deny@$(DENY_VERSION)
+deny: $(DENY)/bin/cargo-deny
+	$< --locked check bans licenses sources
 
 # As root also what needs namespaces: see docs/packets.md and docs/cilium-testbed.md.
 unit:
