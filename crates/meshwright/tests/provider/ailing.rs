@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use mw_testbed::cilium::Ca;
 use serde_json::{Value, json};
 
+use crate::access::TARGET;
 use crate::ground::{BINDINGS, CONNECTIONS, Ground, NAMESPACES, SYSTEM};
 use crate::person::Person;
 use crate::trials::scenarios;
@@ -58,6 +59,11 @@ async fn what_a_command_repairs(ground: &Ground, person: &Person) {
     let nowhere = ground.cluster("west").kubeconfig("https://127.0.0.1:1", "x");
     patch_hub(ground, &secret("west"), &json!({ "stringData": { "kubeconfig": nowhere } })).await;
     repaired(person, "reachability", "west", "can't be reached").await;
+
+    let west = ground.cluster("west");
+    let brief = west.kubeconfig(west.url(), &west.request_token(TARGET.namespace, TARGET.name, 3600).await.unwrap());
+    patch_hub(ground, &secret("west"), &json!({ "stringData": { "kubeconfig": brief } })).await;
+    repaired(person, "certificates", "west", "its credentials end within a day").await;
 
     let role = ground.cluster("west").get(ROLE).await.unwrap().unwrap();
     let mut rules = role["rules"].as_array().unwrap().clone();

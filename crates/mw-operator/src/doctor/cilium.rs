@@ -11,10 +11,9 @@ use mw_core::time::Timestamp;
 use serde_json::json;
 
 use crate::cilium::{Examination, Examined};
+use crate::doctor::access::Access;
 use crate::doctor::commands::{Kept, Kubectl, grant, renew_kubeconfig};
-use crate::doctor::rights::Granted;
 use crate::doctor::{Check, Layer, SOON_DAYS, of_layer};
-use crate::failure::Failure;
 
 /// The key of a Secret that is tried first.
 const FIRST_KEY: &str = "kubeconfig";
@@ -40,21 +39,21 @@ impl Case<'_> {
     }
 
     fn cluster(&self, seen: &Examined) -> Vec<Check> {
-        let mut checks = vec![self.credentials(seen), self.reachability(seen), self.rights(seen)];
-        for layer in LAYERS_OF_PROBLEMS {
-            checks.extend(self.layer(layer, seen));
-        }
-        checks
+        let access = Access {
+            name: &seen.name,
+            credentials: &seen.credentials,
+            source: format!("Secret {}/{}", seen.namespace, seen.secret),
+            answers: seen.answers.as_ref(),
+            rights: seen.rights.as_ref(),
+            renew: Some(self.renew(seen)),
+            grant: grant(&self.kubectl.member(&seen.name), ROLE),
+            now: self.now,
+        };
+        let of_layers = LAYERS_OF_PROBLEMS.into_iter().flat_map(|layer| self.layer(layer, seen));
+        access.checks().into_iter().chain(of_layers).collect()
     }
 
-    fn credentials(&self, seen: &Examined) -> Check {
-        match &seen.credentials {
-            Ok(_) => Check::fine(Layer::Credentials, &seen.name, format!("Secret {}/{}", seen.namespace, seen.secret)),
-            Err(why) => self.renewed(seen, Check::failed(Layer::Credentials, &seen.name, why)),
-        }
-    }
-
-    fn renewed(&self, seen: &Examined, check: Check) -> Check {
+    fn renew(&self, seen: &Examined) -> String {
         let kept = Kept {
             namespace: &seen.namespace,
             secret: &seen.secret,
@@ -63,32 +62,7 @@ impl Case<'_> {
             account: TARGET,
             role: ROLE,
         };
-        check.repaired_by(renew_kubeconfig(&self.kubectl.hub(), &self.kubectl.member(&seen.name), kept))
-    }
-
-    fn reachability(&self, seen: &Examined) -> Check {
-        let layer = Layer::Reachability;
-        match &seen.answers {
-            Some(Ok(version)) => Check::fine(layer, &seen.name, format!("answers as Kubernetes {version}")),
-            Some(Err(failure @ (Failure::Unauthorized | Failure::Unreachable(_) | Failure::Timeout(_)))) => {
-                self.renewed(seen, Check::failed(layer, &seen.name, failure.to_string()))
-            }
-            Some(Err(failure)) => Check::failed(layer, &seen.name, failure.to_string()),
-            None => Check::not_checked(layer, &seen.name, "there is nothing to connect with"),
-        }
-    }
-
-    fn rights(&self, seen: &Examined) -> Check {
-        let (layer, name) = (Layer::Rights, seen.name.as_str());
-        match &seen.rights {
-            Some(Ok(Granted::All(count))) => Check::fine(layer, name, format!("all {count} that are needed")),
-            Some(Ok(Granted::Without(missing))) => {
-                Check::failed(layer, name, format!("may not {}", listed(missing, 5))).repaired_by(grant(&self.kubectl.member(name), ROLE))
-            }
-            Some(Ok(Granted::Unknown)) => Check::not_checked(layer, name, "it can't be asked"),
-            Some(Err(failure)) => Check::failed(layer, name, failure.to_string()),
-            None => Check::not_checked(layer, name, "it does not answer"),
-        }
+        renew_kubeconfig(&self.kubectl.hub(), &self.kubectl.member(&seen.name), kept)
     }
 
     fn of_cluster(&self, seen: &Examined) -> Option<&ClusterSeen> {

@@ -10,14 +10,13 @@ use mw_core::kilo::spec::{ClusterSpec, MeshSpec, Networks, validate};
 use mw_core::kilo::{Nodes, Skip, SkipReason};
 use mw_core::names::{ClusterId, ClusterName, MeshId, NodeName};
 use mw_core::problem::{Problem, Reason};
-use mw_core::text::{listed, shell_quoted};
+use mw_core::text::shell_quoted;
 use mw_core::time::Timestamp;
 use serde_json::json;
 
+use crate::doctor::access::Access;
 use crate::doctor::commands::{Kept, Kubectl, grant, renew_kubeconfig};
-use crate::doctor::rights::Granted;
-use crate::doctor::{Check, Layer, SOON_DAYS, of_layer};
-use crate::failure::Failure;
+use crate::doctor::{Check, Layer, of_layer};
 use crate::fleet::Source;
 use crate::kilo::Examined;
 
@@ -50,56 +49,34 @@ impl Case<'_> {
     }
 
     fn cluster(&self, seen: &Examined) -> Vec<Check> {
-        let name = seen.name.as_str();
-        vec![self.credentials(seen), self.reachability(seen), self.rights(seen), self.crds(seen), self.expiry(name, seen)]
+        let (source, role) = match &seen.source {
+            Source::Hub => ("the kubeconfig in use here".to_owned(), "hub"),
+            source => (format!("Secret {source}"), "remote"),
+        };
+        let access = Access {
+            name: &seen.name,
+            credentials: &seen.credentials,
+            source,
+            answers: seen.answers.as_ref(),
+            rights: seen.rights.as_ref(),
+            renew: self.renew(seen),
+            grant: grant(&self.at(seen), role),
+            now: self.now,
+        };
+        let mut checks = access.checks();
+        checks.push(self.crds(seen));
+        checks
     }
 
-    fn credentials(&self, seen: &Examined) -> Check {
-        match (&seen.credentials, &seen.source) {
-            (Ok(_), Source::Hub) => Check::fine(Layer::Credentials, &seen.name, "the kubeconfig in use here"),
-            (Ok(_), source) => Check::fine(Layer::Credentials, &seen.name, format!("Secret {source}")),
-            (Err(why), _) => self.renewed(seen, Check::failed(Layer::Credentials, &seen.name, why)),
-        }
-    }
-
-    /// With the command that writes the kubeconfig anew.
-    fn renewed(&self, seen: &Examined, check: Check) -> Check {
-        let Source::Secret { namespace, name, key } = &seen.source else { return check };
+    fn renew(&self, seen: &Examined) -> Option<String> {
+        let Source::Secret { namespace, name, key } = &seen.source else { return None };
         let key = key.as_deref().unwrap_or(FIRST_KEY);
         let kept = Kept { namespace, secret: name, key, account_namespace: READER_NAMESPACE, account: READER, role: "remote" };
-        check.repaired_by(renew_kubeconfig(&self.kubectl.hub(), &self.kubectl.member(&seen.name), kept))
+        Some(renew_kubeconfig(&self.kubectl.hub(), &self.kubectl.member(&seen.name), kept))
     }
 
     fn at(&self, seen: &Examined) -> String {
         if seen.source == Source::Hub { self.kubectl.hub() } else { self.kubectl.member(&seen.name) }
-    }
-
-    fn reachability(&self, seen: &Examined) -> Check {
-        let layer = Layer::Reachability;
-        match &seen.answers {
-            Some(Ok(version)) => Check::fine(layer, &seen.name, format!("answers as Kubernetes {version}")),
-            Some(Err(failure @ (Failure::Unauthorized | Failure::Unreachable(_) | Failure::Timeout(_)))) => {
-                self.renewed(seen, Check::failed(layer, &seen.name, failure.to_string()))
-            }
-            Some(Err(failure)) => Check::failed(layer, &seen.name, failure.to_string()),
-            None => Check::not_checked(layer, &seen.name, "there is nothing to connect with"),
-        }
-    }
-
-    fn rights(&self, seen: &Examined) -> Check {
-        let (layer, name) = (Layer::Rights, seen.name.as_str());
-        let role = if seen.source == Source::Hub { "hub" } else { "remote" };
-        match &seen.rights {
-            Some(Ok(Granted::All(count))) => Check::fine(layer, name, format!("all {count} that are needed")),
-            Some(Ok(Granted::Without(missing))) => {
-                Check::failed(layer, name, format!("may not {}", listed(missing, 5))).repaired_by(grant(&self.at(seen), role))
-            }
-            Some(Ok(Granted::Unknown)) => {
-                Check::not_checked(layer, name, "you may not ask what the operator's account may (create subjectaccessreviews)")
-            }
-            Some(Err(failure)) => Check::failed(layer, name, failure.to_string()),
-            None => Check::not_checked(layer, name, "it does not answer"),
-        }
     }
 
     fn crds(&self, seen: &Examined) -> Check {
@@ -126,19 +103,6 @@ impl Case<'_> {
             }
             None => check.hinted("install Kilo with its CRDs: https://kilo.squat.ai/docs/introduction"),
         }
-    }
-
-    fn expiry(&self, name: &str, seen: &Examined) -> Check {
-        let layer = Layer::Certificates;
-        let Ok(ends) = &seen.credentials else { return Check::not_checked(layer, name, "there is nothing to look at") };
-        let Some(ends) = ends else { return Check::fine(layer, name, "its credentials have no end") };
-        let days = (ends.0 - self.now.0).div_euclid(86_400);
-        let observed = match days {
-            ..0 => "its credentials have ended".to_owned(),
-            0 => "its credentials end within a day".to_owned(),
-            _ => format!("its credentials end in {days} days"),
-        };
-        if days < SOON_DAYS { self.renewed(seen, Check::failed(layer, name, observed)) } else { Check::fine(layer, name, observed) }
     }
 }
 

@@ -2,6 +2,7 @@
 //! layer. The reads are in `kilo/examine.rs` and `cilium/examine.rs`, the checks decide, and
 //! this module says in which order, what depends on what, and what to type.
 
+mod access;
 pub mod cilium;
 pub mod commands;
 pub mod kilo;

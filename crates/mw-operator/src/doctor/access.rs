@@ -1,0 +1,82 @@
+//! What both back ends ask of their way to a cluster.
+
+use mw_core::text::listed;
+use mw_core::time::Timestamp;
+
+use crate::doctor::rights::Granted;
+use crate::doctor::{Check, Layer, SOON_DAYS};
+use crate::failure::Failure;
+
+pub(super) struct Access<'a> {
+    pub(super) name: &'a str,
+    /// When they end, where they say so; or why there are none.
+    pub(super) credentials: &'a Result<Option<Timestamp>, String>,
+    /// Where they are.
+    pub(super) source: String,
+    /// Its version.
+    pub(super) answers: Option<&'a Result<String, Failure>>,
+    pub(super) rights: Option<&'a Result<Granted, Failure>>,
+    /// The command that makes the credentials anew, where one can.
+    pub(super) renew: Option<String>,
+    /// The command that gives the rights.
+    pub(super) grant: String,
+    pub(super) now: Timestamp,
+}
+
+impl Access<'_> {
+    pub(super) fn checks(self) -> Vec<Check> {
+        vec![self.credentials(), self.reachability(), self.rights(), self.expiry()]
+    }
+
+    fn credentials(&self) -> Check {
+        match self.credentials {
+            Ok(_) => Check::fine(Layer::Credentials, self.name, &self.source),
+            Err(why) => self.renewed(Check::failed(Layer::Credentials, self.name, why)),
+        }
+    }
+
+    fn renewed(&self, mut check: Check) -> Check {
+        check.repair.clone_from(&self.renew);
+        check
+    }
+
+    fn reachability(&self) -> Check {
+        let layer = Layer::Reachability;
+        match self.answers {
+            Some(Ok(version)) => Check::fine(layer, self.name, format!("answers as Kubernetes {version}")),
+            Some(Err(failure @ (Failure::Unauthorized | Failure::Unreachable(_) | Failure::Timeout(_)))) => {
+                self.renewed(Check::failed(layer, self.name, failure.to_string()))
+            }
+            Some(Err(failure)) => Check::failed(layer, self.name, failure.to_string()),
+            None => Check::not_checked(layer, self.name, "there is nothing to connect with"),
+        }
+    }
+
+    fn rights(&self) -> Check {
+        let (layer, name) = (Layer::Rights, self.name);
+        match self.rights {
+            Some(Ok(Granted::All(count))) => Check::fine(layer, name, format!("all {count} that are needed")),
+            Some(Ok(Granted::Without(missing))) => {
+                Check::failed(layer, name, format!("may not {}", listed(missing, 5))).repaired_by(self.grant.clone())
+            }
+            Some(Ok(Granted::Unknown)) => {
+                Check::not_checked(layer, name, "you may not ask what the operator's account may (create subjectaccessreviews)")
+            }
+            Some(Err(failure)) => Check::failed(layer, name, failure.to_string()),
+            None => Check::not_checked(layer, name, "it does not answer"),
+        }
+    }
+
+    fn expiry(&self) -> Check {
+        let (layer, name) = (Layer::Certificates, self.name);
+        let Ok(ends) = self.credentials else { return Check::not_checked(layer, name, "there is nothing to look at") };
+        let Some(ends) = ends else { return Check::fine(layer, name, "its credentials have no end") };
+        let days = (ends.0 - self.now.0).div_euclid(86_400);
+        let observed = match days {
+            ..0 => "its credentials have ended".to_owned(),
+            0 => "its credentials end within a day".to_owned(),
+            _ => format!("its credentials end in {days} days"),
+        };
+        if days < SOON_DAYS { self.renewed(Check::failed(layer, name, observed)) } else { Check::fine(layer, name, observed) }
+    }
+}
