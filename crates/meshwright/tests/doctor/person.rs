@@ -66,6 +66,9 @@ impl Person {
             assert_ne!(outcome.code, 2, "{what}: {}", outcome.stderr);
             let report = outcome.json();
             let first = report["checks"].as_array().unwrap().iter().find(|check| check["state"] == "failed").cloned().unwrap_or_default();
+            for failed in report["checks"].as_array().unwrap().iter().filter(|check| check["state"] == "failed") {
+                assert!(failed["repair"].is_string() || failed["hint"].is_string(), "nothing says what to do: {failed:#}");
+            }
             if first["layer"] == layer && first["subject"] == subject { Ok(first) } else { Err(format!("{first:#}")) }
         })
         .await

@@ -97,7 +97,9 @@ impl Case<'_> {
     }
 
     fn problem(&self, layer: Layer, seen: &Examined, problem: &Problem) -> Check {
-        let check = Check::failed(layer, &seen.name, format!("{}: {}", problem.reason, problem.message));
+        let about = format!("cluster {}: ", seen.name);
+        let told = problem.message.strip_prefix(&about).unwrap_or(&problem.message);
+        let check = Check::failed(layer, &seen.name, format!("{}: {told}", problem.reason));
         let kubectl = format!("{} -n {}", self.kubectl.member(&seen.name), shell_quoted(self.cilium_namespace));
         match problem.reason {
             Reason::CiliumNotReady => check.repaired_by(format!("{kubectl} rollout restart daemonset -l k8s-app=cilium")),
@@ -106,9 +108,10 @@ impl Case<'_> {
                 let patch = shell_quoted(&json!({ "spec": { "type": "LoadBalancer" } }).to_string());
                 check.repaired_by(format!("{kubectl} patch service clustermesh-apiserver -p {patch}"))
             }
-            _ => match problem.hint.strip_prefix("kubectl ") {
-                Some(rest) => check.repaired_by(format!("{} {rest}", self.kubectl.member(&seen.name))),
-                None => check.hinted(&problem.hint),
+            _ => match problem.hint.split_once(' ') {
+                Some(("kubectl", rest)) => check.repaired_by(format!("{} {rest}", self.kubectl.member(&seen.name))),
+                Some(("helm", rest)) => check.repaired_by(format!("{} {rest}", self.kubectl.helm(&seen.name))),
+                _ => check.hinted_by(problem),
             },
         }
     }
@@ -134,7 +137,7 @@ impl Case<'_> {
 
     fn spec(&self, subject: &str, plan: &BindingPlan) -> Vec<Check> {
         let of = |problem: &&Problem| layer_of(problem.reason) == Some(Layer::Spec);
-        let told = |problem: &Problem| Check::failed(Layer::Spec, subject, &problem.message).hinted(&problem.hint);
+        let told = |problem: &Problem| Check::failed(Layer::Spec, subject, &problem.message).hinted_by(problem);
         of_layer(Layer::Spec, subject, plan.outcome.problems.iter().filter(of).map(told).collect(), "is as it must be")
     }
 }

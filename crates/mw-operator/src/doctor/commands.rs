@@ -3,6 +3,9 @@
 
 use mw_core::text::shell_quoted;
 
+/// A program, and its flag for a context.
+const KUBECTL: (&str, &str) = ("kubectl", "context");
+
 /// How kubectl is told where the hub and the members are.
 #[derive(Debug, Clone, Default)]
 pub struct Kubectl {
@@ -13,16 +16,21 @@ pub struct Kubectl {
 
 impl Kubectl {
     pub fn hub(&self) -> String {
-        self.at(self.context.as_deref())
+        self.at(KUBECTL, self.context.as_deref())
     }
 
     pub fn member(&self, name: &str) -> String {
-        self.at(Some(name))
+        self.at(KUBECTL, Some(name))
     }
 
-    fn at(&self, context: Option<&str>) -> String {
+    /// Helm takes the same under other names.
+    pub fn helm(&self, name: &str) -> String {
+        self.at(("helm", "kube-context"), Some(name))
+    }
+
+    fn at(&self, (program, flag_of_context): (&str, &str), context: Option<&str>) -> String {
         let flag = |name: &str, value: Option<&str>| value.map(|value| format!(" --{name} {}", shell_quoted(value))).unwrap_or_default();
-        format!("kubectl{}{}", flag("kubeconfig", self.kubeconfig.as_deref()), flag("context", context))
+        format!("{program}{}{}", flag("kubeconfig", self.kubeconfig.as_deref()), flag(flag_of_context, context))
     }
 }
 

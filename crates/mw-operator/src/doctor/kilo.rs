@@ -180,7 +180,7 @@ impl Part<'_> {
         }
         match problem.hint.strip_prefix("kubectl ") {
             Some(rest) => check.repaired_by(format!("{} {rest}", self.kubectl(cluster))),
-            None => check.hinted(&problem.hint),
+            None => check.hinted_by(problem),
         }
     }
 

@@ -11,6 +11,7 @@ pub mod rights;
 use std::collections::BTreeSet;
 use std::fmt;
 
+use mw_core::problem::Problem;
 use mw_core::text::printable;
 
 /// In the order in which they are checked: what comes first breaks the rest.
@@ -132,8 +133,17 @@ impl Check {
 
     #[must_use]
     pub fn hinted(mut self, hint: &str) -> Check {
-        self.hint = Some(printable(hint, LONGEST)).filter(|hint| !hint.is_empty());
+        self.hint = Some(printable(hint, LONGEST));
         self
+    }
+
+    /// What the planner says to do, or where more is said of it.
+    #[must_use]
+    pub fn hinted_by(self, problem: &Problem) -> Check {
+        match problem.hint.as_str() {
+            "" => self.hinted(&format!("meshwright explain {}", problem.reason)),
+            hint => self.hinted(hint),
+        }
     }
 }
 

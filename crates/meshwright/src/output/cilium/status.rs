@@ -161,7 +161,9 @@ fn table(glance: &Glance<ObjectGlance>, kind: Kind, objects: &[&ObjectGlance]) -
 
 fn table_row(glance: &Glance<ObjectGlance>, object: &ObjectGlance) -> Vec<Cell> {
     let verdict = verdict(glance, object);
-    let ago = |time: Option<Timestamp>| time.map_or_else(|| "-".to_owned(), |time| age(glance.now, time));
+    let or_nothing = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let since = or_nothing(verdict.since.as_ref().map(|time| age(glance.now, at(time))));
+    let written = or_nothing(object.status.last_sync().map(|time| format!("{} ago", age(glance.now, at(time)))));
     let phase = object.status.phase().unwrap_or("-");
     let style = if is_sure(glance, &verdict) && verdict.ready { mean::good() } else { not_good(phase_style(phase)) };
     let (relation, extent) = match &object.status {
@@ -185,8 +187,8 @@ fn table_row(glance: &Glance<ObjectGlance>, object: &ObjectGlance) -> Vec<Cell> 
         Cell::plain(relation),
         Cell::plain(extent),
         Cell::new(if verdict.ready { "yes" } else { "no" }, style),
-        Cell::plain(ago(verdict.since.as_ref().map(at))),
-        Cell::plain(format!("{} ago", ago(object.status.last_sync().map(at)))),
+        Cell::plain(since),
+        Cell::plain(written),
     ]
 }
 
@@ -383,6 +385,13 @@ net/eu
         let plain = anstream::adapter::strip_str(&text).to_string();
         assert!(plain.contains("the spec is of generation 4, the status still of 3"), "{plain}");
         assert_eq!(text.matches("\u{1b}[32m").count(), 1, "only the provider is: {text:?}");
+    }
+
+    #[test]
+    fn what_was_never_written_was_not_written_some_time_ago() {
+        let text = shown(vec![object(Kind::Binding, "eu", refs(&["ffm"]), json!({}))], Ok(vec![lease(NOW.0, "a")]));
+        assert!(text.contains("no provider has written a status yet"), "{text}");
+        assert!(!text.contains("- ago"), "{text}");
     }
 
     #[test]
