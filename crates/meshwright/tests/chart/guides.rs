@@ -1,7 +1,6 @@
 //! The quick start and the migration of Kilo's back end, followed block by block
 //! on two clusters with a kubeconfig as the pages have it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use mw_sim::kilo::{NAMESPACE, World};
@@ -103,13 +102,12 @@ async fn the_quick_start_leads_to_a_mesh_and_back() {
 }
 
 /// Renews its Lease while its Deployment has a pod, and frees it when it ends.
-async fn the_earlier_operator(hub: &Cluster, has_ended: &AtomicBool) {
+async fn the_earlier_operator(hub: &Cluster) {
     let path = format!("/apis/apps/v1/namespaces/{NAMESPACE}/deployments/kilo-clustermesh-operator");
     while hub.get(&path).await.unwrap().unwrap()["spec"]["replicas"] != 0 {
         renew(hub, "earlier").await;
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    has_ended.store(true, Ordering::SeqCst);
     renew(hub, "").await;
 }
 
@@ -127,18 +125,21 @@ async fn the_earlier_operator_is_replaced_as_documented() {
 
     let mark = fleet.mark();
     let mut reader = Reader::of(&fleet);
-    let has_ended = AtomicBool::new(false);
     let follow = async {
         for step in typed(MIGRATION, "From the Go operator, kilo-clustermesh-operator") {
             if step.contains(" scale deployment ") {
+                until("it looks at the Lease", || async {
+                    let asked = fleet.calls(&mark).into_iter().filter(|(_, call)| call.resource == "leases" && call.verb == "get").count();
+                    if asked >= 3 { Ok(()) } else { Err(format!("it asked {asked} times")) }
+                })
+                .await;
                 let writes = fleet.peer_writes(&mark);
                 assert!(writes.is_empty(), "it wrote while the earlier operator led: {writes:?}");
-                assert!(!has_ended.load(Ordering::SeqCst));
             }
             reader.follow(&fleet, step).await;
         }
     };
-    tokio::join!(follow, the_earlier_operator(fleet.cluster("eu"), &has_ended));
+    tokio::join!(follow, the_earlier_operator(fleet.cluster("eu")));
     assert_eq!(identities(&fleet).await, before, "no Peer was replaced, and none has another spec");
     let writes = fleet.peer_writes(&mark);
     assert!(!writes.is_empty() && writes.iter().all(|(_, call)| call.verb == "patch"), "labels alone are added: {writes:?}");

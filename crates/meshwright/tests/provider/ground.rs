@@ -205,7 +205,6 @@ impl Ground {
 
     /// Starts the provider with its own account on the hub, and in kcp.
     pub(crate) async fn provider(&mut self, more: &[&str]) -> Operator {
-        self.providers += 1;
         let account = self.account();
         let kubeconfig = self.hub_kubeconfig().await;
         let hub = self.write("hub", &kubeconfig);
@@ -225,7 +224,13 @@ impl Ground {
             &["--metrics-bind-address", "127.0.0.1:0", "--health-probe-bind-address", "0"],
             more,
         ];
-        let arguments: Vec<String> = arguments.concat().into_iter().map(str::to_owned).collect();
+        self.start(arguments.concat())
+    }
+
+    /// Its log is searched in the end.
+    pub(crate) fn start<'a>(&mut self, arguments: impl IntoIterator<Item = &'a str>) -> Operator {
+        self.providers += 1;
+        let arguments: Vec<String> = arguments.into_iter().map(str::to_owned).collect();
         Operator::start(&arguments, &self.log(self.providers))
     }
 

@@ -8,16 +8,22 @@ use crate::access::HUB;
 use crate::ground::{BINDINGS, CONNECTIONS, GROUP, Ground, SYSTEM};
 use crate::look::message;
 use crate::page::{Shell, typed};
+use crate::process::Operator;
+use crate::tenants;
 use crate::trials::scenarios;
 
 scenarios![links_that_were_made_by_hand_stay_up];
 
 const MIGRATION: &str = include_str!("../../../../docs/migration.md");
+const TENANT: &str = "tenant-a";
 const PAIR: [&str; 2] = ["east", "west"];
 
 /// The steps of docs/migration.md.
 async fn links_that_were_made_by_hand_stay_up() {
-    let (mut ground, _) = Ground::alike().await;
+    let mut ground = Ground::beside(tenants::start(&[TENANT]).await).await;
+    ground.manage_all().await;
+    ground.bind_tenant(TENANT, "Accepted").await;
+    ground.give_clusters(TENANT, &PAIR, &json!({})).await;
     let mut provider = ground.provider(&[]).await;
     join_by_hand(&ground).await;
     provider.terminate().await;
@@ -28,37 +34,48 @@ async fn links_that_were_made_by_hand_stay_up() {
     let metadata = json!({ "name": "mesh", "namespace": "net", "finalizers": ["networking.edge-portal.eu/finalizer"] });
     let refs = PAIR.map(|name| json!({ "name": name }));
     let binding = json!({ "apiVersion": GROUP, "kind": "ClusterMeshBinding", "metadata": metadata, "spec": { "clusterRefs": refs } });
-    ground.hub().create(&binding).await.unwrap();
+    ground.tenant(TENANT).cluster.create(&binding).await.unwrap();
     let rows = PAIR.map(|name| json!({ "clusterName": name, "connected": true, "readyNodes": 1, "totalNodes": 1 }));
     let status = json!({ "status": { "phase": "Connected", "observedGeneration": 1, "meshStatus": rows } });
-    ground.home().patch_status(BINDINGS, "mesh", &status).await;
+    ground.tenant(TENANT).patch_status(BINDINGS, "mesh", &status).await;
 
-    let shell = Shell::new(&[("hub", ground.hub()), ("ffm", ground.cluster("east"))], &[("kubectl", kubectl().unwrap())]);
+    let contexts = [("hub", ground.hub()), ("ffm", ground.cluster("east")), (TENANT, ground.tenant(TENANT).cluster)];
+    let shell = Shell::new(&contexts, &[("kubectl", kubectl().unwrap())]);
+    shell.keep("kcp.yaml", &ground.kcp_kubeconfig().await);
+    shell.keep("mgmt.yaml", &ground.hub_kubeconfig().await);
     let [keep, stop, start, verify] = typed(MIGRATION, "From the Go provider, kcp-cilium-mesh-provider")[..] else {
         panic!("there are other steps now")
     };
     shell.run(keep).await;
     ground.hub().apply(&the_earlier_provider()).await.unwrap();
     shell.run(&stop.replace("NAMESPACE", HUB.namespace)).await;
-    assert!(start.starts_with("meshwright provider ") && start.contains(" --leader-elect"), "{start}");
-    let provider = ground.provider(&["--leader-elect"]).await;
+    let provider = start_as_told(&mut ground, &shell, start);
     let taken = ground
-        .home()
+        .tenant(TENANT)
         .status(BINDINGS, "mesh", |binding| binding["status"]["phase"] == "Connected" && !binding["status"]["conditions"].is_null())
         .await;
     assert!(taken["status"]["meshStatus"].to_string().contains("managed by"), "{}", message(&taken));
     ground.mesh(&PAIR).await;
     assert_eq!(versions(&ground).await, before, "a key was written");
     ground.is_followed("east", "cart", &["west"]).await;
+    shell.run(&format!("kubectl config use-context {TENANT}")).await;
     shell.run(verify).await;
     shell.run("cmp keys-before-ffm.yaml keys-after-ffm.yaml").await;
 
     // What others made stays when the binding goes.
-    ground.home().remove(BINDINGS, "mesh").await;
+    ground.tenant(TENANT).remove(BINDINGS, "mesh").await;
     assert_eq!(versions(&ground).await, before, "a key was written");
     ground.mesh(&PAIR).await;
     part_by_hand(&ground).await;
     ground.finish(provider).await;
+}
+
+/// With the line of the page, from the folder where its files are.
+fn start_as_told(ground: &mut Ground, shell: &Shell, line: &str) -> Operator {
+    let [kcp, management] = ["kcp.yaml", "mgmt.yaml"].map(|name| shell.path(name).display().to_string());
+    let line = line.replace("kcp.yaml", &kcp).replace("mgmt.yaml", &management);
+    let ports = ["--metrics-bind-address", "127.0.0.1:0", "--health-probe-bind-address", "0"];
+    ground.start(line.split_whitespace().skip(1).chain(ports))
 }
 
 fn the_earlier_provider() -> Value {
@@ -71,13 +88,13 @@ fn the_earlier_provider() -> Value {
 
 /// The same files that the provider makes, but for a line.
 async fn join_by_hand(ground: &Ground) {
-    ground.home().bind("mesh", &PAIR, &json!({})).await;
-    ground.home().connected("mesh").await;
+    ground.tenant(TENANT).bind("mesh", &PAIR, &json!({})).await;
+    ground.tenant(TENANT).connected("mesh").await;
     let mut made = Vec::new();
     for (site, secret) in secrets() {
         made.push((site, secret, ground.keys(site, secret).await));
     }
-    ground.home().remove(BINDINGS, "mesh").await;
+    ground.tenant(TENANT).remove(BINDINGS, "mesh").await;
     for (site, secret, keys) in made {
         let by_hand = keys.into_iter().filter(|(key, _)| PAIR.contains(&key.as_str())).map(|(key, text)| (key, text + "# by hand\n"));
         let metadata = json!({ "name": secret, "namespace": "kube-system" });
