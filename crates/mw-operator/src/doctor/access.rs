@@ -47,7 +47,7 @@ impl Access<'_> {
             Some(Err(failure @ (Failure::Unauthorized | Failure::Unreachable(_) | Failure::Timeout(_)))) => {
                 self.renewed(Check::failed(layer, self.name, failure.to_string()))
             }
-            Some(Err(failure)) => Check::failed(layer, self.name, failure.to_string()),
+            Some(Err(failure)) => Check::unanswered(layer, self.name, failure),
             None => Check::not_checked(layer, self.name, "there is nothing to connect with"),
         }
     }
@@ -60,9 +60,9 @@ impl Access<'_> {
                 Check::failed(layer, name, format!("may not {}", listed(missing, 5))).repaired_by(self.grant.clone())
             }
             Some(Ok(Granted::Unknown)) => {
-                Check::not_checked(layer, name, "you may not ask what the operator's account may (create subjectaccessreviews)")
+                Check::not_checked(layer, name, "who asks may not ask what the account may (create subjectaccessreviews)")
             }
-            Some(Err(failure)) => Check::failed(layer, name, failure.to_string()),
+            Some(Err(failure)) => Check::unanswered(layer, name, failure),
             None => Check::not_checked(layer, name, "it does not answer"),
         }
     }

@@ -88,7 +88,7 @@ impl Case<'_> {
         match &seen.peers {
             Some(Ok(true)) => Check::fine(layer, name, "knows what it must"),
             Some(Ok(false)) => self.without_peers(seen),
-            Some(Err(failure)) => Check::failed(layer, name, failure.to_string()),
+            Some(Err(failure)) => Check::unanswered(layer, name, failure),
             None => Check::not_checked(layer, name, "it does not answer"),
         }
     }

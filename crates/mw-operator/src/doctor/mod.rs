@@ -14,6 +14,8 @@ use std::fmt;
 use mw_core::problem::Problem;
 use mw_core::text::printable;
 
+use crate::failure::Failure;
+
 /// In the order in which they are checked: what comes first breaks the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Layer {
@@ -123,6 +125,11 @@ impl Check {
 
     pub fn not_checked(layer: Layer, subject: &str, why: impl AsRef<str>) -> Check {
         Check::new(layer, subject, State::NotChecked, why.as_ref())
+    }
+
+    /// The cluster answers, but not what was asked for.
+    fn unanswered(layer: Layer, subject: &str, failure: &Failure) -> Check {
+        Check::failed(layer, subject, failure.to_string()).hinted("look into the log of its API server")
     }
 
     #[must_use]
