@@ -166,6 +166,26 @@ impl Cluster {
         state.collections.iter_mut().for_each(|collection| collection.floor = version);
     }
 
+    /// Breaks every open watch, as a server does that restarts.
+    pub fn hang_up(&self) {
+        let mut state = self.state();
+        state.hung_up += 1;
+        state.collections.iter().for_each(|collection| collection.changed.notify_waiters());
+    }
+
+    /// Takes everything back to an earlier version, as a restored etcd does:
+    /// what was written since is gone, its versions are given out again, and
+    /// open watches break. Definitions stay.
+    pub fn restore(&self, version: u64) {
+        let mut state = self.state();
+        state.version = state.version.min(version.max(1));
+        let version = state.version;
+        let of_objects = state.collections.iter_mut().filter(|collection| collection.kind.builtin != Some(Builtin::Definition));
+        of_objects.for_each(|collection| collection.restore(version));
+        drop(state);
+        self.hang_up();
+    }
+
     /// Whose a bearer token is; nothing: nobody's any more (401). Watches that
     /// stand go on.
     pub fn set_token(&self, token: &str, account: Option<Account>) {
@@ -322,6 +342,8 @@ pub(crate) struct State {
     collections: Vec<Collection>,
     accounts: std::collections::BTreeMap<String, Arc<Account>>,
     link: Link,
+    /// How often all watches were broken.
+    pub hung_up: u64,
     /// Of the request that is being answered.
     writes: Vec<(Arc<Kind>, Arc<Entry>)>,
 }
@@ -332,7 +354,17 @@ impl State {
         let version = 1;
         let collections = builtin::kinds().iter().map(|kind| Collection::new(Arc::clone(kind), version)).collect();
         let accounts = std::collections::BTreeMap::new();
-        State { version, wall, draws: Draws::new(seed), keeps_managers, collections, accounts, link: Link::Up, writes: Vec::new() }
+        State {
+            version,
+            wall,
+            draws: Draws::new(seed),
+            keeps_managers,
+            collections,
+            accounts,
+            link: Link::Up,
+            hung_up: 0,
+            writes: Vec::new(),
+        }
     }
 
     pub(crate) fn link(&self) -> Link {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::lie::Lie;
 use crate::request::{Request, Verb};
 
 /// Decides what becomes of requests and watch events. All methods are asked in
@@ -20,6 +21,13 @@ pub trait Faults: Send + Sync {
     fn delivery(&self, watch: &Request, event_version: u64) -> Delivery {
         let _ = (watch, event_version);
         Delivery::Now
+    }
+
+    /// Asked once for each get, list and watch that is answered. A watch lies
+    /// until it ends.
+    fn lies(&self, request: &Request) -> Vec<Lie> {
+        let _ = request;
+        Vec::new()
     }
 }
 

@@ -121,6 +121,14 @@ impl Collection {
         Some(self.log.range(start..))
     }
 
+    /// Takes everything back to a version, or as far as is known.
+    pub(crate) fn restore(&mut self, version: u64) {
+        self.objects = self.at(version);
+        let kept = self.log.partition_point(|entry| entry.version <= version);
+        self.log.truncate(kept);
+        (self.floor, self.trimmed) = (self.floor.min(version), self.trimmed.min(version));
+    }
+
     /// The objects as they were at a version, or as early as is known.
     pub(crate) fn at(&self, version: u64) -> Objects {
         let mut objects = self.objects.clone();

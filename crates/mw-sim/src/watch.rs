@@ -17,6 +17,7 @@ use crate::answer::Answer;
 use crate::cluster::{Cluster, Link, State};
 use crate::fault::Delivery;
 use crate::kind::Kind;
+use crate::lie::{Lie, frozen_at};
 use crate::object::written;
 use crate::query::Query;
 use crate::read::snapshot;
@@ -44,6 +45,9 @@ pub(crate) struct Watch {
     end: Instant,
     /// Nothing follows the lines.
     is_over: bool,
+    /// How often the server had hung up when it began.
+    hung_up: u64,
+    pub(crate) lies: Vec<Lie>,
 }
 
 impl fmt::Debug for Watch {
@@ -81,6 +85,8 @@ pub(crate) fn start(state: &State, cluster: &Cluster, kind: &Arc<Kind>, request:
         next_bookmark: query.bookmarks.then(|| now + BOOKMARK_EVERY),
         end: now + lasts,
         is_over: false,
+        hung_up: state.hung_up,
+        lies: Vec::new(),
     };
     watch.begin(state, collection, query, behind)?;
     Ok(Answer::Watch(Box::new(watch)))
@@ -136,6 +142,15 @@ impl Watch {
         Ok(())
     }
 
+    /// Goes on from a version that the server takes for its newest: what it was
+    /// asked for later than that is not there yet.
+    pub(crate) fn start_from(&mut self, version: u64, asked: &Request) {
+        if asked.query.version().is_ok_and(|asked| asked.is_some_and(|asked| asked > 0)) {
+            self.lines.clear();
+            self.seen = version;
+        }
+    }
+
     /// An ERROR, and the end.
     fn give_up(&mut self, refusal: &Refusal) {
         self.lines.push_back(Line::Other(event("ERROR", &written(&refusal.status()))));
@@ -160,6 +175,9 @@ impl Watch {
             if let Err(lost) = self.cluster.passable().await {
                 return Some(self.cut(lost));
             }
+            if self.cluster.state().hung_up != self.hung_up {
+                return Some(self.cut(Lost::Broken));
+            }
             if let Some(line) = self.lines.pop_front() {
                 match self.deliver(line).await {
                     Some(delivered) => return Some(delivered),
@@ -180,7 +198,7 @@ impl Watch {
                 self.next_bookmark = Some(due + BOOKMARK_EVERY);
                 let version = self.cluster.version();
                 self.seen = self.seen.max(version);
-                return Some(Ok(self.bookmark(version, None)));
+                return Some(Ok(self.bookmark(frozen_at(&self.lies).map_or(version, |frozen| frozen.min(version)), None)));
             }
             let wake = self.next_bookmark.map_or(self.end, |due| due.min(self.end));
             tokio::select! {
@@ -197,6 +215,7 @@ impl Watch {
             Line::Event { version, bytes } => (version, bytes),
             Line::Other(bytes) => return Some(Ok(bytes)),
         };
+        let bytes = self.lies.iter().try_fold(bytes, |bytes, lie| lie.of_event(bytes, version, &self.request))?;
         let delivery = self.cluster.faults().map_or(Delivery::Now, |faults| faults.delivery(&self.request, version));
         match delivery {
             Delivery::Now => Some(Ok(bytes)),

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use http::{Method, Request as HttpRequest, StatusCode};
 use http_body_util::{BodyExt, Full};
-use mw_sim::{Account, Body, Cluster, Delivery, Fate, Faults, Link, Lost, Observer, Outcome, Request, Server, Settings, Wall, Write};
+use mw_sim::{
+    Account, Body, Cluster, Delivery, Fate, Faults, Lie, Lies, Link, Lost, Observer, Outcome, Request, Server, Settings, Span, Wall, Write,
+};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 use tower::Service;
@@ -56,6 +58,7 @@ async fn told(body: &mut Body) -> Option<Result<String, Lost>> {
 struct Script {
     fates: Mutex<VecDeque<Fate>>,
     deliveries: Mutex<VecDeque<Delivery>>,
+    lies: Lies,
 }
 
 impl Faults for Script {
@@ -65,6 +68,10 @@ impl Faults for Script {
 
     fn delivery(&self, _: &Request, _: u64) -> Delivery {
         self.deliveries.lock().unwrap().pop_front().unwrap_or(Delivery::Now)
+    }
+
+    fn lies(&self, request: &Request) -> Vec<Lie> {
+        self.lies.about(request)
     }
 }
 
@@ -265,6 +272,177 @@ async fn tokens_come_and_go() {
     cluster.set_token("t", None);
     assert_eq!(code(&mut server, Method::GET, NODES, None).await, Ok(401));
     assert_eq!(code(&mut cluster.server(), Method::GET, NODES, None).await, Ok(403));
+}
+
+/// A cluster with the Nodes a, b and c that lies.
+fn lying(lies: impl IntoIterator<Item = (Lie, Span)>) -> (Cluster, Server) {
+    let cluster = cluster();
+    ["a", "b", "c"].iter().for_each(|name| make(&cluster, name));
+    let script = Script::default();
+    lies.into_iter().for_each(|(lie, span)| script.lies.tell("one", "nodes", lie, span));
+    cluster.set_faults(Arc::new(script));
+    let server = cluster.server_as("t");
+    (cluster, server)
+}
+
+/// Another cluster, with the Nodes b, x and y.
+fn other() -> Cluster {
+    let other = Cluster::new(Settings { name: "other".into(), seed: 2, wall: Wall::fixed(0), managed_fields: false });
+    ["b", "x", "y"].iter().for_each(|name| make(&other, name));
+    other
+}
+
+async fn read(server: &mut Server, path: &str) -> Value {
+    json_of(send(server, Method::GET, path, None).await.unwrap()).await
+}
+
+fn names(list: &Value) -> Vec<&str> {
+    list["items"].as_array().unwrap().iter().map(|item| item["metadata"]["name"].as_str().unwrap()).collect()
+}
+
+fn uid(cluster: &Cluster, name: &str) -> Value {
+    cluster.get(&format!("{NODES}/{name}")).unwrap()["metadata"]["uid"].clone()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lie_is_told_to_so_many_requests_for_a_time_or_for_ever() {
+    let (_, mut server) = lying([(Lie::Empty, Span::Requests(2)), (Lie::Empty, Span::Until(Instant::now() + SECOND))]);
+    for expected in [0, 0, 0] {
+        assert_eq!(names(&read(&mut server, NODES).await).len(), expected);
+    }
+    assert_eq!(code(&mut server, Method::GET, "/api/v1/nodes/a", None).await, Ok(200), "an empty list is a lie of lists");
+    assert_eq!(names(&read(&mut server, "/api/v1/namespaces").await).len(), 2, "of one kind");
+    tokio::time::advance(SECOND).await;
+    assert_eq!(names(&read(&mut server, NODES).await), ["a", "b", "c"]);
+    let (cluster, mut server) = lying([(Lie::Empty, Span::ForEver)]);
+    tokio::time::advance(SECOND * 1_000_000).await;
+    let list = read(&mut server, NODES).await;
+    assert_eq!((names(&list).len(), &list["metadata"]["resourceVersion"]), (0, &json!(cluster.version().to_string())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_truncated_list_is_short_and_may_say_so() {
+    for counted in [false, true] {
+        let (_, mut server) = lying([(Lie::Truncated { percent: 40, counted }, Span::ForEver)]);
+        let list = read(&mut server, NODES).await;
+        assert_eq!(names(&list), ["a", "b"]);
+        assert_eq!(list["metadata"].get("remainingItemCount"), counted.then_some(&json!(1)));
+        let page = read(&mut server, "/api/v1/nodes?limit=2").await;
+        assert_eq!((names(&page), page["metadata"].get("continue")), (vec!["a"], None), "and no further page");
+        assert_eq!(page["metadata"].get("remainingItemCount"), counted.then_some(&json!(2)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_endless_list_has_ever_new_names() {
+    for page in [0, 2] {
+        let (_, mut server) = lying([(Lie::Endless { page }, Span::ForEver)]);
+        let (mut seen, mut path) = (std::collections::BTreeSet::new(), "/api/v1/nodes?limit=100".to_owned());
+        for _ in 0..50 {
+            let list = read(&mut server, &path).await;
+            seen.extend(names(&list).into_iter().map(str::to_owned));
+            path = format!("/api/v1/nodes?limit=100&continue={}", list["metadata"]["continue"].as_str().unwrap());
+        }
+        assert_eq!(seen.len(), 50 * page);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_frozen_server_shows_one_state_for_ever() {
+    let (cluster, mut server) = lying([]);
+    let version = cluster.version();
+    let script = Script::default();
+    script.lies.tell("one", "nodes", Lie::Frozen { version }, Span::ForEver);
+    cluster.set_faults(Arc::new(script));
+    cluster.call(&Method::DELETE, "/api/v1/nodes/a", "", None);
+    let newest = cluster.version();
+    let mut body = watch(&cluster, "&allowWatchBookmarks=true").await;
+    make(&cluster, "d");
+    let list = read(&mut server, &format!("{NODES}?resourceVersion={newest}&resourceVersionMatch=NotOlderThan")).await;
+    assert_eq!((names(&list), &list["metadata"]["resourceVersion"]), (vec!["a", "b", "c"], &json!(version.to_string())));
+    assert_eq!(code(&mut server, Method::GET, "/api/v1/nodes/a", None).await, Ok(200));
+    assert_eq!(code(&mut server, Method::GET, "/api/v1/nodes/d", None).await, Ok(404));
+    let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();
+    let event: Value = serde_json::from_slice(&frame).unwrap();
+    assert_eq!((&event["type"], &event["object"]["metadata"]["resourceVersion"]), (&json!("BOOKMARK"), &json!(version.to_string())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_may_show_uids_of_another_server() {
+    let (cluster, mut server) = lying([(Lie::Uids { of: other() }, Span::ForEver)]);
+    let list = read(&mut server, NODES).await;
+    assert_eq!(names(&list), ["a", "b", "c"]);
+    let shown: Vec<&Value> = list["items"].as_array().unwrap().iter().map(|item| &item["metadata"]["uid"]).collect();
+    assert_eq!(shown, [&uid(&other(), "b"), &uid(&other(), "b"), &uid(&other(), "y")], "by name, else by place");
+    assert_eq!(read(&mut server, "/api/v1/nodes/b").await["metadata"]["uid"], uid(&other(), "b"));
+    let mut body = watch(&cluster, "").await;
+    cluster.call(&Method::DELETE, "/api/v1/nodes/b", "", None);
+    let event: Value = serde_json::from_slice(&body.frame().await.unwrap().unwrap().into_data().unwrap()).unwrap();
+    assert_eq!((&event["type"], &event["object"]["metadata"]["uid"]), (&json!("DELETED"), &uid(&other(), "b")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_may_be_another_than_was_asked_for() {
+    let (cluster, mut server) = lying([(Lie::Unasked, Span::ForEver)]);
+    for (asked, shown) in [("a", "b"), ("b", "c"), ("c", "a"), ("d", "a")] {
+        let object = read(&mut server, &format!("/api/v1/nodes/{asked}")).await;
+        assert_eq!((&object["metadata"]["name"], &object["kind"]), (&json!(shown), &json!("Node")), "for {asked}");
+    }
+    assert_eq!(names(&read(&mut server, "/api/v1/nodes?fieldSelector=metadata.name=b").await), ["a", "c"]);
+    assert_eq!(names(&read(&mut server, NODES).await), ["a", "b", "c"]);
+    ["b", "c"].iter().for_each(|name| _ = cluster.call(&Method::DELETE, &format!("{NODES}/{name}"), "", None));
+    assert_eq!(read(&mut server, "/api/v1/nodes/a").await["metadata"]["name"], "a-other");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_may_answer_as_another_one_does() {
+    let other = other();
+    let (cluster, mut server) = lying([(Lie::Another { server: other.clone() }, Span::ForEver)]);
+    let mut body = watch(&cluster, "").await;
+    assert_eq!(names(&read(&mut server, NODES).await), ["b", "x", "y"]);
+    assert_eq!(read(&mut server, "/api/v1/nodes/b").await["metadata"]["uid"], uid(&other, "b"));
+    make(&cluster, "d");
+    make(&other, "z");
+    assert_eq!(told(&mut body).await, Some(Ok("ADDED z".into())));
+    assert_eq!(code(&mut server, Method::POST, NODES, Some(node("x"))).await, Ok(201), "writes are its own");
+    cluster.set_token("t", None);
+    assert_eq!(code(&mut server, Method::GET, NODES, None).await, Ok(401), "and so are rights");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_may_leave_out_deletes_until_it_ends() {
+    let (cluster, _) = lying([(Lie::NoDeletes, Span::Requests(1))]);
+    let mut body = watch(&cluster, "").await;
+    cluster.call(&Method::DELETE, "/api/v1/nodes/a", "", None);
+    make(&cluster, "d");
+    assert_eq!(told(&mut body).await, Some(Ok("ADDED d".into())));
+    cluster.hang_up();
+    assert_eq!(told(&mut body).await, Some(Err(Lost::Broken)));
+    let mut body = watch(&cluster, "").await;
+    cluster.call(&Method::DELETE, "/api/v1/nodes/b", "", None);
+    assert_eq!(told(&mut body).await, Some(Ok("DELETED b".into())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn lies_add_up() {
+    let truncated = Lie::Truncated { percent: 1, counted: false };
+    let (_, mut server) = lying([(Lie::Another { server: other() }, Span::ForEver), (truncated, Span::ForEver)]);
+    assert_eq!(names(&read(&mut server, NODES).await), ["b", "x"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restored_server_goes_back_and_counts_from_there() {
+    let (cluster, mut server) = lying([]);
+    let version = cluster.version();
+    let mut body = watch(&cluster, "").await;
+    cluster.call(&Method::DELETE, "/api/v1/nodes/a", "", None);
+    make(&cluster, "d");
+    cluster.restore(version);
+    assert_eq!(told(&mut body).await, Some(Err(Lost::Broken)));
+    let list = read(&mut server, NODES).await;
+    assert_eq!((names(&list), &list["metadata"]["resourceVersion"]), (vec!["a", "b", "c"], &json!(version.to_string())));
+    make(&cluster, "e");
+    assert_eq!(cluster.version(), version + 1);
 }
 
 /// Writes everything down, and looks at the cluster while it is told.
