@@ -1,7 +1,7 @@
 //! The world of one run: API servers in memory, a fleet on them, and operators
 //! that come and go. Time is tokio's, and stands still while anybody works.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -21,12 +21,12 @@ use mw_operator::run::{Ground, lead};
 use mw_operator::serve::Readiness;
 use mw_operator::transport::Patience;
 use mw_sim::kilo::{Mesh, NAMESPACE, PEER_CRD, Site, host, kubeconfig, url};
-use mw_sim::{Account, Cluster, Moment, Wall};
+use mw_sim::{Account, Cluster, Moment, Rule, Wall};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::faults::Script;
+use crate::faults::{OPERATOR, Script};
 use crate::witness::{Post, Witness};
 
 pub(crate) const PEERS: &str = "/apis/kilo.squat.ai/v1alpha1/peers";
@@ -56,8 +56,20 @@ static FILES: LazyLock<Files> = LazyLock::new(|| {
     }
 });
 
-/// The name under which all operators write.
-pub(crate) const OPERATOR: &str = "operator";
+/// The account behind the credentials that a namespace holds.
+pub(crate) fn account_of(namespace: &str) -> String {
+    format!("{OPERATOR}@{namespace}")
+}
+
+/// The hub's rights, in every namespace of meshes what the operator's own has.
+fn hub_account(namespaces: &BTreeSet<String>) -> Account {
+    let mut account = FILES.hub.clone();
+    let local: Vec<Rule> = account.rules.iter().filter(|rule| rule.namespace.is_some()).cloned().collect();
+    for namespace in namespaces.iter().filter(|namespace| *namespace != NAMESPACE) {
+        account.rules.extend(local.iter().map(|rule| Rule { namespace: Some(namespace.clone()), ..rule.clone() }));
+    }
+    account
+}
 
 pub(crate) struct Bed {
     pub(crate) clusters: BTreeMap<String, Cluster>,
@@ -68,6 +80,9 @@ pub(crate) struct Bed {
     /// What the operators' clocks are ahead of the fleet's, in seconds.
     pub(crate) skew: Arc<AtomicI64>,
     seed: u64,
+    /// Namespaces with meshes, the operator's own among them, and the clusters
+    /// that each holds credentials of.
+    pub(crate) namespaces: BTreeMap<String, BTreeSet<String>>,
     /// Numbers tokens and operators.
     issued: u64,
 }
@@ -92,13 +107,15 @@ impl Bed {
             cluster.set_observer(Arc::new(Post { cluster: name.clone(), witness: witness.clone() }));
             cluster.set_faults(script.clone());
         }
-        let mut bed = Bed { clusters, hub, witness, script, started, skew: Arc::new(AtomicI64::new(0)), seed, issued: 0 };
-        bed.create(
-            &bed.hub.clone(),
-            "/api/v1/namespaces",
-            &json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE } }),
-        );
-        bed.clusters[&bed.hub].set_token("hub", Some(FILES.hub.clone()));
+        let namespaces = namespaces(sites, meshes);
+        let skew = Arc::new(AtomicI64::new(0));
+        let mut bed = Bed { clusters, hub, witness, script, started, skew, seed, namespaces, issued: 0 };
+        for name in bed.namespaces.keys() {
+            let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
+            bed.create(&bed.hub, "/api/v1/namespaces", &namespace);
+        }
+        let all = bed.namespaces.keys().cloned().collect();
+        bed.clusters[&bed.hub].set_token("hub", Some(hub_account(&all)));
         for site in sites {
             site.nodes.values().for_each(|node| bed.create(&site.name, NODES, &node.object()));
             if site.name != bed.hub {
@@ -136,27 +153,45 @@ impl Bed {
         namespace["metadata"]["uid"].as_str().unwrap().to_owned()
     }
 
-    /// Gives a member a new token and puts it into its Secret. The old one
-    /// ends if asked to.
+    /// Gives a member a new token for each namespace that holds its credentials,
+    /// and puts it into the Secret there. The old ones end if asked to.
     pub(crate) fn renew_credentials(&mut self, cluster: &str, revoke: bool) {
-        self.issued += 1;
-        let token = format!("token-{}", self.issued);
+        let holders = self.holders(cluster);
         if revoke {
-            (1..self.issued).for_each(|old| self.on(cluster).set_token(&format!("token-{old}"), None));
+            (1..=self.issued).for_each(|old| self.on(cluster).set_token(&format!("token-{old}"), None));
         }
-        self.on(cluster).set_token(&token, Some(FILES.remote.clone()));
-        self.put_secret(cluster, &kubeconfig(cluster, &token));
+        for namespace in holders {
+            self.issued += 1;
+            let token = format!("token-{}", self.issued);
+            self.on(cluster).set_token(&token, Some(Account { user: account_of(&namespace), ..FILES.remote.clone() }));
+            self.put_secret(&namespace, cluster, &kubeconfig(cluster, &token));
+        }
     }
 
-    pub(crate) fn put_secret(&self, cluster: &str, kubeconfig: &str) {
+    /// Puts credentials of another cluster into the Secrets of one.
+    pub(crate) fn switch_secret(&mut self, cluster: &str, to: &str) {
+        for namespace in self.holders(cluster) {
+            self.issued += 1;
+            let token = format!("token-{}", self.issued);
+            self.on(to).set_token(&token, Some(Account { user: account_of(&namespace), ..FILES.remote.clone() }));
+            self.put_secret(&namespace, cluster, &kubeconfig(to, &token));
+        }
+    }
+
+    /// The namespaces that hold credentials of a cluster.
+    pub(crate) fn holders(&self, cluster: &str) -> Vec<String> {
+        self.namespaces.iter().filter(|(_, clusters)| clusters.contains(cluster)).map(|(namespace, _)| namespace.clone()).collect()
+    }
+
+    pub(crate) fn put_secret(&self, namespace: &str, cluster: &str, kubeconfig: &str) {
         let name = format!("{cluster}-kubeconfig");
         let secret = json!({
-            "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name, "namespace": NAMESPACE },
+            "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name, "namespace": namespace },
             "stringData": { "kubeconfig": kubeconfig },
         });
-        let path = secret_path(cluster);
+        let path = secret_path(namespace, cluster);
         if !self.patch(&self.hub, &path, &json!({ "stringData": { "kubeconfig": kubeconfig } })) {
-            self.create(&self.hub, &format!("/api/v1/namespaces/{NAMESPACE}/secrets"), &secret);
+            self.create(&self.hub, &format!("/api/v1/namespaces/{namespace}/secrets"), &secret);
         }
     }
 
@@ -176,6 +211,7 @@ impl Bed {
         let hub = board.client(&hub_config(&self.hub), permit.clone()).unwrap();
         let leases = board.client(&hub_config(&self.hub), Permit::always()).unwrap();
         let another = hub.clone();
+        let all_namespaces = self.namespaces.len() > 1;
         let ground = Ground {
             hub,
             another_hub: Arc::new(move || another.clone()),
@@ -191,13 +227,27 @@ impl Bed {
             let leases: Api<Lease> = Api::namespaced(leases, NAMESPACE);
             let mut elector = Elector::new(LEASE_NAME, &identity);
             let election = elects.then_some((&leases, &mut elector));
-            lead(&Settings { resync: RESYNC, ..Settings::of(NAMESPACE) }, false, election, ground).await;
+            lead(&Settings { resync: RESYNC, all_namespaces, ..Settings::of(NAMESPACE) }, false, election, ground).await;
         })
     }
 }
 
-pub(crate) fn secret_path(cluster: &str) -> String {
-    format!("/api/v1/namespaces/{NAMESPACE}/secrets/{cluster}-kubeconfig")
+/// Every member's credentials are in the namespaces whose meshes name it; those
+/// that no mesh names yet, in the operator's own.
+fn namespaces(sites: &[Site], meshes: &[Mesh]) -> BTreeMap<String, BTreeSet<String>> {
+    let mut found = BTreeMap::from([(NAMESPACE.to_owned(), BTreeSet::new())]);
+    for mesh in meshes {
+        let members = mesh.entries.iter().map(|entry| entry.site.clone()).filter(|site| *site != mesh.hub);
+        found.entry(mesh.namespace.clone()).or_default().extend(members);
+    }
+    let named = |site: &Site| found.values().any(|clusters| clusters.contains(&site.name));
+    let unnamed: Vec<String> = sites.iter().skip(1).filter(|site| !named(site)).map(|site| site.name.clone()).collect();
+    found.entry(NAMESPACE.to_owned()).or_default().extend(unnamed);
+    found
+}
+
+pub(crate) fn secret_path(namespace: &str, cluster: &str) -> String {
+    format!("/api/v1/namespaces/{namespace}/secrets/{cluster}-kubeconfig")
 }
 
 pub(crate) fn seconds(duration: Duration) -> i64 {

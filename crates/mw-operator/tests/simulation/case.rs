@@ -7,6 +7,7 @@ use mw_sim::kilo::{Mesh, Site};
 use mw_sim::{Delivery, Fate, Link};
 
 use crate::faults::{Crash, Fault};
+use crate::lies::{Attack, HOSTILE_SITES, Hostile, Lasts, Telling, Untruth, hostile_sites, neighbour, tenant_mesh};
 
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
@@ -17,6 +18,8 @@ pub(crate) struct Case {
     pub(crate) elects: bool,
     /// Whether somebody confirms at once whatever deletes are held.
     pub(crate) trusts: bool,
+    /// Somebody else's namespace, with clusters of his own.
+    pub(crate) hostile: Option<Hostile>,
     pub(crate) steps: Vec<Step>,
 }
 
@@ -129,6 +132,11 @@ pub(crate) enum Action {
     DeleteSecret {
         site: String,
     },
+    /// The Secret of a cluster holds working credentials of another one.
+    SwitchSecret {
+        site: String,
+        to: String,
+    },
     RestoreSecret {
         site: String,
     },
@@ -147,6 +155,14 @@ pub(crate) enum Action {
     },
     Compact {
         site: String,
+    },
+    /// A server begins to answer wrongly.
+    Lie(Telling),
+    /// An annotation of a node changes every second, so often.
+    Flap {
+        site: String,
+        node: String,
+        times: u64,
     },
     Restart,
     /// Another operator that does not know of the first.
@@ -208,6 +224,8 @@ impl Case {
             })
             .collect();
         actions.extend(stalls);
+        let flaps: Vec<(Duration, Action)> = actions.iter().flat_map(|(at, action)| flaps(*at, action)).collect();
+        actions.extend(flaps);
         actions.sort_by_key(|(at, _)| *at);
         actions
     }
@@ -219,6 +237,11 @@ impl Case {
             Step::Act(_, Action::JumpClock { .. }) => true,
             _ => false,
         })
+    }
+
+    /// The truth comes out with a full resync, at the latest.
+    pub(crate) fn needs_resync(&self) -> bool {
+        self.loses_events() || self.steps.iter().any(|step| matches!(step, Step::Act(_, Action::Lie(_))))
     }
 
     pub(crate) fn takes_names(&self) -> bool {
@@ -255,8 +278,18 @@ impl Case {
             steps.push(Step::Crash(Crash { at_write: dice.between(1, 60), after: dice.chance(50) }));
         }
         let trusts = dice.chance(30);
-        Case { seed, sites, meshes, elects, trusts, steps }
+        let mut case = Case { seed, sites, meshes, elects, trusts, hostile: None, steps };
+        dice.owners(&mut case);
+        dice.lies(&mut case);
+        case
     }
+}
+
+/// The single changes of a node that flaps.
+fn flaps(at: Duration, action: &Action) -> Vec<(Duration, Action)> {
+    let Action::Flap { site, node, times } = action else { return Vec::new() };
+    let change = |nth: u64| Action::ChangeKey { site: site.clone(), node: node.clone(), to: format!("flap {nth} of {site}/{node}") };
+    (0..*times).map(|nth| (at + Duration::from_secs(nth), change(nth))).collect()
 }
 
 /// After so long a connection over HTTP/2 that says nothing is given up.
@@ -272,6 +305,26 @@ const MUTATIONS: [(&str, &str); 8] = [
     ("/spec/clusters/0/local", "false"),
     ("/spec/clusters/1/persistentKeepalive", "7"),
 ];
+
+/// What the operator does not withstand yet; `SIM_ALL=1` draws it too.
+const NOT_YET: [&str; 12] = [
+    "window",
+    "nodes Another",
+    "nodes Empty",
+    "owners",
+    "flaps",
+    "Endless",
+    "counted: true",
+    "nodes Double",
+    "nodes Uids",
+    "secrets Unasked",
+    "clustermeshes Empty",
+    "clustermeshes Truncated",
+];
+
+pub(crate) fn is_drawn(what: &str) -> bool {
+    std::env::var_os("SIM_ALL").is_some() || !NOT_YET.iter().any(|not_yet| what.contains(not_yet))
+}
 
 struct Dice(fastrand::Rng);
 
@@ -423,6 +476,94 @@ impl Dice {
             32 if self.chance(40) => both(Action::StartSecond, Action::StopSecond),
             32 => one(Action::JumpClock { seconds: self.0.i64(-300..=300) }),
             _ => one(Action::Restart),
+        }
+    }
+
+    /// Namespaces of others: a team that shares a cluster, or one that means ill.
+    fn owners(&mut self, case: &mut Case) {
+        if !is_drawn("owners") {
+            return;
+        }
+        let hub = case.sites[0].clone();
+        match self.0.u8(0..10) {
+            0 => {
+                let shared = case.sites.last().unwrap().clone();
+                let entry = case.meshes.iter_mut().find_map(|mesh| mesh.entry(&shared.name).cloned()).unwrap();
+                let (site, mesh) = neighbour(&hub, (&shared, &entry));
+                case.sites.push(site);
+                case.meshes.push(mesh);
+            }
+            1 => {
+                let victim = self.pick(&case.sites[1..]).name.clone();
+                let attack = *self.pick(&[Attack::CopiedUids, Attack::StolenUrl]);
+                let sites = hostile_sites();
+                let namespace = *self.pick(&["a-hostile", "z-hostile"]);
+                case.meshes.push(tenant_mesh(namespace, &hub.name, &sites.iter().collect::<Vec<_>>()));
+                case.sites.extend(sites);
+                let lies =
+                    (0..self.between(0, 2)).map(|_| Telling { lasts: Lasts::ForEver, ..self.telling(HOSTILE_SITES[1], &victim) }).collect();
+                case.hostile = Some(Hostile { attack, victim, lies });
+            }
+            _ => {}
+        }
+    }
+
+    fn lies(&mut self, case: &mut Case) {
+        if self.chance(4) && is_drawn("flaps") {
+            let site = &case.sites[1];
+            let node = self.pick(&site.nodes.keys().cloned().collect::<Vec<_>>()).clone();
+            let flap = Action::Flap { site: site.name.clone(), node, times: self.between(5, 60) };
+            case.steps.push(Step::Act(self.when(), flap));
+        }
+        if !self.chance(35) {
+            return;
+        }
+        // Who confirms whatever is held confirms lies too.
+        case.trusts = false;
+        for _ in 0..self.between(1, 3) {
+            let (at, of) = (self.when(), self.pick(&case.sites[1..3]).name.clone());
+            let cluster = self.pick(&case.sites[..3]).name.clone();
+            let telling =
+                if cluster == case.sites[0].name && self.chance(60) { self.hub_telling(&cluster) } else { self.telling(&cluster, &of) };
+            if is_drawn(&format!("{} {:?}", telling.kind, telling.how)) {
+                case.steps.push(Step::Act(at, Action::Lie(telling)));
+            }
+        }
+    }
+
+    /// What any member may say of its Nodes and Peers.
+    fn telling(&mut self, cluster: &str, of: &str) -> Telling {
+        let kind = *self.pick(&["nodes", "nodes", "peers"]);
+        let how = match self.0.u8(0..9) {
+            0 => Untruth::Empty,
+            1 => Untruth::Endless { page: self.0.usize(0..3) },
+            2 => Untruth::Frozen,
+            3 if of != cluster => Untruth::Uids { of: of.to_owned() },
+            4 if of != cluster => Untruth::Another { of: of.to_owned() },
+            5 if kind == "nodes" => Untruth::Double,
+            6 => Untruth::NoDeletes,
+            _ => Untruth::Truncated { percent: self.0.u8(1..100), counted: self.chance(50) },
+        };
+        Telling { cluster: cluster.to_owned(), kind, how, lasts: self.lasts() }
+    }
+
+    /// What the hub may say of what it alone has.
+    fn hub_telling(&mut self, hub: &str) -> Telling {
+        let kind = *self.pick(&["clustermeshes", "clustermeshes", "secrets"]);
+        let how = match self.0.u8(0..7) {
+            0 | 1 => Untruth::Empty,
+            2 => Untruth::Endless { page: self.0.usize(0..2) },
+            3 => Untruth::NoDeletes,
+            4 if kind == "secrets" => Untruth::Unasked,
+            _ => Untruth::Truncated { percent: self.0.u8(1..100), counted: self.chance(50) },
+        };
+        Telling { cluster: hub.to_owned(), kind, how, lasts: self.lasts() }
+    }
+
+    fn lasts(&mut self) -> Lasts {
+        match self.chance(50) {
+            true => Lasts::Requests(self.between(1, 3)),
+            false => Lasts::For(Duration::from_secs(self.between(1, 240))),
         }
     }
 

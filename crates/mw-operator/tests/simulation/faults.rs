@@ -5,10 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use mw_sim::{Delivery, Fate, Faults, Request, Verb};
+use mw_sim::{Delivery, Fate, Faults, Lie, Lies, Request, Verb};
 use tokio::sync::Notify;
 
-use crate::bed::OPERATOR;
+/// The name under which all operators write; where credentials are told apart,
+/// with `@` and whose they are behind it.
+pub(crate) const OPERATOR: &str = "operator";
+
+/// Whether a request or a write is an operator's.
+pub(crate) fn is_operator(user: Option<&str>) -> bool {
+    user.is_some_and(|user| user == OPERATOR || user.strip_prefix(OPERATOR).is_some_and(|whose| whose.starts_with('@')))
+}
 
 /// One thing that goes wrong once, at the n-th request to a cluster or the
 /// n-th event that its watches bring, counted from 1.
@@ -46,6 +53,7 @@ const FOR_EVER: Duration = Duration::from_secs(1_000_000);
 #[derive(Debug)]
 pub(crate) struct Script {
     state: Mutex<State>,
+    pub(crate) lies: Lies,
     /// Told when the operator has to die.
     pub(crate) crashed: Notify,
 }
@@ -83,7 +91,7 @@ impl Script {
                 Fault::Event { cluster, nth, delivery } => _ = state.events.insert((cluster, nth), delivery),
             }
         }
-        Script { state: Mutex::new(state), crashed: Notify::new() }
+        Script { state: Mutex::new(state), lies: Lies::default(), crashed: Notify::new() }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
@@ -133,6 +141,13 @@ impl State {
     }
 }
 
+/// A list that never ends must not stop the run: whoever has read that much of
+/// it has failed already.
+fn is_far_gone(request: &Request) -> bool {
+    let page = request.query.continue_token.as_deref().and_then(|token| token.strip_prefix("endless-"));
+    page.and_then(|page| page.parse::<u64>().ok()).is_some_and(|page| page > 1_000)
+}
+
 /// Renewals go on for ever and would count as writes.
 fn is_lease(request: &Request) -> bool {
     request.target.as_ref().is_some_and(|target| target.plural == "leases")
@@ -141,11 +156,14 @@ fn is_lease(request: &Request) -> bool {
 impl Faults for Script {
     fn fate(&self, request: &Request) -> Fate {
         let mut state = self.lock();
-        if request.user.as_deref() != Some(OPERATOR) {
+        if !is_operator(request.user.as_deref()) {
             return Fate::Answer;
         }
         if state.dead {
             return Fate::Hang;
+        }
+        if is_far_gone(request) {
+            return Fate::Refuse { code: 410, retry_after: None };
         }
         if let Some(crash) = state.crash(request) {
             state.dead = true;
@@ -182,7 +200,7 @@ impl Faults for Script {
 
     fn delivery(&self, watch: &Request, _: u64) -> Delivery {
         let mut state = self.lock();
-        if state.healed || watch.user.as_deref() != Some(OPERATOR) {
+        if state.healed || !is_operator(watch.user.as_deref()) {
             return Delivery::Now;
         }
         let cluster = watch.cluster.to_string();
@@ -191,5 +209,9 @@ impl Faults for Script {
             return Delivery::Gone;
         }
         state.events.get(&(cluster, nth)).copied().unwrap_or(Delivery::Now)
+    }
+
+    fn lies(&self, request: &Request) -> Vec<Lie> {
+        if is_operator(request.user.as_deref()) { self.lies.about(request) } else { Vec::new() }
     }
 }

@@ -1,12 +1,13 @@
 //! The whole operator on API servers in memory, with everything that can go
 //! wrong: crashes, lost and late answers, cut and late watches, stale reads,
 //! partitions, broken credentials, two leaders, clocks that jump, hostile
-//! objects, and people who edit at the same time.
+//! objects, servers that lie, hostile owners, and people who edit at the same
+//! time.
 //!
 //! - `cargo test -p mw-operator --test simulation`: named stories, every crash
 //!   point of the small ones, and a fixed set of seeds.
 //! - `SIM_SEED=n [SIM_WITHOUT=a,b]` replays one seed with its trace.
-//! - `SIM_SECONDS=n` plays fresh seeds for so long (`make soak`).
+//! - `SIM_SECONDS=n SIM_FIRST=m` plays seeds from m on for so long (`make soak`).
 //! - `SIM_UNTIL_FAILURE=1` stops at the first violation (`make mutants`).
 //! - `SIM_SCALE=100x50` says what so many clusters and nodes cost.
 #![allow(
@@ -25,6 +26,7 @@ mod case;
 mod crash;
 mod faults;
 mod fields;
+mod lies;
 mod oracle;
 mod play;
 mod regressions;

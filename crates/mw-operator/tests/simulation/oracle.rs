@@ -12,6 +12,7 @@ use mw_sim::kilo::is_key;
 use serde_json::{Value, json};
 
 use crate::bed::{Bed, MESHES, NODES, PEERS};
+use crate::lies::is_hostile;
 
 pub(crate) const LABELS: &str = "kilo-clustermesh.io/";
 const KILO: &str = "kilo.squat.ai/";
@@ -31,9 +32,16 @@ pub(crate) struct Wanted {
 pub(crate) fn differences(bed: &Bed) -> Vec<String> {
     let mut wrong = Vec::new();
     let hub_uid = bed.hub_uid();
-    let meshes: Vec<Arc<Value>> = bed.on(&bed.hub).list(MESHES);
+    // What a hostile owner has of his own is his affair.
+    let hostile =
+        |object: &Value| is_hostile(text(&object["metadata"]["namespace"])) || label(object, "mesh-namespace").is_some_and(is_hostile);
+    let honest = |mut objects: Vec<Arc<Value>>| {
+        objects.retain(|object| !hostile(object));
+        objects
+    };
+    let meshes: Vec<Arc<Value>> = honest(bed.on(&bed.hub).list(MESHES));
     for name in bed.clusters.keys() {
-        let peers = bed.on(name).list(PEERS);
+        let peers = honest(bed.on(name).list(PEERS));
         let ours: BTreeMap<&str, &Value> = peers
             .iter()
             .filter(|peer| label(peer, "hub") == Some(&hub_uid))
@@ -46,11 +54,10 @@ pub(crate) fn differences(bed: &Bed) -> Vec<String> {
             let found = wanted_on(bed, mesh, name).into_iter();
             wanted.extend(found.filter(|(peer, _)| !others.contains(peer.as_str())).map(|(peer, of)| (peer, (of, &**mesh))));
         }
-        let held = held(&meshes, bed, name);
         // What was left on a cluster that no mesh names is swept when one does.
         let named = meshes.iter().flat_map(|mesh| entries(mesh)).any(|entry| cluster_of(bed, entry).as_ref() == Some(name));
         let left = |peer: &Value| !named && label(peer, "mesh").is_some_and(|mesh| bed.witness.was_left_behind(name, mesh));
-        let unwanted = ours.iter().filter(|(peer, _)| !wanted.contains_key(**peer) && !held.contains(**peer));
+        let unwanted = ours.iter().filter(|(peer, _)| !wanted.contains_key(**peer));
         for (peer, _) in unwanted.filter(|(_, found)| !left(found)) {
             wrong.push(format!("{name} holds {peer}, which nobody wants"));
         }
@@ -65,18 +72,18 @@ pub(crate) fn differences(bed: &Bed) -> Vec<String> {
     wrong
 }
 
-/// Deletes that wait for a person.
-pub(crate) fn held(meshes: &[Arc<Value>], bed: &Bed, cluster: &str) -> BTreeSet<String> {
-    let mut held = BTreeSet::new();
-    for mesh in meshes {
-        for on in array(&mesh["status"]["heldDeletes"]) {
-            let entry = entries(mesh).into_iter().find(|entry| entry["name"] == on["cluster"]);
-            if entry.is_some_and(|entry| cluster_of(bed, entry).as_deref() == Some(cluster)) {
-                held.extend(array(&on["peers"]).iter().map(|peer| text(peer).to_owned()));
-            }
-        }
-    }
-    held
+/// Whether a mesh says that it holds the delete of a Peer that must stay, or a
+/// new key that is none (`NAME=KEY`).
+pub(crate) fn holds_wanted(bed: &Bed, mesh: &Value) -> bool {
+    array(&mesh["status"]["heldDeletes"]).iter().any(|held| {
+        let entry = entries(mesh).into_iter().find(|entry| entry["name"] == held["cluster"]);
+        let Some(cluster) = entry.and_then(|entry| cluster_of(bed, entry)) else { return false };
+        let wanted = wanted_on(bed, mesh, &cluster);
+        array(&held["peers"]).iter().any(|line| match text(line).split_once('=') {
+            None => wanted.contains_key(text(line)),
+            Some((peer, key)) => wanted.get(peer).is_none_or(|wanted| wanted.key != key),
+        })
+    })
 }
 
 fn compare(wanted: &Wanted, found: &Value, mesh: &Value, hub_uid: &str) -> Option<String> {

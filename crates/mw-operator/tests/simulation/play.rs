@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::Method;
 use mw_sim::Link;
-use mw_sim::kilo::{LAST_SEEN, Mesh, NAMESPACE, Node, key};
+use mw_sim::kilo::{LAST_SEEN, Mesh, NAMESPACE, Node, key, kubeconfig};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
@@ -15,7 +15,8 @@ use tokio::time::{Instant, sleep_until};
 use crate::bed::{Bed, MESHES, NODES, PEERS, RESYNC, secret_path};
 use crate::case::{Action, Case, Edit, ForeignPeer, Spoilt};
 use crate::faults::Script;
-use crate::oracle::{array, differences, label, lasting_trouble, text, wanted_on};
+use crate::lies::{Attack, HOSTILE_SITES, Lasts, Telling, Untruth, is_hostile};
+use crate::oracle::{array, differences, holds_wanted, label, lasting_trouble, text, wanted_on};
 
 /// What came of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -66,6 +67,7 @@ async fn play(case: &Case) -> Report {
         unwell: BTreeSet::new(),
     };
     play.bed.witness.set_misled(case.loses_events());
+    play.attack();
     play.start();
     for (at, action) in case.actions() {
         play.until(play.bed.started + at).await;
@@ -109,6 +111,28 @@ struct Play {
 }
 
 impl Play {
+    /// A hostile owner does what he can before anything else happens.
+    fn attack(&self) {
+        let Some(hostile) = &self.case.hostile else { return };
+        let cluster = HOSTILE_SITES[0].to_owned();
+        match hostile.attack {
+            Attack::CopiedUids => {
+                let how = Untruth::Uids { of: hostile.victim.clone() };
+                self.lie(&Telling { cluster, kind: "nodes", how, lasts: Lasts::ForEver });
+            }
+            Attack::StolenUrl => {
+                let stolen = kubeconfig(&hostile.victim, "garbage");
+                self.bed.holders(&cluster).iter().for_each(|namespace| self.bed.put_secret(namespace, &cluster, &stolen));
+            }
+        }
+        hostile.lies.iter().for_each(|telling| self.lie(telling));
+    }
+
+    fn lie(&self, telling: &Telling) {
+        self.bed.witness.set_lying(telling);
+        telling.begin(&self.bed, &self.sites[&telling.cluster]);
+    }
+
     fn start(&mut self) {
         self.operator = Some(self.bed.start_operator(self.case.elects));
     }
@@ -233,13 +257,19 @@ impl Play {
                 self.keyless.insert(site.clone());
                 self.bed.script.forget_lists(Some(site));
                 self.bed.witness.set_reachable(site, false);
-                self.bed.put_secret(site, "not: [a, kubeconfig");
+                self.bed.holders(site).iter().for_each(|namespace| self.bed.put_secret(namespace, site, "not: [a, kubeconfig"));
             }
             Action::DeleteSecret { site } => {
                 self.keyless.insert(site.clone());
                 self.bed.script.forget_lists(Some(site));
                 self.bed.witness.set_reachable(site, false);
-                self.bed.delete(&self.bed.hub, &secret_path(site));
+                self.bed.holders(site).iter().for_each(|namespace| self.bed.delete(&self.bed.hub, &secret_path(namespace, site)));
+            }
+            Action::SwitchSecret { site, to } => {
+                self.keyless.insert(site.clone());
+                self.bed.script.forget_lists(Some(site));
+                self.bed.witness.set_reachable(site, false);
+                self.bed.switch_secret(site, to);
             }
             Action::RestoreSecret { site } => {
                 self.keyless.remove(site);
@@ -266,6 +296,9 @@ impl Play {
                 }
             }
             Action::Compact { site } => self.bed.on(site).compact(),
+            Action::Lie(telling) => self.lie(telling),
+            // Its changes are steps of their own.
+            Action::Flap { .. } => {}
             Action::Restart => {
                 self.stop();
                 self.start();
@@ -432,7 +465,9 @@ impl Play {
         self.bed.script.heal();
         self.stop_second();
         // What is well is left alone: news would hide what was forgotten.
-        let names: Vec<String> = self.sites.keys().cloned().collect();
+        let names: Vec<String> = self.sites.keys().filter(|name| !HOSTILE_SITES.contains(&name.as_str())).cloned().collect();
+        // A hostile owner goes on.
+        names.iter().for_each(|name| self.bed.script.lies.stop(name));
         for name in self.cut.clone() {
             self.act(&Action::SetLink { site: name, link: Link::Up });
         }
@@ -480,7 +515,7 @@ impl Play {
     }
 
     async fn judge(&mut self) {
-        let patience = if self.case.loses_events() { RESYNC.mul_f64(1.1) + SOON } else { SOON };
+        let patience = if self.case.needs_resync() { RESYNC.mul_f64(1.1) + SOON } else { SOON };
         let deadline = Instant::now() + patience;
         let mut pause = Duration::from_secs(1);
         loop {
@@ -499,7 +534,7 @@ impl Play {
         }
         // What a back-off or a limit on endpoints still brings is not new, nor
         // what a resync finds of events that were lost.
-        let rest = if self.case.loses_events() { RESYNC.mul_f64(1.1) } else { Duration::from_secs(60) };
+        let rest = if self.case.needs_resync() { RESYNC.mul_f64(1.1) } else { Duration::from_secs(60) };
         self.until(Instant::now() + rest).await;
         let before = self.bed.witness.writes();
         self.until(Instant::now() + RESYNC.mul_f64(1.1)).await;
@@ -509,6 +544,7 @@ impl Play {
         }
         differences(&self.bed).iter().for_each(|why| self.bed.witness.accuse(&format!("stays: {why}")));
         self.bed.witness.check_foreign();
+        self.bed.witness.check_silence();
         self.bed.witness.check_thrift();
         let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
         if tasks > MOST_TASKS {
@@ -520,7 +556,7 @@ impl Play {
     fn statuses(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         let meshes = self.bed.on(&self.bed.hub).list(MESHES);
-        for mesh in &meshes {
+        for mesh in meshes.iter().filter(|mesh| !is_hostile(text(&mesh["metadata"]["namespace"]))) {
             let name = text(&mesh["metadata"]["name"]);
             let ready = array(&mesh["status"]["conditions"]).iter().find(|condition| condition["type"] == "Ready");
             let is_ready =
@@ -535,17 +571,23 @@ impl Play {
         wrong
     }
 
-    /// A person reads what is held and confirms it, as the status tells.
+    /// A person reads what is held and confirms it, as the status tells, unless
+    /// it is still wanted.
     fn confirm_held(&self) {
         for mesh in self.bed.on(&self.bed.hub).list(MESHES) {
+            if self.case.needs_resync() && holds_wanted(&self.bed, &mesh) {
+                continue;
+            }
             let ready =
                 array(&mesh["status"]["conditions"]).iter().find(|condition| condition["type"] == "Ready").cloned().unwrap_or_default();
             let message = text(&ready["message"]);
             let Some(hash) = message.split("confirm-deletes=").nth(1).map(|rest| rest.chars().take(16).collect::<String>()) else {
                 continue;
             };
-            if ready["reason"] == "DeletionHeld" && mesh["metadata"]["annotations"]["kilo-clustermesh.io/confirm-deletes"] != hash {
-                let path = format!("/apis/kilo.squat.ai/v1alpha1/namespaces/{NAMESPACE}/clustermeshes/{}", text(&mesh["metadata"]["name"]));
+            if mesh["metadata"]["annotations"]["kilo-clustermesh.io/confirm-deletes"] != hash {
+                let (namespace, name) = (text(&mesh["metadata"]["namespace"]), text(&mesh["metadata"]["name"]));
+                self.bed.witness.was_confirmed(namespace, name);
+                let path = format!("/apis/kilo.squat.ai/v1alpha1/namespaces/{namespace}/clustermeshes/{name}");
                 self.bed.patch(
                     &self.bed.hub,
                     &path,

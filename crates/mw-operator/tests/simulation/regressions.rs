@@ -14,6 +14,9 @@ use crate::play::run;
 /// More than a cluster of the story gets in the first seconds.
 const MOST_WRITES: u64 = 16;
 
+/// More than a cluster of the story gets in its first two minutes.
+const MOST_REQUESTS: u64 = 24;
+
 pub(crate) fn trials() -> Vec<Trial> {
     let rename = Action::RenameEntry { mesh: 0, site: "c2".into() };
     let stop = Action::StopAgent { site: "c2".into(), node: "n1".into() };
@@ -32,6 +35,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         Trial::test("the_grace_begins_anew_where_nobody_looked", an_agent_stops_twice),
         Trial::test("what_was_planned_before_an_answer_is_planned_anew", an_anchor_goes_while_it_is_written),
         Trial::test("a_secret_that_may_be_back_is_looked_for_once_more", a_secret_comes_back_unseen),
+        Trial::test("credentials_of_another_member_change_nothing_there", a_secret_leads_to_another_member),
         Trial::test("a_peer_without_labels_and_with_another_key_is_somebody_elses", labels_go_and_the_key_changes),
     ]
 }
@@ -69,6 +73,21 @@ fn a_secret_comes_back_unseen() -> Result<(), libtest_mimic::Failed> {
         case.steps = actions.into_iter().map(|(at, action)| Step::Act(Duration::from_secs(at), action)).collect();
         let report = run(&case);
         assert_eq!(report.violations, Vec::<String>::new(), "{}", report.trace);
+    }
+    Ok(())
+}
+
+/// Its Nodes and Peers count together: with the Nodes of one cluster and the
+/// Peers of the other, Peers would look as if they were of the target itself.
+fn a_secret_leads_to_another_member() -> Result<(), libtest_mimic::Failed> {
+    let (site, to) = ("c2".to_owned(), "c3".to_owned());
+    let actions = [(60, Action::SwitchSecret { site: site.clone(), to }), (180, Action::RestoreSecret { site })];
+    for nth in 1..=MOST_REQUESTS {
+        let mut case = story(&[], None);
+        case.steps = actions.iter().map(|(at, action)| Step::Act(Duration::from_secs(*at), action.clone())).collect();
+        case.steps.push(Step::Fault(Fault::Request { cluster: "c3".into(), nth, fate: Fate::AnswerLate(Duration::from_secs(3)) }));
+        let report = run(&case);
+        assert_eq!(report.violations, Vec::<String>::new(), "request {nth} late\n{}", report.trace);
     }
     Ok(())
 }

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 
@@ -123,8 +123,7 @@ pub(crate) fn replay(seed: u64) -> ExitCode {
 
 /// Plays fresh seeds on all cores and says how many a minute.
 pub(crate) fn soak(seconds: u64) -> ExitCode {
-    let first = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()) * 1_000_000;
-    let first = std::env::var("SIM_FIRST").ok().and_then(|text| text.parse().ok()).unwrap_or(first);
+    let first = std::env::var("SIM_FIRST").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
     let (next, requests, failed) = (AtomicU64::new(first), AtomicU64::new(0), AtomicU64::new(0));
     let started = Instant::now();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);

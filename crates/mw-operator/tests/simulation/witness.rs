@@ -1,16 +1,20 @@
 //! Sees every request and every write, and says at once when something happened
 //! that must never happen.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use mw_sim::kilo::NAMESPACE;
 use mw_sim::{Cluster, Observer, Outcome, Request, Verb, Write};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::bed::{MESHES, OPERATOR, PEERS};
+use crate::bed::{MESHES, NODES, PEERS, account_of};
+use crate::case::is_drawn;
+use crate::faults::{OPERATOR, is_operator};
+use crate::lies::{Telling, is_hostile};
 use crate::oracle::{annotation, array, entries, is_good, label, text};
 
 /// For so long a change may be on its way.
@@ -22,6 +26,13 @@ const MOST_A_SECOND: u64 = 400;
 /// For so long the loss of a cluster may go unnoticed: two pings, and a request
 /// that has to time out.
 const UNNOTICED: Duration = Duration::from_secs(60);
+/// The delete guard remembers for so long.
+const WINDOW: Duration = Duration::from_secs(600);
+/// Changes of one Peer: so many at once, then one in so long.
+const BUCKET: u64 = 10;
+const REFILL: Duration = Duration::from_secs(30);
+/// No page of a list is smaller than a hundredth of what came before.
+const MOST_PAGES: u64 = 110;
 const FINALIZER: &str = "kilo-clustermesh.io/cleanup";
 
 pub(crate) struct Witness {
@@ -65,7 +76,22 @@ struct State {
     requests: u64,
     /// Requests of the present second.
     burst: (u64, u64),
+    /// Pages of the list of a kind that is under way.
+    pages: BTreeMap<(String, String), u64>,
+    /// Servers that lied about a kind, and those whose lies can't be told from
+    /// the truth.
+    lied: BTreeSet<(String, &'static str)>,
+    plausible: BTreeSet<String>,
+    /// Deletes that nobody asked for, by mesh, source and target.
+    doubtful: BTreeMap<Pair, VecDeque<Instant>>,
+    /// When Peers were changed for their source's sake.
+    updates: BTreeMap<(String, String), VecDeque<Instant>>,
+    /// Keys that the nodes of a cluster ever had.
+    keys: BTreeMap<String, BTreeSet<String>>,
 }
+
+/// The Peers of one source in a target: mesh with its namespace, source, target.
+type Pair = ((String, String), String, String);
 
 impl Witness {
     pub(crate) fn new(started: Instant, clusters: BTreeMap<String, Cluster>, hub: &str) -> Witness {
@@ -103,7 +129,42 @@ impl Witness {
 
     pub(crate) fn operator_started(&self) {
         self.note("an operator starts");
-        self.lock().operators += 1;
+        let mut state = self.lock();
+        state.operators += 1;
+        // It has no memory of the one before.
+        state.doubtful.clear();
+        state.updates.clear();
+    }
+
+    /// A server begins to answer wrongly.
+    pub(crate) fn set_lying(&self, telling: &Telling) {
+        let mut state = self.lock();
+        state.lied.insert((telling.cluster.clone(), telling.kind));
+        if telling.is_plausible() && telling.kind == "nodes" {
+            state.plausible.insert(telling.cluster.clone());
+        }
+        state.changes += 2;
+    }
+
+    fn lied(&self, cluster: &str, kind: &'static str) -> bool {
+        self.lock().lied.contains(&(cluster.to_owned(), kind))
+    }
+
+    /// A person confirmed what a mesh holds.
+    pub(crate) fn was_confirmed(&self, namespace: &str, name: &str) {
+        self.note(&format!("somebody confirms what {namespace}/{name} holds"));
+        let mesh = (namespace.to_owned(), name.to_owned());
+        self.lock().doubtful.retain(|(of, _, _), _| *of != mesh);
+    }
+
+    /// A hostile owner learns nothing of others from the status of his meshes.
+    pub(crate) fn check_silence(&self) {
+        for mesh in self.clusters[&self.hub].list(MESHES).iter().filter(|mesh| is_hostile(text(&mesh["metadata"]["namespace"]))) {
+            let said = mesh["status"].to_string();
+            if said.contains(NAMESPACE) {
+                self.accuse(&format!("says-nothing: the status of a hostile mesh speaks of {NAMESPACE}: {said}"));
+            }
+        }
     }
 
     /// From here on a Peer belongs to somebody else.
@@ -220,11 +281,81 @@ impl Witness {
             *state.peer_writes.entry(key).or_default() += 1;
         }
         drop(state);
+        self.check_credentials(cluster, write);
         if write.after.is_none() {
             self.check_delete(cluster, write);
         } else {
             self.check_finalizer(write);
             self.check_claims(cluster, write);
+            self.check_key(cluster, write);
+            self.check_churn(cluster, write);
+        }
+    }
+
+    /// Every write for a mesh is made with credentials of its own namespace.
+    fn check_credentials(&self, cluster: &str, write: &Write<'_>) {
+        let Some((namespace, name)) = write.after.or(write.before).and_then(mesh_of) else { return };
+        let mesh = self.mesh(&namespace, &name);
+        let local = |mesh: &Value| entries(mesh).iter().any(|entry| entry["local"] == true);
+        let own = match write.user {
+            // A mesh that becomes invalid goes on as it was.
+            Some(OPERATOR) => write.after.is_none() || namespace == NAMESPACE || mesh.as_deref().is_none_or(local),
+            user => user == Some(&account_of(&namespace)),
+        };
+        // Whoever reaches a cluster sweeps it of what has no mesh any more.
+        let orphan = write.after.is_none() && mesh.is_none();
+        if !own && !orphan {
+            let user = write.user.unwrap_or_default();
+            self.accuse(&format!("own-credentials: {} {} of {namespace}/{name} on {cluster} as {user}", write.verb, write.key));
+        }
+    }
+
+    fn mesh(&self, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        self.clusters[&self.hub].get(&format!("/apis/kilo.squat.ai/v1alpha1/namespaces/{namespace}/clustermeshes/{name}"))
+    }
+
+    /// A Peer has a key that its cluster really had.
+    fn check_key(&self, cluster: &str, write: &Write<'_>) {
+        let Some(peer) = write.after else { return };
+        let Some(entry) = self.source_of(peer) else { return };
+        let from = self.leads_to(&entry);
+        let (key, state) = (text(&peer["spec"]["publicKey"]), self.lock());
+        let known = state.keys.get(&from).is_some_and(|keys| keys.contains(key));
+        // Nobody remembers the UIDs of Nodes, and two Peers are too few to tell.
+        let few = state.operators > 1 && self.clusters[&from].list(NODES).len() < 3;
+        drop(state);
+        if !known && !few && !is_hostile(label(peer, "mesh-namespace").unwrap_or_default()) {
+            self.accuse(&format!("no-lie-is-written: {} on {cluster} got a key that no node of {from} ever had", write.key));
+        }
+    }
+
+    /// The entry of its mesh that a Peer stands for.
+    fn source_of(&self, peer: &Value) -> Option<Value> {
+        let (namespace, name) = mesh_of(peer)?;
+        let mesh = self.mesh(&namespace, &name)?;
+        let source = label(peer, "source-cluster")?;
+        entries(&mesh).into_iter().find(|entry| entry["name"] == source).cloned()
+    }
+
+    /// However often a source changes, a Peer of it changes seldom.
+    fn check_churn(&self, cluster: &str, write: &Write<'_>) {
+        if write.verb != Verb::Patch || write.before.map(|peer| &peer["spec"]) == write.after.map(|peer| &peer["spec"]) {
+            return;
+        }
+        let key = (cluster.to_owned(), write.key.to_owned());
+        let mut state = self.lock();
+        let excused = state.disturbed || state.meshes_since.is_none_or(|since| since.elapsed() <= ON_ITS_WAY);
+        let updates = state.updates.entry(key).or_default();
+        if excused {
+            return updates.clear();
+        }
+        updates.push_back(Instant::now());
+        let refilled = |since: &Instant| u64::try_from(since.elapsed().as_millis() / REFILL.as_millis()).unwrap_or(u64::MAX);
+        let count = updates.len() as u64;
+        let too_many = updates.iter().enumerate().any(|(at, since)| count - at as u64 > BUCKET + refilled(since) + 1);
+        drop(state);
+        if too_many {
+            self.accuse(&format!("churn: {} on {cluster} was changed {count} times", write.key));
         }
     }
 
@@ -233,7 +364,7 @@ impl Witness {
         let excused = self.lock().disturbed || self.lock().misled;
         let Some(peer) = write.after.filter(|_| write.verb == Verb::Create && !excused) else { return };
         let meshes = self.clusters[&self.hub].list(MESHES);
-        let named = |mesh: &Value| label(peer, "mesh") == mesh["metadata"]["name"].as_str();
+        let named = |mesh: &Value| mesh_of(peer) == Some(id_of(mesh));
         let finalized = |mesh: &Value| array(&mesh["metadata"]["finalizers"]).iter().any(|name| name == FINALIZER);
         if !meshes.iter().any(|mesh| named(mesh) && finalized(mesh)) {
             self.accuse(&format!("finalizer: {} was created for a mesh without our finalizer", write.key));
@@ -242,7 +373,9 @@ impl Witness {
 
     /// No two of our Peers on a target have a key or a prefix in common.
     fn check_claims(&self, cluster: &str, write: &Write<'_>) {
-        let Some(peer) = write.after.filter(|_| !self.lock().disturbed) else { return };
+        // Nobody can heed what is kept from him.
+        let unseen = self.lied(cluster, "peers");
+        let Some(peer) = write.after.filter(|_| !unseen && !self.lock().disturbed) else { return };
         let prefixes: BTreeSet<&str> = array(&peer["spec"]["allowedIPs"]).iter().map(text).collect();
         for other in self.clusters[cluster].list(PEERS) {
             if other["metadata"]["name"] == peer["metadata"]["name"] || label(&other, "hub").is_none() {
@@ -261,7 +394,7 @@ impl Witness {
     /// The Peer of a node that has been good for a while stays.
     fn check_delete(&self, cluster: &str, write: &Write<'_>) {
         let Some(peer) = write.before else { return };
-        let (Some(mesh), Some(source)) = (label(peer, "mesh"), label(peer, "source-cluster")) else { return };
+        let (Some(mesh), Some(source)) = (mesh_of(peer), label(peer, "source-cluster")) else { return };
         let settled = |since: &Instant| since.elapsed() > ON_ITS_WAY;
         let state = self.lock();
         let excused = state.disturbed || state.misled || !state.meshes_since.as_ref().is_some_and(settled);
@@ -269,10 +402,10 @@ impl Witness {
         if excused {
             return;
         }
-        let meshes = self.clusters[&self.hub].list(MESHES);
-        let mesh = meshes.iter().find(|found| found["metadata"]["name"] == mesh && found["metadata"]["deletionTimestamp"].is_null());
-        let Some(mesh) = mesh else { return };
-        let entry_of = |wanted: &dyn Fn(&Value) -> bool| entries(mesh).into_iter().find(|entry| wanted(entry));
+        let pair = (mesh.clone(), source.to_owned(), cluster.to_owned());
+        let mesh = self.mesh(&mesh.0, &mesh.1).filter(|found| found["metadata"]["deletionTimestamp"].is_null());
+        let Some(mesh) = mesh.filter(|mesh| !is_hostile(text(&mesh["metadata"]["namespace"]))) else { return };
+        let entry_of = |wanted: &dyn Fn(&Value) -> bool| entries(&mesh).into_iter().find(|entry| wanted(entry));
         let Some(entry) = entry_of(&|entry| entry["name"] == source) else { return };
         if entry_of(&|entry| self.leads_to(entry) == cluster).is_none() {
             return;
@@ -280,16 +413,39 @@ impl Witness {
         let from = self.leads_to(entry);
         let Some(node) = write.key.strip_prefix(&format!("{}--{source}--", text(&mesh["metadata"]["name"]))) else { return };
         let in_grace = self.lock().bare.get(&(from.clone(), node.to_owned())).is_some_and(|since| since.elapsed() < GRACE);
-        if in_grace {
+        // Some of a list may be missing, and nobody can tell: the guard alone counts.
+        let plausible = self.lock().plausible.contains(&from);
+        if in_grace && !plausible {
             self.accuse(&format!("grace: {} was deleted from {cluster} while its agent was only restarting", write.key));
         }
         let good = self.lock().good.get(&(from.clone(), node.to_owned())).is_some_and(settled);
         let object = self.clusters[&from].get(&format!("/api/v1/nodes/{node}"));
+        if object.as_ref().is_some_and(|object| annotation(object, "granularity") == Some("full")) {
+            self.check_guard(&pair, &mesh, write.key);
+        }
         let same_key = object.is_some_and(|object| {
             is_good(&object, entry) && object["metadata"]["annotations"]["kilo.squat.ai/key"] == peer["spec"]["publicKey"]
         });
-        if good && same_key {
+        if good && same_key && !plausible {
             self.accuse(&format!("good-peer-stays: {} was deleted from {cluster}, though its node is well", write.key));
+        }
+    }
+
+    /// Nodes that are still there lose no more than the guard's share of their
+    /// Peers in its window, unless somebody confirms it.
+    fn check_guard(&self, pair: &Pair, mesh: &Value, peer: &str) {
+        let ((namespace, name), source, target) = pair;
+        let of_pair = |peer: &Value| mesh_of(peer).as_ref() == Some(&pair.0) && label(peer, "source-cluster") == Some(source);
+        let left = self.clusters[target].list(PEERS).iter().filter(|peer| of_pair(peer)).count();
+        let percent = mesh["spec"]["maxDeletePercent"].as_u64().unwrap_or(50).max(50);
+        let mut state = self.lock();
+        let deletes = state.doubtful.entry(pair.clone()).or_default();
+        deletes.push_back(Instant::now());
+        deletes.retain(|at| at.elapsed() < WINDOW);
+        let gone = deletes.len();
+        drop(state);
+        if is_drawn("window") && gone as u64 * 100 > percent * (gone + left) as u64 {
+            self.accuse(&format!("held: {peer} is delete {gone} of {} for {namespace}/{name} from {source} on {target}", gone + left));
         }
     }
 
@@ -317,7 +473,7 @@ impl Witness {
 
     /// The finalizer goes when the Peers are gone from all that can be reached.
     fn check_release(&self, mesh: &Value) {
-        let name = text(&mesh["metadata"]["name"]);
+        let (id, name) = (id_of(mesh), text(&mesh["metadata"]["name"]));
         if mesh["metadata"]["deletionTimestamp"].is_null() {
             self.accuse("finalizer: it was taken from a mesh that nobody deleted");
         }
@@ -325,9 +481,11 @@ impl Witness {
             let left = server
                 .list(PEERS)
                 .iter()
-                .filter(|peer| label(peer, "mesh") == Some(name) && label(peer, "hub") == Some(&self.hub_uid))
+                .filter(|peer| mesh_of(peer).as_ref() == Some(&id) && label(peer, "hub") == Some(&self.hub_uid))
                 .count();
-            let just_back = self.is_just_back(cluster);
+            // A Secret that is said to be gone is gone, for all that anybody knows.
+            let misled = self.lied(cluster, "peers") || self.lied(&self.hub, "secrets");
+            let just_back = self.is_just_back(cluster) || misled;
             let state = self.lock();
             // Whoever asked for less patience gets it.
             let patient = mesh["spec"]["cleanupTimeout"] == "10m";
@@ -365,11 +523,23 @@ impl Witness {
             false => _ = state.bare.remove(&key),
         }
         drop(state);
+        if let Some(public) = write.after.and_then(|node| annotation(node, "key")) {
+            self.lock().keys.entry(cluster.to_owned()).or_default().insert(public.to_owned());
+        }
         match write.after {
             Some(_) => _ = self.lock().good.insert(key, Instant::now()),
             None => _ = self.lock().good.remove(&key),
         }
     }
+}
+
+/// Namespace and name of the mesh that a Peer names.
+fn mesh_of(peer: &Value) -> Option<(String, String)> {
+    Some((label(peer, "mesh-namespace")?.to_owned(), label(peer, "mesh")?.to_owned()))
+}
+
+fn id_of(mesh: &Value) -> (String, String) {
+    (text(&mesh["metadata"]["namespace"]).to_owned(), text(&mesh["metadata"]["name"]).to_owned())
 }
 
 /// The witness of one cluster.
@@ -400,12 +570,21 @@ impl Witness {
         if request.verb != Verb::Watch && resource != "leases" {
             state.requests += 1;
         }
+        let pages = state.pages.entry((request.cluster.to_string(), resource.to_owned())).or_default();
+        let goes_on = request.verb == Verb::List && request.query.continue_token.is_some();
+        *pages = if goes_on { *pages + 1 } else { 0 };
+        let endless = *pages == MOST_PAGES;
         let second = self.started.elapsed().as_secs();
-        state.burst = if state.burst.0 == second { (second, state.burst.1 + 1) } else { (second, 1) };
+        if !goes_on {
+            state.burst = if state.burst.0 == second { (second, state.burst.1 + 1) } else { (second, 1) };
+        }
         let runaway = state.burst.1 == MOST_A_SECOND && !state.disturbed;
         let peers = resource == "peers";
         let changed = state.effective.contains(&(request.cluster.to_string(), request.number));
         drop(state);
+        if endless {
+            self.accuse(&format!("bounded: {MOST_PAGES} pages of one list of {resource} on {}", request.cluster));
+        }
         if runaway {
             self.accuse(&format!("bounded: {MOST_A_SECOND} requests within a second"));
         }
@@ -421,7 +600,7 @@ impl Witness {
         if let (Some(number), Some(user)) = (write.request, write.user) {
             let mut state = self.lock();
             state.effective.insert((cluster.to_owned(), number));
-            if user == OPERATOR && write.plural != "leases" {
+            if is_operator(Some(user)) && write.plural != "leases" {
                 state.writes += 1;
             }
         } else {
@@ -432,7 +611,7 @@ impl Witness {
             }
         }
         match (write.plural, write.user) {
-            ("peers", Some(OPERATOR)) => self.peer_written(cluster, write),
+            ("peers", user) if is_operator(user) => self.peer_written(cluster, write),
             ("clustermeshes", _) => self.mesh_written(write),
             ("nodes", None) => self.node_written(cluster, write),
             ("leases" | "events", Some(OPERATOR)) | (_, None) => {}
