@@ -8,7 +8,7 @@ use crate::cilium::identity::Identities;
 use crate::cilium::link::Links;
 use crate::cilium::material::Key;
 use crate::cilium::membership::{Mesh, named_or_touched, untouchable};
-use crate::cilium::peer_file::remote_of;
+use crate::cilium::peer_file::{mentions, remote_of};
 use crate::cilium::plan::SecretApply;
 use crate::cilium::secret::SecretBytes;
 use crate::cilium::world::World;
@@ -28,7 +28,7 @@ pub(super) fn applies(
             everything: !world.options.all_objects_known || untouchable.contains(target),
             strangers: has_nameless_neighbour(meshes, identities, target),
             kept: kept_names(identities, links, target),
-            neighbours: neighbour_names(world, identities, target),
+            left: left_names(world, identities, target, secrets),
         };
         let wanted = wanted(links, target);
         let applies = ConnectionSecret::ALL.into_iter().filter_map(|name| Some((name, apply(name, secrets.get(&name), &wanted, &stays)?)));
@@ -41,19 +41,21 @@ pub(super) fn applies(
 /// What of ours is not let go although no link was planned that wants it.
 struct Stays<'a> {
     everything: bool,
-    /// A neighbour's name is not known: a key of no other neighbour may be its.
+    /// A neighbour's name is not known: a key may be its, unless it is known to
+    /// be another's.
     strangers: bool,
     /// Neighbours whose keys stay as they are.
     kept: BTreeSet<&'a str>,
-    /// The names of all that are or were neighbours, as far as they are known.
-    /// Elsewhere a cluster may have the same name and mean nothing here.
-    neighbours: BTreeSet<&'a str>,
+    /// The names of present and former neighbours to which the keys of that
+    /// name lead. Two clusters can have the same name, so the name alone does
+    /// not tell whose a key is.
+    left: BTreeSet<&'a str>,
 }
 
 impl Stays<'_> {
     fn holds(&self, key: &str) -> bool {
         let remote = remote_of(key);
-        self.everything || self.kept.contains(remote) || self.strangers && !self.neighbours.contains(remote)
+        self.everything || self.kept.contains(remote) || self.strangers && !self.left.contains(remote)
     }
 }
 
@@ -62,9 +64,27 @@ fn has_nameless_neighbour(meshes: &[Mesh<'_>], identities: &Identities, target: 
     meshes.iter().any(|mesh| mesh.members().contains(target) && nameless(mesh))
 }
 
-fn neighbour_names<'a>(world: &World, identities: &'a Identities, target: &ClusterId) -> BTreeSet<&'a str> {
+fn left_names<'a>(
+    world: &World,
+    identities: &'a Identities,
+    target: &ClusterId,
+    secrets: &BTreeMap<ConnectionSecret, SecretSeen>,
+) -> BTreeSet<&'a str> {
     let around = world.bindings.values().map(named_or_touched).filter(|clusters| clusters.contains(target));
-    around.flatten().filter_map(|cluster| identities.name(cluster)).map(CiliumName::as_str).collect()
+    let neighbours: BTreeSet<&ClusterId> = around.flatten().collect();
+    let leads_to = |name: &str, seen: &ClusterSeen| {
+        let mut keys = secrets.values().filter_map(|secret| secret.keys.get(name)).filter(|held| held.is_ours());
+        keys.any(|held| addresses(seen).any(|address| mentions(&held.value, address)))
+    };
+    let known = neighbours.into_iter().filter_map(|id| Some((identities.name(id)?.as_str(), world.clusters.get(id)?)));
+    known.filter(|(name, seen)| leads_to(name, seen)).map(|(name, _)| name).collect()
+}
+
+/// Every address under which a cluster's clustermesh-apiserver may be reached.
+fn addresses(seen: &ClusterSeen) -> impl Iterator<Item = &String> {
+    let balanced = seen.service.known().into_iter().flatten().flat_map(|service| &service.ingress_ips);
+    let nodes = seen.nodes.known().into_iter().flat_map(BTreeMap::values);
+    balanced.chain(nodes.flat_map(|node| node.internal.iter().chain(&node.external)))
 }
 
 fn kept_names<'a>(identities: &'a Identities, links: &Links, target: &ClusterId) -> BTreeSet<&'a str> {
