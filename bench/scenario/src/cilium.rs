@@ -12,8 +12,19 @@ use crate::progress;
 
 const HUB: Account =
     Account { namespace: "meshwright", name: "meshwright-provider", roles: include_str!("../../../config/rbac/cilium-hub.yaml") };
-const TARGET: Account =
-    Account { namespace: "kube-system", name: "meshwright-target", roles: include_str!("../../../config/rbac/cilium-target.yaml") };
+const TARGET: Account = Account {
+    namespace: "kube-system",
+    name: "meshwright-target",
+    roles: concat!(
+        include_str!("../../../config/rbac/cilium-target.yaml"),
+        "---\n",
+        include_str!("../../../config/rbac/cilium-target-ca.yaml"),
+        "---\n",
+        include_str!("../../../config/rbac/cilium-target-metrics.yaml"),
+        "---\n",
+        include_str!("../../../config/cilium-connection-secrets.yaml"),
+    ),
+};
 const BINDING_CRD: &str = include_str!("../../../config/crd/networking.edge-portal.eu_clustermeshbindings.yaml");
 const BINDING: &str = "/apis/networking.edge-portal.eu/v1alpha1/namespaces/meshwright/clustermeshbindings/bench";
 

@@ -46,7 +46,7 @@ fn the_crds_of_one_back_end_or_both() {
 
 #[test]
 fn the_rights_in_each_place() {
-    for place in ["hub", "remote", "cilium-hub", "cilium-management", "cilium-target"] {
+    for place in ["hub", "remote", "cilium-hub", "cilium-management", "cilium-target", "cilium-target-ca", "cilium-target-metrics"] {
         assert_prints(&format!("rbac {place}"), &config(&format!("rbac/{place}.yaml")));
     }
 }

@@ -60,6 +60,10 @@ pub fn files() -> Result<BTreeMap<&'static str, String>, YamlError> {
         (kcp::RBAC_FILE, kcp::rbac_yaml()?),
         (cilium::rbac::MANAGEMENT_FILE, cilium::rbac::management_yaml()?),
         (cilium::rbac::TARGET_FILE, cilium::rbac::target_yaml()?),
+        (cilium::rbac::TARGET_CA_FILE, cilium::rbac::target_ca_yaml()?),
+        (cilium::rbac::TARGET_CA_POLICY_FILE, cilium::rbac::ca_policy_yaml()?),
+        (cilium::rbac::TARGET_METRICS_FILE, cilium::rbac::target_metrics_yaml()?),
+        (cilium::rbac::CONNECTION_SECRETS_FILE, cilium::rbac::connection_secrets_yaml()?),
         (cilium::rbac::HUB_FILE, cilium::rbac::hub_yaml()?),
     ];
     for (path, crd) in CILIUM_FILES.into_iter().zip(cilium_crds()) {

@@ -44,8 +44,14 @@ name_type!(
     PeerName
 );
 name_type!(
-    /// One physical cluster, whatever the meshes call it.
+    /// One cluster, as one owner's credentials lead to it. What a cluster says
+    /// of itself is no part of it.
     ClusterId
+);
+name_type!(
+    /// The owner of the credentials that lead to a cluster: a namespace of the
+    /// hub, or the workspaces that a Cluster of the management plane names.
+    Owner
 );
 
 name_type!(
@@ -107,6 +113,12 @@ impl From<&str> for NodeName {
 impl From<&str> for PeerName {
     fn from(text: &str) -> Self {
         PeerName(text.into())
+    }
+}
+
+impl From<&str> for Owner {
+    fn from(text: &str) -> Self {
+        Owner(text.into())
     }
 }
 

@@ -99,6 +99,7 @@ reasons! {
     NoClusterIDLeft: Error,
     NotVerifiable: Warning,
     NotVerified: Warning,
+    OwnerMissing: Warning,
     PolicyCRDMissing: Error,
     PolicyNameTaken: Error,
     RestartRequired: Warning,

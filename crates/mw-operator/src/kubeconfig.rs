@@ -9,10 +9,13 @@ use std::net::IpAddr;
 
 use base64ct::{Base64, Base64UrlUnpadded, Encoding};
 use kube::config::{AuthInfo, Cluster, Config, KubeConfigOptions, Kubeconfig};
+use mw_core::cilium::facts::CaId;
 use mw_core::text::printable;
 use mw_core::time::Timestamp;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
+
+use crate::private_ca::private_ca;
 
 /// What `--kubeconfig-allow` can name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -183,6 +186,14 @@ impl Access {
         let (cluster, _) = current(&self.0)?;
         let url = cluster.server.as_deref()?.trim_end_matches('/').to_owned();
         Some(Server { url, authority: cluster.certificate_authority_data.clone() })
+    }
+
+    /// The private CA that alone vouches for the server; None if another could.
+    pub fn private_ca(&self) -> Option<CaId> {
+        let (cluster, _) = current(&self.0)?;
+        let verified = cluster.insecure_skip_tls_verify != Some(true);
+        let pem = Base64::decode_vec(cluster.certificate_authority_data.as_deref()?).ok()?;
+        private_ca(&pem).filter(|_| verified)
     }
 
     /// When its token or its client certificate ends, whichever is first; many

@@ -17,6 +17,7 @@ pub mod metrics;
 pub mod mirror;
 pub mod notice;
 pub mod permit;
+pub mod private_ca;
 pub mod recent;
 pub mod run;
 pub mod serve;

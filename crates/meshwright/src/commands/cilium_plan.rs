@@ -81,7 +81,6 @@ fn in_files<'a>(plan: &'a Plan, objects: &'a Objects) -> impl Iterator<Item = Fi
 fn world(request: &Request<'_>, objects: &Objects, dumps: Dumps) -> World {
     let (leads, clusters) = clusters(dumps, request.cilium_namespace);
     let options = Options {
-        all_objects_known: request.all_objects,
         // Nobody dials here, so that nothing may wait for an answer.
         verify_dial: VerifyDial::Off,
         cilium_namespace: request.cilium_namespace.to_owned(),
@@ -94,6 +93,10 @@ fn world(request: &Request<'_>, objects: &Objects, dumps: Dumps) -> World {
         let names = object.names(binding).into_iter().chain(object.common().touched.clone());
         object.common_mut().refs = names.map(|name| (name.clone(), resolution(&leads, &name))).collect();
         objects::enter(object, &mut world);
+    }
+    if request.all_objects {
+        world.settled = world.clusters.keys().cloned().collect();
+        world.listed = objects.keys().map(|(_, id)| id.workspace.clone()).collect();
     }
     world
 }
@@ -108,7 +111,7 @@ fn binding(objects: &Objects, id: ObjectId) -> Option<&Binding> {
 /// Where each name leads, and what is there. Two names may lead to one cluster.
 fn clusters(dumps: Dumps, home: &str) -> (BTreeMap<String, ClusterId>, BTreeMap<ClusterId, ClusterSeen>) {
     let (mut leads, mut clusters) = (BTreeMap::new(), BTreeMap::new());
-    let mut by_uid: BTreeMap<ClusterId, ClusterId> = BTreeMap::new();
+    let mut by_uid: BTreeMap<String, ClusterId> = BTreeMap::new();
     for (name, dump) in dumps {
         let (uid, seen) = dump.holdings.seen(home);
         let own = ClusterId::from(name.as_str());

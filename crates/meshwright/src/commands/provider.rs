@@ -59,9 +59,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "KEY", default_value = "networking.edge-portal.eu/workspace")]
     mgmt_owner_key: String,
 
-    /// Use only Clusters that say which workspaces they are for.
+    /// Let any tenant use a Cluster that names no workspaces.
     #[arg(long)]
-    require_cluster_owner: bool,
+    trust_cluster_names: bool,
 
     /// How often links are verified although nothing changed.
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = some_duration)]
@@ -167,6 +167,6 @@ fn kcp_source(args: &Args, kubeconfig: PathBuf) -> Result<Kcp> {
         namespace: args.mgmt_namespace.clone(),
         cluster_resource: args.mgmt_cluster_resource.clone(),
         owner_key: args.mgmt_owner_key.clone(),
-        requires_owner: args.require_cluster_owner,
+        trust_cluster_names: args.trust_cluster_names,
     })
 }

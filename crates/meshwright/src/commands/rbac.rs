@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use crate::answer::Answer;
 use crate::output::write_stdout;
 
-/// Print the service account and the roles that meshwright needs in a cluster as YAML.
+/// Print the service account, the roles and the Secrets that meshwright needs in a cluster as YAML.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: meshwright rbac remote | kubectl --context east apply --server-side -f -")]
 pub(crate) struct Args {
@@ -26,6 +26,14 @@ enum Place {
     CiliumManagement,
     /// Every cluster of a ClusterMeshBinding.
     CiliumTarget,
+    /// Optional there: copy a missing CA from another cluster.
+    CiliumTargetCa,
+    /// Optional there, from Kubernetes 1.30 on: limit what that role can create.
+    CiliumTargetCaPolicy,
+    /// Optional there: read the metrics of KVStoreMesh to verify links.
+    CiliumTargetMetrics,
+    /// The two connection Secrets of every cluster of a ClusterMeshBinding, without data.
+    CiliumConnectionSecrets,
 }
 
 pub(crate) fn run(args: &Args) -> Result<Answer> {
@@ -35,6 +43,10 @@ pub(crate) fn run(args: &Args) -> Result<Answer> {
         Place::CiliumHub => mw_api::cilium::rbac::hub_yaml(),
         Place::CiliumManagement => mw_api::cilium::rbac::management_yaml(),
         Place::CiliumTarget => mw_api::cilium::rbac::target_yaml(),
+        Place::CiliumTargetCa => mw_api::cilium::rbac::target_ca_yaml(),
+        Place::CiliumTargetCaPolicy => mw_api::cilium::rbac::ca_policy_yaml(),
+        Place::CiliumTargetMetrics => mw_api::cilium::rbac::target_metrics_yaml(),
+        Place::CiliumConnectionSecrets => mw_api::cilium::rbac::connection_secrets_yaml(),
     };
     write_stdout(yaml.context("the roles have no YAML form")?.as_bytes())?;
     Ok(Answer::Yes)

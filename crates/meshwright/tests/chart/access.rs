@@ -25,7 +25,15 @@ pub(crate) const TARGET: Account = Account {
     place: "Target",
     namespace: "kube-system",
     name: "meshwright-target",
-    roles: include_str!("../../../../config/rbac/cilium-target.yaml"),
+    roles: concat!(
+        include_str!("../../../../config/rbac/cilium-target.yaml"),
+        "---\n",
+        include_str!("../../../../config/rbac/cilium-target-ca.yaml"),
+        "---\n",
+        include_str!("../../../../config/rbac/cilium-target-metrics.yaml"),
+        "---\n",
+        include_str!("../../../../config/cilium-connection-secrets.yaml"),
+    ),
 };
 pub(crate) const MANAGEMENT: Account = Account {
     place: "Management",

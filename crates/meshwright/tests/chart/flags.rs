@@ -50,7 +50,7 @@ fn flags(command: &str) -> BTreeMap<String, Option<String>> {
 fn kcp() -> Value {
     json!({
         "enabled": true, "mode": "kcp", "kcpKubeconfig": { "secretName": "kcp" }, "mgmtKubeconfig": { "secretName": "mgmt" },
-        "kcpExternalUrl": "https://kcp.example:6443", "requireClusterOwner": true, "allowSystemNamespaces": true,
+        "kcpExternalUrl": "https://kcp.example:6443", "trustClusterNames": true, "allowSystemNamespaces": true,
         "allowAnnotationPrefix": ["a.example/", "b.example/"],
     })
 }

@@ -12,7 +12,15 @@ pub(crate) const TARGET: Account = Account {
     place: "Target",
     namespace: "kube-system",
     name: "meshwright-target",
-    roles: include_str!("../../../../config/rbac/cilium-target.yaml"),
+    roles: concat!(
+        include_str!("../../../../config/rbac/cilium-target.yaml"),
+        "---\n",
+        include_str!("../../../../config/rbac/cilium-target-ca.yaml"),
+        "---\n",
+        include_str!("../../../../config/rbac/cilium-target-metrics.yaml"),
+        "---\n",
+        include_str!("../../../../config/cilium-connection-secrets.yaml"),
+    ),
 };
 /// Beside kcp the hub is the management plane.
 pub(crate) const MANAGEMENT: Account = Account {

@@ -10,20 +10,46 @@ use crate::wait::until;
 
 scenarios![equal_names_in_two_namespaces_of_a_hub_do_not_meet];
 
+/// Each has a Secret of its own for east: the younger object is refused there,
+/// until the older one is gone.
 async fn equal_names_in_two_namespaces_of_a_hub_do_not_meet() {
     let (mut ground, _) = Ground::alike().await;
     let provider = ground.provider(&[]).await;
     let [ours, theirs] = NAMESPACES.map(|namespace| Home { namespace, ..ground.home() });
-    settle_in(&ground, [ours, theirs]).await;
+    for site in SITES {
+        ground.open_shop(site, "cart", Value::Null).await;
+    }
+    declare_all(ours, &["east", "north"]).await;
+    is_complete(ours, &["east", "north"]).await;
+    declare_all(theirs, &["east", "west"]).await;
+    let refused = theirs.says("mesh", "cluster east: credentials: the cluster is already used by another owner").await;
+    assert_eq!(refused["status"]["phase"], "Error", "{:#}", refused["status"]);
+    theirs.phase(SERVICES, "cart", "Pending").await;
+    ground.reads("east", &["north"]).await;
+    ground.reads("west", &[]).await;
     keep_apart([(ours, &["west", "yonder"]), (theirs, &["north"])]).await;
     // All of one, in the order in which people do it wrong.
     ours.remove(BINDINGS, "mesh").await;
-    is_left_alone(&ground, theirs).await;
     ours.remove(INTENTS, "cart").await;
     ours.remove(SERVICES, "cart").await;
+    is_complete(theirs, &["east", "west"]).await;
+    is_left_alone(&ground, theirs).await;
     only_theirs_is_left(&ground).await;
     clear(theirs).await;
     ground.finish(provider).await;
+}
+
+async fn declare_all(home: Home<'_>, refs: &[&str]) {
+    home.bind("mesh", refs, &json!({})).await;
+    let selector = json!({ "namespace": "shop", "name": "cart" });
+    home.declare(SERVICES, "cart", &json!({ "meshRef": { "name": "mesh" }, "selector": selector })).await;
+    home.declare(INTENTS, "cart", &intent("Namespaced")).await;
+}
+
+async fn is_complete(home: Home<'_>, refs: &[&str]) {
+    home.connected("mesh").await;
+    assert_eq!(home.phase(SERVICES, "cart", "Exported").await["status"]["exportedClusters"], json!(refs));
+    assert_eq!(home.phase(INTENTS, "cart", "Applied").await["status"]["appliedClusters"], json!(refs));
 }
 
 /// The first joins east and north, the second east and west; each exports the
@@ -33,15 +59,10 @@ pub(crate) async fn settle_in(ground: &Ground, homes: [Home<'_>; 2]) {
         ground.open_shop(site, "cart", Value::Null).await;
     }
     for (home, refs) in homes.iter().zip([["east", "north"], ["east", "west"]]) {
-        home.bind("mesh", &refs, &json!({})).await;
-        let selector = json!({ "namespace": "shop", "name": "cart" });
-        home.declare(SERVICES, "cart", &json!({ "meshRef": { "name": "mesh" }, "selector": selector })).await;
-        home.declare(INTENTS, "cart", &intent("Namespaced")).await;
+        declare_all(*home, &refs).await;
     }
     for (home, refs) in homes.iter().zip([["east", "north"], ["east", "west"]]) {
-        home.connected("mesh").await;
-        assert_eq!(home.phase(SERVICES, "cart", "Exported").await["status"]["exportedClusters"], json!(refs));
-        assert_eq!(home.phase(INTENTS, "cart", "Applied").await["status"]["appliedClusters"], json!(refs));
+        is_complete(*home, &refs).await;
     }
     ground.reads("east", &["north", "west"]).await;
     ground.reads("north", &["east"]).await;

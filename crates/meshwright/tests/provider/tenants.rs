@@ -15,6 +15,8 @@ pub(crate) const PROVIDER: &str = "system";
 /// All tenants that there are in any scenario.
 pub(crate) const NAMES: [&str; 4] = ["tenant-a", "tenant-b", "tenant-c", "tenant-d"];
 pub(crate) const EXPORT: &str = "edge-portal-networking";
+/// The annotation of a Cluster that names its workspaces.
+pub(crate) const OWNER: &str = "networking.edge-portal.eu/workspace";
 
 const FLEET: &str = "edge-portal-fleet";
 const ACCOUNT: (&str, &str) = ("default", "kcp-cilium-mesh-provider");
@@ -80,9 +82,11 @@ impl Ground {
         }
     }
 
-    /// What the management plane says of a cluster; `change` is laid over it.
+    /// What the management plane says of a cluster, which is for all tenants;
+    /// `change` is laid over it.
     pub(crate) async fn manage(&self, group: (&str, &str), name: &str, change: Value) {
-        let metadata = json!({ "name": name, "namespace": "default" });
+        let owners = NAMES.map(|name| format!("root:{name}")).join(",");
+        let metadata = json!({ "name": name, "namespace": "default", "annotations": { OWNER: owners } });
         let mut status = json!({ "conditions": [{ "type": "Ready", "status": "True" }] });
         if group == OWN {
             status["kubeconfigSecretRef"] = json!({ "name": format!("{name}-kubeconfig") });

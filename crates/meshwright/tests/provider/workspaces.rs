@@ -5,13 +5,12 @@ use serde_json::{Value, json};
 use crate::ground::{BINDINGS, Ground, INTENTS, SITES};
 use crate::look::message;
 use crate::neighbours::{clear, intent, is_left_alone, keep_apart, only_theirs_is_left, settle_in};
-use crate::tenants::{self, CLUSTER_API, EXPORT, OWN};
+use crate::tenants::{self, CLUSTER_API, EXPORT, OWN, OWNER};
 use crate::trials::scenarios;
 use crate::wait::{condition, until};
 
 scenarios![tenants_come_and_go_and_never_meet, the_weather_of_kcp_is_weathered];
 
-const OWNER: &str = "networking.edge-portal.eu/workspace";
 const BALANCER: &str = "7cd8e0a6-5b53-4a39-a0fe-9cd2a3d0b5a1";
 
 async fn tenants_come_and_go_and_never_meet() {
@@ -57,6 +56,12 @@ async fn claims_and_owners_decide(ground: &Ground) {
     ground.bind_tenant("tenant-c", "Accepted").await;
     let pending = tenant.says("mesh", "Cluster east not found on the management plane").await;
     assert_eq!(pending["status"]["phase"], "Pending");
+    // Nobody is named: what was written stays, and the message has the command.
+    ground.manage(OWN, "north", json!({ "metadata": { "annotations": { OWNER: "" } } })).await;
+    let missing = ground.tenant("tenant-a").says("mesh", "does not name its owner").await;
+    assert!(missing.to_string().contains(&format!("{OWNER}={}", ground.kcp().id("tenant-a"))), "{missing:#}");
+    ground.reads("east", &["north", "west"]).await;
+    ground.manage(OWN, "north", json!({})).await;
     // As if there were no such cluster at all.
     tenant.patch(BINDINGS, "mesh", &json!({ "spec": { "clusterRefs": [{ "name": "nowhere" }, { "name": "north" }] } })).await;
     tenant.says("mesh", "KubernetesCluster nowhere not found").await;

@@ -4,12 +4,21 @@
 use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::json;
 
 use crate::cilium::GROUP;
 use crate::crd::{YamlError, to_yaml};
 use crate::rbac::{meta, named, role_ref, subject};
 
 pub const TARGET_FILE: &str = "config/rbac/cilium-target.yaml";
+/// Optional: copies a missing CA from another member.
+pub const TARGET_CA_FILE: &str = "config/rbac/cilium-target-ca.yaml";
+/// Optional, from Kubernetes 1.30 on: limits what that role can create.
+pub const TARGET_CA_POLICY_FILE: &str = "config/rbac/cilium-target-ca-policy.yaml";
+/// Optional: reads what KVStoreMesh reports of its remotes.
+pub const TARGET_METRICS_FILE: &str = "config/rbac/cilium-target-metrics.yaml";
+/// The Secrets that the provider puts keys into, without data.
+pub const CONNECTION_SECRETS_FILE: &str = "config/cilium-connection-secrets.yaml";
 pub const HUB_FILE: &str = "config/rbac/cilium-hub.yaml";
 pub const MANAGEMENT_FILE: &str = "config/rbac/cilium-management.yaml";
 
@@ -25,9 +34,10 @@ const MANAGEMENT_NAMESPACE: &str = "default";
 pub const TARGET: &str = "meshwright-target";
 pub const CILIUM_NAMESPACE: &str = "kube-system";
 
+/// The CA's Secret; only the optional role may read and create it.
+pub const CA_SECRET: &str = "cilium-ca";
 /// The Secrets that hold the keys of the mesh; only these are read.
-pub const READ_SECRETS: [&str; 6] = [
-    "cilium-ca",
+pub const READ_SECRETS: [&str; 5] = [
     "cilium-clustermesh",
     "cilium-kvstoremesh",
     "clustermesh-apiserver-local-cert",
@@ -63,13 +73,23 @@ pub fn cilium_rules() -> Vec<PolicyRule> {
     vec![
         rule("apps", &["daemonsets", "deployments"], &["list", "watch"]),
         rule("", &["pods"], &["list", "watch"]),
-        rule("", &["pods/proxy"], &["get"]),
         named("cilium-config", rule("", &["configmaps"], &["get", "list", "watch", "patch"])),
         among(&READ_SECRETS, rule("", &["secrets"], &["get", "list", "watch"])),
         among(&WRITTEN_SECRETS, rule("", &["secrets"], &["patch"])),
-        // Creation can't be limited to names.
-        rule("", &["secrets"], &["create"]),
     ]
+}
+
+/// In Cilium's namespace, to copy a missing CA. RBAC can't limit a creation to
+/// a name, so the holder could also create a token Secret of any account there:
+/// [`ca_policy_yaml`] forbids that.
+pub fn ca_rules() -> Vec<PolicyRule> {
+    vec![named(CA_SECRET, rule("", &["secrets"], &["list", "watch"])), rule("", &["secrets"], &["create"])]
+}
+
+/// In Cilium's namespace, to read KVStoreMesh's metrics. The holder can send
+/// GET requests to every pod there.
+pub fn metrics_rules() -> Vec<PolicyRule> {
+    vec![rule("", &["pods/proxy"], &["get"])]
 }
 
 /// On a hub: the three kinds, the Secrets that refs lead to, and what a process
@@ -144,4 +164,60 @@ pub fn target_yaml() -> Result<String, YamlError> {
     };
     let documents = [to_yaml(&account)?, to_yaml(&role)?, to_yaml(&binding)?, to_yaml(&own)?, to_yaml(&own_binding)?, to_yaml(&token)?];
     Ok(documents.join("---\n"))
+}
+
+/// Lets a target's account copy a missing CA.
+pub fn target_ca_yaml() -> Result<String, YamlError> {
+    optional_role(&format!("{TARGET}-ca"), ca_rules())
+}
+
+/// Lets a target's account read KVStoreMesh's metrics.
+pub fn target_metrics_yaml() -> Result<String, YamlError> {
+    optional_role(&format!("{TARGET}-metrics"), metrics_rules())
+}
+
+fn optional_role(name: &str, rules: Vec<PolicyRule>) -> Result<String, YamlError> {
+    let own = meta(name, Some(CILIUM_NAMESPACE));
+    let role = Role { metadata: own.clone(), rules: Some(rules) };
+    let subjects = Some(vec![subject(TARGET, CILIUM_NAMESPACE)]);
+    let binding = RoleBinding { metadata: own, role_ref: role_ref("Role", name), subjects };
+    Ok([to_yaml(&role)?, to_yaml(&binding)?].join("---\n"))
+}
+
+/// Limits what a target's account can create among the Secrets of Cilium's
+/// namespace to the CA.
+pub fn ca_policy_yaml() -> Result<String, YamlError> {
+    let name = format!("{TARGET}-ca");
+    let api_version = "admissionregistration.k8s.io/v1";
+    let account = format!("system:serviceaccount:{CILIUM_NAMESPACE}:{TARGET}");
+    let secrets = json!({ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["secrets"] });
+    let policy = json!({
+        "apiVersion": api_version, "kind": "ValidatingAdmissionPolicy", "metadata": { "name": name },
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": { "resourceRules": [secrets] },
+            "matchConditions": [{ "name": "by-meshwright", "expression": format!("request.userInfo.username == '{account}'") }],
+            "validations": [{
+                "expression": format!(
+                    "request.namespace == '{CILIUM_NAMESPACE}' && object.metadata.name == '{CA_SECRET}' && object.type == 'Opaque'"
+                ),
+                "message": format!("{TARGET} may create no Secret but {CA_SECRET} of type Opaque"),
+            }],
+        },
+    });
+    let spec = json!({ "policyName": name, "validationActions": ["Deny"] });
+    let binding =
+        json!({ "apiVersion": api_version, "kind": "ValidatingAdmissionPolicyBinding", "metadata": { "name": name }, "spec": spec });
+    Ok([to_yaml(&policy)?, to_yaml(&binding)?].join("---\n"))
+}
+
+/// The connection Secrets without data: the provider may change them, and
+/// neither create nor delete them.
+pub fn connection_secrets_yaml() -> Result<String, YamlError> {
+    let secret = |name: &str| {
+        let metadata = meta(name, Some(CILIUM_NAMESPACE));
+        to_yaml(&Secret { metadata, type_: Some("Opaque".to_owned()), ..Secret::default() })
+    };
+    let secrets: Vec<String> = WRITTEN_SECRETS.into_iter().map(secret).collect::<Result<_, _>>()?;
+    Ok(secrets.join("---\n"))
 }

@@ -19,7 +19,7 @@ pub(super) fn creations(world: &World, meshes: &[Mesh<'_>]) -> BTreeMap<ClusterI
     for mesh in meshes {
         let Some((from, root)) = source(world, mesh) else { continue };
         let Some(key) = &root.key else { continue };
-        for target in mesh.members() {
+        for target in mesh.members().into_iter().filter(|target| is_of_one_owner(world, from, target)) {
             let lacking = readable(world, target).is_some_and(|certificates| may_have(certificates, root));
             if lacking {
                 let create = CaCreate {
@@ -34,6 +34,12 @@ pub(super) fn creations(world: &World, meshes: &[Mesh<'_>]) -> BTreeMap<ClusterI
         }
     }
     creations
+}
+
+/// A CA's key does not leave the clusters of its owner.
+fn is_of_one_owner(world: &World, one: &ClusterId, other: &ClusterId) -> bool {
+    let owner = |cluster: &ClusterId| world.origins.get(cluster).map(|origin| &origin.owner);
+    owner(one) == owner(other)
 }
 
 /// The first ref, in the order of the spec, whose CA can be given on.
@@ -51,7 +57,7 @@ fn readable<'a>(world: &'a World, cluster: &ClusterId) -> Option<&'a Certificate
 
 /// There is none, and nothing that another CA issued or may have issued.
 fn may_have(certificates: &Certificates, root: &RootCa) -> bool {
-    let Certificates { root: own, server, remote, local } = certificates;
+    let Certificates { root: own, root_withheld: _, server, remote, local } = certificates;
     let of_it = |seen: &Seen<Option<Certificate>>| seen.known().is_some_and(|of| of.as_ref().is_none_or(|of| of.issuer == root.ca));
     *own == Seen::Known(None) && [server, remote, local].into_iter().all(of_it)
 }

@@ -11,6 +11,7 @@ use crate::cilium::membership::{Mesh, named_or_touched, untouchable};
 use crate::cilium::peer_file::{mentions, remote_of};
 use crate::cilium::plan::SecretApply;
 use crate::cilium::secret::SecretBytes;
+use crate::cilium::sharing::is_claimed;
 use crate::cilium::world::World;
 use crate::names::{CiliumName, ClusterId};
 
@@ -25,8 +26,8 @@ pub(super) fn applies(
     let of_target = |(target, seen): (&ClusterId, &ClusterSeen)| {
         let secrets = seen.secrets.known().filter(|_| seen.silent.is_none())?;
         let stays = Stays {
-            everything: !world.options.all_objects_known || untouchable.contains(target),
-            strangers: has_nameless_neighbour(meshes, identities, target),
+            everything: !world.settled.contains(target) || untouchable.contains(target),
+            strangers: has_nameless_neighbour(meshes, identities, target) || is_claimed(world, target),
             kept: kept_names(identities, links, target),
             left: left_names(world, identities, target, secrets),
         };
@@ -41,8 +42,8 @@ pub(super) fn applies(
 /// What of ours is not let go although no link was planned that wants it.
 struct Stays<'a> {
     everything: bool,
-    /// A neighbour's name is not known: a key may be its, unless it is known to
-    /// be another's.
+    /// A neighbour's name is not known, or another owner may write here too: a
+    /// key may be theirs, unless it is known to be a neighbour's.
     strangers: bool,
     /// Neighbours whose keys stay as they are.
     kept: BTreeSet<&'a str>,
@@ -60,7 +61,7 @@ impl Stays<'_> {
 }
 
 fn has_nameless_neighbour(meshes: &[Mesh<'_>], identities: &Identities, target: &ClusterId) -> bool {
-    let nameless = |mesh: &Mesh<'_>| !mesh.is_resolved() || mesh.members().iter().any(|member| identities.name(member).is_none());
+    let nameless = |mesh: &Mesh<'_>| !mesh.is_complete() || mesh.members().iter().any(|member| identities.name(member).is_none());
     meshes.iter().any(|mesh| mesh.members().contains(target) && nameless(mesh))
 }
 

@@ -126,7 +126,7 @@ fn is_ours_to_set(service: &ServiceSeen, key: &str, value: &str) -> bool {
 fn write(world: &World, wanted: &Wanted<'_>, held: &BTreeSet<&ClusterId>, targets: &mut Targets) {
     let nothing = BTreeMap::new();
     for (id, seen) in world.clusters.iter().filter(|(_, seen)| seen.silent.is_none()) {
-        let stays = !world.options.all_objects_known || held.contains(id);
+        let stays = !world.settled.contains(id) || held.contains(id);
         for (name, service) in seen.services.known().into_iter().flatten() {
             let apply = apply(service, wanted.get(&(id, name)).unwrap_or(&nothing), stays);
             if let Some(apply) = apply {
@@ -251,7 +251,7 @@ fn deletion(world: &World, of: &GlobalService, targets: &Targets) -> ServicePlan
         seen.services.known()?;
         let pending = targets.get(id).is_some_and(|target| target.services.values().any(|apply| !apply.removed.is_empty()));
         // While not everything is known nothing is let go, so it is still there.
-        Some(pending || !world.options.all_objects_known)
+        Some(pending || !world.settled.contains(id))
     };
     ServicePlan { outcome: teardown::outcome(world, &of.common, &[], remains), ..ServicePlan::default() }
 }

@@ -132,6 +132,8 @@ pub struct CaId(pub String);
 pub struct Certificates {
     /// The Secret cilium-ca.
     pub root: Seen<Option<RootCa>>,
+    /// The credentials may not read cilium-ca, which only copying it needs.
+    pub root_withheld: bool,
     /// clustermesh-apiserver-server-cert.
     pub server: Seen<Option<Certificate>>,
     /// clustermesh-apiserver-remote-cert.

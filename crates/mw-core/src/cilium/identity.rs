@@ -168,7 +168,9 @@ impl Identities {
                 self.note(cluster, Finding::waiting(Step::Identity, Reason::IdentityIncomplete, text));
                 continue;
             }
-            let numbered = if id.is_none() { new_id(config, taken) } else { None };
+            let given = self.writes.iter().filter(|(id, _)| component.clusters.contains(id)).filter_map(|(_, write)| write.id);
+            let inside: BTreeSet<u32> = component.clusters.iter().filter_map(|id| self.of.get(*id)?.id).chain(given).collect();
+            let numbered = if id.is_none() { new_id(config, taken, &inside) } else { None };
             if id.is_none() && numbered.is_none() {
                 self.note(cluster, Finding::permanent(Step::Identity, Reason::NoClusterIDLeft, "every cluster-id is taken"));
                 continue;
@@ -208,10 +210,11 @@ fn config<'a>(world: &'a World, cluster: &ClusterId) -> Option<&'a Config> {
     world.clusters.get(cluster)?.config.known()?.as_ref()
 }
 
-/// The lowest that no cluster known to this provider has.
-fn new_id(config: &Config, taken: &mut BTreeSet<u32>) -> Option<u32> {
+/// The lowest that no cluster known to this provider has, else the lowest that
+/// none of the component has: strangers can't use up all ids.
+fn new_id(config: &Config, taken: &mut BTreeSet<u32>, inside: &BTreeSet<u32>) -> Option<u32> {
     let most = if config.small_ids { config.max_clusters.min(FIRST_LARGE_ID - 1) } else { config.max_clusters };
-    let id = (1..=most).find(|id| !taken.contains(id))?;
+    let id = (1..=most).find(|id| !taken.contains(id)).or_else(|| (1..=most).find(|id| !inside.contains(id)))?;
     taken.insert(id);
     Some(id)
 }
@@ -223,11 +226,22 @@ mod tests {
     #[test]
     fn ids_are_the_lowest_free_ones_within_the_limits() {
         let config = |max_clusters, small_ids| Config { max_clusters, small_ids, ..Config::default() };
+        let given = |config: Config, taken: &mut BTreeSet<u32>| {
+            let inside = taken.clone();
+            new_id(&config, taken, &inside)
+        };
         let mut taken: BTreeSet<u32> = BTreeSet::from([1, 3]);
-        assert_eq!([new_id(&config(255, false), &mut taken), new_id(&config(255, false), &mut taken)], [Some(2), Some(4)]);
+        assert_eq!([given(config(255, false), &mut taken), given(config(255, false), &mut taken)], [Some(2), Some(4)]);
         let mut all: BTreeSet<u32> = (1..=127).collect();
-        assert_eq!((new_id(&config(511, true), &mut all), new_id(&config(255, false), &mut all)), (None, Some(128)));
+        assert_eq!((given(config(511, true), &mut all), given(config(255, false), &mut all)), (None, Some(128)));
         let mut all: BTreeSet<u32> = (1..=255).collect();
-        assert_eq!((new_id(&config(255, false), &mut all), new_id(&config(511, false), &mut all)), (None, Some(256)));
+        assert_eq!((given(config(255, false), &mut all), given(config(511, false), &mut all)), (None, Some(256)));
+    }
+
+    #[test]
+    fn strangers_that_have_every_id_leave_one_for_a_mesh_of_its_own() {
+        let config = Config { max_clusters: 255, ..Config::default() };
+        let mut all: BTreeSet<u32> = (1..=255).collect();
+        assert_eq!(new_id(&config, &mut all, &BTreeSet::from([1, 2])), Some(3));
     }
 }

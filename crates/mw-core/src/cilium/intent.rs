@@ -89,7 +89,7 @@ fn activate<'a>(scene: &Scene<'a>, bindings: &BTreeMap<ObjectId, BindingPlan>, o
         let text = "the Cilium name of no cluster of the mesh is known";
         return Err(Unmet::Later(Problem::new(Reason::MeshNotReady, "spec.meshRef", text, "look at the status of the binding")));
     }
-    let nameless = refs.iter().filter(|of| name(of).is_none()).collect();
+    let nameless = refs.iter().filter(|of| name(of).is_none() && !binding.common.is_revoked(of)).collect();
     let key = key(&of.common.id, &rule);
     Ok(Active { of, rule, binding, names, nameless, key })
 }
@@ -229,14 +229,20 @@ fn on(found: &PolicySeen) -> Precondition {
 fn leave_others(world: &World, active: &Active<'_>, targets: &mut Targets) {
     let wanted_on: BTreeSet<&ClusterId> = active.binding.spec.refs.iter().filter_map(|name| active.binding.common.cluster(name)).collect();
     // A ref that leads nowhere may have led to any of the others.
-    let all_known = active.binding.spec.refs.iter().all(|name| active.binding.common.cluster(name).is_some());
-    for (id, seen) in &world.clusters {
+    let common = &active.binding.common;
+    let all_known = active.binding.spec.refs.iter().all(|name| common.cluster(name).is_some() || common.is_revoked(name));
+    for (id, seen) in own_clusters(world, active.of.common.clusters().chain(common.clusters())) {
         match wanted_on.contains(id) {
             true if is_settled(active, seen) => remove(&active.of.common.id, id, seen, Some(&active.key), targets),
             false if all_known => remove(&active.of.common.id, id, seen, None, targets),
             _ => {}
         }
     }
+}
+
+/// What was seen of the clusters that an object's own refs lead to.
+fn own_clusters<'a>(world: &'a World, ids: impl Iterator<Item = &'a ClusterId>) -> BTreeMap<&'a ClusterId, &'a ClusterSeen> {
+    ids.filter_map(|id| Some((id, world.clusters.get(id)?))).collect()
 }
 
 /// The new policy stands here, or can't because its namespace does not exist.
@@ -256,7 +262,7 @@ fn remove(intent: &ObjectId, id: &ClusterId, seen: &ClusterSeen, keep: Option<&P
 }
 
 fn deletion(world: &World, of: &Intent, targets: &mut Targets) -> IntentPlan {
-    for (id, seen) in &world.clusters {
+    for (id, seen) in own_clusters(world, of.common.clusters()) {
         remove(&of.common.id, id, seen, None, targets);
     }
     let remains = |_: &ClusterId, seen: &ClusterSeen| {

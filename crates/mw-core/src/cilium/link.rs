@@ -45,7 +45,7 @@ pub(super) fn plan_links(world: &World, meshes: &[Mesh<'_>], identities: &Identi
     for mesh in meshes {
         for remote in mesh.members() {
             let at = (remote.clone(), mesh.reach);
-            links.addresses.entry(at).or_insert_with(|| remote_address(world, identities, remote, mesh.reach));
+            links.addresses.entry(at).or_insert_with(|| remote_address(world, meshes, identities, remote, mesh.reach));
         }
         for (reader, remote) in pairs(mesh) {
             let link = Link { reader: reader.clone(), remote: remote.clone() };
@@ -82,14 +82,22 @@ pub(super) fn pairs<'a>(mesh: &Mesh<'a>) -> Vec<(&'a ClusterId, &'a ClusterId)> 
     members.iter().flat_map(with_all).collect()
 }
 
-fn remote_address(world: &World, identities: &Identities, remote: &ClusterId, reach: Reach) -> Result<Address, Finding> {
+fn remote_address(
+    world: &World,
+    meshes: &[Mesh<'_>],
+    identities: &Identities,
+    remote: &ClusterId,
+    reach: Reach,
+) -> Result<Address, Finding> {
     let Some(seen) = world.clusters.get(remote) else {
         return Err(Finding::waiting(Step::ApiServer, Reason::AddressPending, "nothing was seen of it yet"));
     };
     let name = identities.name(remote);
     let in_use = |address: &str| {
-        let readers = world.clusters.values().filter_map(|reader| reader.secrets.known()).flat_map(BTreeMap::values);
-        let mut keys = readers.filter_map(|secret| secret.keys.get(name?.as_str())).filter(|key| key.is_ours());
+        // Strangers' keys say nothing of a cluster that only has the same name.
+        let readers: BTreeSet<&ClusterId> = meshes.iter().map(Mesh::members).filter(|of| of.contains(remote)).flatten().collect();
+        let secrets = readers.into_iter().filter_map(|reader| world.clusters.get(reader)?.secrets.known()).flat_map(BTreeMap::values);
+        let mut keys = secrets.filter_map(|secret| secret.keys.get(name?.as_str())).filter(|key| key.is_ours());
         keys.any(|key| peer_file::mentions(&key.value, address))
     };
     address(seen, reach, &in_use)

@@ -43,6 +43,13 @@ impl<'a> Mesh<'a> {
         self.binding.spec.refs.iter().all(|name| self.binding.common.cluster(name).is_some())
     }
 
+    /// Whether it is known which clusters its refs lead to, and which lead to
+    /// none.
+    pub(super) fn is_complete(&self) -> bool {
+        let common = &self.binding.common;
+        self.binding.spec.refs.iter().all(|name| common.cluster(name).is_some() || common.is_revoked(name))
+    }
+
     /// The ref of this mesh that leads to the cluster; of several, the first by name.
     pub(super) fn ref_of(&self, cluster: &ClusterId) -> Option<&'a str> {
         let refs = self.binding.spec.refs.iter().map(String::as_str);
@@ -96,7 +103,7 @@ pub(super) struct Component<'a> {
 pub(super) fn components<'a>(meshes: &[Mesh<'a>]) -> Vec<Component<'a>> {
     let mut components: Vec<Component<'a>> = Vec::new();
     for mesh in meshes {
-        let mut merged = Component { clusters: mesh.members(), incomplete: !mesh.is_resolved() };
+        let mut merged = Component { clusters: mesh.members(), incomplete: !mesh.is_complete() };
         let (joined, apart): (Vec<_>, Vec<_>) = components.into_iter().partition(|other| !other.clusters.is_disjoint(&merged.clusters));
         for other in joined {
             merged.clusters.extend(other.clusters);

@@ -12,9 +12,11 @@
 //! - `bindings`, `services`, `intents`: the objects of all tenants, specs as
 //!   texts. `Common::workspace` keeps equal names of two tenants apart; on a
 //!   hub it is the hub's UID. `Common::refs` says where each ref leads that the
-//!   object names or has touched (`Resolution`). Two refs lead to the same
-//!   cluster if and only if their `ClusterId`s are equal. A ref that led to a
-//!   cluster goes on leading to it, silent if need be, until it is known to be
+//!   object names or has touched (`Resolution`). A `ClusterId` stands for the
+//!   credentials of one owner that lead to a cluster, so no object is ever
+//!   planned for through another owner's. Two refs of one owner lead to the
+//!   same cluster if and only if their `ClusterId`s are equal. A ref that led to
+//!   a cluster goes on leading to it, silent if need be, until it is known to be
 //!   gone or to lead elsewhere: what can't be attributed can't be held.
 //! - `clusters`: what each target was seen to hold (`ClusterSeen`), also of
 //!   those that only a touched ref leads to. What was
@@ -25,10 +27,16 @@
 //!   source. Certificates arrive parsed. Fields that we own in objects of
 //!   others are told by their managers (`Held`): only what `meshwright`
 //!   *applied* counts as ours, because only that our next apply lets go.
+//! - `origins`: by cluster, whose credentials lead there, the UID that it
+//!   reports and the private CA that proves it, while the connection works.
+//!   Where two owners are proven to use the same cluster, the younger object is
+//!   refused. A UID alone refuses nobody.
 //! - `evidence`: by link, the answer to the last dial with the fingerprint of
 //!   what was dialled, and what the reader itself says of the remote.
-//! - `options.all_objects_known`: every source of objects was listed and every
-//!   ref was looked up once. While it is false nothing is let go.
+//! - `listed`: the workspaces whose objects are all known. `settled`: the
+//!   clusters for which every object of their owners is known and every ref was
+//!   looked up once; nothing is removed from the others. Both are per tenant, so
+//!   that nobody waits for another tenant's clusters.
 //!
 //! **Returned** (`Plan`):
 //! - `targets`: by cluster everything to be written there, all objects
@@ -77,6 +85,7 @@ mod reliance;
 mod rule;
 mod scene;
 pub mod secret;
+mod sharing;
 mod survey;
 mod teardown;
 mod verify;

@@ -52,6 +52,11 @@ pub enum Resolution {
     Cluster(ClusterId),
     /// The cluster is not Ready, its object is missing or may not be read.
     Pending(String),
+    /// The Cluster does not name its owner; the text has the command that does.
+    OwnerMissing(String),
+    /// The Cluster names other owners. To this object it does not exist, and
+    /// the keys that lead to it go.
+    Revoked(String),
     /// There are credentials and they are no good, or Cilium is known not to
     /// be there: nothing but a person's doing mends it.
     Refused(Refusal),
@@ -72,6 +77,8 @@ pub enum Refusal {
     Forbidden(String),
     /// The capability cilium-cni says that Cilium is not there.
     Capability { status: String, checked: Option<String> },
+    /// An older object of another owner uses the same cluster.
+    Shared,
 }
 
 /// A ClusterMeshBinding.
@@ -159,6 +166,16 @@ impl Common {
             Some(Resolution::Cluster(id)) => Some(id),
             _ => None,
         }
+    }
+
+    /// Whether a ref is known to lead to no cluster of this object.
+    pub fn is_revoked(&self, name: &str) -> bool {
+        matches!(self.refs.get(name), Some(Resolution::Revoked(_)))
+    }
+
+    /// All clusters that its refs lead to.
+    pub fn clusters(&self) -> impl Iterator<Item = &ClusterId> {
+        self.refs.keys().filter_map(|name| self.cluster(name))
     }
 
     /// The clusters on which something of this object may stand.

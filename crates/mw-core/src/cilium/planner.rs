@@ -7,13 +7,14 @@ use crate::cilium::object::Binding;
 use crate::cilium::plan::{BindingPlan, Plan, TargetPlan};
 use crate::cilium::scene::{Scene, Targets};
 use crate::cilium::world::World;
-use crate::cilium::{authority, balancer, binding, connection, export, identity, intent, link, teardown};
+use crate::cilium::{authority, balancer, binding, connection, export, identity, intent, link, sharing, teardown};
 use crate::names::ClusterId;
 use crate::seen::Seen;
 use crate::time::Timestamp;
 
 /// The pure function: what everything that was declared and seen amounts to.
 pub fn plan(world: &World) -> Plan {
+    let world = &*sharing::without_shared(world);
     let meshes = meshes(world);
     let identities = identity::identify(world, &meshes, &components(&meshes));
     let links = link::plan_links(world, &meshes, &identities);

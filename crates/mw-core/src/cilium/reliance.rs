@@ -32,7 +32,7 @@ pub(super) fn binding<'a>(
     let subject = "spec.meshRef";
     let later = |text: String| Unmet::Later(Problem::new(Reason::MeshNotReady, subject, text, "look at the status of the binding"));
     let Some(binding) = world.bindings.get(&id) else {
-        return Err(match world.options.all_objects_known {
+        return Err(match world.listed.contains(&common.id.workspace) {
             true => {
                 let text = format!("ClusterMeshBinding not found: {}", quoted(mesh));
                 Unmet::Never(Problem::new(Reason::BindingNotFound, subject, text, "correct meshRef.name, or create the binding"))

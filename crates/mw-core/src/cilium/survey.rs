@@ -9,6 +9,9 @@ use crate::seen::Seen;
 use crate::text::quoted;
 use crate::time::Timestamp;
 
+const COPY_CA: &str = "install the certificates with Helm; to have a missing cilium-ca copied from another member, apply \
+                       config/rbac/cilium-target-ca.yaml in both clusters";
+
 /// Why a ref leads to no cluster.
 pub(super) fn unresolved(resolution: Option<&Resolution>) -> Option<Finding> {
     let step = Step::Credentials;
@@ -16,11 +19,17 @@ pub(super) fn unresolved(resolution: Option<&Resolution>) -> Option<Finding> {
         Some(Resolution::Cluster(_)) => return None,
         None => Finding::not_ready(step, Reason::ClusterNotReady, "not looked up yet"),
         Some(Resolution::Pending(why) | Resolution::Gone(why)) => Finding::not_ready(step, Reason::ClusterNotReady, why),
+        Some(Resolution::Revoked(why)) => Finding::not_ready(step, Reason::ClusterNotReady, why),
+        Some(Resolution::OwnerMissing(why)) => Finding::not_ready(step, Reason::OwnerMissing, why),
         Some(Resolution::Unreachable(why)) => Finding::waiting(step, Reason::ClusterUnreachable, format!("unreachable: {why}")),
         Some(Resolution::Refused(Refusal::Kubeconfig(why))) => {
             Finding::permanent(step, Reason::KubeconfigInvalid, format!("reading kubeconfig secret: {why}"))
         }
         Some(Resolution::Refused(Refusal::Forbidden(why))) => Finding::permanent(step, Reason::AccessDenied, why),
+        Some(Resolution::Refused(Refusal::Shared)) => {
+            let hint = "give each cluster to one namespace; in kcp, name all workspaces that share it on the Cluster";
+            Finding::permanent(step, Reason::ClusterShared, "the cluster is already used by another owner").hint(hint)
+        }
         Some(Resolution::Refused(Refusal::Capability { status, checked })) => {
             let checked = checked.as_deref().map(|time| format!(" (checked {time})")).unwrap_or_default();
             let text = format!("Cilium not found: capability cilium-cni is {status}{checked}");
@@ -70,7 +79,8 @@ fn certificates(seen: &ClusterSeen, now: Timestamp) -> Option<Finding> {
         return seen.certificates.why_unknown().map(|why| unknown(Step::Authority, why));
     };
     let all = [("server", &found.server), ("remote", &found.remote), ("local", &found.local)];
-    let unreadable = found.root.why_unknown().or_else(|| all.iter().find_map(|(_, certificate)| certificate.why_unknown()));
+    let root = found.root.why_unknown().filter(|_| !found.root_withheld);
+    let unreadable = root.or_else(|| all.iter().find_map(|(_, certificate)| certificate.why_unknown()));
     if let Some(why) = unreadable {
         let finding = Finding::permanent(Step::Authority, Reason::CertificateUnreadable, why);
         return Some(finding.hint("issue it anew, for instance with helm upgrade"));
@@ -84,7 +94,8 @@ fn certificates(seen: &ClusterSeen, now: Timestamp) -> Option<Finding> {
         }
         (None, Some((name, _))) => {
             let text = format!("Secret clustermesh-apiserver-{name}-cert is missing");
-            Some(Finding::waiting(Step::Authority, Reason::CertificateMissing, text))
+            let hint = if found.root_withheld { COPY_CA } else { "" };
+            Some(Finding::waiting(Step::Authority, Reason::CertificateMissing, text).hint(hint))
         }
         (None, None) => None,
     }

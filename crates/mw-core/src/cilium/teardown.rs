@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::cilium::facts::ClusterSeen;
-use crate::cilium::object::{Binding, Common, Resolution};
+use crate::cilium::object::{Binding, Common, Refusal, Resolution};
 use crate::cilium::peer_file::remote_of;
 use crate::cilium::plan::{BindingPlan, Condition, Outcome, Status, Teardown};
 use crate::cilium::scene::Scene;
@@ -39,12 +39,15 @@ pub(super) fn outcome<P: Default>(
 /// Why a ref is not known to be clean.
 fn waits(world: &World, common: &Common, name: &str, remains: impl Fn(&ClusterId, &ClusterSeen) -> Option<bool>) -> Option<&'static str> {
     match common.refs.get(name) {
-        Some(Resolution::Gone(_)) => None,
+        // A cluster that is not this object's any more is not its to clean up.
+        Some(Resolution::Gone(_) | Resolution::Revoked(_) | Resolution::Refused(Refusal::Shared)) => None,
         Some(Resolution::Cluster(id)) => match world.clusters.get(id).filter(|seen| seen.silent.is_none()) {
             Some(seen) => remains(id, seen).map_or(Some("it can't be read"), |remains| remains.then_some("it is still there")),
             None => Some("the cluster does not answer"),
         },
-        Some(Resolution::Pending(_) | Resolution::Refused(_) | Resolution::Unreachable(_)) | None => Some("the cluster can't be asked"),
+        Some(Resolution::Pending(_) | Resolution::OwnerMissing(_) | Resolution::Refused(_) | Resolution::Unreachable(_)) | None => {
+            Some("the cluster can't be asked")
+        }
     }
 }
 

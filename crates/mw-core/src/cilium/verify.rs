@@ -82,14 +82,15 @@ pub(super) fn judge(in_place: Option<&Dial>, has_key: bool, evidence: Option<&Ev
     match answer(dial, evidence) {
         None if world.options.verify_dial == VerifyDial::Off => (Evident::Unverifiable, vec![not_verifiable("dialling is off")]),
         None => (Evident::Awaited, Vec::new()),
-        Some(dialled) => by_dial(dial, dialled),
+        Some(dialled) => by_dial(dial, dialled, view.and_then(Seen::why_unknown)),
     }
 }
 
-fn by_dial(dial: &Dial, dialled: &Dialled) -> (Evident, Vec<Finding>) {
+fn by_dial(dial: &Dial, dialled: &Dialled, unasked: Option<&str>) -> (Evident, Vec<Finding>) {
     match &dialled.outcome {
         DialOutcome::Failed { kind: DialFailure::Dns | DialFailure::Tcp, text } => {
-            (Evident::Unverifiable, vec![not_verifiable(&format!("it can't be reached from here: {text}"))])
+            let unasked = unasked.map(|why| format!("; the reader can't be asked: {why}")).unwrap_or_default();
+            (Evident::Unverifiable, vec![not_verifiable(&format!("it can't be reached from here: {text}{unasked}"))])
         }
         DialOutcome::Failed { kind, text } => (Evident::Not, vec![failed(*kind, text)]),
         DialOutcome::Read { id, .. } if *id != dial.cluster_id => {

@@ -1,11 +1,11 @@
 //! Everything that planning depends on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::cilium::facts::ClusterSeen;
+use crate::cilium::facts::{CaId, ClusterSeen};
 use crate::cilium::object::{Binding, GlobalService, Intent, ObjectId};
 use crate::cilium::plan::Link;
-use crate::names::ClusterId;
+use crate::names::{ClusterId, Owner, Workspace};
 use crate::seen::Seen;
 use crate::time::Timestamp;
 
@@ -17,15 +17,29 @@ pub struct World {
     pub services: BTreeMap<ObjectId, GlobalService>,
     pub intents: BTreeMap<ObjectId, Intent>,
     pub clusters: BTreeMap<ClusterId, ClusterSeen>,
+    pub origins: BTreeMap<ClusterId, Origin>,
     pub evidence: BTreeMap<Link, Evidence>,
+    /// The workspaces whose objects are all known.
+    pub listed: BTreeSet<Workspace>,
+    /// The clusters of which all objects and refs are known that may lead
+    /// there, so that what none of them wants may go.
+    pub settled: BTreeSet<ClusterId>,
+}
+
+/// How a cluster is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    pub owner: Owner,
+    /// UID of the Namespace kube-system as the cluster reports it. A cluster
+    /// can report any UID.
+    pub uid: String,
+    /// The one private CA that the connection in use was verified against.
+    pub private_ca: Option<CaId>,
 }
 
 /// How to plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// The objects given are all there are, so that what none of them wants
-    /// may go.
-    pub all_objects_known: bool,
     pub verify_dial: VerifyDial,
     /// A missing cilium-ca may be created.
     pub sync_ca: bool,
@@ -40,7 +54,6 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Options {
-            all_objects_known: false,
             verify_dial: VerifyDial::Warn,
             sync_ca: true,
             cilium_namespace: "kube-system".to_owned(),

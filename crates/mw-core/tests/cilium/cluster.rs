@@ -9,7 +9,8 @@ use mw_core::cilium::facts::{
 };
 use mw_core::cilium::secret::SecretBytes;
 use mw_core::cilium::version::Version;
-use mw_core::names::{CiliumName, NodeName};
+use mw_core::cilium::world::Origin;
+use mw_core::names::{CiliumName, NodeName, Owner};
 use mw_core::seen::Seen;
 use mw_core::time::Timestamp;
 use serde::Deserialize;
@@ -49,6 +50,7 @@ pub(crate) struct Sketch {
     trusts: Vec<String>,
     root: bool,
     root_key: bool,
+    root_withheld: bool,
     certificates: Vec<String>,
     /// Those whose Secrets are there and can't be understood.
     broken: Vec<String>,
@@ -66,6 +68,11 @@ pub(crate) struct Sketch {
     unknown: Vec<String>,
     silent: Option<String>,
     forbidden: Option<String>,
+    /// Whose credentials lead there.
+    owner: String,
+    /// The UID that it reports, if not one of its own.
+    uid: Option<String>,
+    private_ca: Option<String>,
 }
 
 #[derive(Deserialize, Debug, Clone)]
@@ -146,6 +153,7 @@ impl Default for Sketch {
             trusts: Vec::new(),
             root: true,
             root_key: true,
+            root_withheld: false,
             certificates: vec![text("server"), text("remote"), text("local")],
             broken: Vec::new(),
             certificate_names: None,
@@ -162,6 +170,9 @@ impl Default for Sketch {
             unknown: Vec::new(),
             silent: None,
             forbidden: None,
+            owner: text("w1"),
+            uid: None,
+            private_ca: None,
         }
     }
 }
@@ -190,6 +201,15 @@ impl Sketch {
             policies: self.known("policies", self.policies.iter().map(|(name, of)| (policy_key(name), of.seen(name))).collect()),
             policy_crds: self.known("crds", self.policy_crds()),
             silent,
+        }
+    }
+
+    pub(crate) fn origin(&self, letter: &str) -> Origin {
+        let works = self.silent.is_none() && self.forbidden.is_none();
+        Origin {
+            owner: Owner::from(self.owner.as_str()),
+            uid: self.uid.clone().unwrap_or(letter.to_owned()),
+            private_ca: self.private_ca.clone().filter(|_| works).map(CaId),
         }
     }
 
@@ -266,11 +286,11 @@ impl Sketch {
             helm_labels: BTreeMap::from([("app.kubernetes.io/managed-by".to_owned(), "Helm".to_owned())]),
             helm_annotations: BTreeMap::new(),
         };
-        let root = match is_broken("root") {
+        let root = match is_broken("root") || self.root_withheld {
             true => Seen::Unknown("Secret cilium-ca: it has neither ca.crt nor tls.crt".to_owned()),
             false => Seen::Known(self.root.then_some(root)),
         };
-        Certificates { root, server: issued("server"), remote: issued("remote"), local: issued("local") }
+        Certificates { root, root_withheld: self.root_withheld, server: issued("server"), remote: issued("remote"), local: issued("local") }
     }
 
     fn certificate(&self, letter: &str, kind: &str) -> Certificate {

@@ -95,6 +95,9 @@ fn quirks() -> Vec<Value> {
         json!({ "keys": { "cilium-clustermesh/b": { "value": "endpoints: both", "by": ["helm", "meshwright"] } } }),
         json!({ "keys": { "cilium-kvstoremesh/old": { "value": "endpoints: ours", "by": ["meshwright"] } } }),
         json!({ "elb": "other" }),
+        json!({ "uid": "shared" }),
+        json!({ "uid": "shared", "privateCa": "k" }),
+        json!({ "uid": "shared", "privateCa": "k", "owner": STRANGER }),
     ]
     .into_iter()
     .chain([harmless(), harmless()].concat())

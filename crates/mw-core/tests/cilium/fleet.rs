@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use mw_core::cilium::object::{Common, ObjectId, Refusal, Resolution};
 use mw_core::cilium::plan::Link;
 use mw_core::cilium::world::{DialFailure, DialOutcome, Dialled, Evidence, Heartbeat, Options, ReaderView, VerifyDial, World};
-use mw_core::names::ClusterId;
+use mw_core::names::{ClusterId, Workspace};
 use mw_core::seen::Seen;
 use mw_core::time::Timestamp;
 use serde::Deserialize;
@@ -29,6 +29,8 @@ pub(crate) struct Fleet {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct SketchedOptions {
     some_objects_unknown: bool,
+    /// Clusters that some ref not looked up yet may lead to.
+    unsettled: Vec<String>,
     verify_dial: Option<String>,
     sync_ca_off: bool,
     allow_system_namespaces: bool,
@@ -79,8 +81,14 @@ impl Fleet {
             options: self.options.options(),
             now: Timestamp(self.now.unwrap_or(1000)),
             clusters: self.clusters.iter().map(|(letter, sketch)| (id(letter), sketch.seen(letter))).collect(),
+            origins: self.clusters.iter().map(|(letter, sketch)| (id(letter), sketch.origin(letter))).collect(),
             ..World::default()
         };
+        if !self.options.some_objects_unknown {
+            let settled = |letter: &&String| !self.options.unsettled.contains(letter);
+            world.settled = self.clusters.keys().filter(settled).map(|letter| id(letter)).collect();
+            world.listed = self.objects.values().map(|object| Workspace::from(object.workspace())).collect();
+        }
         for (label, object) in &self.objects {
             self.declare(&mut world, label, object);
         }
@@ -132,6 +140,8 @@ impl Fleet {
             None => Resolution::Pending("KubernetesCluster not found".to_owned()),
             Some((kind, value)) => match kind.as_str() {
                 "cluster" => Resolution::Cluster(id(&text(value))),
+                "revoked" => Resolution::Revoked(text(value)),
+                "ownerMissing" => Resolution::OwnerMissing(text(value)),
                 "pending" => Resolution::Pending(text(value)),
                 "unreachable" => Resolution::Unreachable(text(value)),
                 "gone" => Resolution::Gone(text(value)),
@@ -169,7 +179,6 @@ impl SketchedOptions {
             Some(other) => panic!("{other}?"),
         };
         Options {
-            all_objects_known: !self.some_objects_unknown,
             verify_dial,
             sync_ca: !self.sync_ca_off,
             allow_system_namespaces: self.allow_system_namespaces,

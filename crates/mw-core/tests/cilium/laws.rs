@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mw_core::cilium::facts::{ClusterSeen, ConnectionSecret};
+use mw_core::cilium::object::Binding;
 use mw_core::cilium::plan;
 use mw_core::cilium::plan::{BindingPhase, Condition, Plan, TargetPlan};
 use mw_core::cilium::world::{DialOutcome, World};
@@ -86,7 +87,7 @@ fn unknown_loses_nothing() {
             }
         }
         let mut less = world.clone();
-        less.options.all_objects_known = false;
+        (less.listed, less.settled) = Default::default();
         less.bindings.clear();
         less.services.clear();
         prop_assert!(!plan(&less).targets.values().any(is_loss));
@@ -211,6 +212,56 @@ fn a_wanted_key_is_never_absent() {
                     prop_assert!(!apply.removed.contains(&config.cluster_name), "{} leaves {}", remote, reader);
                 }
             }
+        }
+        Ok(())
+    });
+}
+
+/// The clusters that a binding names or has touched.
+fn of_binding(binding: &Binding) -> BTreeSet<&ClusterId> {
+    binding.spec.refs.iter().chain(&binding.common.touched).filter_map(|name| binding.common.cluster(name)).collect()
+}
+
+/// Keys, identities, CAs and load balancers are written only where a binding
+/// leads, and a private key goes from one cluster to another only where one
+/// binding leads to both.
+#[test]
+fn nothing_is_written_and_no_private_key_goes_where_no_object_leads() {
+    law(|world, first| {
+        let bindings: Vec<BTreeSet<&ClusterId>> =
+            world.bindings.values().filter(|of| of.common.deleting.is_none()).map(of_binding).collect();
+        let joined = |one: &ClusterId, other: &ClusterId| bindings.iter().any(|of| of.contains(one) && of.contains(other));
+        for (id, target) in &first.targets {
+            let adds = target.secrets.values().any(|of| !of.added.is_empty() || !of.changed.is_empty());
+            let writes = adds || target.identity.is_some() || target.ca.is_some() || target.elb.is_some();
+            prop_assert!(!writes || joined(id, id), "{} is nobody's", id);
+            if let Some(create) = &target.ca {
+                let owner = |id: &ClusterId| &world.origins[id].owner;
+                prop_assert!(joined(id, &create.from) && owner(id) == owner(&create.from), "the key of a CA goes to {}", id);
+            }
+            for apply in target.secrets.values() {
+                for key in apply.added.iter().chain(&apply.changed).filter(|key| key.ends_with(".key")) {
+                    let text = String::from_utf8_lossy(apply.data[key].expose()).into_owned();
+                    let of = text.split_whitespace().nth(1).map(crate::fleet::id).unwrap();
+                    prop_assert!(joined(id, &of), "{} gets a private key of {}", id, of);
+                }
+            }
+        }
+        Ok(())
+    });
+}
+
+/// Whoever claims to be whom: an object whose cluster no other owner is proven
+/// to use is planned as if the others did not exist.
+#[test]
+fn a_claim_changes_no_plan_but_what_is_let_go() {
+    law(|world, first| {
+        let mut without = world.clone();
+        without.origins.values_mut().filter(|origin| origin.private_ca.is_none()).for_each(|origin| origin.uid = origin.owner.to_string());
+        let second = plan(&without);
+        prop_assert_eq!(&first.dials, &second.dials);
+        for (id, of) in &first.bindings {
+            prop_assert_eq!(&of.rows, &second.bindings[id].rows);
         }
         Ok(())
     });

@@ -2,7 +2,7 @@
 //! waited for. Objects of others are applied server-side and never forced;
 //! our own are written with preconditions.
 
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, Resource};
 use mw_api::cilium::policy::{CiliumClusterwideNetworkPolicy, CiliumNetworkPolicy, policy_object, policy_patch};
@@ -96,7 +96,7 @@ impl Engine {
                 } else {
                     info!(%cluster, %place, verb, "written");
                     member.writer.succeed(&place);
-                    if let (Place::Secret(_), Some(reader)) = (&place, member.cluster.clone()) {
+                    if let (Place::Secret(_), Some(reader)) = (&place, self.stands_for(cluster).cloned()) {
                         self.ask_again(&reader);
                     }
                 }
@@ -199,7 +199,11 @@ async fn look(client: &Client, namespace: &str, place: &Place) -> Result<Show, k
     let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
     Ok(match place {
         Place::Config => show_config(Api::<ConfigMap>::namespaced(client.clone(), namespace).get_opt("cilium-config").await?),
-        Place::Authority => show_secret(secrets.get_opt("cilium-ca").await?, "cilium-ca"),
+        Place::Authority => {
+            // The optional role lists it by its name.
+            let named = ListParams::default().fields("metadata.name=cilium-ca");
+            show_secret(secrets.list(&named).await?.items.into_iter().next(), "cilium-ca")
+        }
         Place::Secret(secret) => show_secret(secrets.get_opt(secret.as_str()).await?, secret.as_str()),
         Place::Balancer => {
             let name = mesh_service(namespace);

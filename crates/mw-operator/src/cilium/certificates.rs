@@ -43,7 +43,7 @@ pub fn certificates<'a>(secrets: impl IntoIterator<Item = &'a Secret>) -> Certif
             _ => {}
         }
     }
-    Certificates { root, server, remote, local }
+    Certificates { root, root_withheld: false, server, remote, local }
 }
 
 fn seen<T>(name: &str, read: Result<T, String>) -> Seen<T> {
@@ -271,7 +271,13 @@ mod tests {
         let of = certificates(&[secret("other", &[]), secret(LOCAL, &[("tls.crt", "")])]);
         assert_eq!(
             of,
-            Certificates { root: Seen::Known(None), server: Seen::Known(None), remote: Seen::Known(None), local: Seen::Known(None) }
+            Certificates {
+                root: Seen::Known(None),
+                root_withheld: false,
+                server: Seen::Known(None),
+                remote: Seen::Known(None),
+                local: Seen::Known(None),
+            }
         );
     }
 

@@ -1,7 +1,7 @@
 //! Step 4: from the plan to single writes, in the order in which they may
 //! happen on one cluster.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use mw_core::cilium::facts::{ConnectionSecret, PolicyKey, ServiceName};
@@ -136,8 +136,10 @@ impl Engine {
     /// Tells the writer of every cluster what is left to do there.
     pub(super) fn diff(&mut self) {
         let blocked = self.blocked();
+        let stand_for: BTreeMap<ClusterId, ClusterId> =
+            self.members.keys().filter_map(|id| Some((id.clone(), self.stands_for(id)?.clone()))).collect();
         for (id, member) in &mut self.members {
-            let stands_for = member.cluster.as_ref().filter(|cluster| self.representatives.get(*cluster) == Some(id));
+            let stands_for = stand_for.get(id);
             let target = stands_for.and_then(|cluster| self.plan.targets.get(cluster));
             if stands_for.is_some_and(|cluster| blocked.contains(cluster)) {
                 if !member.offered.is_empty() || target.is_some() {

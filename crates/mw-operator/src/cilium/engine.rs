@@ -19,13 +19,14 @@ use tokio::time::{Instant, sleep_until};
 use crate::backoff::Backoff;
 use crate::cilium::apply::Outcome;
 use crate::cilium::dial::{Answer, Dialler, Failed};
+use crate::cilium::identity::Leads;
 use crate::cilium::management::ClusterResource;
 use crate::cilium::measure::Measured;
 use crate::cilium::observe::Member;
 use crate::cilium::realm::{Endpoint, EndpointNews, Portal, Realm};
 use crate::cilium::record::{Kind, Record, RecordId};
 use crate::cilium::sights::{Take, Wants};
-use crate::cilium::vault::{SecretSight, Vault};
+use crate::cilium::vault::{Search, SecretSight, Vault};
 use crate::cilium::verify::{Dialling, Reading};
 use crate::failure::Failure;
 use crate::fleet::follow::{Bell, Observed};
@@ -71,7 +72,6 @@ impl Default for Settings {
 impl Settings {
     fn options(&self) -> Options {
         Options {
-            all_objects_known: false,
             verify_dial: self.verify_dial,
             sync_ca: self.sync_ca,
             cilium_namespace: self.cilium_namespace.clone(),
@@ -95,7 +95,8 @@ pub struct Kcp {
     pub cluster_resource: ClusterResource,
     /// The label or annotation of a Cluster that names its workspaces.
     pub owner_key: String,
-    pub requires_owner: bool,
+    /// Any tenant may use a Cluster that names no workspaces.
+    pub trust_cluster_names: bool,
 }
 
 impl std::fmt::Debug for Kcp {
@@ -141,13 +142,13 @@ pub(super) enum Event {
     Slices(Observed<(String, Item<EndpointSlice>)>),
     Endpoint { url: String, news: EndpointNews },
     Clusters(Observed<(String, Item<Cluster>)>),
-    Secrets { namespace: String, seen: Observed<(String, Item<SecretSight>)> },
-    Attempted { cluster: ClusterId, epoch: u64, attempt: Attempt },
+    Secrets { search: Search, seen: Observed<(String, Item<SecretSight>)> },
+    Attempted { cluster: ClusterId, epoch: u64, fingerprint: [u8; 32], attempt: Attempt },
     Sight { cluster: ClusterId, epoch: u64, what: &'static str, take: Take },
     Written { cluster: ClusterId, epoch: u64, outcome: Outcome },
     Patched { id: RecordId, result: Result<Box<DynamicObject>, Failure> },
     Dialled { link: Link, fingerprint: String, result: Result<Answer, Failed> },
-    Read { reader: ClusterId, result: Result<BTreeMap<CiliumName, bool>, String> },
+    Read { reader: ClusterId, epoch: u64, result: Result<BTreeMap<CiliumName, bool>, String> },
 }
 
 /// A channel that is full makes the watches wait.
@@ -170,7 +171,6 @@ pub(super) struct Engine {
     pub(super) endpoints: BTreeMap<String, Endpoint>,
     /// Clusters of the management plane.
     pub(super) clusters: Mirror<String, Cluster>,
-    pub(super) warned_of_trust: bool,
     /// Lists again what is followed on the hub, and objects wherever they are.
     pub(super) hub_relist: Bell,
     /// The watches on the three kinds.
@@ -179,10 +179,11 @@ pub(super) struct Engine {
     pub(super) listed: BTreeSet<(Realm, Kind)>,
     pub(super) records: BTreeMap<RecordId, Record>,
     pub(super) records_changed: bool,
-    /// The Secrets of each namespace that has objects.
-    pub(super) vaults: BTreeMap<String, Vault>,
+    /// The Secrets that refs may lead to.
+    pub(super) vaults: BTreeMap<Search, Vault>,
     pub(super) members: BTreeMap<ClusterId, Member>,
-    /// The link that stands for a cluster.
+    pub(super) leads: Leads,
+    /// By cluster: the link that stands for it.
     pub(super) representatives: BTreeMap<ClusterId, ClusterId>,
     pub(super) wants: Wants,
     pub(super) world: World,
@@ -224,7 +225,6 @@ impl Engine {
             slices: Mirror::default(),
             endpoints: BTreeMap::new(),
             clusters: Mirror::default(),
-            warned_of_trust: false,
             hub_relist: Bell::default(),
             feeds: BTreeMap::new(),
             listed: BTreeSet::new(),
@@ -232,6 +232,7 @@ impl Engine {
             records_changed: false,
             vaults: BTreeMap::new(),
             members: BTreeMap::new(),
+            leads: Leads::new(),
             representatives: BTreeMap::new(),
             wants: Wants::default(),
             world,

@@ -28,7 +28,7 @@ use crate::cilium::engine::Event;
 use crate::cilium::realm::Realm;
 use crate::cilium::record::{Kind, Object, Record};
 use crate::cilium::sights::{Lookout, Sights};
-use crate::cilium::vault::{Lead, SecretSight, lead_among, read_secret};
+use crate::cilium::vault::{Lead, SecretSight, lead_among, read_secret, shown};
 use crate::doctor::rights::{Granted, Who, granted, rights};
 use crate::failure::Failure;
 use crate::fleet::follow::{Bell, Scope, list};
@@ -117,8 +117,8 @@ impl Examiner {
     }
 
     async fn visit(&self, namespace: &str, name: &str, secrets: Option<&Secrets>) -> (Examined, Option<Sights>) {
-        let none = Secrets::new();
-        let lead = lead_among(secrets.unwrap_or(&none), namespace, name);
+        let known = secrets.into_iter().flat_map(shown).collect();
+        let lead = lead_among(&known, namespace, name);
         let secret = match &lead {
             Lead::Found { source: Source::Secret { name, .. }, .. } => name.clone(),
             _ => name.to_owned(),
@@ -137,8 +137,11 @@ impl Examiner {
                 Ok((access, _)) => (source, access),
                 Err(Refusal::Kubeconfig(why) | Refusal::Forbidden(why)) => return (examined(Err(why)), None),
                 Err(Refusal::Capability { status, .. }) => return (examined(Err(status)), None),
+                Err(Refusal::Shared) => return (examined(Err("the cluster is already used by another owner".to_owned())), None),
             },
-            Lead::Missing(why) | Lead::NoCluster(why) | Lead::Pending(why) => return (examined(Err(why)), None),
+            Lead::Missing(why) | Lead::NoCluster(why) | Lead::Pending(why) | Lead::OwnerMissing(why) | Lead::Revoked(why) => {
+                return (examined(Err(why)), None);
+            }
             Lead::Unread | Lead::Refused(_) => return (examined(Err("its Secret was not read".to_owned())), None),
         };
         let ends = access.ends();
@@ -157,7 +160,7 @@ impl Examiner {
         needed.extend(rights(&cilium_rules(), Some(&self.cilium_namespace)));
         let rights = granted(&client, Who::Myself, &needed).await;
         let sights = self.sights(&source.id(), &client).await;
-        let cluster = sights.cluster();
+        let cluster = sights.uid().map(|_| source.id());
         (Examined { answers: Some(version), rights: Some(rights), cluster, ..examined }, Some(sights))
     }
 
@@ -167,7 +170,8 @@ impl Examiner {
         let (mut relist, mut tasks, mut sights) = (Bell::default(), JoinSet::new(), Sights::default());
         let backoff = || Backoff::of_watch(fastrand::Rng::with_seed(0));
         let namespace = self.cilium_namespace.as_str();
-        Lookout { client, cluster, epoch: 0, namespace, events: &sender, backoff, relist: &mut relist, tasks: &mut tasks }.watch_basics();
+        let (relist, tasks) = (&mut relist, &mut tasks);
+        Lookout { client, cluster, epoch: 0, namespace, reads_ca: true, events: &sender, backoff, relist, tasks }.watch_basics();
         let listing = async {
             while sights.lacks_something() {
                 match events.recv().await {
@@ -186,7 +190,12 @@ impl Examiner {
         let options = Options { cilium_namespace: self.cilium_namespace.clone(), ..Options::default() };
         let mut world = World { options, now: self.now, ..World::default() };
         let (mut leads, mut clusters) = (BTreeMap::new(), Vec::new());
-        for (examined, sights) in visits {
+        let mut first: BTreeMap<(String, String), ClusterId> = BTreeMap::new();
+        for (mut examined, sights) in visits {
+            // Two Secrets of one namespace may lead to the same cluster.
+            if let (Some(cluster), Some(uid)) = (&mut examined.cluster, sights.as_ref().and_then(Sights::uid)) {
+                *cluster = first.entry((examined.namespace.clone(), uid)).or_insert_with(|| cluster.clone()).clone();
+            }
             leads.insert((examined.namespace.clone(), examined.name.clone()), resolution(&examined, sights.as_ref()));
             if let (Some(cluster), Some(sights)) = (&examined.cluster, sights) {
                 let remembered = sights.identity();

@@ -4,11 +4,10 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use mw_api::cilium::policy::{CLUSTERWIDE_CRD, CiliumClusterwideNetworkPolicy, CiliumNetworkPolicy, Definition, NAMESPACED_CRD};
-use mw_api::cilium::rbac::READ_SECRETS;
+use mw_api::cilium::rbac::{CA_SECRET, READ_SECRETS};
 use mw_api::cilium::target::{ConfigMap, DaemonSet, Deployment, EndpointSlice, Namespace, Pod, Secret, Service};
 use mw_api::node::Node;
 use mw_core::cilium::facts::ClusterSeen;
-use mw_core::names::ClusterId;
 
 use crate::cilium::sights::{
     API_SERVER, CONFIG, Sights, app, certificate, config_map, daemon_set, definition, deployment, namespace, node, pod, policy, service,
@@ -37,11 +36,11 @@ pub struct Holdings {
 }
 
 impl Holdings {
-    /// Which cluster it is, and what the planner reads of it. `home` is the
+    /// The UID that it reports, and what the planner reads of it. `home` is the
     /// namespace that Cilium runs in.
-    pub fn seen(self, home: &str) -> (Option<ClusterId>, ClusterSeen) {
+    pub fn seen(self, home: &str) -> (Option<String>, ClusterSeen) {
         let sights = self.sights(home);
-        (sights.cluster(), sights.seen(home, None))
+        (sights.uid(), sights.seen(home, None))
     }
 
     /// Limited to what the watches ask for.
@@ -54,7 +53,7 @@ impl Holdings {
         fill(&mut sights.deployments, self.deployments, at_home, deployment);
         fill(&mut sights.pods, self.pods, |meta| at_home(meta) && matches!(app(meta), Some("cilium" | API_SERVER)), pod);
         fill(&mut sights.config, self.config_maps, |meta| at_home(meta) && named(meta, CONFIG), config_map);
-        for name in READ_SECRETS {
+        for name in READ_SECRETS.into_iter().chain([CA_SECRET]) {
             let mirror = sights.secrets.entry(name).or_default();
             fill(mirror, self.secrets.clone(), |meta| at_home(meta) && named(meta, name), certificate);
         }

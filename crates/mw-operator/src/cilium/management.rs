@@ -1,10 +1,12 @@
 //! Where a ref of a tenant leads: through its KubernetesCluster to the Cluster
 //! of that name on the management plane, and from there to a Secret.
 
+use std::collections::BTreeSet;
+
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client};
 use mw_api::cilium::fleet::{Cluster, KubernetesCluster};
-use mw_core::cilium::object::Refusal;
+use mw_core::cilium::object::{ObjectId, Refusal};
 use mw_core::names::Workspace;
 use mw_core::seen::Seen;
 use mw_core::text::printable;
@@ -138,9 +140,18 @@ impl Engine {
         let cluster = match self.clusters.last_known() {
             Seen::Unknown(_) if self.clusters.is_starting() => return Lead::Unread,
             Seen::Unknown(why) => return Lead::Pending(format!("{} can't be read on the management plane: {why}", kcp.cluster_resource)),
-            Seen::Known(clusters) => clusters.get(asked.name).map(|item| &item.of).filter(|cluster| self.may_use(cluster, asked.workspace)),
+            Seen::Known(clusters) => clusters.get(asked.name).map(|item| &item.of),
         };
-        let Some(cluster) = cluster else { return Lead::NoCluster(format!("Cluster {name} not found on the management plane")) };
+        let not_found = format!("Cluster {name} not found on the management plane");
+        let Some(cluster) = cluster else { return Lead::NoCluster(not_found) };
+        let owners = self.named_owners(cluster);
+        if owners.is_empty() && !kcp.trust_cluster_names {
+            return Lead::OwnerMissing(owner_missing(kcp, asked));
+        }
+        // To everybody else it does not exist.
+        if !owners.is_empty() && !owners.contains(asked.workspace.as_str()) {
+            return Lead::Revoked(not_found);
+        }
         let cluster_api = kcp.cluster_resource.group == CLUSTER_API;
         let ready = match cluster_api {
             true => cluster.condition("Ready") == Some(true) || cluster.condition("Available") == Some(true),
@@ -154,25 +165,61 @@ impl Engine {
             let checked = capability.last_transition_time.as_deref().map(|time| printable(time, 100));
             return Lead::Refused(Refusal::Capability { status, checked });
         }
-        match (&cluster.status.kubeconfig_secret_ref, cluster_api) {
-            (Some(secret), _) => self.secret(&kcp.namespace, &secret.name, secret.key.as_deref()),
-            (None, true) => self.secret(&kcp.namespace, &format!("{}-kubeconfig", asked.name), Some("value")),
-            (None, false) => Lead::Refused(Refusal::Kubeconfig(format!("Cluster {name} names no status.kubeconfigSecretRef"))),
+        match self.managed_secret(asked.name) {
+            Some((secret, key)) => self.secret(&kcp.namespace, &secret, key.as_deref()),
+            None => Lead::Refused(Refusal::Kubeconfig(format!("Cluster {name} names no status.kubeconfigSecretRef"))),
         }
     }
 
-    /// Whether a Cluster is meant for a tenant.
-    fn may_use(&self, cluster: &Cluster, workspace: &Workspace) -> bool {
-        let Some(kcp) = &self.kcp else { return false };
-        let meta = &cluster.metadata;
-        let owners = [&meta.labels, &meta.annotations].into_iter().flatten().filter_map(|all| all.get(&kcp.owner_key));
-        let mut owners = owners.flat_map(|owners| owners.split(',')).map(str::trim).filter(|owner| !owner.is_empty()).peekable();
-        if owners.peek().is_none() {
-            return !kcp.requires_owner;
+    /// The Secret of a Cluster, and the key in it where one is named.
+    pub(super) fn managed_secret(&self, name: &str) -> Option<(String, Option<String>)> {
+        let Seen::Known(clusters) = self.clusters.last_known() else { return None };
+        let named = clusters.get(name)?.of.status.kubeconfig_secret_ref.as_ref();
+        let cluster_api = self.kcp.as_ref().is_some_and(|kcp| kcp.cluster_resource.group == CLUSTER_API);
+        match named {
+            Some(secret) => Some((secret.name.clone(), secret.key.clone())),
+            None => cluster_api.then(|| (format!("{name}-kubeconfig"), Some("value".to_owned()))),
         }
-        let path = self.tenant(workspace).and_then(|(_, tenant)| tenant.path.as_deref());
-        owners.any(|owner| owner == workspace.as_str() || Some(owner) == path)
     }
+
+    /// Who may use the cluster of a ref: a namespace of the hub, or the
+    /// workspaces that the Cluster names.
+    pub(super) fn owners(&self, id: &ObjectId, name: &str) -> BTreeSet<String> {
+        if self.kcp.is_none() {
+            return [id.namespace.clone()].into();
+        }
+        match self.clusters.last_known() {
+            Seen::Known(clusters) => clusters.get(name).map(|item| self.named_owners(&item.of)).unwrap_or_default(),
+            Seen::Unknown(_) => BTreeSet::new(),
+        }
+    }
+
+    /// The workspaces that a Cluster names; a path of a tenant counts as its id.
+    fn named_owners(&self, cluster: &Cluster) -> BTreeSet<String> {
+        let Some(kcp) = &self.kcp else { return BTreeSet::new() };
+        let meta = &cluster.metadata;
+        let named = [&meta.labels, &meta.annotations].into_iter().flatten().filter_map(|all| all.get(&kcp.owner_key));
+        let owners = named.flat_map(|owners| owners.split(',')).map(str::trim).filter(|owner| !owner.is_empty());
+        owners.map(|owner| self.workspace_at(owner).map_or(owner, Workspace::as_str).to_owned()).collect()
+    }
+
+    fn workspace_at(&self, path: &str) -> Option<&Workspace> {
+        let tenants = self.endpoints.values().filter_map(|endpoint| match endpoint.tenants.last_known() {
+            Seen::Known(tenants) => Some(tenants),
+            Seen::Unknown(_) => None,
+        });
+        tenants.flatten().find(|(_, tenant)| tenant.of.path.as_deref() == Some(path)).map(|(workspace, _)| workspace)
+    }
+}
+
+fn owner_missing(kcp: &Kcp, asked: Asked<'_>) -> String {
+    let Asked { workspace, name, .. } = asked;
+    let Kcp { namespace, cluster_resource, owner_key, .. } = kcp;
+    let name = printable(name, 253);
+    format!(
+        "Cluster {name} does not name its owner; if it is this workspace, an administrator of the management plane runs: \
+         kubectl annotate -n {namespace} {cluster_resource} {name} {owner_key}={workspace}"
+    )
 }
 
 /// Waits until the management plane serves a resource, and says so meanwhile.

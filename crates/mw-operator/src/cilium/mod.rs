@@ -8,6 +8,7 @@
 mod apply;
 pub mod certificates;
 mod cleanup;
+mod completeness;
 pub mod dial;
 mod diff;
 mod engine;
@@ -15,6 +16,7 @@ mod events;
 mod examine;
 mod glance;
 mod holdings;
+mod identity;
 mod management;
 mod measure;
 mod observe;

@@ -1,10 +1,10 @@
 //! Step 1: what the watches and writes say becomes what is known.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::core::DynamicObject;
-use mw_core::cilium::facts::Identity;
+use mw_core::cilium::facts::{CaId, Identity};
 use mw_core::cilium::object::ObjectId;
 use mw_core::names::{ClusterId, Workspace};
 use tokio::time::Instant;
@@ -15,11 +15,12 @@ use crate::cilium::engine::{Engine, Event};
 use crate::cilium::realm::{Realm, workspace_of};
 use crate::cilium::record::{Kind, Record, RecordId};
 use crate::cilium::sights::{Sights, Take, Wants};
+use crate::cilium::vault::{Search, SecretSight};
 use crate::failure::Failure;
 use crate::fleet::follow::{Observed, Version};
 use crate::fleet::{Feed, Link, Source};
 use crate::metrics::FailureLabels;
-use crate::mirror::Noted;
+use crate::mirror::{Item, Noted};
 use crate::writer::Writer;
 
 /// A cluster that some object names, or named until a moment ago.
@@ -31,9 +32,20 @@ pub(super) struct Member {
     pub(super) swap: Option<Box<Sights>>,
     /// What is followed through the connection in use.
     pub(super) wants: Wants,
-    /// Which cluster it was when that was last known.
-    pub(super) cluster: Option<ClusterId>,
+    /// Who may use it: a namespace of the hub, or the workspaces that its
+    /// Clusters name; none where everybody may.
+    pub(super) owners: BTreeSet<String>,
+    /// The private CA of the newest credentials.
+    pub(super) newest_ca: Option<CaId>,
+    /// What the connection in use was made with, and the one that is to take
+    /// its place.
+    pub(super) in_use: Made,
+    pub(super) swapping: Made,
+    /// The UID that the cluster reported last.
+    pub(super) uid: Option<String>,
     pub(super) remembered: Option<Identity>,
+    /// The credentials through which that was learnt.
+    pub(super) learnt_by: Option<[u8; 32]>,
     pub(super) writer: Writer<Operation>,
     /// What the writer was told last.
     pub(super) offered: Vec<Operation>,
@@ -44,14 +56,26 @@ pub(super) struct Member {
     pub(super) unwanted_since: Option<Instant>,
 }
 
+/// The credentials that a connection was made with.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Made {
+    pub(super) fingerprint: Option<[u8; 32]>,
+    pub(super) private_ca: Option<CaId>,
+}
+
 impl Member {
     pub(super) fn new(source: Source) -> Member {
         Member {
             link: Link::new(source),
             swap: None,
             wants: Wants::default(),
-            cluster: None,
+            owners: BTreeSet::new(),
+            newest_ca: None,
+            in_use: Made::default(),
+            swapping: Made::default(),
+            uid: None,
             remembered: None,
+            learnt_by: None,
             writer: Writer::default(),
             offered: Vec::new(),
             lists_in_doubt: None,
@@ -69,13 +93,13 @@ impl Engine {
             Event::Slices(seen) => self.observe_slices(seen),
             Event::Endpoint { url, news } => self.observe_endpoint(&url, news),
             Event::Clusters(seen) => self.observe_clusters(seen),
-            Event::Secrets { namespace, seen } => self.observe_secrets(&namespace, seen),
-            Event::Attempted { cluster, epoch, attempt } => self.observe_attempt(&cluster, epoch, attempt),
+            Event::Secrets { search, seen } => self.observe_secrets(&search, seen),
+            Event::Attempted { cluster, epoch, fingerprint, attempt } => self.observe_attempt(&cluster, epoch, fingerprint, attempt),
             Event::Sight { cluster, epoch, what, take } => self.observe_sight(&cluster, epoch, what, take),
             Event::Written { cluster, epoch, outcome } => self.observe_write(&cluster, epoch, outcome),
             Event::Patched { id, result } => self.observe_patch(&id, result),
             Event::Dialled { link, fingerprint, result } => self.observe_dial(&link, fingerprint, result),
-            Event::Read { reader, result } => self.observe_reading(&reader, result),
+            Event::Read { reader, epoch, result } => self.observe_reading(&reader, epoch, result),
         }
     }
 
@@ -203,15 +227,15 @@ impl Engine {
         self.environment.metrics.failures.get_or_create(&labels).inc();
     }
 
-    fn observe_secrets(&mut self, namespace: &str, seen: Observed<(String, crate::mirror::Item<super::vault::SecretSight>)>) {
-        let Some(vault) = self.vaults.get_mut(namespace) else { return };
+    fn observe_secrets(&mut self, search: &Search, seen: Observed<(String, Item<SecretSight>)>) {
+        let Some(vault) = self.vaults.get_mut(search) else { return };
         match vault.secrets.observe(seen) {
             Noted::Nothing => self.world_changed |= self.awaits_a_list(),
             Noted::Relist => self.hub_relist.ring(),
             Noted::Changed => self.records_changed = true,
             Noted::Failed { failure, lost } => {
                 if lost {
-                    warn!(namespace, error = %failure, "Secrets can't be followed");
+                    warn!(namespace = search.namespace, error = %failure, "Secrets can't be followed");
                     self.records_changed = true;
                 }
                 self.count_failure("hub", &failure);
@@ -273,6 +297,7 @@ impl Engine {
         let Some(member) = self.members.get_mut(cluster) else { return };
         if let Some(sights) = member.swap.take_if(|sights| !crate::fleet::Feeds::is_starting(sights.as_ref())) {
             member.link.feeds = *sights;
+            member.in_use = std::mem::take(&mut member.swapping);
             member.seen_changed = true;
         }
     }

@@ -11,7 +11,6 @@ use kube::{Api, Client, Config};
 use mw_api::cilium::fleet::KubernetesCluster;
 use mw_api::cilium::kcp::{ANNOTATION_CLUSTER, ANNOTATION_PATH, ApiBinding, EndpointSlice};
 use mw_core::names::Workspace;
-use mw_core::seen::Seen;
 use mw_core::text::printable;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
@@ -152,6 +151,9 @@ impl Engine {
         let Some(kcp) = self.kcp.clone() else {
             return self.follow_kinds(&Realm::Hub, &self.environment.hub.clone(), None);
         };
+        if kcp.trust_cluster_names {
+            warn!(key = kcp.owner_key, "--trust-cluster-names: any tenant can use any Cluster that does not name its owner");
+        }
         let client = match kcp.portal.provider(self.environment.rules("kcp")) {
             Ok(client) => client,
             Err(why) => return warn!(error = why, "kcp can't be asked"),
@@ -258,7 +260,6 @@ impl Engine {
         if let Some(workspace) = left {
             self.purge(url, &workspace);
         }
-        self.warn_of_trust();
     }
 
     /// A tenant left: whatever was its, nothing of it is remembered.
@@ -273,19 +274,6 @@ impl Engine {
         self.records_changed = true;
     }
 
-    /// Whoever may name a cluster may use it, unless somebody says otherwise.
-    fn warn_of_trust(&mut self) {
-        let Some(kcp) = self.kcp.as_ref().filter(|kcp| !kcp.requires_owner && !self.warned_of_trust) else { return };
-        let tenants = self.endpoints.values().map(|endpoint| endpoint.tenants.known().known().map_or(0, |tenants| tenants.len()));
-        if tenants.sum::<usize>() > 1 {
-            self.warned_of_trust = true;
-            warn!(
-                key = kcp.owner_key,
-                "several tenants are bound, and any of them may name any cluster: label Clusters with their workspaces, or use --require-cluster-owner"
-            );
-        }
-    }
-
     /// A client that writes to an object, and to what belongs to it.
     pub(super) fn client_of(&mut self, realm: &Realm, workspace: &Workspace) -> Result<Client, String> {
         let Realm::Endpoint(url) = realm else { return Ok(self.environment.hub.clone()) };
@@ -298,20 +286,6 @@ impl Engine {
         let client = kcp.portal.workspace(url, workspace.as_str(), self.environment.rules("kcp"))?;
         endpoint.clients.insert(workspace.clone(), client.clone());
         Ok(client)
-    }
-
-    /// Whether the objects that there are, are all known.
-    pub(super) fn all_objects_listed(&self) -> bool {
-        let listed = |realm: &Realm| Kind::ALL.iter().all(|kind| self.listed.contains(&(realm.clone(), *kind)));
-        match &self.kcp {
-            None => listed(&Realm::Hub),
-            Some(_) => {
-                let stray = |record: &Record| !matches!(&record.realm, Realm::Endpoint(url) if self.endpoints.contains_key(url));
-                matches!(self.slices.known(), Seen::Known(_))
-                    && self.endpoints.keys().all(|url| listed(&Realm::Endpoint(url.clone())))
-                    && !self.records.values().any(stray)
-            }
-        }
     }
 }
 

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::cilium::realm::Realm;
+use crate::cilium::validate::Lists;
 use crate::fleet::follow::Version;
 use crate::notice::Said;
 
@@ -141,7 +142,7 @@ pub(super) struct Record {
     pub(super) said: BTreeSet<Said>,
     /// Since it was seen to be deleted: how often what leads to clusters had
     /// been listed then.
-    pub(super) lists_then: Option<Vec<u64>>,
+    pub(super) lists_then: Option<Lists>,
     /// A write to it is under way.
     pub(super) busy: bool,
     /// After a failed write: not before this.

@@ -9,7 +9,7 @@ use mw_api::cilium::observe;
 use mw_api::cilium::policy::{
     CLUSTERWIDE_CRD, CiliumClusterwideNetworkPolicy, CiliumNetworkPolicy, Definition, NAMESPACED_CRD, policy_features, policy_seen,
 };
-use mw_api::cilium::rbac::READ_SECRETS;
+use mw_api::cilium::rbac::{CA_SECRET, READ_SECRETS};
 use mw_api::cilium::target::{ConfigMap, DaemonSet, Deployment, EndpointSlice, Namespace, Pod, Secret, Service};
 use mw_api::node::Node;
 use mw_core::cilium::facts::{
@@ -83,6 +83,8 @@ pub(super) struct Lookout<'a, B> {
     pub(super) cluster: &'a ClusterId,
     pub(super) epoch: u64,
     pub(super) namespace: &'a str,
+    /// Whether the CA's Secret is read: only where it may be copied.
+    pub(super) reads_ca: bool,
     pub(super) events: &'a tokio::sync::mpsc::Sender<Event>,
     pub(super) backoff: B,
     pub(super) relist: &'a mut Bell,
@@ -145,7 +147,8 @@ impl<B: FnMut() -> crate::backoff::Backoff> Lookout<'_, B> {
         self.watch("deployments", self.inside(), Scope::default(), deployment, |sights| &mut sights.deployments);
         self.watch("pods", self.inside(), Scope::labelled(PODS), pod, |sights| &mut sights.pods);
         self.watch("configmaps", self.inside(), Scope::named(CONFIG), config_map, |sights| &mut sights.config);
-        for secret in READ_SECRETS {
+        let ca = Some(CA_SECRET).filter(|_| self.reads_ca);
+        for secret in READ_SECRETS.into_iter().chain(ca) {
             self.watch("secrets", self.inside(), Scope::named(secret), certificate, move |sights| {
                 sights.secrets.entry(secret).or_default()
             });
@@ -270,7 +273,8 @@ impl Sights {
 
     /// Whether something was neither listed yet nor found to be out of reach.
     pub(super) fn lacks_something(&self) -> bool {
-        self.is_starting() || self.pods.is_starting() || self.nodes.is_starting()
+        let ca = self.secrets.get(CA_SECRET).is_some_and(Mirror::is_starting);
+        self.is_starting() || self.pods.is_starting() || self.nodes.is_starting() || ca
     }
 
     /// Why it can't be read, if it can't.
@@ -287,20 +291,19 @@ impl Sights {
     pub(super) fn lists(&self, wants: Wants) -> Vec<u64> {
         // What is not there, and what is not looked at, is as good as listed.
         let of = |mirror: &Mirror<PolicyKey, PolicySeen>| if wants.policies && !is_absent(mirror) { mirror.lists() } else { u64::MAX };
-        let secrets = READ_SECRETS.iter().map(|name| self.secrets.get(name).map_or(0, Mirror::lists));
+        let secrets = READ_SECRETS.iter().map(|name| self.secrets.get(name).map_or(0, Mirror::lists)).chain([self.ca_lists()]);
         let others = [self.config.lists(), self.services.lists(), of(&self.policies), of(&self.clusterwide)];
         secrets.chain(others).collect()
     }
 
-    /// Which cluster it is: the UID of its Namespace kube-system.
-    pub(super) fn cluster(&self) -> Option<ClusterId> {
+    /// The UID of its Namespace kube-system, as the cluster reports it.
+    pub(super) fn uid(&self) -> Option<String> {
         let namespaces = self.namespaces.known();
-        let uid = namespaces.known()?.get("kube-system").map(|of| of.uid.as_str())?;
-        Some(ClusterId::from(uid))
+        namespaces.known()?.get("kube-system").map(|of| of.uid.clone())
     }
 
     pub(super) fn secret(&mut self, name: &str) -> Option<&mut Mirror<String, Secret>> {
-        let name = READ_SECRETS.into_iter().find(|known| *known == name)?;
+        let name = READ_SECRETS.into_iter().chain([CA_SECRET]).find(|known| *known == name)?;
         Some(self.secrets.entry(name).or_default())
     }
 
@@ -380,7 +383,28 @@ impl Sights {
                 Seen::Known(items) => found.extend(items.values().map(|item| &item.of)),
             }
         }
-        Seen::Known(certificates(found))
+        let root = self.secrets.get(CA_SECRET);
+        let withheld = root.is_none_or(|mirror| matches!(mirror.failure(), Some(Failure::Forbidden(_))));
+        let items = root.map_or(Seen::Unknown("it is not read".to_owned()), Mirror::known);
+        let unknown = match items {
+            Seen::Unknown(why) => Some(format!("Secret {CA_SECRET}: {why}")),
+            Seen::Known(items) => {
+                found.extend(items.values().map(|item| &item.of));
+                None
+            }
+        };
+        let mut seen = certificates(found);
+        seen.root_withheld = withheld;
+        if let Some(why) = unknown {
+            seen.root = Seen::Unknown(why);
+        }
+        Seen::Known(seen)
+    }
+
+    /// How often the CA's Secret was listed. If it can't be, nothing is waited for.
+    fn ca_lists(&self) -> u64 {
+        let mirror = self.secrets.get(CA_SECRET).filter(|mirror| !matches!(mirror.failure(), Some(Failure::Forbidden(_))));
+        mirror.map_or(u64::MAX, Mirror::lists)
     }
 
     fn connection_secrets(&self) -> Seen<BTreeMap<ConnectionSecret, mw_core::cilium::facts::SecretSeen>> {

@@ -19,6 +19,7 @@ use crate::cilium::diff::Place;
 use crate::cilium::engine::Engine;
 use crate::cilium::record::{Kind, Record, RecordId};
 use crate::conditions::{Wanted, difference, merged};
+use crate::failure::Failure;
 use crate::writer::Trouble;
 
 /// While writes are under way the status waits for them, but not for long.
@@ -89,12 +90,12 @@ impl Engine {
     fn is_premature(&self, record: &Record, plan: &BindingPlan) -> bool {
         let before = record.status.get("phase").and_then(Value::as_str);
         let worse = match before {
-            None => return !self.world.options.all_objects_known,
+            None => return self.is_awaiting(record),
             Some("Connected") => plan.outcome.phase != BindingPhase::Connected,
             Some("Degraded") => !matches!(plan.outcome.phase, BindingPhase::Connected | BindingPhase::Degraded),
             Some(_) => false,
         };
-        worse && (plan.awaits_dials || !self.world.options.all_objects_known)
+        worse && (plan.awaits_dials || self.is_awaiting(record))
     }
 
     /// A write that fails on one of the clusters of an object.
@@ -112,7 +113,7 @@ impl Engine {
             Some(match place {
                 // Another tenant's object has another name than ours.
                 Place::Service(_) | Place::Policy(_) => format!("cluster {name}: writing failed: {failure}"),
-                place => format!("cluster {name}: {verb} of {place} failed: {failure}"),
+                place => format!("cluster {name}: {verb} of {place} failed: {failure}{}", remedy(place, failure)),
             })
         })
     }
@@ -123,6 +124,19 @@ impl Engine {
         let age = last.map(|last| self.world.now.0.saturating_sub(last.0.as_second()));
         let check = i64::try_from(self.settings.check.as_secs()).unwrap_or(i64::MAX);
         timeless(before) == timeless(after) && age.is_some_and(|age| (0..check).contains(&age))
+    }
+}
+
+/// What grants a write that the target's role leaves out.
+fn remedy(place: &Place, failure: &Failure) -> &'static str {
+    match (place, failure) {
+        (Place::Secret(_), Failure::Forbidden(_)) => {
+            "; apply config/cilium-connection-secrets.yaml and config/rbac/cilium-target.yaml there"
+        }
+        (Place::Authority, Failure::Forbidden(_)) => {
+            "; apply config/rbac/cilium-target-ca.yaml there, or start the provider with --sync-ca=off"
+        }
+        _ => "",
     }
 }
 

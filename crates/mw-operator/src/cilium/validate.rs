@@ -9,8 +9,8 @@ use futures::future::BoxFuture;
 use kube::api::ListParams;
 use kube::{Api, Client};
 use mw_api::cilium::target::Namespace;
-use mw_core::cilium::facts::Silence;
-use mw_core::cilium::object::{Common, ObjectId, Refusal, Resolution};
+use mw_core::cilium::facts::{ClusterSeen, Silence};
+use mw_core::cilium::object::{Common, Refusal, Resolution};
 use mw_core::names::ClusterId;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -19,16 +19,29 @@ use tracing::{info, warn};
 use crate::backoff::Backoff;
 use crate::cilium::engine::{Engine, Event};
 use crate::cilium::management::Asked;
-use crate::cilium::observe::Member;
+use crate::cilium::observe::{Made, Member};
 use crate::cilium::record::{Kind, Object, Record, RecordId};
 use crate::cilium::sights::{Lookout, Sights, Wants, silent};
-use crate::cilium::vault::Lead;
+use crate::cilium::vault::{Lead, Search};
 use crate::failure::Failure;
 use crate::fleet::follow::Bell;
-use crate::fleet::{Attempt, Credentials, Feeds, Live, ShownClient, Source, Trial, Verdict};
+use crate::fleet::{Attempt, Credentials, Feeds, Live, ShownClient, Trial, Verdict};
 
 /// How long a cluster that no object names any more is kept in reach.
 const LINGER: Duration = Duration::from_secs(60);
+
+/// A list that tells where refs lead.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Listed {
+    Secrets(Search),
+    /// Of the management plane.
+    Clusters,
+    /// What the workspace shows of them.
+    Tenants,
+}
+
+/// How often each was made.
+pub(super) type Lists = BTreeMap<Listed, u64>;
 
 impl Engine {
     pub(super) fn validate(&mut self) {
@@ -53,36 +66,38 @@ impl Engine {
     }
 
     /// These, and those that it touched before.
-    fn refs(&self, record: &Record) -> BTreeSet<String> {
+    pub(super) fn refs(&self, record: &Record) -> BTreeSet<String> {
         self.names(record).into_iter().chain(record.object.common().touched.iter().cloned()).collect()
     }
 
     /// Follows every cluster that a ref leads to, with its newest credentials.
     fn engage_wanted(&mut self) {
         let mut wanted = BTreeMap::new();
+        let mut owners: BTreeMap<ClusterId, BTreeSet<String>> = BTreeMap::new();
         for record in self.records.values() {
             for name in self.refs(record) {
                 if let Lead::Found { source, sight } = self.lead(record.id(), &name) {
                     let access = sight.access(&source, self.settings.allowed);
+                    owners.entry(source.id()).or_default().extend(self.owners(record.id(), &name));
                     wanted.insert(source, access);
                 }
             }
         }
-        let ids: BTreeSet<ClusterId> = wanted.keys().map(Source::id).collect();
         for (source, access) in wanted {
             let id = source.id();
             if !self.members.contains_key(&id) {
                 info!(cluster = %id, "cluster joins");
-                self.members.insert(id.clone(), Member::new(source));
             }
+            let member = self.members.entry(id.clone()).or_insert_with(|| Member::new(source));
+            member.owners = owners.get(&id).cloned().unwrap_or_default();
             match access {
                 Ok((access, fingerprint)) => self.try_credentials(&id, access, fingerprint),
                 Err(Refusal::Kubeconfig(why) | Refusal::Forbidden(why)) => self.lose_credentials(&id, Credentials::Refused(why)),
-                Err(Refusal::Capability { .. }) => {}
+                Err(Refusal::Capability { .. } | Refusal::Shared) => {}
             }
         }
         for (id, member) in &mut self.members {
-            match ids.contains(id) {
+            match owners.contains_key(id) {
                 true => member.unwanted_since = None,
                 false => _ = member.unwanted_since.get_or_insert_with(Instant::now),
             }
@@ -95,9 +110,10 @@ impl Engine {
             backoff: self.backoff(),
             probe,
             events: self.sender.clone(),
-            wrap: |cluster, epoch, attempt| Event::Attempted { cluster, epoch, attempt },
+            wrap: move |cluster, epoch, attempt| Event::Attempted { cluster, epoch, fingerprint, attempt },
         };
         if let Some(member) = self.members.get_mut(cluster).filter(|member| member.link.fingerprint != Some(fingerprint)) {
+            member.newest_ca = access.private_ca();
             member.link.try_out(access, fingerprint, trial, &mut self.tasks);
             member.seen_changed = true;
         }
@@ -112,8 +128,9 @@ impl Engine {
         }
     }
 
-    pub(super) fn observe_attempt(&mut self, cluster: &ClusterId, epoch: u64, attempt: Attempt) {
-        let Some(member) = self.member_at(cluster, epoch) else { return };
+    pub(super) fn observe_attempt(&mut self, cluster: &ClusterId, epoch: u64, fingerprint: [u8; 32], attempt: Attempt) {
+        let newest = |member: &&mut Member| member.link.fingerprint == Some(fingerprint);
+        let Some(member) = self.member_at(cluster, epoch).filter(newest) else { return };
         let why = attempt.to_string();
         if let Attempt::Connected(client) = attempt {
             return self.connect_through(cluster, client);
@@ -133,6 +150,11 @@ impl Engine {
         let Some(member) = self.members.get_mut(cluster) else { return };
         let swapped = member.link.renew();
         member.swap = swapped.then(|| Box::new(Sights::default()));
+        let made = Made { fingerprint: member.link.fingerprint, private_ca: member.newest_ca.clone() };
+        match swapped {
+            true => member.swapping = made,
+            false => member.use_connection(made),
+        }
         member.wants = Wants::default();
         // Everything is listed anew through it.
         member.lists_in_doubt = member.lists_in_doubt.take().map(|before| vec![0; before.len()]);
@@ -152,7 +174,8 @@ impl Engine {
         let Some(Live { client, relist, tasks }) = &mut member.link.live else { return };
         let namespace = self.settings.cilium_namespace.as_str();
         let backoff: &mut dyn FnMut() -> Backoff = &mut backoff;
-        watch(&mut Lookout { client, cluster, epoch, namespace, events: &self.sender, backoff, relist, tasks });
+        let reads_ca = self.settings.sync_ca;
+        watch(&mut Lookout { client, cluster, epoch, namespace, reads_ca, events: &self.sender, backoff, relist, tasks });
     }
 
     /// Endpoints and policies are many: they are followed where an object
@@ -207,15 +230,19 @@ impl Engine {
 
     /// What was seen goes into the world.
     fn look(&mut self) {
+        let mut replaced = BTreeSet::new();
         let changed: Vec<ClusterId> = self.members.iter().filter(|(_, member)| member.seen_changed).map(|(id, _)| id.clone()).collect();
         for id in &changed {
             let Some(member) = self.members.get_mut(id) else { continue };
             member.seen_changed = false;
-            if let Some(cluster) = member.link.feeds.cluster() {
-                if member.cluster.as_ref() != Some(&cluster) {
-                    (member.cluster, member.remembered) = (Some(cluster), None);
+            if let Some(uid) = member.link.feeds.uid() {
+                if member.uid.as_ref() != Some(&uid) {
+                    replaced.extend(self.leads.get(id).cloned().or_else(|| Some(id.clone())));
+                    member.forget();
+                    member.uid = Some(uid);
                 }
                 member.remembered = member.link.feeds.identity().or(member.remembered.take());
+                member.learnt_by = member.in_use.fingerprint;
             }
         }
         if !changed.is_empty() {
@@ -225,48 +252,32 @@ impl Engine {
         if !self.world_changed {
             return;
         }
-        self.settle_representatives();
-        self.show_clusters(&changed.into_iter().collect());
+        self.forget_evidence(&replaced);
+        let before = std::mem::take(&mut self.representatives);
+        self.settle_links();
+        self.show_clusters(&changed.into_iter().collect(), &before);
         self.show_objects();
     }
 
-    /// Of several links to one cluster the first that works stands for it.
-    fn settle_representatives(&mut self) {
-        let mut found: BTreeMap<ClusterId, ClusterId> = BTreeMap::new();
-        let usable = |member: &Member| member.link.live.is_some() && member.link.trouble().is_none() && member.unwanted_since.is_none();
-        for preferred in [true, false] {
-            for (id, member) in self.members.iter().filter(|(_, member)| usable(member) == preferred) {
-                if let Some(cluster) = &member.cluster {
-                    found.entry(cluster.clone()).or_insert_with(|| id.clone());
-                }
-            }
-        }
-        self.representatives = found;
-    }
-
-    fn show_clusters(&mut self, changed: &BTreeSet<ClusterId>) {
+    fn show_clusters(&mut self, changed: &BTreeSet<ClusterId>, before: &BTreeMap<ClusterId, ClusterId>) {
         let representatives = &self.representatives;
         self.world.clusters.retain(|cluster, _| representatives.contains_key(cluster));
         for (cluster, id) in representatives {
             let Some(member) = self.members.get(id) else { continue };
-            if changed.contains(id) || !self.world.clusters.contains_key(cluster) {
-                let remembered = member.remembered.clone();
-                let seen = match member.link.credentials.trouble(&member.link.source) {
-                    Some(why) => silent(Silence::Unreachable(why), remembered),
-                    None => member.link.feeds.seen(&self.settings.cilium_namespace, remembered),
-                };
-                self.world.clusters.insert(cluster.clone(), seen);
+            if changed.contains(id) || before.get(cluster) != Some(id) {
+                self.world.clusters.insert(cluster.clone(), member.seen(&self.settings.cilium_namespace));
             }
         }
     }
 
     fn show_objects(&mut self) {
-        let mut complete = self.all_objects_listed();
+        let mut unresolved = Vec::new();
         let (mut bindings, mut services, mut intents) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for record in self.records.values() {
             let refs: BTreeMap<String, Option<Resolution>> =
                 self.refs(record).into_iter().map(|name| (name.clone(), self.resolution(record, &name))).collect();
-            complete &= refs.values().all(Option::is_some);
+            let unknown = refs.iter().filter(|(_, resolution)| resolution.is_none());
+            unresolved.extend(unknown.map(|(name, _)| self.unresolved(record, name)));
             let refs = refs.into_iter().filter_map(|(name, resolution)| Some((name, resolution?))).collect();
             let mut object = record.object.clone();
             let common: &mut Common = object.common_mut();
@@ -282,7 +293,8 @@ impl Engine {
             }
         }
         (self.world.bindings, self.world.services, self.world.intents) = (bindings, services, intents);
-        self.world.options.all_objects_known = complete;
+        self.world.listed = self.listed_workspaces();
+        self.world.settled = self.settled_clusters(&unresolved);
     }
 
     /// What leads to the clusters of a deleted object may be back by now:
@@ -291,7 +303,7 @@ impl Engine {
         let deleted = |record: &Record| record.is_deleted() && record.lists_then.is_none();
         let fresh: Vec<RecordId> = self.records.iter().filter(|(_, record)| deleted(record)).map(|(id, _)| id.clone()).collect();
         for id in &fresh {
-            let lists = self.lists_of_what_leads(&id.1);
+            let Some(lists) = self.records.get(id).map(|record| self.lists_of_what_leads(record)) else { continue };
             if let Some(record) = self.records.get_mut(id) {
                 record.lists_then = Some(lists);
             }
@@ -306,17 +318,20 @@ impl Engine {
         self.records.values().any(|record| record.lists_then.is_some())
     }
 
-    fn lists_of_what_leads(&self, id: &ObjectId) -> Vec<u64> {
-        let namespace = self.kcp.as_ref().map_or(id.namespace.as_str(), |kcp| kcp.namespace.as_str());
-        let secrets = self.vaults.get(namespace).map_or(0, |vault| vault.secrets.lists());
-        let management = self.kcp.as_ref().map(|_| self.clusters.lists());
-        let tenants = self.tenant(&id.workspace).map(|(endpoint, _)| endpoint.clusters.lists());
-        [secrets].into_iter().chain(management).chain(tenants).collect()
+    /// How often each list was made that tells where the refs of an object lead.
+    fn lists_of_what_leads(&self, record: &Record) -> Lists {
+        let secrets = self.searches(record).into_iter().map(|search| {
+            let lists = self.vaults.get(&search).map_or(0, |vault| vault.secrets.lists());
+            (Listed::Secrets(search), lists)
+        });
+        let management = self.kcp.as_ref().map(|_| (Listed::Clusters, self.clusters.lists()));
+        let tenants = self.tenant(&record.id().workspace).map(|(endpoint, _)| (Listed::Tenants, endpoint.clusters.lists()));
+        secrets.chain(management).chain(tenants).collect()
     }
 
     fn was_looked_for(&self, record: &Record) -> bool {
-        let now = self.lists_of_what_leads(record.id());
-        record.lists_then.as_ref().is_some_and(|then| now.iter().zip(then).all(|(now, then)| now > then))
+        let now = self.lists_of_what_leads(record);
+        record.lists_then.as_ref().is_some_and(|then| now.iter().all(|(what, lists)| *lists > then.get(what).copied().unwrap_or(0)))
     }
 
     /// The load balancers that a tenant's clusters name.
@@ -344,12 +359,14 @@ impl Engine {
             Lead::Missing(why) => return Some(Resolution::Refused(Refusal::Kubeconfig(why))),
             Lead::NoCluster(why) => return Some(Resolution::Pending(why)),
             Lead::Pending(why) => return Some(Resolution::Pending(why)),
+            Lead::OwnerMissing(why) => return Some(Resolution::OwnerMissing(why)),
+            Lead::Revoked(why) => return Some(Resolution::Revoked(why)),
             Lead::Refused(refusal) => return Some(Resolution::Refused(refusal)),
             Lead::Found { source, .. } => source,
         };
         let member = self.members.get(&source.id())?;
         let feeds = &member.link.feeds;
-        Some(match (&member.link.credentials, &member.cluster) {
+        Some(match (&member.link.credentials, self.leads.get(&member.link.id)) {
             (Credentials::Refused(why) | Credentials::Missing(why), _) => Resolution::Refused(Refusal::Kubeconfig(why.clone())),
             (_, Some(cluster)) => Resolution::Cluster(cluster.clone()),
             (_, None) => match feeds.silence() {
@@ -359,6 +376,31 @@ impl Engine {
                 None => Resolution::Unreachable("it has no Namespace kube-system".to_owned()),
             },
         })
+    }
+}
+
+impl Member {
+    /// A connection is in use. What was learnt through other credentials may be
+    /// of another cluster.
+    fn use_connection(&mut self, made: Made) {
+        if self.learnt_by != made.fingerprint {
+            self.forget();
+        }
+        self.in_use = made;
+    }
+
+    /// What the planner may know of the cluster: nothing before the connection
+    /// in use said which cluster it is.
+    fn seen(&self, namespace: &str) -> ClusterSeen {
+        let remembered = self.remembered.clone();
+        let feeds = &self.link.feeds;
+        match self.link.credentials.trouble(&self.link.source) {
+            Some(why) => silent(Silence::Unreachable(why), remembered),
+            None if feeds.silence().is_none() && feeds.uid().is_none() => {
+                silent(Silence::Unreachable("it is being read".to_owned()), remembered)
+            }
+            None => feeds.seen(namespace, remembered),
+        }
     }
 }
 

@@ -27,6 +27,8 @@ const DIALS_AT_ONCE: usize = 32;
 const FIRST_RETRY: Duration = Duration::from_secs(2);
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
 const METRICS_PORT: u16 = 9964;
+const METRICS_FORBIDDEN: &str =
+    "reading the metrics of its KVStoreMesh is not allowed (403): apply config/rbac/cilium-target-metrics.yaml there";
 
 /// The next dial of a link.
 #[derive(Debug)]
@@ -136,6 +138,8 @@ impl Engine {
             let has_mesh =
                 self.world.clusters.get(reader).and_then(|seen| seen.apiserver.known()?.as_ref()).is_some_and(|of| of.kvstoremesh);
             let member = self.representatives.get(reader).and_then(|id| self.members.get(id));
+            // A connection that is not in use yet may lead elsewhere.
+            let member = member.filter(|member| member.swap.is_none());
             let live = member.and_then(|member| Some((member, member.link.live.as_ref()?)));
             let Some((member, live)) = live.filter(|_| has_mesh && !reading.busy && reading.due <= now) else {
                 if !has_mesh {
@@ -145,17 +149,23 @@ impl Engine {
             };
             reading.busy = true;
             let pods = member.link.feeds.mesh_pods();
-            let (client, events, reader) = (live.client.clone(), self.sender.clone(), reader.clone());
+            let (client, events, reader, epoch) = (live.client.clone(), self.sender.clone(), reader.clone(), member.link.epoch);
             let namespace = self.settings.cilium_namespace.clone();
             self.tasks.spawn(async move {
                 let result = read_pods(&client, &namespace, &pods).await;
-                _ = events.send(Event::Read { reader, result }).await;
+                _ = events.send(Event::Read { reader, epoch, result }).await;
             });
         }
     }
 
-    pub(super) fn observe_reading(&mut self, reader: &ClusterId, result: Result<BTreeMap<CiliumName, bool>, String>) {
+    pub(super) fn observe_reading(&mut self, reader: &ClusterId, epoch: u64, result: Result<BTreeMap<CiliumName, bool>, String>) {
         let now = Instant::now();
+        let member = self.representatives.get(reader).and_then(|id| self.members.get(id));
+        if member.is_none_or(|member| member.link.epoch != epoch) {
+            // Said by a cluster that the link led to before, or through another link.
+            self.readings.remove(reader);
+            return;
+        }
         let check = self.jittered(self.settings.check);
         let names: BTreeMap<ClusterId, CiliumName> =
             self.world.clusters.iter().filter_map(|(id, seen)| Some((id.clone(), seen.remembered.as_ref()?.name.clone()?))).collect();
@@ -214,7 +224,12 @@ async fn read_pods(client: &Client, namespace: &str, pods: &[String]) -> Result<
                     *all.entry(remote).or_default() |= ready;
                 }
             }
-            Err(error) => trouble = printable(&format!("pod {pod}: {}", Failure::of(&error)), 300),
+            Err(error) => {
+                trouble = match Failure::of(&error) {
+                    Failure::Forbidden(_) => METRICS_FORBIDDEN.to_owned(),
+                    failure => printable(&format!("pod {pod}: {failure}"), 300),
+                }
+            }
         }
     }
     remotes.ok_or(trouble)

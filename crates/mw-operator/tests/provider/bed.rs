@@ -8,6 +8,7 @@ use std::time::Duration;
 use http::Method;
 use k8s_openapi::jiff;
 use kube::Config;
+use mw_api::cilium::rbac;
 use mw_operator::cilium::{Provider, Settings};
 use mw_operator::clock::Clock;
 use mw_operator::fleet::Switchboard;
@@ -35,8 +36,12 @@ static CRDS: LazyLock<Vec<Value>> = LazyLock::new(|| {
     crds.iter().map(|crd| serde_json::to_value(crd).unwrap()).collect()
 });
 
-static TARGET: LazyLock<Account> = LazyLock::new(|| account(&mw_api::cilium::rbac::target_yaml().unwrap()));
-static PROVIDER: LazyLock<Account> = LazyLock::new(|| account(&mw_api::cilium::rbac::hub_yaml().unwrap()));
+/// With both optional roles.
+static TARGET: LazyLock<Account> = LazyLock::new(|| {
+    let roles = [rbac::target_yaml(), rbac::target_ca_yaml(), rbac::target_metrics_yaml()].map(Result::unwrap);
+    account(&roles.join("---\n"))
+});
+static PROVIDER: LazyLock<Account> = LazyLock::new(|| account(&rbac::hub_yaml().unwrap()));
 
 fn account(roles: &str) -> Account {
     let documents: Vec<Value> = serde_saphyr::from_multiple(roles).unwrap();
@@ -83,6 +88,8 @@ impl Bed {
                 self.patch(&site.name, &path, &json!({ "status": status }));
             }
         }
+        let secrets: Vec<Value> = serde_saphyr::from_multiple(&rbac::connection_secrets_yaml().unwrap()).unwrap();
+        secrets.iter().for_each(|secret| self.create(&site.name, &format!("{SYSTEM}/secrets"), secret));
         let cluster = self.on(&site.name).clone();
         self.on(&site.name).set_pods(Arc::new(KvStoreMesh { cluster, wire: self.wire.clone() }));
         self.wire.plug_in(site);
@@ -95,6 +102,16 @@ impl Bed {
             "stringData": { "kubeconfig": kubeconfig(site, "target") },
         });
         self.create(HUB, &format!("/api/v1/namespaces/{NAMESPACE}/secrets"), &secret);
+    }
+
+    /// The rights of a target's kubeconfig.
+    pub(crate) fn target(&self) -> Account {
+        TARGET.clone()
+    }
+
+    /// Takes the optional roles away.
+    pub(crate) fn grant_no_more_than_needed(&self, site: &str) {
+        self.on(site).set_token("target", Some(account(&rbac::target_yaml().unwrap())));
     }
 
     pub(crate) fn on(&self, cluster: &str) -> &Cluster {

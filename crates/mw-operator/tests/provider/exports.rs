@@ -39,11 +39,13 @@ async fn shops() -> Bed {
 
 /// A shop in every cluster, and Cilium's policies.
 pub(crate) fn furnish(bed: &Bed) {
-    for site in ["a", "b", "c"] {
-        policy_crds().iter().for_each(|crd| bed.on(site).install_crd(crd).unwrap());
-        bed.create(site, "/api/v1/namespaces", &json!({ "metadata": { "name": "shop" } }));
-        open_shop(bed, site);
-    }
+    ["a", "b", "c"].iter().for_each(|site| furnish_site(bed, site));
+}
+
+pub(crate) fn furnish_site(bed: &Bed, site: &str) {
+    policy_crds().iter().for_each(|crd| bed.on(site).install_crd(crd).unwrap());
+    bed.create(site, "/api/v1/namespaces", &json!({ "metadata": { "name": "shop" } }));
+    open_shop(bed, site);
 }
 
 fn open_shop(bed: &Bed, site: &str) {

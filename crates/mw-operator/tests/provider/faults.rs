@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::bed::{BINDINGS, Bed, HUB, INTENTS, Kind, SERVICES, kind_path};
 use crate::exports::{allow, annotations, export, furnish};
-use crate::site::{SYSTEM, secret};
+use crate::site::SYSTEM;
 use crate::stories::three;
 
 const SITES: [&str; 3] = ["a", "b", "c"];
@@ -155,7 +155,7 @@ async fn play(crash: Option<Crash>, seed: Option<u64>) -> Report {
     let script = Arc::new(Script { state: Mutex::new(state), started: Instant::now(), trace: Mutex::default() });
     let wrongs = Arc::new(Mutex::new(BTreeSet::new()));
     furnish(&bed);
-    bed.create("a", &format!("{SYSTEM}/secrets"), &secret("cilium-kvstoremesh", &json!({ "z": FOREIGN })));
+    bed.patch("a", &format!("{SYSTEM}/secrets/cilium-kvstoremesh"), &json!({ "stringData": { "z": FOREIGN } }));
     bed.clusters.values().for_each(|cluster| cluster.set_faults(script.clone()));
     for site in SITES {
         let witness = Witness { site: site.to_owned(), hub: bed.on(HUB).clone(), wrongs: wrongs.clone() };

@@ -6,6 +6,8 @@
 mod bed;
 mod exports;
 mod faults;
+mod hostile;
+mod rights;
 mod site;
 mod stories;
 mod wire;

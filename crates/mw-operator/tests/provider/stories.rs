@@ -175,7 +175,7 @@ async fn of_two_bindings_that_share_a_pair_one_goes_and_the_pair_stays() {
 async fn keys_of_others_are_never_touched() {
     let mut bed = Bed::new(&three());
     let foreign = json!({ "z": "endpoints: [somewhere]", "common-etcd-client.key": "a key of Helm's" });
-    bed.create("a", &format!("{SYSTEM}/secrets"), &crate::site::secret("cilium-kvstoremesh", &foreign));
+    bed.patch("a", &format!("{SYSTEM}/secrets/cilium-kvstoremesh"), &json!({ "stringData": foreign }));
     bed.bind("mesh", &["a", "b", "c"], &json!({}));
     bed.start();
     bed.phase(BINDINGS, "mesh", "Connected").await;
