@@ -8,7 +8,7 @@ use crate::cilium::identity::Identities;
 use crate::cilium::link::Links;
 use crate::cilium::material::Key;
 use crate::cilium::membership::{Mesh, named_or_touched, untouchable};
-use crate::cilium::peer_file::{mentions, remote_of};
+use crate::cilium::peer_file::{has_address, mentions, remote_of};
 use crate::cilium::plan::SecretApply;
 use crate::cilium::secret::SecretBytes;
 use crate::cilium::sharing::is_claimed;
@@ -27,8 +27,10 @@ pub(super) fn applies(
         let secrets = seen.secrets.known().filter(|_| seen.silent.is_none())?;
         let stays = Stays {
             everything: !world.settled.contains(target) || untouchable.contains(target),
-            strangers: has_nameless_neighbour(meshes, identities, target) || is_claimed(world, target),
+            nameless: has_nameless_neighbour(meshes, identities, target),
+            claimed: is_claimed(world, target),
             kept: kept_names(identities, links, target),
+            neighbours: neighbours(world, target).filter_map(|id| identities.name(id)).map(CiliumName::as_str).collect(),
             left: left_names(world, identities, target, secrets),
         };
         let wanted = wanted(links, target);
@@ -42,21 +44,25 @@ pub(super) fn applies(
 /// What of ours is not let go although no link was planned that wants it.
 struct Stays<'a> {
     everything: bool,
-    /// A neighbour's name is not known, or another owner may write here too: a
-    /// key may be theirs, unless it is known to be a neighbour's.
-    strangers: bool,
+    /// A neighbour's name is not known: a key may be its, unless it is known to
+    /// be another's.
+    nameless: bool,
+    /// Another owner may write here too: a key of no neighbour may be theirs.
+    claimed: bool,
     /// Neighbours whose keys stay as they are.
     kept: BTreeSet<&'a str>,
-    /// The names of present and former neighbours to which the keys of that
-    /// name lead. Two clusters can have the same name, so the name alone does
-    /// not tell whose a key is.
+    /// The names of present and former neighbours, as far as they are known.
+    neighbours: BTreeSet<&'a str>,
+    /// Those of them to which the keys of that name lead. Two clusters can have
+    /// the same name, so the name alone does not tell whose a key is.
     left: BTreeSet<&'a str>,
 }
 
 impl Stays<'_> {
     fn holds(&self, key: &str) -> bool {
         let remote = remote_of(key);
-        self.everything || self.kept.contains(remote) || self.strangers && !self.left.contains(remote)
+        let strange = self.nameless && !self.left.contains(remote) || self.claimed && !self.neighbours.contains(remote);
+        self.everything || self.kept.contains(remote) || strange
     }
 }
 
@@ -71,14 +77,20 @@ fn left_names<'a>(
     target: &ClusterId,
     secrets: &BTreeMap<ConnectionSecret, SecretSeen>,
 ) -> BTreeSet<&'a str> {
-    let around = world.bindings.values().map(named_or_touched).filter(|clusters| clusters.contains(target));
-    let neighbours: BTreeSet<&ClusterId> = around.flatten().collect();
     let leads_to = |name: &str, seen: &ClusterSeen| {
-        let mut keys = secrets.values().filter_map(|secret| secret.keys.get(name)).filter(|held| held.is_ours());
-        keys.any(|held| addresses(seen).any(|address| mentions(&held.value, address)))
+        let keys = secrets.values().filter_map(|secret| secret.keys.get(name)).filter(|held| held.is_ours());
+        let keys: Vec<&SecretBytes> = keys.map(|held| &held.value).collect();
+        let by_address = keys.iter().any(|key| addresses(seen).any(|address| mentions(key, address)));
+        // A key without an address leads to whoever has the name at present.
+        by_address || seen.config.known().is_some() && !keys.iter().any(|key| has_address(key))
     };
-    let known = neighbours.into_iter().filter_map(|id| Some((identities.name(id)?.as_str(), world.clusters.get(id)?)));
+    let known = neighbours(world, target).filter_map(|id| Some((identities.name(id)?.as_str(), world.clusters.get(id)?)));
     known.filter(|(name, seen)| leads_to(name, seen)).map(|(name, _)| name).collect()
+}
+
+/// All that are or were neighbours of a cluster.
+fn neighbours<'a>(world: &'a World, target: &ClusterId) -> impl Iterator<Item = &'a ClusterId> {
+    world.bindings.values().map(named_or_touched).filter(|clusters| clusters.contains(target)).flatten()
 }
 
 /// Every address under which a cluster's clustermesh-apiserver may be reached.

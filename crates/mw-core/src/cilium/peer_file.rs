@@ -3,6 +3,7 @@
 //! reader's are no good there.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use crate::cilium::endpoint::Endpoint;
 use crate::cilium::facts::ClientFiles;
@@ -82,6 +83,15 @@ pub(super) fn remote_of(key: &str) -> &str {
 
 /// Whether a configuration mentions an address.
 pub(super) fn mentions(config: &SecretBytes, address: &str) -> bool {
+    has_host(config, |host| host == address)
+}
+
+/// Whether a configuration mentions any address, and not only names.
+pub(super) fn has_address(config: &SecretBytes) -> bool {
+    has_host(config, |host| host.parse::<IpAddr>().is_ok())
+}
+
+fn has_host(config: &SecretBytes, is: impl Fn(&str) -> bool) -> bool {
     let text = String::from_utf8_lossy(config.expose());
     let apart = |c: char| !(c.is_ascii_hexdigit() || c == '.' || c == ':');
     text.lines().any(|line| {
@@ -90,7 +100,7 @@ pub(super) fn mentions(config: &SecretBytes, address: &str) -> bool {
             .strip_prefix('[')
             .and_then(|rest| rest.split_once(']'))
             .map_or_else(|| line.split(apart).find(|part| !part.is_empty()).unwrap_or_default(), |(host, _)| host);
-        host == address || host.rsplit_once(':').is_some_and(|(host, _)| host == address)
+        is(host) || host.rsplit_once(':').is_some_and(|(host, _)| is(host))
     })
 }
 
