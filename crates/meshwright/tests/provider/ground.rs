@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use base64ct::{Base64, Encoding};
 use mw_testbed::cilium::{Ca, Cilium, CiliumSpec};
-use mw_testbed::proxy::{Effect, Fault, Match, Verb};
+use mw_testbed::proxy::{Effect, Fault, Match, Outcome, Verb};
 use mw_testbed::{Cluster, FaultProxy, Kcp, Testbed};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -146,6 +146,48 @@ impl Ground {
         }
         self.give_access(site, proxy.url()).await;
         self.proxies.push(proxy);
+    }
+
+    /// In one namespace the Secret of a site leads to a server that shows the
+    /// UID of another one.
+    pub(crate) async fn impersonate(&mut self, namespace: &str, site: &str, victim: &str) {
+        let (from, to) = (self.uid(site).await, self.uid(victim).await);
+        let lie = Fault::new(Match::all().resource("namespaces"), Effect::Rewrite { from, to });
+        self.lead_through(namespace, site, lie).await;
+    }
+
+    /// In one namespace the Secret of a site leads to a server that never says
+    /// which cluster it is.
+    pub(crate) async fn silence(&mut self, namespace: &str, site: &str) {
+        self.lead_through(namespace, site, Fault::new(Match::all().resource("namespaces"), Effect::Hang)).await;
+    }
+
+    async fn lead_through(&mut self, namespace: &str, site: &str, fault: Fault) {
+        let proxy = FaultProxy::start(self.cluster(site)).unwrap();
+        proxy.add(fault);
+        let token = TARGET.kept_token(self.cluster(site)).await;
+        let kubeconfig = self.cluster(site).kubeconfig(proxy.url(), &token);
+        let metadata = json!({ "name": format!("{site}-kubeconfig"), "namespace": namespace });
+        let data = json!({ "kubeconfig": kubeconfig });
+        let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data });
+        self.hub().apply(&secret).await.unwrap();
+        self.proxies.push(proxy);
+    }
+
+    async fn uid(&self, cluster: &str) -> String {
+        let namespace = self.cluster(cluster).get("/api/v1/namespaces/kube-system").await.unwrap().unwrap();
+        namespace["metadata"]["uid"].as_str().unwrap().to_owned()
+    }
+
+    /// Every server is honest from now on.
+    pub(crate) fn repent(&self) {
+        self.proxies.iter().for_each(FaultProxy::clear);
+    }
+
+    /// How many requests for namespaces go without an answer.
+    pub(crate) fn unanswered(&self) -> u64 {
+        let seen = self.proxies.iter().flat_map(FaultProxy::requests);
+        seen.filter(|(_, outcome)| matches!(outcome, Outcome::Hung)).map(|_| 1).sum()
     }
 
     async fn give_access(&self, site: &str, url: &str) {

@@ -41,6 +41,7 @@ mod leaks;
 mod look;
 mod tenants;
 
+mod attacks;
 mod changes;
 mod joining;
 mod kinds;
@@ -84,6 +85,7 @@ fn main() -> ExitCode {
 fn all() -> Vec<Trial> {
     let all = [
         workspaces::trials(),
+        attacks::trials(),
         troubles::trials(),
         neighbours::trials(),
         changes::trials(),

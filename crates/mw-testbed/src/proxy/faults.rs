@@ -20,6 +20,9 @@ pub enum Effect {
     Hang,
     /// Answered with a Status of this code instead of being forwarded.
     Answer { code: u16, retry_after: Option<u32> },
+    /// It is forwarded, and one text of the answer is shown as another of the
+    /// same length.
+    Rewrite { from: String, to: String },
 }
 
 impl Effect {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Frame, Incoming};
 use hyper::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, RETRY_AFTER, TRANSFER_ENCODING};
@@ -49,6 +50,13 @@ async fn handle(shared: &Shared, request: Request<Incoming>) -> Option<Served> {
             }
             None => (None, Outcome::Dropped),
         },
+        Action::Fault(Effect::Rewrite { from, to }) => match forward(shared, &info, request).await {
+            Some(answer) => {
+                let outcome = Outcome::Code(answer.status().as_u16());
+                (Some(answer.map(|body| rewritten(body, from, to))), outcome)
+            }
+            None => (None, Outcome::Dropped),
+        },
         Action::Fault(Effect::Answer { code, retry_after }) => (status(&info, code, retry_after), Outcome::Code(code)),
         Action::Fault(Effect::DropBefore) => (None, Outcome::Dropped),
         Action::Fault(Effect::DropAfter) => {
@@ -83,6 +91,15 @@ async fn take_effect(shared: &Shared, info: &RequestInfo, request: Request<Incom
     {
         let _ = answer.into_body().collect().await;
     }
+}
+
+/// With one text shown as another in every part of it.
+fn rewritten(body: UnsyncBoxBody<Bytes, BoxError>, from: String, to: String) -> UnsyncBoxBody<Bytes, BoxError> {
+    let replace = move |data: Bytes| match std::str::from_utf8(&data) {
+        Ok(text) if text.contains(&from) => Bytes::from(text.replace(&from, &to)),
+        _ => data,
+    };
+    body.map_frame(move |frame| frame.map_data(&replace)).boxed_unsync()
 }
 
 /// Nothing when the API server cannot be reached: its clients would see no
