@@ -67,6 +67,14 @@ async fn claims_and_owners_decide(ground: &Ground) {
     tenant.says("mesh", "KubernetesCluster nowhere not found").await;
     ground.tenant("tenant-a").connected("mesh").await;
     ground.tenant("tenant-b").connected("mesh").await;
+    // The second is no owner any more: its keys go, the first notices nothing.
+    ground.manage(OWN, "east", json!({ "metadata": { "annotations": { OWNER: a } } })).await;
+    ground.tenant("tenant-b").says("mesh", "Cluster east not found on the management plane").await;
+    ground.reads("west", &[]).await;
+    ground.reads("east", &["north"]).await;
+    ground.tenant("tenant-a").connected("mesh").await;
+    ground.manage(OWN, "east", json!({ "metadata": { "annotations": { OWNER: format!("{a}, {b}") } } })).await;
+    ground.tenant("tenant-b").connected("mesh").await;
 }
 
 async fn load_balancers_are_named(ground: &Ground) {
