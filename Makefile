@@ -50,8 +50,15 @@ DENY_VERSION := 0.20.2
 DENY := $(CACHE)/cargo-deny-$(DENY_VERSION)
 $(DENY)/bin/cargo-deny:
 	cargo install --quiet --locked --root $(DENY) cargo-deny@$(DENY_VERSION)
+# Advisories are checked where their database is at hand; nothing is fetched.
+ADVISORIES := $(or $(CARGO_HOME),$(HOME)/.cargo)/advisory-dbs
 deny: $(DENY)/bin/cargo-deny
 	$< --locked check bans licenses sources
+	@if [ -n "$$(ls -A $(ADVISORIES) 2>/dev/null)" ]; then \
+	    $< --locked --offline check advisories; \
+	  else \
+	    echo "advisories were not checked: there is no database in $(ADVISORIES); to fetch it: $< fetch db"; \
+	  fi
 
 # As root also what needs namespaces: see docs/packets.md and docs/cilium-testbed.md.
 unit:
