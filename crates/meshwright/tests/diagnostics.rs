@@ -112,7 +112,7 @@ fn several_mistakes_are_all_told_in_the_order_of_the_file() {
     let content = mesh("prod").replace("local: true", "local: \"true\"").replace("10.2.0.0/16", "7").replace("10.5.0.0/16", "10.5.0.0/33");
     let (code, stderr) = said("several", "mesh.yaml", &(content + "  maxDeletePercent: 101\n"));
     let places: Vec<&str> = stderr.lines().filter_map(|line| line.split_once("[mesh.yaml:")).map(|(_, place)| place).collect();
-    // Nothing that only follows from another mistake, such as "no cluster is local".
+    // Nothing that only follows from another mistake.
     assert_eq!(places, ["8:14]", "13:18]", "14:22]", "15:21]"], "{stderr}");
     assert_eq!(code, 2);
 }

@@ -86,7 +86,7 @@ fn from_a_cluster_that_left_the_peers_of_this_mesh_go() {
 
 #[test]
 fn peers_of_other_meshes_are_orphans_only_when_all_meshes_are_given() {
-    let b = node(2, 1) + &owned("prod", 1, 1) + &owned_by("hub-1", "gone", 1, 2);
+    let b = node(2, 1) + &owned_by("hub-1", "prod", 1, 1) + &owned_by("hub-1", "gone", 1, 2);
     let folder = connected("orphans").with("b.yaml", &b);
     assert_eq!(folder.json(&format!("{BOTH} --hub-uid hub-1")).1["targets"]["b"]["delete"], json!([]));
     let (code, report) = folder.json(&format!("{BOTH} --hub-uid hub-1 --all-meshes"));

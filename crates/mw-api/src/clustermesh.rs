@@ -54,7 +54,7 @@ pub const MOST_SKIPPED: usize = 20;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterMeshSpec {
-    /// The clusters to join, two at least. Exactly one of them is `local`, and
+    /// The clusters to join, two at least. At most one of them is `local`, and
     /// all names differ.
     #[schemars(length(min = 2, max = MOST_CLUSTERS))]
     pub clusters: Vec<ClusterEntry>,

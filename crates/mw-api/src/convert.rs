@@ -36,6 +36,7 @@ pub fn mesh(object: &ClusterMesh) -> Mesh {
         take_over_hub: annotation(ANNOTATION_TAKE_OVER_HUB),
         spec: raw_spec(&object.spec),
         running: None,
+        recalled: false,
     }
 }
 

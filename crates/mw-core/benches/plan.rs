@@ -75,6 +75,7 @@ fn world(clusters: usize, targets: usize) -> World {
         take_over_hub: None,
         spec,
         running: None,
+        recalled: false,
     };
     let seen = |at: usize| ClusterSeen {
         nodes: Seen::Known((0..NODES).map(|n| node(at, n, 0)).map(|node| (node.name.clone(), Arc::new(node))).collect()),
@@ -90,6 +91,7 @@ fn world(clusters: usize, targets: usize) -> World {
         meshes: BTreeMap::from([(id, mesh)]),
         clusters: (0..clusters).map(|at| (ClusterId::from(cluster_name(at).as_str()), seen(at))).collect(),
         identities: BTreeMap::new(),
+        ..World::default()
     }
 }
 
@@ -242,7 +244,7 @@ fn overlap() {
         let applicants: Vec<Applicant<'_>> = specs
             .iter()
             .zip(&ids)
-            .map(|(spec, mesh)| Applicant { mesh, created: None, spec, running: None, members: members(mesh, spec) })
+            .map(|(spec, mesh)| Applicant { mesh, created: None, spec, running: None, recalled: false, members: members(mesh, spec) })
             .collect();
         let mut cidrs: Vec<Cidr> =
             specs.iter().flat_map(|spec| spec.clusters.values()).flat_map(|c| c.networks.all().collect::<Vec<_>>()).collect();

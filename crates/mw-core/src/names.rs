@@ -184,6 +184,12 @@ pub fn label_value(text: &str) -> String {
     format!("{}-{}", head.trim_matches(['-', '_', '.']), short_hash(text))
 }
 
+/// Returns whether a label value may be the beginning and the hash of a longer text.
+pub fn is_hashed_label(value: &str) -> bool {
+    let hash = value.rsplit_once('-').map(|(_, hash)| hash);
+    hash.is_some_and(|hash| hash.len() == 16 && hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -211,6 +217,7 @@ mod tests {
         assert_eq!(label_value("short"), "short");
         let long = format!("{}.{}", "x".repeat(45), "y".repeat(40));
         assert_eq!(label_value(&long), format!("{}-{}", "x".repeat(45), short_hash(&long)));
+        assert!(is_hashed_label(&label_value(&long)) && !is_hashed_label("short") && !is_hashed_label("prod-eu"));
     }
 
     #[test]

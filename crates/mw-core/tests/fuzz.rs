@@ -14,7 +14,7 @@ use mw_core::kilo::node::{ANNOTATIONS, Node, NodeFacts};
 use mw_core::kilo::peer::{EndpointFacts, Labels, PeerFacts, PeerSpecFacts};
 use mw_core::kilo::planner::{ClusterSeen, Options, World};
 use mw_core::kilo::spec::{Mesh, RawCluster, RawSpec, SecretRef, duration_seconds, validate};
-use mw_core::kilo::{Departures, plan};
+use mw_core::kilo::{Absent, Departures, Orphans, plan};
 use mw_core::names::{ClusterId, ClusterName, MeshId, PeerName, label_value};
 use mw_core::seen::Seen;
 use mw_core::text::{printable, shell_quoted};
@@ -121,6 +121,7 @@ fn mesh(clusters: Vec<RawCluster>) -> Mesh {
         take_over_hub: None,
         spec: RawSpec { clusters, ..RawSpec::default() },
         running: None,
+        recalled: false,
     }
 }
 
@@ -197,11 +198,13 @@ proptest! {
         let entries = [good_cluster("a", 1), good_cluster("b", 2)].into_iter().chain(hostile).collect();
         let declared = mesh(entries);
         let world = World {
-            options: Options { hub: Some("hub".to_owned()), all_meshes_known: true, ..Options::default() },
+            options: Options { hub: Some("hub".to_owned()), ..Options::default() },
+            orphans: Orphans { absent: Absent::AllOthers, ..Orphans::default() },
             now: Timestamp(0),
             meshes: BTreeMap::from([(declared.id.clone(), declared)]),
             clusters,
             identities: BTreeMap::new(),
+            ..World::default()
         };
         let plan = plan(world);
         let skips = plan.meshes.values().flat_map(|mesh| mesh.clusters.values()).flat_map(|cluster| cluster.skipped.values());

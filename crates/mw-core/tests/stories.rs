@@ -15,12 +15,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use mw_core::kilo::guard::History;
 use mw_core::kilo::node::Node;
 use mw_core::kilo::peer::WantedPeer;
 use mw_core::kilo::plan::{Changes, MeshPlan, Plan};
 use mw_core::kilo::planner::{ClusterSeen, Options, World};
-use mw_core::kilo::{Departures, plan};
-use mw_core::names::{ClusterId, NodeName, PeerName, label_value};
+use mw_core::kilo::{Absent, Departures, Orphans, plan};
+use mw_core::names::{ClusterId, ClusterName, MeshId, NodeName, PeerName, label_value};
 use mw_core::seen::Seen;
 use mw_core::time::Timestamp;
 use serde::Deserialize;
@@ -49,6 +50,46 @@ struct Given {
     missing_means_deleted: bool,
     bare_since: BTreeMap<String, String>,
     endpoint_written: BTreeMap<String, String>,
+    confirm_orphans: Option<String>,
+    history: GivenHistory,
+}
+
+/// What the guard remembers.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct GivenHistory {
+    /// Names of Peers by `target/namespace/mesh/source`.
+    removed: BTreeMap<String, BTreeSet<String>>,
+    replaced: BTreeSet<String>,
+    recreated: BTreeMap<String, BTreeSet<String>>,
+    /// `namespace/mesh/source`.
+    redirected: BTreeSet<String>,
+}
+
+impl GivenHistory {
+    fn history(&self) -> History {
+        let source = |name: &str| ClusterName::try_from(name).unwrap();
+        let removed = self.removed.iter().map(|(at, names)| {
+            let [target, namespace, mesh, from] = at.split('/').collect::<Vec<_>>().try_into().unwrap();
+            let names = names.iter().map(|name| PeerName::from(name.as_str())).collect();
+            ((ClusterId::from(target), MeshId::new(namespace, mesh), source(from)), names)
+        });
+        let recreated = self
+            .recreated
+            .iter()
+            .map(|(cluster, nodes)| (ClusterId::from(cluster.as_str()), nodes.iter().map(|node| NodeName::from(node.as_str())).collect()));
+        let redirected = self.redirected.iter().map(|at| {
+            let [namespace, mesh, from] = at.split('/').collect::<Vec<_>>().try_into().unwrap();
+            (MeshId::new(namespace, mesh), source(from))
+        });
+        History {
+            removed: removed.collect(),
+            replaced: self.replaced.iter().map(|cluster| ClusterId::from(cluster.as_str())).collect(),
+            recreated: recreated.collect(),
+            redirected: redirected.collect(),
+            resting: BTreeMap::new(),
+        }
+    }
 }
 
 /// Tells a null that is written from a field that is not there.
@@ -143,11 +184,13 @@ fn world(folder: &Path, given: &Given) -> World {
     let options = Options {
         hub,
         node_grace_seconds: given.node_grace.unwrap_or(90),
-        all_meshes_known: given.all_meshes,
         sweep_legacy: given.sweep_legacy.unwrap_or(true),
+        lease_namespace: Some("kilo".to_owned()),
     };
+    let absent = if given.all_meshes { Absent::AllOthers } else { Absent::Unknown };
     let now = time(given.now.as_deref().unwrap_or("2026-01-01T00:00:00Z"));
-    let mut world = World { options, now, ..World::default() };
+    let orphans = Orphans { absent, confirm: given.confirm_orphans.clone(), ..Orphans::default() };
+    let mut world = World { options, now, orphans, history: given.history.history(), ..World::default() };
     for document in documents(&folder.join("mesh.yaml")) {
         let mesh = mw_api::convert::mesh(&serde_json::from_value(document).unwrap());
         world.meshes.insert(mesh.id.clone(), mesh);

@@ -6,6 +6,8 @@
 //! out. Whether a Lease has expired is judged by how long *we* have seen it
 //! unchanged, never by comparing clocks of two machines.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
@@ -37,6 +39,7 @@ pub struct Elector {
     /// The last change of the Lease that we saw, and when we saw it first.
     observed: Option<(Fingerprint, Instant)>,
     renewed: Option<Instant>,
+    annotations: BTreeMap<String, String>,
 }
 
 /// What changes when a Lease is renewed or taken.
@@ -49,7 +52,7 @@ struct Fingerprint {
 
 impl Elector {
     pub fn new(name: &str, identity: &str) -> Elector {
-        Elector { name: name.to_owned(), identity: identity.to_owned(), observed: None, renewed: None }
+        Elector { name: name.to_owned(), identity: identity.to_owned(), observed: None, renewed: None, annotations: BTreeMap::new() }
     }
 
     /// Decides on a Lease as it was read at `now`; `wall` is for people.
@@ -76,6 +79,7 @@ impl Elector {
     pub fn written(&mut self, lease: &Lease, asked: Instant) {
         self.observed = Some((fingerprint(lease), asked));
         self.renewed = Some(asked);
+        self.annotations = lease.metadata.annotations.clone().unwrap_or_default();
     }
 
     /// Until when we may write, if we lead at all.
@@ -175,11 +179,32 @@ pub async fn campaign(api: &Api<Lease>, elector: &mut Elector, wall: impl Fn() -
     }
 }
 
+/// The annotations of the Lease as last read, by which people speak to its holder.
+#[derive(Debug, Clone, Default)]
+pub struct LeaseAnnotations(Arc<Mutex<BTreeMap<String, String>>>);
+
+impl LeaseAnnotations {
+    pub fn get(&self, key: &str) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+    }
+
+    fn set(&self, annotations: BTreeMap<String, String>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = annotations;
+    }
+}
+
 /// Keeps the Lease and says until when it is surely ours; returns when it is
 /// lost, at the latest when it could not be renewed for the deadline. The
 /// process must end then.
-pub async fn keep(api: &Api<Lease>, elector: &mut Elector, wall: impl Fn() -> MicroTime, holds_until: impl Fn(Option<Instant>)) {
+pub async fn keep(
+    api: &Api<Lease>,
+    elector: &mut Elector,
+    annotations: &LeaseAnnotations,
+    wall: impl Fn() -> MicroTime,
+    holds_until: impl Fn(Option<Instant>),
+) {
     loop {
+        annotations.set(elector.annotations.clone());
         holds_until(elector.leads_until());
         let Some(until) = elector.leads_until() else { return };
         sleep(RETRY_PERIOD).await;
@@ -343,7 +368,7 @@ mod tests {
                 (state.hangs, state.refuses) = (hangs, !hangs);
             }
             let start = Instant::now();
-            keep(&server.api(), &mut one, || wall(1), |_| {}).await;
+            keep(&server.api(), &mut one, &LeaseAnnotations::default(), || wall(1), |_| {}).await;
             assert!(start.elapsed() <= RENEW_DEADLINE + RETRY_PERIOD, "{:?}", start.elapsed());
             assert!(start.elapsed() < LEASE_DURATION);
         }

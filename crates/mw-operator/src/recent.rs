@@ -12,7 +12,18 @@ pub trait Stamped: Clone {
 }
 
 #[derive(Debug)]
-pub struct Recent<K, T>(BTreeMap<K, Written<T>>);
+pub struct Recent<K, T>(BTreeMap<K, Memory<T>>);
+
+/// A server whose lists contradict what it answered to a write so often is
+/// believed no more: one of the two was a lie.
+const MOST_CONTRADICTIONS: u32 = 3;
+
+#[derive(Debug)]
+struct Memory<T> {
+    written: Written<T>,
+    /// How many lists said otherwise.
+    contradicted: u32,
+}
 
 #[derive(Debug)]
 enum Written<T> {
@@ -29,16 +40,16 @@ impl<K, T> Default for Recent<K, T> {
 
 impl<K: Ord + Clone, T: Stamped> Recent<K, T> {
     pub fn present(&mut self, name: &K, item: &T) {
-        self.0.insert(name.clone(), Written::Present(Box::new(item.clone())));
+        self.0.insert(name.clone(), Memory { written: Written::Present(Box::new(item.clone())), contradicted: 0 });
     }
 
     pub fn deleted(&mut self, name: &K, uid: &str) {
-        self.0.insert(name.clone(), Written::Deleted(uid.to_owned()));
+        self.0.insert(name.clone(), Memory { written: Written::Deleted(uid.to_owned()), contradicted: 0 });
     }
 
     /// Whether the watch says something new with this.
     pub fn is_news(&mut self, name: &K, item: &T, version: Version) -> bool {
-        let known = match self.0.get(name) {
+        let known = match self.0.get(name).map(|memory| &memory.written) {
             Some(Written::Present(ours)) => ours.version(),
             Some(Written::Deleted(uid)) => return *uid != item.uid(),
             None => return true,
@@ -51,7 +62,7 @@ impl<K: Ord + Clone, T: Stamped> Recent<K, T> {
 
     /// Whether the watch says something new with this deletion.
     pub fn is_gone(&mut self, name: &K, item: &T, version: Version) -> bool {
-        match self.0.get(name) {
+        match self.0.get(name).map(|memory| &memory.written) {
             Some(Written::Deleted(uid)) if *uid == item.uid() => {
                 self.0.remove(name);
                 false
@@ -66,12 +77,16 @@ impl<K: Ord + Clone, T: Stamped> Recent<K, T> {
 
     /// Brings a list up to what was written after it was made.
     pub fn amend(&mut self, listed: &mut BTreeMap<K, T>, version: Version) {
-        self.0.retain(|_, written| match written {
-            Written::Present(ours) => ours.version() > version,
-            Written::Deleted(uid) => listed.values().any(|item| item.uid() == uid),
+        self.0.retain(|_, memory| {
+            memory.contradicted += 1;
+            let says_otherwise = match &memory.written {
+                Written::Present(ours) => ours.version() > version,
+                Written::Deleted(uid) => listed.values().any(|item| item.uid() == uid),
+            };
+            says_otherwise && memory.contradicted < MOST_CONTRADICTIONS
         });
-        for (name, written) in &self.0 {
-            match written {
+        for (name, memory) in &self.0 {
+            match &memory.written {
                 Written::Present(ours) => _ = listed.insert(name.clone(), (**ours).clone()),
                 Written::Deleted(_) => _ = listed.remove(name),
             }
@@ -145,5 +160,21 @@ mod tests {
         let mut later = BTreeMap::new();
         recent.amend(&mut later, at("10"));
         assert!(later.is_empty(), "what is not in a later list is gone");
+    }
+
+    #[test]
+    fn lists_that_say_otherwise_again_and_again_are_believed() {
+        let mut recent = Recent::default();
+        recent.present(&"a", &thing("1", "90"));
+        recent.deleted(&"b", "2");
+        let listed = || BTreeMap::from([("b", thing("2", "3"))]);
+        for _ in 1..MOST_CONTRADICTIONS {
+            let mut items = listed();
+            recent.amend(&mut items, at("5"));
+            assert!(items.contains_key("a") && !items.contains_key("b"));
+        }
+        let mut items = listed();
+        recent.amend(&mut items, at("5"));
+        assert!(!items.contains_key("a") && items.contains_key("b"));
     }
 }

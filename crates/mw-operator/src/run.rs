@@ -19,7 +19,7 @@ use crate::clock::Clock;
 use crate::fleet::{Connect, HUB, Network};
 use crate::install::{apply_crds, hub_uid};
 use crate::kubeconfig::Allowed;
-use crate::lease::{Elector, campaign, give_up, keep};
+use crate::lease::{Elector, LeaseAnnotations, campaign, give_up, keep};
 use crate::metrics::Metrics;
 use crate::permit::Permit;
 use crate::serve::{ListenError, Readiness, listen, serve_health, serve_metrics};
@@ -60,6 +60,7 @@ pub struct Environment {
     /// For those who make clients of their own.
     pub permit: Permit,
     pub patience: Patience,
+    pub lease_annotations: LeaseAnnotations,
 }
 
 impl Environment {
@@ -200,6 +201,8 @@ impl std::fmt::Debug for Ground {
 pub async fn lead<B: BackEnd>(back_end: &B, installs: bool, election: Option<(&Api<Lease>, &mut Elector)>, ground: Ground) -> RunError {
     let Ground { hub, another_hub, connect, permit, patience, metrics, readiness, clock, mut random } = ground;
     let for_work = permit.clone();
+    let annotations = LeaseAnnotations::default();
+    let for_engine = annotations.clone();
     let wall = clock.clone();
     let ready = readiness.clone();
     let work = async move {
@@ -211,7 +214,8 @@ pub async fn lead<B: BackEnd>(back_end: &B, installs: bool, election: Option<(&A
         ready.set(true);
         metrics.leader.set(1);
         let permit = for_work;
-        let environment = Environment { hub, another_hub, hub_uid, connect, clock, random, metrics, permit, patience };
+        let lease_annotations = for_engine;
+        let environment = Environment { hub, another_hub, hub_uid, connect, clock, random, metrics, permit, patience, lease_annotations };
         back_end.work(environment).await;
     };
     let Some((leases, elector)) = election else {
@@ -225,7 +229,7 @@ pub async fn lead<B: BackEnd>(back_end: &B, installs: bool, election: Option<(&A
     permit.extend(elector.leads_until());
     tokio::select! {
         biased;
-        () = keep(leases, elector, || wall.micro_time(), |until| permit.extend(until)) => {}
+        () = keep(leases, elector, &annotations, || wall.micro_time(), |until| permit.extend(until)) => {}
         () = work => {}
     }
     RunError::LostLease(B::LEASE)

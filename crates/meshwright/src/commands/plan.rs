@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use mw_core::kilo::Departures;
 use mw_core::kilo::plan::{Condition, Plan};
 use mw_core::kilo::planner::{ClusterSeen, Options, World};
 use mw_core::kilo::spec::duration_seconds;
+use mw_core::kilo::{Absent, Departures, Orphans};
 use mw_core::names::{ClusterId, ClusterName, MeshId};
 use mw_core::problem::{Problem, Reason};
 use mw_core::seen::Seen;
@@ -272,23 +272,21 @@ fn local_identities(meshes: &BTreeMap<MeshId, Declared>, fleet: &Fleet) -> Resul
 
 fn world(args: &Args, meshes: &BTreeMap<MeshId, Declared>, fleet: &Fleet, locals: Locals) -> World {
     let found = locals.hub.and_then(|name| fleet.get(&name)?.uid.clone());
-    let options = Options {
-        hub: args.hub_uid.clone().or(found),
-        node_grace_seconds: args.node_grace,
-        all_meshes_known: args.all_meshes,
-        ..Options::default()
-    };
+    let options = Options { hub: args.hub_uid.clone().or(found), node_grace_seconds: args.node_grace, ..Options::default() };
     let seen = |dump: &fleet::Dump| ClusterSeen {
         nodes: Seen::Known(dump.nodes.clone()),
         peers: Seen::Known(dump.peers.clone()),
         departures: Departures::AnyMissing,
     };
+    let absent = if args.all_meshes { Absent::AllOthers } else { Absent::Unknown };
     World {
         options,
         now: args.now.unwrap_or_else(clock),
         meshes: meshes.iter().map(|(id, declared)| (id.clone(), declared.mesh.clone())).collect(),
         clusters: fleet.iter().map(|(name, dump)| (ClusterId::from(name.as_str()), seen(dump))).collect(),
         identities: locals.identities,
+        orphans: Orphans { absent, ..Orphans::default() },
+        ..World::default()
     }
 }
 

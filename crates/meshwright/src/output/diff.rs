@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use mw_core::kilo::peer::{EndpointFacts, Labels, PeerFacts, PeerSpecFacts};
-use mw_core::kilo::plan::{Changes, Delete, Update};
+use mw_core::kilo::plan::{Changes, Delete, Held, HeldChange, HeldFor, Update};
 use mw_core::names::PeerName;
 use mw_core::text::printable;
 use owo_colors::Style;
@@ -21,7 +21,7 @@ pub(crate) fn diff(changes: &Changes, dump: Option<&Dump>) -> String {
     let deletes = changes.delete.iter().map(|(name, delete)| removed(name, delete));
     let updates = changes.update.iter().map(|(name, update)| updated(name, update, seen(name)));
     let creates = changes.create.iter().map(|(name, peer)| created(name, &peer.spec()));
-    let held = changes.held.iter().map(|(name, delete)| held(name, delete));
+    let held = changes.held.iter().map(|(name, of)| held(name, of));
     let count = changes.delete.len() + changes.update.len() + changes.create.len() + changes.held.len();
     let shown = if count > MOST_CHANGES { SHOWN_OF_MANY } else { count };
     let mut text: String = deletes.chain(updates).chain(creates).chain(held).take(shown).collect();
@@ -43,8 +43,18 @@ fn removed(name: &PeerName, delete: &Delete) -> String {
     line("-", &format!("{}  ({})", peer(name), delete.cause.words()), mean::bad())
 }
 
-fn held(name: &PeerName, delete: &Delete) -> String {
-    line("!", &format!("{}  (delete held: {})", peer(name), delete.cause.words()), mean::changed())
+fn held(name: &PeerName, held: &Held) -> String {
+    let change = match &held.change {
+        HeldChange::Create(_) => "create",
+        HeldChange::Update(_) => "update",
+        HeldChange::Delete(_) => "delete",
+    };
+    let why = match (held.why, &held.change) {
+        (HeldFor::Deletes, HeldChange::Delete(delete)) => delete.cause.words(),
+        (HeldFor::Deletes | HeldFor::Replaced, _) => "its cluster looks like another one",
+        (HeldFor::Budget, _) => "its cluster changes too often",
+    };
+    line("!", &format!("{}  ({change} held: {why})", peer(name)), mean::changed())
 }
 
 fn created(name: &PeerName, spec: &PeerSpecFacts) -> String {

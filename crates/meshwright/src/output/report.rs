@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mw_core::kilo::plan::{Changes, MeshPlan};
+use mw_core::kilo::plan::{Changes, HeldChange, MeshPlan};
 use mw_core::names::{ClusterId, MeshId, PeerName};
 use mw_core::problem::{Problem, Reason, Severity};
 use serde::Serialize;
@@ -121,7 +121,10 @@ fn target(all: &[&Changes], dump: Option<&Dump>) -> Target {
             (name, Update { before: redacted(before), after: redacted(after) })
         }));
         delete.extend(changes.delete.keys().map(|name| (name, redacted(seen(name)))));
-        held.extend(changes.held.keys().map(|name| (name, redacted(seen(name)))));
+        held.extend(changes.held.iter().map(|(name, held)| match &held.change {
+            HeldChange::Create(peer) => (name, serde_json::to_value(mw_api::convert::peer_object(peer)).unwrap_or_default()),
+            HeldChange::Update(_) | HeldChange::Delete(_) => (name, redacted(seen(name))),
+        }));
     }
     Target {
         create: create.into_values().collect(),

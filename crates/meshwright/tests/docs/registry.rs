@@ -87,6 +87,10 @@ pub(crate) const REGISTRY: &[(&str, &[&str])] = &[
         &["meshwright provider --hub", "meshwright provider --hub --node-id provider-1 --mgmt-namespace meshwright --leader-elect"],
     ),
     (
+        "meshwright/tests/provider/workspaces.rs::tenants_come_and_go_and_never_meet",
+        &["meshwright provider --kcp-kubeconfig kcp.yaml --mgmt-kubeconfig mgmt.yaml --node-id provider-1 --leader-elect"],
+    ),
+    (
         "meshwright/tests/provider/takeover.rs::links_that_were_made_by_hand_stay_up",
         &[
             "meshwright provider --kcp-kubeconfig kcp.yaml --mgmt-kubeconfig mgmt.yaml --node-id provider-1 --leader-elect --trust-cluster-names",

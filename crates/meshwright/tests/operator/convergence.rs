@@ -147,7 +147,9 @@ async fn a_roaming_node_needs_a_keepalive() {
 }
 
 async fn a_skipped_node_is_named_with_its_reason() {
-    let (mut fleet, _operator) = running(Fleet::three().nodes(3)).await;
+    // Two of three would be held.
+    let any = |world: &mut World| world.meshes[0].settings = json!({ "maxDeletePercent": 100 }).as_object().unwrap().clone();
+    let (mut fleet, _operator) = running(Fleet::three().nodes(3).with(any)).await;
     for (node, annotation) in [("n2", "wireguard-ip"), ("n3", "key")] {
         // The agent goes on: it is not the loss of all annotations at its end.
         fleet.annotate("east", node, annotation, Some("")).await;

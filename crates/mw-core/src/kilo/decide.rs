@@ -11,8 +11,9 @@ use crate::kilo::declared::DeclaredIndex;
 use crate::kilo::guard::DeleteCause;
 use crate::kilo::mesh::ActiveMesh;
 use crate::kilo::node::Nodes;
-use crate::kilo::ownership::{Owner, may_be_taken_back};
+use crate::kilo::ownership::{Absent, Owner, may_be_taken_back};
 use crate::kilo::peer::{BasePeer, WantedPeer};
+use crate::kilo::planner::LinkFacts;
 use crate::kilo::source::SourcePlan;
 use crate::kilo::target::{Entry, Own, Staying};
 use crate::names::{ClusterId, MeshId, NodeName, PeerName};
@@ -225,9 +226,10 @@ const STAYS_OURS: Standing = Standing::Stays { foreign: false, source: None };
 /// All that deciding on one target needs to see.
 pub(super) struct Scene<'a> {
     pub(super) target: &'a ClusterId,
+    pub(super) link: &'a LinkFacts,
     pub(super) meshes: &'a [MeshState],
     pub(super) sources: &'a dyn Sources,
-    pub(super) sweep_orphans: bool,
+    pub(super) absent: &'a Absent,
     pub(super) sweep_ghosts: bool,
 }
 
@@ -280,11 +282,16 @@ impl Scene<'_> {
     pub(super) fn standing(&self, name: &PeerName, entry: &Entry) -> Standing {
         match entry.owner.as_ref() {
             Owner::Mesh(id) => self.standing_of_ours(id, name, entry),
-            Owner::Orphan if self.sweep_orphans => orphan(entry),
-            Owner::Ghost if self.sweep_ghosts => orphan(entry),
+            Owner::Orphan if self.absent.includes(entry.labels()) => orphan(entry),
+            Owner::Ghost if self.sweep_ghosts && self.absent.includes(entry.labels()) => orphan(entry),
             Owner::Foreign => self.stripped(name, entry).unwrap_or(STAYS_FOREIGN),
             Owner::Orphan | Owner::Ghost | Owner::Ambiguous(_) | Owner::HubConflict(_) | Owner::OtherHub => STAYS_FOREIGN,
         }
+    }
+
+    /// Returns whether a mesh acts through the credentials that lead here.
+    fn admits(&self, mesh: &MeshId) -> bool {
+        self.link.namespace.as_ref().is_none_or(|namespace| *namespace == mesh.namespace)
     }
 
     /// A Peer with our name and the right key, less some of our labels.
@@ -304,20 +311,28 @@ impl Scene<'_> {
         let Some((at, state)) = mesh_at(self.meshes, id) else { return STAYS_OURS };
         let surplus = |source: Option<usize>, cause: DeleteCause| Standing::Surplus { mesh: Some(at), source, cause };
         let mesh = match &state.stance {
-            _ if entry.deleting => return STAYS_OURS,
+            _ if entry.deleting || !self.admits(id) => return STAYS_OURS,
             Stance::Deleting => return surplus(None, DeleteCause::MeshDeleted),
             Stance::HeldBack => return STAYS_OURS,
             Stance::Active(mesh) => mesh,
         };
-        let Some(target) = mesh.position(self.target) else { return surplus(None, DeleteCause::TargetLeft) };
+        let Some(target) = mesh.position(self.target) else {
+            // The mesh may hold this Peer here through another link.
+            let stays = mesh.members.iter().any(|member| self.link.kin.contains(&member.id));
+            return if stays { STAYS_OURS } else { surplus(None, DeleteCause::TargetLeft) };
+        };
         let labelled = entry.labels().source.as_deref();
+        // Two clusters can make the same name: a Peer of an unreadable one is not the other's to take.
+        if labelled.is_some_and(|label| mesh.is_unknown(label)) {
+            return STAYS_OURS;
+        }
         if let Some(source) = mesh.wanted_by(name, labelled).filter(|source| *source != target) {
             return match mesh.older_mesh_with(source, target) {
                 Some(_) => STAYS_OURS,
                 None => Standing::Wanted { mesh: at, source },
             };
         }
-        if mesh.unknown_source_of(name, labelled) {
+        if mesh.unknown_source_of(name) {
             return STAYS_OURS;
         }
         // A label can be edited; the name says whose node is to keep its Peer.
@@ -353,7 +368,7 @@ impl Scene<'_> {
             Departures::Seen(names) => names.iter().any(|node| peer_of(node.as_str())),
         };
         Some(match present {
-            false if peer_of("anchor") => DeleteCause::LegacyAnchor,
+            false if peer_of("anchor") && !nodes.is_empty() => DeleteCause::LegacyAnchor,
             false if left => DeleteCause::NodeDeleted,
             true if plan.led_by_another.contains(name) => DeleteCause::NewLeader,
             _ => DeleteCause::NotWanted,

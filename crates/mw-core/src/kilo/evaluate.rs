@@ -8,13 +8,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::kilo::decide::{Decision, MeshState, Note, Pair, Scene, Standing};
-use crate::kilo::guard::{self, DeleteCause};
+use crate::key::PublicKey;
+use crate::kilo::decide::{Decision, MeshState, Note, Pair, Scene, Standing, mesh_at};
+use crate::kilo::guard::{self, DeleteCause, HeldLine, History, Resting};
 use crate::kilo::ownership::Owner;
 use crate::kilo::peer::{BasePeer, WantedPeer};
-use crate::kilo::plan::{Delete, Precondition, Update};
+use crate::kilo::plan::{Delete, Held, HeldChange, HeldFor, Precondition, Update};
 use crate::kilo::target::{Content, Entry, Stay, Staying};
-use crate::names::{ClusterId, ClusterName, PeerName};
+use crate::names::{ClusterId, ClusterName, MeshId, PeerName};
 use crate::problem::Reason;
 use crate::time::Timestamp;
 
@@ -38,7 +39,7 @@ pub(super) enum Act {
     Create(WantedPeer),
     Update(Update),
     Delete(Delete),
-    Held(Delete),
+    Held(Held),
     /// It is in the way, but not surely ours: it stays and blocks.
     Leave,
 }
@@ -46,8 +47,13 @@ pub(super) enum Act {
 /// By name and mesh; orphans belong to none.
 pub(super) type Outcomes = BTreeMap<(PeerName, Option<usize>), Outcome>;
 
-/// Deletes by mesh, target and name.
-pub(super) type Deletes = BTreeMap<usize, BTreeSet<(ClusterId, PeerName)>>;
+/// Held changes that a person released.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Released {
+    /// By mesh.
+    pub(super) of_meshes: BTreeMap<usize, BTreeSet<HeldLine>>,
+    pub(super) orphans: BTreeSet<HeldLine>,
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Target {
@@ -63,6 +69,13 @@ pub(super) struct Target {
     staying: Staying,
     /// Peers can get in each other's way: evaluate as a whole.
     entangled: bool,
+}
+
+/// Changes of one source that need a good reason.
+#[derive(Default)]
+struct Doubts {
+    deletes: BTreeSet<PeerName>,
+    rekeyed: BTreeMap<PeerName, PublicKey>,
 }
 
 /// What must be evaluated again.
@@ -85,10 +98,13 @@ pub(super) struct Evaluation<'a> {
     /// Active meshes that this cluster is a member of, oldest first: position
     /// of the mesh and of the cluster in it.
     pub(super) memberships: Vec<SourceAt>,
-    /// Deletes that a person has confirmed.
-    pub(super) released: &'a Deletes,
-    /// Deletes that were held before.
-    pub(super) held_before: &'a dyn Fn(usize) -> Option<&'a BTreeSet<(ClusterId, PeerName)>>,
+    /// Changes that a person has confirmed.
+    pub(super) released: &'a Released,
+    /// Changes that were held before.
+    pub(super) held_before: &'a dyn Fn(usize) -> Option<&'a BTreeSet<HeldLine>>,
+    /// Orphans that were held before.
+    pub(super) orphans_before: &'a BTreeSet<HeldLine>,
+    pub(super) history: &'a History,
     pub(super) max_delete_percent: &'a dyn Fn(usize) -> u8,
     pub(super) hub_known: bool,
     pub(super) now: Timestamp,
@@ -134,7 +150,7 @@ impl Evaluation<'_> {
         self.guard(target);
         let blocked = target.has_blockers();
         if blocked {
-            self.make_way_for_held(target, staying.clone(), &standings);
+            self.make_way_for_held(target, staying.clone(), standings);
         }
         target.staying = staying;
         target.entangled = blocked || entangled;
@@ -269,6 +285,7 @@ impl Evaluation<'_> {
             (Some(after), Some(entry)) => Act::Update(Update {
                 on: precondition(entry),
                 adopts: entry.same_spec(&after),
+                rekeys: entry.key().is_some_and(|key| key != after.key()),
                 takes_away: entry.key() != Some(after.key()) || entry.prefixes().iter().any(|cidr| !after.allowed_ips().contains(cidr)),
                 after,
             }),
@@ -284,57 +301,140 @@ impl Evaluation<'_> {
             Owner::Mesh(owner) if Some(owner) == id && entry.deleting => {
                 Some(Note { reason: Reason::PeerTerminating, about: format!("{name}: it is created again when it is gone") })
             }
+            Owner::Mesh(owner) if Some(owner) == id => {
+                Some(Note { reason: Reason::PeerNameTaken, about: format!("{name}: the Peer of a node of another cluster has this name") })
+            }
             _ => Some(Note { reason: Reason::PeerNameTaken, about: format!("{name}: a Peer that is not ours has this name") }),
         }
     }
 
-    /// Holds doubtful deletes.
+    /// Holds doubtful changes.
     fn guard(&self, target: &mut Target) {
-        target.holds = target.outcomes.values().any(|outcome| matches!(outcome.act, Act::Held(_)));
-        let mut doubtful: BTreeMap<SourceAt, Vec<PeerName>> = BTreeMap::new();
+        let mut doubts: BTreeMap<SourceAt, Doubts> = BTreeMap::new();
         for ((name, mesh), outcome) in &target.outcomes {
-            if let (Some(mesh), Some(source), Act::Delete(delete)) = (mesh, outcome.source, &outcome.act)
-                && !delete.cause.is_good_reason()
-                && !self.is_among(self.released.get(mesh), name)
-            {
-                doubtful.entry((*mesh, source)).or_default().push(name.clone());
-            }
-        }
-        for ((mesh, source), mut names) in doubtful {
-            if !self.holds(target, (mesh, source), names.len()) {
-                names.retain(|name| self.is_among((self.held_before)(mesh), name));
-            }
-            for name in names {
-                if let Some(outcome) = target.outcomes.get_mut(&(name, Some(mesh)))
-                    && let Act::Delete(delete) = &outcome.act
-                {
-                    outcome.act = Act::Held(delete.clone());
-                    target.holds = true;
+            let (Some(mesh), Some(source)) = (mesh, outcome.source) else { continue };
+            match &outcome.act {
+                Act::Delete(delete) if !delete.cause.is_good_reason() => {
+                    doubts.entry((*mesh, source)).or_default().deletes.insert(name.clone());
                 }
+                Act::Update(update) if update.rekeys => {
+                    doubts.entry((*mesh, source)).or_default().rekeyed.insert(name.clone(), update.after.key());
+                }
+                _ => {}
             }
+        }
+        for (at, doubts) in doubts {
+            self.guard_source(target, at, doubts);
+        }
+        self.guard_orphans(target);
+        self.rest(target);
+        target.holds = target.outcomes.values().any(|outcome| matches!(outcome.act, Act::Held(_)));
+    }
+
+    /// Makes sources wait that changed too often here.
+    fn rest(&self, target: &mut Target) {
+        let resting: Vec<(SourceAt, Resting)> =
+            self.history.resting.iter().filter_map(|(at, rest)| Some((self.source_at(at)?, *rest))).collect();
+        for ((mesh, source), rest) in resting {
+            let waits = |act: &Act| match act {
+                Act::Update(_) => rest.changes,
+                Act::Create(_) | Act::Delete(_) => rest.arrivals,
+                Act::Nothing | Act::Keep(_) | Act::Held(_) | Act::Leave => false,
+            };
+            let of_source = target.outcomes.iter().filter(|((_, at), outcome)| *at == Some(mesh) && outcome.source == Some(source));
+            let names: Vec<PeerName> = of_source.filter(|(_, outcome)| waits(&outcome.act)).map(|((name, _), _)| name.clone()).collect();
+            names.iter().for_each(|name| target.hold(name, Some(mesh), HeldFor::Budget));
         }
     }
 
-    fn is_among(&self, deletes: Option<&BTreeSet<(ClusterId, PeerName)>>, name: &PeerName) -> bool {
-        deletes.is_some_and(|deletes| deletes.contains(&(self.scene.target.clone(), name.clone())))
+    fn source_at(&self, (target, mesh, source): &(ClusterId, MeshId, ClusterName)) -> Option<SourceAt> {
+        let (at, state) = mesh_at(self.meshes(), mesh).filter(|_| target == self.scene.target)?;
+        Some((at, state.active()?.position_of(source.as_str())?))
     }
 
-    fn holds(&self, target: &Target, (mesh, source): SourceAt, doubtful: usize) -> bool {
-        let member = self.meshes().get(mesh).and_then(MeshState::active).and_then(|active| active.members.get(source));
-        let Some(member) = member else { return false };
+    fn guard_source(&self, target: &mut Target, at: SourceAt, doubts: Doubts) {
+        let Some(peers) = self.peers_of_source(target, at) else { return };
+        let Doubts { deletes, rekeyed } = doubts;
+        let released = self.released.of_meshes.get(&at.0);
+        let is_released = |line: &HeldLine| released.is_some_and(|released| released.contains(line));
+        let line = |name: &PeerName, key| HeldLine { target: self.scene.target.clone(), name: name.clone(), key };
+        let lines = deletes.iter().map(|name| line(name, None)).chain(rekeyed.iter().map(|(name, key)| line(name, Some(*key))));
+        if self.is_replaced(at, &peers, &rekeyed) && !lines.clone().all(|line| is_released(&line)) {
+            let of_source =
+                |((_, mesh), outcome): &(&(PeerName, Option<usize>), &Outcome)| *mesh == Some(at.0) && outcome.source == Some(at.1);
+            let all: Vec<PeerName> = target.outcomes.iter().filter(of_source).map(|((name, _), _)| name.clone()).collect();
+            return all.iter().for_each(|name| target.hold(name, Some(at.0), HeldFor::Replaced));
+        }
+        let mut doubtful: BTreeSet<PeerName> = deletes.into_iter().filter(|name| !is_released(&line(name, None))).collect();
+        if !self.holds(at, &peers, &doubtful) {
+            let before = (self.held_before)(at.0);
+            doubtful.retain(|name| before.is_some_and(|before| before.contains(&line(name, None))));
+        }
+        doubtful.iter().for_each(|name| target.hold(name, Some(at.0), HeldFor::Deletes));
+    }
+
+    /// The Peers of a source on this target that last.
+    fn peers_of_source(&self, target: &Target, (mesh, source): SourceAt) -> Option<BTreeSet<PeerName>> {
+        let member = self.meshes().get(mesh).and_then(MeshState::active)?.members.get(source)?;
         let group = target.groups.get(&(mesh, member.name.as_str().into()));
         let lasting = |name: &&PeerName| target.entries.get(*name).is_some_and(|entry| !entry.deleting);
-        let of_source = group.map_or(0, |names| names.iter().filter(lasting).count());
+        Some(group.into_iter().flatten().filter(lasting).cloned().collect())
+    }
+
+    /// Returns whether a source is probably another cluster than the one whose
+    /// Peers are here: most keys change, or its Nodes are strangers to those before.
+    fn is_replaced(&self, (mesh, source): SourceAt, peers: &BTreeSet<PeerName>, rekeyed: &BTreeMap<PeerName, PublicKey>) -> bool {
+        let Some(active) = self.meshes().get(mesh).and_then(MeshState::active) else { return false };
+        let Some(member) = active.members.get(source) else { return false };
+        if self.history.redirected.contains(&(active.id.clone(), member.name.clone())) {
+            return false;
+        }
+        let recreated = self.history.recreated.get(&member.id);
+        let is_recreated = |name: &&PeerName| {
+            let node = member.plan.as_ref().and_then(|plan| plan.base.get(*name)).map(|base| &base.node);
+            recreated.zip(node).is_some_and(|(recreated, node)| recreated.contains(node))
+        };
+        let rekeyed = rekeyed.keys().filter(|name| !is_recreated(name)).count();
+        self.history.replaced.contains(&member.id) || guard::is_replaced(rekeyed, peers.len(), (self.max_delete_percent)(mesh))
+    }
+
+    /// Returns whether so many deletes, with those of the last minutes, are too many.
+    fn holds(&self, (mesh, source): SourceAt, peers: &BTreeSet<PeerName>, doubtful: &BTreeSet<PeerName>) -> bool {
+        let Some(active) = self.meshes().get(mesh).and_then(MeshState::active) else { return false };
+        let Some(member) = active.members.get(source) else { return false };
+        let key = (self.scene.target.clone(), active.id.clone(), member.name.clone());
+        let removed = self.history.removed.get(&key).into_iter().flatten().filter(|name| !peers.contains(*name)).count();
+        let gone = doubtful.iter().filter(|name| !peers.contains(*name)).count();
         let is_empty = self.scene.sources.nodes(&member.id).is_some_and(BTreeMap::is_empty);
-        guard::holds(doubtful, of_source.max(doubtful), (self.max_delete_percent)(mesh), is_empty)
+        let of_source = peers.len() + gone + removed;
+        !doubtful.is_empty() && guard::holds(doubtful.len() + removed, of_source, (self.max_delete_percent)(mesh), is_empty)
+    }
+
+    /// A mesh that exists may be missing from a list: most of the hub's Peers
+    /// do not go on account of that.
+    fn guard_orphans(&self, target: &mut Target) {
+        let orphans = target.outcomes.iter().filter(|((_, mesh), outcome)| mesh.is_none() && matches!(outcome.act, Act::Delete(_)));
+        let orphans: Vec<PeerName> = orphans.map(|((name, _), _)| name.clone()).collect();
+        let line = |name: &PeerName| HeldLine { target: self.scene.target.clone(), name: name.clone(), key: None };
+        let is_finished = |name: &PeerName| target.entries.get(name).is_some_and(|entry| self.scene.absent.was_finished(entry.labels()));
+        let mut doubtful: Vec<PeerName> =
+            orphans.into_iter().filter(|name| !self.released.orphans.contains(&line(name)) && !is_finished(name)).collect();
+        if !guard::holds_orphans(doubtful.len(), doubtful.len() + target.count_of_hub()) {
+            doubtful.retain(|name| self.orphans_before.contains(&line(name)));
+        }
+        doubtful.iter().for_each(|name| target.hold(name, None, HeldFor::Deletes));
     }
 
     /// Held Peers keep their keys and prefixes. What would clash with them
     /// waits, and so keeps its own for the time being.
-    fn make_way_for_held(&self, target: &mut Target, mut staying: Staying, standings: &BTreeMap<PeerName, Standing>) {
-        for ((name, _), outcome) in &target.outcomes {
+    fn make_way_for_held(&self, target: &mut Target, mut staying: Staying, mut standings: BTreeMap<PeerName, Standing>) {
+        for ((name, mesh), outcome) in &target.outcomes {
             if let (Act::Held(_) | Act::Leave, Some(entry)) = (&outcome.act, target.entries.get(name)) {
                 staying.set(name, Some(Staying::stay(entry, false, None)));
+                if mesh.is_none() {
+                    // An orphan that was expected to go keeps its name.
+                    standings.insert(name.clone(), Standing::Stays { foreign: true, source: None });
+                }
             }
         }
         let mut frozen: BTreeSet<PeerName> = BTreeSet::new();
@@ -470,18 +570,43 @@ impl Target {
         self.outcomes.values().any(|outcome| matches!(outcome.act, Act::Held(_) | Act::Leave))
     }
 
-    /// Deletes of a mesh that are held here.
-    pub(super) fn held(&self, mesh: usize) -> impl Iterator<Item = &PeerName> {
-        let held =
-            move |((_, at), outcome): &(&(PeerName, Option<usize>), &Outcome)| *at == Some(mesh) && matches!(outcome.act, Act::Held(_));
-        self.outcomes.iter().filter(held).map(|((name, _), _)| name)
+    /// How many Peers of the hub's meshes are here.
+    fn count_of_hub(&self) -> usize {
+        self.groups.values().map(BTreeSet::len).sum()
+    }
+
+    /// Returns whether a change of a source waits for a person or needs a good reason.
+    pub(super) fn has_doubts(&self, (mesh, source): SourceAt) -> bool {
+        let of_source = self.outcomes.iter().filter(|((_, at), outcome)| *at == Some(mesh) && outcome.source == Some(source));
+        of_source.map(|(_, outcome)| &outcome.act).any(|act| match act {
+            Act::Held(_) => true,
+            Act::Delete(delete) => !delete.cause.is_good_reason(),
+            Act::Update(update) => update.rekeys,
+            Act::Nothing | Act::Keep(_) | Act::Create(_) | Act::Leave => false,
+        })
+    }
+
+    /// Makes a change wait.
+    fn hold(&mut self, name: &PeerName, mesh: Option<usize>, why: HeldFor) {
+        let Some(outcome) = self.outcomes.get_mut(&(name.clone(), mesh)) else { return };
+        let change = match &outcome.act {
+            Act::Create(peer) => HeldChange::Create(peer.clone()),
+            Act::Update(update) => HeldChange::Update(update.clone()),
+            Act::Delete(delete) => HeldChange::Delete(delete.clone()),
+            Act::Nothing | Act::Keep(_) | Act::Held(_) | Act::Leave => return,
+        };
+        outcome.act = Act::Held(Held { change, why });
     }
 
     /// Leaves only deletes that do not depend on what the cluster's nodes are.
     pub(super) fn keep_certain_deletes(&mut self) {
         use DeleteCause::{MeshDeleted, Orphan, SourceLeft, TargetLeft};
-        let certain =
-            |act: &Act| matches!(act, Act::Delete(delete) if matches!(delete.cause, MeshDeleted | Orphan | SourceLeft | TargetLeft));
+        let certain = |act: &Act| match act {
+            Act::Delete(delete) | Act::Held(Held { change: HeldChange::Delete(delete), .. }) => {
+                matches!(delete.cause, MeshDeleted | Orphan | SourceLeft | TargetLeft)
+            }
+            _ => false,
+        };
         self.outcomes.retain(|_, outcome| certain(&outcome.act));
     }
 

@@ -1,9 +1,11 @@
-//! The delete guard: too many deletes at once without a good reason are held
-//! until a person confirms exactly these.
+//! The guard: too many deletes without a good reason, and a source that looks
+//! like another cluster, are held until a person confirms exactly these changes.
 
-use std::fmt::Display;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
-use crate::names::short_hash;
+use crate::key::PublicKey;
+use crate::names::{ClusterId, ClusterName, MeshId, NodeName, PeerName, short_hash};
 
 /// Why a Peer is to go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,16 +65,87 @@ impl DeleteCause {
     }
 }
 
-/// Whether deletes without a good reason are held: always when the source
-/// shows no node at all, else when they exceed the share.
-pub(super) fn holds(doubtful: usize, of_source: usize, max_percent: u8, source_is_empty: bool) -> bool {
-    doubtful > 0 && (source_is_empty || doubtful * 100 > usize::from(max_percent) * of_source)
+/// A change that waits for a person, as the hash covers it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HeldLine {
+    pub target: ClusterId,
+    pub name: PeerName,
+    /// The new key, where the Peer stays and gets another one.
+    pub key: Option<PublicKey>,
 }
 
-/// The hash a person confirms held deletes with: over the sorted lines
-/// `target/name`, each with its newline.
-pub(super) fn held_hash(held: impl Iterator<Item = (impl Display, impl Display)>) -> Option<String> {
-    let mut lines: Vec<String> = held.map(|(target, name)| format!("{target}/{name}\n")).collect();
+impl fmt::Display for HeldLine {
+    /// The Peer and its new key, without the target.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.key {
+            None => write!(f, "{}", self.name),
+            Some(key) => write!(f, "{}={}", self.name, key.to_base64()),
+        }
+    }
+}
+
+impl HeldLine {
+    /// Reads what `Display` wrote.
+    pub fn read(target: ClusterId, text: &str) -> Option<HeldLine> {
+        match text.split_once('=') {
+            None => Some(HeldLine { target, name: PeerName::from(text), key: None }),
+            Some((name, key)) => Some(HeldLine { target, name: PeerName::from(name), key: Some(PublicKey::try_from(key).ok()?) }),
+        }
+    }
+}
+
+/// Earlier events that the guard counts, as far as they are still of importance.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct History {
+    /// Peers that were deleted without a good reason within the window, by
+    /// target, mesh and source.
+    pub removed: BTreeMap<(ClusterId, MeshId, ClusterName), BTreeSet<PeerName>>,
+    /// Clusters whose Nodes share no UID with those that the same entry led to before.
+    pub replaced: BTreeSet<ClusterId>,
+    /// Nodes whose deletion was seen within the window and that exist again.
+    pub recreated: BTreeMap<ClusterId, BTreeSet<NodeName>>,
+    /// Entries that an edit of the spec led to other credentials within the window.
+    pub redirected: BTreeSet<(MeshId, ClusterName)>,
+    /// Sources that changed too often on a target, by target, mesh and source.
+    pub resting: BTreeMap<(ClusterId, MeshId, ClusterName), Resting>,
+}
+
+/// Which changes of a source wait until its budget on a target is refilled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Resting {
+    /// Changes of Peers that exist.
+    pub changes: bool,
+    /// First Peers of new nodes, and deletes of gone ones.
+    pub arrivals: bool,
+}
+
+/// A source with fewer Peers on a target is not judged by the keys that change.
+const FEWEST_FOR_KEYS: usize = 3;
+
+/// Returns whether deletes without a good reason are held: always when the
+/// source shows no node at all, else when they exceed the share.
+pub(super) fn holds(doubtful: usize, of_source: usize, max_percent: u8, source_is_empty: bool) -> bool {
+    doubtful > 0 && (source_is_empty || exceeds(doubtful, of_source, max_percent))
+}
+
+/// Returns whether so many changed keys mean that the source is another cluster.
+pub(super) fn is_replaced(rekeyed: usize, of_source: usize, max_percent: u8) -> bool {
+    of_source >= FEWEST_FOR_KEYS && exceeds(rekeyed, of_source, max_percent)
+}
+
+/// Returns whether orphans are most of this hub's Peers on a target.
+pub(super) fn holds_orphans(orphans: usize, of_hub: usize) -> bool {
+    exceeds(orphans, of_hub, 50)
+}
+
+fn exceeds(some: usize, all: usize, percent: u8) -> bool {
+    some * 100 > usize::from(percent) * all
+}
+
+/// The hash a person confirms held changes with: over the sorted lines
+/// `target/name` or `target/name=key`, each with its newline.
+pub(super) fn held_hash(held: impl Iterator<Item = String>) -> Option<String> {
+    let mut lines: Vec<String> = held.map(|line| line + "\n").collect();
     lines.sort();
     (!lines.is_empty()).then(|| short_hash(&lines.concat()))
 }
@@ -93,9 +166,26 @@ mod tests {
 
     #[test]
     fn the_hash_does_not_depend_on_order() {
-        let one = held_hash([("b", "x"), ("a", "y")].into_iter());
-        assert_eq!(one, held_hash([("a", "y"), ("b", "x")].into_iter()));
-        assert_eq!(one.as_deref(), Some(short_hash("a/y\nb/x\n").as_str()));
-        assert_eq!(held_hash(std::iter::empty::<(&str, &str)>()), None);
+        let lines = ["b/x", "a/y=k"].map(str::to_owned);
+        let one = held_hash(lines.clone().into_iter());
+        assert_eq!(one, held_hash(lines.into_iter().rev()));
+        assert_eq!(one.as_deref(), Some(short_hash("a/y=k\nb/x\n").as_str()));
+        assert_eq!(held_hash(std::iter::empty()), None);
+    }
+
+    #[test]
+    fn a_held_line_is_read_as_it_was_written() {
+        let line = |key| HeldLine { target: ClusterId::from("t"), name: PeerName::from("m--a--n"), key };
+        for line in [line(None), line(PublicKey::try_from("AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=").ok())] {
+            assert_eq!(HeldLine::read(line.target.clone(), &line.to_string()), Some(line));
+        }
+        assert_eq!(HeldLine::read(ClusterId::from("t"), "m--a--n=nonsense"), None);
+    }
+
+    #[test]
+    fn few_peers_may_all_change_their_keys() {
+        assert!(!is_replaced(2, 2, 50));
+        assert!(is_replaced(2, 3, 50));
+        assert!(!is_replaced(2, 4, 50));
     }
 }

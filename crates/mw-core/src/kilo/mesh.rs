@@ -45,12 +45,21 @@ pub(super) struct ActiveMesh {
 pub(super) struct Member {
     pub(super) name: ClusterName,
     pub(super) id: ClusterId,
+    /// The cluster itself, whoever leads to it, where that is proven.
+    proven: ClusterId,
     pub(super) survey: Survey,
     /// `None` while its nodes are unknown.
     pub(super) plan: Option<SourcePlan>,
     pub(super) own: Own,
     keys: Vec<PublicKey>,
     labels: Arc<Labels>,
+}
+
+/// What the entries of a mesh stand for.
+#[derive(Debug)]
+pub(super) struct Clusters {
+    pub(super) ids: BTreeMap<ClusterName, ClusterId>,
+    pub(super) proven: BTreeMap<ClusterName, ClusterId>,
 }
 
 /// The circumstances of planning a source.
@@ -61,16 +70,14 @@ pub(super) struct Moment {
 }
 
 impl ActiveMesh {
-    pub(super) fn new(
-        id: MeshId,
-        spec: MeshSpec,
-        ids: &BTreeMap<ClusterName, ClusterId>,
-        duplicates: Vec<Duplicate>,
-        hub: Option<&str>,
-    ) -> ActiveMesh {
+    pub(super) fn new(id: MeshId, spec: MeshSpec, clusters: &Clusters, duplicates: Vec<Duplicate>, hub: Option<&str>) -> ActiveMesh {
+        let found = |ids: &BTreeMap<ClusterName, ClusterId>, name: &ClusterName| {
+            ids.get(name).cloned().unwrap_or_else(|| ClusterId::from(name.as_str()))
+        };
         let member = |name: &ClusterName| Member {
             name: name.clone(),
-            id: ids.get(name).cloned().unwrap_or_else(|| ClusterId::from(name.as_str())),
+            id: found(&clusters.ids, name),
+            proven: found(&clusters.proven, name),
             survey: Survey::default(),
             plan: None,
             own: Own::default(),
@@ -111,7 +118,7 @@ impl ActiveMesh {
 
     /// Whether an older mesh already holds this pair of clusters.
     pub(super) fn older_mesh_with(&self, source: usize, target: usize) -> Option<&MeshId> {
-        let (source, target) = (&self.members.get(source)?.id, &self.members.get(target)?.id);
+        let (source, target) = (&self.members.get(source)?.proven, &self.members.get(target)?.proven);
         self.duplicates.iter().find(|d| d.shared.contains(source) && d.shared.contains(target)).map(|d| &d.older)
     }
 
@@ -235,10 +242,15 @@ impl ActiveMesh {
         labelled.or_else(|| (0..self.members.len()).find(wants))
     }
 
+    /// Whether the nodes of the member with this name are unknown.
+    pub(super) fn is_unknown(&self, name: &str) -> bool {
+        self.position_of(name).and_then(|at| self.members.get(at)).is_some_and(|member| member.plan.is_none())
+    }
+
     /// Whether a Peer of this name could be of a member whose nodes are unknown.
-    pub(super) fn unknown_source_of(&self, name: &PeerName, labelled: Option<&str>) -> bool {
+    pub(super) fn unknown_source_of(&self, name: &PeerName) -> bool {
         let unknown = |at: usize| self.members.get(at).is_some_and(|member| member.plan.is_none());
-        labelled.and_then(|label| self.position_of(label)).is_some_and(unknown) || self.named_like(name).into_iter().any(unknown)
+        self.named_like(name).into_iter().any(unknown)
     }
 
     /// The members that a Peer of this name can be of, by its beginning.

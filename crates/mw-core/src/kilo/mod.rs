@@ -26,5 +26,6 @@ pub mod view;
 
 pub use decide::Departures;
 pub use node::Nodes;
-pub use report::plan;
+pub use ownership::{Absent, OrphanOf, Orphans};
+pub use report::{LEASE, plan};
 pub use survey::{Skip, SkipReason};

@@ -17,6 +17,8 @@ pub struct Applicant<'a> {
     pub spec: &'a MeshSpec,
     /// What it runs with now, and keeps if the new spec is refused.
     pub running: Option<&'a MeshSpec>,
+    /// Only a status says that it runs, which others can write, too.
+    pub recalled: bool,
     /// Which physical cluster an entry stands for.
     pub members: BTreeMap<ClusterName, ClusterId>,
 }
@@ -52,8 +54,10 @@ struct Claim<'a> {
 pub fn admit(applicants: &[Applicant<'_>]) -> BTreeMap<MeshId, Admission> {
     let shared = shared_members(applicants);
     let conflicts = conflicts(&shared, &claims(applicants));
-    let order = by_age(applicants);
-    let unchanged = |at: &usize| applicants.get(*at).is_some_and(|a| a.running == Some(a.spec));
+    let mut order = by_age(applicants);
+    // What is said to run goes before what is new, and proves itself like that.
+    order.sort_by_key(|at| !applicants.get(*at).is_some_and(|a| a.recalled));
+    let unchanged = |at: &usize| applicants.get(*at).is_some_and(|a| a.running == Some(a.spec) && !a.recalled);
     let mut admitted: BTreeSet<usize> = order.iter().copied().filter(unchanged).collect();
     let mut result: BTreeMap<MeshId, Admission> = BTreeMap::new();
     for at in order.iter().copied() {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::kilo::guard::HeldLine;
 use crate::kilo::peer::Labels;
 use crate::names::{MeshId, label_value};
 
@@ -21,6 +22,59 @@ pub(super) enum Owner {
     /// Of another hub.
     OtherHub,
     Foreign,
+}
+
+/// A mesh that does not exist, as the labels of its Peers name it. Peers of the
+/// Go operator name no namespace.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OrphanOf {
+    pub mesh: String,
+    pub namespace: Option<String>,
+}
+
+impl OrphanOf {
+    pub(super) fn of(labels: &Labels) -> Option<OrphanOf> {
+        Some(OrphanOf { mesh: labels.mesh.clone()?, namespace: labels.namespace.clone() })
+    }
+}
+
+/// Which meshes are known not to exist, so that their Peers may go.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Absent {
+    #[default]
+    Unknown,
+    /// All meshes of the hub are given.
+    AllOthers,
+    /// Those that were looked for and not found. True for a mesh that was
+    /// cleaned up and let go by this process.
+    Confirmed(BTreeMap<OrphanOf, bool>),
+}
+
+impl Absent {
+    pub(super) fn includes(&self, labels: &Labels) -> bool {
+        match self {
+            Absent::Unknown => false,
+            Absent::AllOthers => true,
+            Absent::Confirmed(meshes) => OrphanOf::of(labels).is_some_and(|of| meshes.contains_key(&of)),
+        }
+    }
+
+    pub(super) fn was_finished(&self, labels: &Labels) -> bool {
+        match self {
+            Absent::Unknown | Absent::AllOthers => false,
+            Absent::Confirmed(meshes) => OrphanOf::of(labels).is_some_and(|of| meshes.get(&of) == Some(&true)),
+        }
+    }
+}
+
+/// What is known of Peers whose mesh does not exist.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Orphans {
+    pub absent: Absent,
+    /// The hash with which a person released held orphans.
+    pub confirm: Option<String>,
+    /// Orphans that were held when last planned.
+    pub held: BTreeSet<HeldLine>,
 }
 
 /// The hub's meshes, as labels name them.

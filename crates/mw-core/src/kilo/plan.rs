@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cidr::Cidr;
 use crate::condition::kilo::{kind, reason};
-use crate::kilo::guard::DeleteCause;
+use crate::kilo::guard::{DeleteCause, HeldLine};
 use crate::kilo::peer::WantedPeer;
 use crate::kilo::survey::Skip;
 use crate::names::{ClusterId, ClusterName, MeshId, NodeName, PeerName};
@@ -41,8 +41,8 @@ pub struct Changes {
     pub create: BTreeMap<PeerName, WantedPeer>,
     pub update: BTreeMap<PeerName, Update>,
     pub delete: BTreeMap<PeerName, Delete>,
-    /// Deletes that wait for a person.
-    pub held: BTreeMap<PeerName, Delete>,
+    /// Changes that wait for a person or for a budget.
+    pub held: BTreeMap<PeerName, Held>,
     /// Peers of the mesh that stay untouched.
     pub keep: usize,
 }
@@ -55,6 +55,56 @@ pub struct Update {
     pub adopts: bool,
     /// A key or prefix leaves this Peer, so that another may have it next.
     pub takes_away: bool,
+    /// The Peer gets another key.
+    pub rekeys: bool,
+}
+
+/// A change that waits, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    pub change: HeldChange,
+    pub why: HeldFor,
+}
+
+/// Why a change is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeldFor {
+    /// Too many deletes without a good reason.
+    Deletes,
+    /// The source looks like another cluster.
+    Replaced,
+    /// The source changes too often; it waits for its budget, not for a person.
+    Budget,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HeldChange {
+    Create(WantedPeer),
+    Update(Update),
+    Delete(Delete),
+}
+
+impl Held {
+    /// The cluster whose node the Peer is of, where that is in the mesh.
+    pub fn source(&self) -> Option<&str> {
+        match &self.change {
+            HeldChange::Create(peer) => peer.labels().source.as_deref(),
+            HeldChange::Update(update) => update.after.labels().source.as_deref(),
+            HeldChange::Delete(delete) => delete.source.as_ref().map(ClusterName::as_str),
+        }
+    }
+
+    /// What a person confirms: deletes and new keys. The rest of a source
+    /// that was replaced follows them.
+    fn line(&self, target: &ClusterId, name: &PeerName) -> Option<HeldLine> {
+        let line = |key| Some(HeldLine { target: target.clone(), name: name.clone(), key });
+        match &self.change {
+            _ if self.why == HeldFor::Budget => None,
+            HeldChange::Delete(_) => line(None),
+            HeldChange::Update(update) if update.rekeys => line(Some(update.after.key())),
+            HeldChange::Update(_) | HeldChange::Create(_) => None,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,6 +134,11 @@ pub struct ClusterPlan {
 }
 
 impl Changes {
+    /// The held changes that a person confirms, on one target.
+    pub fn held_lines(&self, target: &ClusterId) -> Vec<HeldLine> {
+        self.held.iter().filter_map(|(name, held)| held.line(target, name)).collect()
+    }
+
     pub fn is_empty(&self) -> bool {
         self.create.is_empty() && self.update.is_empty() && self.delete.is_empty()
     }
@@ -94,15 +149,18 @@ impl MeshPlan {
         self.targets.values().any(|changes| !changes.is_empty())
     }
 
-    /// The held deletes, to be handed back when planning the next time.
-    pub fn held(&self) -> BTreeSet<(ClusterId, PeerName)> {
-        let of =
-            |(target, changes): (&ClusterId, &Changes)| changes.held.keys().map(|name| (target.clone(), name.clone())).collect::<Vec<_>>();
-        self.targets.iter().flat_map(of).collect()
+    /// What a person has to confirm, to be handed back when planning the next time.
+    pub fn held(&self) -> BTreeSet<HeldLine> {
+        self.targets.iter().flat_map(|(target, changes)| changes.held_lines(target)).collect()
     }
 }
 
 impl Plan {
+    /// The orphans that wait for a person, to be handed back when planning the next time.
+    pub fn held_orphans(&self) -> BTreeSet<HeldLine> {
+        self.orphans.iter().flat_map(|(target, changes)| changes.held_lines(target)).collect()
+    }
+
     pub fn has_changes(&self) -> bool {
         self.meshes.values().any(MeshPlan::has_changes) || self.orphans.values().any(|changes| !changes.is_empty())
     }
@@ -144,7 +202,15 @@ fn with_hint(problem: &Problem) -> String {
 }
 
 fn ready(plan: &MeshPlan) -> Condition {
-    let first = [Reason::InvalidSpec, Reason::CIDROverlap, Reason::DuplicatePeering, Reason::DeletionHeld, Reason::ClusterUnreachable];
+    let first = [
+        Reason::InvalidSpec,
+        Reason::CIDROverlap,
+        Reason::DuplicatePeering,
+        Reason::SourceReplaced,
+        Reason::DeletionHeld,
+        Reason::ClusterUnreachable,
+        Reason::SourceFlapping,
+    ];
     let mut errors: Vec<&Problem> = plan.problems.iter().filter(|problem| problem.is_error()).collect();
     errors.sort_by_key(|problem| problem.reason.as_str());
     let worst = first.iter().find_map(|reason| plan.problems.iter().find(|problem| problem.reason == *reason)).or(errors.first().copied());

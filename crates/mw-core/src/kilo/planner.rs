@@ -8,12 +8,13 @@ mod memory;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::kilo::decide::{Departures, MeshState, Scene, Sources, Stance, mesh_at};
-use crate::kilo::evaluate::{Deletes, Evaluation, Target};
+use crate::kilo::evaluate::{Evaluation, Released, Target};
+use crate::kilo::guard::{HeldLine, History};
 use crate::kilo::mark::{mark_own, mark_source, source_change};
-use crate::kilo::mesh::{ActiveMesh, Moment};
+use crate::kilo::mesh::{ActiveMesh, Clusters, Moment};
 use crate::kilo::node::Nodes;
 use crate::kilo::overlap::{Admission, Applicant, admit};
-use crate::kilo::ownership::{Owner, Register};
+use crate::kilo::ownership::{OrphanOf, Orphans, Owner, Register};
 use crate::kilo::past::{Landmarks, Past, group};
 use crate::kilo::peer::PeerFacts;
 use crate::kilo::plan::MeshPlan;
@@ -31,16 +32,15 @@ pub struct Options {
     pub hub: Option<String>,
     /// For how long a node that lost its annotations keeps its Peer.
     pub node_grace_seconds: u64,
-    /// The meshes given are all there are on the hub, so that a Peer of any
-    /// other mesh is an orphan.
-    pub all_meshes_known: bool,
     /// Remove what the Go operator left of meshes that do not exist.
     pub sweep_legacy: bool,
+    /// The namespace of the operator's Lease, where held orphans are confirmed.
+    pub lease_namespace: Option<String>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { hub: None, node_grace_seconds: 90, all_meshes_known: false, sweep_legacy: true }
+        Options { hub: None, node_grace_seconds: 90, sweep_legacy: true, lease_namespace: None }
     }
 }
 
@@ -59,6 +59,20 @@ pub enum Listing {
     Peers(Seen<BTreeMap<PeerName, PeerFacts>>),
 }
 
+/// The credentials that lead to a cluster, as far as they limit what may be
+/// done there. A cluster without an entry is anybody's, as in files.
+pub type Links = BTreeMap<ClusterId, LinkFacts>;
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LinkFacts {
+    /// Only meshes of this namespace act through the link.
+    pub namespace: Option<String>,
+    /// Stands for the cluster where links of several owners are proven to lead to it.
+    pub proven: Option<ClusterId>,
+    /// Links that may lead to the same cluster.
+    pub kin: BTreeSet<ClusterId>,
+}
+
 /// Everything that planning depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct World {
@@ -68,6 +82,9 @@ pub struct World {
     pub clusters: BTreeMap<ClusterId, ClusterSeen>,
     /// Entries that stand for a cluster of another name.
     pub identities: BTreeMap<(MeshId, ClusterName), ClusterId>,
+    pub links: Links,
+    pub orphans: Orphans,
+    pub history: History,
 }
 
 #[derive(Debug)]
@@ -76,6 +93,7 @@ pub struct Planner {
     pub(super) now: Timestamp,
     pub(super) inputs: BTreeMap<MeshId, Mesh>,
     identities: BTreeMap<(MeshId, ClusterName), ClusterId>,
+    links: Links,
     pub(super) register: Register,
     /// Sorted by id; the position stands for a mesh.
     pub(super) meshes: Vec<MeshState>,
@@ -85,7 +103,9 @@ pub struct Planner {
     pub(super) clusters: BTreeMap<ClusterId, Cluster>,
     pub(super) targets: BTreeMap<ClusterId, Target>,
     landmarks: Landmarks,
-    released: Deletes,
+    pub(super) orphans: Orphans,
+    history: History,
+    released: Released,
 }
 
 /// A cluster as a source. What it holds as a target is in `targets`, where
@@ -112,20 +132,23 @@ impl Sources for ClusterMap<'_> {
 
 impl Planner {
     pub fn new(world: World) -> Planner {
-        let World { options, now, meshes, clusters, identities } = world;
+        let World { options, now, meshes, clusters, identities, links, orphans, history } = world;
         let mut planner = Planner {
             register: Register::default(),
             options,
             now,
             inputs: meshes,
             identities,
+            links,
             meshes: Vec::new(),
             remarks: Vec::new(),
             by_age: Vec::new(),
             clusters: BTreeMap::new(),
             targets: BTreeMap::new(),
             landmarks: Landmarks::default(),
-            released: Deletes::new(),
+            orphans,
+            history,
+            released: Released::default(),
         };
         let mut peers = Vec::new();
         for (id, seen) in clusters {
@@ -151,15 +174,50 @@ impl Planner {
     }
 
     /// Replaces the meshes: everything is planned anew.
-    pub fn set_meshes(&mut self, meshes: BTreeMap<MeshId, Mesh>, identities: BTreeMap<(MeshId, ClusterName), ClusterId>) {
-        self.identities = identities;
+    pub fn set_meshes(&mut self, meshes: BTreeMap<MeshId, Mesh>, identities: BTreeMap<(MeshId, ClusterName), ClusterId>, links: Links) {
+        (self.identities, self.links) = (identities, links);
         self.reassign(meshes);
     }
 
-    /// Whether the meshes given are all there are on the hub.
-    pub fn set_all_meshes_known(&mut self, known: bool) {
-        if self.options.all_meshes_known != known {
-            self.options.all_meshes_known = known;
+    /// Replaces what is known of meshes that do not exist.
+    pub fn set_orphans(&mut self, orphans: Orphans) {
+        if self.orphans != orphans {
+            self.orphans = orphans;
+            self.targets.values_mut().for_each(|target| target.dirt.all = true);
+        }
+    }
+
+    /// The orphans that wait for a person.
+    pub fn held_orphans(&self) -> &BTreeSet<HeldLine> {
+        &self.orphans.held
+    }
+
+    /// Meshes that Peers name and that do not exist as far as is known.
+    pub fn orphaned(&self) -> BTreeSet<OrphanOf> {
+        let strangers = self.targets.values().flat_map(Target::strangers);
+        let orphans = strangers.filter(|(_, entry)| matches!(entry.owner.as_ref(), Owner::Orphan | Owner::Ghost));
+        orphans.filter_map(|(_, entry)| OrphanOf::of(entry.labels())).collect()
+    }
+
+    /// The Nodes of a cluster, where every target that takes its Peers is known
+    /// and none has a change that needs a good reason.
+    pub fn settled_nodes(&self, cluster: &ClusterId) -> Option<&Nodes> {
+        let nodes = self.clusters.get(cluster)?.nodes.known()?;
+        for (at, active) in self.meshes.iter().enumerate().filter_map(|(at, mesh)| Some((at, mesh.active()?))) {
+            let Some(source) = active.position(cluster) else { continue };
+            let settled = |target: &Target| !target.has_doubts((at, source));
+            let others = active.members.iter().filter(|member| member.id != *cluster);
+            if !others.map(|member| self.targets.get(&member.id)).all(|target| target.is_some_and(settled)) {
+                return None;
+            }
+        }
+        Some(nodes)
+    }
+
+    /// Replaces the history that the guard counts.
+    pub fn set_history(&mut self, history: History) {
+        if self.history != history {
+            self.history = history;
             self.targets.values_mut().for_each(|target| target.dirt.all = true);
         }
     }
@@ -205,7 +263,8 @@ impl Planner {
                 && acting(id)
             {
                 let running = mesh.running.as_ref();
-                applicants.push(Applicant { mesh: id, created: mesh.created, spec, running, members: self.members(id, spec) });
+                let members = self.proven(&self.members(id, spec));
+                applicants.push(Applicant { mesh: id, created: mesh.created, spec, running, recalled: mesh.recalled, members });
             }
         }
         let admissions = admit(&applicants);
@@ -227,6 +286,12 @@ impl Planner {
         spec.clusters.keys().map(|name| (name.clone(), self.cluster_id(mesh, name))).collect()
     }
 
+    /// The clusters behind the entries, whoever leads to them, where that is proven.
+    fn proven(&self, members: &BTreeMap<ClusterName, ClusterId>) -> BTreeMap<ClusterName, ClusterId> {
+        let proven = |id: &ClusterId| self.links.get(id).and_then(|link| link.proven.clone()).unwrap_or_else(|| id.clone());
+        members.iter().map(|(name, id)| (name.clone(), proven(id))).collect()
+    }
+
     pub(super) fn cluster_id(&self, mesh: &MeshId, name: &ClusterName) -> ClusterId {
         self.identities.get(&(mesh.clone(), name.clone())).cloned().unwrap_or_else(|| ClusterId::from(name.as_str()))
     }
@@ -242,11 +307,13 @@ impl Planner {
         };
         let overlaps = admission.map(|admission| admission.overlaps.as_slice()).unwrap_or_default();
         remarks.extend_from_slice(overlaps);
-        let chosen = spec.filter(|_| overlaps.is_empty()).or(mesh.running.as_ref());
+        let running = mesh.running.as_ref().filter(|_| !mesh.recalled || overlaps.is_empty());
+        let chosen = spec.filter(|_| overlaps.is_empty()).or(running);
         let Some(chosen) = chosen else { return (Stance::HeldBack, remarks) };
         let duplicates = admission.map(|admission| admission.duplicates.clone()).unwrap_or_default();
         let ids = self.members(&mesh.id, chosen);
-        let active = ActiveMesh::new(mesh.id.clone(), chosen.clone(), &ids, duplicates, self.options.hub.as_deref());
+        let clusters = Clusters { proven: self.proven(&ids), ids };
+        let active = ActiveMesh::new(mesh.id.clone(), chosen.clone(), &clusters, duplicates, self.options.hub.as_deref());
         (Stance::Active(Box::new(active)), remarks)
     }
 
@@ -331,7 +398,7 @@ impl Planner {
             self.targets.values_mut().for_each(|target| target.dirt.all = true);
         }
         stale.extend(self.evaluate_all());
-        if dirty && self.inputs.values().any(|mesh| mesh.confirm_deletes.is_some()) {
+        if dirty && (self.orphans.confirm.is_some() || self.inputs.values().any(|mesh| mesh.confirm_deletes.is_some())) {
             stale.extend(self.release_confirmed());
         }
         stale
@@ -369,10 +436,14 @@ impl Planner {
         Some(self.plan_of(at, state))
     }
 
-    /// Whether a cluster is known to hold no Peer of this hub.
+    /// Returns whether a cluster is known to hold no Peer of this hub that may
+    /// be removed through the link to it.
     pub fn is_swept(&self, cluster: &ClusterId) -> bool {
+        let namespace = self.links.get(cluster).and_then(|link| link.namespace.as_ref());
+        let acts = |at: usize| self.meshes.get(at).is_some_and(|mesh| namespace.is_none_or(|of| *of == mesh.id.namespace));
         let swept = |target: &Target| {
-            target.groups.values().all(BTreeSet::is_empty) && !target.strangers().any(|(_, entry)| *entry.owner == Owner::Orphan)
+            target.groups.iter().all(|((mesh, _), names)| names.is_empty() || !acts(*mesh))
+                && !target.strangers().any(|(_, entry)| *entry.owner == Owner::Orphan)
         };
         self.targets.get(cluster).is_some_and(swept)
     }
@@ -393,18 +464,22 @@ impl Planner {
         let readable = self.clusters.get(id).is_some_and(|cluster| cluster.nodes.known().is_some());
         let position = |at: &usize| Some((*at, self.meshes.get(*at)?.active()?.position(id)?)).filter(|_| readable);
         let other_hub = || target.strangers().any(|(_, entry)| *entry.owner == Owner::OtherHub);
+        let anybodys = LinkFacts::default();
         let evaluation = Evaluation {
             scene: Scene {
                 target: id,
+                link: self.links.get(id).unwrap_or(&anybodys),
                 meshes: &self.meshes,
                 sources: &ClusterMap(&self.clusters),
-                sweep_orphans: self.options.all_meshes_known,
-                sweep_ghosts: self.options.all_meshes_known && self.options.sweep_legacy && !other_hub(),
+                absent: &self.orphans.absent,
+                sweep_ghosts: self.options.sweep_legacy && !other_hub(),
             },
             memberships: self.by_age.iter().filter_map(position).collect(),
             released: &self.released,
             held_before: &|mesh| Some(&self.inputs.get(&self.meshes.get(mesh)?.id)?.held),
             max_delete_percent: &|mesh| self.meshes.get(mesh).and_then(MeshState::active).map_or(0, |mesh| mesh.spec.max_delete_percent),
+            orphans_before: &self.orphans.held,
+            history: &self.history,
             hub_known: self.register.hub().is_some(),
             now: self.now,
         };

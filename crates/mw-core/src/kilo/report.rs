@@ -5,12 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::kilo::decide::{MeshState, Stance};
 use crate::kilo::evaluate::{Act, Target};
 use crate::kilo::mesh::ActiveMesh;
-use crate::kilo::ownership::Owner;
-use crate::kilo::plan::{Changes, ClusterPlan, MeshPlan, Plan, conditions};
+use crate::kilo::ownership::{Absent, Owner};
+use crate::kilo::plan::{Changes, ClusterPlan, Held, HeldFor, MeshPlan, Plan, conditions};
 use crate::kilo::planner::{Planner, World};
 use crate::names::{ClusterId, ClusterName, MeshId, PeerName};
 use crate::problem::{Problem, Reason};
 use crate::text::{listed, shell_quoted};
+
+/// The operator's Lease. It is the Go operator's, so that old and new exclude each other.
+pub const LEASE: &str = "f27237f1.squat.ai";
 
 /// The pure function: what everything that was declared and seen amounts to.
 pub fn plan(world: World) -> Plan {
@@ -27,11 +30,12 @@ impl Planner {
         }
         for (id, target) in &self.targets {
             let changes = target.changes(None);
-            if !changes.is_empty() {
+            if !changes.is_empty() || !changes.held.is_empty() {
                 plan.orphans.insert(id.clone(), changes);
             }
         }
         plan.problems = self.ghosts();
+        plan.problems.extend(self.orphans_problem());
         plan.recheck_at = self.recheck_at();
         plan
     }
@@ -76,8 +80,9 @@ impl Planner {
             Stance::HeldBack => {}
         }
         plan.problems.extend(self.ownership_problems(&mesh.id));
-        plan.held_hash = self.held_hash(at, &plan.held());
-        plan.problems.extend(held_problem(&plan, &mesh.id));
+        plan.held_hash = self.held_hash(Some(at), &plan.held());
+        plan.problems.extend(held_problems(&plan, &mesh.id));
+        plan.problems.extend(flapping_problems(&plan));
         plan.problems.sort();
         plan.conditions = conditions(&plan);
         plan
@@ -175,7 +180,7 @@ impl Planner {
     /// are not removed.
     fn ghosts(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
-        for (id, target) in self.targets.iter().filter(|_| self.options.all_meshes_known) {
+        for (id, target) in self.targets.iter().filter(|_| self.orphans.absent != Absent::Unknown) {
             let left = |(name, entry): &(&PeerName, &crate::kilo::target::Entry)| {
                 *entry.owner == Owner::Ghost && !target.outcomes.contains_key(&((*name).clone(), None))
             };
@@ -193,6 +198,26 @@ impl Planner {
     }
 }
 
+impl Planner {
+    /// What a person must know of orphans that are held.
+    pub fn orphans_problem(&self) -> Option<Problem> {
+        let lines = self.held_lines(None);
+        let hash = self.held_hash(None, &lines)?;
+        let mut counts: BTreeMap<&ClusterId, usize> = BTreeMap::new();
+        lines.iter().for_each(|line| *counts.entry(&line.target).or_default() += 1);
+        let held: Vec<String> = counts.iter().map(|(target, count)| format!("{count} on {target}")).collect();
+        let namespace = self.options.lease_namespace.as_deref().map_or_else(|| "NAMESPACE".to_owned(), shell_quoted);
+        Some(Problem::new(
+            Reason::DeletionHeld,
+            "orphans",
+            format!("the ClusterMeshes of these Peers do not exist, and they are most of this hub's Peers there: {}", listed(&held, 5)),
+            format!(
+                "if these meshes are really gone: kubectl annotate lease -n {namespace} {LEASE} kilo-clustermesh.io/confirm-orphans={hash} --overwrite"
+            ),
+        ))
+    }
+}
+
 /// Our Peers that nothing is to be done about.
 fn kept(target: &Target, at: usize, mesh: &MeshId, changes: &Changes) -> usize {
     let ours =
@@ -206,29 +231,67 @@ fn unreachable(name: &str, why: &str) -> Problem {
     Problem::new(Reason::ClusterUnreachable, name, crate::text::printable(why, 200), hint)
 }
 
-fn held_problem(plan: &MeshPlan, id: &MeshId) -> Option<Problem> {
-    let hash = plan.held_hash.as_ref()?;
+fn held_problems(plan: &MeshPlan, id: &MeshId) -> Vec<Problem> {
+    let Some(hash) = &plan.held_hash else { return Vec::new() };
     let called = |target: &ClusterId| {
         let member = plan.clusters.iter().find(|(_, cluster)| cluster.id.as_ref() == Some(target));
         member.map_or_else(|| target.to_string(), |(name, _)| name.to_string())
     };
-    let held: Vec<String> = plan
-        .targets
-        .iter()
-        .filter(|(_, changes)| !changes.held.is_empty())
-        .map(|(target, changes)| format!("{} on {}", changes.held.len(), called(target)))
-        .collect();
     let command = format!(
         "kubectl annotate clustermesh -n {} {} kilo-clustermesh.io/confirm-deletes={hash} --overwrite",
         shell_quoted(&id.namespace),
         shell_quoted(&id.name)
     );
-    Some(Problem::new(
-        Reason::DeletionHeld,
-        id.to_string(),
-        format!("deletes are held because they are too many at once: {}", listed(&held, 5)),
-        command,
-    ))
+    let mut problems = Vec::new();
+    let deletes = |changes: &Changes| changes.held.values().filter(|held| held.why == HeldFor::Deletes).count();
+    let deletes: Vec<String> = counted(&plan.targets, deletes).map(|(target, count)| format!("{count} on {}", called(target))).collect();
+    if !deletes.is_empty() {
+        let message = format!("deletes are held because they are too many at once: {}", listed(&deletes, 5));
+        problems.push(Problem::new(Reason::DeletionHeld, id.to_string(), message, &command));
+    }
+    let replaced = sources(plan, HeldFor::Replaced);
+    for source in replaced {
+        let of_source =
+            |changes: &Changes| changes.held.values().filter(|held| held.why == HeldFor::Replaced && held.source() == Some(source)).count();
+        let held: Vec<String> = counted(&plan.targets, of_source).map(|(target, count)| format!("{count} on {}", called(target))).collect();
+        let message = format!(
+            "most of its keys or all its Nodes are new, as if its kubeconfig led to another cluster; changes are held: {}",
+            listed(&held, 5)
+        );
+        problems.push(Problem::new(
+            Reason::SourceReplaced,
+            source,
+            message,
+            format!("check its kubeconfig Secret; if the cluster was rebuilt: {command}"),
+        ));
+    }
+    problems
+}
+
+fn flapping_problems(plan: &MeshPlan) -> Vec<Problem> {
+    let flapping = |source: &str| {
+        Problem::new(
+            Reason::SourceFlapping,
+            source,
+            "its nodes change so often that their Peers elsewhere are written only every 30 s",
+            "look for a Kilo agent that changes its key, address or endpoint again and again",
+        )
+    };
+    sources(plan, HeldFor::Budget).into_iter().map(flapping).collect()
+}
+
+/// The sources with changes that are held for a reason.
+fn sources(plan: &MeshPlan, why: HeldFor) -> BTreeSet<&str> {
+    let held = plan.targets.values().flat_map(|changes| changes.held.values());
+    held.filter(|held| held.why == why).filter_map(Held::source).collect()
+}
+
+/// The targets on which something counts, with how much.
+fn counted<'a>(
+    targets: &'a BTreeMap<ClusterId, Changes>,
+    count: impl Fn(&Changes) -> usize + 'a,
+) -> impl Iterator<Item = (&'a ClusterId, usize)> {
+    targets.iter().map(move |(target, changes)| (target, count(changes))).filter(|(_, count)| *count > 0)
 }
 
 fn hint(reason: Reason) -> &'static str {
@@ -253,7 +316,7 @@ fn hint(reason: Reason) -> &'static str {
 }
 
 impl Target {
-    fn changes(&self, mesh: Option<usize>) -> Changes {
+    pub(super) fn changes(&self, mesh: Option<usize>) -> Changes {
         let mut changes = Changes::default();
         for ((name, _), outcome) in self.outcomes.iter().filter(|((_, at), _)| *at == mesh) {
             changes.take(name, &outcome.act);
@@ -275,7 +338,7 @@ impl Changes {
             Act::Create(peer) => _ = self.create.insert(name.clone(), peer),
             Act::Update(update) => _ = self.update.insert(name.clone(), update),
             Act::Delete(delete) => _ = self.delete.insert(name.clone(), delete),
-            Act::Held(delete) => _ = self.held.insert(name.clone(), delete),
+            Act::Held(held) => _ = self.held.insert(name.clone(), held),
         }
     }
 }

@@ -19,6 +19,12 @@ use crate::problem::{Problem, Reason};
 use crate::text::{listed, shell_quoted};
 use crate::time::Timestamp;
 
+/// Kubernetes gives a node one pod CIDR for each family.
+const MOST_POD_CIDRS: usize = 2;
+/// Prefixes that the nodes behind one Peer claim, besides the declared ones.
+/// Pod CIDRs and the host route always stay.
+const MOST_ALLOWED_IPS: usize = 256;
+
 /// Why an existing Peer of a node is left as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kept {
@@ -272,11 +278,14 @@ impl<'a> SourcePlanner<'a> {
         let mut used = BTreeSet::new();
         let mut twice: Vec<String> = Vec::new();
         let mut swallowed: Vec<Cidr> = Vec::new();
+        let mut surplus: Vec<Cidr> = Vec::new();
         for Chosen { candidate, passed } in chosen {
             let mut all = Vec::new();
             let networks = &self.surveyor.spec.networks;
             for node in &candidate.carries {
-                for pods in node.pod_cidrs.iter().filter(|pods| networks.allows_pods(**pods)) {
+                let (pods, more) = node.pod_cidrs.split_at_checked(MOST_POD_CIDRS).unwrap_or((&node.pod_cidrs, &[]));
+                surplus.extend(more);
+                for pods in pods.iter().filter(|pods| networks.allows_pods(**pods)) {
                     match used.insert(*pods) {
                         true => all.push(*pods),
                         false => twice.push(format!("{pods} (node {})", node.name)),
@@ -284,9 +293,11 @@ impl<'a> SourcePlanner<'a> {
                 }
             }
             let internal = candidate.carries.iter().flat_map(|node| node.internal_addresses());
-            let internal = internal.filter(|ip| networks.declares_internal(*ip) && !shared.contains(ip));
+            let mut internal: Vec<Cidr> =
+                internal.filter(|ip| networks.declares_internal(*ip) && !shared.contains(ip)).map(Cidr::host).collect();
+            surplus.extend(internal.split_off(internal.len().min(MOST_ALLOWED_IPS.saturating_sub(all.len() + 1))));
             let extras = plan.extras.iter().copied().filter(|_| plan.anchor.as_ref() == Some(&candidate.node.name));
-            for cidr in [Cidr::host(passed.wireguard_ip)].into_iter().chain(internal.map(Cidr::host)).chain(extras) {
+            for cidr in [Cidr::host(passed.wireguard_ip)].into_iter().chain(internal).chain(extras) {
                 if used.insert(cidr) {
                     all.push(cidr);
                 }
@@ -310,6 +321,19 @@ impl<'a> SourcePlanner<'a> {
             plan.base.insert(peer.name.clone(), peer);
         }
         self.report_prefixes(plan, &twice, &swallowed);
+        self.report_surplus(plan, &surplus);
+    }
+
+    fn report_surplus(&self, plan: &mut SourcePlan, surplus: &[Cidr]) {
+        if surplus.is_empty() {
+            return;
+        }
+        plan.problems.push(Problem::new(
+            Reason::TooManyPrefixes,
+            self.cluster().to_string(),
+            format!("left out of its Peers: {}", listed(surplus, 5)),
+            format!("a node has at most {MOST_POD_CIDRS} pod CIDRs, a Peer at most {MOST_ALLOWED_IPS} prefixes of its nodes; declare whole ranges in additionalCIDRs"),
+        ));
     }
 
     fn report_prefixes(&self, plan: &mut SourcePlan, twice: &[String], swallowed: &[Cidr]) {

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use crate::cidr::{Cidr, WrittenCidr};
-use crate::names::{ClusterId, ClusterName, MeshId, NodeName, PeerName};
+use crate::kilo::guard::HeldLine;
+use crate::names::{ClusterName, MeshId, NodeName};
 use crate::problem::{Problem, Reason};
 use crate::text::quoted;
 use crate::time::Timestamp;
@@ -18,10 +19,10 @@ pub struct Mesh {
     pub deleting: bool,
     /// The hash with which a person released held deletes.
     pub confirm_deletes: Option<String>,
-    /// Deletes that were held when last planned. They stay held until they are
+    /// Changes that were held when last planned. Deletes stay held until they are
     /// confirmed or no longer doubtful: the Peers that are created meanwhile
     /// must not make them a smaller share.
-    pub held: BTreeSet<(ClusterId, PeerName)>,
+    pub held: BTreeSet<HeldLine>,
     /// Who was anchor of a cluster when last planned. It counts where no Peer
     /// says so any more, as between a delete and the write that follows it.
     pub anchors: BTreeMap<ClusterName, NodeName>,
@@ -31,6 +32,8 @@ pub struct Mesh {
     /// The last spec that was acted on. It stays in force when `spec` turns
     /// out to overlap with another mesh.
     pub running: Option<MeshSpec>,
+    /// `running` was read from the status, and not decided by this process.
+    pub recalled: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -151,7 +154,7 @@ pub fn validate(raw: &RawSpec) -> Validated {
     if clusters.len() > MOST_CLUSTERS {
         check.refuse("spec.clusters", format!("lists {} clusters", clusters.len()), "at most 1024 are supported");
     }
-    check.one_local(clusters);
+    check.locals(clusters);
     let mut entries = BTreeMap::new();
     let mut names = BTreeSet::new();
     for (index, cluster) in clusters.iter().enumerate() {
@@ -188,13 +191,11 @@ impl Check {
         self.errors.push(Problem::new(Reason::InvalidSpec, path, what, hint));
     }
 
-    fn one_local(&mut self, clusters: &[RawCluster]) {
+    fn locals(&mut self, clusters: &[RawCluster]) {
         let locals: Vec<&str> = clusters.iter().filter(|c| c.local).map(|c| c.name.as_str()).collect();
-        let hint = "set local: true on the one cluster the operator runs in, and on no other";
-        match locals.as_slice() {
-            [_] => {}
-            [] => self.refuse("spec.clusters", "no cluster is local", hint),
-            several => self.refuse("spec.clusters", format!("{} clusters are local: {}", several.len(), quoted(&several.join(", "))), hint),
+        if locals.len() > 1 {
+            let message = format!("{} clusters are local: {}", locals.len(), quoted(&locals.join(", ")));
+            self.refuse("spec.clusters", message, "set local: true on the one cluster the operator runs in, and on no other");
         }
     }
 
@@ -364,7 +365,7 @@ mod tests {
             ["kubeconfigSecretRef", "podCIDRs[0]", "podCIDRs[1]", "wireguardCIDR", "wireguardPort"]
                 .map(|f| format!("spec.clusters[{i}].{f}"))
         };
-        let mut expected = vec!["spec.clusters".to_owned(), "spec.clusters[0].name".to_owned()];
+        let mut expected = vec!["spec.clusters[0].name".to_owned()];
         expected.extend(of(0));
         expected.extend(of(1));
         expected.extend(["spec.cleanupTimeout".to_owned(), "spec.maxDeletePercent".to_owned()]);

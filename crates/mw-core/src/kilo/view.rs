@@ -111,7 +111,7 @@ fn pair_state(plan: &MeshPlan, source: &ClusterName, target: &ClusterName) -> Pa
     }
     let Some(changes) = cluster(target).and_then(|cluster| plan.targets.get(cluster.id.as_ref()?)) else { return PairState::Applied };
     let of_source = |label: Option<&str>| label == Some(source.as_str());
-    let held = changes.held.values().filter(|delete| delete.source.as_ref() == Some(source)).count();
+    let held = changes.held.values().filter(|held| held.source() == Some(source.as_str())).count();
     let create = changes.create.values().filter(|peer| of_source(peer.labels().source.as_deref())).count();
     let update = changes.update.values().filter(|update| of_source(update.after.labels().source.as_deref())).count();
     let delete = changes.delete.values().filter(|delete| delete.source.as_ref() == Some(source)).count();

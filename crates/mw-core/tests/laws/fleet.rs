@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use base64ct::{Base64, Encoding};
-use mw_core::kilo::Departures;
 use mw_core::kilo::node::{Node, NodeFacts};
 use mw_core::kilo::peer::{EndpointFacts, Labels, PeerFacts, PeerSpecFacts};
 use mw_core::kilo::planner::{ClusterSeen, Options, World};
 use mw_core::kilo::spec::{Mesh, RawCluster, RawSpec, SecretRef};
+use mw_core::kilo::{Absent, Departures, Orphans};
 use mw_core::names::{ClusterId, MeshId, NodeName, PeerName};
 use mw_core::seen::Seen;
 use mw_core::time::Timestamp;
@@ -327,13 +327,16 @@ pub(crate) fn mesh(name: &str, created: i64, clusters: Vec<RawCluster>, max_dele
         take_over_hub: None,
         spec: RawSpec { clusters, cleanup_timeout: None, max_delete_percent: Some(i64::from(max_delete_percent)) },
         running: None,
+        recalled: false,
     }
 }
 
 impl FleetDesign {
     pub(crate) fn world(&self) -> World {
-        let options = Options { hub: Some(HUB.to_owned()), node_grace_seconds: 90, all_meshes_known: self.all_meshes, sweep_legacy: true };
-        let mut world = World { options, now: Timestamp(START), ..World::default() };
+        let options = Options { hub: Some(HUB.to_owned()), ..Options::default() };
+        let absent = if self.all_meshes { Absent::AllOthers } else { Absent::Unknown };
+        let orphans = Orphans { absent, ..Orphans::default() };
+        let mut world = World { options, now: Timestamp(START), orphans, ..World::default() };
         let raw: Vec<RawCluster> = self.clusters.iter().enumerate().map(|(at, c)| c.raw(at as u8)).collect();
         let prod = mesh("prod", 1, raw.clone(), self.max_delete_percent);
         world.meshes.insert(prod.id.clone(), prod);

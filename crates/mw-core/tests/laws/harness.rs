@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use mw_core::kilo::SkipReason;
 use mw_core::kilo::guard::DeleteCause;
 use mw_core::kilo::plan;
-use mw_core::kilo::plan::Plan;
+use mw_core::kilo::plan::{HeldChange, HeldFor, Plan};
 use mw_core::kilo::planner::World;
 use mw_core::problem::Reason;
 use proptest::prelude::*;
@@ -55,7 +55,12 @@ impl Reach {
             }
             for changes in mesh.targets.values() {
                 changes.delete.values().for_each(|delete| self.count(format!("delete {:?}", delete.cause)));
-                changes.held.values().for_each(|delete| self.count(format!("held {:?}", delete.cause)));
+                for held in changes.held.values() {
+                    match (&held.change, held.why) {
+                        (HeldChange::Delete(delete), HeldFor::Deletes) => self.count(format!("held {:?}", delete.cause)),
+                        (change, why) => self.count(format!("{why:?}, held {}", kind(change))),
+                    }
+                }
                 changes.update.values().for_each(|update| self.count(format!("update, adopts: {}", update.adopts)));
             }
         }
@@ -78,11 +83,24 @@ impl Reach {
             Reason::EndpointInsideMesh,
             Reason::PeerNameTaken,
             Reason::DeletionHeld,
+            Reason::SourceFlapping,
+            Reason::SourceReplaced,
         ];
         let deletes = DeleteCause::ALL.iter().map(|cause| format!("delete {cause:?}"));
         let held = [DeleteCause::NotWanted, DeleteCause::Withheld].map(|cause| format!("held {cause:?}"));
-        let wanted: BTreeSet<String> = skips.chain(never.map(|reason| reason.to_string())).chain(deletes).chain(held).collect();
+        let waits = |why: HeldFor| ["create", "update", "delete"].map(|change| format!("{why:?}, held {change}"));
+        let waits = waits(HeldFor::Replaced).into_iter().chain(waits(HeldFor::Budget));
+        let wanted: BTreeSet<String> =
+            skips.chain(never.map(|reason| reason.to_string())).chain(deletes).chain(held).chain(waits).collect();
         wanted.into_iter().filter(|what| !self.0.contains_key(what)).collect()
+    }
+}
+
+fn kind(change: &HeldChange) -> &'static str {
+    match change {
+        HeldChange::Create(_) => "create",
+        HeldChange::Update(_) => "update",
+        HeldChange::Delete(_) => "delete",
     }
 }
 

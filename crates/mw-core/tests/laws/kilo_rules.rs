@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 
+use mw_core::kilo::Absent;
 use mw_core::kilo::peer::{Labels, PeerFacts, WantedPeer};
 use mw_core::kilo::planner::World;
 
@@ -80,8 +81,8 @@ pub(crate) fn may_be_touched(world: &World, peer: &PeerFacts, wanted: Option<&Wa
     let of_hub = namespace.is_some() && mesh.is_some() && hub.as_deref() == own;
     let of_go = mesh.is_some() && source.is_some() && namespace.is_none() && hub.is_none();
     let known = |name: &str| world.meshes.keys().any(|id| id.name == name);
-    let of_go = of_go && (world.options.all_meshes_known || mesh.as_deref().is_some_and(known));
-    let orphan_ok = world.options.all_meshes_known
+    let of_go = of_go && (world.orphans.absent == Absent::AllOthers || mesh.as_deref().is_some_and(known));
+    let orphan_ok = world.orphans.absent == Absent::AllOthers
         || world.meshes.keys().any(|id| Some(id.name.as_str()) == mesh.as_deref() && Some(id.namespace.as_str()) == namespace.as_deref());
     let stripped =
         wanted.is_some_and(|wanted| peer.spec.public_key == wanted.key().to_base64() && (hub.is_none() || hub.as_deref() == own));

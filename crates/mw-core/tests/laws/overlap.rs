@@ -105,6 +105,7 @@ fn the_sweep_agrees_with_comparing_all_pairs() {
                 created: Some(Timestamp(*age)),
                 spec,
                 running: None,
+                recalled: false,
                 members: members(ids, spec),
             })
             .collect();
@@ -132,8 +133,24 @@ proptest! {
         // The last one runs already, however young it is.
         let runs = meshes.len() - 1;
         let applicants: Vec<Applicant<'_>> = meshes.iter().zip(&names).enumerate().map(|(at, ((age, spec), mesh))| Applicant {
-            mesh, created: Some(Timestamp(*age)), spec, running: (at == runs).then_some(spec), members: shared(spec),
+            mesh, created: Some(Timestamp(*age)), spec, running: (at == runs).then_some(spec), recalled: false, members: shared(spec),
         }).collect();
         prop_assert!(admit(&applicants)[&names[runs]].overlaps.is_empty());
+    }
+
+    /// Whoever may write a status can claim that his mesh runs.
+    #[test]
+    fn a_status_refuses_no_older_mesh(drawn in drawn()) {
+        let meshes: Vec<(i64, MeshSpec)> = drawn.iter().map(|(age, clusters)| (*age, spec(clusters))).collect();
+        let names: Vec<MeshId> = (0..meshes.len()).map(|at| MeshId::new("net", &format!("m{at}"))).collect();
+        let shared = |spec: &MeshSpec| -> BTreeMap<ClusterName, ClusterId> {
+            spec.clusters.keys().map(|name| (name.clone(), ClusterId::from(name.as_str()))).collect()
+        };
+        let all = |running: bool| -> Vec<Applicant<'_>> {
+            meshes.iter().zip(&names).map(|((age, spec), mesh)| Applicant {
+                mesh, created: Some(Timestamp(*age)), spec, running: running.then_some(spec), recalled: running, members: shared(spec),
+            }).collect()
+        };
+        prop_assert_eq!(admit(&all(true)), admit(&all(false)), "all claim it: the oldest goes first");
     }
 }

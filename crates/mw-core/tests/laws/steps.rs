@@ -4,12 +4,13 @@
 
 use std::collections::BTreeMap;
 
+use mw_core::kilo::guard::{History, Resting};
 use mw_core::kilo::node::Node;
 use mw_core::kilo::peer::{Labels, PeerFacts, WantedPeer};
 use mw_core::kilo::plan::Plan;
 use mw_core::kilo::planner::{Planner, World};
 use mw_core::kilo::{Departures, plan};
-use mw_core::names::{ClusterId, PeerName};
+use mw_core::names::{ClusterId, ClusterName, PeerName};
 use mw_core::seen::Seen;
 use mw_core::time::Timestamp;
 use proptest::prelude::*;
@@ -47,6 +48,21 @@ pub(crate) enum Step {
     DropCluster(u8),
     Confirm,
     Heartbeat(u8),
+    /// Every Node of a cluster has another key.
+    Rekey(u8),
+    /// A cluster's Nodes are strangers to those seen before, or no longer.
+    Replace(u8),
+    /// A source has used up its budget on a target, or it is refilled.
+    Rest {
+        target: u8,
+        source: u8,
+        arrivals: bool,
+    },
+    /// The guard remembers that a Peer was deleted.
+    Remember {
+        target: u8,
+        peer: u8,
+    },
 }
 
 pub(crate) fn step() -> impl Strategy<Value = Step> {
@@ -69,6 +85,10 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
         1 => (1..4u8).prop_map(Step::DropCluster),
         1 => Just(Step::Confirm),
         1 => (0..3u8).prop_map(Step::Heartbeat),
+        1 => cluster().prop_map(Step::Rekey),
+        1 => cluster().prop_map(Step::Replace),
+        1 => (cluster(), 0..8u8).prop_map(|(target, peer)| Step::Remember { target, peer }),
+        1 => (cluster(), cluster(), any::<bool>()).prop_map(|(target, source, arrivals)| Step::Rest { target, source, arrivals }),
     ]
 }
 
@@ -119,11 +139,57 @@ impl Step {
                 });
             }
             Step::Heartbeat(c) => heartbeat(world, &mut beside, &id(*c)),
+            Step::Rekey(c) => rekey(world, &mut beside, &id(*c)),
+            Step::Replace(c) => remember(world, &mut beside, |history| {
+                if !history.replaced.remove(&id(*c)) {
+                    history.replaced.insert(id(*c));
+                }
+            }),
+            Step::Rest { target, source, arrivals } => rest(world, &mut beside, &id(*target), *source, *arrivals),
+            Step::Remember { target, peer } => remember_peer(world, &mut beside, &id(*target), *peer),
         }
     }
 }
 
 type Beside<'a> = Option<&'a mut Planner>;
+
+fn remember(world: &mut World, beside: &mut Beside<'_>, change: impl FnOnce(&mut History)) {
+    change(&mut world.history);
+    if let Some(planner) = beside {
+        planner.set_history(world.history.clone());
+    }
+}
+
+fn remember_peer(world: &mut World, beside: &mut Beside<'_>, target: &ClusterId, peer: u8) {
+    let Some(facts) = peer_at(world, target, peer) else { return };
+    let (Labels { source, .. }, Some(mesh)) = (&facts.labels, world.meshes.keys().next().cloned()) else { return };
+    let Some(source) = source.as_deref().and_then(|source| ClusterName::try_from(source).ok()) else { return };
+    let removed = PeerName::of(&mesh.name, &source, &format!("gone-{peer}"));
+    remember(world, beside, |history| _ = history.removed.entry((target.clone(), mesh, source)).or_default().insert(removed));
+}
+
+fn rest(world: &mut World, beside: &mut Beside<'_>, target: &ClusterId, source: u8, arrivals: bool) {
+    let Some(mesh) = world.meshes.keys().next().cloned() else { return };
+    let key = (target.clone(), mesh, ClusterName::try_from(CLUSTERS[usize::from(source)]).unwrap());
+    remember(world, beside, |history| {
+        if history.resting.remove(&key).is_none() {
+            history.resting.insert(key, Resting { changes: !arrivals, arrivals });
+        }
+    });
+}
+
+fn rekey(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId) {
+    let Some(Seen::Known(nodes)) = world.clusters.get(cluster).map(|seen| &seen.nodes) else { return };
+    let rekeyed = |(at, node): (u8, &std::sync::Arc<Node>)| {
+        let key =
+            crate::fleet::key(200 + at, u8::try_from(cluster.as_str().len() % 256).unwrap_or_default() ^ cluster.as_str().as_bytes()[0]);
+        Node { key: Ok(mw_core::key::PublicKey::try_from(key.as_str()).ok()), ..node.as_ref().clone() }
+    };
+    let nodes: Vec<Node> = (0..).zip(nodes.values()).filter(|(_, node)| matches!(node.key, Ok(Some(_)))).map(rekeyed).collect();
+    for node in nodes {
+        set_node(world, beside, cluster, node);
+    }
+}
 
 fn set_node(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId, node: Node) {
     crate::fleet::put_node(world, cluster, std::sync::Arc::new(node.clone()));
@@ -246,7 +312,7 @@ fn remove_peer(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId, 
 fn change_meshes(world: &mut World, beside: &mut Beside<'_>, change: impl FnOnce(&mut World)) {
     change(world);
     if let Some(planner) = beside {
-        planner.set_meshes(world.meshes.clone(), world.identities.clone());
+        planner.set_meshes(world.meshes.clone(), world.identities.clone(), world.links.clone());
     }
 }
 
@@ -284,6 +350,12 @@ pub(crate) fn apply(plan: &Plan, world: &mut World, beside: &mut Beside<'_>) {
                 world.meshes.get_mut(id).unwrap().held = mesh.held();
             }
         });
+    }
+    if world.orphans.held != plan.held_orphans() {
+        world.orphans.held = plan.held_orphans();
+        if let Some(planner) = beside {
+            planner.set_orphans(world.orphans.clone());
+        }
     }
     let all: BTreeMap<ClusterId, Vec<_>> =
         plan.meshes.values().flat_map(|mesh| &mesh.targets).chain(&plan.orphans).fold(BTreeMap::new(), |mut all, (id, changes)| {

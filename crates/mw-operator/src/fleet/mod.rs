@@ -43,6 +43,14 @@ impl Source {
     pub fn id(&self) -> ClusterId {
         ClusterId::from(self.to_string().as_str())
     }
+
+    /// The namespace whose credentials these are; none for the hub's own.
+    pub fn namespace(&self) -> Option<&str> {
+        match self {
+            Source::Hub => None,
+            Source::Secret { namespace, .. } => Some(namespace),
+        }
+    }
 }
 
 impl fmt::Display for Source {

@@ -6,6 +6,7 @@ use kube::{Api, Client};
 use mw_api::convert::{merge_patch, peer_facts, peer_object};
 use mw_api::peer::Peer;
 use mw_core::kilo::peer::PeerFacts;
+use mw_core::kilo::plan::Delete;
 use mw_core::kilo::planner::Planner;
 use mw_core::names::{ClusterId, MeshId, PeerName};
 use mw_core::time::Timestamp;
@@ -42,6 +43,7 @@ enum Found {
 impl Engine {
     pub(super) fn apply(&mut self) {
         let now = self.turned_at;
+        let own_clients = self.own_clients();
         let mut pending = 0;
         for (id, member) in &mut self.members {
             let Some(live) = &member.link.live else {
@@ -54,7 +56,13 @@ impl Engine {
                 continue;
             }
             for operation in member.writer.next(now) {
-                let (client, events) = (live.client.clone(), self.sender.clone());
+                let own = operation.mesh.as_ref().and_then(|mesh| own_clients.get(&(id.clone(), mesh.clone())));
+                let (client, events) = (own.unwrap_or(&live.client).clone(), self.sender.clone());
+                if let (Act::Delete(delete), Some(mesh)) = (&operation.act, &operation.mesh)
+                    && let Some(source) = delete.source.as_ref().filter(|_| !delete.cause.is_good_reason())
+                {
+                    self.history.note_removal(id, mesh, source, &operation.name, now);
+                }
                 let (cluster, epoch) = (id.clone(), member.link.epoch);
                 let change = self.changes;
                 self.tasks.spawn(async move {
@@ -180,9 +188,11 @@ async fn write(client: Client, operation: Operation, change: u64) -> Outcome {
     let uid = match &act {
         Act::Create(_) => None,
         Act::Update(update) => Some(update.on.uid.clone()),
-        Act::Delete(on) => Some(on.uid.clone()),
+        Act::Delete(delete) => Some(delete.on.uid.clone()),
     };
+    let deletes = matches!(act, Act::Delete(_));
     let result = match send(&api, &name, act).await.map_err(|error| Failure::of(&error)) {
+        Err(Failure::NotFound(_)) if deletes => Ok(Found::Absent),
         // Somebody was faster: look again.
         Err(Failure::Conflict(_) | Failure::NotFound(_)) => look(&api, &name).await,
         other => other,
@@ -198,7 +208,7 @@ async fn send(api: &Api<Peer>, name: &PeerName, act: Act) -> Result<Found, kube:
         Act::Update(update) => {
             api.patch(name.as_str(), &PatchParams::default(), &Patch::Merge(&merge_patch(&update))).await.map(|peer| present(&peer))
         }
-        Act::Delete(on) => {
+        Act::Delete(Delete { on, .. }) => {
             let preconditions = Preconditions { uid: Some(on.uid.to_string()), resource_version: Some(on.resource_version.to_string()) };
             let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
             let deleted = api.delete(name.as_str(), &params).await?;

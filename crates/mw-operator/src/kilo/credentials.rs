@@ -127,6 +127,7 @@ impl Engine {
             wrap: |cluster, epoch, attempt| Event::Attempted { cluster, epoch, attempt },
         };
         if let Some(member) = self.members.get_mut(cluster) {
+            member.trial_ca = access.private_ca();
             member.link.try_out(access, fingerprint, trial, &mut self.tasks);
         }
     }
@@ -153,6 +154,7 @@ impl Engine {
         let Some(member) = self.members.get_mut(cluster) else { return };
         let link = &mut member.link;
         let swapped = link.renew();
+        member.ca = member.trial_ca.take();
         member.recent = Recent::default();
         // What another connection said does not count.
         member.early.clear();

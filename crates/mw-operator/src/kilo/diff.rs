@@ -1,14 +1,18 @@
 //! Step 4: from the plan to single writes, in the order in which they may
 //! happen on one cluster.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use kube::Client;
 use mw_core::kilo::peer::WantedPeer;
-use mw_core::kilo::plan::{Changes, Precondition, Update};
+use mw_core::kilo::plan::{Changes, Delete, Update};
 use mw_core::kilo::planner::Planner;
 use mw_core::names::{ClusterId, MeshId, PeerName};
 
+use crate::fleet::Source;
 use crate::kilo::engine::Engine;
+use crate::kilo::observe::Member;
+use crate::kilo::record::Record;
 use crate::writer;
 
 /// A key or prefix must be free before another Peer may have it: each phase
@@ -33,7 +37,7 @@ pub(super) struct Operation {
 pub(super) enum Act {
     Create(WantedPeer),
     Update(Box<Update>),
-    Delete(Precondition),
+    Delete(Delete),
 }
 
 impl writer::Operation for Operation {
@@ -63,7 +67,7 @@ impl Engine {
             // Our own writes change nothing that a busy writer does not know.
             let concerned = stale.contains(cluster) && (news || writer.is_idle());
             if concerned || writer.is_outdated() || (writer.asks() && writer.is_idle()) {
-                let offer = self.has_surely_left(member).then(|| operations(planner, cluster, |mesh| self.may_write(mesh)));
+                let offer = self.has_surely_left(member).then(|| operations(planner, cluster, |mesh| self.may_write(mesh, cluster)));
                 offers.push((cluster.clone(), offer));
             }
         }
@@ -77,10 +81,39 @@ impl Engine {
         }
     }
 
-    /// No Peer is written before the finalizer that will remove it is in place.
-    fn may_write(&self, mesh: Option<&MeshId>) -> bool {
+    /// No Peer is written before the finalizer that will remove it is in place,
+    /// and none by a mesh whose own credentials do not work.
+    fn may_write(&self, mesh: Option<&MeshId>, cluster: &ClusterId) -> bool {
         let Some(mesh) = mesh else { return true };
-        self.acts_on(mesh) && self.records.get(mesh).is_some_and(|record| record.has_finalizer())
+        let Some(record) = self.records.get(mesh).filter(|record| self.acts_on(mesh) && record.has_finalizer()) else { return false };
+        let mut own = self.links_of(record, cluster).peekable();
+        own.peek().is_none() || own.any(|(_, member)| member.is_usable())
+    }
+
+    /// The links of a mesh that lead to a cluster.
+    fn links_of<'a>(&'a self, record: &Record, cluster: &'a ClusterId) -> impl Iterator<Item = (ClusterId, &'a Member)> {
+        let ids: BTreeSet<ClusterId> = record.entries().values().map(Source::id).collect();
+        let leads = move |id: &ClusterId| self.representatives.get(id).unwrap_or(id) == cluster;
+        ids.into_iter().filter(leads).filter_map(|id| Some((id.clone(), self.members.get(&id)?)))
+    }
+
+    /// The clients of meshes that reach a cluster through another link than
+    /// the one that it is followed through.
+    pub(super) fn own_clients(&self) -> BTreeMap<(ClusterId, MeshId), Client> {
+        let mut clients = BTreeMap::new();
+        let shared: BTreeSet<&ClusterId> = self.representatives.iter().filter(|(id, of)| id != of).map(|(_, of)| of).collect();
+        for cluster in shared {
+            for record in self.records.values() {
+                let own: Vec<(ClusterId, &Member)> = self.links_of(record, cluster).filter(|(_, member)| member.is_usable()).collect();
+                if own.iter().any(|(id, _)| id == cluster) {
+                    continue;
+                }
+                if let Some(live) = own.first().and_then(|(_, member)| member.link.live.as_ref()) {
+                    clients.insert((cluster.clone(), record.id().clone()), live.client.clone());
+                }
+            }
+        }
+        clients
     }
 }
 
@@ -90,7 +123,7 @@ pub(super) fn operations(planner: &Planner, cluster: &ClusterId, may_write: impl
         let Changes { create, update, delete, held: _, keep: _ } = changes;
         let mut add = |phase, name, act| operations.push(Operation { phase, name, mesh: mesh.cloned(), act });
         for (name, delete) in delete {
-            add(Phase::Deletes, name, Act::Delete(delete.on));
+            add(Phase::Deletes, name, Act::Delete(delete));
         }
         for (name, update) in update {
             let phase = if update.takes_away { Phase::TakesAway } else { Phase::Rest };

@@ -1,6 +1,6 @@
 //! The loop: waits for something to be seen, then takes one turn.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -8,8 +8,9 @@ use kube::Client;
 use kube::core::DynamicObject;
 use mw_core::kilo::node::Node;
 use mw_core::kilo::peer::PeerFacts;
-use mw_core::kilo::planner::{Listing, Planner};
+use mw_core::kilo::planner::{Links, Listing, Planner};
 use mw_core::names::{ClusterId, MeshId};
+use mw_core::problem::Problem;
 use mw_core::time::Timestamp;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
@@ -19,7 +20,11 @@ use crate::backoff::Backoff;
 use crate::failure::Failure;
 use crate::fleet::follow::{Bell, Observed};
 use crate::fleet::{Attempt, Feed};
+use crate::kilo::absence::Absences;
 use crate::kilo::apply::Outcome;
+use crate::kilo::budget::Budgets;
+use crate::kilo::history::History;
+use crate::kilo::identity::Strays;
 use crate::kilo::observe::Member;
 use crate::kilo::record::Record;
 use crate::kubeconfig::Allowed;
@@ -51,8 +56,7 @@ impl Settings {
     }
 }
 
-/// The Go operator's, so that old and new exclude each other.
-pub const LEASE_NAME: &str = "f27237f1.squat.ai";
+pub const LEASE_NAME: &str = mw_core::kilo::LEASE;
 
 impl BackEnd for Settings {
     const LEASE: &'static str = LEASE_NAME;
@@ -69,15 +73,47 @@ impl BackEnd for Settings {
 /// What the engine is told.
 #[derive(Debug)]
 pub(super) enum Event {
-    Meshes { wide: bool, seen: Observed<DynamicObject> },
-    Secret { cluster: ClusterId, seen: Observed<k8s_openapi::api::core::v1::Secret> },
-    Attempted { cluster: ClusterId, epoch: u64, attempt: Attempt },
-    Nodes { cluster: ClusterId, epoch: u64, seen: Observed<Node> },
-    Peers { cluster: ClusterId, epoch: u64, seen: Observed<PeerFacts> },
-    Written { cluster: ClusterId, epoch: u64, outcome: Outcome },
-    Patched { mesh: MeshId, result: Result<Box<DynamicObject>, Failure> },
+    Meshes {
+        wide: bool,
+        seen: Observed<DynamicObject>,
+    },
+    Secret {
+        cluster: ClusterId,
+        seen: Observed<k8s_openapi::api::core::v1::Secret>,
+    },
+    Attempted {
+        cluster: ClusterId,
+        epoch: u64,
+        attempt: Attempt,
+    },
+    Nodes {
+        cluster: ClusterId,
+        epoch: u64,
+        seen: Observed<Node>,
+    },
+    Peers {
+        cluster: ClusterId,
+        epoch: u64,
+        seen: Observed<PeerFacts>,
+    },
+    Written {
+        cluster: ClusterId,
+        epoch: u64,
+        outcome: Outcome,
+    },
+    Patched {
+        mesh: MeshId,
+        result: Result<Box<DynamicObject>, Failure>,
+    },
+    /// The namespaces that have a ClusterMesh of this name.
+    Searched {
+        name: String,
+        found: Result<BTreeSet<String>, Failure>,
+    },
 }
 
+/// A person's word on the Lease is looked for this often while orphans are held.
+const CONFIRMATION: Duration = Duration::from_secs(5);
 /// A channel that is full makes the watches wait.
 const EVENTS: usize = 4096;
 /// So many events are taken in before a turn.
@@ -102,12 +138,21 @@ pub struct Engine {
     pub(super) hub_relist: Bell,
     pub(super) records: BTreeMap<MeshId, Record>,
     pub(super) records_changed: bool,
+    pub(super) absences: Absences,
+    /// What was last told of held orphans.
+    pub(super) orphans_told: Option<Problem>,
+    pub(super) history: History,
+    pub(super) budgets: Budgets,
     pub(super) members: BTreeMap<ClusterId, Member>,
     pub(super) links_changed: bool,
     /// How often a cluster was found behind a link.
     pub(super) identified: u64,
     /// Which link stands for the cluster of a link.
     pub(super) representatives: BTreeMap<ClusterId, ClusterId>,
+    /// Clusters that look like another one of the same mesh.
+    pub(super) strays: Strays,
+    /// What the planner knows of the links.
+    pub(super) links: Links,
     pub(super) planner: Option<Planner>,
     pub(super) listings: Vec<(ClusterId, Listing)>,
     pub(super) now: Timestamp,
@@ -117,6 +162,8 @@ pub struct Engine {
     pub(super) status_due: Option<Instant>,
     pub(super) touched_at: Option<Instant>,
     pub(super) reported_at: Option<Instant>,
+    /// Meshes whose status is to be written, and since when.
+    pub(super) unreported: BTreeMap<MeshId, Instant>,
     /// When a Node's change was seen that is not in all clusters yet.
     pub(super) changing_since: Option<Instant>,
     next_resync: Instant,
@@ -151,10 +198,16 @@ impl Engine {
             narrow: None,
             records: BTreeMap::new(),
             records_changed: false,
+            absences: Absences::default(),
+            orphans_told: None,
+            history: History::default(),
+            budgets: Budgets::default(),
             members: BTreeMap::new(),
             links_changed: false,
             identified: 0,
             representatives: BTreeMap::new(),
+            strays: Strays::new(),
+            links: Links::new(),
             planner: None,
             listings: Vec::new(),
             now,
@@ -163,6 +216,7 @@ impl Engine {
             status_due: None,
             touched_at: None,
             reported_at: None,
+            unreported: BTreeMap::new(),
             changing_since: None,
             next_resync: Instant::now(),
             turned_at: Instant::now(),
@@ -204,7 +258,10 @@ impl Engine {
             return;
         }
         self.validate();
-        let stale = self.plan();
+        let mut stale = self.plan();
+        if self.pay(&stale) {
+            stale.extend(self.plan());
+        }
         self.diff(&stale);
         self.apply();
         self.clean_up();
@@ -241,7 +298,20 @@ impl Engine {
     fn wake(&self) -> Instant {
         let recheck = self.planner.as_ref().and_then(Planner::recheck_at).map(|at| self.until(at));
         let cleanup = self.cleanup_due().map(|at| self.until(at));
-        let times = [Some(self.next_resync), self.status_due, recheck, cleanup, self.writers_due(), self.records_due()];
+        let confirmation =
+            self.planner.as_ref().filter(|planner| !planner.held_orphans().is_empty()).map(|_| self.turned_at + CONFIRMATION);
+        let searches = self.absences.due().filter(|at| *at > self.turned_at);
+        let times = [
+            Some(self.next_resync),
+            self.status_due,
+            recheck,
+            cleanup,
+            self.writers_due(),
+            self.records_due(),
+            searches,
+            confirmation,
+            self.budgets.due(),
+        ];
         times.into_iter().flatten().min().unwrap_or(self.next_resync)
     }
 

@@ -14,10 +14,11 @@ use mw_api::clustermesh::ClusterMesh;
 use mw_api::convert::peer_facts;
 use mw_api::node::Node as KubeNode;
 use mw_api::peer::{API_VERSION, KIND, Peer};
-use mw_core::kilo::Departures;
+use mw_core::kilo::guard::HeldLine;
 use mw_core::kilo::node::{Node, Nodes};
 use mw_core::kilo::peer::PeerFacts;
-use mw_core::kilo::planner::{ClusterSeen, Options, World};
+use mw_core::kilo::planner::{ClusterSeen, LinkFacts, Options, World};
+use mw_core::kilo::{Absent, Departures, Orphans};
 use mw_core::names::{ClusterId, ClusterName, MeshId, NodeName, PeerName};
 use mw_core::seen::Seen;
 use mw_core::time::Timestamp;
@@ -30,7 +31,7 @@ use crate::fleet::{Connect, Credentials, Source, kubeconfig_in};
 use crate::glance::Interest;
 use crate::kilo::credentials::{MOST_NODES, read_node};
 use crate::kilo::feeds::Followed;
-use crate::kilo::identity::{Trait, identities, representatives, sample};
+use crate::kilo::identity::{LinkIdentity, identities, links, representatives, sample, users};
 use crate::kilo::record::Record;
 use crate::kubeconfig::{Allowed, Server};
 
@@ -96,7 +97,8 @@ impl Looker {
         let mut sources: BTreeSet<Source> = of_asked.flat_map(|record| record.reaches().into_keys()).collect();
         sources.insert(Source::Hub);
         let visits = join_all(sources.iter().map(|source| self.visit(source))).await;
-        let visits = sources.iter().map(Source::id).zip(visits).collect();
+        let named = |(source, visit): (&Source, Visit)| (source.id(), Visit { namespace: source.namespace().map(str::to_owned), ..visit });
+        let visits = sources.iter().zip(visits).map(named).collect();
         Ok(self.put_together(&records, asked, visits, limited_to))
     }
 
@@ -124,7 +126,7 @@ impl Looker {
             Ok((nodes, _)) => Seen::Known(nodes.into_iter().collect()),
             Err(failure) => Seen::Unknown(Followed::Nodes.why_not(&failure)),
         };
-        Visit { server, nodes, peers, objects }
+        Visit { namespace: None, server, nodes, peers, objects }
     }
 
     /// A node that is bare has been so from now on, as far as we can tell.
@@ -157,9 +159,10 @@ impl Looker {
         visits: BTreeMap<ClusterId, Visit>,
         limited_to: Option<String>,
     ) -> Look {
-        let representatives = representatives(&visits.iter().map(|(id, visit)| (id.clone(), visit.identifying())).collect());
-        let (identities, strays) = identities(records.values(), |mesh| asked.contains(mesh), &representatives);
-        let strays: BTreeMap<ClusterId, String> = strays.into_iter().collect();
+        let identified = visits.iter().map(|(id, visit)| (id.clone(), visit.identity())).collect();
+        let of_asked = records.values().filter(|record| asked.contains(record.id()));
+        let representatives = representatives(&identified, &users(of_asked));
+        let (identities, strays) = identities(records.values(), &identified, &representatives);
         let called = called(&asked, &identities, representatives.values());
         let renamed = |id: &ClusterId| match strays.contains_key(id) {
             true => id.clone(),
@@ -168,7 +171,7 @@ impl Looker {
         let mut meshes = BTreeMap::new();
         for (id, record) in records {
             let mut mesh = record.input();
-            mesh.held = mesh.held.iter().map(|(target, name)| (renamed(target), name.clone())).collect();
+            mesh.held = mesh.held.into_iter().map(|line| HeldLine { target: renamed(&line.target), ..line }).collect();
             meshes.insert(id.clone(), mesh);
         }
         let (mut clusters, mut objects) = (BTreeMap::new(), BTreeMap::new());
@@ -181,16 +184,20 @@ impl Looker {
             let (nodes, peers) = (Seen::Unknown(why.clone()), Seen::Unknown(why.clone()));
             clusters.insert(id.clone(), ClusterSeen { nodes, peers, departures: Departures::default() });
         }
-        let options = Options {
-            hub: Some(self.hub_uid.clone()),
-            node_grace_seconds: self.node_grace.as_secs(),
-            all_meshes_known: limited_to.is_none(),
-            ..Options::default()
-        };
+        let options = Options { hub: Some(self.hub_uid.clone()), node_grace_seconds: self.node_grace.as_secs(), ..Options::default() };
         let identities = identities.into_iter().map(|(entry, id)| (entry, renamed(&id))).collect();
         let misread = records.iter().filter_map(|(id, record)| Some((id.clone(), record.misread.clone()?))).collect();
-        Look { world: World { options, now: self.now, meshes, clusters, identities }, asked, objects, misread, limited_to }
+        let absent = if limited_to.is_none() { Absent::AllOthers } else { Absent::Unknown };
+        let orphans = Orphans { absent, ..Orphans::default() };
+        let links = links(&identified).into_iter().map(|(id, link)| (renamed(&id), renamed_link(link, &renamed))).collect();
+        let world = World { options, now: self.now, meshes, clusters, identities, links, orphans, ..World::default() };
+        Look { world, asked, objects, misread, limited_to }
     }
+}
+
+fn renamed_link(link: LinkFacts, renamed: &impl Fn(&ClusterId) -> ClusterId) -> LinkFacts {
+    let LinkFacts { namespace, proven, kin } = link;
+    LinkFacts { namespace, proven: proven.map(|id| renamed(&id)), kin: kin.iter().map(renamed).collect() }
 }
 
 /// A way into a cluster.
@@ -226,6 +233,8 @@ pub(super) async fn visible_meshes(hub: &Client, interest: &Interest) -> Result<
 /// What came of looking at one cluster.
 #[derive(Debug)]
 struct Visit {
+    /// Whose credentials led there; none for the hub.
+    namespace: Option<String>,
     server: Option<Server>,
     nodes: Seen<Nodes>,
     peers: Seen<BTreeMap<PeerName, PeerFacts>>,
@@ -234,12 +243,15 @@ struct Visit {
 
 impl Visit {
     fn unknown(server: Option<Server>, why: String) -> Visit {
-        Visit { server, nodes: Seen::Unknown(why.clone()), peers: Seen::Unknown(why), objects: BTreeMap::new() }
+        Visit { namespace: None, server, nodes: Seen::Unknown(why.clone()), peers: Seen::Unknown(why), objects: BTreeMap::new() }
     }
 
-    fn identifying(&self) -> Trait {
+    fn identity(&self) -> LinkIdentity {
         let nodes = self.nodes.known();
-        Trait {
+        LinkIdentity {
+            namespace: self.namespace.clone(),
+            ca: None,
+            awaited: false,
             server: self.server.clone(),
             nodes: nodes.map(|nodes| sample(nodes.values().map(|node| node.uid.as_str()))),
             usable: nodes.is_some() && self.peers.known().is_some(),

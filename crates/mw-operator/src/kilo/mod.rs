@@ -5,7 +5,9 @@
 //! steps below, none of which waits for anybody. Only the first and the last
 //! two hold a client, and what they start runs beside it.
 
+mod absence;
 mod apply;
+mod budget;
 mod cleanup;
 mod credentials;
 mod diff;
@@ -14,6 +16,7 @@ mod events;
 mod examine;
 mod feeds;
 mod glance;
+mod history;
 mod identity;
 mod look;
 mod observe;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
 use kube::core::{ApiResource, DynamicObject};
-use mw_api::clustermesh::ClusterMesh;
+use mw_api::clustermesh::{ClusterMesh, FINALIZER};
+use mw_core::cilium::facts::CaId;
 use mw_core::kilo::Nodes;
 use mw_core::kilo::node::Node;
 use mw_core::kilo::peer::PeerFacts;
@@ -23,6 +24,7 @@ use crate::fleet::{Feed, Link, Source};
 use crate::kilo::diff::Operation;
 use crate::kilo::engine::{Engine, Event};
 use crate::kilo::feeds::{Followed, PeerFeeds};
+use crate::kilo::history::Lineage;
 use crate::kilo::identity::sample;
 use crate::kilo::record::Record;
 use crate::metrics::FailureLabels;
@@ -43,6 +45,11 @@ pub(super) struct Member {
     pub(super) endpoints: BTreeMap<PeerName, Timestamp>,
     /// UIDs of some of its Nodes.
     pub(super) uids: Option<BTreeSet<String>>,
+    pub(super) lineage: Lineage,
+    /// The private CA that alone vouches for its server, of the connection in use.
+    pub(super) ca: Option<CaId>,
+    /// The same of the connection on trial.
+    pub(super) trial_ca: Option<CaId>,
     /// Grows with each cluster that is found behind a link.
     pub(super) identified: u64,
     pub(super) engaged_at: Instant,
@@ -88,6 +95,9 @@ impl Member {
             bare: BTreeMap::new(),
             endpoints: BTreeMap::new(),
             uids: None,
+            lineage: Lineage::default(),
+            ca: None,
+            trial_ca: None,
             identified: 0,
             engaged_at: Instant::now(),
             swap: None,
@@ -177,6 +187,7 @@ impl Engine {
             Event::Peers { cluster, epoch, seen } => self.observe_peers(&cluster, epoch, seen),
             Event::Written { cluster, epoch, outcome } => self.observe_write(&cluster, epoch, outcome),
             Event::Patched { mesh, result } => self.observe_patch(&mesh, result),
+            Event::Searched { name, found } => self.observe_search(name, found),
         }
     }
 
@@ -195,6 +206,7 @@ impl Engine {
             Observed::Standing => self.hub_relist.ring(),
             Observed::Listed { items, .. } => {
                 (self.listed, self.all_listed) = (true, wide);
+                self.absences.note_list();
                 self.replace_records(items);
             }
             Observed::Set { item, version } => self.take_record(&item, version),
@@ -221,6 +233,7 @@ impl Engine {
             return;
         }
         self.all_listed = false;
+        self.absences.doubt();
         if self.wide.fail(&failure) {
             warn!(error = %failure, "ClusterMeshes of all namespaces can't be followed");
         }
@@ -237,6 +250,12 @@ impl Engine {
             let newer = Record::read(&item);
             let same = before.remove(newer.id()).filter(|record| record.uid() == newer.uid());
             self.put_record(same, newer);
+        }
+        for (id, record) in before {
+            if record.has_finalizer() {
+                self.records.insert(id.clone(), record);
+                self.mesh_is_missing(id);
+            }
         }
         self.records_changed = true;
     }
@@ -256,10 +275,14 @@ impl Engine {
 
     fn put_record(&mut self, before: Option<Record>, newer: Record) {
         let id = newer.id().clone();
+        self.absences.returned(&id);
         self.touch_status();
         let record = match before {
             Some(mut record) => {
                 let triggered = record.trigger() != newer.trigger();
+                for cluster in record.redirected_by(&newer) {
+                    self.history.note_redirection(&id, cluster, Instant::now());
+                }
                 self.records_changed |= record.renew(newer);
                 if triggered {
                     info!(mesh = %id, "a full resync was asked for");
@@ -283,10 +306,15 @@ impl Engine {
     fn drop_record(&mut self, item: &DynamicObject) {
         let meta = &item.metadata;
         let id = MeshId::new(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
-        if self.records.get(&id).is_some_and(|record| Some(record.uid()) == meta.uid.as_deref()) {
-            self.records.remove(&id);
-            self.records_changed = true;
+        if self.records.get(&id).is_none_or(|record| Some(record.uid()) != meta.uid.as_deref()) {
+            return;
         }
+        // Nothing that has a finalizer can be deleted.
+        if meta.finalizers.iter().flatten().any(|name| name == FINALIZER) {
+            return self.mesh_is_missing(id);
+        }
+        self.records.remove(&id);
+        self.records_changed = true;
     }
 
     fn observe_patch(&mut self, mesh: &MeshId, result: Result<Box<DynamicObject>, Failure>) {
@@ -298,10 +326,14 @@ impl Engine {
                 record.forgive();
                 let gone = object.metadata.deletion_timestamp.is_some() && object.metadata.finalizers.iter().flatten().next().is_none();
                 match gone {
-                    true => self.drop_record(&object),
+                    true => {
+                        self.absences.finished(mesh);
+                        self.drop_record(&object);
+                    }
                     false => self.take_record(&object, Version::of(object.metadata.resource_version.as_deref())),
                 }
             }
+            Err(Failure::NotFound(_)) if record.has_finalizer() => self.mesh_is_missing(mesh.clone()),
             Err(Failure::NotFound(_)) => {
                 self.records.remove(mesh);
                 self.records_changed = true;
@@ -353,7 +385,7 @@ impl Engine {
 
     fn observe_nodes(&mut self, cluster: &ClusterId, epoch: u64, seen: Observed<Node>) {
         let now = self.now;
-        let stands = self.stands_for_itself(cluster);
+        let stands = self.stands_for_itself(cluster) && !self.strays.contains_key(cluster);
         let Some(seen) = self.observe_feed(cluster, epoch, Followed::Nodes, seen) else { return };
         let Some(member) = self.members.get_mut(cluster) else { return };
         match seen {
@@ -365,6 +397,7 @@ impl Engine {
                     member.identified = self.identified;
                 }
                 member.uids = Some(uids);
+                member.lineage.listed(items.iter());
                 self.links_changed = true;
                 let nodes = items.into_iter().map(|node| member.seen_bare(node, now)).map(|node| (node.name.clone(), Arc::new(node)));
                 let nodes: BTreeMap<NodeName, Arc<Node>> = nodes.collect();
@@ -378,6 +411,7 @@ impl Engine {
                 self.complete_swap(cluster);
             }
             Observed::Set { item, .. } => {
+                member.lineage.seen(&item);
                 let node = member.seen_bare(item, now);
                 match &mut member.swap {
                     Some(swap) => _ = swap.nodes.as_mut().map(|nodes| nodes.insert(node.name.clone(), Arc::new(node))),
@@ -386,6 +420,7 @@ impl Engine {
             }
             Observed::Gone { item, .. } => {
                 member.bare.remove(&item.name);
+                member.lineage.gone(&item, Instant::now());
                 match &mut member.swap {
                     Some(swap) => _ = swap.nodes.as_mut().map(|nodes| nodes.remove(&item.name)),
                     None => self.node_seen(cluster, stands, |planner| {
@@ -480,7 +515,7 @@ impl Engine {
         let Some(member) = self.members.get_mut(cluster) else { return };
         let Some(Swap { nodes, peers }) = member.swap.take_if(|swap| swap.is_complete()) else { return };
         if stands {
-            let nodes = nodes.map(|nodes| Listing::Nodes(Seen::Known(nodes)));
+            let nodes = nodes.filter(|_| !self.strays.contains_key(cluster)).map(|nodes| Listing::Nodes(Seen::Known(nodes)));
             let peers = peers.map(|peers| Listing::Peers(Seen::Known(peers)));
             self.listings.extend(nodes.into_iter().chain(peers).map(|listing| (cluster.clone(), listing)));
         }
@@ -554,13 +589,15 @@ pub(super) fn count(number: usize) -> i64 {
 mod tests {
     use super::*;
     use crate::kilo::diff::{Act, Phase};
-    use mw_core::kilo::plan::Precondition;
+    use mw_core::kilo::guard::DeleteCause;
+    use mw_core::kilo::plan::{Delete, Precondition};
 
     #[tokio::test(start_paused = true)]
     async fn what_a_watch_says_of_a_peer_under_way_waits_for_the_answer() {
         let mut member = Member::new(Source::Hub);
         let on = Precondition { uid: "u".into(), resource_version: "1".into() };
-        let delete = Operation { phase: Phase::Deletes, name: PeerName::from("a"), mesh: None, act: Act::Delete(on) };
+        let delete = Delete { on, cause: DeleteCause::Orphan, source: None };
+        let delete = Operation { phase: Phase::Deletes, name: PeerName::from("a"), mesh: None, act: Act::Delete(delete) };
         member.writer.offer(vec![delete]);
         assert_eq!(member.writer.next(Instant::now()).len(), 1);
         let seen = |name: &str| {

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use mw_core::kilo::planner::Planner;
 use mw_core::names::ClusterId;
+use mw_core::problem::Problem;
 use tokio::time::Instant;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use crate::kilo::engine::Engine;
 
@@ -25,6 +27,8 @@ impl Engine {
     pub(super) fn plan(&mut self) -> BTreeSet<ClusterId> {
         let started = Instant::now();
         self.flush_listings();
+        self.look_for_missing_meshes();
+        self.hand_over_history();
         let Some(planner) = &mut self.planner else { return BTreeSet::new() };
         let stale = planner.refresh();
         if planner.remember_decisions() {
@@ -35,6 +39,19 @@ impl Engine {
             self.environment.metrics.plan_seconds.observe(started.elapsed().as_secs_f64());
             debug!(change = self.changes, targets = stale.len(), "planned");
         }
+        self.accept_replaced();
+        self.tell_of_orphans();
         stale
+    }
+
+    /// No object has a status for Peers whose mesh does not exist: the log tells.
+    fn tell_of_orphans(&mut self) {
+        let problem = self.planner.as_ref().and_then(Planner::orphans_problem);
+        if problem != self.orphans_told {
+            if let Some(Problem { message, hint, .. }) = &problem {
+                warn!(hint, "{message}");
+            }
+            self.orphans_told = problem;
+        }
     }
 }

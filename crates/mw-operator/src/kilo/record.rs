@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::DynamicObject;
 use mw_api::clustermesh::{ANNOTATION_RECONCILE_TRIGGER, ClusterMesh, ClusterMeshSpec, ClusterMeshStatus, FINALIZER};
+use mw_core::kilo::guard::HeldLine;
 use mw_core::kilo::spec::{Mesh, RawCluster, SecretRef, validate};
-use mw_core::names::{ClusterId, ClusterName, MeshId, PeerName};
+use mw_core::names::{ClusterId, ClusterName, MeshId};
 use mw_core::text::printable;
 use mw_core::time::Timestamp;
 use tokio::time::Instant;
@@ -83,8 +84,8 @@ impl Record {
         let Record { meta, version, mesh, misread, status, .. } = newer;
         let held = std::mem::take(&mut self.mesh.held);
         let anchors = std::mem::take(&mut self.mesh.anchors);
-        let running = self.mesh.running.take();
-        self.mesh = Mesh { held, anchors, running, ..mesh };
+        let (running, recalled) = (self.mesh.running.take(), self.mesh.recalled);
+        self.mesh = Mesh { held, anchors, running, recalled, ..mesh };
         (self.meta, self.version, self.misread, self.status) = (meta, version, misread, status);
         before != (self.mesh.clone(), self.misread.clone()) || finalized != self.has_finalizer()
     }
@@ -96,12 +97,13 @@ impl Record {
         let admitted = condition("NetworksOverlap").is_some_and(|condition| condition.status == "False");
         if admitted && self.status.observed_generation == self.meta.generation {
             self.mesh.running = validate(&self.mesh.spec).ok().map(|(spec, _)| spec);
+            self.mesh.recalled = self.mesh.running.is_some();
         }
-        let mut held = BTreeSet::new();
+        let mut held: BTreeSet<HeldLine> = BTreeSet::new();
         for on in self.status.held_deletes.iter().flatten() {
             let entry = self.mesh.spec.clusters.iter().find(|entry| entry.name == on.cluster);
             let Some(cluster) = entry.and_then(|entry| self.source_of(entry)).map(|source| source.id()) else { continue };
-            held.extend(on.peers.iter().map(|name| (cluster.clone(), PeerName::from(name.as_str()))));
+            held.extend(on.peers.iter().filter_map(|line| HeldLine::read(cluster.clone(), line)));
             if usize::try_from(on.count).is_ok_and(|count| count > on.peers.len()) {
                 // Not all names are known: none of them may go unasked.
                 self.holds_everything = true;
@@ -119,6 +121,14 @@ impl Record {
             mesh.spec.max_delete_percent = Some(0);
         }
         mesh
+    }
+
+    /// The clusters whose entries lead to other credentials in a newer spec.
+    pub(super) fn redirected_by(&self, newer: &Record) -> Vec<ClusterName> {
+        let credentials = |of: &RawCluster| (of.local, of.kubeconfig_secret.clone());
+        let former = |name: &str| self.mesh.spec.clusters.iter().find(|entry| entry.name == name).map(credentials);
+        let moved = newer.mesh.spec.clusters.iter().filter(|entry| former(&entry.name).is_some_and(|former| former != credentials(entry)));
+        moved.filter_map(|entry| ClusterName::try_from(entry.name.as_str()).ok()).collect()
     }
 
     pub(super) fn uid(&self) -> &str {

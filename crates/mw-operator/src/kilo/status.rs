@@ -1,14 +1,14 @@
 //! Step 6: what came of it, in the status of each ClusterMesh. Written only
 //! when it differs, by one writer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use mw_api::clustermesh::{ClusterMeshStatus, ClusterStatus, HeldDeletes, MOST_HELD, MOST_SKIPPED, SkippedNode, Totals};
 use mw_core::condition::kilo::{kind, reason};
 use mw_core::kilo::plan::{ClusterPlan, MeshPlan};
-use mw_core::names::{ClusterName, MeshId};
+use mw_core::names::{ClusterId, ClusterName, MeshId};
 use mw_core::problem::Reason;
 use mw_core::text::printable;
 use tokio::time::Instant;
@@ -18,6 +18,7 @@ use crate::conditions::{Wanted, difference, merged};
 use crate::fleet::Credentials;
 use crate::kilo::engine::Engine;
 use crate::kilo::observe::{count, labels};
+use crate::kilo::record::Record;
 use crate::metrics::MeshLabels;
 
 /// While writes are under way the status waits for them, but not for long.
@@ -55,6 +56,14 @@ pub struct StatusFacts<'a> {
     pub now: Time,
 }
 
+/// How far the clusters of a mesh are.
+enum Progress {
+    /// Nothing was heard of one of them yet.
+    Starting,
+    Writing,
+    Settled,
+}
+
 impl Engine {
     /// The status is to be looked at.
     pub(super) fn touch_status(&mut self) {
@@ -64,26 +73,57 @@ impl Engine {
     pub(super) fn report(&mut self) {
         let now = self.turned_at;
         self.status_due = None;
-        let Some(touched) = self.touched_at else { return };
-        let idle = self.members.values().all(|member| member.writer.is_idle());
-        let earliest = match (idle, self.reported_at) {
-            (false, _) => touched + WHILE_WRITING,
-            (true, Some(last)) => last + BETWEEN,
-            (true, None) => now,
-        };
-        if now < earliest || self.members.values().any(|member| member.link.is_starting()) {
-            self.status_due = (now < earliest).then_some(earliest);
+        if let Some(touched) = self.touched_at.take() {
+            let acting: Vec<MeshId> = self.records.keys().filter(|id| self.acts_on(id)).cloned().collect();
+            acting.into_iter().for_each(|id| _ = self.unreported.entry(id).or_insert(touched));
+        }
+        self.unreported.retain(|id, _| self.records.contains_key(id));
+        if self.unreported.is_empty() {
             return;
         }
-        (self.touched_at, self.reported_at) = (None, Some(now));
-        let ids: Vec<MeshId> = self.records.keys().filter(|id| self.acts_on(id)).cloned().collect();
-        ids.iter().for_each(|id| self.report_mesh(id));
+        if let Some(earliest) = self.reported_at.map(|last| last + BETWEEN).filter(|earliest| now < *earliest) {
+            self.status_due = Some(earliest);
+            return;
+        }
+        let unreported = std::mem::take(&mut self.unreported);
+        let mut dues = Vec::new();
+        for (id, touched) in unreported {
+            match self.records.get(&id).map(|record| self.progress(record)) {
+                Some(Progress::Starting) => _ = self.unreported.insert(id, touched),
+                Some(Progress::Writing) if now < touched + WHILE_WRITING => {
+                    dues.push(touched + WHILE_WRITING);
+                    self.unreported.insert(id, touched);
+                }
+                _ => {
+                    self.reported_at = Some(now);
+                    self.report_mesh(&id);
+                }
+            }
+        }
         for (id, member) in &self.members {
             let reachable = member.link.trouble().is_none();
             self.environment.metrics.reachable.get_or_create(&labels(id)).set(i64::from(reachable));
         }
         // What could not be written yet is looked at again.
-        self.status_due = self.touched_at.map(|_| now + BETWEEN);
+        dues.extend(self.touched_at.map(|_| now + BETWEEN));
+        self.status_due = dues.into_iter().min();
+    }
+
+    /// How far the clusters of one mesh are; those of others do not count.
+    fn progress(&self, record: &Record) -> Progress {
+        let own = || record.entries().into_values().map(|source| source.id());
+        if own().filter_map(|id| self.members.get(&id)).any(|member| member.link.is_starting()) {
+            return Progress::Starting;
+        }
+        let targets: BTreeSet<ClusterId> = own().map(|id| self.representatives.get(&id).cloned().unwrap_or(id)).collect();
+        let planner = self.planner.as_ref();
+        let concerns =
+            |id: &ClusterId| targets.contains(id) || planner.is_some_and(|planner| planner.changes(id).contains_key(&Some(record.id())));
+        let mut busy = self.members.iter().filter(|(_, member)| !member.writer.is_idle());
+        match busy.any(|(id, _)| concerns(id)) {
+            true => Progress::Writing,
+            false => Progress::Settled,
+        }
     }
 
     fn report_mesh(&mut self, id: &MeshId) {
@@ -111,7 +151,7 @@ impl Engine {
         self.patch_mesh(id, Some("status"), patch);
     }
 
-    fn status_facts<'a>(&'a self, record: &'a super::record::Record, plan: &'a MeshPlan) -> StatusFacts<'a> {
+    fn status_facts<'a>(&'a self, record: &'a Record, plan: &'a MeshPlan) -> StatusFacts<'a> {
         let mut not_ready = None;
         let mut stale_credentials = None;
         let mut entries = Vec::new();
@@ -249,11 +289,15 @@ fn of_plan(plan: &ClusterPlan, entry: &EntryFacts) -> ClusterStatus {
 fn held(plan: &MeshPlan) -> Option<Vec<HeldDeletes>> {
     let mut left = MOST_HELD;
     let mut held: Vec<HeldDeletes> = Vec::new();
-    for (target, changes) in plan.targets.iter().filter(|(_, changes)| !changes.held.is_empty()) {
+    for (target, changes) in &plan.targets {
+        let lines = changes.held_lines(target);
+        if lines.is_empty() {
+            continue;
+        }
         let name = plan.clusters.iter().find(|(_, cluster)| cluster.id.as_ref() == Some(target)).map(|(name, _)| name.to_string());
-        let peers: Vec<String> = changes.held.keys().take(left).map(ToString::to_string).collect();
+        let peers: Vec<String> = lines.iter().take(left).map(ToString::to_string).collect();
         left -= peers.len();
-        held.push(HeldDeletes { cluster: name.unwrap_or_else(|| target.to_string()), count: count(changes.held.len()), peers });
+        held.push(HeldDeletes { cluster: name.unwrap_or_else(|| target.to_string()), count: count(lines.len()), peers });
     }
     Some(held).filter(|held| !held.is_empty())
 }

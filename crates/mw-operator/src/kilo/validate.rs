@@ -13,7 +13,7 @@ use tracing::info;
 
 use crate::fleet::Source;
 use crate::kilo::engine::Engine;
-use crate::kilo::identity::{Trait, identities, representatives};
+use crate::kilo::identity::{Identified, LinkIdentity, identities, links, representatives, users};
 use crate::kilo::observe::{Member, labels};
 use crate::kilo::record::Record;
 
@@ -37,10 +37,6 @@ impl Engine {
     }
 
     pub(super) fn validate(&mut self) {
-        let known = self.all_listed;
-        if let Some(planner) = &mut self.planner {
-            planner.set_all_meshes_known(known);
-        }
         if std::mem::take(&mut self.records_changed) {
             self.engage_wanted();
             self.hand_over_meshes();
@@ -105,16 +101,18 @@ impl Engine {
         self.members.values().filter_map(|member| member.unwanted_since).map(|since| since + LINGER).min()
     }
 
+    fn identified(&self) -> Identified {
+        self.members.iter().map(|(id, member)| (id.clone(), member.identity())).collect()
+    }
+
     fn settle_identities(&mut self) {
-        let traits = self.members.iter().map(|(id, member)| {
-            let usable = member.link.live.is_some() && member.link.trouble().is_none() && member.unwanted_since.is_none();
-            let (server, nodes) = (member.link.server.clone(), member.uids.clone());
-            (id.clone(), Trait { server, nodes, usable, since: member.identified })
-        });
-        let found = representatives(&traits.collect());
-        if found == self.representatives {
+        let identified = self.identified();
+        let acting = self.records.values().filter(|record| self.acts_on(record.id()));
+        let (found, links) = (representatives(&identified, &users(acting)), links(&identified));
+        if (&found, &links) == (&self.representatives, &self.links) {
             return;
         }
+        self.links = links;
         let stands = |map: &BTreeMap<ClusterId, ClusterId>, id: &ClusterId| map.get(id).is_none_or(|of| of == id);
         let lost: BTreeSet<ClusterId> =
             found.keys().filter(|id| stands(&self.representatives, id) && !stands(&found, id)).cloned().collect();
@@ -163,21 +161,25 @@ impl Engine {
             record.handed_over = true;
         }
         let inputs: BTreeMap<MeshId, Mesh> = self.records.iter().map(|(id, record)| (id.clone(), record.input())).collect();
-        let (identities, strays) = identities(self.records.values(), |mesh| self.acts_on(mesh), &self.representatives);
+        let (identities, strays) = identities(self.records.values(), &self.identified(), &self.representatives);
         match &mut self.planner {
-            Some(planner) => planner.set_meshes(inputs, identities),
+            Some(planner) => planner.set_meshes(inputs, identities, self.links.clone()),
             None => {
                 let options = Options {
                     hub: Some(self.environment.hub_uid.clone()),
                     node_grace_seconds: self.settings.node_grace.as_secs(),
-                    all_meshes_known: self.all_listed,
                     sweep_legacy: self.settings.sweep_legacy,
+                    lease_namespace: Some(self.settings.namespace.clone()),
                 };
-                let world = World { options, now: self.now, meshes: inputs, clusters: BTreeMap::new(), identities };
+                let world = World { options, now: self.now, meshes: inputs, identities, links: self.links.clone(), ..World::default() };
                 self.planner = Some(Planner::new(world));
             }
         }
-        self.listings.extend(strays.into_iter().map(|(id, why)| (id, Listing::Nodes(Seen::Unknown(why)))));
+        let straight = self.strays.keys().filter(|id| !strays.contains_key(*id));
+        straight.filter_map(|id| self.members.get(id)).for_each(|member| member.link.relist());
+        self.listings.retain(|(id, listing)| !(strays.contains_key(id) && matches!(listing, Listing::Nodes(_))));
+        self.listings.extend(strays.iter().map(|(id, why)| (id.clone(), Listing::Nodes(Seen::Unknown(why.clone())))));
+        self.strays = strays;
     }
 
     /// What a mesh is acted on with stays in force when its spec is changed
@@ -186,12 +188,38 @@ impl Engine {
         let Some(planner) = &self.planner else { return };
         for (id, record) in &mut self.records {
             record.mesh.running = planner.running(id).cloned();
+            record.mesh.recalled = false;
         }
     }
 
     /// Whether a cluster that left is surely none of those that came since.
     pub(super) fn has_surely_left(&self, member: &Member) -> bool {
-        let unidentified = |other: &Member| other.unwanted_since.is_none() && other.uids.is_none() && other.engaged_at.elapsed() < LINGER;
-        member.unwanted_since.is_none() || !self.members.values().any(unidentified)
+        let of_owner = |other: &&Member| other.link.source.namespace() == member.link.source.namespace();
+        let unidentified = |other: &Member| other.unwanted_since.is_none() && other.is_awaited();
+        member.unwanted_since.is_none() || !self.members.values().filter(of_owner).any(unidentified)
+    }
+}
+
+impl Member {
+    /// Returns whether it may still turn out which cluster it is.
+    fn is_awaited(&self) -> bool {
+        self.uids.is_none() && self.engaged_at.elapsed() < LINGER
+    }
+
+    /// Returns whether its own credentials work now.
+    pub(super) fn is_usable(&self) -> bool {
+        self.link.live.is_some() && self.link.trouble().is_none()
+    }
+
+    fn identity(&self) -> LinkIdentity {
+        LinkIdentity {
+            namespace: self.link.source.namespace().map(str::to_owned),
+            server: self.link.server.clone(),
+            ca: self.ca.clone(),
+            nodes: self.uids.clone(),
+            usable: self.is_usable() && self.unwanted_since.is_none(),
+            awaited: self.is_awaited(),
+            since: self.identified,
+        }
     }
 }

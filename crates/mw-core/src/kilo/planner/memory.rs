@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 
 use super::Planner;
 use crate::kilo::decide::MeshState;
-use crate::kilo::evaluate::Deletes;
-use crate::kilo::guard::held_hash;
-use crate::names::{ClusterId, PeerName};
+use crate::kilo::evaluate::Released;
+use crate::kilo::guard::{HeldLine, held_hash};
+use crate::names::ClusterId;
 
 impl Planner {
     /// What was decided counts as decided before from now on: who is anchor,
@@ -25,53 +25,80 @@ impl Planner {
                 }
             }
         }
-        if !self.targets.values().any(|target| target.holds) && self.inputs.values().all(|mesh| mesh.held.is_empty()) {
-            return false;
-        }
         for (at, mesh) in self.meshes.iter().enumerate() {
-            let held = self.targets.iter().flat_map(|(id, target)| target.held(at).map(move |name| (id.clone(), name.clone())));
-            let held: BTreeSet<(ClusterId, PeerName)> = held.collect();
-            if let Some(input) = self.inputs.get_mut(&mesh.id).filter(|input| input.held != held) {
+            let held = self.held_lines(Some(at));
+            let lasts = self.released.of_meshes.get(&at).is_some_and(|released| self.is_pending(released));
+            if let Some(input) = self.inputs.get_mut(&mesh.id).filter(|input| input.held != held && !(held.is_empty() && lasts)) {
                 input.held = held;
                 changed = true;
             }
         }
+        let held = self.held_lines(None);
+        if self.orphans.held != held && !(held.is_empty() && self.is_pending(&self.released.orphans)) {
+            self.orphans.held = held;
+            changed = true;
+        }
         changed
     }
 
-    /// Deletes that were held before and are confirmed as they were then:
-    /// some of them may have been carried out since.
-    pub(super) fn confirmed_before(&self) -> Deletes {
-        let confirmed = |(at, mesh): (usize, &MeshState)| {
-            let mesh = self.inputs.get(&mesh.id)?;
-            let hash = self.held_hash(at, &mesh.held)?;
-            (mesh.confirm_deletes.as_ref() == Some(&hash)).then(|| (at, mesh.held.clone()))
-        };
-        self.meshes.iter().enumerate().filter_map(confirmed).collect()
+    /// What is held of a mesh, or of no mesh, on all targets.
+    pub(in crate::kilo) fn held_lines(&self, mesh: Option<usize>) -> BTreeSet<HeldLine> {
+        let holding = self.targets.iter().filter(|(_, target)| target.holds);
+        holding.flat_map(|(id, target)| target.changes(mesh).held_lines(id)).collect()
     }
 
-    /// The hash of a mesh's held deletes, by the names that the mesh has for
-    /// its clusters.
-    pub(in crate::kilo) fn held_hash(&self, mesh: usize, held: &BTreeSet<(ClusterId, PeerName)>) -> Option<String> {
-        let active = self.meshes.get(mesh).and_then(MeshState::active);
+    /// Returns whether a released change was not carried out yet: what a person
+    /// confirmed stays confirmed until all of it is done.
+    fn is_pending(&self, released: &BTreeSet<HeldLine>) -> bool {
+        released.iter().any(|line| {
+            let entry = self.targets.get(&line.target).and_then(|target| target.entries.get(&line.name));
+            entry.is_some_and(|entry| !entry.deleting && (line.key.is_none() || entry.key() != line.key))
+        })
+    }
+
+    /// Changes that were held before and are confirmed as they were then:
+    /// some of them may have been carried out since.
+    pub(super) fn confirmed_before(&self) -> Released {
+        let confirmed = |(at, mesh): (usize, &MeshState)| {
+            let mesh = self.inputs.get(&mesh.id)?;
+            let hash = self.held_hash(Some(at), &mesh.held)?;
+            (mesh.confirm_deletes.as_ref() == Some(&hash)).then(|| (at, mesh.held.clone()))
+        };
+        let orphans = self.held_hash(None, &self.orphans.held).filter(|hash| self.orphans.confirm.as_ref() == Some(hash));
+        Released {
+            of_meshes: self.meshes.iter().enumerate().filter_map(confirmed).collect(),
+            orphans: orphans.map(|_| self.orphans.held.clone()).unwrap_or_default(),
+        }
+    }
+
+    /// The hash of held changes, by the names that the mesh has for its clusters.
+    pub(in crate::kilo) fn held_hash(&self, mesh: Option<usize>, held: &BTreeSet<HeldLine>) -> Option<String> {
+        let active = mesh.and_then(|mesh| self.meshes.get(mesh)).and_then(MeshState::active);
         let called = |id: &ClusterId| {
             let member = active.and_then(|mesh| mesh.members.get(mesh.position(id)?));
             member.map_or_else(|| id.to_string(), |member| member.name.to_string())
         };
-        held_hash(held.iter().map(|(target, name)| (called(target), name.to_string())))
+        held_hash(held.iter().map(|line| format!("{}/{line}", called(&line.target))))
     }
 
     /// Releases what is held now, where exactly that was confirmed.
     pub(super) fn release_confirmed(&mut self) -> BTreeSet<ClusterId> {
         for (at, mesh) in self.meshes.iter().enumerate() {
             let Some(confirmed) = self.inputs.get(&mesh.id).and_then(|mesh| mesh.confirm_deletes.as_deref()) else { continue };
-            let held = self.targets.iter().flat_map(|(id, target)| target.held(at).map(move |name| (id.clone(), name.clone())));
-            let held: BTreeSet<(ClusterId, PeerName)> = held.collect();
-            if self.held_hash(at, &held).as_deref() == Some(confirmed) {
-                for (target, _) in &held {
-                    self.targets.entry(target.clone()).or_default().dirt.all = true;
-                }
-                self.released.insert(at, held);
+            let held = self.held_lines(Some(at));
+            if self.held_hash(Some(at), &held).as_deref() == Some(confirmed) {
+                self.released.of_meshes.insert(at, held);
+            }
+        }
+        let orphans = self.held_lines(None);
+        if self.orphans.confirm.is_some() && self.held_hash(None, &orphans) == self.orphans.confirm {
+            self.released.orphans = orphans;
+        }
+        let released = self.released.of_meshes.values().flatten().chain(&self.released.orphans);
+        let targets: BTreeSet<ClusterId> = released.map(|line| line.target.clone()).collect();
+        for target in targets {
+            if let Some(target) = self.targets.get_mut(&target) {
+                target.dirt.all = true;
             }
         }
         self.evaluate_all()
