@@ -238,6 +238,9 @@ async fn endpoint_inside_mesh(ground: &mut Ground, operator: Option<Operator>) {
         ground.paths_between("hub", "east").into_iter().filter(|path| path.name.starts_with("pod hub/n1 to a service")).collect();
     let [mut anchor, other] = [ground.fleet.peer("hub", VICTIM).await.unwrap(), ground.fleet.peer("hub", OTHER).await.unwrap()];
     let right = ground.host("east", "n1").endpoint().unwrap();
+    // With the Peers that went before, this one would be held.
+    let any = json!({ "spec": { "maxDeletePercent": 100 } });
+    ground.fleet.cluster("hub").merge_patch(&ground.fleet.world.meshes[0].path(), &any).await.unwrap();
     ground.fleet.annotate_unseen("east", "n1", &[("force-endpoint", Some("192.168.3.9:51820"))]).await;
     refused(ground, "EndpointInsideMesh").await;
     ground.arrive(&services).await;
