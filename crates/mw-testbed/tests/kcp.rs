@@ -559,7 +559,9 @@ async fn section_8_foreign_resources_need_the_right_identity_on_both_sides() {
     let events = "/apis/events.k8s.io/v1/namespaces/default/events";
     until(async || within.send("POST", events, JSON, &event).await.0, |code| matches!(code, 201 | 409)).await;
     assert_eq!(within.code("GET", events).await, 403);
-    until(async || across.names("/api/v1/events").await, |names| *names == [format!("{}/e", toy.kcp.id("tenant-c"))]).await;
+    // The API server behind a workspace may record Events of its own in it.
+    let written = format!("{}/e", toy.kcp.id("tenant-c"));
+    until(async || across.names("/api/v1/events").await, |names| names.contains(&written)).await;
 }
 
 #[tokio::test]

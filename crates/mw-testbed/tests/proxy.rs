@@ -18,7 +18,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{PostParams, WatchEvent, WatchParams};
-use mw_testbed::proxy::{Effect, Fault, Match, Moment, Outcome, Trigger, Verb};
+use mw_testbed::proxy::{Effect, Fault, Match, Moment, Outcome, Trigger, Verb, lies};
 use mw_testbed::{Cluster, FaultProxy, eventually};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -201,6 +201,55 @@ async fn a_cut_over_http2_ends_one_stream_and_leaves_its_connection() {
     let mut again = client.open(&watched("streamed-http2")).await;
     let event = tokio::time::timeout(SOON, next_event(&mut again)).await.expect("the connection takes new watches").unwrap();
     assert_eq!(event["type"], "ADDED");
+}
+
+#[tokio::test]
+async fn a_lie_about_a_list_changes_its_items_and_what_it_says_of_itself() {
+    let Some((cluster, proxy)) = proxied("hub").await else { return };
+    let role = |name: &str| {
+        let metadata = serde_json::json!({ "name": name, "labels": { "lied": "about" } });
+        serde_json::json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": metadata, "rules": [] })
+    };
+    for name in ["lied-1", "lied-2", "lied-3"] {
+        cluster.create(&role(name)).await.unwrap();
+    }
+    let roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles?labelSelector=lied%3Dabout";
+    let told = async |lie: Effect| {
+        proxy.add(Fault::new(Match::verb(Verb::List).resource("clusterroles"), lie).times(1));
+        let list = proxy.request("GET", roles, None).await.unwrap().body;
+        let names: Vec<_> = list["items"].as_array().unwrap().iter().map(|item| item["metadata"]["name"].clone()).collect();
+        (names, list)
+    };
+    assert_eq!(told(lies::empty_list()).await.0, [""; 0]);
+    let (names, list) = told(lies::truncated_list(1, true)).await;
+    assert_eq!((names.len(), &list["metadata"]["remainingItemCount"]), (1, &serde_json::json!(2)));
+    assert_eq!(told(lies::truncated_list(1, false)).await.1["metadata"]["remainingItemCount"], serde_json::Value::Null);
+    let (names, list) = told(lies::older_list(2, "7")).await;
+    assert_eq!((names.len(), &list["metadata"]["resourceVersion"]), (2, &serde_json::json!("7")));
+    let uids = [("lied-2".to_owned(), "u".to_owned())].into();
+    assert_eq!(told(lies::other_uids(uids)).await.1["items"][1]["metadata"]["uid"], "u");
+    assert_eq!(told(lies::rewritten("lied-3".into(), "lied-4".into())).await.0, ["lied-1", "lied-2", "lied-4"]);
+    let endless = lies::endless_list(2, &role("any"));
+    assert_eq!(told(endless.clone()).await.0, ["endless-0", "endless-1"]);
+    let (names, list) = told(endless).await;
+    assert_eq!((names[0].as_str(), list["metadata"]["continue"].is_string()), (Some("endless-2"), true));
+}
+
+#[tokio::test]
+async fn a_lie_about_a_watch_leaves_events_out_and_tells_the_others() {
+    let Some((cluster, proxy)) = proxied("west").await else { return };
+    proxy.add(Fault::new(Match::verb(Verb::Watch).resource("configmaps"), lies::without_deletes()));
+    let api = maps(cluster, &proxy).await;
+    let params = WatchParams::default().fields("metadata.name=undeleted").disable_bookmarks();
+    let mut events = api.watch(&params, "0").await.unwrap().boxed();
+    for _ in 0..2 {
+        cluster.create(&config_map("undeleted")).await.unwrap();
+        cluster.delete(&format!("{CONFIG_MAPS}/undeleted")).await.unwrap();
+    }
+    for _ in 0..2 {
+        let event = tokio::time::timeout(SOON, events.next()).await.expect("the event arrives");
+        assert!(matches!(event, Some(Ok(WatchEvent::Added(_)))), "{event:?}");
+    }
 }
 
 #[tokio::test]

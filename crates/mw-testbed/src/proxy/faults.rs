@@ -5,6 +5,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::request::{Match, RequestInfo, Verb};
 
 /// What happens to a request.
@@ -20,15 +22,60 @@ pub enum Effect {
     Hang,
     /// Answered with a Status of this code instead of being forwarded.
     Answer { code: u16, retry_after: Option<u32> },
-    /// It is forwarded, and one text of the answer is shown as another of the
-    /// same length.
-    Rewrite { from: String, to: String },
+    /// Forwarded; the client sees the answer, or each event of a watch, as the
+    /// edit leaves it.
+    Edit(Edit),
+    /// Answered with a made-up object instead of being forwarded.
+    Reply(Reply),
 }
 
 impl Effect {
+    /// Changes an answer, or an event of a watch; an event for which it returns
+    /// nothing is left out.
+    pub fn edit(edit: impl Fn(Value) -> Option<Value> + Send + Sync + 'static) -> Self {
+        Self::Edit(Edit(Arc::new(edit)))
+    }
+
+    /// Makes a new answer for each request.
+    pub fn reply(reply: impl Fn(&RequestInfo) -> Value + Send + Sync + 'static) -> Self {
+        Self::Reply(Reply(Arc::new(reply)))
+    }
+
     /// A Status of this code; 429 asks to come back after a second.
     pub fn answer(code: u16) -> Self {
         Self::Answer { code, retry_after: (code == 429).then_some(1) }
+    }
+}
+
+/// See [`Effect::edit`].
+#[derive(Clone)]
+pub struct Edit(Arc<dyn Fn(Value) -> Option<Value> + Send + Sync>);
+
+impl Edit {
+    pub(crate) fn apply(&self, answer: Value) -> Option<Value> {
+        (self.0)(answer)
+    }
+}
+
+impl fmt::Debug for Edit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Edit")
+    }
+}
+
+/// See [`Effect::reply`].
+#[derive(Clone)]
+pub struct Reply(Arc<dyn Fn(&RequestInfo) -> Value + Send + Sync>);
+
+impl Reply {
+    pub(crate) fn make(&self, request: &RequestInfo) -> Value {
+        (self.0)(request)
+    }
+}
+
+impl fmt::Debug for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Reply")
     }
 }
 

@@ -5,6 +5,7 @@
 //! Client certificates do not pass; neither do upgrades (exec, port-forward).
 
 mod faults;
+pub mod lies;
 mod request;
 mod serve;
 
@@ -19,7 +20,7 @@ use crate::error::Result;
 use crate::http::{Answer, Http, http1_client};
 use crate::serve::Port;
 
-pub use faults::{Effect, Fault, FaultId, Moment, Outcome, Trigger};
+pub use faults::{Edit, Effect, Fault, FaultId, Moment, Outcome, Reply, Trigger};
 pub use request::{Match, RequestInfo, Verb};
 
 use faults::Faults;

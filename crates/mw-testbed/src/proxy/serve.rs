@@ -3,7 +3,7 @@
 use std::future::{Future, pending};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -11,10 +11,10 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Frame, Incoming};
 use hyper::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, RETRY_AFTER, TRANSFER_ENCODING};
 use hyper::{Request, Response};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
-use super::faults::{Action, Effect, Faults, Hook, Moment, Outcome};
+use super::faults::{Action, Edit, Effect, Faults, Hook, Moment, Outcome};
 use super::request::{Match, RequestInfo, Verb};
 use crate::http::{HttpsClient, JSON};
 use crate::serve::{BoxError, Handler, Served};
@@ -50,13 +50,14 @@ async fn handle(shared: &Shared, request: Request<Incoming>) -> Option<Served> {
             }
             None => (None, Outcome::Dropped),
         },
-        Action::Fault(Effect::Rewrite { from, to }) => match forward(shared, &info, request).await {
+        Action::Fault(Effect::Edit(edit)) => match forward(shared, &info, request).await {
             Some(answer) => {
                 let outcome = Outcome::Code(answer.status().as_u16());
-                (Some(answer.map(|body| rewritten(body, from, to))), outcome)
+                (edited(&info, answer, edit).await, outcome)
             }
             None => (None, Outcome::Dropped),
         },
+        Action::Fault(Effect::Reply(reply)) => (json_answer(200, &reply.make(&info)), Outcome::Code(200)),
         Action::Fault(Effect::Answer { code, retry_after }) => (status(&info, code, retry_after), Outcome::Code(code)),
         Action::Fault(Effect::DropBefore) => (None, Outcome::Dropped),
         Action::Fault(Effect::DropAfter) => {
@@ -93,13 +94,57 @@ async fn take_effect(shared: &Shared, info: &RequestInfo, request: Request<Incom
     }
 }
 
-/// With one text shown as another in every part of it.
-fn rewritten(body: UnsyncBoxBody<Bytes, BoxError>, from: String, to: String) -> UnsyncBoxBody<Bytes, BoxError> {
-    let replace = move |data: Bytes| match std::str::from_utf8(&data) {
-        Ok(text) if text.contains(&from) => Bytes::from(text.replace(&from, &to)),
-        _ => data,
-    };
-    body.map_frame(move |frame| frame.map_data(&replace)).boxed_unsync()
+/// Refusals are passed on as they are.
+async fn edited(info: &RequestInfo, answer: Served, edit: Edit) -> Option<Served> {
+    if !answer.status().is_success() {
+        return Some(answer);
+    }
+    if info.verb == Verb::Watch {
+        return Some(answer.map(|body| EditedEvents { body, pending: Vec::new(), edit }.boxed_unsync()));
+    }
+    let code = answer.status().as_u16();
+    let body = answer.into_body().collect().await.ok()?.to_bytes();
+    json_answer(code, &edit.apply(serde_json::from_slice(&body).ok()?)?)
+}
+
+/// The body of a watch whose events are changed or left out.
+struct EditedEvents {
+    body: UnsyncBoxBody<Bytes, BoxError>,
+    pending: Vec<u8>,
+    edit: Edit,
+}
+
+impl EditedEvents {
+    /// Takes in data, and returns what has become of the events that are complete.
+    fn take(&mut self, data: &[u8]) -> Vec<u8> {
+        self.pending.extend_from_slice(data);
+        let mut shown = Vec::new();
+        while let Some(end) = self.pending.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.pending.drain(..=end).collect();
+            let event = serde_json::from_slice(&line).ok().and_then(|event| self.edit.apply(event));
+            shown.extend(event.map(|event| format!("{event}\n").into_bytes()).unwrap_or_default());
+        }
+        shown
+    }
+}
+
+impl Body for EditedEvents {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        loop {
+            match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+                Some(Ok(frame)) => {
+                    let shown = self.take(&frame.into_data().unwrap_or_default());
+                    if !shown.is_empty() {
+                        return Poll::Ready(Some(Ok(Frame::data(shown.into()))));
+                    }
+                }
+                end => return Poll::Ready(end),
+            }
+        }
+    }
 }
 
 /// Nothing when the API server cannot be reached: its clients would see no
@@ -171,7 +216,15 @@ fn status(info: &RequestInfo, code: u16, retry_after: Option<u32>) -> Option<Ser
             details.insert("retryAfterSeconds".into(), seconds.into());
         }
     }
-    answer.body(Full::from(body.to_string()).map_err(|never| match never {}).boxed_unsync()).ok()
+    answer.body(whole(&body)).ok()
+}
+
+fn json_answer(code: u16, body: &Value) -> Option<Served> {
+    Response::builder().status(code).header(CONTENT_TYPE, JSON).body(whole(body)).ok()
+}
+
+fn whole(body: &Value) -> UnsyncBoxBody<Bytes, BoxError> {
+    Full::from(body.to_string()).map_err(|never| match never {}).boxed_unsync()
 }
 
 fn reason(code: u16) -> &'static str {

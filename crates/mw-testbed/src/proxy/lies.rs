@@ -1,0 +1,113 @@
+//! False answers to reads, as effects of a proxy. A lie changes the answer
+//! only: the request needs its rights, except for those answered in the API
+//! server's place, and writes act on what is really there.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde_json::{Value, json};
+
+use super::faults::Effect;
+
+/// A list without items.
+pub fn empty_list() -> Effect {
+    Effect::edit(|mut list| {
+        keep(&mut list, 0);
+        Some(list)
+    })
+}
+
+/// A list that ends after so many items. Counted: its `remainingItemCount` says
+/// how many are missing, and nothing says where to continue.
+pub fn truncated_list(most: usize, counted: bool) -> Effect {
+    Effect::edit(move |mut list| {
+        let missing = keep(&mut list, most);
+        if counted {
+            set(&mut list, "remainingItemCount", json!(missing));
+        }
+        Some(list)
+    })
+}
+
+/// A list whose every page holds so many copies of an object, under names that
+/// no page had before, and continues.
+pub fn endless_list(page: u64, object: &Value) -> Effect {
+    let object = object.clone();
+    let count = AtomicU64::new(0);
+    Effect::reply(move |_| {
+        let first = count.fetch_add(page, Ordering::Relaxed);
+        let copy = |number: u64| {
+            let mut copy = object.clone();
+            set(&mut copy, "name", json!(format!("endless-{number}")));
+            set(&mut copy, "uid", json!(format!("endless-{number}")));
+            copy
+        };
+        let items: Vec<Value> = (first..first + page).map(copy).collect();
+        let kind = format!("{}List", object.get("kind").and_then(Value::as_str).unwrap_or_default());
+        let metadata = json!({ "resourceVersion": "1000000", "continue": format!("endless-{first}") });
+        json!({ "apiVersion": object.get("apiVersion"), "kind": kind, "metadata": metadata, "items": items })
+    })
+}
+
+/// The first items of a list, as of an earlier resourceVersion.
+pub fn older_list(most: usize, version: &str) -> Effect {
+    let version = version.to_owned();
+    Effect::edit(move |mut list| {
+        keep(&mut list, most);
+        set(&mut list, "resourceVersion", json!(version));
+        Some(list)
+    })
+}
+
+/// Objects under other UIDs, in lists and in watches, by name.
+pub fn other_uids(uids: BTreeMap<String, String>) -> Effect {
+    Effect::edit(move |mut answer| {
+        for object in objects(&mut answer) {
+            let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+            if let Some(uid) = uids.get(name) {
+                let uid = json!(uid);
+                set(object, "uid", uid);
+            }
+        }
+        Some(answer)
+    })
+}
+
+/// One text shown as another wherever it occurs.
+pub fn rewritten(from: String, to: String) -> Effect {
+    Effect::edit(move |answer| serde_json::from_str(&answer.to_string().replace(&from, &to)).ok())
+}
+
+/// A watch that tells of no deletion.
+pub fn without_deletes() -> Effect {
+    Effect::edit(|event| Some(event).filter(|event| event.get("type").and_then(Value::as_str) != Some("DELETED")))
+}
+
+/// The items of a list, the object of an event, or the object itself.
+fn objects(answer: &mut Value) -> Vec<&mut Value> {
+    if answer.get("items").is_some_and(Value::is_array) {
+        return answer.get_mut("items").and_then(Value::as_array_mut).into_iter().flatten().collect();
+    }
+    match answer.get("object").is_some() {
+        true => answer.get_mut("object").into_iter().collect(),
+        false => vec![answer],
+    }
+}
+
+/// Ends a list after so many items, and says how many were left out.
+fn keep(list: &mut Value, most: usize) -> usize {
+    let Some(items) = list.get_mut("items").and_then(Value::as_array_mut) else { return 0 };
+    let missing = items.len().saturating_sub(most);
+    items.truncate(most);
+    if let Some(metadata) = list.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("continue");
+        metadata.remove("remainingItemCount");
+    }
+    missing
+}
+
+fn set(object: &mut Value, field: &str, value: Value) {
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.insert(field.to_owned(), value);
+    }
+}
