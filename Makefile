@@ -1,6 +1,9 @@
 # The two commands: `make demo` and `make test`. The rest serves them.
 .PHONY: demo test build run fmt lint layers deny unit soak fresh mutants scale bench generate
 
+# The API servers of the tests are on loopback, which a pod refuses to connect to.
+unexport KUBERNETES_SERVICE_HOST
+
 # Simulated clusters in one process and the real operator on them; Ctrl-C ends it.
 demo:
 	@cargo run --quiet --package meshwright -- demo
@@ -67,7 +70,7 @@ unit:
 # Fresh seeds for so long; see docs/simulation.md.
 SECONDS ?= 60
 soak:
-	SIM_FIRST=$$(date +%s)000 SIM_SECONDS=$(SECONDS) cargo test --quiet --locked --package mw-operator --test simulation
+	SIM_FIRST=$$(date +%s)000 SIM_SECONDS=$(SECONDS) cargo test --quiet --locked --package mw-operator --test simulation --test cilium_simulation
 
 # Laws and simulations of both back ends on fresh seeds, five minutes in all:
 # before an issue is called done. Prints what replays a seed that fails.

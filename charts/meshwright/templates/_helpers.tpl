@@ -101,6 +101,9 @@ where it is not (`isElsewhere`) and, of Secrets, those that are named.
 {{- with .kubeconfigAllow }}
 - --kubeconfig-allow={{ join "," . }}
 {{- end }}
+{{- with .allowAddress }}
+- --allow-address={{ join "," . }}
+{{- end }}
 - --apply-crds={{ .applyCrds }}
 - --log-format={{ .logFormat }}
 - --log-level={{ .logLevel }}

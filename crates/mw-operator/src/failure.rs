@@ -6,10 +6,13 @@ use std::time::Duration;
 use kube::core::Status;
 use mw_core::text::printable;
 
+use crate::address::ResolveError;
 use crate::transport::TransportError;
 
 /// Longer texts of a member are cut.
 const LONGEST: usize = 200;
+/// A name of 253 characters, and why it is refused.
+const LONGEST_REFUSAL: usize = 600;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
@@ -32,9 +35,13 @@ pub enum Failure {
     #[error("can't be reached: {0}")]
     Unreachable(String),
     #[error("{0}")]
+    ForbiddenAddress(String),
+    #[error("{0}")]
     TooLarge(String),
     #[error("what it answers can't be read: {0}")]
     Unreadable(String),
+    #[error("its API server answers wrongly: {0}")]
+    Wrong(String),
     #[error("this process no longer holds the Lease, so nothing was sent")]
     NotLeader,
 }
@@ -74,10 +81,27 @@ impl Failure {
                 Some(wrong @ TransportError::TooLarge(_)) => return Failure::TooLarge(wrong.to_string()),
                 Some(TransportError::Transport(_)) | None => {}
             }
+            if let Some(forbidden @ ResolveError::Forbidden { .. }) = error.downcast_ref::<ResolveError>() {
+                return Failure::ForbiddenAddress(printable(&forbidden.to_string(), LONGEST_REFUSAL));
+            }
             innermost = error;
             next = error.source();
         }
         Failure::Unreachable(printable(&innermost.to_string(), LONGEST))
+    }
+
+    /// An answer that broke off while it was read.
+    pub(crate) fn of_read(error: &std::io::Error) -> Failure {
+        match error.get_ref() {
+            Some(inner) => Failure::of_transport(inner),
+            None => Failure::Unreachable(printable(&error.to_string(), LONGEST)),
+        }
+    }
+
+    /// What was seen before is no place to go on from: everything has to be
+    /// listed again.
+    pub(crate) fn demands_a_list(&self) -> bool {
+        matches!(self, Failure::Gone | Failure::TooLarge(_) | Failure::Wrong(_))
     }
 
     /// For metrics and logs.
@@ -92,8 +116,10 @@ impl Failure {
             Failure::Api { .. } => "api",
             Failure::Timeout(_) => "timeout",
             Failure::Unreachable(_) => "unreachable",
+            Failure::ForbiddenAddress(_) => "forbidden_address",
             Failure::TooLarge(_) => "too_large",
             Failure::Unreadable(_) => "unreadable",
+            Failure::Wrong(_) => "wrong_answer",
             Failure::NotLeader => "not_leader",
         }
     }
@@ -108,7 +134,7 @@ impl Failure {
 
     /// Whether the server answered at all.
     pub fn is_an_answer(&self) -> bool {
-        !matches!(self, Failure::Timeout(_) | Failure::Unreachable(_) | Failure::NotLeader)
+        !matches!(self, Failure::Timeout(_) | Failure::Unreachable(_) | Failure::ForbiddenAddress(_) | Failure::NotLeader)
     }
 }
 

@@ -19,7 +19,8 @@ use tokio::time::sleep;
 use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::failure::Failure;
-use crate::fleet::follow::{Manner, Observed, Outlet, Scope, follow, list};
+use crate::fleet::follow::{Manner, Observed, Outlet, RESYNC, follow};
+use crate::fleet::list::{Scope, list};
 use crate::lease::LEASE_DURATION;
 
 /// Which objects are asked about.
@@ -124,7 +125,7 @@ pub async fn glance<T: Glanced>(hub: &Client, interest: &Interest, clock: &Clock
     let mut objects = Vec::new();
     for kind in T::kinds() {
         let found = list(&objects_api::<T>(hub, interest, *kind), &object_scope(interest), &|object| T::read(*kind, object)).await;
-        objects.extend(found.map_err(|failure| cannot_list::<T>(interest, failure))?.0);
+        objects.extend(found.map_err(|failure| cannot_list::<T>(interest, failure))?.items);
     }
     objects.sort_by_key(T::id);
     let (_, leases) = find_leases::<T>(hub, interest).await;
@@ -168,7 +169,7 @@ async fn find_leases<T: Glanced>(hub: &Client, interest: &Interest) -> (Api<Leas
         }
         (found, _) => (all, found),
     };
-    (api, found.map(|(leases, _)| leases))
+    (api, found.map(|leases| leases.items))
 }
 
 fn lease(lease: Lease) -> LeaseGlance {
@@ -212,6 +213,7 @@ impl<T: Glanced> Watching<T> {
             backoff: Backoff::of_watch(random.fork()),
             // Nobody rings: nothing is ever listed again on demand.
             relist: Arc::new(Notify::new()),
+            resync: RESYNC,
         };
         for kind in T::kinds().iter().copied() {
             let outlet = Outlet { events: sender.clone(), wrap: move |seen| News::Object(kind, seen) };

@@ -5,9 +5,8 @@
 //! in the operator's pod, so everything but a server, its CA and a token or
 //! certificate is refused.
 
-use std::net::IpAddr;
-
 use base64ct::{Base64, Base64UrlUnpadded, Encoding};
+use http::Uri;
 use kube::config::{AuthInfo, Cluster, Config, KubeConfigOptions, Kubeconfig};
 use mw_core::cilium::facts::CaId;
 use mw_core::text::printable;
@@ -15,14 +14,17 @@ use mw_core::time::Timestamp;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
+use crate::address::{AddressPolicy, Forbidden};
 use crate::private_ca::private_ca;
 
-/// What `--kubeconfig-allow` can name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// What a member's kubeconfig may do: what `--kubeconfig-allow` names, and
+/// where it may lead.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Allowed {
     pub insecure_skip_tls_verify: bool,
     pub proxy_url: bool,
     pub impersonation: bool,
+    pub addresses: AddressPolicy,
 }
 
 /// Why a kubeconfig is not used. Never tells its text.
@@ -38,8 +40,12 @@ pub enum Refusal {
     NoServer,
     #[error("its server is not an https URL")]
     NotHttps,
-    #[error("its server is {0}")]
-    ForbiddenServer(&'static str),
+    #[error("its {0} is a URL with a user in it")]
+    UserInUrl(&'static str),
+    #[error("its {0} is not a URL with a host")]
+    NoHost(&'static str),
+    #[error("its {0} is not connected to: {1}")]
+    ForbiddenHost(&'static str, Forbidden),
     #[error("runs a program for its credentials (exec): give a token or a client certificate instead")]
     Exec,
     #[error("uses an auth-provider plugin: give a token or a client certificate instead")]
@@ -67,7 +73,7 @@ impl std::fmt::Debug for Access {
 }
 
 /// Reads a kubeconfig and refuses what a member must not decide for us.
-pub fn inspect(bytes: &[u8], allowed: Allowed) -> Result<Access, Refusal> {
+pub fn inspect(bytes: &[u8], allowed: &Allowed) -> Result<Access, Refusal> {
     let text = std::str::from_utf8(bytes).map_err(|_| Refusal::NotText)?;
     let kubeconfig: Kubeconfig =
         serde_saphyr::from_str(text).map_err(|wrong| Refusal::NotAKubeconfig { line: wrong.location().map(|at| at.line()) })?;
@@ -86,51 +92,42 @@ fn current(kubeconfig: &Kubeconfig) -> Option<(&Cluster, &AuthInfo)> {
     Some((cluster, user))
 }
 
-fn check_server(cluster: &Cluster, allowed: Allowed) -> Result<(), Refusal> {
+fn check_server(cluster: &Cluster, allowed: &Allowed) -> Result<(), Refusal> {
     let server = cluster.server.as_deref().filter(|server| !server.is_empty()).ok_or(Refusal::NoServer)?;
-    let rest = server.strip_prefix("https://").ok_or(Refusal::NotHttps)?;
-    if let Some(why) = forbidden_host(rest) {
-        return Err(Refusal::ForbiddenServer(why));
+    if !server.starts_with("https://") {
+        return Err(Refusal::NotHttps);
     }
+    let server = url(server, "server")?;
+    if server.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+        return Err(Refusal::UserInUrl("server"));
+    }
+    check_host(&server, "server", &allowed.addresses)?;
     if cluster.certificate_authority.is_some() {
         return Err(Refusal::FileReference("certificate-authority"));
     }
     if cluster.insecure_skip_tls_verify == Some(true) && !allowed.insecure_skip_tls_verify {
         return Err(Refusal::NotAllowed("insecure-skip-tls-verify"));
     }
-    if cluster.proxy_url.is_some() && !allowed.proxy_url {
-        return Err(Refusal::NotAllowed("proxy-url"));
-    }
-    Ok(())
-}
-
-/// Metadata services and the like answer on such addresses, not API servers.
-fn forbidden_host(after_scheme: &str) -> Option<&'static str> {
-    let authority = after_scheme.split(['/', '?', '#']).next().unwrap_or_default();
-    if authority.contains('@') {
-        return Some("a URL with a user in it");
-    }
-    let host = match authority.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or_default(),
-        None => authority.split(':').next().unwrap_or_default(),
-    };
-    if host.is_empty() {
-        return Some("a URL without a host");
-    }
-    // What looks like a number is resolved as an address by some resolvers.
-    let numeric = host.split('.').next_back().is_some_and(|last| !last.is_empty() && last.bytes().all(|b| b.is_ascii_digit()));
-    match host.parse::<IpAddr>().map(|ip| ip.to_canonical()) {
-        Ok(ip) if ip.is_unspecified() => Some("an unspecified address"),
-        Ok(ip) if ip.is_multicast() => Some("a multicast address"),
-        Ok(IpAddr::V4(ip)) if ip.is_link_local() => Some("a link-local address"),
-        Ok(IpAddr::V6(ip)) if ip.is_unicast_link_local() => Some("a link-local address"),
-        Ok(_) => None,
-        Err(_) if numeric || host.starts_with("0x") => Some("not a plain address or name"),
-        Err(_) => None,
+    match cluster.proxy_url.as_deref() {
+        None => Ok(()),
+        Some(_) if !allowed.proxy_url => Err(Refusal::NotAllowed("proxy-url")),
+        // The proxy is where the connection goes. Where it goes on to is the
+        // proxy's affair, unless the server is an address.
+        Some(proxy) => check_host(&url(proxy, "proxy-url")?, "proxy-url", &allowed.addresses),
     }
 }
 
-fn check_user(user: &AuthInfo, allowed: Allowed) -> Result<(), Refusal> {
+/// The URL as the client reads it, so that both mean the same host.
+fn url(text: &str, what: &'static str) -> Result<Uri, Refusal> {
+    text.parse().map_err(|_| Refusal::NoHost(what))
+}
+
+fn check_host(url: &Uri, what: &'static str, addresses: &AddressPolicy) -> Result<(), Refusal> {
+    let host = url.host().filter(|host| !host.is_empty()).ok_or(Refusal::NoHost(what))?;
+    addresses.literal(host).map(drop).map_err(|forbidden| Refusal::ForbiddenHost(what, forbidden))
+}
+
+fn check_user(user: &AuthInfo, allowed: &Allowed) -> Result<(), Refusal> {
     if user.exec.is_some() {
         return Err(Refusal::Exec);
     }
@@ -159,7 +156,7 @@ fn check_user(user: &AuthInfo, allowed: Allowed) -> Result<(), Refusal> {
 }
 
 /// The configuration of a client. The pod's own proxy is not used.
-pub async fn config(access: &Access, allowed: Allowed) -> Result<Config, Refusal> {
+pub async fn config(access: &Access, allowed: &Allowed) -> Result<Config, Refusal> {
     let mut config = Config::from_custom_kubeconfig(access.0.clone(), &KubeConfigOptions::default())
         .await
         .map_err(|wrong| unusable(&wrong.to_string()))?;
@@ -228,6 +225,7 @@ fn end_of_certificate(data: &str) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mw_core::cidr::Cidr;
     use proptest::prelude::*;
 
     fn kubeconfig(cluster: &str, user: &str) -> String {
@@ -241,7 +239,7 @@ mod tests {
     const TOKEN: &str = "token: secret-token";
 
     fn verdict(cluster: &str, user: &str) -> Result<(), Refusal> {
-        inspect(kubeconfig(cluster, user).as_bytes(), Allowed::default()).map(drop)
+        inspect(kubeconfig(cluster, user).as_bytes(), &Allowed::default()).map(drop)
     }
 
     #[test]
@@ -274,22 +272,56 @@ mod tests {
     fn only_https_to_an_ordinary_host_is_dialled() {
         assert_eq!(verdict("server: 'http://203.0.113.1'", TOKEN), Err(Refusal::NotHttps));
         assert_eq!(verdict("insecure-skip-tls-verify: false", TOKEN), Err(Refusal::NoServer));
+        assert_eq!(verdict("server: 'https://u@203.0.113.1'", TOKEN), Err(Refusal::UserInUrl("server")));
+        for host in ["", ":6443", "a b", "a\\@b"] {
+            assert_eq!(verdict(&format!("server: 'https://{host}'"), TOKEN), Err(Refusal::NoHost("server")), "{host}");
+        }
         for host in [
             "169.254.169.254",
             "0.0.0.0",
             "[::]",
             "[fe80::1]",
             "[::ffff:169.254.169.254]:443",
+            "[64:ff9b::a9fe:a9fe]",
             "224.0.0.1",
-            "u@203.0.113.1",
-            "",
             "2852039166",
             "0xa9fea9fe",
             "169.254.43518",
+            "169.254.0xa9fe",
+            "0177.0.0.1",
+            "169.254.169.254.",
         ] {
             let found = verdict(&format!("server: 'https://{host}'"), TOKEN);
-            assert!(matches!(found, Err(Refusal::ForbiddenServer(_))), "{host}: {found:?}");
+            assert!(matches!(found, Err(Refusal::ForbiddenHost("server", _))), "{host}: {found:?}");
         }
+    }
+
+    #[test]
+    fn loopback_is_refused_inside_a_cluster_and_allowed_by_its_network() {
+        let addresses = |allowed: &[&str]| {
+            let allowed = allowed.iter().map(|text| Cidr::try_from(*text).unwrap()).collect();
+            AddressPolicy { allowed, refuses_loopback: true }
+        };
+        let inside = |addresses| Allowed { addresses, ..Allowed::default() };
+        for host in ["127.0.0.1:6443", "[::1]", "[::ffff:127.0.0.1]"] {
+            let text = kubeconfig(&format!("server: 'https://{host}'"), TOKEN);
+            let refused = inspect(text.as_bytes(), &inside(addresses(&[]))).unwrap_err().to_string();
+            assert!(refused.contains("a loopback address") && refused.contains("--allow-address"), "{refused}");
+            assert!(inspect(text.as_bytes(), &inside(addresses(&["127.0.0.0/8", "::1/128"]))).is_ok(), "{host}");
+            assert!(inspect(text.as_bytes(), &Allowed::default()).is_ok(), "{host}");
+        }
+    }
+
+    #[test]
+    fn a_proxy_is_judged_like_a_server() {
+        let allowed = Allowed { proxy_url: true, ..Allowed::default() };
+        let verdict = |proxy: &str, server: &str| {
+            let text = kubeconfig(&format!("server: 'https://{server}', proxy-url: '{proxy}'"), TOKEN);
+            inspect(text.as_bytes(), &allowed).map(drop)
+        };
+        assert_eq!(verdict("http://user:pw@10.0.0.1:3128", "api.example"), Ok(()));
+        assert!(matches!(verdict("http://169.254.169.254", "api.example"), Err(Refusal::ForbiddenHost("proxy-url", _))));
+        assert!(matches!(verdict("http://10.0.0.1:3128", "169.254.169.254"), Err(Refusal::ForbiddenHost("server", _))));
     }
 
     #[test]
@@ -299,10 +331,10 @@ mod tests {
             ("server: 'https://a', proxy-url: 'http://proxy:3128'", TOKEN, "proxy-url"),
             (SERVER, "token: t, as: admin", "impersonation"),
         ];
-        let all = Allowed { insecure_skip_tls_verify: true, proxy_url: true, impersonation: true };
+        let all = Allowed { insecure_skip_tls_verify: true, proxy_url: true, impersonation: true, ..Allowed::default() };
         for (cluster, user, name) in cases {
             assert_eq!(verdict(cluster, user), Err(Refusal::NotAllowed(name)));
-            assert!(inspect(kubeconfig(cluster, user).as_bytes(), all).is_ok(), "{name}");
+            assert!(inspect(kubeconfig(cluster, user).as_bytes(), &all).is_ok(), "{name}");
         }
     }
 
@@ -316,33 +348,33 @@ mod tests {
     #[test]
     fn a_broken_kubeconfig_is_named_by_its_line_and_never_by_its_text() {
         let text = format!("{}  token: [hunter2\n", kubeconfig(SERVER, TOKEN));
-        let refusal = inspect(text.as_bytes(), Allowed::default()).unwrap_err();
+        let refusal = inspect(text.as_bytes(), &Allowed::default()).unwrap_err();
         assert!(matches!(refusal, Refusal::NotAKubeconfig { line: Some(_) }), "{refusal:?}");
         assert!(!refusal.to_string().contains("hunter2") && !format!("{refusal:?}").contains("hunter2"));
-        assert_eq!(inspect(&[0xff], Allowed::default()).map(drop), Err(Refusal::NotText));
+        assert_eq!(inspect(&[0xff], &Allowed::default()).map(drop), Err(Refusal::NotText));
         let without = kubeconfig(SERVER, TOKEN).replace("current-context: x", "current-context: y");
-        assert_eq!(inspect(without.as_bytes(), Allowed::default()).map(drop), Err(Refusal::NoContext));
+        assert_eq!(inspect(without.as_bytes(), &Allowed::default()).map(drop), Err(Refusal::NoContext));
     }
 
     #[test]
     fn credentials_do_not_show() {
-        let access = inspect(kubeconfig(SERVER, TOKEN).as_bytes(), Allowed::default()).unwrap();
+        let access = inspect(kubeconfig(SERVER, TOKEN).as_bytes(), &Allowed::default()).unwrap();
         assert!(!format!("{access:?}").contains("secret-token"));
     }
 
     #[tokio::test]
     async fn a_configuration_is_made_from_what_passed() {
-        let access = inspect(kubeconfig(SERVER, TOKEN).as_bytes(), Allowed::default()).unwrap();
-        assert!(config(&access, Allowed::default()).await.is_ok());
+        let access = inspect(kubeconfig(SERVER, TOKEN).as_bytes(), &Allowed::default()).unwrap();
+        assert!(config(&access, &Allowed::default()).await.is_ok());
         let broken = kubeconfig("server: 'https://a', certificate-authority-data: '!!'", TOKEN);
-        let access = inspect(broken.as_bytes(), Allowed::default()).unwrap();
-        assert!(matches!(config(&access, Allowed::default()).await, Err(Refusal::Unusable(_))));
+        let access = inspect(broken.as_bytes(), &Allowed::default()).unwrap();
+        assert!(matches!(config(&access, &Allowed::default()).await, Err(Refusal::Unusable(_))));
     }
 
     proptest! {
         #[test]
         fn any_bytes_get_an_answer(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            _ = inspect(&bytes, Allowed::default());
+            _ = inspect(&bytes, &Allowed::default());
         }
     }
 }

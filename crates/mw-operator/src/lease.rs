@@ -82,6 +82,11 @@ impl Elector {
         self.annotations = lease.metadata.annotations.clone().unwrap_or_default();
     }
 
+    /// Who held the Lease when it was last read.
+    pub fn holder(&self) -> &str {
+        self.observed.as_ref().map_or("", |(seen, _)| seen.holder.as_str())
+    }
+
     /// Until when we may write, if we lead at all.
     pub fn leads_until(&self) -> Option<Instant> {
         self.renewed.map(|at| at + RENEW_DEADLINE)
@@ -167,13 +172,18 @@ pub enum LeaseError {
     Write(#[source] kube::Error),
 }
 
-/// Waits until we lead.
-pub async fn campaign(api: &Api<Lease>, elector: &mut Elector, wall: impl Fn() -> MicroTime, mut tell: impl FnMut(&LeaseError)) {
+/// Waits until we lead. Tells after every attempt who holds the Lease.
+pub async fn campaign(
+    api: &Api<Lease>,
+    elector: &mut Elector,
+    wall: impl Fn() -> MicroTime,
+    mut tell: impl FnMut(Result<&str, &LeaseError>),
+) {
     loop {
         match attempt(api, elector, &wall()).await {
             Ok(true) => return,
-            Ok(false) => {}
-            Err(wrong) => tell(&wrong),
+            Ok(false) => tell(Ok(elector.holder())),
+            Err(wrong) => tell(Err(&wrong)),
         }
         sleep(RETRY_PERIOD).await;
     }

@@ -1,6 +1,7 @@
 //! Everything that talks to an API server. The deciding is `mw-core`'s; what
 //! is here connects, observes and carries out.
 
+pub mod address;
 pub mod backoff;
 pub mod cilium;
 pub mod clock;

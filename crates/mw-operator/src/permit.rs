@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::time::Instant;
 
+use crate::lease::{LEASE_DURATION, RENEW_DEADLINE};
+
 #[derive(Debug, Clone)]
 pub struct Permit(Arc<Mutex<Until>>);
 
@@ -37,6 +39,16 @@ impl Permit {
             Until::Forever => true,
             Until::Never => false,
             Until::Moment(until) => Instant::now() < until,
+        }
+    }
+
+    /// When a write that starts now must be over, because another process may
+    /// lead from then on.
+    pub fn writes_end(&self) -> Option<Instant> {
+        match *self.lock() {
+            Until::Forever => None,
+            Until::Never => Some(Instant::now()),
+            Until::Moment(until) => Some(until + LEASE_DURATION.saturating_sub(RENEW_DEADLINE)),
         }
     }
 

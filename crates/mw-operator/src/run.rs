@@ -19,7 +19,7 @@ use crate::clock::Clock;
 use crate::fleet::{Connect, HUB, Network};
 use crate::install::{apply_crds, hub_uid};
 use crate::kubeconfig::Allowed;
-use crate::lease::{Elector, LeaseAnnotations, campaign, give_up, keep};
+use crate::lease::{Elector, LeaseAnnotations, LeaseError, REQUEST_TIMEOUT, campaign, give_up, keep};
 use crate::metrics::Metrics;
 use crate::permit::Permit;
 use crate::serve::{ListenError, Readiness, listen, serve_health, serve_metrics};
@@ -61,6 +61,7 @@ pub struct Environment {
     pub permit: Permit,
     pub patience: Patience,
     pub lease_annotations: LeaseAnnotations,
+    pub readiness: Readiness,
 }
 
 impl Environment {
@@ -145,7 +146,9 @@ pub async fn run<B: BackEnd>(options: Options<B>, stop: impl Future<Output = ()>
     let patience = Patience::of(options.request_timeout);
     let permit = if options.leader_elect.is_some() { Permit::none() } else { Permit::always() };
     let rules = |permit: Permit| Rules { patience, permit, metrics: metrics.of_cluster(HUB) };
-    let leases = client(config.clone(), rules(Permit::always())).map_err(RunError::Client)?;
+    // However long a slow member may take, the Lease can't wait.
+    let for_leases = Rules { patience: Patience::of(REQUEST_TIMEOUT), ..rules(Permit::always()) };
+    let leases = client(config.clone(), for_leases).map_err(RunError::Client)?;
     let hub_of = config.clone();
     let hub = client(config, rules(permit.clone())).map_err(RunError::Client)?;
     let leases: Api<Lease> = Api::namespaced(leases, &options.namespace);
@@ -197,6 +200,20 @@ impl std::fmt::Debug for Ground {
     }
 }
 
+/// A process that waits for its turn is ready for it, if it can read whose turn it is.
+fn stand_by(readiness: &Readiness, told: Result<&str, &LeaseError>) {
+    readiness.beat();
+    match told {
+        Ok(holder) => readiness.stands_by(holder),
+        Err(wrong) => {
+            warn!(error = %wrong, "failed to acquire the Lease");
+            if !matches!(wrong, LeaseError::Conflict) {
+                readiness.waits_for(format!("the Lease: {wrong}"));
+            }
+        }
+    }
+}
+
 /// Waits for its turn where a leader is elected, and works until that is over.
 pub async fn lead<B: BackEnd>(back_end: &B, installs: bool, election: Option<(&Api<Lease>, &mut Elector)>, ground: Ground) -> RunError {
     let Ground { hub, another_hub, connect, permit, patience, metrics, readiness, clock, mut random } = ground;
@@ -204,27 +221,41 @@ pub async fn lead<B: BackEnd>(back_end: &B, installs: bool, election: Option<(&A
     let annotations = LeaseAnnotations::default();
     let for_engine = annotations.clone();
     let wall = clock.clone();
-    let ready = readiness.clone();
+    let standby = readiness.clone();
     let work = async move {
         let mut backoff = Backoff::of_watch(random.fork());
         if installs {
-            apply_crds(&hub, &back_end.crds(), &mut backoff).await;
+            readiness.waits_for("the CRDs to be applied");
+            readiness.beating(apply_crds(&hub, &back_end.crds(), &mut backoff)).await;
         }
-        let hub_uid = if back_end.needs_hub_uid() { hub_uid(&hub, &mut backoff).await } else { String::new() };
-        ready.set(true);
+        let mut uid = String::new();
+        if back_end.needs_hub_uid() {
+            readiness.waits_for("the Namespace kube-system of the hub to be read");
+            uid = readiness.beating(hub_uid(&hub, &mut backoff)).await;
+        }
         metrics.leader.set(1);
-        let permit = for_work;
-        let lease_annotations = for_engine;
-        let environment = Environment { hub, another_hub, hub_uid, connect, clock, random, metrics, permit, patience, lease_annotations };
+        let environment = Environment {
+            hub,
+            another_hub,
+            hub_uid: uid,
+            connect,
+            clock,
+            random,
+            metrics,
+            permit: for_work,
+            patience,
+            lease_annotations: for_engine,
+            readiness,
+        };
         back_end.work(environment).await;
     };
     let Some((leases, elector)) = election else {
         work.await;
         return RunError::LostLease(B::LEASE);
     };
-    // Whoever waits for its turn is ready for it.
-    readiness.set(true);
-    campaign(leases, elector, || wall.micro_time(), |wrong| warn!(error = %wrong, "the Lease can't be had")).await;
+    standby.waits_for("the Lease to be read");
+    campaign(leases, elector, || wall.micro_time(), |told| stand_by(&standby, told)).await;
+    standby.waits_for("its first turn as leader");
     info!("leading");
     permit.extend(elector.leads_until());
     tokio::select! {

@@ -2,25 +2,109 @@
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use mw_core::text::printable;
 use tokio::net::TcpListener;
+use tokio::time::{Instant, sleep};
 
 use crate::metrics::Metrics;
 
-/// Whether this process can do its work, as far as it is its turn.
-#[derive(Debug, Clone, Default)]
-pub struct Readiness(Arc<AtomicBool>);
+/// An engine that did not turn for so long hangs.
+const LONGEST_SILENCE: Duration = Duration::from_secs(60);
+const BEAT: Duration = Duration::from_secs(15);
+/// Others write the holder's name.
+const LONGEST_HOLDER: usize = 253;
+
+/// How the process is, as /healthz and /readyz tell it.
+#[derive(Debug, Clone)]
+pub struct Readiness(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    stage: Stage,
+    /// When the loop last turned.
+    beat: Instant,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Stage {
+    WaitingFor(String),
+    /// Another process holds the Lease.
+    StandingBy(String),
+    Ready,
+}
+
+impl Default for Readiness {
+    fn default() -> Self {
+        Readiness(Arc::new(Mutex::new(State { stage: Stage::WaitingFor("the hub".to_owned()), beat: Instant::now() })))
+    }
+}
 
 impl Readiness {
-    pub fn set(&self, ready: bool) {
-        self.0.store(ready, Ordering::Relaxed);
+    /// The process can't act before this.
+    pub fn waits_for(&self, what: impl Into<String>) {
+        self.lock().stage = Stage::WaitingFor(what.into());
+    }
+
+    pub fn stands_by(&self, holder: &str) {
+        self.lock().stage = Stage::StandingBy(printable(holder, LONGEST_HOLDER));
+    }
+
+    /// Objects were listed: the process acts.
+    pub fn acts(&self) {
+        self.lock().stage = Stage::Ready;
+    }
+
+    pub fn is_acting(&self) -> bool {
+        self.lock().stage == Stage::Ready
+    }
+
+    /// The loop turned.
+    pub fn beat(&self) {
+        self.lock().beat = Instant::now();
+    }
+
+    /// Waits for something that a living process may wait for.
+    pub async fn beating<T>(&self, waiting: impl Future<Output = T>) -> T {
+        let mut waiting = pin!(waiting);
+        loop {
+            self.beat();
+            tokio::select! {
+                biased;
+                done = &mut waiting => return done,
+                () = sleep(BEAT) => {}
+            }
+        }
+    }
+
+    /// Fails where the loop has not turned for a minute.
+    pub fn healthz(&self) -> Result<(), String> {
+        let silence = self.lock().beat.elapsed();
+        match silence > LONGEST_SILENCE {
+            true => Err(format!("the loop has not turned for {} s", silence.as_secs())),
+            false => Ok(()),
+        }
+    }
+
+    /// Fails where the process could not act.
+    pub fn readyz(&self) -> Result<String, String> {
+        match &self.lock().stage {
+            Stage::WaitingFor(what) => Err(format!("waiting for {what}")),
+            Stage::StandingBy(holder) => Ok(format!("standing by: {holder} holds the Lease")),
+            Stage::Ready => Ok("ok".to_owned()),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -49,19 +133,69 @@ pub async fn serve_metrics(listener: TcpListener, metrics: Metrics) {
     _ = axum::serve(listener, router).await;
 }
 
-async fn metrics_text(State(metrics): State<Metrics>) -> Response {
+async fn metrics_text(extract::State(metrics): extract::State<Metrics>) -> Response {
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, kind)], metrics.text()).into_response()
 }
 
 pub async fn serve_health(listener: TcpListener, readiness: Readiness) {
-    let router = Router::new().route("/healthz", get(|| async { "ok" })).route("/readyz", get(ready)).with_state(readiness);
+    let router = Router::new().route("/healthz", get(healthz)).route("/readyz", get(readyz)).with_state(readiness);
     _ = axum::serve(listener, router).await;
 }
 
-async fn ready(State(readiness): State<Readiness>) -> Response {
-    match readiness.0.load(Ordering::Relaxed) {
-        true => "ok".into_response(),
-        false => (StatusCode::SERVICE_UNAVAILABLE, "the hub was not reached yet").into_response(),
+async fn healthz(extract::State(readiness): extract::State<Readiness>) -> Response {
+    answer(readiness.healthz().map(|()| "ok".to_owned()))
+}
+
+async fn readyz(extract::State(readiness): extract::State<Readiness>) -> Response {
+    answer(readiness.readyz())
+}
+
+fn answer(result: Result<String, String>) -> Response {
+    match result {
+        Ok(text) => text.into_response(),
+        Err(text) => (StatusCode::SERVICE_UNAVAILABLE, text).into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_loop_that_does_not_turn_for_a_minute_is_not_healthy() {
+        let readiness = Readiness::default();
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert_eq!(readiness.healthz(), Ok(()));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(readiness.healthz(), Err("the loop has not turned for 61 s".to_owned()));
+        let code = healthz(extract::State(readiness.clone())).await.status();
+        assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE);
+        readiness.beat();
+        assert_eq!(healthz(extract::State(readiness)).await.status(), StatusCode::OK);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waiting_is_healthy_for_as_long_as_it_takes() {
+        let readiness = Readiness::default();
+        let waiting = readiness.beating(sleep(Duration::from_secs(3600)));
+        let watching = async {
+            for _ in 0..360 {
+                sleep(Duration::from_secs(10)).await;
+                assert_eq!(readiness.healthz(), Ok(()));
+            }
+        };
+        tokio::join!(waiting, watching);
+    }
+
+    #[tokio::test]
+    async fn readyz_says_what_it_waits_for_and_who_leads() {
+        let readiness = Readiness::default();
+        assert_eq!(readiness.readyz(), Err("waiting for the hub".to_owned()));
+        assert_eq!(readyz(extract::State(readiness.clone())).await.status(), StatusCode::SERVICE_UNAVAILABLE);
+        readiness.stands_by("pod-b_1f\u{1b}[0m");
+        assert_eq!(readiness.readyz(), Ok("standing by: pod-b_1f[0m holds the Lease".to_owned()));
+        readiness.acts();
+        assert_eq!(readiness.readyz(), Ok("ok".to_owned()));
     }
 }

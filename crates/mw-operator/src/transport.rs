@@ -8,24 +8,34 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use base64ct::{Base64, Encoding};
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use http::{HeaderValue, Method, Request, Response, header};
+use http::{HeaderValue, Method, Request, Response, Uri, header};
 use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_rustls::FixedServerNameResolver;
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::client::legacy::connect::proxy::Tunnel;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use kube::client::{Body, ClientBuilder, ConfigExt};
 use kube::{Client, Config};
 use rustls_pki_types::ServerName;
-use tokio::time::timeout;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
 use tower::{BoxError, Layer, Service, ServiceBuilder};
 
+use crate::address::{AddressPolicy, Resolver};
+use crate::fleet::LARGEST_OBJECT;
 use crate::metrics::RequestMetrics;
 use crate::permit::Permit;
+
+/// Marks a request whose caller reads the answer piece by piece, within bounds
+/// of its own.
+#[derive(Debug, Clone, Copy)]
+pub struct Streamed;
 
 /// How long a cluster may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +50,12 @@ impl Patience {
     pub fn of(request: Duration) -> Patience {
         Patience { request, answer: request * 6 }
     }
+
+    /// The same, with an end.
+    fn until(self, end: Option<Instant>) -> Patience {
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        Patience { request: left.map_or(self.request, |left| left.min(self.request)), ..self }
+    }
 }
 
 /// Who asks, for those who read audit logs.
@@ -48,9 +64,10 @@ const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_PATIENCE: Duration = Duration::from_secs(5);
 /// Who may do what.
 const REVIEWS: &str = "/apis/authorization.k8s.io/";
-const LARGEST_ANSWER: usize = 64 << 20;
-/// Of one event of a watch: an object of 1.5 MiB and what is around it.
-const LARGEST_EVENT: usize = 2 << 20;
+/// Of what is no list: an object, its reviews, the metrics of a pod.
+const LARGEST_ANSWER: usize = 4 << 20;
+/// Of one event of a watch: an object and what is around it.
+const LARGEST_EVENT: usize = LARGEST_OBJECT + (4 << 10);
 
 #[derive(Debug, thiserror::Error)]
 pub enum TransportError {
@@ -72,17 +89,59 @@ pub struct Rules {
     pub metrics: RequestMetrics,
 }
 
-/// A client that speaks HTTP/2 where the server does.
-pub fn client(mut config: Config, rules: Rules) -> Result<Client, kube::Error> {
+/// A client of a cluster that the person who runs the process configured.
+pub fn client(config: Config, rules: Rules) -> Result<Client, kube::Error> {
+    if config.proxy_url.is_some() {
+        let config = adjusted(config, &rules);
+        return Ok(ClientBuilder::try_from(config)?.with_layer(&GuardLayer(Arc::new(rules))).build());
+    }
+    client_through(connector(None), config, rules)
+}
+
+/// A client of a cluster that somebody else named. It connects only to addresses
+/// that `addresses` permits, the proxy's included.
+pub fn member_client(config: Config, rules: Rules, addresses: AddressPolicy) -> Result<Client, kube::Error> {
+    let connector = connector(Some(addresses));
+    match config.proxy_url.clone() {
+        None => client_through(connector, config, rules),
+        Some(proxy) if proxy.scheme_str() == Some("http") => client_through(tunnel(proxy, connector), config, rules),
+        Some(_) => Err(kube::Error::Service("its proxy-url is not an http URL".into())),
+    }
+}
+
+fn adjusted(mut config: Config, rules: &Rules) -> Config {
     // kube would repeat requests behind our back, for minutes.
     config.default_retry = false;
     config.connect_timeout = Some(rules.patience.request);
-    if config.proxy_url.is_some() {
-        return Ok(ClientBuilder::try_from(config)?.with_layer(&GuardLayer(Arc::new(rules))).build());
-    }
-    let mut connector = HttpConnector::new();
+    config
+}
+
+fn connector(addresses: Option<AddressPolicy>) -> HttpConnector<Resolver> {
+    let mut connector = HttpConnector::new_with_resolver(Resolver(addresses));
     connector.enforce_http(false);
     connector.set_nodelay(true);
+    connector
+}
+
+fn tunnel<C>(proxy: Uri, connector: C) -> Tunnel<C> {
+    let authority = proxy.authority().map(|authority| authority.as_str().to_owned()).unwrap_or_default();
+    let tunnel = Tunnel::new(proxy, connector);
+    let Some((user, _)) = authority.rsplit_once('@') else { return tunnel };
+    let user: Vec<u8> = percent_encoding::percent_decode_str(user).collect();
+    match HeaderValue::from_str(&format!("Basic {}", Base64::encode_string(&user))) {
+        Ok(header) => tunnel.with_auth(header),
+        Err(_) => tunnel,
+    }
+}
+
+/// Speaks HTTP/2 where the server does.
+fn client_through<C>(connector: C, config: Config, rules: Rules) -> Result<Client, kube::Error>
+where
+    C: Service<Uri, Response = TokioIo<TcpStream>> + Clone + Send + Sync + 'static,
+    C::Future: Send + 'static,
+    C::Error: Into<BoxError>,
+{
+    let config = adjusted(config, &rules);
     let mut secured = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(config.rustls_client_config()?).https_or_http();
     if let Some(name) = config.tls_server_name.clone() {
         let name = ServerName::try_from(name).map_err(|wrong| kube::Error::Service(wrong.into()))?;
@@ -156,14 +215,17 @@ where
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         request.headers_mut().insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
         let verb = Verb::of(&request);
+        let streamed = request.extensions().get::<Streamed>().is_some();
         let rules = Arc::clone(&self.rules);
         if verb.writes() && !rules.permit.holds() {
             rules.metrics.count(verb.name(), "not_leader");
             return Box::pin(async { Err(TransportError::NotLeader.into()) });
         }
+        // However long a request may take: what is written late is written beside another leader.
+        let patience = if verb.writes() { rules.patience.until(rules.permit.writes_end()) } else { rules.patience };
         let answer = self.inner.call(request);
         Box::pin(async move {
-            let result = guarded(answer, verb, rules.patience).await;
+            let result = guarded(answer, verb, streamed, patience).await;
             match &result {
                 Ok(answer) => rules.metrics.count(verb.name(), answer.status().as_str()),
                 Err(TransportError::Timeout(_)) => rules.metrics.count(verb.name(), "timeout"),
@@ -177,6 +239,7 @@ where
 async fn guarded<B, E>(
     answer: impl Future<Output = Result<Response<B>, E>>,
     verb: Verb,
+    streamed: bool,
     patience: Patience,
 ) -> Result<Response<Answer>, TransportError>
 where
@@ -191,6 +254,9 @@ where
         let body = Events { inner: body.map_err(Into::into).boxed_unsync(), since_newline: 0 };
         return Ok(Response::from_parts(parts, body.boxed_unsync()));
     }
+    if streamed && parts.status.is_success() {
+        return Ok(Response::from_parts(parts, body.map_err(Into::into).boxed_unsync()));
+    }
     let whole = timeout(patience.answer, Limited::new(body, LARGEST_ANSWER).collect());
     let whole = whole.await.map_err(|_| TransportError::Timeout(patience.answer))?.map_err(too_large)?;
     let whole = Full::new(whole.to_bytes()).map_err(|never| match never {});
@@ -199,7 +265,7 @@ where
 
 fn too_large(wrong: BoxError) -> TransportError {
     match wrong.downcast_ref::<http_body_util::LengthLimitError>() {
-        Some(_) => TransportError::TooLarge("an answer of more than 64 MiB was not read"),
+        Some(_) => TransportError::TooLarge("an answer of more than 4 MiB was not read"),
         None => TransportError::Transport(wrong),
     }
 }
@@ -287,6 +353,7 @@ mod tests {
     use kube::api::{ListParams, PostParams, WatchParams};
 
     use crate::failure::Failure;
+    use crate::lease::{LEASE_DURATION, RENEW_DEADLINE};
     use crate::metrics::Metrics;
 
     fn api<B>(permit: Permit, answer: impl Fn() -> Option<Response<B>> + Clone + Send + 'static) -> Api<Node>
@@ -294,7 +361,15 @@ mod tests {
         B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<BoxError>,
     {
-        let rules = Rules { patience: Patience::of(Duration::from_secs(5)), permit, metrics: Metrics::default().of_cluster("c") };
+        patient(Patience::of(Duration::from_secs(5)), permit, answer)
+    }
+
+    fn patient<B>(patience: Patience, permit: Permit, answer: impl Fn() -> Option<Response<B>> + Clone + Send + 'static) -> Api<Node>
+    where
+        B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let rules = Rules { patience, permit, metrics: Metrics::default().of_cluster("c") };
         let service = tower::service_fn(move |_: Request<Body>| {
             let answer = answer.clone();
             async move {
@@ -336,7 +411,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn too_large_an_answer_is_not_read() {
         let failure = listed(|| Some(whole(vec![b' '; LARGEST_ANSWER + 1]))).await;
-        assert!(matches!(&failure, Failure::TooLarge(why) if why.contains("64 MiB")), "{failure}");
+        assert!(matches!(&failure, Failure::TooLarge(why) if why.contains("4 MiB")), "{failure}");
     }
 
     #[tokio::test(start_paused = true)]
@@ -346,6 +421,23 @@ mod tests {
         let mut events = events.watch(&WatchParams::default(), "0").await.unwrap().boxed();
         let failure = Failure::of(&events.next().await.unwrap().unwrap_err());
         assert!(matches!(&failure, Failure::TooLarge(_)), "{failure}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_is_given_up_before_another_process_may_lead() {
+        let permit = Permit::none();
+        let asked = Instant::now();
+        permit.extend(Some(asked + RENEW_DEADLINE));
+        tokio::time::advance(Duration::from_secs(9)).await;
+        let patience = Patience::of(Duration::from_secs(300));
+        let api = patient(patience, permit, || None::<Response<Full<Bytes>>>);
+        let written = api.create(&PostParams::default(), &Node::default()).await.map(drop).unwrap_err();
+        assert!(matches!(Failure::of(&written), Failure::Timeout(_)), "{written}");
+        assert!(asked.elapsed() <= LEASE_DURATION, "{:?}", asked.elapsed());
+        // Reads have all the time that a slow member needs.
+        let start = Instant::now();
+        let read = api.list(&ListParams::default()).await.map(drop).unwrap_err();
+        assert_eq!((Failure::of(&read), start.elapsed()), (Failure::Timeout(patience.request), patience.request));
     }
 
     #[tokio::test(start_paused = true)]

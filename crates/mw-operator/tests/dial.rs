@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::jiff;
+use mw_core::cidr::Cidr;
 use mw_core::cilium::facts::ClientFiles;
 use mw_core::cilium::plan::Dial;
 use mw_core::cilium::secret::SecretBytes;
 use mw_core::cilium::world::{DialFailure, DialOutcome, Heartbeat};
 use mw_core::names::CiliumName;
 use mw_core::time::Timestamp;
+use mw_operator::address::AddressPolicy;
 use mw_operator::cilium::dial::{Answer, Dialler, Failed, Network, outcome};
 use mw_operator::clock::Clock;
 use mw_testbed::etcd::MeshEtcd;
@@ -76,7 +78,7 @@ fn stranger(host: &str, port: u16) -> Dial {
 
 async fn tried_for(patience: Duration, dial: Dial) -> Result<Answer, Failed> {
     let start = Instant::now();
-    let result = Network { clock: Clock::system(), patience }.dial(dial).await;
+    let result = Network { clock: Clock::system(), patience, addresses: AddressPolicy::default() }.dial(dial).await;
     assert!(start.elapsed() < patience + Duration::from_secs(5), "the deadline was not kept: {:?}", start.elapsed());
     if let Err(Failed { text, .. }) = &result {
         assert!(!text.contains("PRIVATE") && text.contains("; "), "{text}");
@@ -211,7 +213,7 @@ async fn an_expired_server_certificate_is_named_with_its_end() {
 async fn certificates_are_judged_by_the_clock_that_is_given() {
     let Some(remote) = Remote::start(&["127.0.0.1"]).await else { return };
     let clock = Clock::new(|| jiff::Timestamp::UNIX_EPOCH);
-    let result = Network { clock, patience: LONG }.dial(remote.dial("127.0.0.1")).await;
+    let result = Network { clock, patience: LONG, addresses: AddressPolicy::default() }.dial(remote.dial("127.0.0.1")).await;
     assert_failed(result, DialFailure::Certificate, &["valid from 1975-01-01T00:00:00Z on", "clocks"]);
 }
 
@@ -343,4 +345,37 @@ async fn a_server_that_is_no_etcd_is_told_so() {
         let result = tried(dial("127.0.0.1", port, &authority, &authority.issue("remote", &[]).unwrap())).await;
         assert_failed(result, DialFailure::Name, &["is no etcd"]);
     }
+}
+
+/// Inside a cluster: a name and every spelling of an address lead nowhere, and
+/// nobody is connected to.
+#[tokio::test]
+async fn a_forbidden_address_is_never_dialled() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let inside = |allowed: &[&str]| Network {
+        clock: Clock::system(),
+        patience: LONG,
+        addresses: AddressPolicy { allowed: allowed.iter().map(|text| Cidr::try_from(*text).unwrap()).collect(), refuses_loopback: true },
+    };
+    for host in ["127.0.0.1", "localhost", "0177.0.0.1", "127.1", "::1", "::ffff:127.0.0.1", "64:ff9b::127.0.0.1"] {
+        let failed = inside(&[]).dial(stranger(host, port)).await.unwrap_err();
+        assert_eq!(failed.kind, DialFailure::Address, "{host}: {failed}");
+    }
+    for host in ["169.254.169.254", "169.254.0xa9fe", "fd00:ec2::254"] {
+        let failed = Network { addresses: AddressPolicy::default(), ..inside(&[]) }.dial(stranger(host, port)).await.unwrap_err();
+        assert_eq!(failed.kind, DialFailure::Address, "{host}: {failed}");
+    }
+    // Not every resolver knows it.
+    let failed = inside(&[]).dial(stranger("localhost.", port)).await.unwrap_err();
+    assert!(failed.kind <= DialFailure::Address, "{failed}");
+    let mut several = stranger("127.0.0.2", port);
+    several.hosts.push("169.254.169.254".to_owned());
+    let failed = Network { addresses: AddressPolicy::default(), ..inside(&[]) }.dial(several).await.unwrap_err();
+    assert_eq!(failed.kind, DialFailure::Address, "one bad address refuses the dial: {failed}");
+    assert!(tokio::time::timeout(Duration::from_millis(200), listener.accept()).await.is_err(), "somebody was connected to");
+    let accepted = tokio::spawn(async move { listener.accept().await.map(drop) });
+    let failed = inside(&["127.0.0.0/8"]).dial(stranger("127.0.0.1", port)).await.unwrap_err();
+    assert!(failed.kind > DialFailure::Address, "{failed}");
+    accepted.await.unwrap().unwrap();
 }

@@ -75,8 +75,8 @@ async fn what_the_go_operators_crd_accepted_can_lose_its_finalizer() {
 async fn a_member_is_reached_with_an_inspected_kubeconfig_and_one_candidate_leads() {
     let Some(bed) = hub().await else { return };
     let hub = bed.cluster("hub").unwrap();
-    let access = inspect(hub.admin_kubeconfig().as_bytes(), Allowed::default()).unwrap();
-    let config = config(&access, Allowed::default()).await.unwrap();
+    let access = inspect(hub.admin_kubeconfig().as_bytes(), &Allowed::default()).unwrap();
+    let config = config(&access, &Allowed::default()).await.unwrap();
     let patience = Patience::of(Duration::from_secs(3));
     let rules = Rules { patience, permit: Permit::always(), metrics: Metrics::default().of_cluster("hub") };
     let client = client(config, rules).unwrap();

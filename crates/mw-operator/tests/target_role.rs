@@ -21,10 +21,10 @@ const HOME: &str = "kube-system";
 const DEADLINE: Duration = Duration::from_secs(60);
 
 async fn connect(kubeconfig: &str) -> Client {
-    let access = inspect(kubeconfig.as_bytes(), Allowed::default()).unwrap();
+    let access = inspect(kubeconfig.as_bytes(), &Allowed::default()).unwrap();
     let patience = Patience::of(Duration::from_secs(10));
     let rules = Rules { patience, permit: Permit::always(), metrics: Metrics::default().of_cluster("target") };
-    client(config(&access, Allowed::default()).await.unwrap(), rules).unwrap()
+    client(config(&access, &Allowed::default()).await.unwrap(), rules).unwrap()
 }
 
 /// The account of the shipped roles.

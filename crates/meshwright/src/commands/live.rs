@@ -22,7 +22,7 @@ use mw_operator::metrics::Metrics;
 use mw_operator::permit::Permit;
 use mw_operator::transport::Patience;
 
-use crate::commands::process::{Allow, allowed, some_duration};
+use crate::commands::process::{MemberArgs, some_duration};
 use crate::input::fleet::{Dump, Fleet};
 
 /// Where the hub is, and how the clusters of its meshes are reached.
@@ -49,9 +49,8 @@ pub(crate) struct HubArgs {
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = some_duration)]
     request_timeout: Duration,
 
-    /// What a member's kubeconfig may do although it weakens the connection.
-    #[arg(long, value_name = "SETTING", value_enum, value_delimiter = ',')]
-    kubeconfig_allow: Vec<Allow>,
+    #[command(flatten)]
+    members: MemberArgs,
 }
 
 /// As the operator's default.
@@ -97,16 +96,16 @@ impl HubArgs {
     }
 
     pub(crate) fn looker(&self, hub: kube::Client, hub_uid: String, node_grace: Duration, now: Timestamp) -> Looker {
-        let (patience, allowed) = (self.patience(), allowed(&self.kubeconfig_allow));
-        let network = Network { allowed, patience, permit: Permit::none(), metrics: Metrics::default() };
+        let (patience, allowed) = (self.patience(), self.members.allowed());
+        let network = Network { allowed: allowed.clone(), patience, permit: Permit::none(), metrics: Metrics::default() };
         Looker { hub, hub_uid, connect: Arc::new(network), allowed, deadline: patience.answer, node_grace, now }
     }
 
     /// The same for the Cilium back end.
     pub(crate) fn examiner(&self, hub: kube::Client, hub_uid: String, cilium_namespace: String, clock: &Clock) -> Examiner {
-        let (patience, allowed) = (self.patience(), allowed(&self.kubeconfig_allow));
-        let network = Network { allowed, patience, permit: Permit::none(), metrics: Metrics::default() };
-        let dialler = Arc::new(dial::Network { clock: clock.clone(), patience: dial::PATIENCE });
+        let (patience, allowed) = (self.patience(), self.members.allowed());
+        let network = Network { allowed: allowed.clone(), patience, permit: Permit::none(), metrics: Metrics::default() };
+        let dialler = Arc::new(dial::Network { clock: clock.clone(), patience: dial::PATIENCE, addresses: allowed.addresses.clone() });
         let (connect, deadline, now) = (Arc::new(network), patience.answer, clock.now());
         Examiner { hub, hub_uid, connect, dialler, allowed, deadline, cilium_namespace, now }
     }

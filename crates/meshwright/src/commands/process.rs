@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{ArgAction, ValueEnum};
+use mw_core::cidr::Cidr;
 use mw_core::kilo::spec::duration_seconds;
+use mw_operator::address::AddressPolicy;
 use mw_operator::kubeconfig::Allowed;
 use mw_operator::run::{BackEnd, Options, RunError};
 use tokio::signal::unix::{SignalKind, signal};
@@ -33,13 +35,12 @@ pub(crate) struct ProcessArgs {
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = some_duration)]
     pub(super) resync_period: Duration,
 
-    /// How long a cluster may take to answer a request.
+    /// How long a cluster may take to answer a request. A write also ends before the Lease does.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = some_duration)]
     request_timeout: Duration,
 
-    /// What a member's kubeconfig may do although it weakens the connection.
-    #[arg(long, value_name = "SETTING", value_enum, value_delimiter = ',')]
-    kubeconfig_allow: Vec<Allow>,
+    #[command(flatten)]
+    members: MemberArgs,
 
     /// Install or update the CRDs at start.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
@@ -52,6 +53,18 @@ pub(crate) struct ProcessArgs {
     /// What is logged: error, warn, info, debug or trace.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: tracing::Level,
+}
+
+/// What clusters that others name may do.
+#[derive(Debug, clap::Args)]
+pub(crate) struct MemberArgs {
+    /// What a member's kubeconfig may do although it weakens the connection.
+    #[arg(long, value_name = "SETTING", value_enum, value_delimiter = ',')]
+    kubeconfig_allow: Vec<Allow>,
+
+    /// Connect to members in this network although it is loopback, link-local or of a metadata service; repeatable.
+    #[arg(long, value_name = "CIDR", value_delimiter = ',', value_parser = network)]
+    allow_address: Vec<Cidr>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -94,17 +107,30 @@ pub(crate) fn some_duration(text: &str) -> Result<Duration, String> {
     duration(text).and_then(|duration| if duration.is_zero() { Err("it must be more than 0".to_owned()) } else { Ok(duration) })
 }
 
-pub(crate) fn allowed(named: &[Allow]) -> Allowed {
-    Allowed {
-        insecure_skip_tls_verify: named.contains(&Allow::InsecureSkipTlsVerify),
-        proxy_url: named.contains(&Allow::ProxyUrl),
-        impersonation: named.contains(&Allow::Impersonation),
+fn network(text: &str) -> Result<Cidr, String> {
+    Cidr::try_from(text).map_err(|_| "write it like 127.0.0.0/8 or fe80::/64".to_owned())
+}
+
+impl MemberArgs {
+    pub(crate) fn allowed(&self) -> Allowed {
+        let named = |setting: Allow| self.kubeconfig_allow.contains(&setting);
+        Allowed {
+            insecure_skip_tls_verify: named(Allow::InsecureSkipTlsVerify),
+            proxy_url: named(Allow::ProxyUrl),
+            impersonation: named(Allow::Impersonation),
+            addresses: AddressPolicy { allowed: self.allow_address.clone(), refuses_loopback: runs_inside_a_cluster() },
+        }
     }
+}
+
+/// Every pod has this variable.
+fn runs_inside_a_cluster() -> bool {
+    std::env::var_os("KUBERNETES_SERVICE_HOST").is_some_and(|host| !host.is_empty())
 }
 
 impl ProcessArgs {
     pub(super) fn allowed(&self) -> Allowed {
-        allowed(&self.kubeconfig_allow)
+        self.members.allowed()
     }
 
     /// Runs until a signal comes or the Lease is lost. `name` is ours in the Lease.

@@ -149,7 +149,8 @@ pub(crate) fn run(args: Args) -> Result<Answer> {
         check: args.mesh_check_interval,
         allowed: args.process.allowed(),
     };
-    let dialler = Arc::new(Network { clock: Clock::system(), patience: PATIENCE });
+    let addresses = args.process.allowed().addresses;
+    let dialler = Arc::new(Network { clock: Clock::system(), patience: PATIENCE, addresses });
     args.process.run(Provider { settings, kcp, dialler }, management, args.mgmt_namespace, &node_id)
 }
 

@@ -58,7 +58,7 @@ fn kcp() -> Value {
 /// With everything set that is not a flag by default.
 fn full(provider: &Value) -> Rendering {
     Rendering::of(&json!({
-        "kubeconfigAllow": ["proxy-url", "impersonation"], "operator": { "namespaces": ["team-a"] }, "provider": provider,
+        "kubeconfigAllow": ["proxy-url", "impersonation"], "allowAddress": ["127.0.0.0/8", "fe80::/64"], "operator": { "namespaces": ["team-a"] }, "provider": provider,
     }))
 }
 

@@ -40,6 +40,8 @@ async fn the_schema_refuses_nonsense() {
         ("resyncPeriod", json!("soon"), "does not match pattern"),
         ("requestTimeout", json!("1.5s"), "does not match pattern"),
         ("kubeconfigAllow", json!(["exec"]), "value must be one of"),
+        ("allowAddress", json!(["127.0.0.1"]), "does not match pattern"),
+        ("allowAddress", json!(["fe80::/64,::/0"]), "does not match pattern"),
         ("logFormat", json!("xml"), "value must be one of"),
         ("logLevel", json!("loud"), "value must be one of"),
         ("nodeSelector", json!({ "a": 1 }), "got number, want string"),

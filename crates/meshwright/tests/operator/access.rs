@@ -45,13 +45,22 @@ pub(crate) async fn remote_account(remote: &Cluster) -> String {
     REMOTE.kept_token(remote).await
 }
 
-/// A second operator has the same rights under another name.
+/// Gives another tenant's operator the same rights on a member under another name, and returns its token.
+pub(crate) async fn remote_account_as(remote: &Cluster, account: &str) -> String {
+    for object in documents(REMOTE.roles).into_iter().filter(|object| object["kind"] != "Secret") {
+        remote.apply(&for_account(object, account)).await.unwrap();
+    }
+    REMOTE.wait_for_rights(remote, account).await;
+    remote.request_token(REMOTE_NAMESPACE, account, 3600).await.unwrap()
+}
+
+/// The same rights under another name.
 fn for_account(mut object: Value, account: &str) -> Value {
     if object["kind"] == "ServiceAccount" {
         object["metadata"]["name"] = json!(account);
     }
     if object["subjects"].is_array() {
-        if account != HUB_ACCOUNT {
+        if object["subjects"][0]["name"] != account {
             let name = format!("{}-{account}", object["metadata"]["name"].as_str().unwrap());
             object["metadata"]["name"] = json!(name);
         }

@@ -26,6 +26,7 @@ scenarios![
     a_kubeconfig_with_a_password_is_refused,
     a_kubeconfig_without_tls_is_refused,
     a_kubeconfig_of_a_link_local_server_is_refused,
+    inside_a_cluster_a_loopback_server_is_refused_unless_allowed,
     a_kubeconfig_that_checks_no_certificate_is_refused,
     a_kubeconfig_with_a_proxy_is_refused,
     a_kubeconfig_that_impersonates_is_refused,
@@ -227,6 +228,18 @@ async fn a_kubeconfig_without_tls_is_refused() {
 
 async fn a_kubeconfig_of_a_link_local_server_is_refused() {
     refused(|kubeconfig| kubeconfig.replace("https://127.0.0.1", "https://169.254.169.254"), "link-local").await;
+}
+
+/// All servers of the test are on loopback, the hub's included: that one was
+/// configured by whoever runs the operator.
+async fn inside_a_cluster_a_loopback_server_is_refused_unless_allowed() {
+    let mut fleet = Fleet::three().build().await;
+    let mut operator = fleet.operator_inside(&[]).await;
+    fleet.unreachable("east", "127.0.0.1 is a loopback address; if this is intended, allow it with --allow-address 127.0.0.1/32").await;
+    operator.terminate().await;
+    let _operator = fleet.operator_inside(&["--allow-address", "127.0.0.0/8"]).await;
+    fleet.converged().await;
+    fleet.finish().await;
 }
 
 async fn a_kubeconfig_that_checks_no_certificate_is_refused() {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::access::{self, REMOTE, REMOTE_ACCOUNT, REMOTE_NAMESPACE};
 use crate::bed::PEERS;
-use crate::fleet::Fleet;
+use crate::fleet::{FIVE, Fleet};
 use crate::look::until;
 use crate::rights::{documents, may};
 use crate::trials::scenarios;
@@ -24,8 +24,6 @@ scenarios![
     the_hub_may_err_as_well,
     it_ends_in_time_whatever_hangs,
 ];
-
-const FIVE: [&str; 5] = ["hub", "east", "west", "north", "south"];
 
 /// How long a change of a node takes to reach two clusters.
 /// One cluster after the other: each may change only so often.

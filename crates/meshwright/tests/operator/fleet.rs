@@ -4,6 +4,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use mw_testbed::{Cluster, FaultProxy, Testbed};
 use serde_json::{Value, json};
@@ -15,6 +16,7 @@ use crate::ledger;
 use crate::process::Operator;
 use mw_sim::kilo::{Mesh, NAMESPACE, Node, Site, World, key};
 
+pub(crate) const FIVE: [&str; 5] = ["hub", "east", "west", "north", "south"];
 pub(crate) const FOREIGN: &str = "laptop";
 
 /// Where the audit logs of all clusters ended.
@@ -212,16 +214,37 @@ impl Fleet {
     }
 
     pub(crate) async fn operator_as(&mut self, hub: &str, account: &str, more: &[&str]) -> Operator {
+        let token = self.token(hub, account).await;
+        self.operator_with(hub, &token, more)
+    }
+
+    async fn token(&mut self, hub: &str, account: &str) -> String {
         let key = format!("{hub}/{account}");
         if !self.tokens.contains_key(&key) {
             let token = access::hub_account(self.cluster(hub), account).await;
             self.tokens.insert(key.clone(), token);
         }
-        let token = self.tokens[&key].clone();
-        self.operator_with(hub, &token, more)
+        self.tokens[&key].clone()
+    }
+
+    /// As a pod of a cluster.
+    pub(crate) async fn operator_inside(&mut self, more: &[&str]) -> Operator {
+        let token = self.token("hub", HUB_ACCOUNT).await;
+        let arguments = self.arguments("hub", &token, more);
+        Operator::start_inside(&arguments, &self.log())
     }
 
     fn operator_with(&mut self, hub: &str, token: &str, more: &[&str]) -> Operator {
+        let arguments = self.arguments(hub, token, more);
+        Operator::start(&arguments, &self.log())
+    }
+
+    /// Of the newest operator.
+    fn log(&self) -> PathBuf {
+        self.folder.path().join(format!("log-{}", self.operators))
+    }
+
+    fn arguments(&mut self, hub: &str, token: &str, more: &[&str]) -> Vec<String> {
         self.operators += 1;
         let kubeconfig = self.folder.path().join(format!("kubeconfig-{}", self.operators));
         std::fs::write(&kubeconfig, self.cluster(hub).kubeconfig(self.address(hub), token)).unwrap();
@@ -238,7 +261,7 @@ impl Fleet {
             }
         }
         arguments.extend(more.iter().map(|argument| (*argument).to_owned()));
-        Operator::start(&arguments, &self.folder.path().join(format!("log-{}", self.operators)))
+        arguments
     }
 
     /// Sets or, with None, removes an annotation of Kilo's.

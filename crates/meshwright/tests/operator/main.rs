@@ -27,6 +27,7 @@ mod trials;
 mod wait;
 
 mod adoption;
+mod attacks;
 mod cleanup;
 mod convergence;
 mod crash;
@@ -39,6 +40,7 @@ mod idle;
 mod leaders;
 mod liveness;
 mod meshes;
+mod wrong_answers;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -74,6 +76,8 @@ fn all() -> Vec<Trial> {
         idle::trials(),
         leaders::trials(),
         faults::trials(),
+        wrong_answers::trials(),
+        attacks::trials(),
         convergence::trials(),
         liveness::trials(),
         grace::trials(),

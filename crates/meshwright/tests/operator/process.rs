@@ -32,8 +32,12 @@ kill -KILL "$watcher"
 exit "$code"
 "#;
 
+/// Every pod has this variable.
+const INSIDE: &str = "KUBERNETES_SERVICE_HOST";
+
 /// What the machine of the test must not add to the operator.
-const FOREIGN_ENVIRONMENT: [&str; 9] = [
+const FOREIGN_ENVIRONMENT: [&str; 10] = [
+    INSIDE,
     "KUBECONFIG",
     "MGMT_KUBECONFIG",
     "KCP_KUBECONFIG",
@@ -57,11 +61,21 @@ pub(crate) struct Operator {
 impl Operator {
     /// With a command and its flags.
     pub(crate) fn start(arguments: &[String], log: &Path) -> Self {
+        Self::launch(arguments, log, None)
+    }
+
+    /// As a pod of a cluster.
+    pub(crate) fn start_inside(arguments: &[String], log: &Path) -> Self {
+        Self::launch(arguments, log, Some(INSIDE))
+    }
+
+    fn launch(arguments: &[String], log: &Path, set: Option<&str>) -> Self {
         let mut command = Command::new("/bin/sh");
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         for name in FOREIGN_ENVIRONMENT {
             command.env_remove(name);
         }
+        command.envs(set.map(|name| (name, "10.96.0.1")));
         command.args(["-c", SUPERVISOR, "supervisor"]).arg(log).arg(env!("CARGO_BIN_EXE_meshwright")).args(arguments);
         let mut supervisor = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut line = String::new();

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use base64ct::{Base64, Encoding};
 use mw_testbed::cilium::{Ca, Cilium, CiliumSpec};
-use mw_testbed::proxy::{Effect, Fault, Match, Outcome, Verb};
+use mw_testbed::proxy::{Effect, Fault, Match, Outcome, Verb, lies};
 use mw_testbed::{Cluster, FaultProxy, Kcp, Testbed};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -152,7 +152,7 @@ impl Ground {
     /// UID of another one.
     pub(crate) async fn impersonate(&mut self, namespace: &str, site: &str, victim: &str) {
         let (from, to) = (self.uid(site).await, self.uid(victim).await);
-        let lie = Fault::new(Match::all().resource("namespaces"), Effect::Rewrite { from, to });
+        let lie = Fault::new(Match::all().resource("namespaces"), lies::rewritten(from, to));
         self.lead_through(namespace, site, lie).await;
     }
 

@@ -1,10 +1,14 @@
 //! The objects in workspaces of tenants, through a virtual workspace of kcp.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 
 use crate::ground::{BINDINGS, Ground, INTENTS, SITES};
 use crate::look::message;
 use crate::neighbours::{clear, intent, is_left_alone, keep_apart, only_theirs_is_left, settle_in};
+use crate::process::Operator;
 use crate::tenants::{self, CLUSTER_API, EXPORT, OWN, OWNER};
 use crate::trials::scenarios;
 use crate::wait::{condition, until};
@@ -33,6 +37,7 @@ async fn tenants_come_and_go_and_never_meet() {
     claims_and_owners_decide(&ground).await;
     load_balancers_are_named(&ground).await;
     a_whole_cluster_is_not_one_tenants(&ground).await;
+    a_tenant_learns_nothing_of_the_network(&ground, &provider).await;
     let ids = ["tenant-a", "tenant-b", "tenant-c"].map(|name| [ground.kcp().id(name), format!("root:{name}")]);
     let [of_a, of_b, of_c] = ids.each_ref().map(|ids| ids.each_ref().map(String::as_str));
     keep_apart([(a, &["west", of_b[0], of_b[1], of_c[0], of_c[1]]), (b, &["north", of_a[0], of_a[1], of_c[0], of_c[1]])]).await;
@@ -75,6 +80,45 @@ async fn claims_and_owners_decide(ground: &Ground) {
     ground.tenant("tenant-a").connected("mesh").await;
     ground.manage(OWN, "east", json!({ "metadata": { "annotations": { OWNER: format!("{a}, {b}") } } })).await;
     ground.tenant("tenant-b").connected("mesh").await;
+}
+
+/// A closed port, a port where something else listens, and a name that nobody
+/// knows are the same to a tenant; the log tells them apart.
+async fn a_tenant_learns_nothing_of_the_network(ground: &Ground, provider: &Operator) {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let places = [
+        ("scan-closed", format!("https://{closed}")),
+        ("scan-silent", format!("https://{}", silent.local_addr().unwrap())),
+        ("scan-unnamed", "https://nobody.invalid".to_owned()),
+    ];
+    for (name, url) in &places {
+        let kubeconfig = ground.cluster("east").kubeconfig(url, "a-token");
+        let metadata = json!({ "name": format!("{name}-kubeconfig"), "namespace": "default" });
+        let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": { "kubeconfig": kubeconfig } });
+        ground.hub().apply(&secret).await.unwrap();
+        ground.manage(OWN, name, json!({})).await;
+    }
+    let names = places.each_ref().map(|(name, _)| *name);
+    ground.give_clusters("tenant-b", &names, &json!({})).await;
+    let tenant = ground.tenant("tenant-b");
+    tenant.bind("scan", &names, &json!({})).await;
+    let texts = |binding: &Value| -> BTreeSet<String> {
+        let rows = binding["status"]["meshStatus"].as_array().cloned().unwrap_or_default();
+        let text = |row: &Value| row["message"].to_string().replace(row["clusterName"].as_str().unwrap(), "NAME");
+        rows.iter().map(text).collect()
+    };
+    let told = |binding: &Value| texts(binding).iter().all(|text| text.contains("can't be reached"));
+    let binding = tenant.status(BINDINGS, "scan", move |binding| binding["status"]["meshStatus"].is_array() && told(binding)).await;
+    assert_eq!(texts(&binding).len(), 1, "{:#}", binding["status"]);
+    assert!(provider.log().contains("Connection refused"), "the log says nothing");
+    // Nobody waits for a cluster without a Secret to be cleaned up.
+    for name in names {
+        let path = format!("/api/v1/namespaces/default/secrets/{name}-kubeconfig");
+        let answer = ground.hub().request("DELETE", &path, None).await.unwrap();
+        assert!(answer.is_success(), "{answer:?}");
+    }
+    tenant.remove(BINDINGS, "scan").await;
 }
 
 async fn load_balancers_are_named(ground: &Ground) {

@@ -112,6 +112,7 @@ pub fn connection_secret(secret: &Secret) -> SecretSeen {
     let meta = &secret.metadata;
     SecretSeen {
         uid: meta.uid.clone().unwrap_or_default(),
+        resource_version: meta.resource_version.clone().unwrap_or_default(),
         keys: held(&secret.data, &managers(meta, &["data"]), secret_bytes),
         written: changed_by_us(meta, &["data"], &[]),
     }
@@ -139,7 +140,10 @@ pub fn helm_marks(meta: &ObjectMeta) -> (BTreeMap<String, String>, BTreeMap<Stri
 
 pub fn namespace(namespace: &Namespace) -> NamespaceSeen {
     let annotations = namespace.metadata.annotations.as_ref();
-    NamespaceSeen { global: annotations.and_then(|all| all.get("clustermesh.cilium.io/global")).cloned() }
+    NamespaceSeen {
+        global: annotations.and_then(|all| all.get("clustermesh.cilium.io/global")).cloned(),
+        deleting: namespace.metadata.deletion_timestamp.is_some(),
+    }
 }
 
 pub fn service(service: &Service) -> (ServiceName, ServiceSeen) {

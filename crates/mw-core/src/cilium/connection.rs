@@ -14,6 +14,7 @@ use crate::cilium::secret::SecretBytes;
 use crate::cilium::sharing::is_claimed;
 use crate::cilium::world::World;
 use crate::names::{CiliumName, ClusterId};
+use crate::precondition::Precondition;
 
 /// The applies of every target that needs one.
 pub(super) fn applies(
@@ -113,7 +114,9 @@ fn wanted(links: &Links, target: &ClusterId) -> BTreeMap<Key, SecretBytes> {
 fn apply(name: ConnectionSecret, seen: Option<&SecretSeen>, wanted: &BTreeMap<Key, SecretBytes>, stays: &Stays<'_>) -> Option<SecretApply> {
     let nothing = BTreeMap::new();
     let held = seen.map_or(&nothing, |secret| &secret.keys);
-    let mut apply = SecretApply { uid: seen.map(|secret| secret.uid.clone()), ..SecretApply::default() };
+    let on =
+        |secret: &SecretSeen| Precondition { uid: secret.uid.as_str().into(), resource_version: secret.resource_version.as_str().into() };
+    let mut apply = SecretApply { on: seen.map(on), ..SecretApply::default() };
     for ((_, key), bytes) in wanted.iter().filter(|((secret, _), _)| *secret == name) {
         match held.get(key) {
             None => _ = (apply.added.insert(key.clone()), apply.data.insert(key.clone(), bytes.clone())),

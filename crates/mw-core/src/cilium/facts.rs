@@ -198,6 +198,7 @@ impl ConnectionSecret {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SecretSeen {
     pub uid: String,
+    pub resource_version: String,
     pub keys: BTreeMap<String, Held<SecretBytes>>,
     /// When we last wrote it.
     pub written: Option<Timestamp>,
@@ -237,6 +238,7 @@ pub struct Hubble {
 pub struct NamespaceSeen {
     /// clustermesh.cilium.io/global, where it is set.
     pub global: Option<String>,
+    pub deleting: bool,
 }
 
 /// A Service's namespace and name.

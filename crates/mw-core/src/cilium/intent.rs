@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::cilium::facts::{ClusterSeen, PolicyFeatures, PolicyKey, PolicySeen};
+use crate::cilium::facts::{ClusterSeen, NamespaceSeen, PolicyFeatures, PolicyKey, PolicySeen};
 use crate::cilium::object::{Binding, Intent, ObjectId};
 use crate::cilium::plan::{BindingPlan, Condition, IntentPhase, IntentPlan, Outcome, PolicyChanges, PolicyUpdate, Status, WantedPolicy};
 use crate::cilium::planner::at;
@@ -181,7 +181,7 @@ fn apply(
             "upgrade Cilium there",
         );
     }
-    if active.key.namespace.as_ref().is_some_and(|namespace| !namespaces.contains_key(namespace)) {
+    if active.key.namespace.as_ref().is_some_and(|namespace| !exists(namespaces, namespace)) {
         return Progress::Skipped;
     }
     let changes = &mut at(targets, id).policies;
@@ -250,7 +250,13 @@ fn is_settled(active: &Active<'_>, seen: &ClusterSeen) -> bool {
     let key = &active.key;
     let (Some(policies), Some(namespaces)) = (seen.policies.known(), seen.namespaces.known()) else { return false };
     let stands = policies.get(key).is_some_and(|found| is_of(&active.of.common.id, &found.labels) && !found.deleting);
-    stands || key.namespace.as_ref().is_some_and(|namespace| !namespaces.contains_key(namespace))
+    stands || key.namespace.as_ref().is_some_and(|namespace| !exists(namespaces, namespace))
+}
+
+/// Returns whether something can be created in a namespace: not in one that is
+/// being deleted, however long that takes.
+fn exists(namespaces: &BTreeMap<String, NamespaceSeen>, name: &str) -> bool {
+    namespaces.get(name).is_some_and(|namespace| !namespace.deleting)
 }
 
 fn remove(intent: &ObjectId, id: &ClusterId, seen: &ClusterSeen, keep: Option<&PolicyKey>, targets: &mut Targets) {

@@ -73,8 +73,9 @@ pub struct ElbWrite {
 /// A server-side apply of all our keys in one Secret.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SecretApply {
-    /// The Secret that was seen; none where it is to be created.
-    pub uid: Option<String>,
+    /// The Secret that was seen; none where it is to be created. Somebody may
+    /// have written it since, and an apply removes what it leaves out.
+    pub on: Option<Precondition>,
     /// Everything that is ours there from now on.
     pub data: BTreeMap<String, SecretBytes>,
     pub added: BTreeSet<String>,

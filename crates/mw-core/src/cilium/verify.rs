@@ -37,13 +37,15 @@ pub(super) fn may_write(dial: &Dial, evidence: Option<&Evidence>, mode: VerifyDi
     match answer(dial, evidence).map(|dialled| &dialled.outcome) {
         None => Err(None),
         Some(DialOutcome::Read { .. }) => Ok(()),
-        Some(DialOutcome::Failed { kind: DialFailure::Dns | DialFailure::Tcp, .. }) if mode == VerifyDial::Warn => Ok(()),
+        Some(DialOutcome::Failed { kind, .. }) if kind.is_unreachable() && mode == VerifyDial::Warn => Ok(()),
         Some(DialOutcome::Failed { kind, text }) => Err(Some(failed(*kind, text))),
     }
 }
 
 fn failed(kind: DialFailure, text: &str) -> Finding {
     let (reason, name) = match kind {
+        DialFailure::Unreachable => (Reason::DialUnreachable, "Unreachable"),
+        DialFailure::Address => (Reason::DialAddress, "Address"),
         DialFailure::Dns => (Reason::DialDNS, "DNS"),
         DialFailure::Tcp => (Reason::DialTCP, "TCP"),
         DialFailure::Tls => (Reason::DialTLS, "TLS"),
@@ -52,9 +54,9 @@ fn failed(kind: DialFailure, text: &str) -> Finding {
         DialFailure::Name => (Reason::DialName, "Name"),
     };
     let text = format!("dial failed: {name}: {text}");
-    match kind {
-        DialFailure::Dns | DialFailure::Tcp => Finding::waiting(Step::Keys, reason, text),
-        _ => Finding::permanent(Step::Keys, reason, text),
+    match kind.is_unreachable() {
+        true => Finding::waiting(Step::Keys, reason, text),
+        false => Finding::permanent(Step::Keys, reason, text),
     }
 }
 
@@ -88,7 +90,7 @@ pub(super) fn judge(in_place: Option<&Dial>, has_key: bool, evidence: Option<&Ev
 
 fn by_dial(dial: &Dial, dialled: &Dialled, unasked: Option<&str>) -> (Evident, Vec<Finding>) {
     match &dialled.outcome {
-        DialOutcome::Failed { kind: DialFailure::Dns | DialFailure::Tcp, text } => {
+        DialOutcome::Failed { kind, text } if kind.is_unreachable() => {
             let unasked = unasked.map(|why| format!("; the reader can't be asked: {why}")).unwrap_or_default();
             (Evident::Unverifiable, vec![not_verifiable(&format!("it can't be reached from here: {text}{unasked}"))])
         }

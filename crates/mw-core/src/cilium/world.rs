@@ -118,12 +118,23 @@ pub enum Heartbeat {
 /// What a dial failed at, in the order in which a dial gets there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DialFailure {
+    /// What failed before a server answered, to somebody who must not know more.
+    Unreachable,
     Dns,
+    /// The process does not connect to this address.
+    Address,
     Tcp,
     Tls,
     Certificate,
     Permission,
     Name,
+}
+
+impl DialFailure {
+    /// Whether the clusters may reach each other all the same.
+    pub(super) fn is_unreachable(self) -> bool {
+        matches!(self, DialFailure::Unreachable | DialFailure::Dns | DialFailure::Tcp)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

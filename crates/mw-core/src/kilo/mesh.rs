@@ -132,6 +132,11 @@ impl ActiveMesh {
         self.rivals || !self.contested.is_empty()
     }
 
+    /// Returns whether a Peer with one of these keys can decide who keeps a name or a key.
+    pub(super) fn may_be_settled_by(&self, keys: &BTreeSet<PublicKey>) -> bool {
+        self.rivals || keys.iter().any(|key| self.contested.contains(key))
+    }
+
     fn surveyor<'a>(&'a self, member: &'a Member) -> Option<Surveyor<'a>> {
         let spec = self.spec.clusters.get(&member.name)?;
         let may_roam = spec.keepalive > 0 || self.spec.clusters.values().any(|other| other.keepalive > 0);

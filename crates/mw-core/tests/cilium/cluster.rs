@@ -324,7 +324,7 @@ impl Sketch {
     }
 
     fn namespaces_seen(&self) -> BTreeMap<String, NamespaceSeen> {
-        let global = |name: &String| NamespaceSeen { global: self.global_namespaces.get(name).cloned() };
+        let global = |name: &String| NamespaceSeen { global: self.global_namespaces.get(name).cloned(), deleting: false };
         self.namespaces.iter().map(|name| (name.clone(), global(name))).collect()
     }
 

@@ -201,7 +201,9 @@ impl SketchedObject {
 impl SketchedLink {
     pub(crate) fn dialled(&self, world: &World, fingerprint: &str, cluster_id: u32) -> Dialled {
         let kind = self.fails.as_deref().map(|kind| match kind {
+            "Unreachable" => DialFailure::Unreachable,
             "DNS" => DialFailure::Dns,
+            "Address" => DialFailure::Address,
             "TCP" => DialFailure::Tcp,
             "TLS" => DialFailure::Tls,
             "Certificate" => DialFailure::Certificate,

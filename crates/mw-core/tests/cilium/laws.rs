@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mw_core::cilium::facts::{ClusterSeen, ConnectionSecret};
-use mw_core::cilium::object::Binding;
+use mw_core::cilium::object::{Binding, ObjectId};
 use mw_core::cilium::plan;
 use mw_core::cilium::plan::{BindingPhase, Condition, Plan, TargetPlan};
 use mw_core::cilium::world::{DialOutcome, World};
@@ -263,6 +263,28 @@ fn a_claim_changes_no_plan_but_what_is_let_go() {
         for (id, of) in &first.bindings {
             prop_assert_eq!(&of.rows, &second.bindings[id].rows);
         }
+        Ok(())
+    });
+}
+
+/// Whoever may write a status can claim that a mesh was up. In the first minute
+/// of a mesh its exports and policies then come earlier, and that is all.
+#[test]
+fn a_forged_status_connects_nothing_and_disconnects_nothing() {
+    law(|world, plan| {
+        let mut forged = world.clone();
+        forged.bindings.values_mut().for_each(|binding| binding.was_up = !binding.was_up);
+        let planned = mw_core::cilium::plan(&forged);
+        let keys = |plan: &Plan| -> Vec<_> {
+            let of = |target: &TargetPlan| (target.identity.clone(), target.ca.clone(), target.elb.clone(), target.secrets.clone());
+            plan.targets.iter().map(|(id, target)| (id.clone(), of(target))).filter(|(_, of)| *of != Default::default()).collect()
+        };
+        prop_assert_eq!(keys(&planned), keys(plan));
+        prop_assert_eq!(&planned.dials, &plan.dials);
+        let connected = |plan: &Plan| -> Vec<ObjectId> {
+            plan.bindings.iter().filter(|(_, of)| of.outcome.phase == BindingPhase::Connected).map(|(id, _)| id.clone()).collect()
+        };
+        prop_assert_eq!(connected(&planned), connected(plan));
         Ok(())
     });
 }

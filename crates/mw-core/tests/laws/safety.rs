@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mw_core::kilo::guard::DeleteCause;
+use mw_core::kilo::guard::{DeleteCause, HeldLine};
 use mw_core::kilo::peer::{Labels, PeerFacts};
 use mw_core::kilo::plan;
 use mw_core::kilo::plan::{Changes, HeldChange, HeldFor, MeshPlan};
@@ -190,6 +190,29 @@ fn doubtful_deletes_stay_below_the_share_or_are_held() {
                     prop_assert!(gone * 100 <= percent * total, "{} of {} from {} on {}", gone, total, source, target);
                     let empty = world.clusters[&ClusterId::from(source.as_str())].nodes.known().is_some_and(BTreeMap::is_empty);
                     prop_assert!(!(empty && gone > 0), "the empty source {} loses {} on {}", source, gone, target);
+                }
+            }
+        }
+        Ok(())
+    });
+}
+
+/// Whoever may write a status can claim any deletes to be held. Without any
+/// claim the law above holds too: nothing is released by wiping the status.
+#[test]
+fn a_forged_status_releases_no_delete() {
+    law(|_, world, first| {
+        for id in world.meshes.keys() {
+            let mut forged = world.clone();
+            let known = world.clusters.iter().filter_map(|(target, seen)| Some((target, seen.peers.known()?)));
+            let lines = known.flat_map(|(target, peers)| {
+                peers.keys().map(|name| HeldLine { target: target.clone(), name: name.clone(), key: None }).collect::<Vec<_>>()
+            });
+            forged.meshes.get_mut(id).unwrap().held = lines.collect();
+            let planned = plan(forged);
+            for (target, changes) in &planned.meshes[id].targets {
+                for name in changes.delete.keys() {
+                    prop_assert!(first.meshes[id].targets[target].delete.contains_key(name), "{} on {}", name, target);
                 }
             }
         }

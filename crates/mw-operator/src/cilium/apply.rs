@@ -155,10 +155,10 @@ async fn send(client: &Client, namespace: &str, act: Act) -> Result<Show, kube::
         }
         Act::ApplyKeys(secret, apply) => {
             let data: serde_json::Map<String, Value> = apply.data.iter().map(|(key, bytes)| (key.clone(), encoded(bytes))).collect();
-            let mut metadata = json!({ "name": secret.as_str(), "namespace": namespace });
-            if let (Some(fields), Some(uid)) = (metadata.as_object_mut(), apply.uid) {
-                fields.insert("uid".to_owned(), uid.into());
-            }
+            let on = apply.on.as_ref();
+            let uid = on.map(|on| &*on.uid);
+            let version = on.map(|on| &*on.resource_version);
+            let metadata = present(json!({ "name": secret.as_str(), "namespace": namespace, "uid": uid, "resourceVersion": version }));
             // An empty map would be ours too.
             let data = if data.is_empty() { Value::Null } else { data.into() };
             let object = present(json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data }));

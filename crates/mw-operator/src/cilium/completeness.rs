@@ -13,6 +13,7 @@ use crate::cilium::observe::Member;
 use crate::cilium::realm::Realm;
 use crate::cilium::record::{Kind, Record};
 use crate::cilium::vault::Lead;
+use crate::fleet::Feed;
 
 /// A ref that was not looked up yet.
 #[derive(Debug)]
@@ -127,5 +128,32 @@ impl Engine {
         let known = self.resolved(record.kind, record.id());
         let looked_up = |name: &String| known.is_some_and(|common| common.refs.contains_key(name));
         !self.is_listed(&record.id().workspace) || !self.refs(record).iter().all(looked_up)
+    }
+
+    /// The process acts once all objects were listed. An endpoint of kcp that
+    /// fails holds up its own tenants alone.
+    pub(super) fn tell_readiness(&self) {
+        let readiness = &self.environment.readiness;
+        if readiness.is_acting() {
+            return;
+        }
+        let is_starting = |realm: &Realm| {
+            let mut feeds = self.feeds.iter().filter(|((of, _), _)| of == realm);
+            feeds.any(|(_, feed)| *feed == Feed::Starting)
+        };
+        let awaited = match &self.kcp {
+            None if !self.lists_all_kinds(&Realm::Hub) => {
+                Some("the first list of ClusterMeshBindings, GlobalServices and ConnectivityIntents".to_owned())
+            }
+            Some(_) if !matches!(self.slices.last_known(), Seen::Known(_)) => Some("the first list of APIExportEndpointSlices".to_owned()),
+            _ => {
+                let silent = self.endpoints.keys().find(|url| is_starting(&Realm::Endpoint((*url).clone())));
+                silent.map(|url| format!("the first list of objects at {url}"))
+            }
+        };
+        match awaited {
+            Some(what) => readiness.waits_for(what),
+            None => readiness.acts(),
+        }
     }
 }

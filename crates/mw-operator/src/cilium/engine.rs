@@ -29,8 +29,8 @@ use crate::cilium::sights::{Take, Wants};
 use crate::cilium::vault::{Search, SecretSight, Vault};
 use crate::cilium::verify::{Dialling, Reading};
 use crate::failure::Failure;
-use crate::fleet::follow::{Bell, Observed};
-use crate::fleet::{Attempt, Feed};
+use crate::fleet::follow::{Bell, Observed, RESYNC};
+use crate::fleet::{Attempt, Coarse, Feed};
 use crate::kubeconfig::Allowed;
 use crate::mirror::{Item, Mirror};
 use crate::run::{BackEnd, Environment};
@@ -62,7 +62,7 @@ impl Default for Settings {
             cleanup_timeout: Duration::from_secs(options.cleanup_timeout_seconds),
             allow_system_namespaces: options.allow_system_namespaces,
             annotation_prefixes: options.annotation_prefixes,
-            resync: Duration::from_secs(600),
+            resync: RESYNC,
             check: Duration::from_secs(300),
             allowed: Allowed::default(),
         }
@@ -177,6 +177,11 @@ pub(super) struct Engine {
     pub(super) feeds: BTreeMap<(Realm, Kind), Feed>,
     /// The kinds that were listed since their watch last failed.
     pub(super) listed: BTreeSet<(Realm, Kind)>,
+    /// The kinds that were listed at all: nothing is removed on the word of the
+    /// first list.
+    pub(super) once_listed: BTreeSet<(Realm, Kind)>,
+    /// Objects with our finalizer that the last list did without.
+    pub(super) absent: BTreeSet<RecordId>,
     pub(super) records: BTreeMap<RecordId, Record>,
     pub(super) records_changed: bool,
     /// The Secrets that refs may lead to.
@@ -207,8 +212,11 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    fn new(provider: Provider, environment: Environment) -> Engine {
+    fn new(provider: Provider, mut environment: Environment) -> Engine {
         let Provider { settings, kcp, dialler } = provider;
+        if kcp.is_some() {
+            environment.connect = Arc::new(Coarse(environment.connect));
+        }
         let (sender, events) = mpsc::channel(EVENTS);
         let now = environment.clock.now();
         let world = World { options: settings.options(), now, ..World::default() };
@@ -228,6 +236,8 @@ impl Engine {
             hub_relist: Bell::default(),
             feeds: BTreeMap::new(),
             listed: BTreeSet::new(),
+            once_listed: BTreeSet::new(),
+            absent: BTreeSet::new(),
             records: BTreeMap::new(),
             records_changed: false,
             vaults: BTreeMap::new(),
@@ -253,20 +263,26 @@ impl Engine {
 
     /// Never returns; whoever drops it ends everything it started.
     async fn run(mut self) {
+        let readiness = self.environment.readiness.clone();
         self.follow_objects();
         loop {
+            self.tell_readiness();
             let wake = self.wake();
-            tokio::select! {
-                biased;
-                event = self.events.recv() => {
-                    self.tick();
-                    event.into_iter().for_each(|event| self.observe(event));
-                    for _ in 0..BATCH {
-                        let Ok(event) = self.events.try_recv() else { break };
-                        self.observe(event);
-                    }
+            let waiting = async {
+                tokio::select! {
+                    biased;
+                    event = self.events.recv() => event,
+                    () = sleep_until(wake) => None,
                 }
-                () = sleep_until(wake) => self.tick(),
+            };
+            let first = readiness.beating(waiting).await;
+            self.tick();
+            if let Some(first) = first {
+                self.observe(first);
+                for _ in 0..BATCH {
+                    let Ok(event) = self.events.try_recv() else { break };
+                    self.observe(event);
+                }
             }
             self.turn();
         }

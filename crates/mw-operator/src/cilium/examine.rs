@@ -31,7 +31,8 @@ use crate::cilium::sights::{Lookout, Sights};
 use crate::cilium::vault::{Lead, SecretSight, lead_among, read_secret, shown};
 use crate::doctor::rights::{Granted, Who, granted, rights};
 use crate::failure::Failure;
-use crate::fleet::follow::{Bell, Scope, list};
+use crate::fleet::follow::{Bell, RESYNC};
+use crate::fleet::list::{Scope, list};
 use crate::fleet::{Connect, Source};
 use crate::kubeconfig::Allowed;
 use crate::mirror::Item;
@@ -95,7 +96,7 @@ impl Examiner {
             Some(namespace) => Api::namespaced_with(self.hub.clone(), namespace, &resource),
             None => Api::all_with(self.hub.clone(), &resource),
         };
-        let (objects, _) = list(&api, &name.map_or_else(Scope::default, Scope::named), &|object| object).await?;
+        let objects = list(&api, &name.map_or_else(Scope::default, Scope::named), &|object| object).await?.items;
         let read = |object: &DynamicObject| Record::read(Realm::Hub, Kind::Binding, &self.hub_uid, object);
         let bindings: Vec<Binding> = objects.iter().filter_map(read).filter_map(binding).collect();
         let refs: BTreeSet<(String, String)> = bindings.iter().flat_map(refs).collect();
@@ -110,7 +111,7 @@ impl Examiner {
         let mut vaults = BTreeMap::new();
         for namespace in namespaces {
             let api: Api<Secret> = Api::namespaced(self.hub.clone(), &namespace);
-            let (secrets, _) = list(&api, &Scope::default(), &read_secret).await?;
+            let secrets = list(&api, &Scope::default(), &read_secret).await?.items;
             vaults.insert(namespace, secrets.into_iter().collect());
         }
         Ok(vaults)
@@ -133,7 +134,7 @@ impl Examiner {
             cluster: None,
         };
         let (source, access) = match lead {
-            Lead::Found { source, sight } => match sight.access(&source, self.allowed) {
+            Lead::Found { source, sight } => match sight.access(&source, &self.allowed) {
                 Ok((access, _)) => (source, access),
                 Err(Refusal::Kubeconfig(why) | Refusal::Forbidden(why)) => return (examined(Err(why)), None),
                 Err(Refusal::Capability { status, .. }) => return (examined(Err(status)), None),
@@ -171,7 +172,8 @@ impl Examiner {
         let backoff = || Backoff::of_watch(fastrand::Rng::with_seed(0));
         let namespace = self.cilium_namespace.as_str();
         let (relist, tasks) = (&mut relist, &mut tasks);
-        Lookout { client, cluster, epoch: 0, namespace, reads_ca: true, events: &sender, backoff, relist, tasks }.watch_basics();
+        Lookout { client, cluster, epoch: 0, namespace, reads_ca: true, events: &sender, backoff, resync: RESYNC, relist, tasks }
+            .watch_basics();
         let listing = async {
             while sights.lacks_something() {
                 match events.recv().await {

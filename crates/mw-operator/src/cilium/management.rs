@@ -17,7 +17,8 @@ use crate::cilium::engine::{Engine, Event, Kcp};
 use crate::cilium::realm::{Endpoint, Spot, Tenant};
 use crate::cilium::vault::Lead;
 use crate::failure::Failure;
-use crate::fleet::follow::{Manner, Observed, Outlet, Scope, Version, follow};
+use crate::fleet::follow::{Observed, Outlet, Version, follow};
+use crate::fleet::list::Scope;
 use crate::mirror::{Item, Noted};
 
 const CLUSTER_API: &str = "cluster.x-k8s.io";
@@ -74,7 +75,7 @@ impl Engine {
     pub(super) fn follow_management(&mut self) {
         let Some(kcp) = self.kcp.clone() else { return };
         let (hub, events) = (self.environment.hub.clone(), self.sender.clone());
-        let manner = Manner { scope: Scope::default(), backoff: self.backoff(), relist: self.hub_relist.listen() };
+        let manner = self.hub_manner(Scope::default());
         self.tasks.spawn(async move {
             let resource = served(&hub, &kcp, &events).await;
             let api: Api<DynamicObject> = Api::namespaced_with(hub, &kcp.namespace, &resource);

@@ -83,7 +83,9 @@ pub(super) fn result_of(outcome: &DialOutcome) -> &'static str {
     match outcome {
         DialOutcome::Read { .. } => "read",
         DialOutcome::Failed { kind, .. } => match kind {
+            DialFailure::Unreachable => "unreachable",
             DialFailure::Dns => "dns",
+            DialFailure::Address => "address",
             DialFailure::Tcp => "tcp",
             DialFailure::Tls => "tls",
             DialFailure::Certificate => "certificate",

@@ -119,8 +119,13 @@ impl Engine {
             // What happened meanwhile is yet to come.
             Observed::Standing => self.hub_relist.ring(),
             Observed::Listed { items, .. } => {
-                self.listed.insert(at.clone());
-                self.replace_records(realm, kind, &items);
+                let agreed = self.replace_records(realm, kind, &items);
+                if self.once_listed.insert(at.clone()) || !agreed {
+                    self.listed.remove(&at);
+                    self.hub_relist.ring();
+                } else {
+                    self.listed.insert(at.clone());
+                }
             }
             Observed::Set { item, version } => self.take_record(realm, kind, &item, version),
             Observed::Gone { item, .. } => self.drop_record(realm, kind, &item),
@@ -146,7 +151,10 @@ impl Engine {
         Record::read(realm.clone(), kind, self.workspace(realm, object).as_str(), object)
     }
 
-    fn replace_records(&mut self, realm: &Realm, kind: Kind, items: &[DynamicObject]) {
+    /// Takes a list for what there is. An object with our finalizer can't vanish
+    /// unless we let it go, and one list may be wrong: the object stays until a
+    /// second list does without it. Returns whether nothing is in doubt.
+    fn replace_records(&mut self, realm: &Realm, kind: Kind, items: &[DynamicObject]) -> bool {
         let of_it = |record: &Record| record.realm == *realm && record.kind == kind;
         let (mut before, others): (BTreeMap<_, _>, _) =
             std::mem::take(&mut self.records).into_iter().partition(|(_, record)| of_it(record));
@@ -157,6 +165,11 @@ impl Engine {
             self.put_record(same, newer);
         }
         self.records_changed = true;
+        let doubtful: BTreeMap<_, _> = before.into_iter().filter(|(id, record)| record.is_held() && !self.absent.remove(id)).collect();
+        let agreed = doubtful.is_empty();
+        self.absent.extend(doubtful.keys().cloned());
+        self.records.extend(doubtful);
+        agreed
     }
 
     fn take_record(&mut self, realm: &Realm, kind: Kind, item: &DynamicObject, version: Version) {
@@ -178,6 +191,7 @@ impl Engine {
             }
             None => newer,
         };
+        self.absent.remove(&id);
         self.records.insert(id, record);
         self.records_changed = true;
         self.touch_status();
@@ -189,6 +203,7 @@ impl Engine {
         let namespace = meta.namespace.as_deref().unwrap_or("default");
         let id = (kind, ObjectId::new(workspace.as_str(), namespace, meta.name.as_deref().unwrap_or_default()));
         if self.records.get(&id).is_some_and(|record| Some(record.uid()) == meta.uid.as_deref()) {
+            self.absent.remove(&id);
             self.records.remove(&id);
             self.records_changed = true;
         }

@@ -18,7 +18,8 @@ use tracing::{info, warn};
 use crate::cilium::engine::{Engine, Event};
 use crate::cilium::record::{Kind, Record};
 use crate::fleet::Feed;
-use crate::fleet::follow::{Manner, Observed, Outlet, Scope, Version, follow};
+use crate::fleet::follow::{Manner, Observed, Outlet, Version, follow};
+use crate::fleet::list::Scope;
 use crate::mirror::{Item, Mirror, Noted};
 use crate::transport::{Rules, client};
 
@@ -159,16 +160,20 @@ impl Engine {
             Err(why) => return warn!(error = why, "kcp can't be asked"),
         };
         let api: Api<EndpointSlice> = Api::all(client);
-        let manner = Manner { scope: Scope::default(), backoff: self.backoff(), relist: self.discovery.listen() };
+        let manner = Manner { relist: self.discovery.listen(), ..self.hub_manner(Scope::default()) };
         let outlet = Outlet { events: self.sender.clone(), wrap: Event::Slices };
         self.tasks.spawn(follow(api, manner, read_slice, outlet));
         self.follow_management();
     }
 
+    pub(super) fn hub_manner(&mut self, scope: Scope) -> Manner {
+        Manner { scope, backoff: self.backoff(), relist: self.hub_relist.listen(), resync: self.settings.resync }
+    }
+
     fn follow_kinds(&mut self, realm: &Realm, client: &Client, mut tasks: Option<&mut JoinSet<()>>) {
         for kind in Kind::ALL {
             let api: Api<DynamicObject> = Api::all_with(client.clone(), &kind.resource());
-            let manner = Manner { scope: Scope::default(), backoff: self.backoff(), relist: self.hub_relist.listen() };
+            let manner = self.hub_manner(Scope::default());
             let of = realm.clone();
             let wrap = move |seen| Event::Objects { realm: of.clone(), kind, seen: Box::new(seen) };
             let outlet = Outlet { events: self.sender.clone(), wrap };
@@ -207,6 +212,7 @@ impl Engine {
             let realm = Realm::Endpoint(url);
             self.feeds.retain(|(of, _), _| *of != realm);
             self.listed.retain(|(of, _)| *of != realm);
+            self.once_listed.retain(|(of, _)| *of != realm);
         }
         for url in urls {
             if !self.endpoints.contains_key(&url) {
@@ -226,12 +232,12 @@ impl Engine {
         self.follow_kinds(&Realm::Endpoint(url.to_owned()), client, Some(&mut tasks));
         let of = url.to_owned();
         let wrap = move |seen| Event::Endpoint { url: of.clone(), news: EndpointNews::Tenants(seen) };
-        let manner = Manner { scope: Scope::default(), backoff: self.backoff(), relist: self.hub_relist.listen() };
+        let manner = self.hub_manner(Scope::default());
         let outlet = Outlet { events: self.sender.clone(), wrap };
         tasks.spawn(follow(Api::<ApiBinding>::all(client.clone()), manner, read_tenant, outlet));
         let of = url.to_owned();
         let wrap = move |seen| Event::Endpoint { url: of.clone(), news: EndpointNews::Clusters(Box::new(seen)) };
-        let manner = Manner { scope: Scope::default(), backoff: self.backoff(), relist: self.hub_relist.listen() };
+        let manner = self.hub_manner(Scope::default());
         let outlet = Outlet { events: self.sender.clone(), wrap };
         tasks.spawn(follow(Api::<KubernetesCluster>::all(client.clone()), manner, read_cluster, outlet));
         let endpoint = Endpoint { tenants: Mirror::default(), clusters: Mirror::default(), clients: BTreeMap::new(), _tasks: tasks };
@@ -268,6 +274,7 @@ impl Engine {
         let realm = Realm::Endpoint(url.to_owned());
         let of_it = |record: &Record| record.realm == realm && record.id().workspace == *workspace;
         self.records.retain(|_, record| !of_it(record));
+        self.absent.retain(|id| self.records.contains_key(id));
         if let Some(endpoint) = self.endpoints.get_mut(url) {
             endpoint.clients.remove(workspace);
         }

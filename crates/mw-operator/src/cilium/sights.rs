@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Api, Client, Resource};
@@ -27,7 +28,8 @@ use crate::cilium::certificates::certificates;
 use crate::cilium::engine::Event;
 use crate::failure::Failure;
 use crate::fleet::Feeds;
-use crate::fleet::follow::{Bell, Manner, Outlet, Scope, Version, follow};
+use crate::fleet::follow::{Bell, Manner, Outlet, Version, follow};
+use crate::fleet::list::Scope;
 use crate::mirror::{Item, Mirror, Noted};
 
 pub(super) const API_SERVER: &str = "clustermesh-apiserver";
@@ -87,6 +89,7 @@ pub(super) struct Lookout<'a, B> {
     pub(super) reads_ca: bool,
     pub(super) events: &'a tokio::sync::mpsc::Sender<Event>,
     pub(super) backoff: B,
+    pub(super) resync: Duration,
     pub(super) relist: &'a mut Bell,
     pub(super) tasks: &'a mut JoinSet<()>,
 }
@@ -127,7 +130,7 @@ impl<B: FnMut() -> crate::backoff::Backoff> Lookout<'_, B> {
             let mirror = mirror.clone();
             Event::Sight { cluster: cluster.clone(), epoch, what, take: Box::new(move |sights| mirror(sights).observe(seen)) }
         };
-        let manner = Manner { scope, backoff: (self.backoff)(), relist: self.relist.listen() };
+        let manner = Manner { scope, backoff: (self.backoff)(), relist: self.relist.listen(), resync: self.resync };
         let outlet = Outlet { events: self.events.clone(), wrap };
         self.tasks.spawn(follow(api, manner, project, outlet));
     }
@@ -154,8 +157,7 @@ impl<B: FnMut() -> crate::backoff::Backoff> Lookout<'_, B> {
             });
         }
         self.watch("services", self.all(), Scope::default(), service, |sights| &mut sights.services);
-        let scope = Scope { most: Some(MOST_NODES), ..Scope::default() };
-        self.watch("nodes", self.all(), scope, node, |sights| &mut sights.nodes);
+        self.watch("nodes", self.all(), Scope::at_most(MOST_NODES), node, |sights| &mut sights.nodes);
     }
 
     pub(super) fn watch_endpoints(&mut self) {

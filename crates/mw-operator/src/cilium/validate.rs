@@ -77,7 +77,7 @@ impl Engine {
         for record in self.records.values() {
             for name in self.refs(record) {
                 if let Lead::Found { source, sight } = self.lead(record.id(), &name) {
-                    let access = sight.access(&source, self.settings.allowed);
+                    let access = sight.access(&source, &self.settings.allowed);
                     owners.entry(source.id()).or_default().extend(self.owners(record.id(), &name));
                     wanted.insert(source, access);
                 }
@@ -175,7 +175,8 @@ impl Engine {
         let namespace = self.settings.cilium_namespace.as_str();
         let backoff: &mut dyn FnMut() -> Backoff = &mut backoff;
         let reads_ca = self.settings.sync_ca;
-        watch(&mut Lookout { client, cluster, epoch, namespace, reads_ca, events: &self.sender, backoff, relist, tasks });
+        let resync = self.settings.resync;
+        watch(&mut Lookout { client, cluster, epoch, namespace, reads_ca, events: &self.sender, backoff, resync, relist, tasks });
     }
 
     /// Endpoints and policies are many: they are followed where an object

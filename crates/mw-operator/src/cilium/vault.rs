@@ -15,7 +15,8 @@ use crate::cilium::engine::{Engine, Event};
 use crate::cilium::management::Asked;
 use crate::cilium::record::Record;
 use crate::fleet::Source;
-use crate::fleet::follow::{Manner, Outlet, Scope, Version, follow};
+use crate::fleet::follow::{Outlet, Version, follow};
+use crate::fleet::list::Scope;
 use crate::kubeconfig::{Access, Allowed, inspect};
 use crate::mirror::{Item, Mirror};
 
@@ -142,7 +143,7 @@ impl Engine {
                 continue;
             }
             let api: Api<Secret> = Api::namespaced(self.environment.hub.clone(), &search.namespace);
-            let manner = Manner { scope: search.scope(), backoff: self.backoff(), relist: self.hub_relist.listen() };
+            let manner = self.hub_manner(search.scope());
             let of = search.clone();
             let wrap = move |seen| Event::Secrets { search: of.clone(), seen };
             let outlet = Outlet { events: self.sender.clone(), wrap };
@@ -234,7 +235,7 @@ pub(super) fn lead_among<'a>(known: &Secrets<'a>, namespace: &str, name: &str) -
 impl SecretSight {
     /// The kubeconfig that passed, with a hash to know it again; or why there
     /// is none. Never tells what is in the Secret.
-    pub(super) fn access(&self, source: &Source, allowed: Allowed) -> Result<(Access, [u8; 32]), Refusal> {
+    pub(super) fn access(&self, source: &Source, allowed: &Allowed) -> Result<(Access, [u8; 32]), Refusal> {
         let named = match source {
             Source::Secret { key: Some(key), .. } => vec![key.as_str()],
             _ => KEYS.to_vec(),

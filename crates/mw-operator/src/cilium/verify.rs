@@ -14,7 +14,7 @@ use mw_core::text::printable;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use crate::cilium::dial::{Answer, Failed, outcome};
+use crate::cilium::dial::{Answer, Failed, for_tenant, outcome};
 use crate::cilium::engine::{Engine, Event};
 use crate::cilium::measure::result_of;
 use crate::cilium::readiness::readiness;
@@ -121,6 +121,7 @@ impl Engine {
             DialOutcome::Read { .. } => debug!(reader = %link.reader, remote = %link.remote, "the dial was answered"),
         }
         self.environment.metrics.dials.get_or_create(&DialLabels { result: result_of(&outcome) }).inc();
+        let outcome = if self.kcp.is_some() { for_tenant(outcome) } else { outcome };
         evidence.dial = Some(Dialled { fingerprint, at: self.world.now, outcome });
         self.world_changed = true;
     }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{FutureExt, StreamExt, TryStreamExt};
-use kube::api::{ListParams, WatchEvent, WatchParams};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{WatchEvent, WatchParams};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, mpsc};
@@ -15,6 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::backoff::Backoff;
 use crate::failure::Failure;
+use crate::fleet::list::{Listed, ObjectKey, ObjectKeys, Scope, list, uid_hash};
 
 /// What was seen of a kind of object.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,25 +51,6 @@ impl Version {
     }
 }
 
-/// What to follow, and how much of it is too much.
-#[derive(Debug, Clone, Default)]
-pub struct Scope {
-    pub field_selector: Option<String>,
-    pub label_selector: Option<String>,
-    pub most: Option<usize>,
-}
-
-impl Scope {
-    /// The one object of this name.
-    pub fn named(name: &str) -> Scope {
-        Scope { field_selector: Some(format!("metadata.name={name}")), ..Scope::default() }
-    }
-
-    pub fn labelled(selector: &str) -> Scope {
-        Scope { label_selector: Some(selector.to_owned()), ..Scope::default() }
-    }
-}
-
 /// How the server is asked.
 #[derive(Debug)]
 pub struct Manner {
@@ -75,6 +58,8 @@ pub struct Manner {
     pub backoff: Backoff,
     /// Lists again whenever it rings.
     pub relist: Arc<Notify>,
+    /// How far apart lists have to be that show an older state, to be believed.
+    pub resync: Duration,
 }
 
 /// Has everybody list again who follows something. Not tokio's `watch`, which
@@ -96,11 +81,11 @@ impl Bell {
     }
 }
 
-const PAGE: u32 = 100;
 /// How long a watch lasts at most; a server that forgets us is noticed then.
 const WATCH_SECONDS: u32 = 240;
+/// How often everything is listed again, unless told otherwise.
+pub const RESYNC: Duration = Duration::from_secs(600);
 const WATCH_SLACK: Duration = Duration::from_secs(5);
-const LONGEST_LAG: Duration = Duration::from_secs(60);
 /// A watch that lasted this long worked.
 const LASTING: Duration = Duration::from_secs(5);
 
@@ -134,110 +119,137 @@ where
     W: Fn(Observed<T>) -> E,
     E: Send,
 {
-    let mut past = Past::default();
+    let mut history = History::default();
     loop {
         // What rang before is answered by this list.
         _ = manner.relist.notified().now_or_never();
-        let listed = list(&api, &manner.scope, &project).await;
-        let listed = listed.and_then(|(items, version)| past.admits(&version).map(|()| (items, version)));
-        let version = match listed {
-            Ok((items, version)) => {
-                outlet.tell(Observed::Listed { items, version: Version::of(Some(&version)) }).await;
-                version
+        match list_twice_if_needed(&api, &manner, &mut history, &project).await {
+            Ok(Listed { items, version, keys }) => {
+                (history.newest, history.keys) = (Version::of(Some(&version)), keys);
+                outlet.tell(Observed::Listed { items, version: history.newest }).await;
+                watch_from(&api, &mut manner, version, &mut history, &project, &outlet).await;
             }
             Err(failure) => {
                 let wait = manner.backoff.next(failure.retry_after());
                 outlet.tell(Observed::Broken(failure)).await;
                 sleep(wait).await;
-                continue;
             }
-        };
-        let seen = watch_from(&api, &mut manner, version, &project, &outlet).await;
-        past.newest = Version::of(Some(&seen));
+        }
     }
 }
 
-/// What a server has said before. One of several that lags must not take us
-/// back in time: what has come since would look as if it had gone.
-#[derive(Debug, Default)]
-struct Past {
-    newest: Version,
-    /// Since when answers have been older than that.
-    back_since: Option<Instant>,
+/// The kind of a watch event about an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Change {
+    Added,
+    Modified,
+    Deleted,
 }
 
-impl Past {
-    fn admits(&mut self, version: &str) -> Result<(), Failure> {
-        if Version::of(Some(version)) >= self.newest {
-            self.back_since = None;
+/// Remembers what a server showed, to judge its next answer by.
+#[derive(Debug, Default)]
+struct History {
+    newest: Version,
+    keys: ObjectKeys,
+    /// The first list of a state older than `newest`, and its time.
+    back: Option<(Instant, Version)>,
+}
+
+impl History {
+    /// One of several servers that lags must not take us back in time: objects
+    /// that have come since would look deleted. A cluster that was restored from
+    /// a backup still shows the older state a resync later.
+    fn admit(&mut self, version: Version, resync: Duration) -> Result<(), Failure> {
+        if version >= self.newest {
+            self.back = None;
             return Ok(());
         }
-        // Nobody lags that long: the cluster was restored from a backup.
-        match self.back_since.get_or_insert_with(Instant::now).elapsed() >= LONGEST_LAG {
-            true => Ok(()),
-            false => Err(Failure::Unreadable("it answers from an older state than before".to_owned())),
+        match self.back {
+            Some((since, first)) if version >= first && since.elapsed() >= resync => return Ok(()),
+            Some((_, first)) if version >= first => {}
+            _ => self.back = Some((Instant::now(), version)),
         }
+        Err(Failure::Wrong("it shows an older state than before".to_owned()))
+    }
+
+    /// Takes note of an object that a watch shows.
+    fn note(&mut self, meta: &ObjectMeta, scope: &Scope, namespace: Option<&str>, change: Change) -> Result<Version, Failure> {
+        scope.check(namespace, meta)?;
+        let version = Version::of(meta.resource_version.as_deref());
+        if version < self.newest {
+            return Err(Failure::Wrong("its watch goes back to an older state".to_owned()));
+        }
+        let (key, uid) = (ObjectKey::of(meta), uid_hash(meta));
+        match (self.keys.get(&key), change) {
+            (None, Change::Modified) => return Err(Failure::Wrong("its watch changes an object that its list lacks".to_owned())),
+            (Some(known), _) if *known != uid => {
+                return Err(Failure::Wrong("its watch shows another object of that name without the deletion of the first".to_owned()));
+            }
+            (_, Change::Deleted) => _ = self.keys.remove(&key),
+            (_, Change::Added | Change::Modified) => _ = self.keys.insert(key, uid),
+        }
+        self.newest = version;
+        if self.keys.len() > scope.most { Err(scope.too_many()) } else { Ok(version) }
     }
 }
 
-/// Each page is projected before the next is asked for: whole Nodes are large.
-pub(crate) async fn list<K, T>(api: &Api<K>, scope: &Scope, project: &impl Fn(K) -> T) -> Result<(Vec<T>, String), Failure>
+/// Objects that a list lacks though no watch told of their deletion count as
+/// gone only if a second list lacks them too.
+async fn list_twice_if_needed<K, T>(
+    api: &Api<K>,
+    manner: &Manner,
+    history: &mut History,
+    project: &impl Fn(K) -> T,
+) -> Result<Listed<T>, Failure>
 where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
-    let mut params = ListParams {
-        limit: Some(PAGE),
-        field_selector: scope.field_selector.clone(),
-        label_selector: scope.label_selector.clone(),
-        ..ListParams::default()
-    };
-    let mut items = Vec::new();
-    loop {
-        let page = api.list(&params).await.map_err(|error| Failure::of(&error))?;
-        items.extend(page.items.into_iter().map(project));
-        if let Some(most) = scope.most.filter(|most| items.len() > *most) {
-            return Err(Failure::TooLarge(format!("it has more than {most} objects of one kind, which is not supported")));
-        }
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params.continue_token = Some(token),
-            None => return Ok((items, page.metadata.resource_version.unwrap_or_default())),
-        }
+    let Listed { items, version, keys } = list(api, &manner.scope, project).await?;
+    history.admit(Version::of(Some(&version)), manner.resync)?;
+    let vanished: Vec<ObjectKey> = history.keys.keys().filter(|key| !keys.contains_key(key)).copied().collect();
+    if vanished.is_empty() {
+        return Ok(Listed { items, version, keys });
+    }
+    drop(items);
+    let second = list(api, &manner.scope, project).await?;
+    history.admit(Version::of(Some(&second.version)), manner.resync)?;
+    match vanished.iter().any(|key| second.keys.contains_key(key)) {
+        true => Err(Failure::Wrong("a list lacks objects that the next one has".to_owned())),
+        false => Ok(second),
     }
 }
 
-/// Returns when everything has to be listed again, with the last version seen.
+/// Returns when everything has to be listed again.
 async fn watch_from<K, T, E, W>(
     api: &Api<K>,
     manner: &mut Manner,
     mut version: String,
+    history: &mut History,
     project: &impl Fn(K) -> T,
     outlet: &Outlet<E, W>,
-) -> String
-where
+) where
     K: Resource + Clone + DeserializeOwned + Debug,
     W: Fn(Observed<T>) -> E,
     E: Send,
 {
     let params = WatchParams {
-        field_selector: manner.scope.field_selector.clone(),
+        field_selector: manner.scope.field_selector(),
         label_selector: manner.scope.label_selector.clone(),
         timeout: Some(WATCH_SECONDS),
         ..WatchParams::default()
     };
     let mut broken = false;
+    let listed = Instant::now();
     loop {
         let started = Instant::now();
-        let failure = match api.watch(&params, &version).await {
+        let ended = match api.watch(&params, &version).await {
             Ok(events) => {
                 if std::mem::take(&mut broken) {
                     outlet.tell(Observed::Standing).await;
                 }
                 let events = events.map_err(|error| Failure::of(&error)).boxed();
-                match read(events, &manner.relist, &mut version, project, outlet).await {
-                    Ok(Next::Relist) => return version,
-                    Ok(Next::Rewatch) => None,
-                    Err(failure) => Some(failure),
-                }
+                let mut watch = Watch { scope: &manner.scope, namespace: api.namespace(), version: &mut version, history };
+                watch.read(events, &manner.relist, project, outlet).await
             }
             Err(error) => {
                 let failure = Failure::of(&error);
@@ -245,61 +257,88 @@ where
                     broken = true;
                     outlet.tell(Observed::Broken(failure.clone())).await;
                 }
-                Some(failure)
+                Err(failure)
             }
         };
-        if failure == Some(Failure::Gone) {
-            return version;
-        }
+        let failure = match ended {
+            Ok(Next::Relist) => return,
+            // A server that shows one state and watches another never ends.
+            Err(Failure::Gone) if listed.elapsed() < LASTING => return sleep(manner.backoff.next(None)).await,
+            Err(Failure::Gone) => return,
+            Ok(Next::Rewatch) => None,
+            Err(failure) => Some(failure),
+        };
         if started.elapsed() >= LASTING {
             manner.backoff.reset();
         }
         // A watch that ended in time is renewed at once, one that was cut after a moment.
         if failure.is_some() || started.elapsed() < LASTING {
-            sleep(manner.backoff.next(failure.and_then(|failure| failure.retry_after()))).await;
+            let wait = manner.backoff.next(failure.as_ref().and_then(Failure::retry_after));
+            if let Some(wrong) = failure.filter(Failure::demands_a_list) {
+                outlet.tell(Observed::Broken(wrong)).await;
+                return sleep(wait).await;
+            }
+            sleep(wait).await;
         }
     }
 }
 
-async fn read<K, T, E, W>(
-    mut events: impl futures::Stream<Item = Result<WatchEvent<K>, Failure>> + Unpin,
-    relist: &Notify,
-    version: &mut String,
-    project: &impl Fn(K) -> T,
-    outlet: &Outlet<E, W>,
-) -> Result<Next, Failure>
-where
-    K: Resource,
-    W: Fn(Observed<T>) -> E,
-    E: Send,
-{
-    let idle = Duration::from_secs(WATCH_SECONDS.into()) + WATCH_SLACK;
-    let seen = |object: &K, version: &mut String| {
+/// A watch that is open.
+struct Watch<'a> {
+    scope: &'a Scope,
+    namespace: Option<&'a str>,
+    /// Where to go on when it ends.
+    version: &'a mut String,
+    history: &'a mut History,
+}
+
+impl Watch<'_> {
+    async fn read<K, T, E, W>(
+        &mut self,
+        mut events: impl futures::Stream<Item = Result<WatchEvent<K>, Failure>> + Unpin,
+        relist: &Notify,
+        project: &impl Fn(K) -> T,
+        outlet: &Outlet<E, W>,
+    ) -> Result<Next, Failure>
+    where
+        K: Resource,
+        W: Fn(Observed<T>) -> E,
+        E: Send,
+    {
+        let idle = Duration::from_secs(WATCH_SECONDS.into()) + WATCH_SLACK;
+        loop {
+            let event = tokio::select! {
+                biased;
+                () = relist.notified() => return Ok(Next::Relist),
+                event = timeout(idle, events.next()) => event.map_err(|_| Failure::Timeout(idle))?,
+            };
+            match event {
+                None => return Ok(Next::Rewatch),
+                Some(Err(failure)) => return Err(failure),
+                Some(Ok(WatchEvent::Error(status))) => return Err(Failure::of_status(&status)),
+                Some(Ok(WatchEvent::Bookmark(bookmark))) => *self.version = bookmark.metadata.resource_version,
+                Some(Ok(WatchEvent::Added(object))) => {
+                    let version = self.note(&object, Change::Added)?;
+                    outlet.tell(Observed::Set { item: project(object), version }).await;
+                }
+                Some(Ok(WatchEvent::Modified(object))) => {
+                    let version = self.note(&object, Change::Modified)?;
+                    outlet.tell(Observed::Set { item: project(object), version }).await;
+                }
+                Some(Ok(WatchEvent::Deleted(object))) => {
+                    let version = self.note(&object, Change::Deleted)?;
+                    outlet.tell(Observed::Gone { item: project(object), version }).await;
+                }
+            }
+        }
+    }
+
+    fn note<K: Resource>(&mut self, object: &K, change: Change) -> Result<Version, Failure> {
+        let version = self.history.note(object.meta(), self.scope, self.namespace, change)?;
         if let Some(found) = &object.meta().resource_version {
-            version.clone_from(found);
+            self.version.clone_from(found);
         }
-        Version::of(Some(version))
-    };
-    loop {
-        let event = tokio::select! {
-            biased;
-            () = relist.notified() => return Ok(Next::Relist),
-            event = timeout(idle, events.next()) => event.map_err(|_| Failure::Timeout(idle))?,
-        };
-        match event {
-            None => return Ok(Next::Rewatch),
-            Some(Err(failure)) => return Err(failure),
-            Some(Ok(WatchEvent::Error(status))) => return Err(Failure::of_status(&status)),
-            Some(Ok(WatchEvent::Bookmark(bookmark))) => *version = bookmark.metadata.resource_version,
-            Some(Ok(WatchEvent::Added(object) | WatchEvent::Modified(object))) => {
-                let version = seen(&object, version);
-                outlet.tell(Observed::Set { item: project(object), version }).await;
-            }
-            Some(Ok(WatchEvent::Deleted(object))) => {
-                let version = seen(&object, version);
-                outlet.tell(Observed::Gone { item: project(object), version }).await;
-            }
-        }
+        Ok(version)
     }
 }
 
@@ -369,9 +408,13 @@ mod tests {
     }
 
     async fn told(script: &Script, count: usize) -> Vec<String> {
+        told_of(script, Scope::at_most(3), count).await
+    }
+
+    async fn told_of(script: &Script, scope: Scope, count: usize) -> Vec<String> {
         let (events, mut seen) = mpsc::channel(16);
         let backoff = Backoff::new(fastrand::Rng::with_seed(1), Duration::from_millis(200), Duration::from_secs(10));
-        let manner = Manner { scope: Scope { most: Some(3), ..Scope::default() }, backoff, relist: Arc::new(Notify::new()) };
+        let manner = Manner { scope, backoff, relist: Arc::new(Notify::new()), resync: RESYNC };
         let outlet = Outlet { events, wrap: |observed: Observed<String>| observed };
         let following = tokio::spawn(follow(script.api(), manner, |node: Node| node.metadata.name.unwrap_or_default(), outlet));
         let mut lines = Vec::new();
@@ -404,18 +447,128 @@ mod tests {
         let script = Script::default()
             .then(200, list("5", &[node("a", "3")]))
             .then(200, event("ERROR", &status(410)))
-            .then(200, list("9", &[node("b", "8")]));
-        assert_eq!(told(&script, 2).await, ["listed a", "listed b"]);
+            .then(200, list("9", &[node("a", "3"), node("b", "8")]));
+        assert_eq!(told(&script, 2).await, ["listed a", "listed a b"]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_list_from_an_older_state_does_not_count_unless_it_stays() {
-        let mut past = Past { newest: Version(9), back_since: None };
-        assert!(past.admits("8").is_err());
-        assert!(past.admits("9").is_ok(), "it caught up");
-        assert!(past.admits("8").is_err());
-        tokio::time::advance(LONGEST_LAG).await;
-        assert!(past.admits("3").is_ok(), "it was restored from a backup");
+    async fn an_older_state_counts_only_if_it_is_still_shown_a_resync_later() {
+        let mut history = History { newest: Version(9), ..History::default() };
+        let mut admits = |version| history.admit(Version(version), RESYNC).is_ok();
+        assert!(!admits(8));
+        assert!(admits(9), "it caught up");
+        assert!(!admits(5));
+        tokio::time::advance(RESYNC / 2).await;
+        assert!(!admits(3), "older still: another server");
+        tokio::time::advance(RESYNC / 2).await;
+        assert!(!admits(4));
+        tokio::time::advance(RESYNC / 2).await;
+        assert!(admits(4), "it was restored from a backup");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_that_one_list_lacks_is_looked_for_in_a_second_one() {
+        let both = || list("5", &[node("a", "3"), node("b", "4")]);
+        let gone = || event("ERROR", &status(410));
+        let shorter = || list("6", &[node("a", "3")]);
+        let script = Script::default().then(200, both()).then(200, gone()).then(200, shorter()).then(200, both()).then(200, both());
+        assert_eq!(told(&script, 3).await, ["listed a b", "broken wrong_answer", "listed a b"]);
+        let script = Script::default().then(200, both()).then(200, gone()).then(200, shorter()).then(200, shorter());
+        assert_eq!(told(&script, 2).await, ["listed a b", "listed a"]);
+        assert_eq!(script.asked()[..4], ["list", "watch", "list", "list"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deletion_that_the_watch_told_needs_no_second_list() {
+        let script = Script::default()
+            .then(200, list("5", &[node("a", "3"), node("b", "4")]))
+            .then(200, event("DELETED", &node("b", "6")) + &event("ERROR", &status(410)))
+            .then(200, list("6", &[node("a", "3")]));
+        assert_eq!(told(&script, 3).await, ["listed a b", "gone b", "listed a"]);
+        assert_eq!(script.asked()[..4], ["list", "watch", "list", "watch"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_that_says_that_it_is_not_complete_is_not_taken_for_all() {
+        let mut short = list("5", &[node("a", "3")]);
+        short["metadata"]["remainingItemCount"] = 1.into();
+        let script = Script::default().then(200, short).then(200, list("5", &[node("a", "3"), node("b", "4")]));
+        assert_eq!(told(&script, 2).await, ["broken wrong_answer", "listed a b"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_goes_back_is_not_believed() {
+        let script = Script::default()
+            .then(200, list("5", &[node("a", "3")]))
+            .then(200, event("DELETED", &node("a", "4")))
+            .then(200, list("6", &[node("a", "3")]));
+        assert_eq!(told(&script, 3).await, ["listed a", "broken wrong_answer", "listed a"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_object_of_that_name_is_not_believed_before_the_first_is_deleted() {
+        let with_uid = |uid: &str, version: &str| {
+            let mut node = node("a", version);
+            node["metadata"]["uid"] = uid.into();
+            node
+        };
+        let script = Script::default()
+            .then(200, list("5", &[with_uid("1", "3")]))
+            .then(200, event("DELETED", &with_uid("2", "6")))
+            .then(200, list("7", &[with_uid("1", "3")]))
+            .then(200, event("MODIFIED", &with_uid("2", "8")))
+            .then(200, list("9", &[with_uid("1", "3")]))
+            .then(200, event("DELETED", &with_uid("1", "10")) + &event("ADDED", &with_uid("2", "11")));
+        let doubted = ["listed a", "broken wrong_answer", "listed a", "broken wrong_answer", "listed a", "gone a", "set a"];
+        assert_eq!(told(&script, 7).await, doubted);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_of_an_object_that_the_list_lacks_makes_the_list_wrong() {
+        let script = Script::default()
+            .then(200, list("5", &[]))
+            .then(200, event("MODIFIED", &node("a", "6")))
+            .then(200, list("6", &[node("a", "6"), node("b", "3")]));
+        assert_eq!(told(&script, 3).await, ["listed ", "broken wrong_answer", "listed a b"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn more_objects_than_supported_are_too_many_in_a_watch_too() {
+        let many: String = (1..9).map(|nth| event("ADDED", &node(&format!("n{nth}"), &(10 + nth).to_string()))).collect();
+        let script = Script::default().then(200, list("5", &[])).then(200, many);
+        assert_eq!(told(&script, 5).await, ["listed ", "set n1", "set n2", "set n3", "broken too_large"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_whose_lists_are_always_too_old_is_not_asked_without_a_pause() {
+        let script = (0..9)
+            .fold(Script::default(), |script, _| script.then(200, list("5", &[node("a", "3")])).then(200, event("ERROR", &status(410))));
+        let start = Instant::now();
+        assert_eq!(told(&script, 9).await, ["listed a"; 9]);
+        assert!(start.elapsed() > Duration::from_secs(5), "{:?}", start.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_of_another_name_is_a_wrong_answer() {
+        let script = Script::default().then(200, list("5", &[node("a", "3")])).then(200, event("MODIFIED", &node("b", "6")));
+        assert_eq!(told_of(&script, Scope::named("a"), 2).await, ["listed a", "broken wrong_answer"]);
+        let script = Script::default().then(200, list("5", &[node("b", "3")]));
+        assert_eq!(told_of(&script, Scope::named("a"), 1).await, ["broken wrong_answer"]);
+        let script = Script::default().then(200, list("5", &[node("a", "3"), node("a", "4")]));
+        assert_eq!(told(&script, 1).await, ["broken wrong_answer"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pages_without_end_are_given_up() {
+        let page = |items: &[Value], token: &str| {
+            let mut list = list("5", items);
+            list["metadata"]["continue"] = token.into();
+            list
+        };
+        let empty = Script::default().then(200, page(&[], "next"));
+        assert_eq!(told(&empty, 1).await, ["broken too_large"]);
+        let again = Script::default().then(200, page(&[node("a", "1")], "next")).then(200, page(&[node("b", "1")], "next"));
+        assert_eq!(told(&again, 1).await, ["broken too_large"]);
     }
 
     #[tokio::test(start_paused = true)]

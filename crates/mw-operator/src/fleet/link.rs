@@ -50,7 +50,7 @@ impl Feed {
     /// A failed attempt. True if what was seen no longer counts, or that has a
     /// new reason.
     pub fn fail(&mut self, failure: &Failure) -> bool {
-        let transient = matches!(failure, Failure::Unreachable(_) | Failure::Api { .. } | Failure::Unreadable(_));
+        let transient = matches!(failure, Failure::Unreachable(_) | Failure::Api { .. } | Failure::Unreadable(_) | Failure::Wrong(_));
         let next = match self {
             Feed::Standing if transient => Feed::Doubtful,
             _ => Feed::Down(failure.clone()),

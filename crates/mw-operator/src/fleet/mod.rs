@@ -1,8 +1,11 @@
 //! Connections to clusters: where their credentials come from, how they are
 //! made, and what is followed through them.
 
+mod coarse;
 pub mod follow;
+mod items;
 mod link;
+pub mod list;
 mod secret;
 mod switchboard;
 mod trial;
@@ -17,8 +20,10 @@ use mw_core::names::ClusterId;
 use crate::kubeconfig::{Access, Allowed, Refusal, config, unusable};
 use crate::metrics::Metrics;
 use crate::permit::Permit;
-use crate::transport::{Patience, Rules, client};
+use crate::transport::{Patience, Rules, member_client};
 
+pub use coarse::Coarse;
+pub use items::LARGEST_OBJECT;
 pub use link::{Credentials, Feed, Feeds, Link, Live};
 pub use secret::kubeconfig_in;
 pub use switchboard::Switchboard;
@@ -81,10 +86,78 @@ pub struct Network {
 impl Connect for Network {
     fn connect(&self, cluster: &ClusterId, access: Arc<Access>) -> BoxFuture<'static, Result<Client, Refusal>> {
         let rules = Rules { patience: self.patience, permit: self.permit.clone(), metrics: self.metrics.of_cluster(cluster.as_str()) };
-        let allowed = self.allowed;
+        let allowed = self.allowed.clone();
         Box::pin(async move {
-            let config = config(&access, allowed).await?;
-            client(config, rules).map_err(|wrong| unusable(&wrong.to_string()))
+            let config = config(&access, &allowed).await?;
+            member_client(config, rules, allowed.addresses).map_err(|wrong| unusable(&wrong.to_string()))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    use k8s_openapi::api::core::v1::Node;
+    use kube::Api;
+    use kube::api::ListParams;
+    use mw_core::cidr::Cidr;
+    use tokio::net::TcpListener;
+    use tokio::time::timeout;
+
+    use crate::address::AddressPolicy;
+    use crate::failure::Failure;
+    use crate::kubeconfig::inspect;
+
+    /// Tries to list through a kubeconfig.
+    async fn listed(cluster: &str, allowed: &Allowed) -> Failure {
+        let text = format!(
+            "apiVersion: v1\nkind: Config\nclusters:\n- name: c\n  cluster: {{{cluster}}}\nusers:\n- name: u\n  user: {{token: t}}\n\
+             contexts:\n- name: x\n  context: {{cluster: c, user: u}}\ncurrent-context: x\n"
+        );
+        let access = Arc::new(inspect(text.as_bytes(), allowed).unwrap());
+        let patience = Patience::of(Duration::from_secs(2));
+        let network = Network { allowed: allowed.clone(), patience, permit: Permit::none(), metrics: Metrics::default() };
+        let client = network.connect(&ClusterId::from("c"), access).await.unwrap();
+        Failure::of(&Api::<Node>::all(client).list(&ListParams::default()).await.map(drop).unwrap_err())
+    }
+
+    fn inside(allowed: &[&str]) -> Allowed {
+        let allowed = allowed.iter().map(|text| Cidr::try_from(*text).unwrap()).collect();
+        Allowed { proxy_url: true, addresses: AddressPolicy { allowed, refuses_loopback: true }, ..Allowed::default() }
+    }
+
+    #[tokio::test]
+    async fn a_name_that_resolves_to_a_forbidden_address_is_never_connected_to() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        for cluster in [
+            format!("server: 'https://localhost:{port}'"),
+            format!("server: 'https://203.0.113.1', proxy-url: 'http://u:p@localhost:{port}'"),
+        ] {
+            let failure = listed(&cluster, &inside(&[])).await;
+            let says = |part: &str| failure.to_string().contains(part);
+            let is_refused = matches!(failure, Failure::ForbiddenAddress(_));
+            assert!(is_refused && says("a loopback address") && says("--allow-address"), "{cluster}: {failure:?}");
+        }
+        // Not every resolver knows it.
+        listed(&format!("server: 'https://localhost.:{port}'"), &inside(&[])).await;
+        assert!(timeout(Duration::from_millis(200), listener.accept()).await.is_err(), "somebody was connected to");
+    }
+
+    #[tokio::test]
+    async fn an_allowed_address_is_connected_to_and_so_is_its_proxy() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        for cluster in [
+            format!("server: 'https://localhost:{port}'"),
+            format!("server: 'https://203.0.113.1', proxy-url: 'http://u:p@localhost:{port}'"),
+        ] {
+            let accepted = async { listener.accept().await.map(drop).unwrap() };
+            let allowed = inside(&["127.0.0.0/8", "::1/128"]);
+            let (failure, ()) = tokio::join!(listed(&cluster, &allowed), accepted);
+            assert!(!matches!(failure, Failure::ForbiddenAddress(_)), "{cluster}: {failure:?}");
+        }
     }
 }

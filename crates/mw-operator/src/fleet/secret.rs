@@ -11,7 +11,7 @@ const KEYS: [&str; 3] = ["value", "kubeconfig", "admin.conf"];
 
 /// The kubeconfig that passed, with a hash to know it again; or why there is
 /// none. Never tells what is in the Secret.
-pub fn kubeconfig_in(secret: Option<&Secret>, source: &Source, allowed: Allowed) -> Result<(Access, [u8; 32]), Credentials> {
+pub fn kubeconfig_in(secret: Option<&Secret>, source: &Source, allowed: &Allowed) -> Result<(Access, [u8; 32]), Credentials> {
     let Source::Secret { namespace, name, key } = source else {
         return Err(Credentials::Missing("it is the hub and needs no Secret".to_owned()));
     };

@@ -54,7 +54,7 @@ where
     fn connect(&self, _: &ClusterId, access: Arc<Access>) -> BoxFuture<'static, Result<Client, Refusal>> {
         let board = self.clone();
         Box::pin(async move {
-            let config = config(&access, Allowed::default()).await?;
+            let config = config(&access, &Allowed::default()).await?;
             board.client(&config, board.permit.clone())
         })
     }

@@ -18,7 +18,8 @@ use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use crate::failure::Failure;
-use crate::fleet::follow::{Bell, Manner, Observed, Outlet, Scope, follow};
+use crate::fleet::follow::{Bell, Manner, Observed, Outlet, follow};
+use crate::fleet::list::Scope;
 use crate::fleet::{Attempt, Credentials, Live, ShownClient, Source, Trial, Verdict, kubeconfig_in};
 use crate::kilo::engine::{Engine, Event};
 use crate::kilo::observe::{Member, Swap};
@@ -27,6 +28,7 @@ use crate::recent::Recent;
 
 /// More Nodes than Kubernetes itself supports twice over.
 pub(super) const MOST_NODES: usize = 10_000;
+pub(super) const MOST_PEERS: usize = 200_000;
 const WATCHES_PER_CONNECTION: usize = 64;
 
 impl Engine {
@@ -44,7 +46,7 @@ impl Engine {
             }
             Source::Secret { namespace, name, .. } => {
                 let api: Api<Secret> = Api::namespaced(self.secret_client(), &namespace);
-                let manner = Manner { scope: Scope::named(&name), backoff: self.backoff(), relist: self.hub_relist.listen() };
+                let manner = self.hub_manner(Scope::named(&name));
                 let cluster = id.clone();
                 let wrap = move |seen| Event::Secret { cluster: cluster.clone(), seen };
                 let outlet = Outlet { events: self.sender.clone(), wrap };
@@ -52,6 +54,10 @@ impl Engine {
                 self.members.insert(id, member);
             }
         }
+    }
+
+    pub(super) fn hub_manner(&mut self, scope: Scope) -> Manner {
+        Manner { scope, backoff: self.backoff(), relist: self.hub_relist.listen(), resync: self.settings.resync }
     }
 
     /// One connection carries a limited number of watches, and those on Secrets
@@ -92,7 +98,7 @@ impl Engine {
 
     fn take_secret(&mut self, cluster: &ClusterId, secret: Option<&Secret>) {
         let Some(member) = self.members.get(cluster) else { return };
-        match kubeconfig_in(secret, &member.link.source, self.settings.allowed) {
+        match kubeconfig_in(secret, &member.link.source, &self.settings.allowed) {
             Ok((_, fingerprint)) if member.link.fingerprint == Some(fingerprint) => {}
             Ok((access, fingerprint)) => self.try_credentials(cluster, access, fingerprint),
             Err(trouble) => self.lose_credentials(cluster, trouble),
@@ -150,7 +156,7 @@ impl Engine {
 
     /// Follows a cluster through a new connection and drops the old one.
     pub(super) fn connect_through(&mut self, cluster: &ClusterId, client: ShownClient) {
-        let (backoffs, events) = ([self.backoff(), self.backoff()], self.sender.clone());
+        let (backoffs, events, resync) = ([self.backoff(), self.backoff()], self.sender.clone(), self.settings.resync);
         let Some(member) = self.members.get_mut(cluster) else { return };
         let link = &mut member.link;
         let swapped = link.renew();
@@ -165,11 +171,11 @@ impl Engine {
         let [for_nodes, for_peers] = backoffs;
         let (id, epoch) = (cluster.clone(), link.epoch);
         let wrap = move |seen| Event::Nodes { cluster: id.clone(), epoch, seen };
-        let manner = Manner { scope: Scope { most: Some(MOST_NODES), ..Scope::default() }, backoff: for_nodes, relist: relist.listen() };
+        let manner = Manner { scope: Scope::at_most(MOST_NODES), backoff: for_nodes, relist: relist.listen(), resync };
         tasks.spawn(follow(Api::<KubeNode>::all(client.clone()), manner, read_node, Outlet { events: events.clone(), wrap }));
         let id = cluster.clone();
         let wrap = move |seen| Event::Peers { cluster: id.clone(), epoch, seen };
-        let manner = Manner { scope: Scope::default(), backoff: for_peers, relist: relist.listen() };
+        let manner = Manner { scope: Scope::at_most(MOST_PEERS), backoff: for_peers, relist: relist.listen(), resync };
         tasks.spawn(follow(Api::<Peer>::all(client.clone()), manner, read_peer, Outlet { events, wrap }));
         link.live = Some(Live { client, relist, tasks });
         if swapped {

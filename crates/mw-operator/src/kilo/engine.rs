@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::backoff::Backoff;
 use crate::failure::Failure;
-use crate::fleet::follow::{Bell, Observed};
+use crate::fleet::follow::{Bell, Observed, RESYNC};
 use crate::fleet::{Attempt, Feed};
 use crate::kilo::absence::Absences;
 use crate::kilo::apply::Outcome;
@@ -49,7 +49,7 @@ impl Settings {
             namespace: namespace.to_owned(),
             all_namespaces: false,
             node_grace: Duration::from_secs(90),
-            resync: Duration::from_secs(600),
+            resync: RESYNC,
             sweep_legacy: true,
             allowed: Allowed::default(),
         }
@@ -228,20 +228,26 @@ impl Engine {
 
     /// Never returns; whoever drops it ends everything it started.
     pub async fn run(mut self) {
+        let readiness = self.environment.readiness.clone();
+        readiness.waits_for("the first list of ClusterMeshes");
         self.follow_meshes();
         loop {
             let wake = self.wake();
-            tokio::select! {
-                biased;
-                event = self.events.recv() => {
-                    self.tick();
-                    event.into_iter().for_each(|event| self.observe(event));
-                    for _ in 0..BATCH {
-                        let Ok(event) = self.events.try_recv() else { break };
-                        self.observe(event);
-                    }
+            let waiting = async {
+                tokio::select! {
+                    biased;
+                    event = self.events.recv() => event,
+                    () = sleep_until(wake) => None,
                 }
-                () = sleep_until(wake) => self.tick(),
+            };
+            let first = readiness.beating(waiting).await;
+            self.tick();
+            if let Some(first) = first {
+                self.observe(first);
+                for _ in 0..BATCH {
+                    let Ok(event) = self.events.try_recv() else { break };
+                    self.observe(event);
+                }
             }
             self.turn();
         }
@@ -257,6 +263,7 @@ impl Engine {
         if !self.is_complete() {
             return;
         }
+        self.environment.readiness.acts();
         self.validate();
         let mut stale = self.plan();
         if self.pay(&stale) {

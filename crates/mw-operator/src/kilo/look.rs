@@ -26,10 +26,10 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::failure::Failure;
-use crate::fleet::follow::{Scope, list};
+use crate::fleet::list::{Scope, list};
 use crate::fleet::{Connect, Credentials, Source, kubeconfig_in};
 use crate::glance::Interest;
-use crate::kilo::credentials::{MOST_NODES, read_node};
+use crate::kilo::credentials::{MOST_NODES, MOST_PEERS, read_node};
 use crate::kilo::feeds::Followed;
 use crate::kilo::identity::{LinkIdentity, identities, links, representatives, sample, users};
 use crate::kilo::record::Record;
@@ -115,7 +115,7 @@ impl Looker {
             Ok(connection) => connection,
             Err((server, why)) => return Visit::unknown(server, why),
         };
-        let scope = Scope { most: Some(MOST_NODES), ..Scope::default() };
+        let scope = Scope::at_most(MOST_NODES);
         let (nodes, peers) = (Api::<KubeNode>::all(client.clone()), peers_of(client));
         let (nodes, peers) = join(list(&nodes, &scope, &|node| self.node(node)), list_peers(&peers)).await;
         let (peers, objects) = match peers {
@@ -123,7 +123,7 @@ impl Looker {
             Err(failure) => (Seen::Unknown(Followed::Peers.why_not(&failure)), BTreeMap::new()),
         };
         let nodes = match nodes {
-            Ok((nodes, _)) => Seen::Known(nodes.into_iter().collect()),
+            Ok(nodes) => Seen::Known(nodes.items.into_iter().collect()),
             Err(failure) => Seen::Unknown(Followed::Nodes.why_not(&failure)),
         };
         Visit { namespace: None, server, nodes, peers, objects }
@@ -143,7 +143,7 @@ impl Looker {
         let secrets: Api<Secret> = Api::namespaced(self.hub.clone(), namespace);
         let scope = Scope::named(name);
         let found = list(&secrets, &scope, &|secret| secret).await.map_err(|failure| Credentials::Unread(Some(failure)));
-        let access = found.and_then(|(found, _)| kubeconfig_in(found.first(), source, self.allowed));
+        let access = found.and_then(|found| kubeconfig_in(found.items.first(), source, &self.allowed));
         let (access, _) = access.map_err(|credentials| (None, credentials.trouble(source).unwrap_or_default()))?;
         let (server, ends) = (access.server(), access.ends());
         match self.connect.connect(&source.id(), Arc::new(access)).await {
@@ -214,7 +214,7 @@ pub(super) async fn visible_meshes(hub: &Client, interest: &Interest) -> Result<
     let resource = ApiResource::erase::<ClusterMesh>(&());
     let all: Api<DynamicObject> = Api::all_with(hub.clone(), &resource);
     let failure = match list(&all, &Scope::default(), &|mesh| mesh).await {
-        Ok((objects, _)) => return Ok((objects, None)),
+        Ok(listed) => return Ok((listed.items, None)),
         Err(Failure::NotFound(_)) => return Err(LookError::NoResource),
         Err(failure) => failure,
     };
@@ -222,8 +222,8 @@ pub(super) async fn visible_meshes(hub: &Client, interest: &Interest) -> Result<
         (Failure::Forbidden(_), Some(namespace)) => {
             let own: Api<DynamicObject> = Api::namespaced_with(hub.clone(), namespace, &resource);
             let failed = |failure| LookError::List { namespace: namespace.to_owned(), failure };
-            let (objects, _) = list(&own, &Scope::default(), &|mesh| mesh).await.map_err(failed)?;
-            Ok((objects, Some(namespace.to_owned())))
+            let listed = list(&own, &Scope::default(), &|mesh| mesh).await.map_err(failed)?;
+            Ok((listed.items, Some(namespace.to_owned())))
         }
         (Failure::Forbidden(_), None) => Err(LookError::NotAll(failure)),
         _ => Err(LookError::ListAll(failure)),
@@ -268,7 +268,7 @@ type Peers = (BTreeMap<PeerName, PeerFacts>, BTreeMap<PeerName, Value>);
 
 /// The Peers for the planner, and whole.
 async fn list_peers(api: &Api<DynamicObject>) -> Result<Peers, Failure> {
-    let (items, _) = list(api, &Scope::default(), &|peer| peer).await?;
+    let items = list(api, &Scope::at_most(MOST_PEERS), &|peer| peer).await?.items;
     let (mut peers, mut objects) = (BTreeMap::new(), BTreeMap::new());
     for mut item in items {
         // In a list nothing says what it is, and kubectl leaves out who set what.

@@ -19,7 +19,8 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use crate::failure::Failure;
-use crate::fleet::follow::{Manner, Observed, Outlet, Scope, Version, follow};
+use crate::fleet::follow::{Observed, Outlet, Version, follow};
+use crate::fleet::list::Scope;
 use crate::fleet::{Feed, Link, Source};
 use crate::kilo::diff::Operation;
 use crate::kilo::engine::{Engine, Event};
@@ -173,7 +174,7 @@ impl Engine {
     }
 
     fn spawn_mesh_watch(&mut self, api: Api<DynamicObject>, wide: bool) -> tokio::task::AbortHandle {
-        let manner = Manner { scope: Scope::default(), backoff: self.backoff(), relist: self.hub_relist.listen() };
+        let manner = self.hub_manner(Scope::default());
         let outlet = Outlet { events: self.sender.clone(), wrap: move |seen| Event::Meshes { wide, seen } };
         self.tasks.spawn(follow(api, manner, |object| object, outlet))
     }

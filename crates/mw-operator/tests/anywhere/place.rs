@@ -87,7 +87,7 @@ pub(crate) async fn real() -> Option<(Place, Testbed)> {
         let cluster = bed.cluster(name).unwrap();
         cluster.install_crd(PEER_CRD).await.unwrap();
         let text = cluster.admin_kubeconfig();
-        let config = config(&inspect(text.as_bytes(), Allowed::default()).unwrap(), Allowed::default()).await.unwrap();
+        let config = config(&inspect(text.as_bytes(), &Allowed::default()).unwrap(), &Allowed::default()).await.unwrap();
         let rules = Rules { patience: patience(), permit: Permit::always(), metrics: metrics.of_cluster(name) };
         clusters.insert(name.to_owned(), client(config, rules).unwrap());
         kubeconfigs.insert(name.to_owned(), text);

@@ -6,8 +6,10 @@
 mod bed;
 mod exports;
 mod faults;
+mod health;
 mod hostile;
 mod rights;
 mod site;
 mod stories;
+#[allow(dead_code, reason = "the simulation uses more of it")]
 mod wire;

@@ -1,6 +1,7 @@
 //! A cluster with Cilium in it: the objects that an installation leaves.
 
-use std::sync::LazyLock;
+use std::collections::BTreeMap;
+use std::sync::{LazyLock, Mutex};
 
 use mw_testbed::{Authority, Identity};
 use serde_json::{Value, json};
@@ -8,11 +9,14 @@ use serde_json::{Value, json};
 pub(crate) const SYSTEM: &str = "/api/v1/namespaces/kube-system";
 pub(crate) const WORKLOADS: &str = "/apis/apps/v1/namespaces/kube-system";
 
+/// Stands for the private key of a CA.
+pub(crate) const CA_KEY: &str = "a private key";
+
 /// Keys take time to make, and every run may have the same.
 static COMMON: LazyLock<Authority> = LazyLock::new(|| Authority::new("common").unwrap());
 static OTHER: LazyLock<Authority> = LazyLock::new(|| Authority::new("other").unwrap());
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Ca {
     Common,
     Other,
@@ -25,6 +29,18 @@ impl Ca {
             Ca::Other => &OTHER,
         }
     }
+}
+
+/// Whose it is, its name, the names it is good for, and how often it was renewed.
+type Issue = (Ca, String, String, Vec<String>, u32);
+
+static ISSUED: Mutex<BTreeMap<Issue, Identity>> = Mutex::new(BTreeMap::new());
+
+fn issue(ca: Ca, site: &str, common_name: &str, names: &[&str], renewals: u32) -> Identity {
+    let names_owned = names.iter().map(|name| (*name).to_owned()).collect();
+    let key = (ca, site.to_owned(), common_name.to_owned(), names_owned, renewals);
+    let issued = || ca.authority().issue(common_name, names).unwrap();
+    ISSUED.lock().unwrap().entry(key).or_insert_with(issued).clone()
 }
 
 #[derive(Debug, Clone)]
@@ -44,20 +60,34 @@ pub(crate) struct Site {
 
 impl Site {
     pub(crate) fn new(name: &str, id: u32, ca: Ca) -> Site {
-        let address = format!("192.0.2.{id}");
-        let names = ["clustermesh-apiserver.kube-system.svc", "*.mesh.cilium.io", "127.0.0.1", &address];
-        let issue = |common_name: &str, names: &[&str]| ca.authority().issue(common_name, names).unwrap();
-        Site {
+        let nothing = Identity { certificate: String::new(), key: String::new() };
+        let site = Site {
             name: name.to_owned(),
             cilium_name: name.to_owned(),
             id,
+            address: String::new(),
             ca,
             kvstoremesh: true,
             version: "v1.15.19",
+            server: nothing.clone(),
+            remote: nothing.clone(),
+            local: nothing,
+        };
+        site.with_certificates(&format!("192.0.2.{id}"), ca, 0)
+    }
+
+    /// The same at an address, with certificates of a CA that were renewed so
+    /// often.
+    pub(crate) fn with_certificates(&self, address: &str, ca: Ca, renewals: u32) -> Site {
+        let names = ["clustermesh-apiserver.kube-system.svc", "*.mesh.cilium.io", "127.0.0.1", address];
+        let issue = |common_name: &str, names: &[&str]| issue(ca, &self.name, common_name, names, renewals);
+        Site {
+            address: address.to_owned(),
+            ca,
             server: issue("clustermesh-apiserver.kube-system.svc", &names),
             remote: issue("remote", &[]),
-            local: issue(&format!("local-{name}"), &[]),
-            address,
+            local: issue(&format!("local-{}", self.name), &[]),
+            ..self.clone()
         }
     }
 
@@ -72,14 +102,19 @@ impl Site {
             (format!("{SYSTEM}/pods"), self.pod("cilium-0", "cilium")),
             (format!("{SYSTEM}/services"), self.service()),
         ];
+        objects.extend(self.secrets().iter().map(|(name, data)| (format!("{SYSTEM}/secrets"), secret(name, data))));
+        objects
+    }
+
+    /// Its CA and certificates, each with the Secret it is in.
+    pub(crate) fn secrets(&self) -> Vec<(String, Value)> {
         let ca = self.ca.authority();
-        let root = json!({ "ca.crt": ca.pem(), "ca.key": "a private key" });
-        objects.push((format!("{SYSTEM}/secrets"), secret("cilium-ca", &root)));
+        let mut secrets = vec![("cilium-ca".to_owned(), json!({ "ca.crt": ca.pem(), "ca.key": CA_KEY }))];
         for (kind, identity) in [("server", &self.server), ("remote", &self.remote), ("local", &self.local)] {
             let data = json!({ "ca.crt": ca.pem(), "tls.crt": identity.certificate, "tls.key": identity.key });
-            objects.push((format!("{SYSTEM}/secrets"), secret(&format!("clustermesh-apiserver-{kind}-cert"), &data)));
+            secrets.push((format!("clustermesh-apiserver-{kind}-cert"), data));
         }
-        objects
+        secrets
     }
 
     fn node(&self) -> Value {

@@ -189,7 +189,9 @@ async fn keys_of_others_are_never_touched() {
 #[tokio::test(start_paused = true)]
 async fn every_failed_dial_has_its_words_and_is_never_connected() {
     for (kind, name) in [
+        (DialFailure::Unreachable, "Unreachable"),
         (DialFailure::Dns, "DNS"),
+        (DialFailure::Address, "Address"),
         (DialFailure::Tcp, "TCP"),
         (DialFailure::Tls, "TLS"),
         (DialFailure::Certificate, "Certificate"),
@@ -200,7 +202,7 @@ async fn every_failed_dial_has_its_words_and_is_never_connected() {
         bed.wire.change("192.0.2.2:2379", |etcd| etcd.failure = Some(kind));
         bed.bind("mesh", &["a", "b"], &json!({}));
         bed.start();
-        let passes = matches!(kind, DialFailure::Dns | DialFailure::Tcp);
+        let passes = matches!(kind, DialFailure::Unreachable | DialFailure::Dns | DialFailure::Tcp);
         bed.until("it is decided", || {
             let written = !remotes_now(&bed, "a").is_empty();
             let told = bed.object(BINDINGS, "mesh").unwrap()["status"].to_string().contains(&format!("{name}: "));

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use mw_core::cilium::plan::Dial;
@@ -28,11 +29,46 @@ pub(crate) struct Etcd {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Wire(Arc<Mutex<State>>);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     /// By address.
     etcds: BTreeMap<String, Etcd>,
+    /// By certificate: the CA that issued it.
+    issued: BTreeMap<String, String>,
     now: i64,
+    clock: Option<Clock>,
+    /// How long the next dials take; the last one goes on for all that follow.
+    delays: Vec<Duration>,
+    dialled: Vec<Dialled>,
+}
+
+type Clock = Box<dyn Fn() -> i64 + Send>;
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State").field("etcds", &self.etcds).finish_non_exhaustive()
+    }
+}
+
+/// What was dialled and answered, and what came of it.
+#[derive(Debug, Clone)]
+pub(crate) struct Dialled {
+    pub(crate) hosts: Vec<String>,
+    pub(crate) server_name: Option<String>,
+    pub(crate) cluster_name: String,
+    /// The client's private key.
+    pub(crate) key: String,
+    pub(crate) failure: Option<DialFailure>,
+}
+
+/// What somebody connects with.
+pub(crate) struct Attempt<'a> {
+    pub(crate) address: &'a str,
+    /// The name that the server's certificate must be good for.
+    pub(crate) name: &'a str,
+    pub(crate) ca: &'a str,
+    pub(crate) certificate: &'a str,
+    pub(crate) cluster_name: &'a str,
 }
 
 impl Wire {
@@ -42,9 +78,35 @@ impl Wire {
 
     pub(crate) fn plug_in(&self, site: &Site) {
         let names = vec!["*.mesh.cilium.io".to_owned(), site.address.clone()];
-        let ca = site.ca.authority().pem().to_owned();
+        let ca = ca_of(site);
         let etcd = Etcd { cluster_name: site.cilium_name.clone(), id: site.id, ca, names, failure: None };
-        self.lock().etcds.insert(format!("{}:2379", site.address), etcd);
+        let mut state = self.lock();
+        for identity in [&site.server, &site.remote, &site.local] {
+            state.issued.insert(identity.certificate.trim().to_owned(), ca_of(site));
+        }
+        state.etcds.insert(format!("{}:2379", site.address), etcd);
+    }
+
+    /// Heartbeats carry the time of this clock.
+    pub(crate) fn set_clock(&self, clock: impl Fn() -> i64 + Send + 'static) {
+        self.lock().clock = Some(Box::new(clock));
+    }
+
+    pub(crate) fn set_delays(&self, delays: Vec<Duration>) {
+        self.lock().delays = delays;
+    }
+
+    pub(crate) fn dialled(&self) -> Vec<Dialled> {
+        self.lock().dialled.clone()
+    }
+
+    pub(crate) fn etcd(&self, address: &str) -> Option<Etcd> {
+        self.lock().etcds.get(address).cloned()
+    }
+
+    /// Whether an etcd lets somebody in; its cluster-id if it does.
+    pub(crate) fn connects(&self, attempt: &Attempt<'_>) -> Result<u32, (DialFailure, &'static str)> {
+        self.lock().connects(attempt)
     }
 
     pub(crate) fn change(&self, address: &str, change: impl FnOnce(&mut Etcd)) {
@@ -59,33 +121,73 @@ impl Wire {
         self.lock().etcds.insert(address.to_owned(), etcd);
     }
 
-    fn answer(&self, dial: &Dial) -> Result<Answer, Failed> {
+    fn answer(&self, dial: &Dial) -> (Result<Answer, Failed>, Dialled, Duration) {
         let mut state = self.lock();
-        state.now += 1;
+        state.now = state.clock.as_ref().map_or(state.now + 1, |clock| clock());
         let host = dial.hosts.first().cloned().unwrap_or_default();
         let address = format!("{host}:{}", dial.port);
-        let fail = |kind, text: &str| Err(Failed { kind, text: format!("{address}: {text}") });
-        let Some(etcd) = state.etcds.get(&address) else { return fail(DialFailure::Tcp, "connection refused") };
-        if let Some(kind) = etcd.failure {
-            return fail(kind, "as the story wants it");
-        }
-        let name = dial.server_name.clone().unwrap_or(host);
-        let fits = |of: &String| *of == name || of.strip_prefix('*').is_some_and(|end| name.ends_with(end));
-        let ca = String::from_utf8_lossy(dial.files.ca.expose()).into_owned();
-        if !ca.contains(etcd.ca.trim()) || !etcd.names.iter().any(fits) {
-            return fail(DialFailure::Certificate, "its certificate is not valid");
-        }
-        if etcd.cluster_name != dial.cluster_name.as_str() {
-            return fail(DialFailure::Name, "it has no such cluster-config");
-        }
-        Ok(Answer { id: etcd.id, heartbeat: Some(Timestamp(state.now)) })
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let [ca, certificate, key] = [&dial.files.ca, &dial.files.certificate, &dial.files.key].map(|file| text(file.expose()));
+        let attempt = Attempt {
+            address: &address,
+            name: dial.server_name.as_deref().unwrap_or(&host),
+            ca: &ca,
+            certificate: &certificate,
+            cluster_name: dial.cluster_name.as_str(),
+        };
+        let found = state.connects(&attempt);
+        let dialled = Dialled {
+            hosts: dial.hosts.clone(),
+            server_name: dial.server_name.clone(),
+            cluster_name: dial.cluster_name.to_string(),
+            key,
+            failure: found.err().map(|(kind, _)| kind),
+        };
+        let delay = if state.delays.len() > 1 { state.delays.remove(0) } else { state.delays.first().copied().unwrap_or_default() };
+        let result = match found {
+            Ok(id) => Ok(Answer { id, heartbeat: Some(Timestamp(state.now)) }),
+            Err((kind, why)) => Err(Failed { kind, text: format!("{address}: {why}") }),
+        };
+        (result, dialled, delay)
     }
+}
+
+impl State {
+    fn connects(&self, attempt: &Attempt<'_>) -> Result<u32, (DialFailure, &'static str)> {
+        let Some(etcd) = self.etcds.get(attempt.address) else { return Err((DialFailure::Tcp, "connection refused")) };
+        if let Some(kind) = etcd.failure {
+            return Err((kind, "as the story wants it"));
+        }
+        let name = attempt.name;
+        let fits = |of: &String| *of == name || of.strip_prefix('*').is_some_and(|end| name.ends_with(end));
+        if !attempt.ca.contains(etcd.ca.trim()) || !etcd.names.iter().any(fits) {
+            return Err((DialFailure::Certificate, "its certificate is not valid"));
+        }
+        if self.issued.get(attempt.certificate.trim()) != Some(&etcd.ca) {
+            return Err((DialFailure::Certificate, "it does not trust the client's certificate"));
+        }
+        if etcd.cluster_name != attempt.cluster_name {
+            return Err((DialFailure::Name, "it has no such cluster-config"));
+        }
+        Ok(etcd.id)
+    }
+}
+
+fn ca_of(site: &Site) -> String {
+    site.ca.authority().pem().to_owned()
 }
 
 impl Dialler for Wire {
     fn dial(&self, dial: Dial) -> BoxFuture<'static, Result<Answer, Failed>> {
-        let answer = self.answer(&dial);
-        Box::pin(async move { answer })
+        let (answer, dialled, delay) = self.answer(&dial);
+        let wire = self.clone();
+        Box::pin(async move {
+            if !delay.is_zero() {
+                tokio::time::sleep(delay).await;
+            }
+            wire.lock().dialled.push(dialled);
+            answer
+        })
     }
 }
 

@@ -2,31 +2,25 @@
 //! that come and go. Time is tokio's, and stands still while anybody works.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use http::Method;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::jiff;
-use kube::{Api, Config};
-use mw_operator::clock::Clock;
-use mw_operator::fleet::Switchboard;
+use kube::Api;
 use mw_operator::kilo::LEASE_NAME;
 use mw_operator::kilo::Settings;
 use mw_operator::lease::Elector;
-use mw_operator::metrics::Metrics;
-use mw_operator::permit::Permit;
-use mw_operator::run::{Ground, lead};
-use mw_operator::serve::Readiness;
-use mw_operator::transport::Patience;
-use mw_sim::kilo::{Mesh, NAMESPACE, PEER_CRD, Site, host, kubeconfig, url};
-use mw_sim::{Account, Cluster, Moment, Rule, Wall};
+use mw_operator::run::lead;
+use mw_sim::kilo::{Mesh, NAMESPACE, PEER_CRD, Site, kubeconfig};
+use mw_sim::{Account, Cluster, Rule};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::faults::{OPERATOR, Script};
+use crate::process::{Process, clock, process, wall};
 use crate::witness::{Post, Witness};
 
 pub(crate) const PEERS: &str = "/apis/kilo.squat.ai/v1alpha1/peers";
@@ -34,8 +28,6 @@ pub(crate) const NODES: &str = "/api/v1/nodes";
 pub(crate) const MESHES: &str = "/apis/kilo.squat.ai/v1alpha1/clustermeshes";
 pub(crate) const MERGE: &str = "application/merge-patch+json";
 pub(crate) const RESYNC: Duration = Duration::from_secs(600);
-/// What the fleet's clocks say when a run begins.
-pub(crate) const EPOCH: i64 = 1_800_000_000;
 
 /// What is the same in every run, read once.
 struct Files {
@@ -92,7 +84,7 @@ impl Bed {
     /// acts on them yet.
     pub(crate) fn new(seed: u64, sites: &[Site], meshes: &[Mesh], script: Script) -> Bed {
         let started = Instant::now();
-        let wall = Wall::new(move || Moment { seconds: EPOCH + seconds(started.elapsed()), nanos: 0 });
+        let wall = wall(started);
         let script = Arc::new(script);
         let mut clusters = BTreeMap::new();
         for (at, site) in sites.iter().enumerate() {
@@ -201,28 +193,9 @@ impl Bed {
         self.witness.operator_started();
         self.script.forget_lists(None);
         let identity = format!("operator-{}", self.issued);
-        let permit = if elects { Permit::none() } else { Permit::always() };
-        let (started, skew) = (self.started, self.skew.clone());
-        let clock = Clock::new(move || now(started, &skew));
-        let metrics = Metrics::default();
-        let lines = self.clusters.iter().map(|(name, cluster)| (host(name), cluster.server())).collect();
-        let patience = Patience::of(Duration::from_secs(5));
-        let board = Switchboard { lines, patience, permit: permit.clone(), metrics: metrics.clone() };
-        let hub = board.client(&hub_config(&self.hub), permit.clone()).unwrap();
-        let leases = board.client(&hub_config(&self.hub), Permit::always()).unwrap();
-        let another = hub.clone();
+        let random = fastrand::Rng::with_seed(self.seed.wrapping_mul(31).wrapping_add(self.issued));
+        let Process { ground, leases } = process(&self.clusters, &self.hub, elects, clock(self.started, self.skew.clone()), random);
         let all_namespaces = self.namespaces.len() > 1;
-        let ground = Ground {
-            hub,
-            another_hub: Arc::new(move || another.clone()),
-            connect: Arc::new(board),
-            permit,
-            patience,
-            metrics,
-            readiness: Readiness::default(),
-            clock,
-            random: fastrand::Rng::with_seed(self.seed.wrapping_mul(31).wrapping_add(self.issued)),
-        };
         tokio::spawn(async move {
             let leases: Api<Lease> = Api::namespaced(leases, NAMESPACE);
             let mut elector = Elector::new(LEASE_NAME, &identity);
@@ -248,20 +221,4 @@ fn namespaces(sites: &[Site], meshes: &[Mesh]) -> BTreeMap<String, BTreeSet<Stri
 
 pub(crate) fn secret_path(namespace: &str, cluster: &str) -> String {
     format!("/api/v1/namespaces/{namespace}/secrets/{cluster}-kubeconfig")
-}
-
-pub(crate) fn seconds(duration: Duration) -> i64 {
-    i64::try_from(duration.as_secs()).unwrap_or(i64::MAX)
-}
-
-fn now(started: Instant, skew: &AtomicI64) -> jiff::Timestamp {
-    let passed = started.elapsed();
-    let second = EPOCH + seconds(passed) + skew.load(Ordering::Relaxed);
-    jiff::Timestamp::new(second, i32::try_from(passed.subsec_nanos()).unwrap_or_default()).unwrap()
-}
-
-fn hub_config(hub: &str) -> Config {
-    let mut config = Config::new(url(hub).parse().unwrap());
-    config.auth_info.token = Some("hub".to_owned().into());
-    config
 }

@@ -29,6 +29,7 @@ mod fields;
 mod lies;
 mod oracle;
 mod play;
+mod process;
 mod regressions;
 mod scale;
 mod seeds;

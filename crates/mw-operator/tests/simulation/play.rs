@@ -515,7 +515,7 @@ impl Play {
     }
 
     async fn judge(&mut self) {
-        let patience = if self.case.needs_resync() { RESYNC.mul_f64(1.1) + SOON } else { SOON };
+        let patience = RESYNC.mul_f64(1.1) * self.case.resyncs() + SOON;
         let deadline = Instant::now() + patience;
         let mut pause = Duration::from_secs(1);
         loop {
@@ -534,7 +534,7 @@ impl Play {
         }
         // What a back-off or a limit on endpoints still brings is not new, nor
         // what a resync finds of events that were lost.
-        let rest = if self.case.needs_resync() { RESYNC.mul_f64(1.1) } else { Duration::from_secs(60) };
+        let rest = RESYNC.mul_f64(1.1) * self.case.resyncs() + Duration::from_secs(60);
         self.until(Instant::now() + rest).await;
         let before = self.bed.witness.writes();
         self.until(Instant::now() + RESYNC.mul_f64(1.1)).await;

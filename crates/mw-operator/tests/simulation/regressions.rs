@@ -1,6 +1,7 @@
 //! What seeds found once, told again by itself: a change, and one fault at each
 //! of the requests around it.
 
+use std::path::Path;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
@@ -36,8 +37,27 @@ pub(crate) fn trials() -> Vec<Trial> {
         Trial::test("what_was_planned_before_an_answer_is_planned_anew", an_anchor_goes_while_it_is_written),
         Trial::test("a_secret_that_may_be_back_is_looked_for_once_more", a_secret_comes_back_unseen),
         Trial::test("credentials_of_another_member_change_nothing_there", a_secret_leads_to_another_member),
+        Trial::test("no_select_picks_at_random", || {
+            no_random_select(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src")));
+            Ok(())
+        }),
         Trial::test("a_peer_without_labels_and_with_another_key_is_somebody_elses", labels_go_and_the_key_changes),
     ]
+}
+
+/// What clippy can't see: `tokio::select!` picks at random unless told not to.
+fn no_random_select(folder: &Path) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            no_random_select(&path);
+            continue;
+        }
+        let source = std::fs::read_to_string(&path).unwrap();
+        for after in source.split("select! {").skip(1) {
+            assert!(after.trim_start().starts_with("biased;"), "a select! in {} is not biased", path.display());
+        }
+    }
 }
 
 /// The first Peers are answered after another anchor was planned, and before it

@@ -1,27 +1,24 @@
 //! Runs that are drawn from seeds: a fixed set, fresh ones for a time, or one
 //! again with its trace.
 
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 
-use crate::case::{Case, Shape};
+use crate::case::{Case, SEEDS};
 use crate::play::{Report, run};
 
-/// What `make test` plays, in groups that run beside each other.
+/// What `make test` plays is played in groups that run beside each other.
 const GROUPS: u64 = 8;
-const SEEDS_A_GROUP: u64 = 400;
-const SHAPE: Shape = Shape { sites: 3, nodes: 4 };
 
 pub(crate) fn trials() -> Vec<Trial> {
     let groups = (0..GROUPS).map(|group| {
-        let seeds = group * SEEDS_A_GROUP..(group + 1) * SEEDS_A_GROUP;
+        let seeds = group * SEEDS / GROUPS..(group + 1) * SEEDS / GROUPS;
         Trial::test(format!("seeds_{}_to_{}_converge", seeds.start, seeds.end - 1), move || {
             for seed in seeds {
-                if let Err(told) = verdict(&Case::draw(seed, SHAPE)) {
+                if let Err(told) = verdict(&Case::draw(seed)) {
                     return Err(told.into());
                 }
             }
@@ -30,31 +27,12 @@ pub(crate) fn trials() -> Vec<Trial> {
     });
     let twice = Trial::test("the_same_seed_gives_the_same_requests", || {
         for seed in 0..40 {
-            let case = Case::draw(seed, SHAPE);
+            let case = Case::draw(seed);
             assert_eq!(run(&case).trace, run(&case).trace, "seed {seed}");
         }
         Ok(())
     });
-    let biased = Trial::test("no_select_picks_at_random", || {
-        no_random_select(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src")));
-        Ok(())
-    });
-    groups.chain([twice, biased]).collect()
-}
-
-/// What clippy can't see: `tokio::select!` picks at random unless told not to.
-fn no_random_select(folder: &Path) {
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            no_random_select(&path);
-            continue;
-        }
-        let source = std::fs::read_to_string(&path).unwrap();
-        for after in source.split("select! {").skip(1) {
-            assert!(after.trim_start().starts_with("biased;"), "a select! in {} is not biased", path.display());
-        }
-    }
+    groups.chain([twice]).collect()
 }
 
 fn outcome(case: &Case) -> Report {
@@ -75,8 +53,10 @@ fn verdict(case: &Case) -> Result<Report, String> {
     let kept: String = left.steps.iter().map(|step| format!("  {step:?}\n")).collect();
     Err(format!(
         "seed {} fails:\n{told}what is left of it without what does not matter:\n{kept}replay it with its trace:\n  \
-         SIM_SEED={} SIM_WITHOUT={without} cargo test -p mw-operator --test simulation\n",
-        case.seed, case.seed
+         SIM_SEED={} SIM_WITHOUT={without} cargo test -p mw-operator --test {}\n",
+        case.seed,
+        case.seed,
+        env!("CARGO_CRATE_NAME")
     ))
 }
 
@@ -113,7 +93,7 @@ fn shrink(case: &Case, invariant_name: &str) -> (Vec<usize>, Case) {
 pub(crate) fn replay(seed: u64) -> ExitCode {
     let without = std::env::var("SIM_WITHOUT").unwrap_or_default();
     let dropped: Vec<usize> = without.split(',').filter_map(|text| text.parse().ok()).collect();
-    let case = Case::draw(seed, SHAPE).without(&dropped);
+    let case = Case::draw(seed).without(&dropped);
     case.steps.iter().for_each(|step| println!("{step:?}"));
     let report = run(&case);
     println!("{}", report.trace);
@@ -131,7 +111,7 @@ pub(crate) fn soak(seconds: u64) -> ExitCode {
         for _ in 0..cores {
             scope.spawn(|| {
                 while started.elapsed() < Duration::from_secs(seconds) {
-                    match verdict(&Case::draw(next.fetch_add(1, Ordering::Relaxed), SHAPE)) {
+                    match verdict(&Case::draw(next.fetch_add(1, Ordering::Relaxed))) {
                         Ok(report) => _ = requests.fetch_add(report.requests, Ordering::Relaxed),
                         Err(told) => {
                             println!("{told}");

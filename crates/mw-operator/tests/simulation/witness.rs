@@ -11,10 +11,9 @@ use mw_sim::{Cluster, Observer, Outcome, Request, Verb, Write};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::bed::{MESHES, NODES, PEERS, account_of};
-use crate::case::is_drawn;
+use crate::bed::{MESHES, PEERS, account_of};
 use crate::faults::{OPERATOR, is_operator};
-use crate::lies::{Telling, is_hostile};
+use crate::lies::{HOSTILE_SITES, Telling, is_hostile};
 use crate::oracle::{annotation, array, entries, is_good, label, text};
 
 /// For so long a change may be on its way.
@@ -73,6 +72,8 @@ struct State {
     changes: u64,
     edits: BTreeMap<(String, String), u64>,
     operators: u64,
+    /// An operator came anew to a cluster: it knows only the Peers that exist.
+    forgot: bool,
     requests: u64,
     /// Requests of the present second.
     burst: (u64, u64),
@@ -81,7 +82,7 @@ struct State {
     /// Servers that lied about a kind, and those whose lies can't be told from
     /// the truth.
     lied: BTreeSet<(String, &'static str)>,
-    plausible: BTreeSet<String>,
+    plausible: BTreeSet<(String, &'static str)>,
     /// Deletes that nobody asked for, by mesh, source and target.
     doubtful: BTreeMap<Pair, VecDeque<Instant>>,
     /// When Peers were changed for their source's sake.
@@ -131,6 +132,7 @@ impl Witness {
         self.note("an operator starts");
         let mut state = self.lock();
         state.operators += 1;
+        state.forgot |= state.operators > 1;
         // It has no memory of the one before.
         state.doubtful.clear();
         state.updates.clear();
@@ -140,10 +142,16 @@ impl Witness {
     pub(crate) fn set_lying(&self, telling: &Telling) {
         let mut state = self.lock();
         state.lied.insert((telling.cluster.clone(), telling.kind));
-        if telling.is_plausible() && telling.kind == "nodes" {
-            state.plausible.insert(telling.cluster.clone());
+        if telling.is_plausible() {
+            state.plausible.insert((telling.cluster.clone(), telling.kind));
         }
         state.changes += 2;
+    }
+
+    /// Meshes that a list lacks and a search by name does not find are gone, for
+    /// all that anybody knows.
+    fn meshes_seem_gone(&self) -> bool {
+        self.lock().plausible.contains(&(self.hub.clone(), "clustermeshes"))
     }
 
     fn lied(&self, cluster: &str, kind: &'static str) -> bool {
@@ -190,6 +198,7 @@ impl Witness {
             true => {}
             false => _ = state.unreachable.entry(cluster.to_owned()).or_insert_with(Instant::now),
         }
+        state.forgot |= !reachable;
     }
 
     /// What happened to the credentials of a cluster can be noticed only now.
@@ -264,7 +273,8 @@ impl Witness {
         let state = self.lock();
         let long = |cluster: &str| state.unreachable.get(cluster).is_some_and(|since| since.elapsed() > UNNOTICED);
         let lost = entries(mesh).into_iter().map(|entry| self.leads_to(entry)).find(|cluster| *cluster != self.hub && long(cluster));
-        let misled = state.misled;
+        // A Secret whose deletion is kept from us still leads there.
+        let misled = state.misled || state.lied.contains(&(self.hub.clone(), "secrets"));
         drop(state);
         if let Some(cluster) = lost.filter(|_| !misled) {
             self.accuse(&format!("ready-is-true: {} is Ready while {cluster} can't be reached", text(&mesh["metadata"]["name"])));
@@ -303,7 +313,7 @@ impl Witness {
             user => user == Some(&account_of(&namespace)),
         };
         // Whoever reaches a cluster sweeps it of what has no mesh any more.
-        let orphan = write.after.is_none() && mesh.is_none();
+        let orphan = write.after.is_none() && (mesh.is_none() || self.meshes_seem_gone());
         if !own && !orphan {
             let user = write.user.unwrap_or_default();
             self.accuse(&format!("own-credentials: {} {} of {namespace}/{name} on {cluster} as {user}", write.verb, write.key));
@@ -319,10 +329,14 @@ impl Witness {
         let Some(peer) = write.after else { return };
         let Some(entry) = self.source_of(peer) else { return };
         let from = self.leads_to(&entry);
-        let (key, state) = (text(&peer["spec"]["publicKey"]), self.lock());
-        let known = state.keys.get(&from).is_some_and(|keys| keys.contains(key));
+        let state = self.lock();
+        let is_known = |peer: &Value| state.keys.get(&from).is_some_and(|keys| keys.contains(text(&peer["spec"]["publicKey"])));
+        let of_source =
+            |other: &Arc<Value>| mesh_of(other) == mesh_of(peer) && label(other, "source-cluster") == label(peer, "source-cluster");
+        let right = self.clusters[cluster].list(PEERS).into_iter().filter(of_source).filter(|other| is_known(other)).count();
         // Nobody remembers the UIDs of Nodes, and two Peers are too few to tell.
-        let few = state.operators > 1 && self.clusters[&from].list(NODES).len() < 3;
+        let few = state.forgot && right < 3;
+        let known = is_known(peer);
         drop(state);
         if !known && !few && !is_hostile(label(peer, "mesh-namespace").unwrap_or_default()) {
             self.accuse(&format!("no-lie-is-written: {} on {cluster} got a key that no node of {from} ever had", write.key));
@@ -399,7 +413,7 @@ impl Witness {
         let state = self.lock();
         let excused = state.disturbed || state.misled || !state.meshes_since.as_ref().is_some_and(settled);
         drop(state);
-        if excused {
+        if excused || self.meshes_seem_gone() {
             return;
         }
         let pair = (mesh.clone(), source.to_owned(), cluster.to_owned());
@@ -414,7 +428,7 @@ impl Witness {
         let Some(node) = write.key.strip_prefix(&format!("{}--{source}--", text(&mesh["metadata"]["name"]))) else { return };
         let in_grace = self.lock().bare.get(&(from.clone(), node.to_owned())).is_some_and(|since| since.elapsed() < GRACE);
         // Some of a list may be missing, and nobody can tell: the guard alone counts.
-        let plausible = self.lock().plausible.contains(&from);
+        let plausible = self.lock().plausible.contains(&(from.clone(), "nodes"));
         if in_grace && !plausible {
             self.accuse(&format!("grace: {} was deleted from {cluster} while its agent was only restarting", write.key));
         }
@@ -444,7 +458,7 @@ impl Witness {
         deletes.retain(|at| at.elapsed() < WINDOW);
         let gone = deletes.len();
         drop(state);
-        if is_drawn("window") && gone as u64 * 100 > percent * (gone + left) as u64 {
+        if gone as u64 * 100 > percent * (gone + left) as u64 {
             self.accuse(&format!("held: {peer} is delete {gone} of {} for {namespace}/{name} from {source} on {target}", gone + left));
         }
     }
@@ -456,7 +470,9 @@ impl Witness {
 
     fn mesh_written(&self, write: &Write<'_>) {
         if write.user.is_none() {
-            self.lock().meshes_since = Some(Instant::now());
+            let mut state = self.lock();
+            state.meshes_since = Some(Instant::now());
+            state.forgot |= write.before.is_some();
             return;
         }
         let finalized =
@@ -485,6 +501,8 @@ impl Witness {
                 .count();
             // A Secret that is said to be gone is gone, for all that anybody knows.
             let misled = self.lied(cluster, "peers") || self.lied(&self.hub, "secrets");
+            // One that shows the Nodes of another counts as that one.
+            let misled = misled || self.lied(cluster, "nodes");
             let just_back = self.is_just_back(cluster) || misled;
             let state = self.lock();
             // Whoever asked for less patience gets it.
@@ -600,7 +618,9 @@ impl Witness {
         if let (Some(number), Some(user)) = (write.request, write.user) {
             let mut state = self.lock();
             state.effective.insert((cluster.to_owned(), number));
-            if is_operator(Some(user)) && write.plural != "leases" {
+            let namespace = write.after.or(write.before).map(|object| text(&object["metadata"]["namespace"]));
+            let hostile = HOSTILE_SITES.contains(&cluster) || namespace.is_some_and(is_hostile);
+            if is_operator(Some(user)) && write.plural != "leases" && !hostile {
                 state.writes += 1;
             }
         } else {

@@ -91,7 +91,7 @@ fn change(operation: Operation, seen: &ClusterSeen, home: &str) -> Change {
             change.fields = vec![Field { name: "kubernetes.io/elb.id".to_owned(), before: None, after: Some(id) }];
         }
         Act::ApplyKeys(_, apply) => {
-            change.mark = if apply.uid.is_some() { Mark::Update } else { Mark::Create };
+            change.mark = if apply.on.is_some() { Mark::Update } else { Mark::Create };
             change.fields = keys(&apply);
         }
         Act::Annotate(service, apply) => change.fields = annotations(&service, apply, seen),
@@ -126,7 +126,7 @@ fn secret(key: &str, was: bool, will_be: bool) -> Field {
 
 /// By key.
 fn keys(apply: &SecretApply) -> Vec<Field> {
-    let SecretApply { uid: _, data: _, added, changed, removed } = apply;
+    let SecretApply { on: _, data: _, added, changed, removed } = apply;
     let all: BTreeSet<&String> = added.iter().chain(changed).chain(removed).collect();
     all.into_iter().map(|key| secret(key, !added.contains(key), !removed.contains(key))).collect()
 }

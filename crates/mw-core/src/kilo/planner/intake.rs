@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Cluster, Listing, Planner};
+use crate::key::PublicKey;
 use crate::kilo::decide::{Departures, MeshState, mesh_at};
 use crate::kilo::evaluate::Target;
 use crate::kilo::liveness;
@@ -131,6 +132,7 @@ impl Planner {
         let same_past = old.as_ref().map(speaks_of) == new.map(speaks_of) && owners.windows(2).all(|pair| pair.first() == pair.last());
         let wide = was_wide || is_wide;
         let labels: BTreeSet<String> = old.iter().chain(new).filter_map(|entry| entry.labels().source.clone()).collect();
+        let keys: BTreeSet<PublicKey> = old.iter().chain(new).filter_map(Entry::key).collect();
         if self.register.hub().is_none() {
             // Every Peer can change whose the others are.
             self.replan_inputs();
@@ -138,16 +140,17 @@ impl Planner {
         }
         for owner in owners.iter().filter(|_| !same_past) {
             if let Owner::Mesh(id) = owner.as_ref() {
-                self.remember(id, name, &labels, wide);
+                self.remember(id, name, (&labels, &keys), wide);
             }
         }
     }
 
-    /// Plans those sources again whose past a changed Peer speaks of.
-    fn remember(&mut self, id: &MeshId, name: &PeerName, labels: &BTreeSet<String>, wide: bool) {
+    /// Plans those sources again whose past a changed Peer speaks of, by the
+    /// labels and keys that it had and has.
+    fn remember(&mut self, id: &MeshId, name: &PeerName, (labels, keys): (&BTreeSet<String>, &BTreeSet<PublicKey>), wide: bool) {
         let Some((mesh, state)) = mesh_at(&self.meshes, id) else { return };
         let Some(active) = state.active() else { return };
-        if active.is_contested() && self.settle(mesh) {
+        if active.may_be_settled_by(keys) && self.settle(mesh) {
             self.plan_members(mesh, None);
             return;
         }

@@ -18,11 +18,12 @@ use mw_core::text::printable;
 use mw_core::time::Timestamp;
 use rustls_pki_types::ServerName;
 use serde::Deserialize;
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
+use crate::address::{AddressPolicy, Forbidden, ResolveError};
 use crate::clock::Clock;
 
 /// How long a dial may take, all addresses together.
@@ -33,6 +34,8 @@ const HEARTBEAT: &str = "cilium/.heartbeat";
 const MOST_ADDRESSES: usize = 8;
 /// Longer texts of a remote are cut.
 const LONGEST: usize = 200;
+/// A name of 253 characters, and why it is refused.
+const LONGEST_REFUSAL: usize = 600;
 
 /// What a remote says of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,11 +70,29 @@ pub struct Network {
     /// Certificates are judged by it.
     pub clock: Clock,
     pub patience: Duration,
+    pub addresses: AddressPolicy,
 }
 
 impl Dialler for Network {
     fn dial(&self, dial: Dial) -> BoxFuture<'static, Result<Answer, Failed>> {
-        Box::pin(reach(dial, self.clock.clone(), Deadline { at: Instant::now() + self.patience, patience: self.patience }))
+        let deadline = Deadline { at: Instant::now() + self.patience, patience: self.patience };
+        Box::pin(reach(dial, self.clock.clone(), self.addresses.clone(), deadline))
+    }
+}
+
+/// A failed dial as a kcp tenant may know it. The tenant decides which address is
+/// dialled: nothing tells it which addresses and ports answer here.
+pub fn for_tenant(outcome: DialOutcome) -> DialOutcome {
+    let unreachable = |text: &str| DialOutcome::Failed { kind: DialFailure::Unreachable, text: text.to_owned() };
+    match outcome {
+        DialOutcome::Failed { kind: DialFailure::Dns | DialFailure::Tcp | DialFailure::Tls, .. } => unreachable(
+            "no etcd answers there; check the address of Service clustermesh-apiserver, and the firewalls between the provider and it",
+        ),
+        DialOutcome::Failed { kind: DialFailure::Address, .. } => DialOutcome::Failed {
+            kind: DialFailure::Address,
+            text: "the provider does not connect to this address; check the address of Service clustermesh-apiserver".to_owned(),
+        },
+        other => other,
     }
 }
 
@@ -139,10 +160,10 @@ impl fmt::Display for Target {
 
 /// Tries all addresses at once: one that answers is enough, as it is for etcd's
 /// own client.
-async fn reach(dial: Dial, clock: Clock, deadline: Deadline) -> Result<Answer, Failed> {
+async fn reach(dial: Dial, clock: Clock, addresses: AddressPolicy, deadline: Deadline) -> Result<Answer, Failed> {
     let connector = TlsConnector::from(tls::config(&dial.files, clock)?);
     let mut attempts = JoinSet::new();
-    for (order, target) in targets(&dial, deadline).await?.into_iter().enumerate() {
+    for (order, target) in targets(&dial, &addresses, deadline).await?.into_iter().enumerate() {
         let (connector, cluster) = (connector.clone(), dial.cluster_name.to_string());
         attempts.spawn(async move { attempt(&target, &connector, &cluster, deadline).await.map_err(|failed| (order, failed)) });
     }
@@ -168,25 +189,33 @@ fn furthest(mut failures: Vec<(usize, Failed)>) -> Failed {
     Failed::new(kind, texts.join("; "))
 }
 
-async fn targets(dial: &Dial, deadline: Deadline) -> Result<Vec<Target>, Failed> {
+async fn targets(dial: &Dial, addresses: &AddressPolicy, deadline: Deadline) -> Result<Vec<Target>, Failed> {
     let mut targets = Vec::new();
     for host in &dial.hosts {
+        let found = match addresses.literal(host).map_err(|why| forbidden(&why))? {
+            Some(ip) => vec![SocketAddr::new(ip, dial.port)],
+            None => resolve(host, dial.port, addresses, deadline).await?,
+        };
         let name = dial.server_name.as_ref().unwrap_or(host);
         let name = ServerName::try_from(name.clone()).map_err(|_| unresolved(name, "that is neither an address nor a host name"))?;
-        let addresses = match host.parse::<IpAddr>() {
-            Ok(ip) => vec![SocketAddr::new(ip, dial.port)],
-            Err(_) => resolve(host, dial.port, deadline).await?,
-        };
-        targets.extend(addresses.into_iter().map(|address| Target { host: host.clone(), address, name: name.clone() }));
+        targets.extend(found.into_iter().map(|address| Target { host: host.clone(), address, name: name.clone() }));
     }
     targets.truncate(MOST_ADDRESSES);
     Ok(targets)
 }
 
-async fn resolve(host: &str, port: u16, deadline: Deadline) -> Result<Vec<SocketAddr>, Failed> {
-    let looking = async { lookup_host((host, port)).await.map_err(|wrong| unresolved(host, &wrong.to_string())) };
-    let found: Vec<SocketAddr> = deadline.hold(looking, |late| unresolved(host, &format!("no answer {late}"))).await?.collect();
-    if found.is_empty() { Err(unresolved(host, "it has no address")) } else { Ok(found) }
+async fn resolve(host: &str, port: u16, addresses: &AddressPolicy, deadline: Deadline) -> Result<Vec<SocketAddr>, Failed> {
+    let looking = async {
+        crate::address::resolve(host, port, Some(addresses)).await.map_err(|wrong| match wrong {
+            ResolveError::Forbidden { .. } => Failed::new(DialFailure::Address, printable(&wrong.to_string(), LONGEST_REFUSAL)),
+            wrong => unresolved(host, &wrong.to_string()),
+        })
+    };
+    deadline.hold(looking, |late| unresolved(host, &format!("no answer {late}"))).await
+}
+
+fn forbidden(why: &Forbidden) -> Failed {
+    Failed::new(DialFailure::Address, why.to_string())
 }
 
 fn unresolved(host: &str, why: &str) -> Failed {
@@ -302,6 +331,18 @@ mod tests {
         let failed = Failed::new(DialFailure::Dns, "why");
         let expected = DialOutcome::Failed { kind: DialFailure::Dns, text: "why".to_owned() };
         assert_eq!(outcome(None, Err(failed), Timestamp(0)), expected);
+    }
+
+    #[test]
+    fn to_a_tenant_dns_tcp_and_tls_failures_are_the_same() {
+        let tenant = |kind: DialFailure| for_tenant(DialOutcome::Failed { kind, text: "10.0.0.7:22 refuses connections".to_owned() });
+        let unreachable = tenant(DialFailure::Tcp);
+        assert!(matches!(&unreachable, DialOutcome::Failed { kind: DialFailure::Unreachable, text } if !text.contains("refuses")));
+        assert_eq!((tenant(DialFailure::Dns), tenant(DialFailure::Tls)), (unreachable.clone(), unreachable));
+        assert!(matches!(tenant(DialFailure::Address), DialOutcome::Failed { text, .. } if !text.contains("10.0.0.7")));
+        // The remote has proven itself by its certificate, or should have.
+        assert!(matches!(tenant(DialFailure::Certificate), DialOutcome::Failed { kind: DialFailure::Certificate, .. }));
+        assert_eq!(for_tenant(read(Heartbeat::Absent { since: Timestamp(5) })), read(Heartbeat::Absent { since: Timestamp(5) }));
     }
 
     #[test]

@@ -1,0 +1,256 @@
+//! One tenant attacks another, with `--all-namespaces`, on real API servers
+//! with real rights. The audit logs tell who wrote what to whose cluster.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use mw_testbed::audit::AuditRecord;
+use mw_testbed::proxy::{Effect, Fault, Match, Verb, lies};
+use serde_json::Value;
+
+use crate::access::{self, REMOTE_ACCOUNT};
+use crate::bed::PEERS;
+use crate::fleet::{FIVE, Fleet, Mark};
+use crate::look::{none, until};
+use crate::process::Operator;
+use crate::trials::scenarios;
+use mw_sim::kilo::{Mesh, Node, Site, World};
+
+scenarios![
+    copied_node_uids_lead_to_nobodys_cluster,
+    copied_node_uids_lead_to_nobodys_cluster_whoever_comes_first,
+    a_victims_address_without_credentials_leads_nowhere,
+    tenants_that_share_a_cluster_write_with_their_own_credentials,
+    a_key_that_another_tenant_uses_in_a_shared_cluster_is_not_written_twice,
+    a_member_that_never_answers_delays_no_other_mesh,
+    a_member_that_lists_endlessly_delays_no_other_mesh,
+];
+
+const TEAMS: [&str; 2] = ["team-a", "team-b"];
+const VICTIM: usize = 0;
+const ATTACKER: usize = 1;
+
+/// Replaces the mesh of all by one of the victim and one of the attacker; the
+/// hub is a member of neither.
+pub(crate) fn tenants(
+    [victims, attackers]: [&'static str; 2],
+    victim: &'static [&'static str],
+    attacker: &'static [&'static str],
+) -> impl FnOnce(&mut World) {
+    move |world| {
+        let mesh = |namespace: &str, name: &str, sites: &[&str]| {
+            let sites: Vec<&Site> = sites.iter().map(|site| &world.sites[*site]).collect();
+            Mesh { namespace: namespace.to_owned(), hub: "hub".to_owned(), ..Mesh::new(name, &sites) }
+        };
+        world.meshes = vec![mesh(victims, "victim", victim), mesh(attackers, "attacker", attacker)];
+    }
+}
+
+/// Starts an operator that acts on the meshes of both teams.
+pub(crate) async fn operator_of_all(fleet: &mut Fleet) -> Operator {
+    for namespace in TEAMS {
+        access::widen(fleet.cluster("hub"), namespace).await;
+    }
+    fleet.operator(&["--all-namespaces"]).await
+}
+
+/// Fails unless the operator created so many Peers in a cluster, and wrote none
+/// but those of one mesh.
+fn wrote_only(fleet: &Fleet, since: &Mark, site: &str, mesh: &str, created: usize) {
+    let writes: Vec<_> = fleet.peer_writes(since).into_iter().filter(|(of, _)| of == site).map(|(_, call)| call).collect();
+    assert_eq!(writes.iter().filter(|call| call.verb == "create").count(), created, "creates in {site}: {writes:?}");
+    let strange: Vec<_> = writes.into_iter().filter(|call| !call.name.starts_with(&format!("{mesh}--"))).collect();
+    none(&strange, &format!("writes in {site} that are not of {mesh}"));
+}
+
+/// Fails if the attacker's object tells anything of its victim.
+async fn says_nothing_of_the_victim(fleet: &Fleet) {
+    let attacker = &fleet.world.meshes[ATTACKER];
+    let object = fleet.cluster("hub").get(&attacker.path()).await.unwrap().unwrap();
+    let events = fleet.cluster("hub").list(&format!("/apis/events.k8s.io/v1/namespaces/{}/events", attacker.namespace)).await.unwrap();
+    let notes: Vec<&Value> = events.iter().map(|event| &event["note"]).collect();
+    let told = format!("{} {notes:?}", object["status"]);
+    let victim = &fleet.world.meshes[VICTIM];
+    let sites = victim.entries.iter().filter(|entry| attacker.entries.iter().all(|own| own.name != entry.name));
+    for word in sites.map(|entry| entry.name.as_str()).chain([victim.name.as_str(), victim.namespace.as_str()]) {
+        assert!(!told.contains(word), "the attacker is told of {word}: {told}");
+    }
+}
+
+async fn copied_node_uids_lead_to_nobodys_cluster() {
+    copy_uids(TEAMS).await;
+}
+
+async fn copied_node_uids_lead_to_nobodys_cluster_whoever_comes_first() {
+    copy_uids([TEAMS[1], TEAMS[0]]).await;
+}
+
+/// North shows the Node UIDs of east.
+async fn copy_uids(teams: [&'static str; 2]) {
+    let mut fleet = Fleet::of(&FIVE).proxied(&["north"]).with(tenants(teams, &["east", "west"], &["north", "south"])).build().await;
+    let nodes = fleet.cluster("east").list("/api/v1/nodes").await.unwrap();
+    let text = |node: &Value, field: &str| node["metadata"][field].as_str().unwrap().to_owned();
+    let uids: BTreeMap<String, String> = nodes.iter().map(|node| (text(node, "name"), text(node, "uid"))).collect();
+    fleet.proxy("north").add(Fault::new(Match::all().resource("nodes"), lies::other_uids(uids)));
+    let mark = fleet.mark();
+    let _operator = operator_of_all(&mut fleet).await;
+    fleet.converged().await;
+    fleet.annotate("south", "n1", "force-endpoint", Some("198.51.100.81:51820")).await;
+    fleet.annotate("north", "n1", "force-endpoint", Some("198.51.100.82:51820")).await;
+    fleet.annotate("east", "n1", "force-endpoint", Some("198.51.100.83:51820")).await;
+    fleet.converged().await;
+    for (site, mesh) in [("east", "victim"), ("west", "victim"), ("north", "attacker"), ("south", "attacker")] {
+        wrote_only(&fleet, &mark, site, mesh, 2);
+    }
+    says_nothing_of_the_victim(&fleet).await;
+    fleet.finish().await;
+}
+
+async fn a_victims_address_without_credentials_leads_nowhere() {
+    let mut fleet = Fleet::of(&FIVE).with(tenants(TEAMS, &["east", "west"], &["north", "south"])).build().await;
+    fleet.world.meshes[ATTACKER].active = false;
+    let east = fleet.cluster("east");
+    let garbage = east.kubeconfig(east.url(), "garbage");
+    let ca = garbage.lines().find(|line| line.contains("certificate-authority-data")).unwrap();
+    let stolen = [
+        garbage.replace(&format!("{ca}\n"), ""),
+        garbage.clone(),
+        fleet.member_kubeconfig("north").replace(fleet.cluster("north").url(), east.url()),
+    ];
+    fleet.write_secret("hub", TEAMS[ATTACKER], "north-kubeconfig", &stolen[0]).await;
+    let mark = fleet.mark();
+    let _operator = operator_of_all(&mut fleet).await;
+    for (at, kubeconfig) in stolen.iter().enumerate() {
+        fleet.write_secret("hub", TEAMS[ATTACKER], "north-kubeconfig", kubeconfig).await;
+        fleet.condition_of(ATTACKER, "Ready", "False", "ClusterUnreachable").await;
+        fleet.converged().await;
+        fleet.annotate("south", "n1", "force-endpoint", Some(&format!("198.51.100.84:{}", 5000 + at))).await;
+        fleet.annotate("east", "n1", "force-endpoint", Some(&format!("198.51.100.85:{}", 5000 + at))).await;
+        fleet.converged().await;
+    }
+    for site in ["east", "west"] {
+        wrote_only(&fleet, &mark, site, "victim", 2);
+    }
+    for site in ["north", "south"] {
+        wrote_only(&fleet, &mark, site, "attacker", 0);
+    }
+    says_nothing_of_the_victim(&fleet).await;
+    fleet.finish().await;
+}
+
+const OTHER_ACCOUNT: &str = "clustermesh-reader-b";
+
+/// West stores for both teams; the second has an account of its own there.
+async fn sharing() -> (Fleet, Mark) {
+    let fleet = Fleet::of(&FIVE).with(tenants(TEAMS, &["east", "west"], &["north", "west"])).build().await;
+    let west = fleet.cluster("west");
+    let token = access::remote_account_as(west, OTHER_ACCOUNT).await;
+    fleet.write_secret("hub", TEAMS[ATTACKER], "west-kubeconfig", &west.kubeconfig(west.url(), &token)).await;
+    let mark = fleet.mark();
+    (fleet, mark)
+}
+
+/// Fails if two Peers of a cluster hold the same key or prefix.
+async fn nothing_twice(fleet: &Fleet, site: &str) {
+    let (mut seen, mut twice) = (BTreeSet::new(), Vec::new());
+    for peer in fleet.cluster(site).list(PEERS).await.unwrap() {
+        let prefixes = peer["spec"]["allowedIPs"].as_array().unwrap().iter();
+        twice.extend(prefixes.chain([&peer["spec"]["publicKey"]]).map(Value::to_string).filter(|held| !seen.insert(held.clone())));
+    }
+    none(&twice, &format!("in two Peers of {site}"));
+}
+
+async fn tenants_that_share_a_cluster_write_with_their_own_credentials() {
+    let (mut fleet, mark) = sharing().await;
+    let _operator = operator_of_all(&mut fleet).await;
+    fleet.converged().await;
+    fleet.annotate("west", "n1", "force-endpoint", Some("198.51.100.86:51820")).await;
+    fleet.annotate("east", "n1", "force-endpoint", Some("198.51.100.87:51820")).await;
+    fleet.annotate("north", "n1", "force-endpoint", Some("198.51.100.88:51820")).await;
+    fleet.converged().await;
+    nothing_twice(&fleet, "west").await;
+    let writes: Vec<_> = fleet.peer_writes(&mark).into_iter().filter(|(site, _)| site == "west").map(|(_, call)| call).collect();
+    let by = |account: &str| writes.iter().filter(|call| call.user.ends_with(&format!(":{account}"))).collect::<Vec<_>>();
+    for (account, mesh) in [(REMOTE_ACCOUNT, "victim"), (OTHER_ACCOUNT, "attacker")] {
+        assert_eq!(by(account).iter().filter(|call| call.verb == "create").count(), 2, "{account}: {writes:?}");
+        let strange = |call: &&AuditRecord| !call.name.starts_with(&format!("{mesh}--"));
+        none(&by(account).into_iter().filter(strange).collect::<Vec<_>>(), &format!("writes of {account} that are not of {mesh}"));
+    }
+    says_nothing_of_the_victim(&fleet).await;
+
+    // One leaves; the other does not notice.
+    let mark = fleet.mark();
+    fleet.delete_mesh(ATTACKER).await;
+    fleet.gone(ATTACKER).await;
+    fleet.converged().await;
+    let touched: Vec<_> = fleet.peer_writes(&mark).into_iter().filter(|(_, call)| !call.name.starts_with("attacker--")).collect();
+    none(&touched, "writes that are not of the mesh that was deleted");
+    fleet.finish().await;
+}
+
+/// A node of north claims the key of one of east.
+async fn a_key_that_another_tenant_uses_in_a_shared_cluster_is_not_written_twice() {
+    let (mut fleet, mark) = sharing().await;
+    let _operator = operator_of_all(&mut fleet).await;
+    fleet.converged().await;
+    let key = fleet.world.sites["east"].nodes["n1"].annotation("key").unwrap().to_owned();
+    let mut thief = Node::new(fleet.world.sites["north"].number, 3);
+    thief.annotations.insert("key".into(), key);
+    fleet.cluster("north").create(&thief.object()).await.unwrap();
+    fleet.annotate_unseen("north", "n2", &[("key", fleet.world.sites["east"].nodes["n2"].annotation("key"))]).await;
+    fleet.condition_of(ATTACKER, "Ready", "False", "KeyTaken").await;
+    fleet.annotate("east", "n1", "force-endpoint", Some("198.51.100.89:51820")).await;
+    until("the victim's change", || async {
+        let peer = fleet.peer("west", "victim--east--n1").await.unwrap_or_default();
+        if peer["spec"]["endpoint"]["dnsOrIP"]["ip"] == "198.51.100.89" { Ok(()) } else { Err(peer.to_string()) }
+    })
+    .await;
+    nothing_twice(&fleet, "west").await;
+    fleet.condition_of(VICTIM, "Ready", "True", "Reconciled").await;
+    let deletes = |(site, call): &(String, AuditRecord)| site == "west" && call.verb == "delete" && call.name.starts_with("victim--");
+    none(&fleet.peer_writes(&mark).into_iter().filter(deletes).collect::<Vec<_>>(), "the victim's Peers were deleted");
+    fleet.finish().await;
+}
+
+async fn a_member_that_never_answers_delays_no_other_mesh() {
+    stall(|| Effect::Hang, Match::all()).await;
+}
+
+async fn a_member_that_lists_endlessly_delays_no_other_mesh() {
+    stall(|| lies::endless_list(50, &Node::new(9, 9).object()), Match::verb(Verb::List)).await;
+}
+
+/// North stalls from the start, and again when the victim's mesh is deleted.
+async fn stall(stalling: impl Fn() -> Effect, on: Match) {
+    // Shorter than the 5 s after which a request is given up.
+    const PATIENCE: Duration = Duration::from_secs(4);
+    let mut fleet = Fleet::of(&FIVE).proxied(&["north"]).with(tenants(TEAMS, &["east", "west"], &["north", "south"])).build().await;
+    fleet.world.meshes[ATTACKER].active = false;
+    for namespace in TEAMS {
+        access::widen(fleet.cluster("hub"), namespace).await;
+    }
+    // Rights and tokens take their time.
+    fleet.operator(&["--all-namespaces"]).await.kill();
+    let fault = fleet.proxy("north").add(Fault::new(on.clone(), stalling()));
+    let start = Instant::now();
+    let _operator = fleet.operator(&["--all-namespaces"]).await;
+    fleet.condition_of(VICTIM, "Ready", "True", "Reconciled").await;
+    assert!(start.elapsed() < PATIENCE, "the start took {:?}", start.elapsed());
+    assert!(fleet.proxy("north").count(&on) > 0, "north was never asked");
+    fleet.annotate("east", "n1", "force-endpoint", Some("198.51.100.90:51820")).await;
+    fleet.converged_but(&["north", "south"]).await;
+
+    fleet.proxy("north").remove(fault);
+    fleet.condition_of(ATTACKER, "Ready", "True", "Reconciled").await;
+    fleet.proxy("north").forget_counts();
+    fleet.proxy("north").add(Fault::new(on.clone(), stalling()));
+    fleet.proxy("north").add(Fault::new(Match::verb(Verb::Watch), Effect::answer(410)));
+    fleet.proxy("north").cut_watches(Match::all());
+    until("north is asked", || async { if fleet.proxy("north").count(&on) > 0 { Ok(()) } else { Err("not yet".to_owned()) } }).await;
+    let start = Instant::now();
+    fleet.delete_mesh(VICTIM).await;
+    fleet.gone(VICTIM).await;
+    assert!(start.elapsed() < PATIENCE, "the deletion took {:?}", start.elapsed());
+    fleet.holds(&["east", "west"]).await;
+    fleet.finish().await;
+}
