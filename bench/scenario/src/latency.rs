@@ -1,5 +1,9 @@
 //! One node's endpoint changes: how long until the Peers in all other clusters
 //! have changed. Operator and floor take turns, and what is not measured sleeps.
+//!
+//! The operator lets a source change its Peers ten times, and then once every
+//! 30 s. So all clusters take turns as the source, and every round has an
+//! operator of its own.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::fleet::{Fleet, MERGE_PATCH, NAMES};
-use crate::kilo::{NODES, PEERS, key, node_name};
+use crate::kilo::{self, NODES, PEERS, key, node_name};
 use crate::options::Options;
 use crate::programs::{Floor, Operator};
 use crate::progress;
@@ -16,38 +20,38 @@ use crate::stats::Round;
 use crate::table::Table;
 use crate::watch::{Event, Watches};
 
-/// The cluster whose nodes change; all others are targets.
-pub(crate) const SOURCE: usize = 1;
+/// Changes of one source in a round. Of the other three one is for the warm-up,
+/// and two are for [`crate::requests`].
+const OF_A_SOURCE: usize = 7;
+pub(crate) const MOST_CHANGES: usize = OF_A_SOURCE * NAMES.len();
 /// Longer than the time for which changes are gathered.
 const BETWEEN: Duration = Duration::from_millis(150);
-const WARM_UP: usize = 10;
 
-pub(crate) async fn measure(fleet: &Fleet, operator: &Operator, options: &Options, table: &mut Table) {
+/// Takes the operator that runs, and returns the one of the last round.
+pub(crate) async fn measure(fleet: &Fleet, mut operator: Operator, options: &Options, table: &mut Table) -> Operator {
     let mut bench = Bench::new(fleet, options).await;
     let mut rounds = Vec::new();
-    for round in 0..=options.rounds {
-        let changes = if round == 0 { WARM_UP } else { options.changes };
-        let mut taken = Round::default();
-        for _ in 0..changes {
-            taken.operator.add(bench.operator_turn().await);
-            operator.freeze();
-            taken.floor.add(bench.floor_turn().await);
-            operator.thaw();
-            sleep(BETWEEN).await;
+    for round in 1..=options.rounds {
+        if round > 1 {
+            operator.stop().await;
+            operator = Operator::start(fleet, &options.command);
+            kilo::converged(fleet, options.nodes).await;
         }
-        if round > 0 {
-            progress(&format!("round {round}: {taken}"));
-            rounds.push(taken);
-        }
+        bench.round(&operator, NAMES.len()).await;
+        let taken = bench.round(&operator, options.changes).await;
+        progress(&format!("round {round}: {taken}"));
+        rounds.push(taken);
     }
     let what = format!("node change to all Peers, {} × {} nodes", NAMES.len(), options.nodes);
     table.compare(&what, "operator", [(50, Some(1.3)), (99, Some(2.0))], &rounds);
+    operator
 }
 
 struct Bench<'a> {
     fleet: &'a Fleet,
     nodes: usize,
-    floor: Floor,
+    /// One for each source.
+    floors: Vec<Floor>,
     watches: Watches,
     /// The floor's own Peers, as last seen: one on each target.
     peers: Vec<Value>,
@@ -61,35 +65,52 @@ impl<'a> Bench<'a> {
             let peer = json!({ "apiVersion": "kilo.squat.ai/v1alpha1", "kind": "Peer", "metadata": { "name": PEER }, "spec": spec("198.19.255.255") });
             peers.push(fleet.request(at, "POST", PEERS, &peer).await);
         }
-        let (floor, watches) = (Floor::start(fleet, SOURCE, NODES).await, Watches::open(fleet, PEERS).await);
-        Self { fleet, nodes: options.nodes, floor, watches, peers, changes: 0 }
+        let mut floors = Vec::new();
+        for source in 0..NAMES.len() {
+            floors.push(Floor::start(fleet, source, NODES).await);
+        }
+        let watches = Watches::open(fleet, PEERS).await;
+        Self { fleet, nodes: options.nodes, floors, watches, peers, changes: 0 }
     }
 
-    async fn operator_turn(&mut self) -> f64 {
-        let (node, address) = self.next_change();
-        self.turn(&node, "kilo.squat.ai/force-endpoint", &address).await.0
+    async fn round(&mut self, operator: &Operator, changes: usize) -> Round {
+        let mut taken = Round::default();
+        for change in 0..changes {
+            let source = change % NAMES.len();
+            taken.operator.add(self.operator_turn(source).await);
+            operator.freeze();
+            taken.floor.add(self.floor_turn(source).await);
+            operator.thaw();
+            sleep(BETWEEN).await;
+        }
+        taken
     }
 
-    async fn floor_turn(&mut self) -> f64 {
+    async fn operator_turn(&mut self, source: usize) -> f64 {
         let (node, address) = self.next_change();
-        let requests = targets().map(|at| self.patch(at, &address)).collect();
-        self.floor.arm(requests);
+        self.turn(source, &node, "kilo.squat.ai/force-endpoint", &address).await.0
+    }
+
+    async fn floor_turn(&mut self, source: usize) -> f64 {
+        let (node, address) = self.next_change();
+        let requests = (0..NAMES.len()).filter(|at| *at != source).map(|at| self.patch(at, &address)).collect();
+        self.floors[source].arm(requests);
         // The operator does not look at this annotation.
-        let (time, events) = self.turn(&node, "bench.squat.ai/force-endpoint", &address).await;
+        let (time, events) = self.turn(source, &node, "bench.squat.ai/force-endpoint", &address).await;
         for event in events {
             let seen: Value = serde_json::from_slice(&event.line).unwrap();
             self.peers[event.cluster] = seen["object"].clone();
         }
-        self.floor.done(NAMES.len() - 1);
+        self.floors[source].done(NAMES.len() - 1);
         time
     }
 
     /// Milliseconds from the answer to the Node's change to the last target's
     /// Peer event, and those events.
-    async fn turn(&mut self, node: &str, annotation: &str, address: &str) -> (f64, Vec<Event>) {
+    async fn turn(&mut self, source: usize, node: &str, annotation: &str, address: &str) -> (f64, Vec<Event>) {
         self.watches.skip();
         let change = json!({ "metadata": { "annotations": { annotation: format!("{address}:51820") } } });
-        self.fleet.request(SOURCE, "PATCH", &format!("{NODES}/{node}"), &change).await;
+        self.fleet.request(source, "PATCH", &format!("{NODES}/{node}"), &change).await;
         let answered = Instant::now();
         let mut events: Vec<Event> = Vec::new();
         while events.len() < NAMES.len() - 1 {
@@ -131,10 +152,6 @@ impl<'a> Bench<'a> {
 }
 
 const PEER: &str = "floor--east--node-000";
-
-fn targets() -> impl Iterator<Item = usize> {
-    (0..NAMES.len()).filter(|at| *at != SOURCE)
-}
 
 /// Of a Peer that collides with nobody's.
 fn spec(address: &str) -> Value {

@@ -47,11 +47,11 @@ async fn with_kilo(options: &Options, table: &mut Table) {
     let fleet = kilo::start(options).await;
     progress(&format!("{} clusters of {} nodes each", fleet::NAMES.len(), options.nodes));
     kilo::grow(&fleet, 0, options.nodes).await;
-    let operator = Operator::start(&fleet, &options.command);
+    let mut operator = Operator::start(&fleet, &options.command);
     kilo::converged(&fleet, options.nodes).await;
     let small = operator.resident();
     if options.changes > 0 {
-        latency::measure(&fleet, &operator, options, table).await;
+        operator = latency::measure(&fleet, operator, options, table).await;
     }
     if options.idle_seconds > 0 {
         requests::of_one_change(&fleet, options, table).await;

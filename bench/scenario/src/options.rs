@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::latency::MOST_CHANGES;
+
 #[derive(Debug)]
 pub(crate) struct Options {
     /// Nodes of a cluster while single changes are measured.
@@ -10,7 +12,7 @@ pub(crate) struct Options {
     pub(crate) many: usize,
     /// How often everything is repeated, for the spread.
     pub(crate) rounds: usize,
-    /// Changes a round, of operator and floor each; with 0 none is measured.
+    /// Changes a round, of operator and floor each, at most [`MOST_CHANGES`]; with 0 none is measured.
     pub(crate) changes: usize,
     /// With 0 nobody looks at requests.
     pub(crate) idle_seconds: u64,
@@ -21,7 +23,7 @@ pub(crate) struct Options {
     pub(crate) foreign: bool,
 }
 
-const USAGE: &str = "scenario [--nodes 50] [--many 200] [--rounds 5] [--changes 60] [--idle 60] [--moves 15] [-- OPERATOR ARGUMENT…]
+const USAGE: &str = "scenario [--nodes 50] [--many 200] [--rounds 5] [--changes 35] [--idle 60] [--moves 15] [-- OPERATOR ARGUMENT…]
 In the arguments {kubeconfig} and {namespace} stand for the hub's kubeconfig and the operator's namespace.";
 
 const OPERATOR: &str = "operator --kubeconfig {kubeconfig} --namespace {namespace} --leader-elect \
@@ -32,8 +34,16 @@ const PROVIDER: &str = "provider --hub --node-id bench --mgmt-kubeconfig {kubeco
 
 impl Options {
     pub(crate) fn read() -> Self {
-        let mut options =
-            Self { nodes: 50, many: 200, rounds: 5, changes: 60, idle_seconds: 60, moves: 15, command: Vec::new(), foreign: false };
+        let mut options = Self {
+            nodes: 50,
+            many: 200,
+            rounds: 5,
+            changes: MOST_CHANGES,
+            idle_seconds: 60,
+            moves: 15,
+            command: Vec::new(),
+            foreign: false,
+        };
         let mut arguments = std::env::args().skip(1);
         while let Some(argument) = arguments.next() {
             if argument == "--" {
@@ -53,6 +63,7 @@ impl Options {
         }
         let grows = options.many == 0 || options.many > options.nodes;
         assert!(options.rounds > 0 && options.nodes > 1 && grows && options.many <= 250, "2 nodes or more, then more, at most 250");
+        assert!(options.changes <= MOST_CHANGES, "at most {MOST_CHANGES} changes a round: the operator delays more of one source");
         options.foreign = !options.command.is_empty();
         if options.foreign {
             // What it does with Cilium is not ours to know.

@@ -9,7 +9,6 @@ use tokio::time::sleep;
 
 use crate::fleet::{Account, Fleet, NAMES};
 use crate::kilo::{HUB, REMOTE, node_name};
-use crate::latency::SOURCE;
 use crate::options::Options;
 use crate::progress;
 use crate::table::Table;
@@ -64,7 +63,14 @@ pub(crate) async fn of_one_change(fleet: &Fleet, options: &Options, table: &mut 
         let ledger = Ledger::open(fleet);
         let node = node_name(1 + change % (options.nodes - 1));
         let annotations = json!({ "kilo.squat.ai/force-endpoint": format!("198.19.99.{}:51820", 100 + change) });
-        fleet.request(SOURCE, "PATCH", &format!("/api/v1/nodes/{node}"), &json!({ "metadata": { "annotations": annotations } })).await;
+        fleet
+            .request(
+                change % NAMES.len(),
+                "PATCH",
+                &format!("/api/v1/nodes/{node}"),
+                &json!({ "metadata": { "annotations": annotations } }),
+            )
+            .await;
         sleep(AFTERMATH).await;
         let (asked, _) = ledger.close();
         let count = |what: &str| asked.get(what).copied().unwrap_or(0);
