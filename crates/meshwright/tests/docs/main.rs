@@ -15,3 +15,4 @@ mod manifests;
 mod page;
 mod registry;
 mod shell;
+mod threats;
