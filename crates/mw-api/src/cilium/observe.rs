@@ -151,6 +151,7 @@ pub fn service(service: &Service) -> (ServiceName, ServiceSeen) {
     let annotations = meta.annotations.iter().flatten();
     let seen = ServiceSeen {
         uid: meta.uid.clone().unwrap_or_default(),
+        resource_version: meta.resource_version.clone().unwrap_or_default(),
         external_name: service.spec.kind == "ExternalName",
         deleting: meta.deletion_timestamp.is_some(),
         labels: meta.labels.clone().unwrap_or_default(),

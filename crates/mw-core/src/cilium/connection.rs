@@ -4,17 +4,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cilium::facts::{ClusterSeen, ConnectionSecret, SecretSeen};
+use crate::cilium::finding::{Finding, Step};
 use crate::cilium::identity::Identities;
-use crate::cilium::link::Links;
+use crate::cilium::link::{LinkPlan, Links};
 use crate::cilium::material::Key;
 use crate::cilium::membership::{Mesh, named_or_touched, untouchable};
 use crate::cilium::peer_file::{has_address, mentions, remote_of};
-use crate::cilium::plan::SecretApply;
+use crate::cilium::plan::{Link, SecretApply};
 use crate::cilium::secret::SecretBytes;
-use crate::cilium::sharing::is_claimed;
+use crate::cilium::sharing::claimants;
 use crate::cilium::world::World;
 use crate::names::{CiliumName, ClusterId};
 use crate::precondition::Precondition;
+use crate::problem::Reason;
 
 /// The applies of every target that needs one.
 pub(super) fn applies(
@@ -27,31 +29,92 @@ pub(super) fn applies(
     let of_target = |(target, seen): (&ClusterId, &ClusterSeen)| {
         let secrets = seen.secrets.known().filter(|_| seen.silent.is_none())?;
         let stays = Stays {
-            everything: !world.settled.contains(target) || untouchable.contains(target),
             nameless: has_nameless_neighbour(meshes, identities, target),
-            claimed: is_claimed(world, target),
-            kept: kept_names(identities, links, target),
+            claimed: claimants(world, target).any(|(_, other)| other.secrets.known().is_none()),
             neighbours: neighbours(world, target).filter_map(|id| identities.name(id)).map(CiliumName::as_str).collect(),
             left: left_names(world, identities, target, secrets),
+            own: Wishes::of(world, &untouchable, identities, links, target),
+            others: others(world, &untouchable, identities, links, target),
         };
-        let wanted = wanted(links, target);
-        let applies = ConnectionSecret::ALL.into_iter().filter_map(|name| Some((name, apply(name, secrets.get(&name), &wanted, &stays)?)));
+        let applies = ConnectionSecret::ALL.into_iter().filter_map(|name| Some((name, apply(name, secrets.get(&name), &stays)?)));
         let applies: BTreeMap<ConnectionSecret, SecretApply> = applies.collect();
         (!applies.is_empty()).then(|| (target.clone(), applies))
     };
     world.clusters.iter().filter_map(of_target).collect()
 }
 
+/// Keys of a cluster's Secrets that no binding of a deleted one's owner wants,
+/// but another owner of the same cluster does.
+pub(super) fn wanted_by_others(world: &World, identities: &Identities, links: &Links, target: &ClusterId) -> BTreeSet<Key> {
+    let secrets = world.clusters.get(target).and_then(|seen| seen.secrets.known());
+    let others = others(world, &untouchable(world), identities, links, target);
+    let held = secrets.into_iter().flatten().flat_map(|(name, secret)| secret.keys.keys().map(move |key| ((*name, key.clone()), secret)));
+    let wanted = held.filter(|(key, secret)| others.iter().any(|other| other.shows(key.0, secret) && other.wishes.holds(key)));
+    wanted.map(|(key, _)| key).collect()
+}
+
+/// The keys that one owner wants, or may want, in a cluster.
+struct Wishes<'a> {
+    wanted: BTreeMap<Key, SecretBytes>,
+    /// Not everything is known that may want something here.
+    unknown: bool,
+    /// Neighbours whose keys stay as they are.
+    kept: BTreeSet<&'a str>,
+}
+
+impl<'a> Wishes<'a> {
+    fn of(world: &World, untouchable: &BTreeSet<&ClusterId>, identities: &'a Identities, links: &Links, target: &ClusterId) -> Self {
+        Wishes {
+            wanted: wanted(links, target),
+            unknown: !world.settled.contains(target) || untouchable.contains(target),
+            kept: kept_names(identities, links, target),
+        }
+    }
+
+    fn holds(&self, key: &Key) -> bool {
+        self.unknown || self.kept.contains(remote_of(&key.1)) || self.wanted.contains_key(key)
+    }
+}
+
+/// Another owner's credentials for a cluster that may be the same.
+struct Other<'a> {
+    seen: &'a ClusterSeen,
+    wishes: Wishes<'a>,
+}
+
+impl Other<'_> {
+    /// Whether it is the same: the UID of an object there is not known to
+    /// anybody who can't read it.
+    fn shows(&self, name: ConnectionSecret, secret: &SecretSeen) -> bool {
+        self.seen.secrets.known().and_then(|all| all.get(&name)).is_some_and(|other| other.uid == secret.uid)
+    }
+
+    /// Whether it wants exactly what is there.
+    fn has_taken(&self, key: &Key, secret: &SecretSeen, held: &SecretBytes) -> bool {
+        self.shows(key.0, secret) && self.wishes.wanted.get(key) == Some(held)
+    }
+}
+
+fn others<'a>(
+    world: &'a World,
+    untouchable: &BTreeSet<&ClusterId>,
+    identities: &'a Identities,
+    links: &Links,
+    target: &ClusterId,
+) -> Vec<Other<'a>> {
+    let other = |(id, seen)| Other { seen, wishes: Wishes::of(world, untouchable, identities, links, id) };
+    claimants(world, target).map(other).collect()
+}
+
 /// What of ours is not let go although no link was planned that wants it.
 struct Stays<'a> {
-    everything: bool,
+    own: Wishes<'a>,
+    others: Vec<Other<'a>>,
     /// A neighbour's name is not known: a key may be its, unless it is known to
     /// be another's.
     nameless: bool,
     /// Another owner may write here too: a key of no neighbour may be theirs.
     claimed: bool,
-    /// Neighbours whose keys stay as they are.
-    kept: BTreeSet<&'a str>,
     /// The names of present and former neighbours, as far as they are known.
     neighbours: BTreeSet<&'a str>,
     /// Those of them to which the keys of that name lead. Two clusters can have
@@ -60,10 +123,38 @@ struct Stays<'a> {
 }
 
 impl Stays<'_> {
-    fn holds(&self, key: &str) -> bool {
-        let remote = remote_of(key);
+    fn holds(&self, key: &Key, secret: &SecretSeen) -> bool {
+        let remote = remote_of(&key.1);
         let strange = self.nameless && !self.left.contains(remote) || self.claimed && !self.neighbours.contains(remote);
-        self.everything || self.kept.contains(remote) || strange
+        strange || self.own.holds(key) || self.others.iter().any(|other| other.shows(key.0, secret) && other.wishes.holds(key))
+    }
+
+    /// Whether another owner wants exactly what is there: the first value stays,
+    /// so that two owners do not overwrite each other without end.
+    fn is_taken(&self, key: &Key, secret: &SecretSeen, held: &SecretBytes) -> bool {
+        self.others.iter().any(|other| other.has_taken(key, secret, held))
+    }
+}
+
+/// Says of every link whose key another owner of the reader took first why it
+/// does not come up.
+pub(super) fn tell_taken(world: &World, identities: &Identities, links: &mut Links) {
+    let untouchable = untouchable(world);
+    let taken = |(link, plan): (&Link, &LinkPlan)| {
+        let secrets = world.clusters.get(&link.reader)?.secrets.known()?;
+        let others = others(world, &untouchable, identities, links, &link.reader);
+        let is_taken = |key: &&Key| {
+            let found = secrets.get(&key.0).and_then(|secret| Some((secret, secret.keys.get(&key.1)?)));
+            found.is_some_and(|(secret, held)| others.iter().any(|other| other.has_taken(key, secret, &held.value)))
+        };
+        let (secret, key) = plan.keys.as_ref().filter(|_| !plan.in_place)?.keys().find(is_taken)?;
+        let text = format!("key {key} of Secret {} holds what another owner of the cluster wants there", secret.as_str());
+        let finding = Finding::permanent(Step::Keys, Reason::KeyOwnedByOther, text);
+        Some((link.clone(), finding.hint("use another name for the remote, or leave the pair to the other owner")))
+    };
+    let taken: Vec<(Link, Finding)> = links.plans.iter().filter_map(taken).collect();
+    for (link, finding) in taken {
+        links.plans.entry(link).and_modify(|plan| plan.findings.push(finding));
     }
 }
 
@@ -111,25 +202,28 @@ fn wanted(links: &Links, target: &ClusterId) -> BTreeMap<Key, SecretBytes> {
     plans.filter_map(|(_, plan)| plan.keys.clone()).flatten().collect()
 }
 
-fn apply(name: ConnectionSecret, seen: Option<&SecretSeen>, wanted: &BTreeMap<Key, SecretBytes>, stays: &Stays<'_>) -> Option<SecretApply> {
-    let nothing = BTreeMap::new();
-    let held = seen.map_or(&nothing, |secret| &secret.keys);
+fn apply(name: ConnectionSecret, seen: Option<&SecretSeen>, stays: &Stays<'_>) -> Option<SecretApply> {
+    let missing = SecretSeen::default();
+    let secret = seen.unwrap_or(&missing);
     let on =
         |secret: &SecretSeen| Precondition { uid: secret.uid.as_str().into(), resource_version: secret.resource_version.as_str().into() };
     let mut apply = SecretApply { on: seen.map(on), ..SecretApply::default() };
-    for ((_, key), bytes) in wanted.iter().filter(|((secret, _), _)| *secret == name) {
-        match held.get(key) {
-            None => _ = (apply.added.insert(key.clone()), apply.data.insert(key.clone(), bytes.clone())),
+    for (key, bytes) in stays.own.wanted.iter().filter(|((secret, _), _)| *secret == name) {
+        let entry = key.1.clone();
+        match secret.keys.get(&entry) {
+            None => _ = (apply.added.insert(entry.clone()), apply.data.insert(entry, bytes.clone())),
             Some(held) if !held.is_ours() => {}
-            Some(held) if held.value == *bytes || !held.is_ours_alone() => _ = apply.data.insert(key.clone(), held.value.clone()),
-            Some(_) => _ = (apply.changed.insert(key.clone()), apply.data.insert(key.clone(), bytes.clone())),
+            Some(held) if held.value == *bytes || !held.is_ours_alone() || stays.is_taken(key, secret, &held.value) => {
+                apply.data.insert(entry, held.value.clone());
+            }
+            Some(_) => _ = (apply.changed.insert(entry.clone()), apply.data.insert(entry, bytes.clone())),
         }
     }
-    for (key, held) in held.iter().filter(|(_, held)| held.is_ours()) {
+    for (key, held) in secret.keys.iter().filter(|(_, held)| held.is_ours()) {
         if apply.data.contains_key(key) {
             continue;
         }
-        if stays.holds(key) {
+        if stays.holds(&(name, key.clone()), secret) {
             apply.data.insert(key.clone(), held.value.clone());
         } else {
             apply.removed.insert(key.clone());

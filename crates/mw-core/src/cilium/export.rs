@@ -4,17 +4,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cilium::annotation::{Chosen, Export, read};
-use crate::cilium::facts::{ClusterSeen, ServiceName, ServiceSeen};
+use crate::cilium::facts::{ClusterSeen, Held, ServiceName, ServiceSeen};
 use crate::cilium::object::{Binding, GlobalService, ObjectId};
 use crate::cilium::plan::{AnnotationApply, BindingPlan, Endpoints, Outcome, ServicePhase, ServicePlan};
 use crate::cilium::planner::at;
 use crate::cilium::reliance::{self, Unmet, Words, conditions, held_clusters, touches};
 use crate::cilium::scene::{Scene, Targets};
+use crate::cilium::sharing::claimants;
 use crate::cilium::teardown;
 use crate::cilium::version::GLOBAL_NAMESPACES;
 use crate::cilium::world::World;
 use crate::condition::cilium::{kind, reason};
 use crate::names::ClusterId;
+use crate::precondition::Precondition;
 use crate::problem::{Problem, Reason};
 use crate::text::quoted;
 
@@ -53,7 +55,7 @@ pub(super) fn plan(
         world.services.values().flat_map(|of| held_clusters(&of.common, acted_on(&of.common.id))).collect()
     };
     write(world, &wanted, &held, targets);
-    plans.extend(active.iter().map(|one| (one.of.common.id.clone(), status(scene, one, &wanted))));
+    plans.extend(active.iter().map(|one| (one.of.common.id.clone(), status(scene, one, &wanted, &held))));
     let deleted = world.services.values().filter(|of| of.common.deleting.is_some());
     plans.extend(deleted.map(|of| (of.common.id.clone(), deletion(world, of, targets))));
     plans
@@ -118,9 +120,48 @@ fn wanted<'a>(world: &'a World, active: &'a [Active<'a>]) -> Wanted<'a> {
     wanted
 }
 
+/// The annotations that other owners of the same cluster want on a Service.
+#[derive(Default)]
+struct Others<'a> {
+    wanted: Vec<&'a BTreeMap<&'a str, &'a str>>,
+    /// Not everything is known that one of them may want.
+    unknown: bool,
+}
+
+impl<'a> Others<'a> {
+    /// Those who show this very Service: its UID is not known to anybody who
+    /// can't read it.
+    fn of(
+        world: &'a World,
+        wanted: &'a Wanted<'a>,
+        held: &BTreeSet<&ClusterId>,
+        cluster: &ClusterId,
+        name: &'a ServiceName,
+        service: &ServiceSeen,
+    ) -> Self {
+        let shows = |seen: &ClusterSeen| seen.services.known().and_then(|all| all.get(name)).is_some_and(|other| other.uid == service.uid);
+        let others: Vec<&ClusterId> = claimants(world, cluster).filter(|(_, seen)| shows(seen)).map(|(id, _)| id).collect();
+        Others {
+            unknown: others.iter().any(|id| !world.settled.contains(*id) || held.contains(*id)),
+            wanted: others.iter().filter_map(|id| wanted.get(&(*id, name))).collect(),
+        }
+    }
+
+    fn holds(&self, key: &str) -> bool {
+        self.unknown || self.wanted.iter().any(|of| of.contains_key(key))
+    }
+
+    /// Whether one of them wants this value: the first value stays, so that two
+    /// owners do not overwrite each other without end.
+    fn has_taken(&self, key: &str, value: &str) -> bool {
+        self.wanted.iter().any(|of| of.get(key) == Some(&value))
+    }
+}
+
 /// Whether an annotation can be what is wanted: somebody else's other value stays.
-fn is_ours_to_set(service: &ServiceSeen, key: &str, value: &str) -> bool {
-    service.annotations.get(key).is_none_or(|held| held.value == value || held.is_ours_alone())
+fn is_ours_to_set(service: &ServiceSeen, others: &Others<'_>, key: &str, value: &str) -> bool {
+    let changeable = |held: &Held<String>| held.is_ours_alone() && !others.has_taken(key, &held.value);
+    service.annotations.get(key).is_none_or(|held| held.value == value || changeable(held))
 }
 
 fn write(world: &World, wanted: &Wanted<'_>, held: &BTreeSet<&ClusterId>, targets: &mut Targets) {
@@ -128,7 +169,8 @@ fn write(world: &World, wanted: &Wanted<'_>, held: &BTreeSet<&ClusterId>, target
     for (id, seen) in world.clusters.iter().filter(|(_, seen)| seen.silent.is_none()) {
         let stays = !world.settled.contains(id) || held.contains(id);
         for (name, service) in seen.services.known().into_iter().flatten() {
-            let apply = apply(service, wanted.get(&(id, name)).unwrap_or(&nothing), stays);
+            let others = Others::of(world, wanted, held, id, name, service);
+            let apply = apply(service, wanted.get(&(id, name)).unwrap_or(&nothing), &others, stays);
             if let Some(apply) = apply {
                 at(targets, id).services.insert(name.clone(), apply);
             }
@@ -136,20 +178,21 @@ fn write(world: &World, wanted: &Wanted<'_>, held: &BTreeSet<&ClusterId>, target
     }
 }
 
-fn apply(service: &ServiceSeen, wanted: &BTreeMap<&str, &str>, stays: bool) -> Option<AnnotationApply> {
-    let settable = wanted.iter().filter(|(key, value)| is_ours_to_set(service, key, value));
+fn apply(service: &ServiceSeen, wanted: &BTreeMap<&str, &str>, others: &Others<'_>, stays: bool) -> Option<AnnotationApply> {
+    let settable = wanted.iter().filter(|(key, value)| is_ours_to_set(service, others, key, value));
     let mut annotations: BTreeMap<String, String> = settable.map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
     let ours: BTreeMap<&String, &String> =
         service.annotations.iter().filter(|(_, held)| held.is_ours()).map(|(key, held)| (key, &held.value)).collect();
     for (key, value) in &ours {
         // What we hold together with somebody who changed his mind stays as it is.
-        if stays || wanted.contains_key(key.as_str()) {
+        if stays || wanted.contains_key(key.as_str()) || others.holds(key) {
             annotations.entry((*key).clone()).or_insert_with(|| (*value).clone());
         }
     }
     let as_wanted = annotations.len() == ours.len() && annotations.iter().all(|(key, value)| ours.get(key) == Some(&value));
     let removed = ours.keys().filter(|key| !annotations.contains_key(**key)).map(|key| (*key).clone()).collect();
-    (!as_wanted).then(|| AnnotationApply { uid: service.uid.clone(), annotations, removed })
+    let on = Precondition { uid: service.uid.as_str().into(), resource_version: service.resource_version.as_str().into() };
+    (!as_wanted).then(|| AnnotationApply { on, annotations, removed })
 }
 
 /// How far one cluster is.
@@ -161,12 +204,12 @@ enum Progress {
     Failing,
 }
 
-fn status(scene: &Scene<'_>, one: &Active<'_>, wanted: &Wanted<'_>) -> ServicePlan {
+fn status(scene: &Scene<'_>, one: &Active<'_>, wanted: &Wanted<'_>, held: &BTreeSet<&ClusterId>) -> ServicePlan {
     let mut problems = Vec::new();
     let mut progress = Vec::new();
     let mut plan = ServicePlan::default();
     for name in &one.targets {
-        let state = examine(scene.world, one, name, wanted, &mut problems);
+        let state = examine(scene.world, one, name, wanted, held, &mut problems);
         if state == Progress::Exported {
             plan.exported.push((*name).clone());
         }
@@ -192,7 +235,14 @@ fn has_match(one: &Active<'_>, seen: &ClusterSeen) -> bool {
     one.matches(seen).is_some_and(|matches| !matches.is_empty())
 }
 
-fn examine(world: &World, one: &Active<'_>, name: &str, wanted: &Wanted<'_>, problems: &mut Vec<Problem>) -> Progress {
+fn examine(
+    world: &World,
+    one: &Active<'_>,
+    name: &str,
+    wanted: &Wanted<'_>,
+    held: &BTreeSet<&ClusterId>,
+    problems: &mut Vec<Problem>,
+) -> Progress {
     let subject = format!("cluster {name}");
     let mut tell =
         |reason: Reason, text: String, hint: &str| problems.push(Problem::new(reason, &subject, format!("cluster {name}: {text}"), hint));
@@ -212,11 +262,12 @@ fn examine(world: &World, one: &Active<'_>, name: &str, wanted: &Wanted<'_>, pro
     let mut applied = true;
     for (service, found) in matches {
         let agreed = wanted.get(&(id, service));
+        let others = Others::of(world, wanted, held, id, service, found);
         for (key, value) in &one.export.annotations {
             if agreed.and_then(|agreed| agreed.get(key.as_str())) != Some(&value.as_str()) {
                 let text = format!("an older GlobalService wants another value of {key} on {}", service.name);
                 tell(Reason::Conflict, text, "make both agree");
-            } else if !is_ours_to_set(found, key, value) {
+            } else if !is_ours_to_set(found, &others, key, value) {
                 let text = format!("{key} on {} is set to another value by somebody else", service.name);
                 tell(Reason::AnnotationOwnedByOther, text, "remove that annotation from the Service to let it be set");
             } else {

@@ -251,6 +251,7 @@ pub struct ServiceName {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServiceSeen {
     pub uid: String,
+    pub resource_version: String,
     pub external_name: bool,
     pub deleting: bool,
     pub labels: BTreeMap<String, String>,

@@ -85,9 +85,10 @@ pub struct SecretApply {
 }
 
 /// A server-side apply of all our annotations on one Service.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AnnotationApply {
-    pub uid: String,
+    /// The Service that was seen: an apply removes what it leaves out.
+    pub on: Precondition,
     pub annotations: BTreeMap<String, String>,
     pub removed: BTreeSet<String>,
 }

@@ -17,7 +17,8 @@ pub fn plan(world: &World) -> Plan {
     let world = &*sharing::without_shared(world);
     let meshes = meshes(world);
     let identities = identity::identify(world, &meshes, &components(&meshes));
-    let links = link::plan_links(world, &meshes, &identities);
+    let mut links = link::plan_links(world, &meshes, &identities);
+    connection::tell_taken(world, &identities, &mut links);
     let scene = Scene { world, meshes, identities, links };
     let mut plan = Plan { targets: targets(&scene), ..Plan::default() };
     plan.dials = scene.links.plans.iter().filter_map(|(link, of)| Some((link.clone(), of.dial.clone()?))).collect();

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::cilium::facts::CaId;
+use crate::cilium::facts::{CaId, ClusterSeen};
 use crate::cilium::membership::named_or_touched;
 use crate::cilium::object::{Common, Refusal, Resolution};
 use crate::cilium::world::{Origin, World};
@@ -61,9 +61,11 @@ fn shared(world: &World) -> BTreeSet<ClusterId> {
     shared
 }
 
-/// Whether another owner's cluster reports the same UID. If it tells the truth,
-/// its owner's keys are here too.
-pub(super) fn is_claimed(world: &World, cluster: &ClusterId) -> bool {
-    let Some(origin) = world.origins.get(cluster) else { return false };
-    world.origins.values().any(|other| other.uid == origin.uid && other.owner != origin.owner)
+/// Clusters of other owners that report the UID of this one. A cluster can
+/// report any UID, so this alone proves nothing.
+pub(super) fn claimants<'a>(world: &'a World, cluster: &ClusterId) -> impl Iterator<Item = (&'a ClusterId, &'a ClusterSeen)> {
+    let origin = world.origins.get(cluster);
+    let claims = move |other: &Origin| origin.is_some_and(|origin| other.uid == origin.uid && other.owner != origin.owner);
+    let claimants = world.origins.iter().filter(move |(_, other)| claims(other));
+    claimants.filter_map(|(id, _)| Some((id, world.clusters.get(id)?)))
 }

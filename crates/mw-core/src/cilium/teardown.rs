@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::cilium::connection::wanted_by_others;
 use crate::cilium::facts::ClusterSeen;
 use crate::cilium::object::{Binding, Common, Refusal, Resolution};
 use crate::cilium::peer_file::remote_of;
@@ -72,8 +73,9 @@ fn binding_remains(scene: &Scene<'_>, of: &Binding, reader: &ClusterId, seen: &C
     let links = scene.links.plans.keys().filter(|link| link.reader == *reader);
     let wanted: BTreeSet<&str> = links.filter_map(|link| scene.identities.name(&link.remote)).map(CiliumName::as_str).collect();
     let of_it = |key: &str| names.as_ref().is_none_or(|names| names.contains(remote_of(key))) && !wanted.contains(remote_of(key));
-    let mut keys = seen.secrets.known()?.values().flat_map(|secret| &secret.keys);
-    Some(keys.any(|(key, held)| held.is_ours() && of_it(key)))
+    let others = wanted_by_others(scene.world, &scene.identities, &scene.links, reader);
+    let mut keys = seen.secrets.known()?.iter().flat_map(|(name, secret)| secret.keys.iter().map(|(key, held)| (*name, key, held)));
+    Some(keys.any(|(name, key, held)| held.is_ours() && of_it(key) && !others.contains(&(name, key.clone()))))
 }
 
 /// The Cilium name behind a ref; nothing where it may be any.

@@ -8,6 +8,7 @@ use mw_core::cilium::facts::{ClusterSeen, Held, MANAGER, PolicySeen, RootCa};
 use mw_core::cilium::plan as plans;
 use mw_core::cilium::plan::{Plan, PolicyChanges, TargetPlan};
 use mw_core::cilium::world::{DialOutcome, Dialled, Evidence, Heartbeat, VerifyDial, World};
+use mw_core::names::ClusterId;
 use mw_core::seen::Seen;
 
 /// Carries out every write. A server-side apply leaves others' fields alone and
@@ -17,7 +18,7 @@ pub(crate) fn apply(plan: &Plan, world: &mut World) {
     for (id, target) in &plan.targets {
         let seen = world.clusters.get_mut(id).expect("a target that was never seen");
         assert!(seen.silent.is_none(), "{id} does not answer");
-        write(target, seen, now);
+        write(id, target, seen, now);
     }
     note_touched(plan, world);
 }
@@ -35,7 +36,7 @@ fn note_touched(plan: &Plan, world: &mut World) {
     }
 }
 
-fn write(target: &TargetPlan, seen: &mut ClusterSeen, now: mw_core::time::Timestamp) {
+fn write(id: &ClusterId, target: &TargetPlan, seen: &mut ClusterSeen, now: mw_core::time::Timestamp) {
     let TargetPlan { identity, ca, elb, secrets, services, policies } = target;
     if let Some(write) = identity {
         let config = seen.config.known_mut().unwrap().as_mut().unwrap();
@@ -69,12 +70,15 @@ fn write(target: &TargetPlan, seen: &mut ClusterSeen, now: mw_core::time::Timest
     }
     for (name, apply) in secrets {
         let secret = seen.secrets.known_mut().unwrap().entry(*name).or_default();
+        if secret.uid.is_empty() {
+            secret.uid = format!("{id}/{}", name.as_str());
+        }
         apply_fields(&mut secret.keys, &apply.data);
         secret.written = Some(now);
     }
     for (name, apply) in services {
         let service = seen.services.known_mut().unwrap().get_mut(name).unwrap();
-        assert_eq!(service.uid, apply.uid);
+        assert_eq!(service.uid, *apply.on.uid);
         apply_fields(&mut service.annotations, &apply.annotations);
     }
     write_policies(policies, seen);

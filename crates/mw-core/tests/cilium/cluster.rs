@@ -73,6 +73,8 @@ pub(crate) struct Sketch {
     /// The UID that it reports, if not one of its own.
     uid: Option<String>,
     private_ca: Option<String>,
+    /// The cluster that these credentials lead to as well.
+    same_as: Option<String>,
 }
 
 #[derive(Deserialize, Debug, Clone)]
@@ -173,6 +175,7 @@ impl Default for Sketch {
             owner: text("w1"),
             uid: None,
             private_ca: None,
+            same_as: None,
         }
     }
 }
@@ -193,10 +196,13 @@ impl Sketch {
             apiserver: self.known("apiserver", (!self.no_apiserver).then(|| self.apiserver())),
             service: self.known("service", (!self.no_service).then(|| self.mesh_service(letter))),
             nodes: self.known("nodes", self.nodes.iter().map(|(name, node)| (NodeName::from(name.as_str()), node.seen())).collect()),
-            secrets: self.known("secrets", self.secrets()),
+            secrets: self.known("secrets", self.secrets(letter)),
             hubble: self.known("hubble", Hubble { relay: self.has_hubble("relay"), ui: self.has_hubble("ui") }),
             namespaces: self.known("namespaces", self.namespaces_seen()),
-            services: self.known("services", self.services.iter().map(|(name, of)| (service_name(name), of.seen(name))).collect()),
+            services: self.known(
+                "services",
+                self.services.iter().map(|(name, of)| (service_name(name), of.seen(&self.uid_of(letter, name)))).collect(),
+            ),
             slices: self.known("slices", self.slices.iter().map(SketchedSlice::seen).collect()),
             policies: self.known("policies", self.policies.iter().map(|(name, of)| (policy_key(name), of.seen(name))).collect()),
             policy_crds: self.known("crds", self.policy_crds()),
@@ -311,13 +317,19 @@ impl Sketch {
         }
     }
 
-    fn secrets(&self) -> BTreeMap<ConnectionSecret, SecretSeen> {
+    /// An object's UID: no two clusters share one.
+    fn uid_of(&self, letter: &str, name: &str) -> String {
+        format!("{}/{name}", self.same_as.as_deref().unwrap_or(letter))
+    }
+
+    fn secrets(&self, letter: &str) -> BTreeMap<ConnectionSecret, SecretSeen> {
         let mut secrets: BTreeMap<ConnectionSecret, SecretSeen> = BTreeMap::new();
         for (path, key) in &self.keys {
             let (secret, name) = path.split_once('/').unwrap();
             let secret = ConnectionSecret::ALL.into_iter().find(|of| of.as_str() == secret).unwrap();
             let held = Held { value: SecretBytes::new(key.value.as_bytes()), managers: key.by.iter().cloned().collect() };
-            let seen = secrets.entry(secret).or_insert_with(|| SecretSeen { uid: secret.as_str().to_owned(), ..SecretSeen::default() });
+            let seen =
+                secrets.entry(secret).or_insert_with(|| SecretSeen { uid: self.uid_of(letter, secret.as_str()), ..SecretSeen::default() });
             seen.keys.insert(name.to_owned(), held);
         }
         secrets
@@ -353,13 +365,14 @@ impl SketchedNode {
 }
 
 impl SketchedService {
-    fn seen(&self, name: &str) -> ServiceSeen {
+    fn seen(&self, uid: &str) -> ServiceSeen {
         let held = |all: &BTreeMap<String, String>, by: &str| -> Vec<(String, Held<String>)> {
             let managers = BTreeSet::from([by.to_owned()]);
             all.iter().map(|(key, value)| (key.clone(), Held { value: value.clone(), managers: managers.clone() })).collect()
         };
         ServiceSeen {
-            uid: name.to_owned(),
+            uid: uid.to_owned(),
+            resource_version: "1".to_owned(),
             external_name: self.external_name,
             deleting: self.deleting,
             labels: self.labels.clone(),

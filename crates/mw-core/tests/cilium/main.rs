@@ -15,4 +15,5 @@ mod cluster;
 mod drawn;
 mod fleet;
 mod laws;
+mod sharing;
 mod stories;

@@ -167,7 +167,10 @@ async fn send(client: &Client, namespace: &str, act: Act) -> Result<Show, kube::
         }
         Act::Annotate(name, apply) => {
             let annotations = Some(apply.annotations).filter(|annotations| !annotations.is_empty());
-            let metadata = json!({ "name": name.name, "namespace": name.namespace, "uid": apply.uid, "annotations": annotations });
+            let (uid, version) = (&*apply.on.uid, &*apply.on.resource_version);
+            let metadata = json!({
+                "name": name.name, "namespace": name.namespace, "uid": uid, "resourceVersion": version, "annotations": annotations,
+            });
             let object = json!({ "apiVersion": "v1", "kind": "Service", "metadata": present(metadata) });
             let found: Service = apply_object(client, &name.namespace, &name.name, &object).await?;
             Ok(show_service(Some(found), name))

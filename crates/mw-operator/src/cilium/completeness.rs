@@ -42,6 +42,9 @@ impl Engine {
 
     /// The clusters that nothing unknown may lead to.
     pub(super) fn settled_clusters(&self, unresolved: &[Unresolved]) -> BTreeSet<ClusterId> {
+        if self.is_first_look(unresolved) {
+            return BTreeSet::new();
+        }
         let may_lead = |one: &Unresolved, member: &Member| {
             self.may_be_named(member, &one.workspace, &one.namespace) && !differ(one.private_ca.as_ref(), member.in_use.private_ca.as_ref())
         };
@@ -53,6 +56,17 @@ impl Engine {
             member.is_some_and(|member| is_settled(cluster, member))
         });
         settled.map(|(cluster, _)| cluster.clone()).collect()
+    }
+
+    /// Whether a process that just started has not read every link once. A link
+    /// that fails, or takes too long, is not waited for.
+    fn is_first_look(&self, unresolved: &[Unresolved]) -> bool {
+        let all_listed = match self.kcp {
+            None => self.lists_all_kinds(&Realm::Hub),
+            Some(_) => self.lists_all_endpoints(),
+        };
+        let unread = || self.members.values().any(Member::is_unread);
+        self.first_look_ends.is_some() && (!all_listed || !unresolved.is_empty() || unread())
     }
 
     /// Whether a ref leads to a cluster. One that none leads to any more was

@@ -155,6 +155,9 @@ pub(super) enum Event {
 const EVENTS: usize = 4096;
 /// So many events are taken in before a turn.
 const BATCH: usize = 4096;
+/// For so long a process that starts waits for the links of all owners before it
+/// removes anything: two of them may lead to the same cluster.
+const FIRST_LOOK: Duration = Duration::from_secs(60);
 
 pub(super) struct Engine {
     pub(super) settings: Settings,
@@ -201,6 +204,8 @@ pub(super) struct Engine {
     pub(super) measured: Measured,
     pub(super) status_due: Option<Instant>,
     next_resync: Instant,
+    /// Until then, links that were not read yet hold back what is removed.
+    pub(super) first_look_ends: Option<Instant>,
     /// One moment for all steps of a turn.
     pub(super) turned_at: Instant,
 }
@@ -255,6 +260,7 @@ impl Engine {
             measured: Measured::default(),
             status_due: None,
             next_resync: Instant::now(),
+            first_look_ends: Some(Instant::now() + FIRST_LOOK),
             turned_at: Instant::now(),
         };
         engine.schedule_resync();
@@ -295,6 +301,7 @@ impl Engine {
         if self.turned_at >= self.next_resync {
             self.resync();
         }
+        self.world_changed |= self.first_look_ends.take_if(|end| *end <= self.turned_at).is_some();
         self.rediscover();
         self.validate();
         self.plan();
@@ -352,6 +359,7 @@ impl Engine {
             self.records_due(),
             self.verify_due(),
             self.next_discovery,
+            self.first_look_ends,
         ];
         times.into_iter().flatten().min().unwrap_or(self.next_resync)
     }

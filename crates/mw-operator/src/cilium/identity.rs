@@ -10,6 +10,7 @@ use mw_core::names::{ClusterId, Owner};
 
 use crate::cilium::engine::Engine;
 use crate::cilium::observe::Member;
+use crate::fleet::{Credentials, Feeds};
 
 /// Links of one owner whose clusters report the same UID.
 #[derive(Debug)]
@@ -25,6 +26,13 @@ impl Member {
     /// Whether the cluster can be read and written through this link now.
     pub(super) fn works(&self) -> bool {
         self.link.live.is_some() && self.link.trouble().is_none() && self.unwanted_since.is_none()
+    }
+
+    /// Whether nothing was read through this link yet, and nothing failed.
+    pub(super) fn is_unread(&self) -> bool {
+        let comes = matches!(self.link.credentials, Credentials::Unread(None) | Credentials::Fine | Credentials::Stale(_));
+        let feeds = &self.link.feeds;
+        comes && self.unwanted_since.is_none() && feeds.is_starting() && feeds.trouble().is_none()
     }
 
     /// Whose credentials these are.

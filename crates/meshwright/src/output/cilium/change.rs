@@ -133,7 +133,7 @@ fn keys(apply: &SecretApply) -> Vec<Field> {
 
 /// What differs from what is there, whoever put it there.
 fn annotations(service: &ServiceName, apply: AnnotationApply, seen: &ClusterSeen) -> Vec<Field> {
-    let AnnotationApply { uid: _, annotations, removed } = apply;
+    let AnnotationApply { on: _, annotations, removed } = apply;
     let found = seen.services.known().and_then(|services| services.get(service));
     let before = |key: &String| found.and_then(|found| found.annotations.get(key)).map(|held| held.value.clone());
     let set = annotations.into_iter().map(|(key, value)| (before(&key), key, Some(value)));
