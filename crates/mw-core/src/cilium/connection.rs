@@ -11,6 +11,7 @@ use crate::cilium::material::Key;
 use crate::cilium::membership::{Mesh, named_or_touched, untouchable};
 use crate::cilium::peer_file::{has_address, mentions, remote_of};
 use crate::cilium::plan::{Link, SecretApply};
+use crate::cilium::scene::Scene;
 use crate::cilium::secret::SecretBytes;
 use crate::cilium::sharing::claimants;
 use crate::cilium::world::World;
@@ -25,16 +26,14 @@ pub(super) fn applies(
     identities: &Identities,
     links: &Links,
 ) -> BTreeMap<ClusterId, BTreeMap<ConnectionSecret, SecretApply>> {
-    let untouchable = untouchable(world);
     let of_target = |(target, seen): (&ClusterId, &ClusterSeen)| {
         let secrets = seen.secrets.known().filter(|_| seen.silent.is_none())?;
         let stays = Stays {
-            nameless: has_nameless_neighbour(meshes, identities, target),
             claimed: claimants(world, target).any(|(_, other)| other.secrets.known().is_none()),
             neighbours: neighbours(world, target).filter_map(|id| identities.name(id)).map(CiliumName::as_str).collect(),
             left: left_names(world, identities, target, secrets),
-            own: Wishes::of(world, &untouchable, identities, links, target),
-            others: others(world, &untouchable, identities, links, target),
+            own: Wishes::of(world, meshes, identities, links, target),
+            others: others(world, meshes, identities, links, target),
         };
         let applies = ConnectionSecret::ALL.into_iter().filter_map(|name| Some((name, apply(name, secrets.get(&name), &stays)?)));
         let applies: BTreeMap<ConnectionSecret, SecretApply> = applies.collect();
@@ -45,9 +44,10 @@ pub(super) fn applies(
 
 /// Keys of a cluster's Secrets that no binding of a deleted one's owner wants,
 /// but another owner of the same cluster does.
-pub(super) fn wanted_by_others(world: &World, identities: &Identities, links: &Links, target: &ClusterId) -> BTreeSet<Key> {
+pub(super) fn wanted_by_others(scene: &Scene<'_>, target: &ClusterId) -> BTreeSet<Key> {
+    let Scene { world, meshes, identities, links } = scene;
     let secrets = world.clusters.get(target).and_then(|seen| seen.secrets.known());
-    let others = others(world, &untouchable(world), identities, links, target);
+    let others = others(world, meshes, identities, links, target);
     let held = secrets.into_iter().flatten().flat_map(|(name, secret)| secret.keys.keys().map(move |key| ((*name, key.clone()), secret)));
     let wanted = held.filter(|(key, secret)| others.iter().any(|other| other.shows(key.0, secret) && other.wishes.holds(key)));
     wanted.map(|(key, _)| key).collect()
@@ -60,14 +60,18 @@ struct Wishes<'a> {
     unknown: bool,
     /// Neighbours whose keys stay as they are.
     kept: BTreeSet<&'a str>,
+    /// A neighbour's name is not known: a key may be its, unless it is known to
+    /// be another's.
+    nameless: bool,
 }
 
 impl<'a> Wishes<'a> {
-    fn of(world: &World, untouchable: &BTreeSet<&ClusterId>, identities: &'a Identities, links: &Links, target: &ClusterId) -> Self {
+    fn of(world: &World, meshes: &[Mesh<'_>], identities: &'a Identities, links: &Links, target: &ClusterId) -> Self {
         Wishes {
             wanted: wanted(links, target),
-            unknown: !world.settled.contains(target) || untouchable.contains(target),
+            unknown: !world.settled.contains(target) || untouchable(world).contains(target),
             kept: kept_names(identities, links, target),
+            nameless: has_nameless_neighbour(meshes, identities, target),
         }
     }
 
@@ -95,14 +99,8 @@ impl Other<'_> {
     }
 }
 
-fn others<'a>(
-    world: &'a World,
-    untouchable: &BTreeSet<&ClusterId>,
-    identities: &'a Identities,
-    links: &Links,
-    target: &ClusterId,
-) -> Vec<Other<'a>> {
-    let other = |(id, seen)| Other { seen, wishes: Wishes::of(world, untouchable, identities, links, id) };
+fn others<'a>(world: &'a World, meshes: &[Mesh<'_>], identities: &'a Identities, links: &Links, target: &ClusterId) -> Vec<Other<'a>> {
+    let other = |(id, seen)| Other { seen, wishes: Wishes::of(world, meshes, identities, links, id) };
     claimants(world, target).map(other).collect()
 }
 
@@ -110,9 +108,6 @@ fn others<'a>(
 struct Stays<'a> {
     own: Wishes<'a>,
     others: Vec<Other<'a>>,
-    /// A neighbour's name is not known: a key may be its, unless it is known to
-    /// be another's.
-    nameless: bool,
     /// Another owner may write here too: a key of no neighbour may be theirs.
     claimed: bool,
     /// The names of present and former neighbours, as far as they are known.
@@ -125,8 +120,10 @@ struct Stays<'a> {
 impl Stays<'_> {
     fn holds(&self, key: &Key, secret: &SecretSeen) -> bool {
         let remote = remote_of(&key.1);
-        let strange = self.nameless && !self.left.contains(remote) || self.claimed && !self.neighbours.contains(remote);
-        strange || self.own.holds(key) || self.others.iter().any(|other| other.shows(key.0, secret) && other.wishes.holds(key))
+        let others: Vec<&Wishes<'_>> = self.others.iter().filter(|other| other.shows(key.0, secret)).map(|other| &other.wishes).collect();
+        let nameless = self.own.nameless || others.iter().any(|other| other.nameless);
+        let strange = nameless && !self.left.contains(remote) || self.claimed && !self.neighbours.contains(remote);
+        strange || self.own.holds(key) || others.iter().any(|other| other.holds(key))
     }
 
     /// Whether another owner wants exactly what is there: the first value stays,
@@ -138,11 +135,10 @@ impl Stays<'_> {
 
 /// Says of every link whose key another owner of the reader took first why it
 /// does not come up.
-pub(super) fn tell_taken(world: &World, identities: &Identities, links: &mut Links) {
-    let untouchable = untouchable(world);
+pub(super) fn tell_taken(world: &World, meshes: &[Mesh<'_>], identities: &Identities, links: &mut Links) {
     let taken = |(link, plan): (&Link, &LinkPlan)| {
         let secrets = world.clusters.get(&link.reader)?.secrets.known()?;
-        let others = others(world, &untouchable, identities, links, &link.reader);
+        let others = others(world, meshes, identities, links, &link.reader);
         let is_taken = |key: &&Key| {
             let found = secrets.get(&key.0).and_then(|secret| Some((secret, secret.keys.get(&key.1)?)));
             found.is_some_and(|(secret, held)| others.iter().any(|other| other.has_taken(key, secret, &held.value)))

@@ -18,7 +18,7 @@ pub fn plan(world: &World) -> Plan {
     let meshes = meshes(world);
     let identities = identity::identify(world, &meshes, &components(&meshes));
     let mut links = link::plan_links(world, &meshes, &identities);
-    connection::tell_taken(world, &identities, &mut links);
+    connection::tell_taken(world, &meshes, &identities, &mut links);
     let scene = Scene { world, meshes, identities, links };
     let mut plan = Plan { targets: targets(&scene), ..Plan::default() };
     plan.dials = scene.links.plans.iter().filter_map(|(link, of)| Some((link.clone(), of.dial.clone()?))).collect();

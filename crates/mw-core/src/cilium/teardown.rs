@@ -73,7 +73,7 @@ fn binding_remains(scene: &Scene<'_>, of: &Binding, reader: &ClusterId, seen: &C
     let links = scene.links.plans.keys().filter(|link| link.reader == *reader);
     let wanted: BTreeSet<&str> = links.filter_map(|link| scene.identities.name(&link.remote)).map(CiliumName::as_str).collect();
     let of_it = |key: &str| names.as_ref().is_none_or(|names| names.contains(remote_of(key))) && !wanted.contains(remote_of(key));
-    let others = wanted_by_others(scene.world, &scene.identities, &scene.links, reader);
+    let others = wanted_by_others(scene, reader);
     let mut keys = seen.secrets.known()?.iter().flat_map(|(name, secret)| secret.keys.iter().map(|(key, held)| (*name, key, held)));
     Some(keys.any(|(name, key, held)| held.is_ours() && of_it(key) && !others.contains(&(name, key.clone()))))
 }

@@ -193,16 +193,18 @@ fn annotations(bed: &Bed, site: &str) -> Vec<String> {
         let meant: Vec<&Value> = here.filter(|export| is_meant(&export["spec"], &service)).collect();
         let wants = |mesh: &Value, spec: &Value| is_target(spec, mesh, site) && !lacks_target(spec, mesh);
         let wanted = meant.iter().filter(|export| mesh_of(hub, export).is_some_and(|mesh| wants(&mesh, &export["spec"])));
-        let wanted: BTreeMap<String, String> = wanted.flat_map(|export| asked_annotations(&export["spec"])).collect();
+        // Two tenants may ask for different values; the first stays.
+        let mut asked: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for (key, value) in wanted.flat_map(|export| asked_annotations(&export["spec"])) {
+            asked.entry(key).or_default().insert(value);
+        }
         let found = &service["metadata"]["annotations"];
-        for (key, value) in &wanted {
-            if found[key] != *value {
-                wrong.push(format!("{name} on {site} lacks {key}={value}: {found}"));
-            }
+        for (key, values) in asked.iter().filter(|(key, values)| !values.contains(text(&found[*key]))) {
+            wrong.push(format!("{name} on {site} lacks {key}={values:?}: {found}"));
         }
         let ours = applied(&service, &ANNOTATIONS).into_iter().filter(|key| *key != ".");
         wrong.extend(
-            ours.filter(|key| !wanted.contains_key(*key) && !waits).map(|key| format!("{key} of {name} on {site} is wanted by nobody")),
+            ours.filter(|key| !asked.contains_key(*key) && !waits).map(|key| format!("{key} of {name} on {site} is wanted by nobody")),
         );
     }
     wrong
@@ -334,6 +336,16 @@ fn statuses(bed: &Bed) -> Vec<String> {
     wrong
 }
 
+/// Whether a tenant who shares a cluster asks for another value of an annotation.
+fn is_contradicted(bed: &Bed, export: &Value) -> bool {
+    let of = |export: &Value| text(&export["metadata"]["namespace"]).to_owned();
+    let asked = asked_annotations(&export["spec"]);
+    let differs =
+        |other: &Value| asked_annotations(&other["spec"]).iter().any(|(key, value)| asked.get(key).is_some_and(|own| own != value));
+    let shares = |other: &Value| of(other) != of(export) && !bed.holdings[&of(other)].is_disjoint(&bed.holdings[&of(export)]);
+    declared(bed.on(HUB), SERVICE).iter().any(|other| shares(other) && differs(other))
+}
+
 /// A cluster without the Service, a target that is not in the mesh, or no cluster with the namespace.
 fn lacks_something(bed: &Bed, kind: Kind, object: &Value) -> bool {
     let Some(mesh) = mesh_of(bed.on(HUB), object) else { return false };
@@ -341,7 +353,7 @@ fn lacks_something(bed: &Bed, kind: Kind, object: &Value) -> bool {
     let has_service = |site: &String| bed.on(site).list("/api/v1/services").iter().any(|service| is_meant(&object["spec"], service));
     let place = text(&object["spec"]["destination"]["namespace"]);
     match kind {
-        SERVICE if lacks_target(&object["spec"], &mesh) => true,
+        SERVICE if lacks_target(&object["spec"], &mesh) || is_contradicted(bed, object) => true,
         SERVICE => !members.iter().filter(|site| is_target(&object["spec"], &mesh, site)).all(has_service),
         INTENT => !is_clusterwide(&object["spec"]) && !members.iter().any(|site| has_namespace(bed.on(site), place)),
         _ => false,

@@ -110,9 +110,12 @@ impl Witness {
     fn remains(&self, plural: &str, object: &Value, cluster: &str, names: &BTreeSet<&str>) -> Option<String> {
         let namespace = text(&object["metadata"]["namespace"]);
         let server = &self.clusters[cluster];
+        let of = |other: &Value| text(&other["metadata"]["namespace"]).to_owned();
+        // Also those of another tenant who shares the cluster.
         let others = |kind: (&str, &str)| {
-            let all = self.hub().list(&format!("{API}/namespaces/{namespace}/{}", kind.0));
-            all.into_iter().filter(|other| !is_deleted(other)).collect::<Vec<_>>()
+            let all = self.hub().list(&format!("{API}/{}", kind.0));
+            let shares = |other: &Value| self.holdings.get(&of(other)).is_some_and(|sites| sites.contains(cluster));
+            all.into_iter().filter(|other| !is_deleted(other) && shares(other)).collect::<Vec<_>>()
         };
         if plural == INTENT.0 {
             return policies_of(server, namespace, text(&object["metadata"]["name"])).first().map(|_| "a policy".to_owned());
@@ -123,13 +126,13 @@ impl Witness {
             let left = services.find(|service| !applied(service, &ANNOTATIONS).is_empty() && unwanted(service));
             return left.map(|service| format!("an annotation of {}", text(&service["metadata"]["name"])));
         }
-        let of_ref = |name: &str| cilium_name(self.clusters.get(&self.leads_to(namespace, name)?)?);
-        let remotes: BTreeSet<String> = names.iter().filter_map(|name| of_ref(name)).collect();
+        let of_ref = |namespace: &str, name: &str| cilium_name(self.clusters.get(&self.leads_to(namespace, name)?)?);
+        let remotes: BTreeSet<String> = names.iter().filter_map(|name| of_ref(namespace, name)).collect();
         let meshes = others(BINDING);
         let here =
-            meshes.iter().filter(|mesh| refs(&mesh["spec"]).iter().any(|name| self.leads_to(namespace, name).as_deref() == Some(cluster)));
+            meshes.iter().filter(|mesh| refs(&mesh["spec"]).iter().any(|name| self.leads_to(&of(mesh), name).as_deref() == Some(cluster)));
         let wanted: BTreeSet<String> =
-            here.flat_map(|mesh| refs(&mesh["spec"]).into_iter().filter_map(of_ref).collect::<Vec<_>>()).collect();
+            here.flat_map(|mesh| refs(&mesh["spec"]).into_iter().filter_map(|name| of_ref(&of(mesh), name)).collect::<Vec<_>>()).collect();
         let secrets = CONNECTION_SECRETS.iter().filter_map(|secret| server.get(&format!("{SYSTEM}/secrets/{secret}")));
         let keys: Vec<String> =
             secrets.flat_map(|secret| applied(&secret, &DATA).into_iter().map(str::to_owned).collect::<Vec<_>>()).collect();
