@@ -7,6 +7,7 @@ mod decide;
 mod declared;
 mod evaluate;
 pub mod guard;
+mod host_route;
 mod liveness;
 mod mark;
 mod mesh;

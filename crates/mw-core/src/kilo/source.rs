@@ -10,6 +10,7 @@ use crate::key::PublicKey;
 use crate::kilo::anchor::{self, Eligible};
 use crate::kilo::contest::{Losers, verdicts};
 use crate::kilo::declared::DeclaredIndex;
+use crate::kilo::host_route::{self, Claim, Withheld};
 use crate::kilo::node::{Node, Nodes};
 use crate::kilo::peer::{BaseParts, BasePeer, Labels};
 use crate::kilo::spec::MeshSpec;
@@ -52,6 +53,9 @@ pub(super) struct SourcePlan {
     pub(super) extras: Vec<Cidr>,
     pub(super) problems: Vec<Problem>,
     pub(super) recheck_at: Option<Timestamp>,
+    /// Whether several nodes have one WireGuard address: existing Peers decide
+    /// who keeps its route.
+    pub(super) shares_address: bool,
 }
 
 /// What the existing Peers of the source say about its past.
@@ -64,6 +68,8 @@ pub(super) trait Memory {
     fn last_anchor(&self) -> Option<&NodeName>;
     /// Whether a readable target holds that Peer.
     fn exists(&self, name: &PeerName) -> bool;
+    /// Prefixes that the Peer carries on readable targets.
+    fn prefixes(&self, name: &PeerName) -> BTreeSet<Cidr>;
 }
 
 pub(super) struct SourcePlanner<'a> {
@@ -107,7 +113,8 @@ impl<'a> SourcePlanner<'a> {
         self.keep_nodes_in_grace(&mut plan);
         self.look_at_endpoints(&mut plan, &chosen);
         self.choose_anchor(&mut plan, &chosen);
-        self.make_peers(&mut plan, &chosen);
+        let withheld = self.withhold_host_routes(&mut plan, &chosen);
+        self.make_peers(&mut plan, &chosen, &withheld);
         self.note_carried(&mut plan, &chosen);
         self.check_keepalive(&mut plan, &chosen);
         plan
@@ -273,7 +280,31 @@ impl<'a> SourcePlanner<'a> {
         present
     }
 
-    fn make_peers(&self, plan: &mut SourcePlan, chosen: &[Chosen<'_>]) {
+    fn withhold_host_routes(&self, plan: &mut SourcePlan, chosen: &[Chosen<'a>]) -> Withheld {
+        let claim = |c: &Chosen<'a>| Some(Claim { node: &c.candidate.node.name, address: c.passed.wireguard_ip? });
+        let claims: Vec<Claim<'_>> = chosen.iter().filter_map(claim).collect();
+        let mut kept = BTreeMap::new();
+        for (name, (node, _)) in &plan.kept {
+            let hosts = self.memory.prefixes(name).into_iter().filter(|cidr| Cidr::host(cidr.first()) == *cidr);
+            kept.extend(hosts.map(|cidr| (cidr.first(), node.clone())));
+        }
+        let carries = |claim: &Claim<'_>| self.memory.prefixes(&self.peer_name(claim.node)).contains(&Cidr::host(claim.address));
+        plan.shares_address = !host_route::shared(&claims).is_empty();
+        let withheld = host_route::withheld(&claims, &kept, carries);
+        if !withheld.is_empty() {
+            let told: Vec<String> =
+                withheld.iter().map(|(node, (address, holder))| format!("{address} of {node}, which {holder} has, too")).collect();
+            plan.problems.push(Problem::new(
+                Reason::WGIPDuplicate,
+                self.cluster().to_string(),
+                format!("no host route for WireGuard addresses that are not unique: {}", listed(&told, 5)),
+                "Kilo renumbers its nodes when one comes or goes, which takes up to 30 s; if it lasts, restart the kilo pod of a node that has a wrong address",
+            ));
+        }
+        withheld
+    }
+
+    fn make_peers(&self, plan: &mut SourcePlan, chosen: &[Chosen<'_>], withheld: &Withheld) {
         let shared = shared_addresses(self.nodes);
         let mut used = BTreeSet::new();
         let mut twice: Vec<String> = Vec::new();
@@ -297,7 +328,8 @@ impl<'a> SourcePlanner<'a> {
                 internal.filter(|ip| networks.declares_internal(*ip) && !shared.contains(ip)).map(Cidr::host).collect();
             surplus.extend(internal.split_off(internal.len().min(MOST_ALLOWED_IPS.saturating_sub(all.len() + 1))));
             let extras = plan.extras.iter().copied().filter(|_| plan.anchor.as_ref() == Some(&candidate.node.name));
-            for cidr in [Cidr::host(passed.wireguard_ip)].into_iter().chain(internal).chain(extras) {
+            let host_route = passed.wireguard_ip.filter(|_| !withheld.contains_key(&candidate.node.name)).map(Cidr::host);
+            for cidr in host_route.into_iter().chain(internal).chain(extras) {
                 if used.insert(cidr) {
                     all.push(cidr);
                 }

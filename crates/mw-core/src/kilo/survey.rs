@@ -19,7 +19,6 @@ use crate::text::printable;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SkipReason {
     PeerNameDuplicate,
-    WGIPDuplicate,
     NodeNoPodCIDR,
     NodePodCIDROutOfRange,
     NodeNoWireguardIP,
@@ -34,9 +33,8 @@ pub enum SkipReason {
 }
 
 impl SkipReason {
-    pub const ALL: [SkipReason; 13] = [
+    pub const ALL: [SkipReason; 12] = [
         SkipReason::PeerNameDuplicate,
-        SkipReason::WGIPDuplicate,
         SkipReason::NodeNoPodCIDR,
         SkipReason::NodePodCIDROutOfRange,
         SkipReason::NodeNoWireguardIP,
@@ -55,7 +53,6 @@ impl SkipReason {
     pub fn as_str(self) -> &'static str {
         match self {
             SkipReason::PeerNameDuplicate => "PeerNameDuplicate",
-            SkipReason::WGIPDuplicate => "WGIPDuplicate",
             SkipReason::NodeNoPodCIDR => "NodeNoPodCIDR",
             SkipReason::NodePodCIDROutOfRange => "NodePodCIDROutOfRange",
             SkipReason::NodeNoWireguardIP => "NodeNoWireguardIP",
@@ -105,7 +102,8 @@ pub(super) struct Candidate {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Passed {
     pub(super) key: PublicKey,
-    pub(super) wireguard_ip: IpAddr,
+    /// Missing where the leader of a location has yet to publish it.
+    pub(super) wireguard_ip: Option<IpAddr>,
     pub(super) endpoint: Option<Endpoint>,
 }
 
@@ -240,7 +238,7 @@ impl Surveyor<'_> {
     fn judge(&self, node: &Node) -> Result<Passed, Skip> {
         self.pod_cidr(node)?;
         self.pods_in_range(node)?;
-        let wireguard_ip = self.wireguard_ip(node)?;
+        let wireguard_ip = Some(self.wireguard_ip(node)?);
         let key = self.key(node)?;
         let endpoint = self.endpoint(node)?;
         Ok(Passed { key, wireguard_ip, endpoint })

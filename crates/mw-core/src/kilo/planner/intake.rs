@@ -159,7 +159,9 @@ impl Planner {
             active.members.get(*position).is_some_and(|member| {
                 let nodes = self.clusters.get(&member.id).and_then(|cluster| cluster.nodes.known());
                 let bare = nodes.is_some_and(|nodes| nodes.values().any(|node| node.is_away()));
-                wide || bare || PeerName::of(&active.id.name, &member.name, "anchor") == *name
+                let decides = |plan: &SourcePlan| plan.shares_address || plan.kept.contains_key(name);
+                let routes = member.plan.as_ref().is_some_and(decides);
+                wide || bare || routes || PeerName::of(&active.id.name, &member.name, "anchor") == *name
             })
         };
         let by_label = labels.iter().filter_map(|label| active.position_of(label));
