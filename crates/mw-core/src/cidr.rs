@@ -78,6 +78,11 @@ impl Cidr {
         Cidr(IpNet::from(canonical(address)))
     }
 
+    /// The address, where the network is a route to one.
+    pub fn as_host(self) -> Option<IpAddr> {
+        (Cidr::host(self.first()) == self).then(|| self.first())
+    }
+
     pub fn first(self) -> IpAddr {
         self.0.network()
     }

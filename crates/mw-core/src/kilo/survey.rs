@@ -230,15 +230,19 @@ impl Surveyor<'_> {
             alive,
             peer_name: PeerName::of(self.mesh, self.cluster, node.name.as_str()),
             carries,
+            verdict: self.judge(node, location.is_some()),
             location,
-            verdict: self.judge(node),
         }
     }
 
-    fn judge(&self, node: &Node) -> Result<Passed, Skip> {
+    /// A leader publishes its address up to 30 s after it began to lead.
+    fn judge(&self, node: &Node, leads: bool) -> Result<Passed, Skip> {
         self.pod_cidr(node)?;
         self.pods_in_range(node)?;
-        let wireguard_ip = Some(self.wireguard_ip(node)?);
+        let wireguard_ip = match self.wireguard_ip(node) {
+            Err(skip) if leads && skip.reason == SkipReason::NodeNoWireguardIP => None,
+            found => Some(found?),
+        };
         let key = self.key(node)?;
         let endpoint = self.endpoint(node)?;
         Ok(Passed { key, wireguard_ip, endpoint })

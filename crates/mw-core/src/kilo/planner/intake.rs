@@ -159,7 +159,7 @@ impl Planner {
             active.members.get(*position).is_some_and(|member| {
                 let nodes = self.clusters.get(&member.id).and_then(|cluster| cluster.nodes.known());
                 let bare = nodes.is_some_and(|nodes| nodes.values().any(|node| node.is_away()));
-                let decides = |plan: &SourcePlan| plan.shares_address || plan.kept.contains_key(name);
+                let decides = |plan: &SourcePlan| plan.reads_routes || plan.kept.contains_key(name);
                 let routes = member.plan.as_ref().is_some_and(decides);
                 wide || bare || routes || PeerName::of(&active.id.name, &member.name, "anchor") == *name
             })
