@@ -30,3 +30,4 @@ pub use node::Nodes;
 pub use ownership::{Absent, OrphanOf, Orphans};
 pub use report::{LEASE, plan};
 pub use survey::{Skip, SkipReason};
+pub use target::{DISCOVERED_SECONDS, Sighting, Vanished};

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::kilo::decide::{MeshState, Stance};
 use crate::kilo::evaluate::{Act, Target};
-use crate::kilo::mesh::ActiveMesh;
+use crate::kilo::mesh::{ActiveMesh, Member};
 use crate::kilo::ownership::{Absent, Owner};
 use crate::kilo::plan::{Changes, ClusterPlan, Held, HeldFor, MeshPlan, Plan, conditions};
 use crate::kilo::planner::{Planner, World};
@@ -57,7 +57,7 @@ impl Planner {
     /// When to plan again although nothing was seen to change.
     pub fn recheck_at(&self) -> Option<crate::time::Timestamp> {
         let sources = self.meshes.iter().filter_map(MeshState::active).flat_map(|mesh| &mesh.members);
-        let sources = sources.filter_map(|member| member.plan.as_ref()?.recheck_at);
+        let sources = sources.filter_map(Member::recheck_at);
         let targets = self.targets.values().flat_map(|target| target.outcomes.values()).filter_map(|outcome| outcome.recheck_at);
         sources.chain(targets).filter(|at| *at > self.now).min()
     }

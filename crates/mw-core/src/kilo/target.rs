@@ -220,6 +220,19 @@ fn withdraw<K: Ord>(index: &mut BTreeMap<K, BTreeSet<PeerName>>, key: K, name: &
     }
 }
 
+/// A discovered endpoint stays for so long when no node lists its key any more.
+pub const DISCOVERED_SECONDS: u64 = 300;
+
+/// Discovered endpoints of keys that no node of a cluster lists any more.
+pub type Vanished = BTreeMap<PublicKey, Sighting>;
+
+/// An endpoint that was discovered, and until when it counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sighting {
+    pub endpoint: Endpoint,
+    pub until: Timestamp,
+}
+
 /// What a cluster's own nodes mean for the Peers it is given in one mesh.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Own {
@@ -230,11 +243,20 @@ pub(super) struct Own {
     pub(super) hits: BTreeMap<ClusterName, Vec<Cidr>>,
     /// Where handshakes of a key came from.
     pub(super) discovered: BTreeMap<PublicKey, Endpoint>,
+    /// Discovered keys that no node lists any more, with when they are dropped.
+    pub(super) remembered: BTreeMap<PublicKey, Timestamp>,
     pub(super) problems: Vec<Problem>,
 }
 
 impl Own {
-    pub(super) fn of(cluster: &ClusterName, nodes: &Nodes, survey: &Survey, plan: &SourcePlan, declared: &DeclaredIndex) -> Own {
+    pub(super) fn of(
+        cluster: &ClusterName,
+        nodes: &Nodes,
+        survey: &Survey,
+        plan: &SourcePlan,
+        declared: &DeclaredIndex,
+        (vanished, now): (&Vanished, Timestamp),
+    ) -> Own {
         let mut own = Own::default();
         for node in nodes.values() {
             own.keys.extend(node.key.as_ref().ok().copied().flatten());
@@ -250,6 +272,7 @@ impl Own {
             }
         }
         own.discover(cluster, nodes, survey, declared);
+        own.remember(vanished, declared, now);
         own
     }
 
@@ -264,6 +287,28 @@ impl Own {
         for owner in declared.owners(cidr).into_iter().filter(|owner| *owner != cluster) {
             self.hits.entry(owner.clone()).or_default().push(cidr);
         }
+    }
+
+    /// Kilo drops its entries for some seconds around every reload: a discovered
+    /// endpoint outlives its entry for a while.
+    fn remember(&mut self, vanished: &Vanished, declared: &DeclaredIndex, now: Timestamp) {
+        for (key, Sighting { endpoint, until }) in vanished {
+            let usable = endpoint.ip().is_none_or(|ip| declared.owner(ip).is_none());
+            if *until > now && usable && !self.discovered.contains_key(key) {
+                self.discovered.insert(*key, endpoint.clone());
+                self.remembered.insert(*key, *until);
+            }
+        }
+    }
+
+    /// The discovered endpoints that a node lists now.
+    pub(super) fn observed(&self) -> impl Iterator<Item = (&PublicKey, &Endpoint)> {
+        self.discovered.iter().filter(|(key, _)| !self.remembered.contains_key(*key))
+    }
+
+    /// When the first remembered endpoint is dropped.
+    pub(super) fn recheck_at(&self) -> Option<Timestamp> {
+        self.remembered.values().min().copied()
     }
 
     /// Live observers go before dead ones, the value most of them saw before

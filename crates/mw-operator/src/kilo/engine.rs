@@ -155,6 +155,8 @@ pub struct Engine {
     pub(super) links: Links,
     pub(super) planner: Option<Planner>,
     pub(super) listings: Vec<(ClusterId, Listing)>,
+    /// Clusters whose Nodes changed since the last turn.
+    pub(super) nodes_changed: BTreeSet<ClusterId>,
     pub(super) now: Timestamp,
     /// Something was planned since the last turn.
     pub(super) planned: bool,
@@ -210,6 +212,7 @@ impl Engine {
             links: Links::new(),
             planner: None,
             listings: Vec::new(),
+            nodes_changed: BTreeSet::new(),
             now,
             planned: false,
             news: false,

@@ -8,6 +8,7 @@ use crate::key::PublicKey;
 use crate::kilo::decide::{Departures, MeshState, mesh_at};
 use crate::kilo::evaluate::Target;
 use crate::kilo::liveness;
+use crate::kilo::mesh::Member;
 use crate::kilo::node::{Node, Nodes};
 use crate::kilo::ownership::Owner;
 use crate::kilo::past::group;
@@ -193,9 +194,9 @@ impl Planner {
         self.now = now;
         for mesh in 0..self.meshes.len() {
             let Some(active) = self.meshes.get(mesh).and_then(MeshState::active) else { continue };
-            let due = |plan: &SourcePlan| plan.recheck_at.is_some_and(|at| at <= now);
+            let due = |member: &Member| member.recheck_at().is_some_and(|at| at <= now);
             let positions: Vec<usize> =
-                active.members.iter().enumerate().filter(|(_, member)| member.plan.as_ref().is_some_and(due)).map(|(at, _)| at).collect();
+                active.members.iter().enumerate().filter(|(_, member)| due(member)).map(|(at, _)| at).collect();
             for position in positions {
                 self.plan_members(mesh, Some(position));
             }
