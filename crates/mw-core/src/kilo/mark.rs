@@ -61,7 +61,7 @@ pub(super) fn mark_own(target: &mut Target, mesh: &ActiveMesh, at: usize, old: &
     for key in old.keys.symmetric_difference(&new.keys) {
         sources.extend(mesh.clusters_with_key(*key));
     }
-    if old.route_sources != new.route_sources {
+    if old.family != new.family {
         sources.extend(0..mesh.members.len());
     }
     let named = |name: &ClusterName| mesh.position_of(name.as_str());

@@ -244,7 +244,8 @@ impl ActiveMesh {
             node_grace: moment.node_grace,
         };
         let plan = planner.plan();
-        let own = Own::of(&member.name, nodes, &member.survey, &plan, &self.declared, (moment.vanished, moment.now));
+        let spec = planner.surveyor.spec;
+        let own = Own::of((&member.name, spec), nodes, &member.survey, &plan, &self.declared, (moment.vanished, moment.now));
         Some((plan, own))
     }
 

@@ -303,7 +303,7 @@ fn hint(reason: Reason) -> &'static str {
             "local traffic would be cut off; declare networks that do not overlap the other cluster's node addresses"
         }
         Reason::PrefixOfAnotherFamily => {
-            "Kilo routes one family where nodes have an internal IP; annotate them with kilo.squat.ai/force-internal-ip=- for both"
+            "Kilo routes one family where nodes have an internal IP; in granularity full, and only there, nodes annotated with kilo.squat.ai/force-internal-ip=- route both"
         }
         Reason::PrefixContainsEndpoint => {
             "the tunnel would run through itself; move the endpoint out of the network, or the network out of the mesh"

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use crate::cidr::{Cidr, WrittenCidr};
+use crate::cidr::{Cidr, Family, WrittenCidr};
 use crate::kilo::guard::HeldLine;
 use crate::names::{ClusterName, MeshId, NodeName};
 use crate::problem::{Problem, Reason};
@@ -131,6 +131,16 @@ impl Networks {
             Networks::Typed { wireguard, .. } => wireguard.contains_address(address),
             Networks::Flat(list) => list.iter().any(|net| net.contains_address(address)),
         }
+    }
+
+    /// The family of the declared WireGuard network; of the first network where
+    /// the entry does not say which that is.
+    pub fn wireguard_family(&self) -> Option<Family> {
+        let network = match self {
+            Networks::Typed { wireguard, .. } => Some(wireguard),
+            Networks::Flat(list) => list.iter().min(),
+        };
+        network.map(|network| Family::of(network.first()))
     }
 
     /// Whether a node's own address is meant to be reachable through the mesh.
