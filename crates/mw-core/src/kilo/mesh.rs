@@ -226,7 +226,14 @@ impl ActiveMesh {
         std::mem::replace(&mut member.plan, plan)
     }
 
-    fn planned(&self, position: usize, member: &Member, nodes: &Nodes, memory: &dyn Memory, moment: Moment<'_>) -> Option<(SourcePlan, Own)> {
+    fn planned(
+        &self,
+        position: usize,
+        member: &Member,
+        nodes: &Nodes,
+        memory: &dyn Memory,
+        moment: Moment<'_>,
+    ) -> Option<(SourcePlan, Own)> {
         let nothing = BTreeMap::new();
         let planner = SourcePlanner {
             surveyor: self.surveyor(member)?,

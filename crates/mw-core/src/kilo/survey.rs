@@ -292,10 +292,10 @@ impl Surveyor<'_> {
     }
 
     fn endpoint(&self, node: &Node) -> Result<Option<Endpoint>, Skip> {
-        match node.configured_endpoint(self.spec.wireguard_port) {
+        match node.configured_endpoint(self.spec.wireguard_port, self.spec.endpoint_from) {
             Ok(None) if !self.may_roam => Err(Skip::new(
                 SkipReason::NodeNoEndpoint,
-                "no annotation clustermesh-endpoint or force-endpoint, no ExternalIP, and no cluster of the mesh declares a persistentKeepalive",
+                "no annotation clustermesh-endpoint or force-endpoint, no ExternalIP, no public address in annotation endpoint, and no cluster of the mesh declares a persistentKeepalive",
             )),
             Ok(endpoint) => Ok(endpoint),
             Err(text) => {

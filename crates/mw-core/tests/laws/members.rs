@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use mw_core::kilo::SkipReason;
-use mw_core::kilo::node::Node;
+use mw_core::kilo::node::{EndpointFrom, Node};
 use mw_core::kilo::plan;
 use mw_core::kilo::planner::World;
 use mw_core::names::{ClusterId, ClusterName, NodeName, PeerName};
@@ -13,6 +13,7 @@ use proptest::prelude::*;
 
 use crate::fleet::CLUSTERS;
 use crate::harness::law;
+use crate::kilo_rules;
 use crate::shape::{after_applying, writes};
 use crate::steps::Step;
 
@@ -165,7 +166,11 @@ fn a_node_with_a_smaller_name_does_not_move_the_anchor() {
                 let Some(anchor) = &cluster.anchor else { continue };
                 let nodes = joined.clusters[&ClusterId::from(name.as_str())].nodes.known().unwrap();
                 // One without an endpoint is anchor only while no other has one.
-                let lasting = |node: &Arc<Node>| node.ready && matches!(node.configured_endpoint(51820), Ok(Some(_)));
+                let lasting = |node: &Arc<Node>| {
+                    node.ready
+                        && kilo_rules::is_alive(nodes, node)
+                        && matches!(node.configured_endpoint(51820, EndpointFrom::Global), Ok(Some(_)))
+                };
                 let ready = nodes.get(anchor).is_some_and(lasting);
                 let same_extras = after.meshes[id].clusters[name].extras == cluster.extras;
                 let carried =

@@ -195,8 +195,7 @@ impl Planner {
         for mesh in 0..self.meshes.len() {
             let Some(active) = self.meshes.get(mesh).and_then(MeshState::active) else { continue };
             let due = |member: &Member| member.recheck_at().is_some_and(|at| at <= now);
-            let positions: Vec<usize> =
-                active.members.iter().enumerate().filter(|(_, member)| due(member)).map(|(at, _)| at).collect();
+            let positions: Vec<usize> = active.members.iter().enumerate().filter(|(_, member)| due(member)).map(|(at, _)| at).collect();
             for position in positions {
                 self.plan_members(mesh, Some(position));
             }
