@@ -21,6 +21,7 @@ pub(super) fn source_change(old: Option<&SourcePlan>, new: Option<&SourcePlan>) 
         (Some(one), Some(other)) => Arc::ptr_eq(one, other),
         (one, other) => one.is_none() && other.is_none(),
     };
+    let same_anchor = same_anchor && old.anchor == new.anchor;
     if old.inner_endpoints != new.inner_endpoints || old.extras != new.extras || !same_anchor {
         return SourceChange::Whole;
     }

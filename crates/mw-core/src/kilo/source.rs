@@ -287,7 +287,11 @@ impl<'a> SourcePlanner<'a> {
             let inside = plan.endpoint_inside.contains_key(&c.candidate.peer_name);
             c.passed.endpoint.is_some() == with_endpoint && !inside && (self.takes_key)(c.passed.key)
         };
-        chosen.iter().filter(fits).map(|c| Eligible { node: &c.candidate.node.name, ready: c.candidate.node.ready }).collect()
+        let eligible = |c: &'b Chosen<'_>| {
+            let candidate = c.candidate;
+            Eligible { node: &candidate.node.name, ready: candidate.node.ready, alive: candidate.alive }
+        };
+        chosen.iter().filter(fits).map(eligible).collect()
     }
 
     /// The role stays with a location when another node comes to lead it.
