@@ -20,8 +20,12 @@ use crate::answer::Answer;
 #[derive(Debug, clap::Args)]
 pub(crate) struct ProcessArgs {
     /// Elect a leader by a Lease, so that of several replicas one acts.
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
     leader_elect: bool,
+
+    /// Serve metrics by HTTPS: not supported, only false is taken.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = plain_only)]
+    metrics_secure: (),
 
     /// Where metrics are served; 0 for nowhere.
     #[arg(long, value_name = "ADDRESS", default_value = ":8080", value_parser = address)]
@@ -94,6 +98,13 @@ fn address(text: &str) -> Result<Address, String> {
         None => text.parse().map_err(|_| "write it like :8080, 127.0.0.1:8080 or 0")?,
     };
     Ok(Address(Some(whole)))
+}
+
+fn plain_only(text: &str) -> Result<(), String> {
+    match text {
+        "false" => Ok(()),
+        _ => Err("metrics are served as plain HTTP only: write --metrics-secure=false".to_owned()),
+    }
 }
 
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {

@@ -93,10 +93,10 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Confirm),
         1 => (0..3u8).prop_map(Step::Heartbeat),
         1 => cluster().prop_map(Step::Rekey),
-        1 => cluster().prop_map(Step::Replace),
+        2 => cluster().prop_map(Step::Replace),
         1 => (cluster(), 0..8u8).prop_map(|(target, peer)| Step::Remember { target, peer }),
-        2 => (cluster(), (cluster(), 0..7u8), 0..4u8, 0..120u8).prop_map(|(target, of, at, lasts)| Step::Vanish { target, of, at, lasts }),
-        1 => (cluster(), cluster(), any::<bool>()).prop_map(|(target, source, arrivals)| Step::Rest { target, source, arrivals }),
+        1 => (cluster(), (cluster(), 0..7u8), 0..4u8, 0..120u8).prop_map(|(target, of, at, lasts)| Step::Vanish { target, of, at, lasts }),
+        2 => (cluster(), cluster(), any::<bool>()).prop_map(|(target, source, arrivals)| Step::Rest { target, source, arrivals }),
     ]
 }
 
