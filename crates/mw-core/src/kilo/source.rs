@@ -146,9 +146,9 @@ impl<'a> SourcePlanner<'a> {
 
     /// The WireGuard address that a node's Peer carries already.
     fn address_before(&self, candidate: &Candidate) -> Option<IpAddr> {
-        let internal: BTreeSet<IpAddr> = candidate.carries.iter().flat_map(|node| node.internal_addresses()).collect();
-        let hosts = self.memory.prefixes(&candidate.peer_name).into_iter().filter_map(Cidr::as_host);
-        hosts.into_iter().find(|ip| self.surveyor.spec.networks.allows_wireguard(*ip) && !internal.contains(ip))
+        let internal: BTreeSet<IpAddr> = self.nodes.values().flat_map(|node| node.internal_addresses()).collect();
+        let mut hosts = self.memory.prefixes(&candidate.peer_name).into_iter().filter_map(Cidr::as_host);
+        hosts.find(|ip| self.surveyor.spec.networks.allows_wireguard(*ip) && !internal.contains(ip))
     }
 
     /// The node that leads the location of another and has a Peer. A clean stop
