@@ -151,9 +151,9 @@ pub struct ClusterEntry {
     #[schemars(length(min = 1, max = 317), extend("default" = DEFAULT_TOPOLOGY_LABEL))]
     pub topology_label: Option<String>,
 
-    /// Which endpoints that Kilo found by itself are used for nodes without an
-    /// endpoint annotation and without an ExternalIP: `Kilo` takes any address
-    /// that it publishes; without it only globally routable ones are taken.
+    /// `Kilo` takes any endpoint that Kilo found by itself, for nodes without an
+    /// endpoint annotation and without an ExternalIP. Without it only globally
+    /// routable addresses are taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16), regex(pattern = r"^Kilo$"))]
     pub endpoint_from: Option<String>,
