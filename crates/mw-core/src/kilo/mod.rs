@@ -21,6 +21,7 @@ pub mod planner;
 mod report;
 mod source;
 pub mod spec;
+mod stagger;
 mod survey;
 mod target;
 pub mod view;
