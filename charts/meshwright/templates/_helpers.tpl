@@ -83,7 +83,8 @@ where it is not (`isElsewhere`) and, of Secrets, those that are named.
 {{- $rules := list -}}
 {{- range .root.Files.Get (printf "files/rules/%s.yaml" .file) | fromYamlArray -}}
 {{- if and $names (has "secrets" .resources) }}{{ $_ := set . "resourceNames" $names }}{{ end -}}
-{{- if not (has (first .apiGroups) $unneeded) }}{{ $rules = append $rules . }}{{ end -}}
+{{- $isLeftOut := and $.withoutSecrets (has "secrets" .resources) -}}
+{{- if not (or $isLeftOut (has (first .apiGroups) $unneeded)) }}{{ $rules = append $rules . }}{{ end -}}
 {{- end -}}
 {{- toYaml $rules -}}
 {{- end -}}
@@ -95,6 +96,7 @@ where it is not (`isElsewhere`) and, of Secrets, those that are named.
 - --leader-elect
 {{- end }}
 - --metrics-bind-address={{ .metricsBindAddress }}
+- --metrics-secure={{ .metricsSecure }}
 - --health-probe-bind-address={{ .healthProbeBindAddress }}
 - --resync-period={{ .resyncPeriod }}
 - --request-timeout={{ .requestTimeout }}

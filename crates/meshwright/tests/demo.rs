@@ -52,12 +52,13 @@ fn into_a_pipe_every_step_is_told_with_its_time() {
     let outcome = demo("");
     assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""), "{}", outcome.stdout);
     assert!(!outcome.stdout.contains('\x1b') && outcome.stdout.lines().all(|line| line.chars().count() <= 80), "{}", outcome.stdout);
-    let story: Vec<String> = outcome.stdout.lines().skip(2).take(8).map(timeless).collect();
+    let story: Vec<String> = outcome.stdout.lines().skip(2).take(9).map(timeless).collect();
     let told = [
         ("3 clusters become one mesh", "Ready after T, 24 Peers written"),
         ("node berlin-5 joins", "in all Peers after T, by 2 writes"),
         ("oslo gets a new token", "in use after T, the old one is revoked"),
         ("berlin-1 gets a new address", "in all Peers after T, none refused"),
+        ("Kilo renumbers two nodes", "in all Peers after T, none was deleted"),
         ("porto dies", "seen after T, nothing was deleted"),
         ("node berlin-6 joins", "in all other Peers after T, by 1 write"),
         ("porto comes back", "Ready after T, with what it missed"),

@@ -122,9 +122,9 @@ pub struct ClusterEntry {
     pub wireguard_port: Option<i64>,
 
     /// The range of the cluster's Service addresses, to make them reachable
-    /// from the other clusters.
+    /// from the other clusters. An empty text is the same as none.
     #[serde(rename = "serviceCIDR", default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "cidr")]
+    #[schemars(schema_with = "cidr_or_empty")]
     pub service_cidr: Option<String>,
 
     /// Further ranges that are reached through this cluster, such as the
@@ -150,6 +150,13 @@ pub struct ClusterEntry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 317), extend("default" = DEFAULT_TOPOLOGY_LABEL))]
     pub topology_label: Option<String>,
+
+    /// `Kilo` takes any endpoint that Kilo found by itself, for nodes without an
+    /// endpoint annotation and without an ExternalIP. Without it only globally
+    /// routable addresses are taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16), regex(pattern = r"^Kilo$"))]
+    pub endpoint_from: Option<String>,
 }
 
 /// Only `has` and the operators: they exist in every version since 1.25 and
@@ -309,10 +316,15 @@ fn cidr(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "maxLength": 64, "pattern": CIDR_PATTERN })
 }
 
+/// The earlier operator's objects may have empty texts.
+fn cidr_or_empty(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "maxLength": 64, "pattern": format!("^$|{CIDR_PATTERN}") })
+}
+
 fn cidrs(generator: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "array", "maxItems": MOST_CIDRS, "items": cidr(generator) })
+    json_schema!({ "type": "array", "maxItems": MOST_CIDRS, "items": cidr_or_empty(generator) })
 }
 
 fn some_cidrs(generator: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "array", "minItems": 1, "maxItems": MOST_CIDRS, "items": cidr(generator) })
+    json_schema!({ "type": "array", "minItems": 1, "maxItems": MOST_CIDRS, "items": cidr_or_empty(generator) })
 }

@@ -67,6 +67,7 @@ fn raw_cluster(entry: &ClusterEntry) -> RawCluster {
         allowed_networks,
         persistent_keepalive,
         topology_label,
+        endpoint_from,
     } = entry.clone();
     RawCluster {
         name,
@@ -80,6 +81,7 @@ fn raw_cluster(entry: &ClusterEntry) -> RawCluster {
         wireguard_port,
         persistent_keepalive,
         topology_label,
+        endpoint_from,
     }
 }
 

@@ -99,7 +99,7 @@ fn of_a_cluster_only_the_name_is_required() {
     assert_eq!(entry["required"], json!(["name"]));
     let mut names: Vec<&str> = entry["properties"].as_object().unwrap().keys().map(String::as_str).collect();
     names.sort_unstable();
-    let expected = "additionalCIDRs allowedNetworks kubeconfigSecretRef local name persistentKeepalive podCIDRs serviceCIDR \
+    let expected = "additionalCIDRs allowedNetworks endpointFrom kubeconfigSecretRef local name persistentKeepalive podCIDRs serviceCIDR \
                     topologyLabel wireguardCIDR wireguardPort";
     assert_eq!(names.join(" "), expected);
     // A list map would refuse equal names, which older objects may have.
@@ -149,6 +149,16 @@ fn objects_of_the_earlier_operator_stay_updatable() {
         // Equal networks are a matter of the overlap check.
         assert!(why == "equal networks" || validate(&raw(&spec)).is_err(), "{why}");
     }
+    // The earlier operator's default; elsewhere an empty text is for the controller to report.
+    let with_empty = |field: &str, value: Value| with(typed("a", true), field, value);
+    for (field, value, valid) in
+        [("serviceCIDR", json!(""), true), ("podCIDRs", json!([""]), false), ("additionalCIDRs", json!([""]), false)]
+    {
+        let mut spec = with_empty(field, value);
+        spec["clusters"][1] = json!({ "name": "b", "kubeconfigSecretRef": { "name": "b" }, "allowedNetworks": ["10.2.0.0/16"] });
+        assert_eq!(refused(&spec), Vec::<String>::new(), "{field}");
+        assert_eq!(validate(&raw(&spec)).is_ok(), valid, "{field}");
+    }
     let status = json!({ "clusters": [{ "name": "a", "registeredPeers": 3, "skippedNodes": 0 }], "conditions": [] });
     assert_eq!(refusals(&schema()["properties"]["status"], &status, "status"), Vec::<String>::new());
 }
@@ -171,6 +181,7 @@ fn what_can_be_refused_at_admission_is_refused() {
         ("wireguardPort", json!(65536)),
         ("persistentKeepalive", json!(-1)),
         ("topologyLabel", json!("")),
+        ("endpointFrom", json!("Node")),
     ] {
         assert!(!refused(&with(typed(), field, value.clone())).is_empty(), "{field}: {value}");
     }
@@ -186,6 +197,7 @@ fn what_can_be_refused_at_admission_is_refused() {
         assert!(!refused(&spec).is_empty(), "{field}: {value}");
     }
     assert_eq!(refused(&with(typed(), "additionalCIDRs", json!([]))), Vec::<String>::new());
+    assert_eq!(refused(&with(typed(), "endpointFrom", json!("Kilo"))), Vec::<String>::new());
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use base64ct::{Base64, Encoding};
 use mw_core::cidr::Cidr;
 use mw_core::kilo::Departures;
-use mw_core::kilo::node::{Node, NodeFacts};
+use mw_core::kilo::node::{EndpointFrom, Node, NodeFacts};
 use mw_core::kilo::overlap::{Applicant, admit};
 use mw_core::kilo::peer::{PeerFacts, WantedPeer};
 use mw_core::kilo::planner::{ClusterSeen, Options, Planner, World};
@@ -232,6 +232,7 @@ fn overlap() {
                     wireguard_port: 51820,
                     keepalive: 0,
                     topology_label: String::new(),
+                    endpoint_from: EndpointFrom::Global,
                 }
             };
             let clusters = (0..clusters).map(|at| (ClusterName::try_from(cluster_name(at as usize).as_str()).unwrap(), entry(at)));

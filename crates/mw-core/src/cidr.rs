@@ -78,6 +78,11 @@ impl Cidr {
         Cidr(IpNet::from(canonical(address)))
     }
 
+    /// The address, where the network is a route to one.
+    pub fn as_host(self) -> Option<IpAddr> {
+        (Cidr::host(self.first()) == self).then(|| self.first())
+    }
+
     pub fn first(self) -> IpAddr {
         self.0.network()
     }
@@ -169,9 +174,47 @@ pub fn unusable_as_endpoint(address: IpAddr) -> Option<&'static str> {
     }
 }
 
+/// Whether an address can be reached from anywhere, by IANA's registries of
+/// special-purpose addresses.
+pub fn is_globally_routable(address: IpAddr) -> bool {
+    match canonical(address) {
+        IpAddr::V4(v4) => !matches!(
+            v4.octets(),
+            [0 | 10 | 127 | 224..=255, ..]
+                | [100, 64..=127, ..]
+                | [169, 254, ..]
+                | [172, 16..=31, ..]
+                | [192, 168, ..]
+                | [192, 0, 0 | 2, _]
+                | [192, 88, 99, _]
+                | [198, 18 | 19, ..]
+                | [198, 51, 100, _]
+                | [203, 0, 113, _]
+        ),
+        IpAddr::V6(v6) => match v6.segments() {
+            [0x2001, 0..=0x1ff | 0xdb8, ..] | [0x2002, ..] | [0x3fff, 0..=0xfff, ..] => false,
+            [first, ..] => first & 0xe000 == 0x2000,
+        },
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn special_purpose_addresses_are_not_globally_routable() {
+        let global = |text: &str| is_globally_routable(parse_address(text).unwrap());
+        for text in ["1.2.3.4", "100.128.0.1", "172.32.0.1", "198.20.0.1", "2a00:1450::1", "2001:4860::1"] {
+            assert!(global(text), "{text}");
+        }
+        for text in ["10.0.0.1", "100.64.0.1", "172.16.0.1", "192.168.1.1", "198.18.0.1", "198.51.100.1", "169.254.1.1", "240.0.0.1"] {
+            assert!(!global(text), "{text}");
+        }
+        for text in ["fd00::1", "fe80::1", "::1", "2001:db8::1", "2002::1", "3fff::1", "ff02::1", "::ffff:10.0.0.1"] {
+            assert!(!global(text), "{text}");
+        }
+    }
 
     fn cidr(text: &str) -> Cidr {
         Cidr::try_from(text).unwrap()

@@ -62,6 +62,7 @@ reasons! {
     SourceFlapping: Error,
     SourceReplaced: Error,
     TooManyPrefixes: Warning,
+    WGIPDuplicate: Warning,
     AccessDenied: Error,
     AddressPending: Warning,
     AnnotationOwnedByOther: Warning,

@@ -71,13 +71,13 @@ fn raw_cluster() -> impl Strategy<Value = RawCluster> {
     let list = || prop::option::of(prop::collection::vec(text(), 0..3));
     let numbers = (prop::option::of(any::<i64>()), prop::option::of(any::<i64>()));
     let one = || prop::option::of(text());
-    (text(), any::<bool>(), one(), list(), (one(), one(), one()), list(), list(), numbers).prop_map(
+    (text(), any::<bool>(), one(), list(), (one(), one(), one(), one()), list(), list(), numbers).prop_map(
         |(
             name,
             local,
             secret,
             pod_cidrs,
-            (wireguard_cidr, service_cidr, topology_label),
+            (wireguard_cidr, service_cidr, topology_label, endpoint_from),
             additional_cidrs,
             allowed_networks,
             (port, keepalive),
@@ -94,6 +94,7 @@ fn raw_cluster() -> impl Strategy<Value = RawCluster> {
                 wireguard_port: port,
                 persistent_keepalive: keepalive,
                 topology_label,
+                endpoint_from,
             }
         },
     )

@@ -20,7 +20,7 @@ use mw_core::kilo::node::Node;
 use mw_core::kilo::peer::WantedPeer;
 use mw_core::kilo::plan::{Changes, MeshPlan, Plan};
 use mw_core::kilo::planner::{ClusterSeen, Options, World};
-use mw_core::kilo::{Absent, Departures, Orphans, plan};
+use mw_core::kilo::{Absent, Departures, Orphans, Sighting, Vanished, plan};
 use mw_core::names::{ClusterId, ClusterName, MeshId, NodeName, PeerName, label_value};
 use mw_core::seen::Seen;
 use mw_core::time::Timestamp;
@@ -52,6 +52,16 @@ struct Given {
     endpoint_written: BTreeMap<String, String>,
     confirm_orphans: Option<String>,
     history: GivenHistory,
+    /// By cluster, then key.
+    vanished: BTreeMap<String, BTreeMap<String, GivenSighting>>,
+}
+
+/// A discovered endpoint that no node lists any more.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GivenSighting {
+    endpoint: String,
+    until: String,
 }
 
 /// What the guard remembers.
@@ -179,6 +189,11 @@ fn times(of: &BTreeMap<String, String>, cluster: &str, name: &str) -> Option<Tim
     of.get(&format!("{cluster}/{name}")).map(|text| time(text))
 }
 
+fn vanished(keys: &BTreeMap<String, GivenSighting>) -> Vanished {
+    let sighting = |given: &GivenSighting| Sighting { endpoint: given.endpoint.as_str().try_into().unwrap(), until: time(&given.until) };
+    keys.iter().map(|(key, given)| (key.as_str().try_into().unwrap(), sighting(given))).collect()
+}
+
 fn world(folder: &Path, given: &Given) -> World {
     let hub = given.hub_uid.clone().unwrap_or(Some("hub-1".to_owned()));
     let options = Options {
@@ -190,7 +205,8 @@ fn world(folder: &Path, given: &Given) -> World {
     let absent = if given.all_meshes { Absent::AllOthers } else { Absent::Unknown };
     let now = time(given.now.as_deref().unwrap_or("2026-01-01T00:00:00Z"));
     let orphans = Orphans { absent, confirm: given.confirm_orphans.clone(), ..Orphans::default() };
-    let mut world = World { options, now, orphans, history: given.history.history(), ..World::default() };
+    let vanished = given.vanished.iter().map(|(cluster, keys)| (ClusterId::from(cluster.as_str()), vanished(keys))).collect();
+    let mut world = World { options, now, orphans, history: given.history.history(), vanished, ..World::default() };
     for document in documents(&folder.join("mesh.yaml")) {
         let mesh = mw_api::convert::mesh(&serde_json::from_value(document).unwrap());
         world.meshes.insert(mesh.id.clone(), mesh);

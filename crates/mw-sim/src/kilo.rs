@@ -74,6 +74,26 @@ impl Site {
         let nodes = (1..=nodes).map(|at| Node::new(number, at)).map(|node| (node.name.clone(), node)).collect();
         Self { name: name.to_owned(), number, nodes, anchor: None, uid: String::new() }
     }
+
+    /// The WireGuard address that Kilo gives a node: the n-th of the subnet to
+    /// the leader of the n-th segment of ready nodes, none to any other node. It
+    /// moves when a segment before it comes or goes.
+    pub fn wireguard_ip(&self, node: &str, is_ready: impl Fn(&str) -> bool) -> String {
+        let mut segments: BTreeMap<String, Vec<&Node>> = BTreeMap::new();
+        for node in self.nodes.values().filter(|node| is_ready(&node.name)) {
+            let segment = match node.annotation("granularity") {
+                Some("location") => format!("location:{}", node.annotation("location").unwrap_or_default()),
+                _ => format!("node:{}", node.name),
+            };
+            segments.entry(segment).or_default().push(node);
+        }
+        let leads = |nodes: &Vec<&Node>| {
+            let marked = nodes.iter().find(|node| node.annotations.contains_key("leader"));
+            marked.or(nodes.first()).is_some_and(|leader| leader.name == node)
+        };
+        let at = segments.values().position(leads);
+        at.map(|at| format!("100.64.{}.{}/24", self.number, at + 1)).unwrap_or_default()
+    }
 }
 
 impl Node {

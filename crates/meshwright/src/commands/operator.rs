@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::ValueEnum;
+use clap::builder::NonEmptyStringValueParser;
 use mw_operator::kilo::Settings;
 
 use crate::answer::Answer;
@@ -17,9 +18,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
 
-    /// Namespace whose ClusterMeshes are acted on, and where the Lease is.
-    #[arg(long, value_name = "NAMESPACE", env = "POD_NAMESPACE", default_value = "default")]
-    namespace: String,
+    /// Namespaces whose ClusterMeshes are acted on, separated by commas; without it POD_NAMESPACE, where the Lease is.
+    #[arg(long, value_name = "NAMESPACES", value_delimiter = ',', value_parser = NonEmptyStringValueParser::new())]
+    namespace: Vec<String>,
 
     /// Act on the ClusterMeshes of all namespaces.
     #[arg(long)]
@@ -46,8 +47,12 @@ enum Sweep {
 }
 
 pub(crate) fn run(args: Args) -> Result<Answer> {
+    let own = std::env::var("POD_NAMESPACE").ok().filter(|own| !own.is_empty()).or_else(|| args.namespace.first().cloned());
+    let own = own.unwrap_or_else(|| "default".to_owned());
+    let namespaces = if args.namespace.is_empty() { vec![own.clone()] } else { args.namespace };
     let settings = Settings {
-        namespace: args.namespace.clone(),
+        namespace: own.clone(),
+        namespaces: namespaces.into_iter().collect(),
         all_namespaces: args.all_namespaces,
         node_grace: args.node_grace,
         resync: args.process.resync_period,
@@ -55,5 +60,5 @@ pub(crate) fn run(args: Args) -> Result<Answer> {
         allowed: args.process.allowed(),
     };
     let pod = std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME")).unwrap_or_else(|_| "meshwright".to_owned());
-    args.process.run(settings, args.kubeconfig, args.namespace, &pod)
+    args.process.run(settings, args.kubeconfig, own, &pod)
 }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::{ArgAction, ValueEnum};
 use mw_core::cidr::Cidr;
 use mw_core::kilo::spec::duration_seconds;
@@ -20,8 +20,12 @@ use crate::answer::Answer;
 #[derive(Debug, clap::Args)]
 pub(crate) struct ProcessArgs {
     /// Elect a leader by a Lease, so that of several replicas one acts.
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
     leader_elect: bool,
+
+    /// Serve metrics by HTTPS: not supported, only false is taken.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
+    metrics_secure: bool,
 
     /// Where metrics are served; 0 for nowhere.
     #[arg(long, value_name = "ADDRESS", default_value = ":8080", value_parser = address)]
@@ -135,6 +139,7 @@ impl ProcessArgs {
 
     /// Runs until a signal comes or the Lease is lost. `name` is ours in the Lease.
     pub(super) fn run<B: BackEnd>(self, back_end: B, kubeconfig: Option<PathBuf>, namespace: String, name: &str) -> Result<Answer> {
+        ensure!(!self.metrics_secure, "metrics are served as plain HTTP only: write --metrics-secure=false");
         start_log(self.log_format, self.log_level);
         let options = Options {
             back_end,

@@ -173,6 +173,12 @@ impl Fleet {
         patch(self.hub()?, &format!("{NODES}/{node}"), &json!({ "metadata": { "annotations": annotations } }))
     }
 
+    /// Has a node of the hub publish another WireGuard address.
+    pub(crate) fn publish_address(&self, node: &str, address: &str) -> Result<()> {
+        let annotations = json!({ "kilo.squat.ai/wireguard-ip": format!("{address}/24") });
+        patch(self.hub()?, &format!("{NODES}/{node}"), &json!({ "metadata": { "annotations": annotations } }))
+    }
+
     /// Puts a new token into a member's Secret. The former is good until it is
     /// revoked; both are returned.
     pub(crate) fn renew_token(&mut self, member: &str) -> Result<(Option<String>, String)> {
@@ -235,6 +241,22 @@ impl Fleet {
 
     pub(crate) fn first_node(&self) -> String {
         self.sites.first().map(|site| format!("{}-1", site.name)).unwrap_or_default()
+    }
+
+    /// The first two nodes of the hub with their WireGuard addresses, where it has two.
+    pub(crate) fn two_nodes(&self) -> Option<[(String, String); 2]> {
+        let mut nodes = self.sites.first()?.nodes.values().map(|node| {
+            let address = node.annotation("wireguard-ip").and_then(|cidr| cidr.split('/').next());
+            (node.name.clone(), address.unwrap_or_default().to_owned())
+        });
+        Some([nodes.next()?, nodes.next()?])
+    }
+
+    /// Whether the Peer of a node of the hub carries the route to an address.
+    pub(crate) fn carries(&self, member: &str, node: &str, address: &str) -> bool {
+        let peer = self.peer(member, node);
+        let allowed = peer.as_ref().and_then(|peer| peer.pointer("/spec/allowedIPs")?.as_array());
+        allowed.is_some_and(|allowed| allowed.iter().any(|cidr| *cidr == format!("{address}/32")))
     }
 
     /// All members but the hub and those named.

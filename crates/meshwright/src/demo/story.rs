@@ -80,6 +80,7 @@ impl Story<'_> {
         self.node_joins(&[]).await?;
         self.token_is_replaced().await?;
         self.node_moves().await?;
+        self.nodes_are_renumbered().await?;
         let lost = self.fleet.last();
         self.cluster_dies(&lost).await?;
         let missed = match self.fleet.members_but(std::slice::from_ref(&lost)).is_empty() {
@@ -140,6 +141,34 @@ impl Story<'_> {
             Ok(match fleet.counts().unauthorized - before {
                 0 => format!("in all Peers after {took}, none refused"),
                 refused => format!("in all Peers after {took}, {refused} refused"),
+            })
+        })
+        .await
+    }
+
+    /// Kilo numbers two nodes anew, and one of them publishes its address before
+    /// the other does: for a moment both have the same.
+    async fn nodes_are_renumbered(&mut self) -> Result<(), Ending> {
+        let Some([(first, one), (second, other)]) = self.fleet.two_nodes() else { return Ok(()) };
+        self.scene("Kilo renumbers two nodes".to_owned(), async |fleet: &mut Fleet| {
+            let (start, before) = (Instant::now(), fleet.counts().peers_deleted);
+            fleet.publish_address(&first, &other)?;
+            let mut left = fleet.members_but(&[]);
+            until(fleet, start, "the shared address to be noticed", |fleet| {
+                left.retain(|member| fleet.carries(member, &first, &one));
+                left.is_empty()
+            })
+            .await?;
+            fleet.publish_address(&second, &one)?;
+            let mut left = fleet.members_but(&[]);
+            let took = until(fleet, start, "the new addresses in all Peers", |fleet| {
+                left.retain(|member| !fleet.carries(member, &first, &other) || !fleet.carries(member, &second, &one));
+                left.is_empty()
+            });
+            let took = took.await?;
+            Ok(match fleet.counts().peers_deleted - before {
+                0 => format!("in all Peers after {took}, none was deleted"),
+                deleted => format!("in all Peers after {took}, {deleted} were deleted"),
             })
         })
         .await

@@ -11,8 +11,8 @@ use crate::trials::scenarios;
 
 scenarios![every_flag_can_be_set_by_a_value, defaults_are_the_binarys, the_binary_takes_what_the_chart_gives_it];
 
-/// Set by the pod itself: by its account, and by POD_NAMESPACE.
-const OF_THE_POD: [&str; 2] = ["--kubeconfig", "--namespace"];
+/// Set by the pod's account, and not set at all: the chart names namespaces.
+const NOT_SET: [&str; 2] = ["--kubeconfig", "--all-namespaces"];
 
 fn meshwright(arguments: &[&str]) -> (i32, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_meshwright"));
@@ -71,7 +71,7 @@ async fn every_flag_can_be_set_by_a_value() {
     let operator = names(&kcp.args("operator"));
     let provider: BTreeSet<String> = names(&kcp.args("provider")).union(&names(&hub.args("provider"))).cloned().collect();
     for (command, set) in [("operator", operator), ("provider", provider)] {
-        let known: BTreeSet<String> = flags(command).into_keys().filter(|flag| !OF_THE_POD.contains(&flag.as_str())).collect();
+        let known: BTreeSet<String> = flags(command).into_keys().filter(|flag| !NOT_SET.contains(&flag.as_str())).collect();
         assert_eq!(set, known, "{command}");
     }
 }

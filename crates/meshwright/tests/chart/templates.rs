@@ -146,7 +146,7 @@ async fn rights_follow_the_values() {
     let narrow = Rendering::of(&json!({ "applyCrds": false, "operator": operator, "provider": { "enabled": true } }));
     let roles: Vec<String> = narrow.names().into_iter().filter(|name| name.starts_with("Role ")).collect();
     assert_eq!(roles, ["Role meshwright-operator", "Role meshwright-provider", "Role team-a/meshwright-operator"]);
-    assert!(narrow.args("operator").contains(&"--all-namespaces".to_owned()));
+    assert!(narrow.args("operator").contains(&format!("--namespace=team-a,{NAMESPACE}")));
     for role in narrow.all("ClusterRole") {
         assert!(!role.to_string().contains("customresourcedefinitions"), "{role:#}");
         assert!(role.to_string().contains("\"kube-system\""), "only those for CRDs go: {role:#}");
@@ -159,7 +159,15 @@ async fn rights_follow_the_values() {
         let has_lease = rules.iter().any(|rule| texts(&rule["resources"]).contains(&"leases".to_owned()));
         assert_eq!(has_lease, role["metadata"]["namespace"] == NAMESPACE, "the Lease is in the release's namespace");
     }
-    assert!(!Rendering::of(&json!({})).args("operator").contains(&"--all-namespaces".to_owned()));
+    assert!(!Rendering::of(&json!({})).args("operator").iter().any(|argument| argument.contains("namespace")));
+    // The release's own Secrets are none of its business where others are named.
+    let elsewhere = Rendering::of(&json!({ "operator": { "namespaces": ["team-a", "team-b"] } }));
+    assert!(elsewhere.args("operator").contains(&"--namespace=team-a,team-b".to_owned()));
+    for role in elsewhere.all("Role") {
+        let rules = role["rules"].as_array().unwrap();
+        let reads = rules.iter().any(|rule| texts(&rule["resources"]).contains(&"secrets".to_owned()));
+        assert_eq!(reads, role["metadata"]["namespace"] != NAMESPACE, "{role:#}");
+    }
 }
 
 /// What the restricted Pod Security Standard wants, and more.

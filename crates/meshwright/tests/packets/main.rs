@@ -47,6 +47,7 @@ mod migration;
 mod outages;
 mod places;
 mod removal;
+mod restarts;
 mod rules;
 
 use std::process::ExitCode;
@@ -80,6 +81,7 @@ fn all() -> Vec<Trial> {
         outages::trials(),
         events::trials(),
         places::trials(),
+        restarts::trials(),
         rules::trials(),
         hidden::trials(),
         removal::trials(),

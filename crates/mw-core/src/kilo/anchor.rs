@@ -31,6 +31,8 @@ pub(super) fn extras<'a>(spec: &ClusterSpec, nodes: impl Iterator<Item = &'a Nod
 pub(super) struct Eligible<'a> {
     pub(super) node: &'a NodeName,
     pub(super) ready: bool,
+    /// Whether its agent is alive.
+    pub(super) alive: bool,
 }
 
 /// `eligible` comes by name; `present` says on how many targets a node's Peer
@@ -43,19 +45,15 @@ pub(super) fn choose(eligible: &[Eligible<'_>], kept: &[&NodeName], present: &BT
             .min_by_key(|e| (!e.ready, std::cmp::Reverse(on_targets(e.node)), e.node.clone()))
             .map(|e| e.node.clone())
     };
-    let held = most(&mut kept.iter().map(|node| Eligible { node, ready: false }));
+    let held = most(&mut kept.iter().map(|node| Eligible { node, ready: false, alive: false }));
     if held.is_some() {
         return held;
     }
     let present = most(&mut eligible.iter().copied());
-    let is_ready = |node: &NodeName| eligible.iter().any(|e| e.node == node && e.ready);
-    match present {
-        Some(node) if is_ready(&node) => Some(node),
-        present => {
-            let first_ready = eligible.iter().find(|e| e.ready).map(|e| e.node.clone());
-            first_ready.or(present).or(eligible.first().map(|e| e.node.clone()))
-        }
-    }
+    let present = eligible.iter().find(|e| Some(e.node) == present.as_ref());
+    let wanted: [fn(&Eligible<'_>) -> bool; 3] = [|e| e.ready && e.alive, |e| e.ready, |_| true];
+    let chosen = wanted.iter().find_map(|fits| present.filter(|e| fits(e)).or_else(|| eligible.iter().find(|e| fits(e))));
+    chosen.map(|e| e.node.clone())
 }
 
 #[cfg(test)]
@@ -63,8 +61,14 @@ mod tests {
     use super::*;
 
     fn choice(eligible: &[(&str, bool)], present: &[(&str, usize)], kept: &[&str]) -> Option<String> {
-        let names: Vec<NodeName> = eligible.iter().map(|(name, _)| NodeName::from(*name)).collect();
-        let eligible: Vec<Eligible<'_>> = names.iter().zip(eligible).map(|(node, (_, ready))| Eligible { node, ready: *ready }).collect();
+        let eligible: Vec<(&str, bool, bool)> = eligible.iter().map(|(name, ready)| (*name, *ready, true)).collect();
+        choice_of(&eligible, present, kept)
+    }
+
+    fn choice_of(eligible: &[(&str, bool, bool)], present: &[(&str, usize)], kept: &[&str]) -> Option<String> {
+        let names: Vec<NodeName> = eligible.iter().map(|(name, ..)| NodeName::from(*name)).collect();
+        let eligible: Vec<Eligible<'_>> =
+            names.iter().zip(eligible).map(|(node, (_, ready, alive))| Eligible { node, ready: *ready, alive: *alive }).collect();
         let kept: Vec<NodeName> = kept.iter().map(|name| NodeName::from(*name)).collect();
         let present = present.iter().map(|(name, count)| (NodeName::from(*name), *count)).collect();
         choose(&eligible, &kept.iter().collect::<Vec<_>>(), &present).map(|node| node.to_string())
@@ -79,6 +83,16 @@ mod tests {
         assert_eq!(choice(&[("a", false), ("b", true)], &[], &[]), some("b"));
         assert_eq!(choice(&[("a", false)], &[], &[]), some("a"));
         assert_eq!(choice(&[], &[("b", 1)], &[]), None);
+    }
+
+    #[test]
+    fn a_live_agent_goes_before_a_silent_one_and_a_ready_node_before_both() {
+        let some = |name: &str| Some(name.to_owned());
+        assert_eq!(choice_of(&[("a", true, true), ("b", true, false)], &[("b", 1)], &[]), some("a"));
+        assert_eq!(choice_of(&[("a", true, false), ("b", true, false)], &[("b", 1)], &[]), some("b"));
+        assert_eq!(choice_of(&[("a", true, false), ("b", false, true)], &[("b", 1)], &[]), some("a"));
+        assert_eq!(choice_of(&[("a", true, false), ("b", true, true)], &[], &[]), some("b"));
+        assert_eq!(choice_of(&[("a", false, true), ("b", false, false)], &[("b", 1)], &[]), some("b"));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! What two nodes of a mesh can't both have: a Peer name, a key, a WireGuard
-//! address. Decides who keeps it.
+//! What two nodes of a mesh can't both have: a Peer name, a key. Decides who
+//! keeps it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,6 @@ pub(super) struct Contestant<'a> {
 #[derive(Debug, Default, PartialEq, Eq, Clone)]
 pub(super) struct Losers {
     names: BTreeSet<(usize, NodeName)>,
-    keys: BTreeSet<(usize, NodeName)>,
     /// Contested key to the one that holds it.
     winners: BTreeMap<PublicKey, (usize, NodeName)>,
 }
@@ -31,41 +30,29 @@ pub(super) trait Holdings {
     fn holds(&self, name: &PeerName, key: PublicKey) -> bool;
 }
 
-/// Decides names among rivals, then keys. A key that is lost frees the
-/// WireGuard address of its node for another, which may then claim a key
-/// itself, so the keys are settled in rounds; losers only ever grow in number.
+/// Decides names among rivals, then keys.
 pub(super) fn settle(clusters: &[Option<Contestant<'_>>], contested: &BTreeSet<PublicKey>, holdings: &dyn Holdings) -> Losers {
     let mut losers = Losers { names: settle_names(clusters, holdings), ..Losers::default() };
     if contested.is_empty() {
         return losers;
     }
-    loop {
-        let mut claims: BTreeMap<PublicKey, Vec<(usize, &Candidate)>> = BTreeMap::new();
-        for (at, contestant) in clusters.iter().enumerate() {
-            let Some(contestant) = contestant else { continue };
-            let verdicts = verdicts(at, contestant.survey, &losers);
-            for (candidate, verdict) in contestant.survey.candidates.iter().zip(verdicts) {
-                if let Ok(passed) = verdict
-                    && contested.contains(&passed.key)
-                {
-                    claims.entry(passed.key).or_default().push((at, candidate));
-                }
+    let mut claims: BTreeMap<PublicKey, Vec<(usize, &Candidate)>> = BTreeMap::new();
+    for (at, contestant) in clusters.iter().enumerate() {
+        let Some(contestant) = contestant else { continue };
+        let verdicts = verdicts(at, contestant.survey, &losers);
+        for (candidate, verdict) in contestant.survey.candidates.iter().zip(verdicts) {
+            if let Ok(passed) = verdict
+                && contested.contains(&passed.key)
+            {
+                claims.entry(passed.key).or_default().push((at, candidate));
             }
-        }
-        let mut more = false;
-        losers.winners.clear();
-        for (key, mut rivals) in claims {
-            rivals.sort_by_key(|(at, c)| (!holdings.holds(&c.peer_name, key), *at, c.node.name.clone()));
-            let mut rivals = rivals.into_iter().map(|(at, c)| (at, c.node.name.clone()));
-            losers.winners.extend(rivals.next().map(|winner| (key, winner)));
-            for loser in rivals {
-                more |= losers.keys.insert(loser);
-            }
-        }
-        if !more {
-            return losers;
         }
     }
+    for (key, rivals) in claims {
+        let first = rivals.into_iter().min_by_key(|(at, c)| (!holdings.holds(&c.peer_name, key), *at, c.node.name.clone()));
+        losers.winners.extend(first.map(|(at, c)| (key, (at, c.node.name.clone()))));
+    }
+    losers
 }
 
 /// Two clusters can make the same name when one is named like the other and
@@ -105,29 +92,21 @@ fn rivals(clusters: &[Option<Contestant<'_>>]) -> BTreeSet<usize> {
 
 /// The final word on each candidate, in their order.
 pub(super) fn verdicts<'a>(at: usize, survey: &'a Survey, losers: &Losers) -> Vec<Result<&'a Passed, Skip>> {
-    let mut addresses: BTreeMap<_, &NodeName> = BTreeMap::new();
     let mut names: BTreeSet<&PeerName> = BTreeSet::new();
     let mut verdicts = Vec::with_capacity(survey.candidates.len());
-    let plain = losers.names.is_empty() && losers.keys.is_empty() && losers.winners.is_empty();
+    let plain = losers.names.is_empty() && losers.winners.is_empty();
     for candidate in &survey.candidates {
-        let node = &candidate.node;
-        let me = || (at, node.name.clone());
-        let address = node.wireguard_ip.as_ref().ok().copied().flatten();
+        let me = || (at, candidate.node.name.clone());
         let verdict = if !names.insert(&candidate.peer_name) || (!plain && losers.names.contains(&me())) {
             Err(Skip::new(
                 SkipReason::PeerNameDuplicate,
                 format!("Peer name {} is taken by an earlier node of the mesh", candidate.peer_name),
             ))
-        } else if let Some(other) = address.and_then(|ip| addresses.get(&ip)) {
-            Err(Skip::new(SkipReason::WGIPDuplicate, format!("node {other} has the same WireGuard address")))
-        } else if !plain && losers.lost_key(me(), candidate) {
+        } else if !plain && losers.lost_key(&me(), candidate) {
             Err(Skip::new(SkipReason::PublicKeyDuplicate, "another node of the mesh holds the same public key"))
         } else {
             candidate.verdict.as_ref().map_err(Skip::clone)
         };
-        if verdict.is_ok() {
-            addresses.extend(address.map(|ip| (ip, &node.name)));
-        }
         verdicts.push(verdict);
     }
     verdicts
@@ -136,12 +115,12 @@ pub(super) fn verdicts<'a>(at: usize, survey: &'a Survey, losers: &Losers) -> Ve
 impl Losers {
     /// The endpoint is looked at after the key: a node that has no usable
     /// endpoint and a key that another holds is told about the key.
-    fn lost_key(&self, me: (usize, NodeName), candidate: &Candidate) -> bool {
+    fn lost_key(&self, me: &(usize, NodeName), candidate: &Candidate) -> bool {
         let key = match (&candidate.verdict, &candidate.node.key) {
             (Ok(passed), _) => passed.key,
             (Err(skip), Ok(Some(key))) if matches!(skip.reason, SkipReason::NodeNoEndpoint | SkipReason::NodeEndpointInvalid) => *key,
             _ => return false,
         };
-        self.keys.contains(&me) || self.winners.get(&key).is_some_and(|winner| *winner != me)
+        self.winners.get(&key).is_some_and(|winner| winner != me)
     }
 }

@@ -367,8 +367,15 @@ impl Scene<'_> {
             Departures::AnyMissing => !nodes.is_empty(),
             Departures::Seen(names) => names.iter().any(|node| peer_of(node.as_str())),
         };
+        let is_legacy_anchor = !present && peer_of("anchor");
+        // Its node is in grace: nothing is written in its place yet.
+        if is_legacy_anchor && plan.anchor.is_some() && plan.anchor_peer.is_none() {
+            return None;
+        }
         Some(match present {
-            false if peer_of("anchor") && !nodes.is_empty() => DeleteCause::LegacyAnchor,
+            false if is_legacy_anchor && (plan.anchor_peer.is_some() || (plan.extras.is_empty() && !nodes.is_empty())) => {
+                DeleteCause::LegacyAnchor
+            }
             false if left => DeleteCause::NodeDeleted,
             true if plan.led_by_another.contains(name) => DeleteCause::NewLeader,
             _ => DeleteCause::NotWanted,

@@ -117,6 +117,7 @@ impl Evaluation<'_> {
         if dirt.all || entangled || !self.run_where_changed(target, dirt) {
             self.run_as_a_whole(target);
         }
+        target.stagger();
     }
 
     fn meshes(&self) -> &[MeshState] {
@@ -288,6 +289,7 @@ impl Evaluation<'_> {
                 rekeys: entry.key().is_some_and(|key| key != after.key()),
                 takes_away: entry.key() != Some(after.key()) || entry.prefixes().iter().any(|cidr| !after.allowed_ips().contains(cidr)),
                 after,
+                first: None,
             }),
         };
         Outcome { source: Some(at.1), act, notes, recheck_at }

@@ -21,6 +21,7 @@ pub(super) fn source_change(old: Option<&SourcePlan>, new: Option<&SourcePlan>) 
         (Some(one), Some(other)) => Arc::ptr_eq(one, other),
         (one, other) => one.is_none() && other.is_none(),
     };
+    let same_anchor = same_anchor && old.anchor == new.anchor;
     if old.inner_endpoints != new.inner_endpoints || old.extras != new.extras || !same_anchor {
         return SourceChange::Whole;
     }
@@ -61,7 +62,7 @@ pub(super) fn mark_own(target: &mut Target, mesh: &ActiveMesh, at: usize, old: &
     for key in old.keys.symmetric_difference(&new.keys) {
         sources.extend(mesh.clusters_with_key(*key));
     }
-    if old.route_sources != new.route_sources {
+    if old.family != new.family {
         sources.extend(0..mesh.members.len());
     }
     let named = |name: &ClusterName| mesh.position_of(name.as_str());

@@ -14,7 +14,7 @@ use crate::kilo::peer::Labels;
 use crate::kilo::source::{Memory, SourcePlan, SourcePlanner, keepalive};
 use crate::kilo::spec::{ClusterSpec, MeshSpec, Networks};
 use crate::kilo::survey::{Survey, Surveyor};
-use crate::kilo::target::Own;
+use crate::kilo::target::{Own, Vanished};
 use crate::names::{ClusterId, ClusterName, MeshId, PeerName, label_value};
 use crate::time::Timestamp;
 
@@ -55,6 +55,14 @@ pub(super) struct Member {
     labels: Arc<Labels>,
 }
 
+impl Member {
+    /// When to plan it again although nothing was seen to change.
+    pub(super) fn recheck_at(&self) -> Option<Timestamp> {
+        let of_plan = self.plan.as_ref().and_then(|plan| plan.recheck_at);
+        of_plan.into_iter().chain(self.own.recheck_at()).min()
+    }
+}
+
 /// What the entries of a mesh stand for.
 #[derive(Debug)]
 pub(super) struct Clusters {
@@ -64,9 +72,10 @@ pub(super) struct Clusters {
 
 /// The circumstances of planning a source.
 #[derive(Clone, Copy)]
-pub(super) struct Moment {
+pub(super) struct Moment<'a> {
     pub(super) now: Timestamp,
     pub(super) node_grace: u64,
+    pub(super) vanished: &'a Vanished,
 }
 
 impl ActiveMesh {
@@ -207,7 +216,7 @@ impl ActiveMesh {
     }
 
     /// Plans a member as a source. Returns its earlier plan.
-    pub(super) fn plan(&mut self, position: usize, nodes: Option<&Nodes>, memory: &dyn Memory, moment: Moment) -> Option<SourcePlan> {
+    pub(super) fn plan(&mut self, position: usize, nodes: Option<&Nodes>, memory: &dyn Memory, moment: Moment<'_>) -> Option<SourcePlan> {
         let (plan, own) = match (self.members.get(position), nodes) {
             (Some(member), Some(nodes)) => self.planned(position, member, nodes, memory, moment).unzip(),
             _ => (None, None),
@@ -217,7 +226,14 @@ impl ActiveMesh {
         std::mem::replace(&mut member.plan, plan)
     }
 
-    fn planned(&self, position: usize, member: &Member, nodes: &Nodes, memory: &dyn Memory, moment: Moment) -> Option<(SourcePlan, Own)> {
+    fn planned(
+        &self,
+        position: usize,
+        member: &Member,
+        nodes: &Nodes,
+        memory: &dyn Memory,
+        moment: Moment<'_>,
+    ) -> Option<(SourcePlan, Own)> {
         let nothing = BTreeMap::new();
         let planner = SourcePlanner {
             surveyor: self.surveyor(member)?,
@@ -235,7 +251,8 @@ impl ActiveMesh {
             node_grace: moment.node_grace,
         };
         let plan = planner.plan();
-        let own = Own::of(&member.name, nodes, &member.survey, &plan, &self.declared);
+        let spec = planner.surveyor.spec;
+        let own = Own::of((&member.name, spec), nodes, &member.survey, &plan, &self.declared, (moment.vanished, moment.now));
         Some((plan, own))
     }
 

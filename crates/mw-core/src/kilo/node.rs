@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use crate::cidr::{Cidr, WrittenCidr, parse_address, unusable_as_endpoint};
+use crate::cidr::{Cidr, WrittenCidr, is_globally_routable, parse_address, unusable_as_endpoint};
 use crate::endpoint::{Endpoint, Host, split_host_port};
 use crate::key::PublicKey;
 use crate::names::NodeName;
@@ -87,8 +87,26 @@ pub struct Node {
     pub leads: bool,
     /// Whether the agent's own endpoint is usable, and is a public address.
     pub kilo_endpoint: Option<Publicness>,
+    /// The endpoint that the agent found, where it is one for others.
+    pub published_endpoint: Option<Endpoint>,
     pub keepalive_set: bool,
     pub discovered: Result<BTreeMap<PublicKey, SocketAddr>, Unusable>,
+}
+
+/// Which endpoints that Kilo found by itself are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EndpointFrom {
+    /// Those with a globally routable address.
+    #[default]
+    Global,
+    /// All of them.
+    Kilo,
+}
+
+impl EndpointFrom {
+    fn takes(self, endpoint: &Endpoint) -> bool {
+        self == EndpointFrom::Kilo || endpoint.ip().is_some_and(is_globally_routable)
+    }
 }
 
 /// A cluster's Nodes.
@@ -130,19 +148,21 @@ impl Node {
             location: annotation("location").map(str::to_owned),
             leads: annotation("leader").is_some(),
             kilo_endpoint: filled("force-endpoint").and_then(publicness).or(filled("endpoint").and_then(publicness)),
+            published_endpoint: filled("endpoint").and_then(|text| Endpoint::try_from(text).ok()),
             keepalive_set: filled("persistent-keepalive").and_then(|text| text.parse::<u16>().ok()).is_some_and(|s| s > 0),
             discovered: discovered(annotation("discovered-endpoints").unwrap_or_default()),
         }
     }
 
-    /// The configured endpoint, with `port` for a bare ExternalIP.
-    pub fn configured_endpoint(&self, port: u16) -> Read<Endpoint> {
+    /// The configured endpoint, with `port` for a bare ExternalIP. What the agent
+    /// found comes last, and only if `from` trusts it or everybody can reach it.
+    pub fn configured_endpoint(&self, port: u16, from: EndpointFrom) -> Read<Endpoint> {
         if !matches!(self.endpoint, Ok(None)) {
             return self.endpoint.clone();
         }
         let first = |v4: bool| self.external_ips.iter().find(|ip| ip.is_ipv4() == v4);
         match first(true).or(first(false)) {
-            None => Ok(None),
+            None => Ok(self.published_endpoint.clone().filter(|endpoint| from.takes(endpoint))),
             Some(ip) => Endpoint::new(Host::Ip(*ip), port).map(Some).map_err(|wrong| Unusable(format!("ExternalIP {ip} {wrong}"))),
         }
     }
@@ -251,7 +271,9 @@ mod tests {
     #[test]
     fn an_endpoint_annotation_wins_over_an_external_ip_even_when_malformed() {
         let mut facts = NodeFacts { external_ips: vec!["2001:db8::1".to_owned(), "198.51.100.1".to_owned()], ..NodeFacts::default() };
-        let shown = |facts: &NodeFacts| Node::read(facts.clone()).configured_endpoint(51820).map(|e| e.map(|e| e.to_string()));
+        let shown = |facts: &NodeFacts| {
+            Node::read(facts.clone()).configured_endpoint(51820, EndpointFrom::Global).map(|e| e.map(|e| e.to_string()))
+        };
         assert_eq!(shown(&facts), Ok(Some("198.51.100.1:51820".to_owned())));
         facts.kilo.insert("force-endpoint".to_owned(), "nowhere".to_owned());
         assert!(shown(&facts).is_err());

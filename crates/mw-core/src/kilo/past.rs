@@ -154,4 +154,8 @@ impl Memory for Past<'_> {
     fn exists(&self, name: &PeerName) -> bool {
         self.owned(name).next().is_some()
     }
+
+    fn prefixes(&self, name: &PeerName) -> BTreeSet<Cidr> {
+        self.owned(name).flat_map(Entry::prefixes).collect()
+    }
 }

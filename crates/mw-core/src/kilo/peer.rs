@@ -4,6 +4,7 @@
 //! what one target needs differently is a small overlay on it. A Peer that was
 //! seen to equal the wanted one is kept as a pointer to that, nothing more.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -217,6 +218,12 @@ impl WantedPeer {
         }
         let fingerprint = wanted_fingerprint(&base.labels, base.key, endpoint.as_ref(), &allowed_ips);
         WantedPeer { base: Arc::clone(base), keepalive, overlay: Some(Arc::new(Overlay { endpoint, allowed_ips, fingerprint })) }
+    }
+
+    /// The same less some prefixes.
+    pub(super) fn without(&self, prefixes: &BTreeSet<Cidr>) -> WantedPeer {
+        let allowed = self.allowed_ips().iter().copied().filter(|cidr| !prefixes.contains(cidr)).collect();
+        WantedPeer::overlaid(&self.base, self.keepalive, self.endpoint().cloned(), allowed)
     }
 
     pub fn name(&self) -> &PeerName {

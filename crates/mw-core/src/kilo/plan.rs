@@ -57,6 +57,9 @@ pub struct Update {
     pub takes_away: bool,
     /// The Peer gets another key.
     pub rekeys: bool,
+    /// Written first, where another Peer has yet to lose a prefix that this one
+    /// gets: all but that prefix.
+    pub first: Option<WantedPeer>,
 }
 
 /// A change that waits, and why.

@@ -7,6 +7,8 @@ mod memory;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::endpoint::Endpoint;
+use crate::key::PublicKey;
 use crate::kilo::decide::{Departures, MeshState, Scene, Sources, Stance, mesh_at};
 use crate::kilo::evaluate::{Evaluation, Released, Target};
 use crate::kilo::guard::{HeldLine, History};
@@ -19,7 +21,7 @@ use crate::kilo::past::{Landmarks, Past, group};
 use crate::kilo::peer::PeerFacts;
 use crate::kilo::plan::MeshPlan;
 use crate::kilo::spec::{Mesh, MeshSpec, Validated, validate};
-use crate::kilo::target::Entry;
+use crate::kilo::target::{Entry, Vanished};
 use crate::names::{ClusterId, ClusterName, MeshId, PeerName};
 use crate::problem::Problem;
 use crate::seen::Seen;
@@ -85,6 +87,8 @@ pub struct World {
     pub links: Links,
     pub orphans: Orphans,
     pub history: History,
+    /// Discovered endpoints that are remembered, by the cluster that saw them.
+    pub vanished: BTreeMap<ClusterId, Vanished>,
 }
 
 #[derive(Debug)]
@@ -105,6 +109,7 @@ pub struct Planner {
     landmarks: Landmarks,
     pub(super) orphans: Orphans,
     history: History,
+    vanished: BTreeMap<ClusterId, Vanished>,
     released: Released,
 }
 
@@ -132,7 +137,7 @@ impl Sources for ClusterMap<'_> {
 
 impl Planner {
     pub fn new(world: World) -> Planner {
-        let World { options, now, meshes, clusters, identities, links, orphans, history } = world;
+        let World { options, now, meshes, clusters, identities, links, orphans, history, vanished } = world;
         let mut planner = Planner {
             register: Register::default(),
             options,
@@ -148,6 +153,7 @@ impl Planner {
             landmarks: Landmarks::default(),
             orphans,
             history,
+            vanished,
             released: Released::default(),
         };
         let mut peers = Vec::new();
@@ -220,6 +226,22 @@ impl Planner {
             self.history = history;
             self.targets.values_mut().for_each(|target| target.dirt.all = true);
         }
+    }
+
+    /// Replaces the discovered endpoints that a cluster's nodes no longer list.
+    pub fn set_vanished(&mut self, cluster: &ClusterId, vanished: Vanished) {
+        if self.vanished.get(cluster).cloned().unwrap_or_default() != vanished {
+            self.vanished.insert(cluster.clone(), vanished);
+            self.replan_cluster(cluster);
+        }
+    }
+
+    /// The discovered endpoints that a cluster's nodes list now, where its nodes are known.
+    pub fn observed(&self, cluster: &ClusterId) -> Option<BTreeMap<PublicKey, Endpoint>> {
+        self.clusters.get(cluster)?.nodes.known()?;
+        let meshes = self.meshes.iter().filter_map(MeshState::active);
+        let members = meshes.filter_map(|mesh| mesh.members.get(mesh.position(cluster)?));
+        Some(members.flat_map(|member| member.own.observed()).map(|(key, endpoint)| (*key, endpoint.clone())).collect())
     }
 
     fn reassign(&mut self, meshes: BTreeMap<MeshId, Mesh>) {
@@ -334,7 +356,7 @@ impl Planner {
 
     /// Plans one member as a source, or all, and marks what follows from it.
     fn plan_members(&mut self, mesh: usize, only: Option<usize>) {
-        let moment = Moment { now: self.now, node_grace: self.options.node_grace_seconds };
+        let nothing = Vanished::new();
         let Some(MeshState { stance: Stance::Active(active), .. }) = self.meshes.get_mut(mesh) else { return };
         let all_dirty = only.is_none() && self.targets.values().all(|target| target.dirt.all);
         let positions = only.map_or(0..active.members.len(), |position| position..position + 1);
@@ -347,6 +369,8 @@ impl Planner {
             let last_anchor = self.inputs.get(&active.id).and_then(|mesh| mesh.anchors.get(&member.name)).cloned();
             let sources = ClusterMap(&self.clusters);
             let past = Past::of(active, &self.targets, &self.landmarks, &sources).about(source, last_anchor);
+            let vanished = self.vanished.get(&id).unwrap_or(&nothing);
+            let moment = Moment { now: self.now, node_grace: self.options.node_grace_seconds, vanished };
             let old = active.plan(position, nodes, &past, moment);
             let Some(member) = active.members.get(position) else { continue };
             if all_dirty {
@@ -364,6 +388,7 @@ impl Planner {
     pub fn forget_clusters(&mut self, gone: &BTreeSet<ClusterId>) {
         self.clusters.retain(|id, _| !gone.contains(id));
         self.targets.retain(|id, _| !gone.contains(id));
+        self.vanished.retain(|id, _| !gone.contains(id));
         self.replan_inputs();
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::kilo::decide::{MeshState, Stance};
 use crate::kilo::evaluate::{Act, Target};
-use crate::kilo::mesh::ActiveMesh;
+use crate::kilo::mesh::{ActiveMesh, Member};
 use crate::kilo::ownership::{Absent, Owner};
 use crate::kilo::plan::{Changes, ClusterPlan, Held, HeldFor, MeshPlan, Plan, conditions};
 use crate::kilo::planner::{Planner, World};
@@ -57,7 +57,7 @@ impl Planner {
     /// When to plan again although nothing was seen to change.
     pub fn recheck_at(&self) -> Option<crate::time::Timestamp> {
         let sources = self.meshes.iter().filter_map(MeshState::active).flat_map(|mesh| &mesh.members);
-        let sources = sources.filter_map(|member| member.plan.as_ref()?.recheck_at);
+        let sources = sources.filter_map(Member::recheck_at);
         let targets = self.targets.values().flat_map(|target| target.outcomes.values()).filter_map(|outcome| outcome.recheck_at);
         sources.chain(targets).filter(|at| *at > self.now).min()
     }
@@ -303,7 +303,7 @@ fn hint(reason: Reason) -> &'static str {
             "local traffic would be cut off; declare networks that do not overlap the other cluster's node addresses"
         }
         Reason::PrefixOfAnotherFamily => {
-            "Kilo routes one family where nodes have an internal IP; annotate them with kilo.squat.ai/force-internal-ip=- for both"
+            "Kilo routes one family where nodes have an internal IP; in granularity full, and only there, nodes annotated with kilo.squat.ai/force-internal-ip=- route both"
         }
         Reason::PrefixContainsEndpoint => {
             "the tunnel would run through itself; move the endpoint out of the network, or the network out of the mesh"

@@ -10,6 +10,7 @@ use crate::key::PublicKey;
 use crate::kilo::anchor::{self, Eligible};
 use crate::kilo::contest::{Losers, verdicts};
 use crate::kilo::declared::DeclaredIndex;
+use crate::kilo::host_route::{self, Claim, Withheld};
 use crate::kilo::node::{Node, Nodes};
 use crate::kilo::peer::{BaseParts, BasePeer, Labels};
 use crate::kilo::spec::MeshSpec;
@@ -52,6 +53,9 @@ pub(super) struct SourcePlan {
     pub(super) extras: Vec<Cidr>,
     pub(super) problems: Vec<Problem>,
     pub(super) recheck_at: Option<Timestamp>,
+    /// Whether existing Peers decide about host routes: several nodes have one
+    /// WireGuard address, or a leader has yet to publish its own.
+    pub(super) reads_routes: bool,
 }
 
 /// What the existing Peers of the source say about its past.
@@ -64,6 +68,8 @@ pub(super) trait Memory {
     fn last_anchor(&self) -> Option<&NodeName>;
     /// Whether a readable target holds that Peer.
     fn exists(&self, name: &PeerName) -> bool;
+    /// Prefixes that the Peer carries on readable targets.
+    fn prefixes(&self, name: &PeerName) -> BTreeSet<Cidr>;
 }
 
 pub(super) struct SourcePlanner<'a> {
@@ -87,28 +93,38 @@ pub(super) struct SourcePlanner<'a> {
 struct Chosen<'a> {
     candidate: &'a Candidate,
     passed: &'a Passed,
+    wireguard_ip: Option<IpAddr>,
 }
 
 impl<'a> SourcePlanner<'a> {
     pub(super) fn plan(&self) -> SourcePlan {
         let mut plan = SourcePlan { skipped: self.survey.skipped.clone(), ..SourcePlan::default() };
         let mut chosen: Vec<Chosen<'a>> = Vec::new();
+        let mut leaderless: Vec<(&Candidate, Skip)> = Vec::new();
         for (candidate, verdict) in self.survey.candidates.iter().zip(verdicts(self.position, self.survey, self.losers)) {
             match verdict {
-                Ok(passed) => chosen.push(Chosen { candidate, passed }),
+                Ok(passed) => {
+                    let wireguard_ip = passed.wireguard_ip.or_else(|| self.address_before(candidate));
+                    chosen.push(Chosen { candidate, passed, wireguard_ip });
+                }
                 Err(skip) => {
-                    self.report_leaderless(&mut plan, candidate, &skip);
+                    if candidate.location.is_some() {
+                        leaderless.push((candidate, skip.clone()));
+                    }
                     plan.skipped.insert(candidate.node.name.clone(), skip);
                 }
             }
         }
         chosen.sort_by(|a, b| a.candidate.peer_name.cmp(&b.candidate.peer_name));
+        let peered: BTreeSet<&NodeName> = chosen.iter().map(|c| &c.candidate.node.name).collect();
         self.keep_silent_locations(&mut plan);
-        self.keep_nodes_in_grace(&mut plan);
+        self.keep_nodes_in_grace(&mut plan, &peered);
+        leaderless.iter().for_each(|(candidate, skip)| self.report_leaderless(&mut plan, candidate, skip));
         self.look_at_endpoints(&mut plan, &chosen);
-        self.choose_anchor(&mut plan, &chosen);
-        self.make_peers(&mut plan, &chosen);
-        self.note_carried(&mut plan, &chosen);
+        self.choose_anchor(&mut plan, &chosen, &peered);
+        let withheld = self.withhold_host_routes(&mut plan, &chosen);
+        self.make_peers(&mut plan, &chosen, &withheld);
+        self.note_carried(&mut plan, &peered);
         self.check_keepalive(&mut plan, &chosen);
         plan
     }
@@ -128,8 +144,30 @@ impl<'a> SourcePlanner<'a> {
         first.is_none_or(|candidate| candidate.node.name == node.name)
     }
 
+    /// The WireGuard address that a node's Peer carries already.
+    fn address_before(&self, candidate: &Candidate) -> Option<IpAddr> {
+        let internal: BTreeSet<IpAddr> = self.nodes.values().flat_map(|node| node.internal_addresses()).collect();
+        let mut hosts = self.memory.prefixes(&candidate.peer_name).into_iter().filter_map(Cidr::as_host);
+        hosts.find(|ip| self.surveyor.spec.networks.allows_wireguard(*ip) && !internal.contains(ip))
+    }
+
+    /// The node that leads the location of another and has a Peer. A clean stop
+    /// takes a node's granularity away as well, but not its location.
+    fn led_by(&self, node: &Node, peered: &BTreeSet<&NodeName>) -> Option<&NodeName> {
+        if self.survey.leaders.is_empty() || !(node.is_bare() || (node.location_granularity && node.kilo_internal.is_some())) {
+            return None;
+        }
+        let leader = self.survey.leaders.get(&self.surveyor.location(node))?;
+        (*leader != node.name && peered.contains(leader)).then_some(leader)
+    }
+
     fn report_leaderless(&self, plan: &mut SourcePlan, candidate: &Candidate, skip: &Skip) {
         let Some(location) = &candidate.location else { return };
+        // The Peer of the leader before still answers for it.
+        let in_grace = plan.kept.values().filter(|(_, why)| *why == Kept::Grace).filter_map(|(node, _)| self.nodes.get(node));
+        if in_grace.into_iter().any(|node| self.surveyor.location(node) == *location) {
+            return;
+        }
         plan.problems.push(Problem::new(
             Reason::LocationWithoutPeer,
             format!("{}/{location}", self.cluster()),
@@ -156,11 +194,11 @@ impl<'a> SourcePlanner<'a> {
     }
 
     /// Every roll of Kilo's DaemonSet takes a node's annotations away for some seconds.
-    fn keep_nodes_in_grace(&self, plan: &mut SourcePlan) {
-        for node in self.nodes.values().filter(|node| node.is_away()) {
+    fn keep_nodes_in_grace(&self, plan: &mut SourcePlan, peered: &BTreeSet<&NodeName>) {
+        for node in self.nodes.values().filter(|node| node.is_away() && !peered.contains(&node.name)) {
             let ends = node.bare_since.map(|since| since.plus(self.node_grace));
             let over = self.node_grace == 0 || ends.is_some_and(|ends| ends <= self.now);
-            let led = self.survey.leaders.get(&self.surveyor.location(node)).is_some_and(|leader| *leader != node.name);
+            let led = self.led_by(node, peered).is_some();
             let name = self.peer_name(&node.name);
             if over || led || !self.has_name(node, &name) || !self.memory.exists(&name) {
                 continue;
@@ -179,7 +217,7 @@ impl<'a> SourcePlanner<'a> {
 
     fn look_at_endpoints(&self, plan: &mut SourcePlan, chosen: &[Chosen<'_>]) {
         let mut roaming = Vec::new();
-        for Chosen { candidate, passed } in chosen {
+        for Chosen { candidate, passed, .. } in chosen {
             let Some(endpoint) = &passed.endpoint else {
                 roaming.push(&candidate.node.name);
                 continue;
@@ -222,7 +260,7 @@ impl<'a> SourcePlanner<'a> {
         ));
     }
 
-    fn choose_anchor(&self, plan: &mut SourcePlan, chosen: &[Chosen<'_>]) {
+    fn choose_anchor(&self, plan: &mut SourcePlan, chosen: &[Chosen<'_>], peered: &BTreeSet<&NodeName>) {
         plan.extras = anchor::extras(self.surveyor.spec, self.nodes.values().map(Arc::as_ref));
         if plan.extras.is_empty() {
             return;
@@ -233,7 +271,7 @@ impl<'a> SourcePlanner<'a> {
         }
         eligible.sort_by_key(|e| e.node);
         let kept: Vec<&NodeName> = plan.kept.values().map(|(node, _)| node).collect();
-        plan.anchor = anchor::choose(&eligible, &kept, &self.present_anchors(&plan.extras));
+        plan.anchor = anchor::choose(&eligible, &kept, &self.present_anchors(&plan.extras, peered));
         if plan.anchor.is_none() {
             plan.problems.push(Problem::new(
                 Reason::AnchorUnavailable,
@@ -249,16 +287,23 @@ impl<'a> SourcePlanner<'a> {
             let inside = plan.endpoint_inside.contains_key(&c.candidate.peer_name);
             c.passed.endpoint.is_some() == with_endpoint && !inside && (self.takes_key)(c.passed.key)
         };
-        chosen.iter().filter(fits).map(|c| Eligible { node: &c.candidate.node.name, ready: c.candidate.node.ready }).collect()
+        let eligible = |c: &'b Chosen<'_>| {
+            let candidate = c.candidate;
+            Eligible { node: &candidate.node.name, ready: candidate.node.ready, alive: candidate.alive }
+        };
+        chosen.iter().filter(fits).map(eligible).collect()
     }
 
-    fn present_anchors(&self, extras: &[Cidr]) -> BTreeMap<NodeName, usize> {
+    /// The role stays with a location when another node comes to lead it.
+    fn present_anchors(&self, extras: &[Cidr], peered: &BTreeSet<&NodeName>) -> BTreeMap<NodeName, usize> {
         let carriers = self.memory.carriers(extras);
         // A node that is really named "anchor" has that Peer to itself.
         let anchor_is_a_node = self.nodes.values().any(|node| node.name.as_str().eq_ignore_ascii_case("anchor"));
         let legacy = if anchor_is_a_node { BTreeMap::new() } else { self.memory.legacy_anchor_keys() };
         if carriers.is_empty() && legacy.is_empty() {
-            return self.memory.last_anchor().map(|node| (node.clone(), 1)).into_iter().collect();
+            let last = self.memory.last_anchor();
+            let leader = last.and_then(|node| self.nodes.get(node)).and_then(|node| self.led_by(node, peered));
+            return leader.or(last).map(|node| (node.clone(), 1)).into_iter().collect();
         }
         let named: BTreeMap<&NodeName, &PeerName> = self.survey.candidates.iter().map(|c| (&c.node.name, &c.peer_name)).collect();
         let mut present = BTreeMap::new();
@@ -267,19 +312,44 @@ impl<'a> SourcePlanner<'a> {
             let by_name = carriers.get(&name).filter(|_| self.has_name(node, &name)).copied().unwrap_or(0);
             let by_key = node.key.as_ref().ok().copied().flatten().and_then(|key| legacy.get(&key)).copied().unwrap_or(0);
             if by_name + by_key > 0 {
-                present.insert(node.name.clone(), by_name + by_key);
+                let holder = self.led_by(node, peered).unwrap_or(&node.name);
+                *present.entry(holder.clone()).or_default() += by_name + by_key;
             }
         }
         present
     }
 
-    fn make_peers(&self, plan: &mut SourcePlan, chosen: &[Chosen<'_>]) {
+    fn withhold_host_routes(&self, plan: &mut SourcePlan, chosen: &[Chosen<'a>]) -> Withheld {
+        let claim = |c: &Chosen<'a>| Some(Claim { node: &c.candidate.node.name, address: c.wireguard_ip? });
+        let claims: Vec<Claim<'_>> = chosen.iter().filter_map(claim).collect();
+        let mut kept = BTreeMap::new();
+        for (name, (node, _)) in &plan.kept {
+            let hosts = self.memory.prefixes(name).into_iter().filter_map(Cidr::as_host);
+            kept.extend(hosts.map(|address| (address, node.clone())));
+        }
+        let carries = |claim: &Claim<'_>| self.memory.prefixes(&self.peer_name(claim.node)).contains(&Cidr::host(claim.address));
+        plan.reads_routes = !host_route::shared(&claims).is_empty() || chosen.iter().any(|c| c.passed.wireguard_ip.is_none());
+        let withheld = host_route::withheld(&claims, &kept, carries);
+        if !withheld.is_empty() {
+            let told: Vec<String> =
+                withheld.iter().map(|(node, (address, holder))| format!("{address} of {node}, which {holder} has, too")).collect();
+            plan.problems.push(Problem::new(
+                Reason::WGIPDuplicate,
+                self.cluster().to_string(),
+                format!("no host route for WireGuard addresses that are not unique: {}", listed(&told, 5)),
+                "Kilo renumbers its nodes when one comes or goes, which takes up to 30 s; if it lasts, restart the kilo pod of a node that has a wrong address",
+            ));
+        }
+        withheld
+    }
+
+    fn make_peers(&self, plan: &mut SourcePlan, chosen: &[Chosen<'_>], withheld: &Withheld) {
         let shared = shared_addresses(self.nodes);
         let mut used = BTreeSet::new();
         let mut twice: Vec<String> = Vec::new();
         let mut swallowed: Vec<Cidr> = Vec::new();
         let mut surplus: Vec<Cidr> = Vec::new();
-        for Chosen { candidate, passed } in chosen {
+        for Chosen { candidate, passed, wireguard_ip } in chosen {
             let mut all = Vec::new();
             let networks = &self.surveyor.spec.networks;
             for node in &candidate.carries {
@@ -297,7 +367,8 @@ impl<'a> SourcePlanner<'a> {
                 internal.filter(|ip| networks.declares_internal(*ip) && !shared.contains(ip)).map(Cidr::host).collect();
             surplus.extend(internal.split_off(internal.len().min(MOST_ALLOWED_IPS.saturating_sub(all.len() + 1))));
             let extras = plan.extras.iter().copied().filter(|_| plan.anchor.as_ref() == Some(&candidate.node.name));
-            for cidr in [Cidr::host(passed.wireguard_ip)].into_iter().chain(internal).chain(extras) {
+            let host_route = wireguard_ip.filter(|_| !withheld.contains_key(&candidate.node.name)).map(Cidr::host);
+            for cidr in host_route.into_iter().chain(internal).chain(extras) {
                 if used.insert(cidr) {
                     all.push(cidr);
                 }
@@ -355,18 +426,12 @@ impl<'a> SourcePlanner<'a> {
         }
     }
 
-    fn note_carried(&self, plan: &mut SourcePlan, chosen: &[Chosen<'_>]) {
-        let peers: BTreeSet<&NodeName> = chosen.iter().map(|c| &c.candidate.node.name).collect();
+    fn note_carried(&self, plan: &mut SourcePlan, peered: &BTreeSet<&NodeName>) {
         for (node, leader) in &self.survey.carried {
-            plan.carried.insert(node.clone(), peers.contains(leader).then(|| leader.clone()));
+            plan.carried.insert(node.clone(), peered.contains(leader).then(|| leader.clone()));
         }
-        // A clean stop takes the granularity away as well, but not the location.
-        let of_a_location = |node: &Node| node.is_bare() || (node.location_granularity && node.kilo_internal.is_some());
-        for node in self.nodes.values().filter(|node| of_a_location(node)) {
-            let leader = self.survey.leaders.get(&self.surveyor.location(node));
-            if leader.is_some_and(|leader| *leader != node.name && peers.contains(leader)) {
-                plan.led_by_another.insert(self.peer_name(&node.name));
-            }
+        for node in self.nodes.values().filter(|node| self.led_by(node, peered).is_some()) {
+            plan.led_by_another.insert(self.peer_name(&node.name));
         }
     }
 

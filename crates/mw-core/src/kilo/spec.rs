@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use crate::cidr::{Cidr, WrittenCidr};
+use crate::cidr::{Cidr, Family, WrittenCidr};
 use crate::kilo::guard::HeldLine;
+use crate::kilo::node::EndpointFrom;
 use crate::names::{ClusterName, MeshId, NodeName};
 use crate::problem::{Problem, Reason};
 use crate::text::quoted;
@@ -56,6 +57,7 @@ pub struct RawCluster {
     pub wireguard_port: Option<i64>,
     pub persistent_keepalive: Option<i64>,
     pub topology_label: Option<String>,
+    pub endpoint_from: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,6 +83,7 @@ pub struct ClusterSpec {
     pub wireguard_port: u16,
     pub keepalive: u16,
     pub topology_label: String,
+    pub endpoint_from: EndpointFrom,
 }
 
 /// What a cluster may route, in one of the two forms.
@@ -131,6 +134,16 @@ impl Networks {
             Networks::Typed { wireguard, .. } => wireguard.contains_address(address),
             Networks::Flat(list) => list.iter().any(|net| net.contains_address(address)),
         }
+    }
+
+    /// The family of the declared WireGuard network; of the first network where
+    /// the entry does not say which that is.
+    pub fn wireguard_family(&self) -> Option<Family> {
+        let network = match self {
+            Networks::Typed { wireguard, .. } => Some(wireguard),
+            Networks::Flat(list) => list.iter().min(),
+        };
+        network.map(|network| Family::of(network.first()))
     }
 
     /// Whether a node's own address is meant to be reachable through the mesh.
@@ -211,6 +224,7 @@ impl Check {
         if topology_label.is_empty() || topology_label.len() > 317 {
             self.refuse(format!("{path}.topologyLabel"), "is not a label key", "leave it out for Kilo's default");
         }
+        let endpoint_from = self.endpoint_from(&format!("{path}.endpointFrom"), raw.endpoint_from.as_deref());
         let spec = ClusterSpec {
             index,
             local: raw.local,
@@ -219,8 +233,20 @@ impl Check {
             wireguard_port: u16::try_from(port).unwrap_or(DEFAULT_WIREGUARD_PORT),
             keepalive: u16::try_from(keepalive).unwrap_or(0),
             topology_label,
+            endpoint_from,
         };
         Some((name?, spec))
+    }
+
+    fn endpoint_from(&mut self, path: &str, text: Option<&str>) -> EndpointFrom {
+        match text {
+            None => EndpointFrom::Global,
+            Some("Kilo") => EndpointFrom::Kilo,
+            Some(other) => {
+                self.refuse(path, format!("{} is not known", quoted(other)), "write Kilo, or leave it out");
+                EndpointFrom::Global
+            }
+        }
     }
 
     fn credentials(&mut self, path: &str, raw: &RawCluster) {
@@ -235,7 +261,9 @@ impl Check {
     }
 
     fn networks(&mut self, path: &str, raw: &RawCluster) -> Option<Networks> {
-        let typed = raw.pod_cidrs.is_some() || raw.wireguard_cidr.is_some() || raw.service_cidr.is_some() || raw.additional_cidrs.is_some();
+        // The Go operator writes an empty string where there is none.
+        let service_cidr = raw.service_cidr.as_ref().filter(|text| !text.is_empty());
+        let typed = raw.pod_cidrs.is_some() || raw.wireguard_cidr.is_some() || service_cidr.is_some() || raw.additional_cidrs.is_some();
         match (&raw.allowed_networks, typed) {
             (Some(_), true) => {
                 self.refuse(
@@ -258,7 +286,7 @@ impl Check {
                         None
                     }
                 };
-                let service = match &raw.service_cidr {
+                let service = match service_cidr {
                     Some(text) => Some(self.cidr(&format!("{path}.serviceCIDR"), text)?),
                     None => None,
                 };
@@ -348,6 +376,24 @@ mod tests {
         for bad in ["", "10", "m", "1m1h", "-1m", "1.5h", "1d", "99999999999h"] {
             assert_eq!(duration_seconds(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn an_empty_service_cidr_is_none_and_an_empty_item_is_refused() {
+        let cluster = |name: &str, item: &str| RawCluster {
+            name: name.to_owned(),
+            local: name == "a",
+            kubeconfig_secret: Some(SecretRef { name: "s".to_owned(), key: None }),
+            pod_cidrs: Some(vec![item.to_owned()]),
+            wireguard_cidr: Some("10.4.0.0/16".to_owned()),
+            service_cidr: Some(String::new()),
+            ..RawCluster::default()
+        };
+        let raw = |item: &str| RawSpec { clusters: vec![cluster("a", "10.1.0.0/16"), cluster("b", item)], ..RawSpec::default() };
+        let (spec, _) = validate(&raw("10.2.0.0/16")).unwrap();
+        assert!(spec.clusters.values().all(|cluster| cluster.networks.all().count() == 2));
+        let wrong: Vec<String> = validate(&raw("")).unwrap_err().into_iter().map(|problem| problem.subject).collect();
+        assert_eq!(wrong, ["spec.clusters[1].podCIDRs[0]"]);
     }
 
     #[test]

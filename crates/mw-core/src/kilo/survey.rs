@@ -19,7 +19,6 @@ use crate::text::printable;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SkipReason {
     PeerNameDuplicate,
-    WGIPDuplicate,
     NodeNoPodCIDR,
     NodePodCIDROutOfRange,
     NodeNoWireguardIP,
@@ -34,9 +33,8 @@ pub enum SkipReason {
 }
 
 impl SkipReason {
-    pub const ALL: [SkipReason; 13] = [
+    pub const ALL: [SkipReason; 12] = [
         SkipReason::PeerNameDuplicate,
-        SkipReason::WGIPDuplicate,
         SkipReason::NodeNoPodCIDR,
         SkipReason::NodePodCIDROutOfRange,
         SkipReason::NodeNoWireguardIP,
@@ -55,7 +53,6 @@ impl SkipReason {
     pub fn as_str(self) -> &'static str {
         match self {
             SkipReason::PeerNameDuplicate => "PeerNameDuplicate",
-            SkipReason::WGIPDuplicate => "WGIPDuplicate",
             SkipReason::NodeNoPodCIDR => "NodeNoPodCIDR",
             SkipReason::NodePodCIDROutOfRange => "NodePodCIDROutOfRange",
             SkipReason::NodeNoWireguardIP => "NodeNoWireguardIP",
@@ -105,7 +102,8 @@ pub(super) struct Candidate {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Passed {
     pub(super) key: PublicKey,
-    pub(super) wireguard_ip: IpAddr,
+    /// Missing where the leader of a location has yet to publish it.
+    pub(super) wireguard_ip: Option<IpAddr>,
     pub(super) endpoint: Option<Endpoint>,
 }
 
@@ -232,15 +230,19 @@ impl Surveyor<'_> {
             alive,
             peer_name: PeerName::of(self.mesh, self.cluster, node.name.as_str()),
             carries,
+            verdict: self.judge(node, location.is_some()),
             location,
-            verdict: self.judge(node),
         }
     }
 
-    fn judge(&self, node: &Node) -> Result<Passed, Skip> {
+    /// A leader publishes its address up to 30 s after it began to lead.
+    fn judge(&self, node: &Node, leads: bool) -> Result<Passed, Skip> {
         self.pod_cidr(node)?;
         self.pods_in_range(node)?;
-        let wireguard_ip = self.wireguard_ip(node)?;
+        let wireguard_ip = match self.wireguard_ip(node) {
+            Err(skip) if leads && skip.reason == SkipReason::NodeNoWireguardIP => None,
+            found => Some(found?),
+        };
         let key = self.key(node)?;
         let endpoint = self.endpoint(node)?;
         Ok(Passed { key, wireguard_ip, endpoint })
@@ -290,10 +292,10 @@ impl Surveyor<'_> {
     }
 
     fn endpoint(&self, node: &Node) -> Result<Option<Endpoint>, Skip> {
-        match node.configured_endpoint(self.spec.wireguard_port) {
+        match node.configured_endpoint(self.spec.wireguard_port, self.spec.endpoint_from) {
             Ok(None) if !self.may_roam => Err(Skip::new(
                 SkipReason::NodeNoEndpoint,
-                "no annotation clustermesh-endpoint or force-endpoint, no ExternalIP, and no cluster of the mesh declares a persistentKeepalive",
+                "no annotation clustermesh-endpoint or force-endpoint, no ExternalIP, no public address in annotation endpoint, and no cluster of the mesh declares a persistentKeepalive",
             )),
             Ok(endpoint) => Ok(endpoint),
             Err(text) => {

@@ -13,6 +13,7 @@ use crate::kilo::node::Nodes;
 use crate::kilo::ownership::{Owner, Register};
 use crate::kilo::peer::{Fingerprint, Labels, PeerFacts, WantedPeer};
 use crate::kilo::source::SourcePlan;
+use crate::kilo::spec::ClusterSpec;
 use crate::kilo::survey::Survey;
 use crate::names::{ClusterName, NodeName, PeerName};
 use crate::problem::{Problem, Reason};
@@ -220,25 +221,46 @@ fn withdraw<K: Ord>(index: &mut BTreeMap<K, BTreeSet<PeerName>>, key: K, name: &
     }
 }
 
+/// A discovered endpoint stays for so long when no node lists its key any more.
+pub const DISCOVERED_SECONDS: u64 = 300;
+
+/// Discovered endpoints of keys that no node of a cluster lists any more.
+pub type Vanished = BTreeMap<PublicKey, Sighting>;
+
+/// An endpoint that was discovered, and until when it counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sighting {
+    pub endpoint: Endpoint,
+    pub until: Timestamp,
+}
+
 /// What a cluster's own nodes mean for the Peers it is given in one mesh.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Own {
     pub(super) keys: BTreeSet<PublicKey>,
-    /// From where its routes into the mesh start.
-    pub(super) route_sources: BTreeSet<Family>,
+    /// The one family that its nodes can route, where they can't both.
+    pub(super) family: Option<Family>,
     /// By source: own addresses and pod networks inside that source's networks.
     pub(super) hits: BTreeMap<ClusterName, Vec<Cidr>>,
     /// Where handshakes of a key came from.
     pub(super) discovered: BTreeMap<PublicKey, Endpoint>,
+    /// Discovered keys that no node lists any more, with when they are dropped.
+    pub(super) remembered: BTreeMap<PublicKey, Timestamp>,
     pub(super) problems: Vec<Problem>,
 }
 
 impl Own {
-    pub(super) fn of(cluster: &ClusterName, nodes: &Nodes, survey: &Survey, plan: &SourcePlan, declared: &DeclaredIndex) -> Own {
-        let mut own = Own::default();
+    pub(super) fn of(
+        (cluster, spec): (&ClusterName, &ClusterSpec),
+        nodes: &Nodes,
+        survey: &Survey,
+        plan: &SourcePlan,
+        declared: &DeclaredIndex,
+        (vanished, now): (&Vanished, Timestamp),
+    ) -> Own {
+        let mut own = Own { family: routed_family(nodes, spec.networks.wireguard_family()), ..Own::default() };
         for node in nodes.values() {
             own.keys.extend(node.key.as_ref().ok().copied().flatten());
-            own.route_sources.extend(node.route_source.map(Family::of));
             for address in node.addresses() {
                 own.note_hit(cluster, declared, Cidr::host(address));
             }
@@ -250,20 +272,42 @@ impl Own {
             }
         }
         own.discover(cluster, nodes, survey, declared);
+        own.remember(vanished, declared, now);
         own
     }
 
     /// Kilo can't set a route whose source is of another family, and sets none
     /// of those that come after it.
     pub(super) fn routes(&self, cidr: Cidr) -> bool {
-        let family = Family::of(cidr.first());
-        self.route_sources.iter().all(|source| *source == family)
+        self.family.is_none_or(|family| family == Family::of(cidr.first()))
     }
 
     fn note_hit(&mut self, cluster: &ClusterName, declared: &DeclaredIndex, cidr: Cidr) {
         for owner in declared.owners(cidr).into_iter().filter(|owner| *owner != cluster) {
             self.hits.entry(owner.clone()).or_default().push(cidr);
         }
+    }
+
+    /// Kilo drops its entries for some seconds around every reload: a discovered
+    /// endpoint outlives its entry for a while.
+    fn remember(&mut self, vanished: &Vanished, declared: &DeclaredIndex, now: Timestamp) {
+        for (key, Sighting { endpoint, until }) in vanished {
+            let usable = endpoint.ip().is_none_or(|ip| declared.owner(ip).is_none());
+            if *until > now && usable && !self.discovered.contains_key(key) {
+                self.discovered.insert(*key, endpoint.clone());
+                self.remembered.insert(*key, *until);
+            }
+        }
+    }
+
+    /// The discovered endpoints that a node lists now.
+    pub(super) fn observed(&self) -> impl Iterator<Item = (&PublicKey, &Endpoint)> {
+        self.discovered.iter().filter(|(key, _)| !self.remembered.contains_key(*key))
+    }
+
+    /// When the first remembered endpoint is dropped.
+    pub(super) fn recheck_at(&self) -> Option<Timestamp> {
+        self.remembered.values().min().copied()
     }
 
     /// Live observers go before dead ones, the value most of them saw before
@@ -300,5 +344,60 @@ impl Own {
                 "configured endpoints are used; Kilo writes the annotation anew at its next check-in",
             ));
         }
+    }
+}
+
+/// The family of the addresses from which most agents route; `None` where they
+/// have no internal IP and so route both. A node without an agent says nothing,
+/// unless no node has one.
+fn routed_family(nodes: &Nodes, declared: Option<Family>) -> Option<Family> {
+    let agents = nodes.values().filter(|node| !node.is_bare()).map(|node| node.route_source.map(Family::of));
+    let mut votes: Vec<Option<Family>> = agents.collect();
+    if votes.is_empty() {
+        votes.extend(nodes.values().filter_map(|node| node.internal_ips.first()).map(|ip| Some(Family::of(*ip))));
+    }
+    let count = |family: &Option<Family>| votes.iter().filter(|vote| *vote == family).count();
+    let families: BTreeSet<Option<Family>> = votes.iter().copied().collect();
+    let most = families.iter().map(count).max()?;
+    let mut winners = families.into_iter().filter(|family| count(family) == most);
+    match (winners.next(), winners.next()) {
+        (Some(winner), None) => winner,
+        _ => declared,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kilo::node::{Node, NodeFacts};
+
+    fn family(nodes: &[(&str, &str)]) -> Option<Family> {
+        let node = |(at, (agent, internal)): (usize, &(&str, &str))| {
+            let kilo = match *agent {
+                "" => BTreeMap::new(),
+                source => [("last-seen", "1"), ("internal-ip", source)].map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
+            };
+            let internal_ips = Some((*internal).to_owned()).filter(|ip| !ip.is_empty()).into_iter().collect();
+            let facts = NodeFacts { name: format!("n{at}"), kilo, internal_ips, ..NodeFacts::default() };
+            (NodeName::from(facts.name.as_str()), Arc::new(Node::read(facts)))
+        };
+        routed_family(&nodes.iter().enumerate().map(node).collect(), Some(Family::V4))
+    }
+
+    #[test]
+    fn most_agents_decide_which_family_is_routed() {
+        let (v4, v6, none) = (("10.0.0.1/24", "10.0.0.1"), ("fd00::1/64", "fd00::1"), ("-", ""));
+        assert_eq!(family(&[v4, v4, v6]), Some(Family::V4));
+        assert_eq!(family(&[v6, v6, v4]), Some(Family::V6));
+        assert_eq!(family(&[v6, v4]), Some(Family::V4), "a tie goes to the declared WireGuard network");
+        assert_eq!(family(&[none, none, v4]), None);
+        assert_eq!(family(&[]), None);
+    }
+
+    #[test]
+    fn a_node_without_an_agent_counts_only_where_no_node_has_one() {
+        let (v4, plain) = (("10.0.0.1/24", "10.0.0.1"), ("", "fd00::1"));
+        assert_eq!(family(&[v4, plain, plain]), Some(Family::V4));
+        assert_eq!(family(&[plain, plain]), Some(Family::V6));
     }
 }

@@ -85,6 +85,7 @@ impl Reach {
             Reason::DeletionHeld,
             Reason::SourceFlapping,
             Reason::SourceReplaced,
+            Reason::WGIPDuplicate,
         ];
         let deletes = DeleteCause::ALL.iter().map(|cause| format!("delete {cause:?}"));
         let held = [DeleteCause::NotWanted, DeleteCause::Withheld].map(|cause| format!("held {cause:?}"));

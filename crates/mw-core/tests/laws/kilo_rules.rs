@@ -3,9 +3,10 @@
 
 use std::net::IpAddr;
 
-use mw_core::kilo::Absent;
+use mw_core::kilo::node::Node;
 use mw_core::kilo::peer::{Labels, PeerFacts, WantedPeer};
 use mw_core::kilo::planner::World;
+use mw_core::kilo::{Absent, Nodes};
 
 /// Kilo's own validation of a Peer, and the traps behind it: prefixes without
 /// host bits, an endpoint where there is no keepalive.
@@ -87,4 +88,13 @@ pub(crate) fn may_be_touched(world: &World, peer: &PeerFacts, wanted: Option<&Wa
     let stripped =
         wanted.is_some_and(|wanted| peer.spec.public_key == wanted.key().to_base64() && (hub.is_none() || hub.as_deref() == own));
     (of_hub && orphan_ok) || of_go || stripped
+}
+
+/// Whether an agent has been heard of within a minute of the newest check-in,
+/// or of the second newest of three or more.
+pub(crate) fn is_alive(nodes: &Nodes, node: &Node) -> bool {
+    let mut seen: Vec<i64> = nodes.values().filter_map(|node| node.last_seen).collect();
+    seen.sort_unstable_by(|a, b| b.cmp(a));
+    let yardstick = if seen.len() > 2 { seen.get(1) } else { seen.first() };
+    yardstick.is_none_or(|newest| node.last_seen.is_some_and(|at| newest - at < 60))
 }

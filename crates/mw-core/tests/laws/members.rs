@@ -3,15 +3,17 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use mw_core::kilo::node::Node;
+use mw_core::kilo::SkipReason;
+use mw_core::kilo::node::{EndpointFrom, Node};
 use mw_core::kilo::plan;
 use mw_core::kilo::planner::World;
-use mw_core::names::{ClusterId, ClusterName, PeerName};
+use mw_core::names::{ClusterId, ClusterName, NodeName, PeerName};
 use mw_core::seen::Seen;
 use proptest::prelude::*;
 
 use crate::fleet::CLUSTERS;
 use crate::harness::law;
+use crate::kilo_rules;
 use crate::shape::{after_applying, writes};
 use crate::steps::Step;
 
@@ -164,7 +166,11 @@ fn a_node_with_a_smaller_name_does_not_move_the_anchor() {
                 let Some(anchor) = &cluster.anchor else { continue };
                 let nodes = joined.clusters[&ClusterId::from(name.as_str())].nodes.known().unwrap();
                 // One without an endpoint is anchor only while no other has one.
-                let lasting = |node: &Arc<Node>| node.ready && matches!(node.configured_endpoint(51820), Ok(Some(_)));
+                let lasting = |node: &Arc<Node>| {
+                    node.ready
+                        && kilo_rules::is_alive(nodes, node)
+                        && matches!(node.configured_endpoint(51820, EndpointFrom::Global), Ok(Some(_)))
+                };
                 let ready = nodes.get(anchor).is_some_and(lasting);
                 let same_extras = after.meshes[id].clusters[name].extras == cluster.extras;
                 let carried =
@@ -178,6 +184,38 @@ fn a_node_with_a_smaller_name_does_not_move_the_anchor() {
                 let still = after.meshes[id].clusters[name].peers.contains_key(anchor);
                 if ready && carried && still && same_extras {
                     prop_assert_eq!(Some(anchor), after.meshes[id].clusters[name].anchor.as_ref(), "{}", name);
+                }
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_shared_wireguard_address_costs_nobody_a_peer() {
+    law(|_, world, first| {
+        let settled = after_applying(world, first);
+        let before = plan(settled.clone());
+        let mut shared = settled.clone();
+        for seen in shared.clusters.values_mut() {
+            let Seen::Known(nodes) = &mut seen.nodes else { continue };
+            // Kilo renumbers: the next node by name publishes before this one does.
+            let addresses: Vec<_> = nodes.values().map(|node| node.wireguard_ip.clone()).collect();
+            let next = addresses.iter().skip(1).chain(addresses.last());
+            for (node, address) in nodes.values_mut().zip(next).filter(|(node, _)| matches!(node.wireguard_ip, Ok(Some(_)))).step_by(2) {
+                if let Ok(Some(ip)) = address {
+                    *node = Arc::new(Node { wireguard_ip: Ok(Some(*ip)), ..node.as_ref().clone() });
+                }
+            }
+        }
+        let then = plan(shared);
+        for (id, mesh) in before.meshes.iter().filter(|(id, _)| !world.meshes[*id].deleting) {
+            for (name, cluster) in &mesh.clusters {
+                // An address outside the declared range is another matter.
+                let after = &then.meshes[id].clusters[name];
+                let outside = |node: &NodeName| after.skipped.get(node).is_some_and(|skip| skip.reason == SkipReason::WGIPOutOfRange);
+                for node in cluster.peers.keys().filter(|node| !outside(node)) {
+                    prop_assert!(after.peers.contains_key(node), "{} of {} lost its Peer", node, name);
                 }
             }
         }

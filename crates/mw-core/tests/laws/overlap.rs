@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use mw_core::cidr::Cidr;
+use mw_core::kilo::node::EndpointFrom;
 use mw_core::kilo::overlap::{Applicant, admit};
 use mw_core::kilo::spec::{ClusterSpec, MeshSpec, Networks};
 use mw_core::names::{ClusterId, ClusterName, MeshId};
@@ -37,6 +38,7 @@ fn spec(clusters: &[DrawnCluster]) -> MeshSpec {
         wireguard_port: 51820,
         keepalive: 0,
         topology_label: String::new(),
+        endpoint_from: EndpointFrom::Global,
     };
     let clusters = clusters
         .iter()

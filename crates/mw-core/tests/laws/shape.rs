@@ -110,6 +110,24 @@ fn no_prefix_of_ours_is_twice_on_a_target() {
 }
 
 #[test]
+fn no_update_gives_a_prefix_before_another_has_lost_it() {
+    law(|_, world, first| {
+        for (target, changes) in first.meshes.values().flat_map(|mesh| &mesh.targets) {
+            let Seen::Known(peers) = &world.clusters[target].peers else { continue };
+            let taking = || changes.update.iter().filter(|(_, update)| update.takes_away);
+            for (name, update) in taking() {
+                let written = update.first.as_ref().unwrap_or(&update.after).spec().allowed_ips;
+                let others = taking().filter(|(other, _)| *other != name).flat_map(|(other, _)| &peers[other].spec.allowed_ips);
+                let early: BTreeSet<&String> = others.filter(|cidr| written.contains(cidr)).collect();
+                // One that has nothing else is written as a whole.
+                prop_assert!(early.is_empty() || early.len() == update.after.allowed_ips().len(), "{:?} of {} on {}", early, name, target);
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
 fn no_key_of_ours_is_twice_on_a_target() {
     law(|_, world, first| {
         let after = after_applying(world, first);

@@ -9,7 +9,7 @@ use mw_core::kilo::node::Node;
 use mw_core::kilo::peer::{Labels, PeerFacts, WantedPeer};
 use mw_core::kilo::plan::Plan;
 use mw_core::kilo::planner::{Planner, World};
-use mw_core::kilo::{Departures, plan};
+use mw_core::kilo::{Departures, Sighting, plan};
 use mw_core::names::{ClusterId, ClusterName, PeerName};
 use mw_core::seen::Seen;
 use mw_core::time::Timestamp;
@@ -58,6 +58,13 @@ pub(crate) enum Step {
         source: u8,
         arrivals: bool,
     },
+    /// The nodes of a cluster no longer list a key that they saw, for some seconds yet.
+    Vanish {
+        target: u8,
+        of: (u8, u8),
+        at: u8,
+        lasts: u8,
+    },
     /// The guard remembers that a Peer was deleted.
     Remember {
         target: u8,
@@ -86,9 +93,10 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Confirm),
         1 => (0..3u8).prop_map(Step::Heartbeat),
         1 => cluster().prop_map(Step::Rekey),
-        1 => cluster().prop_map(Step::Replace),
+        2 => cluster().prop_map(Step::Replace),
         1 => (cluster(), 0..8u8).prop_map(|(target, peer)| Step::Remember { target, peer }),
-        1 => (cluster(), cluster(), any::<bool>()).prop_map(|(target, source, arrivals)| Step::Rest { target, source, arrivals }),
+        1 => (cluster(), (cluster(), 0..7u8), 0..4u8, 0..120u8).prop_map(|(target, of, at, lasts)| Step::Vanish { target, of, at, lasts }),
+        2 => (cluster(), cluster(), any::<bool>()).prop_map(|(target, source, arrivals)| Step::Rest { target, source, arrivals }),
     ]
 }
 
@@ -146,6 +154,7 @@ impl Step {
                 }
             }),
             Step::Rest { target, source, arrivals } => rest(world, &mut beside, &id(*target), *source, *arrivals),
+            Step::Vanish { target, of, at, lasts } => vanish(world, &mut beside, &id(*target), *of, (*at, *lasts)),
             Step::Remember { target, peer } => remember_peer(world, &mut beside, &id(*target), *peer),
         }
     }
@@ -166,6 +175,16 @@ fn remember_peer(world: &mut World, beside: &mut Beside<'_>, target: &ClusterId,
     let Some(source) = source.as_deref().and_then(|source| ClusterName::try_from(source).ok()) else { return };
     let removed = PeerName::of(&mesh.name, &source, &format!("gone-{peer}"));
     remember(world, beside, |history| _ = history.removed.entry((target.clone(), mesh, source)).or_default().insert(removed));
+}
+
+fn vanish(world: &mut World, beside: &mut Beside<'_>, target: &ClusterId, (cluster, node): (u8, u8), (at, lasts): (u8, u8)) {
+    let key = crate::fleet::key(cluster, node).as_str().try_into().unwrap();
+    let endpoint = format!("203.0.113.{}:51820", 10 * cluster + at).as_str().try_into().unwrap();
+    let vanished = world.vanished.entry(target.clone()).or_default();
+    vanished.insert(key, Sighting { endpoint, until: world.now.plus(u64::from(lasts)) });
+    if let Some(planner) = beside {
+        planner.set_vanished(target, vanished.clone());
+    }
 }
 
 fn rest(world: &mut World, beside: &mut Beside<'_>, target: &ClusterId, source: u8, arrivals: bool) {

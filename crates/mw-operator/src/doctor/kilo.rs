@@ -363,7 +363,8 @@ fn layer_of(reason: Reason) -> Option<Layer> {
         | Reason::LocationWithoutPeer
         | Reason::NodeNoEndpoint
         | Reason::PodCIDRDuplicate
-        | Reason::PrefixContainsEndpoint => Layer::Annotations,
+        | Reason::PrefixContainsEndpoint
+        | Reason::WGIPDuplicate => Layer::Annotations,
         _ => Layer::Drift,
     })
 }

@@ -125,7 +125,9 @@ pub(super) fn operations(planner: &Planner, cluster: &ClusterId, may_write: impl
         for (name, delete) in delete {
             add(Phase::Deletes, name, Act::Delete(delete));
         }
-        for (name, update) in update {
+        for (name, mut update) in update {
+            // What is left of it is planned when that is written.
+            update.after = update.first.take().unwrap_or(update.after);
             let phase = if update.takes_away { Phase::TakesAway } else { Phase::Rest };
             add(phase, name, Act::Update(Box::new(update)));
         }

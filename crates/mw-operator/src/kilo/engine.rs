@@ -33,8 +33,10 @@ use crate::run::{BackEnd, Environment};
 /// What the operator was told on its command line.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Whose meshes are acted on, unless all are.
+    /// The operator's own, where its Lease is.
     pub namespace: String,
+    /// Whose meshes are acted on, unless all are.
+    pub namespaces: BTreeSet<String>,
     pub all_namespaces: bool,
     pub node_grace: Duration,
     pub resync: Duration,
@@ -47,6 +49,7 @@ impl Settings {
     pub fn of(namespace: &str) -> Settings {
         Settings {
             namespace: namespace.to_owned(),
+            namespaces: BTreeSet::from([namespace.to_owned()]),
             all_namespaces: false,
             node_grace: Duration::from_secs(90),
             resync: RESYNC,
@@ -154,7 +157,11 @@ pub struct Engine {
     /// What the planner knows of the links.
     pub(super) links: Links,
     pub(super) planner: Option<Planner>,
+    /// Meshes outside the scope that the log named.
+    pub(super) unserved: BTreeSet<MeshId>,
     pub(super) listings: Vec<(ClusterId, Listing)>,
+    /// Clusters whose Nodes changed since the last turn.
+    pub(super) nodes_changed: BTreeSet<ClusterId>,
     pub(super) now: Timestamp,
     /// Something was planned since the last turn.
     pub(super) planned: bool,
@@ -209,7 +216,9 @@ impl Engine {
             strays: Strays::new(),
             links: Links::new(),
             planner: None,
+            unserved: BTreeSet::new(),
             listings: Vec::new(),
+            nodes_changed: BTreeSet::new(),
             now,
             planned: false,
             news: false,

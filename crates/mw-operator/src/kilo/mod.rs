@@ -11,6 +11,7 @@ mod budget;
 mod cleanup;
 mod credentials;
 mod diff;
+mod discovered;
 mod engine;
 mod events;
 mod examine;

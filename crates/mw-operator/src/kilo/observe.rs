@@ -23,6 +23,7 @@ use crate::fleet::follow::{Observed, Outlet, Version, follow};
 use crate::fleet::list::Scope;
 use crate::fleet::{Feed, Link, Source};
 use crate::kilo::diff::Operation;
+use crate::kilo::discovered::Discovered;
 use crate::kilo::engine::{Engine, Event};
 use crate::kilo::feeds::{Followed, PeerFeeds};
 use crate::kilo::history::Lineage;
@@ -44,6 +45,7 @@ pub(super) struct Member {
     pub(super) bare: BTreeMap<NodeName, Absence>,
     /// When we last wrote the endpoint of a Peer.
     pub(super) endpoints: BTreeMap<PeerName, Timestamp>,
+    pub(super) discovered: Discovered,
     /// UIDs of some of its Nodes.
     pub(super) uids: Option<BTreeSet<String>>,
     pub(super) lineage: Lineage,
@@ -95,6 +97,7 @@ impl Member {
             early: BTreeMap::new(),
             bare: BTreeMap::new(),
             endpoints: BTreeMap::new(),
+            discovered: Discovered::default(),
             uids: None,
             lineage: Lineage::default(),
             ca: None,
@@ -439,6 +442,7 @@ impl Engine {
         }
         self.flush_listings();
         if self.planner.as_mut().is_some_and(take) {
+            self.nodes_changed.insert(cluster.clone());
             self.changing_since.get_or_insert_with(Instant::now);
             self.note_news();
             debug!(%cluster, change = self.changes, "a Node changed");

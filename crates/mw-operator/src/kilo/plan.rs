@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use mw_core::kilo::planner::Planner;
+use mw_core::kilo::planner::{Listing, Planner};
 use mw_core::names::ClusterId;
 use mw_core::problem::Problem;
 use tokio::time::Instant;
@@ -18,7 +18,10 @@ impl Engine {
             return;
         }
         if let Some(planner) = &mut self.planner {
-            planner.set_listings(std::mem::take(&mut self.listings));
+            let listings = std::mem::take(&mut self.listings);
+            let nodes = listings.iter().filter(|(_, listing)| matches!(listing, Listing::Nodes(_)));
+            self.nodes_changed.extend(nodes.map(|(cluster, _)| cluster.clone()));
+            planner.set_listings(listings);
             self.note_news();
         }
     }
@@ -29,6 +32,7 @@ impl Engine {
         self.flush_listings();
         self.look_for_missing_meshes();
         self.hand_over_history();
+        self.hand_over_discovered();
         let Some(planner) = &mut self.planner else { return BTreeSet::new() };
         let stale = planner.refresh();
         if planner.remember_decisions() {

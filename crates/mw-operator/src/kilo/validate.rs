@@ -9,7 +9,7 @@ use mw_core::kilo::spec::{Mesh, validate};
 use mw_core::names::{ClusterId, MeshId};
 use mw_core::seen::Seen;
 use tokio::time::Instant;
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::fleet::Source;
 use crate::kilo::engine::Engine;
@@ -33,11 +33,23 @@ impl Engine {
     }
 
     pub(super) fn acts_on(&self, mesh: &MeshId) -> bool {
-        self.settings.all_namespaces || mesh.namespace == self.settings.namespace
+        self.settings.all_namespaces || self.settings.namespaces.contains(&mesh.namespace)
+    }
+
+    /// A mesh that an operator acted on before and that this one leaves alone is
+    /// named once: nobody may be left unserved in silence.
+    fn name_unserved(&mut self) {
+        let unserved = self.records.iter().filter(|(id, record)| record.has_finalizer() && !self.acts_on(id));
+        let unserved: BTreeSet<MeshId> = unserved.map(|(id, _)| id.clone()).collect();
+        for mesh in unserved.difference(&self.unserved) {
+            warn!(%mesh, "not acted on: its namespace is not among those of --namespace, though it has our finalizer");
+        }
+        self.unserved = unserved;
     }
 
     pub(super) fn validate(&mut self) {
         if std::mem::take(&mut self.records_changed) {
+            self.name_unserved();
             self.engage_wanted();
             self.hand_over_meshes();
             // What ran before may have been needed until now.

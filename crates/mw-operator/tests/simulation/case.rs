@@ -18,6 +18,8 @@ pub(crate) struct Case {
     pub(crate) elects: bool,
     /// Whether somebody confirms at once whatever deletes are held.
     pub(crate) trusts: bool,
+    /// Whether nothing happens that a person must be told of.
+    pub(crate) quiet: bool,
     /// Somebody else's namespace, with clusters of his own.
     pub(crate) hostile: Option<Hostile>,
     pub(crate) steps: Vec<Step>,
@@ -67,6 +69,17 @@ pub(crate) enum Action {
         site: String,
         node: String,
     },
+    /// The agent starts: its WireGuard address is yet to come.
+    ReturnAgent {
+        site: String,
+        node: String,
+    },
+    /// A node says which WireGuard address Kilo gave it: each at a check-in of
+    /// its own, up to half a minute after it changed.
+    Publish {
+        site: String,
+        node: String,
+    },
     /// The agent dies: the others go on saying that they live.
     KillAgent {
         site: String,
@@ -80,6 +93,14 @@ pub(crate) enum Action {
     Discover {
         site: String,
         of: (String, String),
+    },
+    /// Kilo sets up its tunnels anew: where peers come from is forgotten.
+    Reload {
+        site: String,
+    },
+    /// Handshakes told it again.
+    Reloaded {
+        site: String,
     },
     /// What is not what it should be.
     Spoil {
@@ -287,7 +308,7 @@ impl Case {
             steps.push(Step::Crash(Crash { at_write: dice.between(1, 60), after: dice.chance(50) }));
         }
         let trusts = dice.chance(30);
-        let mut case = Case { seed, sites, meshes, elects, trusts, hostile: None, steps };
+        let mut case = Case { seed, sites, meshes, elects, trusts, quiet: false, hostile: None, steps };
         dice.owners(&mut case);
         dice.lies(&mut case);
         case
@@ -347,6 +368,10 @@ impl Dice {
                 }
                 node.ready = !self.chance(10);
             }
+            let addresses: Vec<String> = site.nodes.keys().map(|node| site.wireguard_ip(node, |_| true)).collect();
+            for (node, address) in site.nodes.values_mut().zip(addresses) {
+                node.annotations.insert("wireguard-ip".into(), address);
+            }
             sites.push(site);
         }
         sites
@@ -388,13 +413,29 @@ impl Dice {
         let both = |first: Action, second: Action| vec![Step::Act(at, first), Step::Act(later, second)];
         let one = |action: Action| vec![Step::Act(at, action)];
         match self.0.u8(0..34) {
-            0 | 1 => one(Action::AddNode { site: name(), at: 100 + self.0.u8(0..4) }),
-            2 | 3 => one(Action::DeleteNode { site: name(), node }),
+            0 | 1 => {
+                let joins = 100 + self.0.u8(0..4);
+                let mut steps = one(Action::AddNode { site: name(), at: joins });
+                steps.push(Step::Act(at, Action::Publish { site: name(), node: format!("n{joins}") }));
+                steps.extend(self.renumbering(site, at));
+                steps
+            }
+            2 | 3 => {
+                let mut steps = one(Action::DeleteNode { site: name(), node });
+                steps.extend(self.renumbering(site, at));
+                steps
+            }
             4 | 5 => one(Action::ChangeKey { site: name(), node, to: format!("new-{}", self.0.u32(..)) }),
             6 => one(Action::ChangeEndpoint { site: name(), node, to: Some(format!("198.19.200.{}:51821", self.0.u8(1..))) }),
             7 => one(Action::ChangeEndpoint { site: name(), node, to: None }),
             8 => one(Action::SetReady { site: name(), node, ready: self.chance(50) }),
-            9 | 10 => both(Action::StopAgent { site: name(), node: node.clone() }, Action::StartAgent { site: name(), node }),
+            9 => both(Action::StopAgent { site: name(), node: node.clone() }, Action::StartAgent { site: name(), node }),
+            10 => {
+                let mut steps = both(Action::StopAgent { site: name(), node: node.clone() }, Action::ReturnAgent { site: name(), node });
+                steps.extend(self.renumbering(site, at));
+                steps.extend(self.renumbering(site, later));
+                steps
+            }
             11 => {
                 let roll = |node: &String| {
                     both(Action::StopAgent { site: name(), node: node.clone() }, Action::StartAgent { site: name(), node: node.clone() })
@@ -406,10 +447,11 @@ impl Dice {
             14 => {
                 let others: Vec<&Site> = sites.iter().filter(|other| other.name != site.name).collect();
                 let other = self.pick(&others);
-                one(Action::Discover {
-                    site: name(),
-                    of: (other.name.clone(), self.pick(&other.nodes.keys().collect::<Vec<_>>()).to_string()),
-                })
+                let of = (other.name.clone(), self.pick(&other.nodes.keys().collect::<Vec<_>>()).to_string());
+                let mut steps = both(Action::Discover { site: name(), of }, Action::Reload { site: name() });
+                let back = later + Duration::from_millis(self.between(100, 400_000));
+                steps.push(Step::Act(back, Action::Reloaded { site: name() }));
+                steps
             }
             15 => {
                 let how = *self.pick(&[
@@ -466,6 +508,12 @@ impl Dice {
             32 => one(Action::JumpClock { seconds: self.0.i64(-300..=300) }),
             _ => one(Action::Restart),
         }
+    }
+
+    /// Kilo numbers the nodes of a site anew, and each says so in its own time.
+    fn renumbering(&mut self, site: &Site, from: Duration) -> Vec<Step> {
+        let publish = |node: &String| Action::Publish { site: site.name.clone(), node: node.clone() };
+        site.nodes.keys().map(|node| Step::Act(from + Duration::from_millis(self.between(0, 30_000)), publish(node))).collect()
     }
 
     /// Namespaces of others: a team that shares a cluster, or one that means ill.

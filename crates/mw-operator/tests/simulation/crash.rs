@@ -33,7 +33,7 @@ pub(crate) fn story(actions: &[Action], crash: Option<Crash>) -> Case {
     let at = |place: usize| Duration::from_secs(20 * (place as u64 + 1));
     let mut steps: Vec<Step> = actions.iter().enumerate().map(|(place, action)| Step::Act(at(place), action.clone())).collect();
     steps.extend(crash.map(Step::Crash));
-    Case { seed: 7, sites, meshes, elects: false, trusts: false, hostile: None, steps }
+    Case { seed: 7, sites, meshes, elects: false, trusts: false, quiet: false, hostile: None, steps }
 }
 
 fn die_everywhere(actions: &[Action]) -> Result<(), libtest_mimic::Failed> {

@@ -21,6 +21,7 @@
     reason = "a test may fail loudly"
 )]
 
+mod agents;
 mod bed;
 mod case;
 mod crash;
@@ -51,7 +52,9 @@ fn main() -> ExitCode {
         return scale::report(&size);
     }
     let arguments = Arguments::from_args();
-    let trials: Vec<Trial> =
-        [crash::trials(), fields::trials(), regressions::trials(), scale::trials(), seeds::trials()].into_iter().flatten().collect();
+    let trials: Vec<Trial> = [agents::trials(), crash::trials(), fields::trials(), regressions::trials(), scale::trials(), seeds::trials()]
+        .into_iter()
+        .flatten()
+        .collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -24,6 +24,8 @@ pub(crate) struct Wanted {
     endpoint: Value,
     keepalive: u64,
     allowed: BTreeSet<String>,
+    /// Host routes that several nodes of the source have: one of them carries each.
+    shared: BTreeSet<String>,
     source: String,
     node: String,
 }
@@ -61,6 +63,13 @@ pub(crate) fn differences(bed: &Bed) -> Vec<String> {
         for (peer, _) in unwanted.filter(|(_, found)| !left(found)) {
             wrong.push(format!("{name} holds {peer}, which nobody wants"));
         }
+        for route in wanted.values().flat_map(|(wanted, _)| &wanted.shared).collect::<BTreeSet<_>>() {
+            let carries = |peer: &&Value| array(&peer["spec"]["allowedIPs"]).iter().any(|cidr| cidr == route.as_str());
+            let carriers = ours.values().copied().filter(carries).count();
+            if carriers != 1 {
+                wrong.push(format!("{carriers} Peers on {name} carry {route}, which several nodes have"));
+            }
+        }
         for (peer, (wanted, mesh)) in &wanted {
             match ours.get(peer.as_str()) {
                 None => wrong.push(format!("{name} lacks {peer}")),
@@ -93,7 +102,7 @@ fn compare(wanted: &Wanted, found: &Value, mesh: &Value, hub_uid: &str) -> Optio
         key: text(&found["spec"]["publicKey"]).to_owned(),
         endpoint: found["spec"]["endpoint"].clone(),
         keepalive: found["spec"]["persistentKeepalive"].as_u64().unwrap_or(0),
-        allowed: allowed.into_iter().filter(|cidr| !extras.contains(cidr)).collect(),
+        allowed: allowed.into_iter().filter(|cidr| !extras.contains(cidr) && !wanted.shared.contains(cidr)).collect(),
         ..wanted.clone()
     };
     if found_as != *wanted {
@@ -122,10 +131,14 @@ pub(crate) fn wanted_on(bed: &Bed, mesh: &Value, cluster: &str) -> BTreeMap<Stri
         let keepalive =
             [source, target].iter().filter_map(|entry| entry["persistentKeepalive"].as_u64()).filter(|seconds| *seconds > 0).min();
         let nodes = bed.on(&from).list(NODES);
-        for (node, carried) in speakers(&nodes, source).into_iter().filter(|(node, _)| takes_part(node, source, keepalive)) {
+        let speakers: Vec<_> = speakers(&nodes, source).into_iter().filter(|(node, _)| takes_part(node, source, keepalive)).collect();
+        let routes: Vec<String> = speakers.iter().filter_map(|(node, _)| annotation(node, "wireguard-ip").map(host_route)).collect();
+        let is_shared = |route: &&String| routes.iter().filter(|other| other == route).count() > 1;
+        let shared: BTreeSet<String> = routes.iter().filter(is_shared).cloned().collect();
+        for (node, carried) in speakers {
             let key = annotation(node, "key").unwrap_or_default().to_owned();
             let mut allowed: BTreeSet<String> = carried.iter().flat_map(|node| pod_cidrs(node)).collect();
-            allowed.insert(host_route(annotation(node, "wireguard-ip").unwrap_or_default()));
+            allowed.extend(annotation(node, "wireguard-ip").map(host_route).filter(|route| !shared.contains(route)));
             if let Some(declared) = declared_internal(source) {
                 let internal = carried.iter().filter_map(|node| annotation(node, "internal-ip"));
                 allowed.extend(internal.filter(|ip| contains(&declared, ip)).map(host_route));
@@ -133,7 +146,7 @@ pub(crate) fn wanted_on(bed: &Bed, mesh: &Value, cluster: &str) -> BTreeMap<Stri
             let endpoint = discovered(&bed.on(cluster).list(NODES), &key).or_else(|| endpoint(node)).unwrap_or_default();
             let (source, node) = (text(&source["name"]).to_owned(), text(&node["metadata"]["name"]).to_owned());
             let name = format!("{}--{source}--{node}", text(&mesh["metadata"]["name"]));
-            wanted.insert(name, Wanted { key, endpoint, keepalive: keepalive.unwrap_or(0), allowed, source, node });
+            wanted.insert(name, Wanted { key, endpoint, keepalive: keepalive.unwrap_or(0), allowed, shared: shared.clone(), source, node });
         }
     }
     wanted
@@ -171,14 +184,15 @@ fn anchors(bed: &Bed, mesh: &Value, hub_uid: &str) -> Vec<String> {
                 wrong.push(format!("the networks of {name} ride on no Peer on {on}"));
             }
             let able: Vec<&Value> = may_carry(&nodes, source, &wanted).collect();
-            let ready = able.iter().any(|node| is_ready(node));
+            let rank = |node: &Value| (!is_ready(node), !is_alive(&nodes, node) || !is_ready(node));
+            let best = able.iter().map(|node| rank(node)).min();
             for anchor in carrying.iter().filter(|_| taken == 0) {
                 let Some(node) = able.iter().find(|node| node["metadata"]["name"] == **anchor) else {
                     wrong.push(format!("the networks of {name} ride on {anchor} on {on}, which can't carry them"));
                     continue;
                 };
-                if ready && !is_ready(node) {
-                    wrong.push(format!("the networks of {name} ride on {anchor} on {on}, which is not Ready while others are"));
+                if Some(rank(node)) != best {
+                    wrong.push(format!("the networks of {name} ride on {anchor} on {on}, while others are Ready and their agents alive"));
                 }
             }
         }
@@ -289,7 +303,11 @@ fn is_alive(nodes: &[Arc<Value>], node: &Value) -> bool {
 
 fn takes_part(node: &Value, entry: &Value, keepalive: Option<u64>) -> bool {
     annotation(node, "key").is_some_and(is_key)
-        && annotation(node, "wireguard-ip").is_some_and(|ip| contains(&declared(entry, "wireguardCIDR", 1), ip))
+        && match annotation(node, "wireguard-ip") {
+            Some(ip) => contains(&declared(entry, "wireguardCIDR", 1), ip),
+            // A leader says its address later.
+            None => annotation(node, "granularity") == Some("location"),
+        }
         && in_range(node, entry)
         && (endpoint(node).is_some() || keepalive.is_some())
 }

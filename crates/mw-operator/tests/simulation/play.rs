@@ -28,8 +28,9 @@ pub(crate) struct Report {
     pub(crate) written: u64,
 }
 
-/// After the last fault: an agent's grace, and some rounds of back-off.
-const SOON: Duration = Duration::from_secs(200);
+/// After the last fault: an agent's grace, the memory of a discovered endpoint,
+/// and some rounds of back-off.
+const SOON: Duration = Duration::from_secs(500);
 /// Watches, connections and the operator itself, for a handful of clusters.
 const MOST_TASKS: usize = 40;
 const ALL_ANNOTATIONS: [&str; 11] = [
@@ -65,8 +66,10 @@ async fn play(case: &Case) -> Report {
         cut: BTreeSet::new(),
         keyless: BTreeSet::new(),
         unwell: BTreeSet::new(),
+        reloading: BTreeSet::new(),
     };
     play.bed.witness.set_misled(case.loses_events());
+    play.bed.witness.set_quiet(case.quiet);
     play.attack();
     play.start();
     for (at, action) in case.actions() {
@@ -106,6 +109,8 @@ struct Play {
     keyless: BTreeSet<String>,
     /// Nodes that are not what they are meant to be.
     unwell: BTreeSet<(String, String)>,
+    /// Sites that have yet to see again where their peers come from.
+    reloading: BTreeSet<String>,
     /// When what a person or a second operator did is over.
     calm_at: Option<Instant>,
 }
@@ -196,6 +201,17 @@ impl Play {
             Action::SetReady { site, node, ready } => self.change_node(site, node, |node| node.ready = *ready),
             Action::StopAgent { site, node } => self.stop_agent(site, node),
             Action::StartAgent { site, node } => self.change_node(site, node, |_| {}),
+            Action::ReturnAgent { site, node } => {
+                self.change_node(site, node, |node| _ = node.annotations.insert("wireguard-ip".into(), String::new()));
+            }
+            Action::Publish { site, node } => self.publish(site, node),
+            Action::Reload { site } => self.reload(site),
+            Action::Reloaded { site } => {
+                self.reloading.remove(site);
+                let runs = |node: &String| !self.unwell.contains(&(site.clone(), node.clone()));
+                let nodes: Vec<String> = self.discoverers(site).into_iter().filter(runs).collect();
+                nodes.iter().for_each(|node| self.change_node(site, node, |_| {}));
+            }
             Action::KillAgent { site, node } => self.kill_agent(site, node),
             Action::MarkLeader { site, node } => {
                 let names: Vec<String> = self.sites[site].nodes.keys().cloned().collect();
@@ -355,6 +371,28 @@ impl Play {
         self.bed.patch(site, &format!("{NODES}/{node}"), &json!({ "metadata": { "annotations": annotations } }));
     }
 
+    /// Nodes whose agents do not run have no address and count for nobody's.
+    fn publish(&mut self, site: &str, node: &str) {
+        let runs = |name: &str| !self.unwell.contains(&(site.to_owned(), name.to_owned()));
+        if runs(node) {
+            let address = self.sites[site].wireguard_ip(node, runs);
+            self.change_node(site, node, |node| _ = node.annotations.insert("wireguard-ip".into(), address));
+        }
+    }
+
+    fn discoverers(&self, site: &str) -> Vec<String> {
+        let nodes = self.sites[site].nodes.values().filter(|node| node.annotation("discovered-endpoints").is_some());
+        nodes.map(|node| node.name.clone()).collect()
+    }
+
+    fn reload(&mut self, site: &str) {
+        self.reloading.insert(site.to_owned());
+        for node in self.discoverers(site) {
+            let nothing = json!({ "metadata": { "annotations": { "kilo.squat.ai/discovered-endpoints": "{}" } } });
+            self.bed.patch(site, &format!("{NODES}/{node}"), &nothing);
+        }
+    }
+
     fn kill_agent(&mut self, site: &str, dead: &str) {
         self.unwell.extend(self.sites[site].nodes.keys().map(|node| (site.to_owned(), node.clone())));
         let names: Vec<String> = self.sites[site].nodes.keys().filter(|name| *name != dead).cloned().collect();
@@ -477,10 +515,28 @@ impl Play {
         for (site, node) in self.unwell.clone() {
             self.change_node(&site, &node, |_| {});
         }
+        for site in self.reloading.clone() {
+            self.act(&Action::Reloaded { site });
+        }
+        for name in &names {
+            self.publish_missing(name);
+        }
         for mesh in 0..self.case.meshes.len() {
             self.restore_mesh(mesh).await;
         }
         names.iter().for_each(|name| self.remove_strays(name));
+    }
+
+    /// Leaders say their addresses, and nodes that have none yet.
+    fn publish_missing(&mut self, site: &str) {
+        let known = &self.sites[site];
+        let due = |node: &&Node| {
+            let right = known.wireguard_ip(&node.name, |_| true);
+            let by_location = node.annotation("granularity") == Some("location");
+            (by_location || node.annotation("wireguard-ip").is_none()) && node.annotation("wireguard-ip").unwrap_or_default() != right
+        };
+        let due: Vec<String> = known.nodes.values().filter(due).map(|node| node.name.clone()).collect();
+        due.iter().for_each(|node| self.publish(site, node));
     }
 
     /// A Peer that lost its labels and then its place is nobody's: a person has

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use mw_sim::kilo::NAMESPACE;
 use mw_sim::{Cluster, Observer, Outcome, Request, Verb, Write};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::bed::{MESHES, PEERS, account_of};
+use crate::bed::{MESHES, NODES, PEERS, account_of};
 use crate::faults::{OPERATOR, is_operator};
 use crate::lies::{HOSTILE_SITES, Telling, is_hostile};
 use crate::oracle::{annotation, array, entries, is_good, label, text};
@@ -32,6 +32,8 @@ const BUCKET: u64 = 10;
 const REFILL: Duration = Duration::from_secs(30);
 /// No page of a list is smaller than a hundredth of what came before.
 const MOST_PAGES: u64 = 110;
+/// Less than the operator is told to remember a discovered endpoint.
+const REMEMBERED: Duration = Duration::from_secs(290);
 const FINALIZER: &str = "kilo-clustermesh.io/cleanup";
 
 pub(crate) struct Witness {
@@ -64,6 +66,8 @@ struct State {
     disturbed: bool,
     /// Nobody can know of events that were kept from him.
     misled: bool,
+    /// Nothing happens that a person must be told of.
+    quiet: bool,
     /// Where Peers of a mesh were left since nobody could remove them.
     left_behind: BTreeSet<(String, String)>,
     writes: u64,
@@ -89,6 +93,8 @@ struct State {
     updates: BTreeMap<(String, String), VecDeque<Instant>>,
     /// Keys that the nodes of a cluster ever had.
     keys: BTreeMap<String, BTreeSet<String>>,
+    /// Where the nodes of a cluster saw a key, and since when none lists it.
+    sightings: BTreeMap<(String, String), (Value, Option<Instant>)>,
 }
 
 /// The Peers of one source in a target: mesh with its namespace, source, target.
@@ -136,6 +142,7 @@ impl Witness {
         // It has no memory of the one before.
         state.doubtful.clear();
         state.updates.clear();
+        state.sightings.clear();
     }
 
     /// A server begins to answer wrongly.
@@ -185,6 +192,19 @@ impl Witness {
 
     pub(crate) fn set_misled(&self, misled: bool) {
         self.lock().misled = misled;
+    }
+
+    pub(crate) fn set_quiet(&self, quiet: bool) {
+        self.lock().quiet = quiet;
+    }
+
+    /// An agent that restarts is nothing that a person must act on.
+    fn check_quiet(&self, mesh: &Value) {
+        let conditions = array(&mesh["status"]["conditions"]);
+        let loud = ["DeletionHeld", "AnchorUnavailable", "LocationWithoutPeer"];
+        if let Some(reason) = conditions.iter().map(|condition| text(&condition["reason"])).find(|reason| loud.contains(reason)) {
+            self.accuse(&format!("quiet: the status says {reason} though an agent only restarts"));
+        }
     }
 
     pub(crate) fn set_disturbed(&self, disturbed: bool) {
@@ -299,6 +319,7 @@ impl Witness {
             self.check_claims(cluster, write);
             self.check_key(cluster, write);
             self.check_churn(cluster, write);
+            self.check_discovered(cluster, write);
         }
     }
 
@@ -349,6 +370,38 @@ impl Witness {
         let mesh = self.mesh(&namespace, &name)?;
         let source = label(peer, "source-cluster")?;
         entries(&mesh).into_iter().find(|entry| entry["name"] == source).cloned()
+    }
+
+    /// A discovered endpoint outlives its entry for five minutes.
+    fn check_discovered(&self, cluster: &str, write: &Write<'_>) {
+        let (Some(before), Some(after)) = (write.before, write.after) else { return };
+        let (key, from, to) = (&before["spec"]["publicKey"], &before["spec"]["endpoint"], &after["spec"]["endpoint"]);
+        let state = self.lock();
+        let settled = state.meshes_since.is_some_and(|since| since.elapsed() > ON_ITS_WAY);
+        let excused = state.disturbed || state.misled || state.forgot || !settled || state.lied.iter().any(|(of, _)| of == cluster);
+        let seen = state.sightings.get(&(cluster.to_owned(), text(key).to_owned()));
+        let drops = seen.is_some_and(|(endpoint, gone)| endpoint == from && gone.is_some_and(|at| at.elapsed() < REMEMBERED));
+        drop(state);
+        if drops && !excused && from != to && *key == after["spec"]["publicKey"] {
+            self.accuse(&format!("discovered-stays: {} on {cluster} went from {from} to {to} though Kilo only reloads", write.key));
+        }
+    }
+
+    fn note_sightings(&self, cluster: &str) {
+        let mut listed: BTreeMap<String, Value> = BTreeMap::new();
+        for node in self.clusters[cluster].list(NODES) {
+            let seen = annotation(&node, "discovered-endpoints").and_then(|text| serde_json::from_str::<Value>(text).ok());
+            for (key, at) in seen.iter().filter_map(Value::as_object).flatten() {
+                listed.insert(key.clone(), json!({ "dnsOrIP": { "ip": at["IP"] }, "port": at["Port"] }));
+            }
+        }
+        let mut state = self.lock();
+        for ((_, key), (_, gone)) in state.sightings.iter_mut().filter(|((of, _), _)| of == cluster) {
+            if !listed.contains_key(key) && gone.is_none() {
+                *gone = Some(Instant::now());
+            }
+        }
+        state.sightings.extend(listed.into_iter().map(|(key, at)| ((cluster.to_owned(), key), (at, None))));
     }
 
     /// However often a source changes, a Peer of it changes seldom.
@@ -481,6 +534,8 @@ impl Witness {
             write.before.iter().for_each(|mesh| self.check_release(mesh));
         }
         write.after.iter().for_each(|mesh| self.check_honesty(mesh));
+        let quiet = self.lock().quiet;
+        write.after.iter().filter(|_| quiet).for_each(|mesh| self.check_quiet(mesh));
         let spec = |mesh: Option<&Value>| mesh.map(|mesh| mesh["spec"].clone());
         if write.after.is_some() && spec(write.before) != spec(write.after) {
             self.accuse("foreign-untouched: the operator changed the spec of a ClusterMesh");
@@ -522,6 +577,7 @@ impl Witness {
     }
 
     fn node_written(&self, cluster: &str, write: &Write<'_>) {
+        self.note_sightings(cluster);
         let essence = |node: &Value| {
             let mut annotations = node["metadata"]["annotations"].clone();
             _ = annotations.as_object_mut().map(|all| all.remove("kilo.squat.ai/last-seen"));

@@ -8,6 +8,7 @@ use crate::key::PublicKey;
 use crate::kilo::decide::{Departures, MeshState, mesh_at};
 use crate::kilo::evaluate::Target;
 use crate::kilo::liveness;
+use crate::kilo::mesh::Member;
 use crate::kilo::node::{Node, Nodes};
 use crate::kilo::ownership::Owner;
 use crate::kilo::past::group;
@@ -159,7 +160,9 @@ impl Planner {
             active.members.get(*position).is_some_and(|member| {
                 let nodes = self.clusters.get(&member.id).and_then(|cluster| cluster.nodes.known());
                 let bare = nodes.is_some_and(|nodes| nodes.values().any(|node| node.is_away()));
-                wide || bare || PeerName::of(&active.id.name, &member.name, "anchor") == *name
+                let decides = |plan: &SourcePlan| plan.reads_routes || plan.kept.contains_key(name);
+                let routes = member.plan.as_ref().is_some_and(decides);
+                wide || bare || routes || PeerName::of(&active.id.name, &member.name, "anchor") == *name
             })
         };
         let by_label = labels.iter().filter_map(|label| active.position_of(label));
@@ -191,9 +194,8 @@ impl Planner {
         self.now = now;
         for mesh in 0..self.meshes.len() {
             let Some(active) = self.meshes.get(mesh).and_then(MeshState::active) else { continue };
-            let due = |plan: &SourcePlan| plan.recheck_at.is_some_and(|at| at <= now);
-            let positions: Vec<usize> =
-                active.members.iter().enumerate().filter(|(_, member)| member.plan.as_ref().is_some_and(due)).map(|(at, _)| at).collect();
+            let due = |member: &Member| member.recheck_at().is_some_and(|at| at <= now);
+            let positions: Vec<usize> = active.members.iter().enumerate().filter(|(_, member)| due(member)).map(|(at, _)| at).collect();
             for position in positions {
                 self.plan_members(mesh, Some(position));
             }
