@@ -30,7 +30,7 @@ pub(super) fn applies(
             everything: !world.settled.contains(target) || untouchable.contains(target),
             nameless: has_nameless_neighbour(meshes, identities, target),
             claimed: is_claimed(world, target),
-            kept: kept_names(identities, links, target),
+            kept: kept_names(meshes, identities, links, target),
             neighbours: neighbours(world, target).filter_map(|id| identities.name(id)).map(CiliumName::as_str).collect(),
             left: left_names(world, identities, target, secrets),
         };
@@ -68,8 +68,8 @@ impl Stays<'_> {
 }
 
 fn has_nameless_neighbour(meshes: &[Mesh<'_>], identities: &Identities, target: &ClusterId) -> bool {
-    let nameless = |mesh: &Mesh<'_>| !mesh.is_complete() || mesh.members().iter().any(|member| identities.name(member).is_none());
-    meshes.iter().any(|mesh| mesh.members().contains(target) && nameless(mesh))
+    let nameless = |mesh: &Mesh<'_>| !mesh.is_known() || mesh.involved().iter().any(|one| identities.name(one).is_none());
+    meshes.iter().any(|mesh| mesh.involved().contains(target) && nameless(mesh))
 }
 
 fn left_names<'a>(
@@ -101,9 +101,13 @@ fn addresses(seen: &ClusterSeen) -> impl Iterator<Item = &String> {
     balanced.chain(nodes.flat_map(|node| node.internal.iter().chain(&node.external)))
 }
 
-fn kept_names<'a>(identities: &'a Identities, links: &Links, target: &ClusterId) -> BTreeSet<&'a str> {
+/// The remotes of links that are not written now, and those that a mesh which
+/// lost its way to some clusters has.
+fn kept_names<'a>(meshes: &[Mesh<'_>], identities: &'a Identities, links: &Links, target: &ClusterId) -> BTreeSet<&'a str> {
     let kept = links.plans.iter().filter(|(link, plan)| link.reader == *target && plan.keys.is_none());
-    kept.filter_map(|(link, _)| identities.name(&link.remote)).map(CiliumName::as_str).collect()
+    let lost = meshes.iter().filter(|mesh| !mesh.binding.common.lost.is_empty() && mesh.involved().contains(target));
+    let kept = kept.map(|(link, _)| &link.remote).chain(lost.flat_map(Mesh::involved));
+    kept.filter_map(|remote| identities.name(remote)).map(CiliumName::as_str).collect()
 }
 
 fn wanted(links: &Links, target: &ClusterId) -> BTreeMap<Key, SecretBytes> {

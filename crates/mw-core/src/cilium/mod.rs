@@ -17,7 +17,9 @@
 //!   planned for through another owner's. Two refs of one owner lead to the
 //!   same cluster if and only if their `ClusterId`s are equal. A ref that led to
 //!   a cluster goes on leading to it, silent if need be, until it is known to be
-//!   gone or to lead elsewhere: what can't be attributed can't be held.
+//!   gone or to lead elsewhere: what can't be attributed can't be held. A ref of
+//!   the spec that can't be resolved (not Ready, no Secret, no claim) is unknown,
+//!   not absent; `Common::lost` says where it led.
 //! - `clusters`: what each target was seen to hold (`ClusterSeen`), also of
 //!   those that only a touched ref leads to. What was
 //!   not listed, or not since the connection broke, is `Seen::Unknown`; what

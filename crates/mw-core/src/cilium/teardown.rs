@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::cilium::facts::ClusterSeen;
+use crate::cilium::membership::Mesh;
 use crate::cilium::object::{Binding, Common, Refusal, Resolution};
 use crate::cilium::peer_file::remote_of;
 use crate::cilium::plan::{BindingPlan, Condition, Outcome, Status, Teardown};
@@ -70,7 +71,9 @@ pub(super) fn binding_waits(scene: &Scene<'_>, of: &Binding, name: &str) -> bool
 fn binding_remains(scene: &Scene<'_>, of: &Binding, reader: &ClusterId, seen: &ClusterSeen) -> Option<bool> {
     let names: Option<BTreeSet<&str>> = of.spec.refs.iter().chain(&of.common.touched).map(|name| remote_name(scene, of, name)).collect();
     let links = scene.links.plans.keys().filter(|link| link.reader == *reader);
-    let wanted: BTreeSet<&str> = links.filter_map(|link| scene.identities.name(&link.remote)).map(CiliumName::as_str).collect();
+    let lost = scene.meshes.iter().filter(|mesh| !mesh.binding.common.lost.is_empty() && mesh.involved().contains(reader));
+    let others = links.map(|link| &link.remote).chain(lost.flat_map(Mesh::involved));
+    let wanted: BTreeSet<&str> = others.filter_map(|remote| scene.identities.name(remote)).map(CiliumName::as_str).collect();
     let of_it = |key: &str| names.as_ref().is_none_or(|names| names.contains(remote_of(key))) && !wanted.contains(remote_of(key));
     let mut keys = seen.secrets.known()?.values().flat_map(|secret| &secret.keys);
     Some(keys.any(|(key, held)| held.is_ours() && of_it(key)))

@@ -49,6 +49,8 @@ pub(crate) struct SketchedObject {
     was_up: bool,
     /// Where refs lead, unless to the cluster of that letter.
     refs: BTreeMap<String, Value>,
+    /// Where refs led that can't be resolved.
+    lost: BTreeMap<String, String>,
     elb_ids: BTreeMap<String, String>,
     spec: Value,
 }
@@ -129,6 +131,7 @@ impl Fleet {
         common.created = object.created.map(Timestamp);
         common.deleting = object.deleting.map(Timestamp);
         common.touched = object.touched.clone();
+        common.lost = object.lost.iter().map(|(name, cluster)| (name.clone(), id(cluster))).collect();
         let all = refs.iter().chain(&object.touched).chain(self.clusters.keys());
         common.refs = all.map(|name| (name.clone(), self.resolution(object, name))).collect();
     }

@@ -8,6 +8,7 @@ mod exports;
 mod faults;
 mod health;
 mod hostile;
+mod lost_way;
 mod rights;
 mod site;
 mod stories;
