@@ -46,7 +46,8 @@
 //!   `AnnotationApply` carry *all* that is ours in that object from now on, for
 //!   one server-side apply, never forced. `IdentityWrite` and `ElbWrite` are
 //!   merge patches with the resourceVersion: they stay when we go. `CaCreate`
-//!   is a create. Policies are ours alone: create, merge patch and delete with
+//!   is a create. `UsersWrite` is a merge patch with the resourceVersion, or an
+//!   apply that creates. Policies are ours alone: create, merge patch and delete with
 //!   preconditions. Where both connection Secrets change, cilium-kvstoremesh is
 //!   written first.
 //! - `touches` of an object must be noted on it before anything is written for it.
@@ -84,12 +85,14 @@ pub mod plan;
 mod planner;
 pub mod policy;
 mod reliance;
+mod remote_users;
 mod rule;
 mod scene;
 pub mod secret;
 mod sharing;
 mod survey;
 mod teardown;
+mod users_file;
 mod verify;
 pub mod version;
 pub mod world;

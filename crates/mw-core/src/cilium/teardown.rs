@@ -8,6 +8,7 @@ use crate::cilium::membership::Mesh;
 use crate::cilium::object::{Binding, Common, Refusal, Resolution};
 use crate::cilium::peer_file::remote_of;
 use crate::cilium::plan::{BindingPlan, Condition, Outcome, Status, Teardown};
+use crate::cilium::remote_users;
 use crate::cilium::scene::Scene;
 use crate::cilium::world::World;
 use crate::condition::cilium::{kind, reason};
@@ -76,7 +77,8 @@ fn binding_remains(scene: &Scene<'_>, of: &Binding, reader: &ClusterId, seen: &C
     let wanted: BTreeSet<&str> = others.filter_map(|remote| scene.identities.name(remote)).map(CiliumName::as_str).collect();
     let of_it = |key: &str| names.as_ref().is_none_or(|names| names.contains(remote_of(key))) && !wanted.contains(remote_of(key));
     let mut keys = seen.secrets.known()?.values().flat_map(|secret| &secret.keys);
-    Some(keys.any(|(key, held)| held.is_ours() && of_it(key)))
+    let users = remote_users::left_by(seen, |cluster| of_it(cluster));
+    Some(users || keys.any(|(key, held)| held.is_ours() && of_it(key)))
 }
 
 /// The Cilium name behind a ref; nothing where it may be any.

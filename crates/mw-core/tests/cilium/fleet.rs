@@ -260,6 +260,9 @@ pub(crate) fn carry(before: &World, now: &mut World, letter: &str, changed: bool
             secret.keys.iter().for_each(|(key, held)| _ = into.keys.entry(key.clone()).or_insert(held.clone()));
         }
     }
+    if let (Some(Some(old)), Some(Some(new))) = (old.users.known(), new.users.known_mut()) {
+        new.text.clone_from(&old.text);
+    }
     if let (Some(old), Some(new)) = (old.policies.known(), new.policies.known_mut()) {
         old.iter().for_each(|(key, policy)| _ = new.entry(key.clone()).or_insert(policy.clone()));
     }

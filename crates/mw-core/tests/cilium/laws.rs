@@ -61,6 +61,7 @@ fn the_order_of_clusters_does_not_matter() {
 fn is_loss(target: &TargetPlan) -> bool {
     target.secrets.values().any(|of| !of.removed.is_empty())
         || target.services.values().any(|of| !of.removed.is_empty())
+        || target.users.as_ref().is_some_and(|of| !of.removed.is_empty())
         || !target.policies.delete.is_empty()
         || target.policies.update.values().any(|of| !sources(&of.before).is_subset(&sources(&of.after.spec)))
 }
@@ -176,7 +177,7 @@ fn lose_way(world: &mut World, cluster: &ClusterId, way: &Resolution, scope: Los
     }
 }
 
-const PARTS: usize = 17;
+const PARTS: usize = 18;
 
 fn forget(seen: &mut ClusterSeen, part: usize) {
     let why = || "forgotten".to_owned();
@@ -194,12 +195,13 @@ fn forget(seen: &mut ClusterSeen, part: usize) {
         10 => seen.slices = Seen::Unknown(why()),
         11 => seen.policies = Seen::Unknown(why()),
         12 => seen.policy_crds = Seen::Unknown(why()),
-        13..17 => {
+        13 => seen.users = Seen::Unknown(why()),
+        14..18 => {
             let Some(certificates) = seen.certificates.known_mut() else { return };
             match part {
-                13 => certificates.root = Seen::Unknown(why()),
-                14 => certificates.server = Seen::Unknown(why()),
-                15 => certificates.remote = Seen::Unknown(why()),
+                14 => certificates.root = Seen::Unknown(why()),
+                15 => certificates.server = Seen::Unknown(why()),
+                16 => certificates.remote = Seen::Unknown(why()),
                 _ => certificates.local = Seen::Unknown(why()),
             }
         }

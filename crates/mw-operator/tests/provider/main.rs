@@ -3,6 +3,7 @@
 //! certificates, names and addresses.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "a test may fail loudly")]
 
+mod auth_modes;
 mod bed;
 mod exports;
 mod faults;
