@@ -108,6 +108,8 @@ reasons! {
     OwnerMissing: Warning,
     PolicyCRDMissing: Error,
     PolicyNameTaken: Error,
+    RemoteUserMissing: Warning,
+    RemoteUsersOfHelm: Warning,
     RestartRequired: Warning,
     SameClusterTwice: Error,
     ServerNameMismatch: Error,

@@ -108,6 +108,13 @@ async fn section_3_schemas_are_immutable_and_foreign_claims_need_an_identity() {
     let schema = format!("/apis/apis.kcp.io/v1alpha1/apiresourceschemas/v1.widgets.{}", toy.group);
     assert_eq!(system.patch(&schema, json!({ "spec": { "scope": "Cluster" } })).await.0, 403);
     assert_eq!(system.patch(&schema, json!({ "metadata": { "labels": { "a": "b" } } })).await.0, 200);
+    let nameless = json!({ "kind": "Widget", "plural": "widgets", "singular": "widget" });
+    let mut other = toy.tenant("system").get(&schema).await.unwrap().unwrap();
+    other["metadata"] = json!({ "name": format!("v2.widgets.{}", toy.group) });
+    other["spec"]["names"] = nameless;
+    let (code, refused) = system.send("POST", "/apis/apis.kcp.io/v1alpha1/apiresourceschemas", JSON, &other).await;
+    assert_eq!(code, 403);
+    assert!(refused["message"].as_str().unwrap().contains("[spec.names.listKind: Required value]"), "{refused}");
     let export = format!("/apis/apis.kcp.io/v1alpha2/apiexports/{}", toy.group);
     let claims = json!({ "spec": { "permissionClaims": [{ "group": "other.example.dev", "resource": "things", "verbs": ["*"] }] } });
     let (code, refused) = system.patch(&export, claims).await;

@@ -90,6 +90,7 @@ fn common(workspace: &str, meta: &ObjectMeta) -> Common {
         created: meta.creation_timestamp.as_ref().map(timestamp),
         deleting: meta.deletion_timestamp.as_ref().map(timestamp),
         refs: BTreeMap::new(),
+        lost: BTreeMap::new(),
         touched: touched.filter(|name| !name.is_empty()).map(str::to_owned).collect(),
     }
 }

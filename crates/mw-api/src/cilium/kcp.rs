@@ -1,7 +1,9 @@
 //! What a kcp provider workspace needs to offer the three kinds, and what a
 //! tenant applies to use them.
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, CustomResourceDefinitionVersion};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, CustomResourceDefinitionNames, CustomResourceDefinitionVersion,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::ClusterResourceScope;
 use mw_core::names::short_hash;
@@ -128,9 +130,12 @@ served!(EndpointSlice, ClusterResourceScope, "apis.kcp.io", "v1alpha1", "APIExpo
 /// The APIResourceSchema of a CRD. Its name comes from its content, because in
 /// kcp such a schema can't be changed.
 pub fn schema(crd: &CustomResourceDefinition) -> Result<Value, YamlError> {
+    // A CRD gets its listKind from the API server, kcp asks for it.
+    let list_kind = crd.spec.names.list_kind.clone().unwrap_or_else(|| format!("{}List", crd.spec.names.kind));
+    let names = CustomResourceDefinitionNames { list_kind: Some(list_kind), ..crd.spec.names.clone() };
     let spec = json!({
         "group": crd.spec.group,
-        "names": crd.spec.names,
+        "names": names,
         "scope": crd.spec.scope,
         "versions": crd.spec.versions.iter().map(version).collect::<Vec<_>>(),
     });

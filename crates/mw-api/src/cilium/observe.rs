@@ -6,21 +6,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::ByteString;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use mw_core::cilium::facts::{
-    Agents, ApiServer, ClientFiles, Config, MeshPort, MeshService, NamespaceSeen, NodeAddresses, SecretSeen, ServiceName, ServiceSeen,
-    SliceSeen,
+    Agents, ApiServer, ClientFiles, Config, MeshPort, MeshService, NamespaceSeen, NodeAddresses, RemoteUsers, SecretSeen, ServiceName,
+    ServiceSeen, SliceSeen,
 };
 use mw_core::cilium::secret::SecretBytes;
 use mw_core::cilium::version::Version;
 use mw_core::time::Timestamp;
 
 use crate::cilium::managers::{changed_by_us, held, managers};
-use crate::cilium::target::{ConfigMap, DaemonSet, Deployment, EndpointSlice, Namespace, PodSpec, Secret, Service};
+use crate::cilium::rbac::REMOTE_USERS;
+use crate::cilium::target::{
+    ConfigMap, Container, DaemonSet, Deployment, EndpointSlice, Namespace, PodSpec, Secret, Service, VolumeConfigMap,
+};
 use crate::convert::{addresses, is_ready};
 use crate::node::Node;
 
 const CLUSTER_NAME: &str = "cluster-name";
 const CLUSTER_ID: &str = "cluster-id";
 const DEFAULT_MAX_CLUSTERS: u32 = 255;
+/// The one key of the ConfigMap clustermesh-remote-users.
+pub const USERS_KEY: &str = "users.yaml";
 const ELB_ID: &str = "kubernetes.io/elb.id";
 
 /// Of several DaemonSets with Cilium's label, the one that is its agents.
@@ -50,6 +55,30 @@ pub fn api_server(deployment: &Deployment) -> ApiServer {
         version: version(pods, "kvstoremesh"),
         client_files: client_paths(pods),
         host_aliases: host_aliases(pods),
+        cluster_users: pods.containers.iter().filter(|container| container.name == "apiserver").any(has_cluster_users),
+        mounts_users: pods.volumes.iter().filter_map(|volume| volume.config_map.as_ref()).any(is_users),
+    }
+}
+
+/// The last of several flags counts, as everywhere.
+fn has_cluster_users(container: &Container) -> bool {
+    let values = container.args.iter().filter_map(|arg| match arg.strip_prefix("--cluster-users-enabled")? {
+        "" => Some(true),
+        value => value.strip_prefix('=').map(|value| value == "true"),
+    });
+    values.last().unwrap_or(false)
+}
+
+fn is_users(volume: &VolumeConfigMap) -> bool {
+    volume.name == REMOTE_USERS && volume.optional != Some(true)
+}
+
+pub fn remote_users(map: &ConfigMap) -> RemoteUsers {
+    RemoteUsers {
+        uid: map.metadata.uid.clone().unwrap_or_default(),
+        resource_version: map.metadata.resource_version.clone().unwrap_or_default(),
+        text: map.data.get(USERS_KEY).cloned().unwrap_or_default(),
+        of_helm: !helm_marks(&map.metadata).0.is_empty(),
     }
 }
 

@@ -44,6 +44,8 @@ pub const READ_SECRETS: [&str; 5] = [
     "clustermesh-apiserver-remote-cert",
     "clustermesh-apiserver-server-cert",
 ];
+/// The ConfigMap that lists etcd users for single readers.
+pub const REMOTE_USERS: &str = "clustermesh-remote-users";
 const WRITTEN_SECRETS: [&str; 2] = ["cilium-clustermesh", "cilium-kvstoremesh"];
 
 pub(crate) fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> PolicyRule {
@@ -74,6 +76,8 @@ pub fn cilium_rules() -> Vec<PolicyRule> {
         rule("apps", &["daemonsets", "deployments"], &["list", "watch"]),
         rule("", &["pods"], &["list", "watch"]),
         named("cilium-config", rule("", &["configmaps"], &["get", "list", "watch", "patch"])),
+        // It is created by apply, which RBAC can limit to a name.
+        named(REMOTE_USERS, rule("", &["configmaps"], &["create", "get", "list", "watch", "patch"])),
         among(&READ_SECRETS, rule("", &["secrets"], &["get", "list", "watch"])),
         among(&WRITTEN_SECRETS, rule("", &["secrets"], &["patch"])),
     ]

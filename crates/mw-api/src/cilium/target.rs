@@ -75,6 +75,8 @@ pub struct PodSpec {
 pub struct Container {
     pub name: String,
     pub image: String,
+    #[serde(deserialize_with = "null_is_default")]
+    pub args: Vec<String>,
 }
 
 #[derive(Deserialize, Debug, Clone, PartialEq, Eq, Default)]
@@ -85,9 +87,18 @@ pub struct HostAlias {
 }
 
 #[derive(Deserialize, Debug, Clone, PartialEq, Eq, Default)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Volume {
     pub projected: Option<Projected>,
+    pub config_map: Option<VolumeConfigMap>,
+}
+
+#[derive(Deserialize, Debug, Clone, PartialEq, Eq, Default)]
+#[serde(default)]
+pub struct VolumeConfigMap {
+    pub name: String,
+    /// Whether pods start without it.
+    pub optional: Option<bool>,
 }
 
 #[derive(Deserialize, Debug, Clone, PartialEq, Eq, Default)]

@@ -17,6 +17,7 @@ use crate::cilium::verify::Evident;
 use crate::condition::cilium::{kind, reason};
 use crate::names::ClusterId;
 use crate::problem::{Problem, Reason};
+use crate::seen::Seen;
 use crate::text::{listed, printable};
 use crate::time::Timestamp;
 
@@ -26,9 +27,6 @@ const BRING_UP_SECONDS: u64 = 60;
 const LONGEST_MESSAGE: usize = 1000;
 /// The most rows that a condition's message tells of.
 const MOST_TOLD: usize = 20;
-
-const REISSUE: &str = "; first reissue the certificates, which carry another name: \
-                       helm upgrade cilium cilium/cilium -n kube-system --reuse-values";
 
 /// A finding at a ref, and the ref of the remote where it is about a link.
 struct At<'a> {
@@ -289,24 +287,37 @@ fn identity_applied(scene: &Scene<'_>, mesh: &Mesh<'_>) -> Option<Condition> {
         (true, _) => None,
         (false, true) => Some(Condition { kind, status: Status::True, reason: reason::APPLIED, message: String::new() }),
         (false, false) => {
-            let names: Vec<String> = pending.into_iter().map(|name| scene.shown(mesh, name)).collect();
-            let stale = mesh.members().into_iter().any(|id| has_stale_certificates(scene, id));
-            let reissue = if stale { REISSUE } else { "" };
-            let what = "restart the agents, cilium-operator, clustermesh-apiserver and all workloads";
-            let message = format!("in {}: {what}{reissue}", listed(&names, MOST_TOLD));
+            let names: Vec<String> = pending.iter().map(|name| scene.shown(mesh, name)).collect();
+            let reissues: Vec<String> = pending.iter().filter_map(|name| reissue(scene, mesh.binding.common.cluster(name)?)).collect();
+            let reissue = match reissues.is_empty() {
+                true => String::new(),
+                false => format!("; first reissue the certificates, which may carry another name: {}", listed(&reissues, MOST_TOLD)),
+            };
+            let namespace = &scene.world.options.cilium_namespace;
+            let message = format!(
+                "in {}: restart Cilium, and then all workloads: kubectl -n {namespace} rollout restart daemonset/cilium \
+                 deployment/cilium-operator deployment/clustermesh-apiserver{reissue}",
+                listed(&names, MOST_TOLD)
+            );
             Some(Condition { kind, status: Status::False, reason: Reason::RestartRequired.as_str(), message })
         }
     }
 }
 
-/// Some certificates are issued to a cluster's name.
-fn has_stale_certificates(scene: &Scene<'_>, cluster: &ClusterId) -> bool {
-    let certificates = scene.world.clusters.get(cluster).and_then(|seen| seen.certificates.known());
-    let Some((certificates, name)) = certificates.zip(scene.identities.name(cluster)) else { return false };
+/// The command that reissues certificates which may be for another name. It
+/// sets the identity too: without it Helm would put the former one back.
+fn reissue(scene: &Scene<'_>, cluster: &ClusterId) -> Option<String> {
+    let (name, id) = scene.identities.full(cluster)?;
+    let certificates = scene.world.clusters.get(cluster)?.certificates.known()?;
     let issued = [("local-", &certificates.local), ("remote-", &certificates.remote)];
-    issued.into_iter().any(|(kind, of)| {
+    let stale = issued.into_iter().any(|(kind, of)| {
         of.known().and_then(Option::as_ref).and_then(|of| of.common_name.strip_prefix(kind)).is_some_and(|to| to != name.as_str())
-    })
+    });
+    // Cilium 1.15 has no local certificate, and that of the admin is not read.
+    let unseen = matches!(certificates.local, Seen::Known(None));
+    let namespace = &scene.world.options.cilium_namespace;
+    let helm = "helm upgrade cilium cilium/cilium";
+    (stale || unseen).then(|| format!("{helm} -n {namespace} --reuse-values --set cluster.name={name} --set cluster.id={id}"))
 }
 
 /// Whether an identity that we set is in force; nothing where somebody else did.

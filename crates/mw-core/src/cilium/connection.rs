@@ -70,7 +70,7 @@ impl<'a> Wishes<'a> {
         Wishes {
             wanted: wanted(links, target),
             unknown: !world.settled.contains(target) || untouchable(world).contains(target),
-            kept: kept_names(identities, links, target),
+            kept: kept_names(meshes, identities, links, target),
             nameless: has_nameless_neighbour(meshes, identities, target),
         }
     }
@@ -155,8 +155,8 @@ pub(super) fn tell_taken(world: &World, meshes: &[Mesh<'_>], identities: &Identi
 }
 
 fn has_nameless_neighbour(meshes: &[Mesh<'_>], identities: &Identities, target: &ClusterId) -> bool {
-    let nameless = |mesh: &Mesh<'_>| !mesh.is_complete() || mesh.members().iter().any(|member| identities.name(member).is_none());
-    meshes.iter().any(|mesh| mesh.members().contains(target) && nameless(mesh))
+    let nameless = |mesh: &Mesh<'_>| !mesh.is_known() || mesh.involved().iter().any(|one| identities.name(one).is_none());
+    meshes.iter().any(|mesh| mesh.involved().contains(target) && nameless(mesh))
 }
 
 fn left_names<'a>(
@@ -188,9 +188,13 @@ fn addresses(seen: &ClusterSeen) -> impl Iterator<Item = &String> {
     balanced.chain(nodes.flat_map(|node| node.internal.iter().chain(&node.external)))
 }
 
-fn kept_names<'a>(identities: &'a Identities, links: &Links, target: &ClusterId) -> BTreeSet<&'a str> {
+/// The remotes of links that are not written now, and those that a mesh which
+/// lost its way to some clusters has.
+fn kept_names<'a>(meshes: &[Mesh<'_>], identities: &'a Identities, links: &Links, target: &ClusterId) -> BTreeSet<&'a str> {
     let kept = links.plans.iter().filter(|(link, plan)| link.reader == *target && plan.keys.is_none());
-    kept.filter_map(|(link, _)| identities.name(&link.remote)).map(CiliumName::as_str).collect()
+    let lost = meshes.iter().filter(|mesh| !mesh.binding.common.lost.is_empty() && mesh.involved().contains(target));
+    let kept = kept.map(|(link, _)| &link.remote).chain(lost.flat_map(Mesh::involved));
+    kept.filter_map(|remote| identities.name(remote)).map(CiliumName::as_str).collect()
 }
 
 fn wanted(links: &Links, target: &ClusterId) -> BTreeMap<Key, SecretBytes> {

@@ -145,7 +145,8 @@ fn mismatch(address: &Address, certificate: &[String], mesh_name: &str) -> Findi
         listed(&names, 10)
     );
     let hint = format!(
-        "issue the certificate for the address (clustermesh.apiserver.tls.server.extraIpAddresses or extraDnsNames), \
+        "issue the certificate for the address (clustermesh.apiserver.tls.auto.server.extraIpAddresses or extraDnsNames; \
+         before 1.20 without auto), \
          or give the reader a host alias for {mesh_name}"
     );
     Finding::permanent(Step::Keys, Reason::ServerNameMismatch, text).hint(hint)

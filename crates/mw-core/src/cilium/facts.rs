@@ -30,6 +30,8 @@ pub struct ClusterSeen {
     pub nodes: Seen<BTreeMap<NodeName, NodeAddresses>>,
     /// The two connection Secrets; one that is missing is not in the map.
     pub secrets: Seen<BTreeMap<ConnectionSecret, SecretSeen>>,
+    /// The ConfigMap clustermesh-remote-users.
+    pub users: Seen<Option<RemoteUsers>>,
     pub hubble: Seen<Hubble>,
     pub namespaces: Seen<BTreeMap<String, NamespaceSeen>>,
     pub services: Seen<BTreeMap<ServiceName, ServiceSeen>>,
@@ -94,6 +96,23 @@ pub struct ApiServer {
     pub version: Option<Version>,
     pub client_files: BTreeSet<String>,
     pub host_aliases: BTreeSet<String>,
+    /// Its etcd has a user for each entry of the ConfigMap
+    /// clustermesh-remote-users: authMode `migration` or `cluster`.
+    pub cluster_users: bool,
+    /// Its pods do not start without that ConfigMap.
+    pub mounts_users: bool,
+}
+
+/// The ConfigMap that lists the etcd users of a clustermesh-apiserver besides
+/// its own ones.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RemoteUsers {
+    pub uid: String,
+    pub resource_version: String,
+    /// users.yaml; empty where there is none.
+    pub text: String,
+    /// Helm knows it for its own, and writes it anew at each upgrade.
+    pub of_helm: bool,
 }
 
 /// The Service clustermesh-apiserver.

@@ -12,6 +12,7 @@ use crate::cilium::membership::{Mesh, Reach};
 use crate::cilium::object::ObjectId;
 use crate::cilium::peer_file;
 use crate::cilium::plan::{Dial, Link};
+use crate::cilium::remote_users;
 use crate::cilium::secret::SecretBytes;
 use crate::cilium::verify::{Evident, judge, may_write};
 use crate::cilium::world::World;
@@ -28,6 +29,8 @@ pub(super) struct LinkPlan {
     pub(super) findings: Vec<Finding>,
     /// The keys stand in the reader's Secrets as they are wanted.
     pub(super) in_place: bool,
+    /// The etcd user that the remote must list for them.
+    pub(super) user: Option<String>,
 }
 
 #[derive(Debug, Default)]
@@ -104,7 +107,8 @@ fn remote_address(
 }
 
 fn plan_link(world: &World, identities: &Identities, link: &Link, address: Option<&Result<Address, Finding>>) -> LinkPlan {
-    let nothing = |findings: Vec<Finding>, evident: Evident| LinkPlan { keys: None, dial: None, evident, findings, in_place: false };
+    let nothing =
+        |findings: Vec<Finding>, evident: Evident| LinkPlan { keys: None, dial: None, evident, findings, in_place: false, user: None };
     let Some(reader) = world.clusters.get(&link.reader) else { return nothing(Vec::new(), Evident::Not) };
     let planned = wanted(world, identities, link, reader, address);
     let evidence = world.evidence.get(link);
@@ -113,7 +117,7 @@ fn plan_link(world: &World, identities: &Identities, link: &Link, address: Optio
         // What it needs is not known: only the reader itself can say that it works.
         Ok(None) => nothing(Vec::new(), judge(None, has_key, evidence, world).0),
         Err(finding) => nothing(vec![finding], judge(None, has_key, evidence, world).0),
-        Ok(Some(Material { keys, dial })) => {
+        Ok(Some(Material { keys, dial, user })) => {
             let in_place = keys.iter().all(|(key, bytes)| held(reader, key).is_some_and(|held| held.value == *bytes));
             let shown = in_place.then_some(&dial);
             let (evident, mut findings) = judge(shown, has_key, evidence, world);
@@ -122,8 +126,11 @@ fn plan_link(world: &World, identities: &Identities, link: &Link, address: Optio
             let writes = refused.is_none() && (has_key || !clashes);
             findings.extend(refused.flatten().filter(|_| !matches!(evident, Evident::Verified(_))));
             findings.extend(foreign(reader, &keys, &evident));
+            if let (Some(user), Some(remote)) = (&user, world.clusters.get(&link.remote)) {
+                remote_users::explain(&mut findings, user, remote, &link.remote);
+            }
             let dial = Some(dial).filter(|_| world.options.verify_dial != crate::cilium::world::VerifyDial::Off);
-            LinkPlan { keys: Some(keys).filter(|_| writes), dial, evident, findings, in_place }
+            LinkPlan { keys: Some(keys).filter(|_| writes), dial, evident, findings, in_place, user }
         }
     }
 }
@@ -138,7 +145,9 @@ fn wanted(
     let remote = world.clusters.get(&link.remote).filter(|remote| remote.silent.is_none());
     // A remote without Cilium or its clustermesh-apiserver is nothing to connect to.
     let runs = |remote: &&ClusterSeen| matches!((remote.agents.known(), remote.apiserver.known()), (Some(Some(_)), Some(Some(_))));
-    let certificates = remote.filter(runs).and_then(|remote| remote.certificates.known());
+    let remote = remote.filter(runs);
+    let certificates = remote.and_then(|remote| remote.certificates.known());
+    let cluster_users = remote.and_then(|remote| remote.apiserver.known()?.as_ref()).is_some_and(|server| server.cluster_users);
     let (Some((name, id)), Some(certificates), Some(Ok(address))) = (identities.full(&link.remote), certificates, address) else {
         return Ok(None);
     };
@@ -146,7 +155,7 @@ fn wanted(
     if identities.full(&link.reader).is_none() {
         return Ok(None);
     }
-    material(reader, Remote { name, id, certificates, address }, &world.options.cilium_namespace)
+    material(reader, Remote { name, id, certificates, cluster_users, address }, &world.options.cilium_namespace)
 }
 
 fn held<'a>(reader: &'a ClusterSeen, (secret, key): &Key) -> Option<&'a Held<SecretBytes>> {

@@ -21,6 +21,8 @@ pub(super) type Key = (ConnectionSecret, String);
 pub(super) struct Material {
     pub(super) keys: BTreeMap<Key, SecretBytes>,
     pub(super) dial: Dial,
+    /// The etcd user that the remote must list for it.
+    pub(super) user: Option<String>,
 }
 
 /// The remote as its readers see it.
@@ -29,6 +31,8 @@ pub(super) struct Remote<'a> {
     pub(super) name: &'a CiliumName,
     pub(super) id: u32,
     pub(super) certificates: &'a Certificates,
+    /// Whether its etcd has users for single readers.
+    pub(super) cluster_users: bool,
     pub(super) address: &'a Address,
 }
 
@@ -44,7 +48,8 @@ pub(super) fn material(reader: &ClusterSeen, remote: Remote<'_>, namespace: &str
     if server.kvstoremesh && own.local.known().is_none() {
         return Ok(None);
     }
-    let Some((client, files)) = client(own_client, served, remote.certificates) else { return Ok(None) };
+    let Some((client, certificate)) = client(own_client, served, remote) else { return Ok(None) };
+    let files = &certificate.files;
     let through = if server.kvstoremesh {
         Reader { version: server.version, host_aliases: &server.host_aliases }
     } else {
@@ -52,16 +57,26 @@ pub(super) fn material(reader: &ClusterSeen, remote: Remote<'_>, namespace: &str
     };
     let endpoint = choose(remote.address, &served.names, remote.name, through)?;
     let keys = keys(agents, server, own, &endpoint, remote.name, (client, files), namespace)?;
-    Ok(Some(Material { keys, dial: dial(&endpoint, files, remote) }))
+    let user = single_user(certificate).map(str::to_owned);
+    Ok(Some(Material { keys, dial: dial(&endpoint, files, remote), user }))
 }
 
-/// The reader's own client files where both sides trust each other's CA, else
-/// those that the remote gave out. No key of a CA moves.
-fn client<'a>(own: &'a Certificate, served: &Certificate, remote: &'a Certificates) -> Option<(Client, &'a ClientFiles)> {
-    if own.trusts.contains(&served.issuer) && served.trusts.contains(&own.issuer) {
-        return Some((Client::Common, &own.files));
+/// The reader's own client files where both sides trust each other's CA and the
+/// remote can have their user, else those that the remote gave out. No key of a
+/// CA moves.
+fn client<'a>(own: &'a Certificate, served: &Certificate, remote: Remote<'a>) -> Option<(Client, &'a Certificate)> {
+    let trusted = own.trusts.contains(&served.issuer) && served.trusts.contains(&own.issuer);
+    if trusted && (remote.cluster_users || single_user(own).is_none()) {
+        return Some((Client::Common, own));
     }
-    remote.remote.known()?.as_ref().map(|certificate| (Client::Own, &certificate.files))
+    remote.certificates.remote.known()?.as_ref().map(|certificate| (Client::Own, certificate))
+}
+
+/// The etcd user of a certificate, if it is that of a single cluster. The user
+/// `remote` is there in every mode.
+fn single_user(certificate: &Certificate) -> Option<&str> {
+    let name = certificate.common_name.as_str();
+    name.strip_prefix("remote-").filter(|cluster| CiliumName::try_from(*cluster).is_ok()).map(|_| name)
 }
 
 fn keys(

@@ -50,6 +50,18 @@ impl<'a> Mesh<'a> {
         self.binding.spec.refs.iter().all(|name| common.cluster(name).is_some() || common.is_revoked(name))
     }
 
+    /// The members, and the clusters to which the way is lost.
+    pub(super) fn involved(&self) -> BTreeSet<&'a ClusterId> {
+        self.members().into_iter().chain(self.binding.common.lost.values()).collect()
+    }
+
+    /// Whether it is known which clusters its refs lead or led to.
+    pub(super) fn is_known(&self) -> bool {
+        let common = &self.binding.common;
+        let known = |name: &String| common.cluster(name).is_some() || common.is_revoked(name) || common.lost.contains_key(name);
+        self.binding.spec.refs.iter().all(known)
+    }
+
     /// The ref of this mesh that leads to the cluster; of several, the first by name.
     pub(super) fn ref_of(&self, cluster: &ClusterId) -> Option<&'a str> {
         let refs = self.binding.spec.refs.iter().map(String::as_str);
@@ -119,7 +131,7 @@ pub(super) fn components<'a>(meshes: &[Mesh<'a>]) -> Vec<Component<'a>> {
 /// nothing is let go.
 pub(super) fn untouchable(world: &World) -> BTreeSet<&ClusterId> {
     let broken = world.bindings.values().filter(|binding| binding.common.deleting.is_none() && validate(binding).is_err());
-    broken.flat_map(named_or_touched).collect()
+    broken.flat_map(|binding| named_or_touched(binding).into_iter().chain(binding.common.lost.values())).collect()
 }
 
 /// The clusters that a binding names now or has written to before.

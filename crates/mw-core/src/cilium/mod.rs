@@ -17,7 +17,9 @@
 //!   planned for through another owner's. Two refs of one owner lead to the
 //!   same cluster if and only if their `ClusterId`s are equal. A ref that led to
 //!   a cluster goes on leading to it, silent if need be, until it is known to be
-//!   gone or to lead elsewhere: what can't be attributed can't be held.
+//!   gone or to lead elsewhere: what can't be attributed can't be held. A ref of
+//!   the spec that can't be resolved (not Ready, no Secret, no claim) is unknown,
+//!   not absent; `Common::lost` says where it led.
 //! - `clusters`: what each target was seen to hold (`ClusterSeen`), also of
 //!   those that only a touched ref leads to. What was
 //!   not listed, or not since the connection broke, is `Seen::Unknown`; what
@@ -44,7 +46,8 @@
 //!   `AnnotationApply` carry *all* that is ours in that object from now on, for
 //!   one server-side apply, never forced. `IdentityWrite` and `ElbWrite` are
 //!   merge patches with the resourceVersion: they stay when we go. `CaCreate`
-//!   is a create. Policies are ours alone: create, merge patch and delete with
+//!   is a create. `UsersWrite` is a merge patch with the resourceVersion, or an
+//!   apply that creates. Policies are ours alone: create, merge patch and delete with
 //!   preconditions. Where both connection Secrets change, cilium-kvstoremesh is
 //!   written first.
 //! - `touches` of an object must be noted on it before anything is written for it.
@@ -82,12 +85,14 @@ pub mod plan;
 mod planner;
 pub mod policy;
 mod reliance;
+mod remote_users;
 mod rule;
 mod scene;
 pub mod secret;
 mod sharing;
 mod survey;
 mod teardown;
+mod users_file;
 mod verify;
 pub mod version;
 pub mod world;

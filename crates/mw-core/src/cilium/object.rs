@@ -41,6 +41,9 @@ pub struct Common {
     pub deleting: Option<Timestamp>,
     /// What each ref leads to that the object names or has touched before.
     pub refs: BTreeMap<String, Resolution>,
+    /// The clusters to which refs of its spec led that can't be resolved at
+    /// the moment. What the object wants there stays.
+    pub lost: BTreeMap<String, ClusterId>,
     /// The refs on which something of this object may stand.
     pub touched: Vec<String>,
 }

@@ -38,6 +38,7 @@ pub struct TargetPlan {
     pub identity: Option<IdentityWrite>,
     pub ca: Option<CaCreate>,
     pub elb: Option<ElbWrite>,
+    pub users: Option<UsersWrite>,
     pub secrets: BTreeMap<ConnectionSecret, SecretApply>,
     pub services: BTreeMap<ServiceName, AnnotationApply>,
     pub policies: PolicyChanges,
@@ -68,6 +69,18 @@ pub struct CaCreate {
 pub struct ElbWrite {
     pub resource_version: String,
     pub id: String,
+}
+
+/// users.yaml of the ConfigMap clustermesh-remote-users. One text can't be
+/// shared by fields: a patch that names the resourceVersion, or an apply that
+/// creates it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsersWrite {
+    /// The ConfigMap that was seen; none where it is to be created.
+    pub on: Option<Precondition>,
+    pub text: String,
+    pub added: BTreeSet<String>,
+    pub removed: BTreeSet<String>,
 }
 
 /// A server-side apply of all our keys in one Secret.

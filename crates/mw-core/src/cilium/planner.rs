@@ -7,7 +7,7 @@ use crate::cilium::object::Binding;
 use crate::cilium::plan::{BindingPlan, Plan, TargetPlan};
 use crate::cilium::scene::{Scene, Targets};
 use crate::cilium::world::World;
-use crate::cilium::{authority, balancer, binding, connection, export, identity, intent, link, sharing, teardown};
+use crate::cilium::{authority, balancer, binding, connection, export, identity, intent, link, remote_users, sharing, teardown};
 use crate::names::ClusterId;
 use crate::seen::Seen;
 use crate::time::Timestamp;
@@ -42,6 +42,9 @@ fn targets(scene: &Scene<'_>) -> Targets {
     }
     for (id, write) in balancer::writes(world, meshes) {
         at(&mut targets, &id).elb = Some(write);
+    }
+    for (id, write) in remote_users::writes(world, meshes, identities, links) {
+        at(&mut targets, &id).users = Some(write);
     }
     for (id, applies) in connection::applies(world, meshes, identities, links) {
         at(&mut targets, &id).secrets = applies;

@@ -105,12 +105,14 @@ fn validation_failed(problems: &[Problem]) -> String {
     format!("validation failed: {}", texts.join("; "))
 }
 
-/// The clusters on which an object that is not acted on may have written:
-/// there nothing is let go that it may want.
+/// The clusters on which something of an object may stand that is not planned
+/// for: it is not acted on, or lost its way there. Nothing is let go that it may
+/// want.
 pub(super) fn held_clusters(common: &Common, acted_on: bool) -> BTreeSet<&ClusterId> {
-    match acted_on || common.deleting.is_some() {
-        true => BTreeSet::new(),
-        false => common.touched_clusters().collect(),
+    match (acted_on, common.deleting) {
+        (_, Some(_)) => BTreeSet::new(),
+        (true, None) => common.lost.values().collect(),
+        (false, None) => common.lost.values().chain(common.touched_clusters()).collect(),
     }
 }
 

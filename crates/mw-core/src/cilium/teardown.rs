@@ -5,9 +5,11 @@ use std::collections::BTreeSet;
 
 use crate::cilium::connection::wanted_by_others;
 use crate::cilium::facts::ClusterSeen;
+use crate::cilium::membership::Mesh;
 use crate::cilium::object::{Binding, Common, Refusal, Resolution};
 use crate::cilium::peer_file::remote_of;
 use crate::cilium::plan::{BindingPlan, Condition, Outcome, Status, Teardown};
+use crate::cilium::remote_users;
 use crate::cilium::scene::Scene;
 use crate::cilium::world::World;
 use crate::condition::cilium::{kind, reason};
@@ -71,11 +73,14 @@ pub(super) fn binding_waits(scene: &Scene<'_>, of: &Binding, name: &str) -> bool
 fn binding_remains(scene: &Scene<'_>, of: &Binding, reader: &ClusterId, seen: &ClusterSeen) -> Option<bool> {
     let names: Option<BTreeSet<&str>> = of.spec.refs.iter().chain(&of.common.touched).map(|name| remote_name(scene, of, name)).collect();
     let links = scene.links.plans.keys().filter(|link| link.reader == *reader);
-    let wanted: BTreeSet<&str> = links.filter_map(|link| scene.identities.name(&link.remote)).map(CiliumName::as_str).collect();
+    let lost = scene.meshes.iter().filter(|mesh| !mesh.binding.common.lost.is_empty() && mesh.involved().contains(reader));
+    let others = links.map(|link| &link.remote).chain(lost.flat_map(Mesh::involved));
+    let wanted: BTreeSet<&str> = others.filter_map(|remote| scene.identities.name(remote)).map(CiliumName::as_str).collect();
     let of_it = |key: &str| names.as_ref().is_none_or(|names| names.contains(remote_of(key))) && !wanted.contains(remote_of(key));
     let others = wanted_by_others(scene, reader);
     let mut keys = seen.secrets.known()?.iter().flat_map(|(name, secret)| secret.keys.iter().map(|(key, held)| (*name, key, held)));
-    Some(keys.any(|(name, key, held)| held.is_ours() && of_it(key) && !others.contains(&(name, key.clone()))))
+    let users = remote_users::left_by(scene, reader, seen, |cluster| of_it(cluster));
+    Some(users || keys.any(|(name, key, held)| held.is_ours() && of_it(key) && !others.contains(&(name, key.clone()))))
 }
 
 /// The Cilium name behind a ref; nothing where it may be any.

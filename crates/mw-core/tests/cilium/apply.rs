@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mw_core::cilium::facts::CaId;
-use mw_core::cilium::facts::{ClusterSeen, Held, MANAGER, PolicySeen, RootCa};
+use mw_core::cilium::facts::{ClusterSeen, Held, MANAGER, PolicySeen, RemoteUsers, RootCa};
 use mw_core::cilium::plan as plans;
 use mw_core::cilium::plan::{Plan, PolicyChanges, TargetPlan};
 use mw_core::cilium::world::{DialOutcome, Dialled, Evidence, Heartbeat, VerifyDial, World};
@@ -37,7 +37,7 @@ fn note_touched(plan: &Plan, world: &mut World) {
 }
 
 fn write(id: &ClusterId, target: &TargetPlan, seen: &mut ClusterSeen, now: mw_core::time::Timestamp) {
-    let TargetPlan { identity, ca, elb, secrets, services, policies } = target;
+    let TargetPlan { identity, ca, elb, users, secrets, services, policies } = target;
     if let Some(write) = identity {
         let config = seen.config.known_mut().unwrap().as_mut().unwrap();
         assert_eq!(config.resource_version, write.resource_version);
@@ -67,6 +67,14 @@ fn write(id: &ClusterId, target: &TargetPlan, seen: &mut ClusterSeen, now: mw_co
         let service = seen.service.known_mut().unwrap().as_mut().unwrap();
         assert!(service.elb_id.is_none(), "a load balancer is replaced");
         service.elb_id = Some(write.id.clone());
+    }
+    if let Some(write) = users {
+        let users = seen.users.known_mut().unwrap();
+        assert_eq!(users.is_none(), write.on.is_none(), "the ConfigMap is created once");
+        let found = users.get_or_insert_with(|| RemoteUsers { uid: format!("{id}/users"), ..RemoteUsers::default() });
+        let kept = found.text.lines().filter(|line| !line.contains("# meshwright") && line.trim_start().starts_with("- "));
+        kept.for_each(|line| assert!(write.text.contains(line), "{line} of somebody else is lost"));
+        found.text.clone_from(&write.text);
     }
     for (name, apply) in secrets {
         let secret = seen.secrets.known_mut().unwrap().entry(*name).or_default();

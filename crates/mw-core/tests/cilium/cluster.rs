@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mw_core::cilium::facts::{
     Agents, ApiServer, CaId, Certificate, Certificates, ClientFiles, ClusterSeen, Config, ConnectionSecret, Held, Hubble, Identity,
-    MANAGER, MeshPort, MeshService, NamespaceSeen, NodeAddresses, PolicyCrds, PolicyFeatures, PolicyKey, PolicySeen, RootCa, SecretSeen,
-    ServiceName, ServiceSeen, Silence, SliceSeen,
+    MANAGER, MeshPort, MeshService, NamespaceSeen, NodeAddresses, PolicyCrds, PolicyFeatures, PolicyKey, PolicySeen, RemoteUsers, RootCa,
+    SecretSeen, ServiceName, ServiceSeen, Silence, SliceSeen,
 };
 use mw_core::cilium::secret::SecretBytes;
 use mw_core::cilium::version::Version;
@@ -56,6 +56,11 @@ pub(crate) struct Sketch {
     broken: Vec<String>,
     certificate_names: Option<Vec<String>>,
     issued_to: Option<String>,
+    /// legacy, migration or cluster.
+    auth_mode: String,
+    /// users.yaml of the ConfigMap clustermesh-remote-users.
+    users: Option<String>,
+    users_of_helm: bool,
     not_after: i64,
     hubble: Vec<String>,
     namespaces: Vec<String>,
@@ -160,6 +165,9 @@ impl Default for Sketch {
             broken: Vec::new(),
             certificate_names: None,
             issued_to: None,
+            auth_mode: text("legacy"),
+            users: None,
+            users_of_helm: false,
             not_after: 1_000_000,
             hubble: Vec::new(),
             namespaces: vec![text("prod"), text("kube-system")],
@@ -197,6 +205,7 @@ impl Sketch {
             service: self.known("service", (!self.no_service).then(|| self.mesh_service(letter))),
             nodes: self.known("nodes", self.nodes.iter().map(|(name, node)| (NodeName::from(name.as_str()), node.seen())).collect()),
             secrets: self.known("secrets", self.secrets(letter)),
+            users: self.known("users", self.users.as_ref().map(|text| self.remote_users(letter, text))),
             hubble: self.known("hubble", Hubble { relay: self.has_hubble("relay"), ui: self.has_hubble("ui") }),
             namespaces: self.known("namespaces", self.namespaces_seen()),
             services: self.known(
@@ -262,6 +271,17 @@ impl Sketch {
             version: self.version(),
             client_files: files(&self.server_files),
             host_aliases: self.server_aliases.iter().cloned().collect(),
+            cluster_users: self.auth_mode != "legacy",
+            mounts_users: self.auth_mode != "legacy",
+        }
+    }
+
+    fn remote_users(&self, letter: &str, text: &str) -> RemoteUsers {
+        RemoteUsers {
+            uid: self.uid_of(letter, "users"),
+            resource_version: "1".to_owned(),
+            text: text.to_owned(),
+            of_helm: self.users_of_helm,
         }
     }
 
@@ -311,7 +331,11 @@ impl Sketch {
                 key: file("key"),
             },
             trusts,
-            common_name: self.issued_to.as_ref().map_or(kind.to_owned(), |name| format!("{kind}-{name}")),
+            common_name: match (&self.issued_to, kind, self.auth_mode.as_str()) {
+                (Some(name), _, _) => format!("{kind}-{name}"),
+                (None, "remote", "cluster") => format!("remote-{}", self.name.as_deref().unwrap_or(letter)),
+                _ => kind.to_owned(),
+            },
             names,
             not_after: Timestamp(self.not_after),
         }

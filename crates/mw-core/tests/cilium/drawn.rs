@@ -95,6 +95,10 @@ fn quirks() -> Vec<Value> {
         json!({ "keys": { "cilium-clustermesh/b": { "value": "endpoints: both", "by": ["helm", "meshwright"] } } }),
         json!({ "keys": { "cilium-kvstoremesh/old": { "value": "endpoints: ours", "by": ["meshwright"] } } }),
         json!({ "elb": "other" }),
+        json!({ "authMode": "cluster", "users": "users: []" }),
+        json!({ "authMode": "migration", "users": "users:\n- name: remote-x\n  role: remote\n" }),
+        json!({ "authMode": "cluster", "users": "users: [{name: remote-x, role: remote}]" }),
+        json!({ "authMode": "cluster", "users": "users:\n", "usersOfHelm": true, "ca": "two" }),
         json!({ "uid": "shared" }),
         json!({ "uid": "shared", "privateCa": "k" }),
         json!({ "uid": "shared", "privateCa": "k", "owner": STRANGER }),
@@ -323,7 +327,7 @@ fn runner() -> TestRunner {
 }
 
 /// The reasons that every law must have been tried on.
-const REACHED: [Reason; 41] = [
+const REACHED: [Reason; 43] = [
     Reason::AccessDenied,
     Reason::AddressPending,
     Reason::AnnotationOwnedByOther,
@@ -360,6 +364,8 @@ const REACHED: [Reason; 41] = [
     Reason::NotVerifiable,
     Reason::NotVerified,
     Reason::PolicyCRDMissing,
+    Reason::RemoteUserMissing,
+    Reason::RemoteUsersOfHelm,
     Reason::SameClusterTwice,
     Reason::ServerNameMismatch,
     Reason::ServiceNotFound,

@@ -49,6 +49,8 @@ pub(crate) struct SketchedObject {
     was_up: bool,
     /// Where refs lead, unless to the cluster of that letter.
     refs: BTreeMap<String, Value>,
+    /// Where refs led that can't be resolved.
+    lost: BTreeMap<String, String>,
     elb_ids: BTreeMap<String, String>,
     spec: Value,
 }
@@ -129,6 +131,7 @@ impl Fleet {
         common.created = object.created.map(Timestamp);
         common.deleting = object.deleting.map(Timestamp);
         common.touched = object.touched.clone();
+        common.lost = object.lost.iter().map(|(name, cluster)| (name.clone(), id(cluster))).collect();
         let all = refs.iter().chain(&object.touched).chain(self.clusters.keys());
         common.refs = all.map(|name| (name.clone(), self.resolution(object, name))).collect();
     }
@@ -256,6 +259,9 @@ pub(crate) fn carry(before: &World, now: &mut World, letter: &str, changed: bool
             into.written = secret.written;
             secret.keys.iter().for_each(|(key, held)| _ = into.keys.entry(key.clone()).or_insert(held.clone()));
         }
+    }
+    if let (Some(Some(old)), Some(Some(new))) = (old.users.known(), new.users.known_mut()) {
+        new.text.clone_from(&old.text);
     }
     if let (Some(old), Some(new)) = (old.policies.known(), new.policies.known_mut()) {
         old.iter().for_each(|(key, policy)| _ = new.entry(key.clone()).or_insert(policy.clone()));

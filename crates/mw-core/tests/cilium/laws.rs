@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mw_core::cilium::facts::{ClusterSeen, ConnectionSecret};
-use mw_core::cilium::object::{Binding, ObjectId};
+use mw_core::cilium::object::{Binding, Common, ObjectId, Refusal, Resolution};
 use mw_core::cilium::plan;
 use mw_core::cilium::plan::{BindingPhase, Condition, Plan, TargetPlan};
 use mw_core::cilium::world::{DialOutcome, World};
@@ -61,6 +61,7 @@ fn the_order_of_clusters_does_not_matter() {
 fn is_loss(target: &TargetPlan) -> bool {
     target.secrets.values().any(|of| !of.removed.is_empty())
         || target.services.values().any(|of| !of.removed.is_empty())
+        || target.users.as_ref().is_some_and(|of| !of.removed.is_empty())
         || !target.policies.delete.is_empty()
         || target.policies.update.values().any(|of| !sources(&of.before).is_subset(&sources(&of.after.spec)))
 }
@@ -95,7 +96,88 @@ fn unknown_loses_nothing() {
     });
 }
 
-const PARTS: usize = 17;
+/// A ref that can't be resolved is unknown, not absent: whoever else still leads
+/// to the cluster, and whether it is still in reach, nothing goes anywhere.
+#[test]
+fn losing_the_way_to_a_cluster_loses_nothing() {
+    law(|world, _| {
+        let mut world = world.clone();
+        settle(&mut world);
+        for cluster in world.clusters.keys() {
+            for (at, way) in lost_ways().into_iter().enumerate() {
+                for scope in [Loses::Everybody, Loses::EverybodyAndReach, Loses::OneOwner(at)] {
+                    let mut less = world.clone();
+                    lose_way(&mut less, cluster, &way, scope);
+                    let plan = plan(&less);
+                    let losses: Vec<_> = plan.targets.iter().filter(|(_, target)| is_loss(target)).collect();
+                    prop_assert!(losses.is_empty(), "{:?} to {} for {:?}: {:#?}", way, cluster, scope, losses);
+                }
+            }
+        }
+        Ok(())
+    });
+}
+
+fn lost_ways() -> Vec<Resolution> {
+    let why = || "lost".to_owned();
+    vec![
+        Resolution::Pending(why()),
+        Resolution::OwnerMissing(why()),
+        Resolution::Unreachable(why()),
+        Resolution::Refused(Refusal::Kubeconfig(why())),
+        Resolution::Refused(Refusal::Forbidden(why())),
+        Resolution::Refused(Refusal::Capability { status: "error".to_owned(), checked: None }),
+    ]
+}
+
+/// Who loses the way to a cluster.
+#[derive(Debug, Clone, Copy)]
+enum Loses {
+    Everybody,
+    /// And nobody remembers where it led, as after a restart.
+    EverybodyAndReach,
+    /// One of the objects, with those that rely on it.
+    OneOwner(usize),
+}
+
+fn lose_way(world: &mut World, cluster: &ClusterId, way: &Resolution, scope: Loses) {
+    let meshes: Vec<ObjectId> = world.bindings.keys().cloned().collect();
+    let chosen = match scope {
+        Loses::OneOwner(at) if !meshes.is_empty() => meshes.get(at % meshes.len()),
+        _ => None,
+    };
+    let remembers = !matches!(scope, Loses::EverybodyAndReach);
+    let lose = |common: &mut Common, mesh: &ObjectId, named: &[String]| {
+        if chosen.is_some_and(|chosen| chosen != mesh) || common.deleting.is_some() {
+            return;
+        }
+        let refs: Vec<String> = named.iter().filter(|name| common.cluster(name) == Some(cluster)).cloned().collect();
+        for name in refs {
+            common.refs.insert(name.clone(), way.clone());
+            if remembers {
+                common.lost.insert(name, cluster.clone());
+            }
+        }
+    };
+    let named: BTreeMap<ObjectId, Vec<String>> = world.bindings.iter().map(|(id, of)| (id.clone(), of.spec.refs.clone())).collect();
+    for of in world.services.values_mut() {
+        let mesh = of.common.id.neighbour(&of.spec.mesh);
+        lose(&mut of.common, &mesh, named.get(&mesh).map_or(&[], Vec::as_slice));
+    }
+    for of in world.intents.values_mut() {
+        let mesh = of.common.id.neighbour(&of.spec.mesh);
+        lose(&mut of.common, &mesh, named.get(&mesh).map_or(&[], Vec::as_slice));
+    }
+    for (id, of) in &mut world.bindings {
+        lose(&mut of.common, id, &of.spec.refs.clone());
+    }
+    if !remembers {
+        world.clusters.remove(cluster);
+        world.settled.remove(cluster);
+    }
+}
+
+const PARTS: usize = 18;
 
 fn forget(seen: &mut ClusterSeen, part: usize) {
     let why = || "forgotten".to_owned();
@@ -113,12 +195,13 @@ fn forget(seen: &mut ClusterSeen, part: usize) {
         10 => seen.slices = Seen::Unknown(why()),
         11 => seen.policies = Seen::Unknown(why()),
         12 => seen.policy_crds = Seen::Unknown(why()),
-        13..17 => {
+        13 => seen.users = Seen::Unknown(why()),
+        14..18 => {
             let Some(certificates) = seen.certificates.known_mut() else { return };
             match part {
-                13 => certificates.root = Seen::Unknown(why()),
-                14 => certificates.server = Seen::Unknown(why()),
-                15 => certificates.remote = Seen::Unknown(why()),
+                14 => certificates.root = Seen::Unknown(why()),
+                15 => certificates.server = Seen::Unknown(why()),
+                16 => certificates.remote = Seen::Unknown(why()),
                 _ => certificates.local = Seen::Unknown(why()),
             }
         }

@@ -115,7 +115,7 @@ fn tell(story: &Story) -> (World, Fleet) {
 
 /// Every write of a target, one line each.
 fn written(cluster: &str, target: &TargetPlan) -> Vec<String> {
-    let TargetPlan { identity, ca, elb, secrets, services, policies } = target;
+    let TargetPlan { identity, ca, elb, users, secrets, services, policies } = target;
     let mut lines = Vec::new();
     if let Some(write) = identity {
         lines.push(format!(
@@ -126,6 +126,11 @@ fn written(cluster: &str, target: &TargetPlan) -> Vec<String> {
     }
     lines.extend(ca.iter().map(|create| format!("ca from {}", create.from)));
     lines.extend(elb.iter().map(|write| format!("elb {}", write.id)));
+    if let Some(write) = users {
+        lines.extend(write.on.is_none().then(|| "users created".to_owned()));
+        lines.extend(write.added.iter().map(|user| format!("users +{user}")));
+        lines.extend(write.removed.iter().map(|user| format!("users -{user}")));
+    }
     for (name, apply) in secrets {
         for (sign, keys) in [('+', &apply.added), ('~', &apply.changed), ('-', &apply.removed)] {
             lines.extend(keys.iter().map(|key| format!("{} {sign}{key}", name.as_str())));

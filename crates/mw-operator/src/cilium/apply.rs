@@ -5,9 +5,12 @@
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, Resource};
+use mw_api::cilium::observe::USERS_KEY;
 use mw_api::cilium::policy::{CiliumClusterwideNetworkPolicy, CiliumNetworkPolicy, policy_object, policy_patch};
+use mw_api::cilium::rbac::REMOTE_USERS;
 use mw_api::cilium::target::{ConfigMap, Secret, Service};
 use mw_core::cilium::facts::{MANAGER, PolicyKey, ServiceName};
+use mw_core::cilium::plan::UsersWrite;
 use mw_core::cilium::secret::SecretBytes;
 use mw_core::names::ClusterId;
 use serde::de::DeserializeOwned;
@@ -17,7 +20,7 @@ use tracing::{debug, info, warn};
 
 use crate::cilium::diff::{Act, Operation, Place};
 use crate::cilium::engine::{Engine, Event};
-use crate::cilium::sights::{API_SERVER, Sights, certificate, config_map, policy, service};
+use crate::cilium::sights::{API_SERVER, Sights, certificate, config_map, policy, remote_users, service};
 use crate::failure::Failure;
 use crate::metrics::WriteLabels;
 
@@ -145,6 +148,7 @@ async fn send(client: &Client, namespace: &str, act: Act) -> Result<Show, kube::
             let found: Service = merge(client, namespace, API_SERVER, &patch).await?;
             Ok(show_service(Some(found), mesh_service(namespace)))
         }
+        Act::ListUsers(write) => list_users(client, namespace, write).await,
         Act::CreateAuthority(create) => {
             let metadata =
                 json!({ "name": "cilium-ca", "namespace": namespace, "labels": create.labels, "annotations": create.annotations });
@@ -198,10 +202,27 @@ async fn send(client: &Client, namespace: &str, act: Act) -> Result<Show, kube::
     }
 }
 
+async fn list_users(client: &Client, namespace: &str, write: UsersWrite) -> Result<Show, kube::Error> {
+    let data = json!({ USERS_KEY: write.text });
+    let found: ConfigMap = match write.on {
+        Some(on) => {
+            let metadata = json!({ "uid": &*on.uid, "resourceVersion": &*on.resource_version });
+            merge(client, namespace, REMOTE_USERS, &json!({ "metadata": metadata, "data": data })).await?
+        }
+        None => {
+            let metadata = json!({ "name": REMOTE_USERS, "namespace": namespace });
+            let object = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data });
+            apply_object(client, namespace, REMOTE_USERS, &object).await?
+        }
+    };
+    Ok(show_users(Some(found)))
+}
+
 async fn look(client: &Client, namespace: &str, place: &Place) -> Result<Show, kube::Error> {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
     Ok(match place {
         Place::Config => show_config(Api::<ConfigMap>::namespaced(client.clone(), namespace).get_opt("cilium-config").await?),
+        Place::Users => show_users(Api::<ConfigMap>::namespaced(client.clone(), namespace).get_opt(REMOTE_USERS).await?),
         Place::Authority => {
             // The optional role lists it by its name.
             let named = ListParams::default().fields("metadata.name=cilium-ca");
@@ -227,6 +248,13 @@ fn show_config(found: Option<ConfigMap>) -> Show {
     Box::new(move |sights| match found.map(config_map) {
         Some((key, item)) => sights.config().written(key, item),
         None => sights.config().absent(&"cilium-config".to_owned()),
+    })
+}
+
+fn show_users(found: Option<ConfigMap>) -> Show {
+    Box::new(move |sights| match found.map(remote_users) {
+        Some((key, item)) => sights.users().written(key, item),
+        None => sights.users().absent(&REMOTE_USERS.to_owned()),
     })
 }
 

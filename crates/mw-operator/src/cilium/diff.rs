@@ -4,10 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use mw_api::cilium::rbac::REMOTE_USERS;
 use mw_core::cilium::facts::{ConnectionSecret, PolicyKey, ServiceName};
 use mw_core::cilium::object::{Common, ObjectId};
 use mw_core::cilium::plan::{
-    AnnotationApply, CaCreate, ElbWrite, IdentityWrite, Outcome, Plan, PolicyUpdate, SecretApply, TargetPlan, WantedPolicy,
+    AnnotationApply, CaCreate, ElbWrite, IdentityWrite, Outcome, Plan, PolicyUpdate, SecretApply, TargetPlan, UsersWrite, WantedPolicy,
 };
 use mw_core::names::ClusterId;
 use mw_core::precondition::Precondition;
@@ -24,6 +25,7 @@ pub enum Place {
     Config,
     Authority,
     Balancer,
+    Users,
     Secret(ConnectionSecret),
     Service(ServiceName),
     Policy(PolicyKey),
@@ -34,6 +36,7 @@ pub enum Act {
     Identify(IdentityWrite),
     CreateAuthority(CaCreate),
     Balance(ElbWrite),
+    ListUsers(UsersWrite),
     ApplyKeys(ConnectionSecret, SecretApply),
     Annotate(ServiceName, AnnotationApply),
     CreatePolicy(WantedPolicy),
@@ -89,6 +92,7 @@ impl fmt::Display for Place {
             Place::Config => f.write_str("ConfigMap cilium-config"),
             Place::Authority => f.write_str("Secret cilium-ca"),
             Place::Balancer => f.write_str("Service clustermesh-apiserver"),
+            Place::Users => write!(f, "ConfigMap {REMOTE_USERS}"),
             Place::Secret(secret) => write!(f, "Secret {}", secret.as_str()),
             Place::Service(ServiceName { namespace, name }) => write!(f, "Service {namespace}/{name}"),
             Place::Policy(PolicyKey { namespace: Some(namespace), name }) => write!(f, "CiliumNetworkPolicy {namespace}/{name}"),
@@ -100,7 +104,8 @@ impl fmt::Display for Place {
 impl Act {
     pub fn verb(&self) -> &'static str {
         match self {
-            Act::Identify(_) | Act::Balance(_) | Act::UpdatePolicy(_) => "patch",
+            Act::ListUsers(UsersWrite { on: None, .. }) => "apply",
+            Act::Identify(_) | Act::Balance(_) | Act::ListUsers(_) | Act::UpdatePolicy(_) => "patch",
             Act::CreateAuthority(_) | Act::CreatePolicy(_) => "create",
             Act::ApplyKeys(..) | Act::Annotate(..) => "apply",
             Act::DeletePolicy(..) => "delete",
@@ -115,6 +120,7 @@ impl Place {
             Place::Config => (Some(home), CONFIG),
             Place::Authority => (Some(home), ROOT),
             Place::Balancer => (Some(home), API_SERVER),
+            Place::Users => (Some(home), REMOTE_USERS),
             Place::Secret(secret) => (Some(home), secret.as_str()),
             Place::Service(ServiceName { namespace, name }) => (Some(namespace), name),
             Place::Policy(PolicyKey { namespace, name }) => (namespace.as_deref(), name),
@@ -123,7 +129,7 @@ impl Place {
 
     pub fn kind(&self) -> &'static str {
         match self {
-            Place::Config => "ConfigMap",
+            Place::Config | Place::Users => "ConfigMap",
             Place::Authority | Place::Secret(_) => "Secret",
             Place::Balancer | Place::Service(_) => "Service",
             Place::Policy(PolicyKey { namespace: Some(_), .. }) => "CiliumNetworkPolicy",
@@ -194,12 +200,13 @@ pub(super) fn touches<'a>(plan: &'a Plan, kind: Kind, id: &ObjectId) -> Option<&
 
 /// Everything to be written in a cluster, one by one.
 pub fn operations(target: &TargetPlan) -> Vec<Operation> {
-    let TargetPlan { identity, ca, elb, secrets, services, policies } = target.clone();
+    let TargetPlan { identity, ca, elb, users, secrets, services, policies } = target.clone();
     let mut operations = Vec::new();
     let mut add = |place, act| operations.push(Operation { place, act });
     identity.into_iter().for_each(|write| add(Place::Config, Act::Identify(write)));
     ca.into_iter().for_each(|create| add(Place::Authority, Act::CreateAuthority(create)));
     elb.into_iter().for_each(|write| add(Place::Balancer, Act::Balance(write)));
+    users.into_iter().for_each(|write| add(Place::Users, Act::ListUsers(write)));
     // KVStoreMesh's first.
     secrets.into_iter().rev().for_each(|(secret, apply)| add(Place::Secret(secret), Act::ApplyKeys(secret, apply)));
     services.into_iter().for_each(|(service, apply)| add(Place::Service(service.clone()), Act::Annotate(service, apply)));

@@ -4,14 +4,14 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use mw_api::cilium::policy::{CLUSTERWIDE_CRD, CiliumClusterwideNetworkPolicy, CiliumNetworkPolicy, Definition, NAMESPACED_CRD};
-use mw_api::cilium::rbac::{CA_SECRET, READ_SECRETS};
+use mw_api::cilium::rbac::{CA_SECRET, READ_SECRETS, REMOTE_USERS};
 use mw_api::cilium::target::{ConfigMap, DaemonSet, Deployment, EndpointSlice, Namespace, Pod, Secret, Service};
 use mw_api::node::Node;
 use mw_core::cilium::facts::ClusterSeen;
 
 use crate::cilium::sights::{
-    API_SERVER, CONFIG, Sights, app, certificate, config_map, daemon_set, definition, deployment, namespace, node, pod, policy, service,
-    slice,
+    API_SERVER, CONFIG, Sights, app, certificate, config_map, daemon_set, definition, deployment, namespace, node, pod, policy,
+    remote_users, service, slice,
 };
 use crate::fleet::follow::{Observed, Version};
 use crate::mirror::{Item, Mirror};
@@ -52,6 +52,7 @@ impl Holdings {
         fill(&mut sights.agents, self.daemon_sets, |meta| at_home(meta) && app(meta) == Some("cilium"), daemon_set);
         fill(&mut sights.deployments, self.deployments, at_home, deployment);
         fill(&mut sights.pods, self.pods, |meta| at_home(meta) && matches!(app(meta), Some("cilium" | API_SERVER)), pod);
+        fill(&mut sights.users, self.config_maps.clone(), |meta| at_home(meta) && named(meta, REMOTE_USERS), remote_users);
         fill(&mut sights.config, self.config_maps, |meta| at_home(meta) && named(meta, CONFIG), config_map);
         for name in READ_SECRETS.into_iter().chain([CA_SECRET]) {
             let mirror = sights.secrets.entry(name).or_default();

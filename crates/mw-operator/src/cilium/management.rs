@@ -122,6 +122,9 @@ impl Engine {
         }
         let spot = Spot { workspace: asked.workspace.clone(), namespace: asked.namespace.to_owned(), name: asked.name.to_owned() };
         match endpoint.clusters.last_known() {
+            Seen::Known(clusters) if endpoint.is_in_doubt() && !clusters.contains_key(&spot) => {
+                Seen::Unknown("it vanished, and the workspace's APIBinding is being read again".to_owned())
+            }
             Seen::Known(clusters) => Seen::Known(clusters.get(&spot).map(|item| &item.of)),
             Seen::Unknown(why) => Seen::Unknown(why),
         }

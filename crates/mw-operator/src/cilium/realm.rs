@@ -11,6 +11,7 @@ use kube::{Api, Client, Config};
 use mw_api::cilium::fleet::KubernetesCluster;
 use mw_api::cilium::kcp::{ANNOTATION_CLUSTER, ANNOTATION_PATH, ApiBinding, EndpointSlice};
 use mw_core::names::Workspace;
+use mw_core::seen::Seen;
 use mw_core::text::printable;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
@@ -96,6 +97,9 @@ pub(super) struct Tenant {
 pub(super) struct Endpoint {
     pub(super) tenants: Mirror<Workspace, Tenant>,
     pub(super) clusters: Mirror<Spot, KubernetesCluster>,
+    /// How often APIBindings had been listed when a KubernetesCluster was last
+    /// seen to vanish: a claim that is withdrawn looks just like it.
+    vanished_at: Option<u64>,
     /// For writes, by workspace.
     clients: BTreeMap<Workspace, Client>,
     /// Ends what is followed through it.
@@ -105,6 +109,28 @@ pub(super) struct Endpoint {
 impl std::fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Endpoint").finish_non_exhaustive()
+    }
+}
+
+impl Endpoint {
+    fn observe_clusters(&mut self, seen: Observed<(Spot, Item<KubernetesCluster>)>) -> Noted {
+        let vanishes = match &seen {
+            Observed::Gone { .. } => true,
+            Observed::Listed { items, .. } => {
+                let listed: BTreeSet<&Spot> = items.iter().map(|(spot, _)| spot).collect();
+                matches!(self.clusters.last_known(), Seen::Known(shown) if shown.keys().any(|spot| !listed.contains(spot)))
+            }
+            _ => false,
+        };
+        if vanishes {
+            self.vanished_at = Some(self.tenants.lists());
+        }
+        self.clusters.observe(seen)
+    }
+
+    /// Whether no APIBinding was listed since a KubernetesCluster vanished.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.vanished_at.is_some_and(|lists| self.tenants.lists() <= lists)
     }
 }
 
@@ -240,7 +266,8 @@ impl Engine {
         let manner = self.hub_manner(Scope::default());
         let outlet = Outlet { events: self.sender.clone(), wrap };
         tasks.spawn(follow(Api::<KubernetesCluster>::all(client.clone()), manner, read_cluster, outlet));
-        let endpoint = Endpoint { tenants: Mirror::default(), clusters: Mirror::default(), clients: BTreeMap::new(), _tasks: tasks };
+        let (tenants, clusters) = (Mirror::default(), Mirror::default());
+        let endpoint = Endpoint { tenants, clusters, vanished_at: None, clients: BTreeMap::new(), _tasks: tasks };
         self.endpoints.insert(url.to_owned(), endpoint);
     }
 
@@ -252,8 +279,11 @@ impl Engine {
         };
         let noted = match news {
             EndpointNews::Tenants(seen) => endpoint.tenants.observe(seen),
-            EndpointNews::Clusters(seen) => endpoint.clusters.observe(*seen),
+            EndpointNews::Clusters(seen) => endpoint.observe_clusters(*seen),
         };
+        if matches!((&noted, endpoint.is_in_doubt()), (Noted::Changed, true)) {
+            self.hub_relist.ring();
+        }
         match noted {
             Noted::Nothing => self.world_changed |= self.awaits_a_list(),
             Noted::Relist => self.hub_relist.ring(),

@@ -1,7 +1,7 @@
 //! An object of one of the three kinds as it stands on the hub, and what we
 //! remember about it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::{ApiResource, DynamicObject};
@@ -11,6 +11,7 @@ use mw_api::cilium::intent::ConnectivityIntent;
 use mw_api::cilium::service::GlobalService;
 use mw_api::cilium::{ANNOTATION_TOUCHED, BINDING_FINALIZER, FINALIZER_PREFIX, INTENT_FINALIZER, SERVICE_FINALIZER};
 use mw_core::cilium::object::{Binding, Common, GlobalService as CoreService, Intent, ObjectId};
+use mw_core::names::{ClusterId, Owner};
 use mw_core::text::printable;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -127,6 +128,15 @@ impl Object {
     }
 }
 
+/// A cluster to which a ref led. Which link names it may change, so it is known
+/// by what it reports to its owner too.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Led {
+    pub(super) cluster: ClusterId,
+    pub(super) owner: Owner,
+    pub(super) uid: String,
+}
+
 #[derive(Debug)]
 pub(super) struct Record {
     /// Where it was seen, and is written.
@@ -140,6 +150,8 @@ pub(super) struct Record {
     pub(super) status: Value,
     /// What was already told in events.
     pub(super) said: BTreeSet<Said>,
+    /// Where its refs led when they could last be resolved.
+    pub(super) led: BTreeMap<String, Led>,
     /// Since it was seen to be deleted: how often what leads to clusters had
     /// been listed then.
     pub(super) lists_then: Option<Lists>,
@@ -165,6 +177,7 @@ impl Record {
             misread,
             status,
             said: BTreeSet::new(),
+            led: BTreeMap::new(),
             lists_then: None,
             busy: false,
             not_before: None,

@@ -10,12 +10,12 @@ use mw_api::cilium::observe;
 use mw_api::cilium::policy::{
     CLUSTERWIDE_CRD, CiliumClusterwideNetworkPolicy, CiliumNetworkPolicy, Definition, NAMESPACED_CRD, policy_features, policy_seen,
 };
-use mw_api::cilium::rbac::{CA_SECRET, READ_SECRETS};
+use mw_api::cilium::rbac::{CA_SECRET, READ_SECRETS, REMOTE_USERS};
 use mw_api::cilium::target::{ConfigMap, DaemonSet, Deployment, EndpointSlice, Namespace, Pod, Secret, Service};
 use mw_api::node::Node;
 use mw_core::cilium::facts::{
     ClusterSeen, Config, ConnectionSecret, Hubble, Identity, MeshService, NamespaceSeen, NodeAddresses, PolicyCrds, PolicyFeatures,
-    PolicyKey, PolicySeen, ServiceName, ServiceSeen, Silence, SliceSeen,
+    PolicyKey, PolicySeen, RemoteUsers, ServiceName, ServiceSeen, Silence, SliceSeen,
 };
 use mw_core::names::{CiliumName, ClusterId, NodeName, UNNAMED};
 use mw_core::seen::Seen;
@@ -59,6 +59,7 @@ pub(super) struct Sights {
     pub(super) deployments: Mirror<String, Deployment>,
     pub(super) pods: Mirror<String, PodSight>,
     pub(super) config: Mirror<String, Config>,
+    pub(super) users: Mirror<String, RemoteUsers>,
     pub(super) secrets: BTreeMap<&'static str, Mirror<String, Secret>>,
     pub(super) services: Mirror<ServiceName, ServiceSight>,
     pub(super) nodes: Mirror<NodeName, NodeAddresses>,
@@ -150,6 +151,7 @@ impl<B: FnMut() -> crate::backoff::Backoff> Lookout<'_, B> {
         self.watch("deployments", self.inside(), Scope::default(), deployment, |sights| &mut sights.deployments);
         self.watch("pods", self.inside(), Scope::labelled(PODS), pod, |sights| &mut sights.pods);
         self.watch("configmaps", self.inside(), Scope::named(CONFIG), config_map, |sights| &mut sights.config);
+        self.watch("configmaps", self.inside(), Scope::named(REMOTE_USERS), remote_users, |sights| &mut sights.users);
         let ca = Some(CA_SECRET).filter(|_| self.reads_ca);
         for secret in READ_SECRETS.into_iter().chain(ca) {
             self.watch("secrets", self.inside(), Scope::named(secret), certificate, move |sights| {
@@ -210,6 +212,10 @@ pub(super) fn pod(of: Pod) -> (String, Item<PodSight>) {
 
 pub(super) fn config_map(of: ConfigMap) -> (String, Item<Config>) {
     (name(&of.metadata), item(&of.metadata, observe::config(&of)))
+}
+
+pub(super) fn remote_users(of: ConfigMap) -> (String, Item<RemoteUsers>) {
+    (name(&of.metadata), item(&of.metadata, observe::remote_users(&of)))
 }
 
 pub(super) fn certificate(of: Secret) -> (String, Item<Secret>) {
@@ -276,7 +282,7 @@ impl Sights {
     /// Whether something was neither listed yet nor found to be out of reach.
     pub(super) fn lacks_something(&self) -> bool {
         let ca = self.secrets.get(CA_SECRET).is_some_and(Mirror::is_starting);
-        self.is_starting() || self.pods.is_starting() || self.nodes.is_starting() || ca
+        self.is_starting() || self.pods.is_starting() || self.nodes.is_starting() || self.users.is_starting() || ca
     }
 
     /// Why it can't be read, if it can't.
@@ -294,7 +300,7 @@ impl Sights {
         // What is not there, and what is not looked at, is as good as listed.
         let of = |mirror: &Mirror<PolicyKey, PolicySeen>| if wants.policies && !is_absent(mirror) { mirror.lists() } else { u64::MAX };
         let secrets = READ_SECRETS.iter().map(|name| self.secrets.get(name).map_or(0, Mirror::lists)).chain([self.ca_lists()]);
-        let others = [self.config.lists(), self.services.lists(), of(&self.policies), of(&self.clusterwide)];
+        let others = [self.config.lists(), granted_lists(&self.users), self.services.lists(), of(&self.policies), of(&self.clusterwide)];
         secrets.chain(others).collect()
     }
 
@@ -311,6 +317,10 @@ impl Sights {
 
     pub(super) fn config(&mut self) -> &mut Mirror<String, Config> {
         &mut self.config
+    }
+
+    pub(super) fn users(&mut self) -> &mut Mirror<String, RemoteUsers> {
+        &mut self.users
     }
 
     pub(super) fn services(&mut self) -> &mut Mirror<ServiceName, ServiceSight> {
@@ -353,6 +363,7 @@ impl Sights {
             service: map(self.services.known(), |items| items.get(&service(API_SERVER)).and_then(|item| item.of.mesh.clone())),
             nodes: map(self.nodes.known(), |items| items.iter().map(|(name, item)| (name.clone(), item.of.clone())).collect()),
             secrets: self.connection_secrets(),
+            users: map(self.users.known(), |items| items.values().next().map(|item| item.of.clone())),
             hubble: map(self.deployments.known(), |items| Hubble {
                 relay: items.contains_key("hubble-relay"),
                 ui: items.contains_key("hubble-ui"),
@@ -405,8 +416,7 @@ impl Sights {
 
     /// How often the CA's Secret was listed. If it can't be, nothing is waited for.
     fn ca_lists(&self) -> u64 {
-        let mirror = self.secrets.get(CA_SECRET).filter(|mirror| !matches!(mirror.failure(), Some(Failure::Forbidden(_))));
-        mirror.map_or(u64::MAX, Mirror::lists)
+        self.secrets.get(CA_SECRET).map_or(u64::MAX, granted_lists)
     }
 
     fn connection_secrets(&self) -> Seen<BTreeMap<ConnectionSecret, mw_core::cilium::facts::SecretSeen>> {
@@ -456,6 +466,7 @@ pub(super) fn silent(silence: Silence, remembered: Option<Identity>) -> ClusterS
         service: Seen::Unknown(why.clone()),
         nodes: Seen::Unknown(why.clone()),
         secrets: Seen::Unknown(why.clone()),
+        users: Seen::Unknown(why.clone()),
         hubble: Seen::Unknown(why.clone()),
         namespaces: Seen::Unknown(why.clone()),
         services: Seen::Unknown(why.clone()),
@@ -464,6 +475,11 @@ pub(super) fn silent(silence: Silence, remembered: Option<Identity>) -> ClusterS
         policy_crds: Seen::Unknown(why),
         silent: Some(silence),
     }
+}
+
+/// How often something was listed that credentials may lack the right to.
+fn granted_lists<K: Ord + Clone, T: Clone + PartialEq>(mirror: &Mirror<K, T>) -> u64 {
+    if matches!(mirror.failure(), Some(Failure::Forbidden(_))) { u64::MAX } else { mirror.lists() }
 }
 
 fn is_absent<K: Ord + Clone, T: Clone + PartialEq>(mirror: &Mirror<K, T>) -> bool {

@@ -11,6 +11,7 @@ use kube::{Api, Client};
 use mw_api::cilium::target::Namespace;
 use mw_core::cilium::facts::{ClusterSeen, Silence};
 use mw_core::cilium::object::{Common, Refusal, Resolution};
+use mw_core::cilium::world::Origin;
 use mw_core::names::ClusterId;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -20,7 +21,7 @@ use crate::backoff::Backoff;
 use crate::cilium::engine::{Engine, Event};
 use crate::cilium::management::Asked;
 use crate::cilium::observe::{Made, Member};
-use crate::cilium::record::{Kind, Object, Record, RecordId};
+use crate::cilium::record::{Kind, Led, Object, Record, RecordId};
 use crate::cilium::sights::{Lookout, Sights, Wants, silent};
 use crate::cilium::vault::{Lead, Search};
 use crate::failure::Failure;
@@ -37,7 +38,9 @@ pub(super) enum Listed {
     /// Of the management plane.
     Clusters,
     /// What the workspace shows of them.
-    Tenants,
+    Shown,
+    /// What the workspace's APIBinding lets us see.
+    Bindings,
 }
 
 /// How often each was made.
@@ -272,17 +275,22 @@ impl Engine {
     }
 
     fn show_objects(&mut self) {
-        let mut unresolved = Vec::new();
+        let (mut unresolved, mut remembered) = (Vec::new(), Vec::new());
         let (mut bindings, mut services, mut intents) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for record in self.records.values() {
             let refs: BTreeMap<String, Option<Resolution>> =
                 self.refs(record).into_iter().map(|name| (name.clone(), self.resolution(record, &name))).collect();
             let unknown = refs.iter().filter(|(_, resolution)| resolution.is_none());
             unresolved.extend(unknown.map(|(name, _)| self.unresolved(record, name)));
+            let led = self.led(record, &refs);
+            let lost = self.lost(record, &refs, &led);
+            if led != record.led {
+                remembered.push(((record.kind, record.id().clone()), led));
+            }
             let refs = refs.into_iter().filter_map(|(name, resolution)| Some((name, resolution?))).collect();
             let mut object = record.object.clone();
             let common: &mut Common = object.common_mut();
-            common.refs = refs;
+            (common.refs, common.lost) = (refs, lost);
             let id = common.id.clone();
             match object {
                 Object::Binding(mut of) => {
@@ -293,9 +301,49 @@ impl Engine {
                 Object::Intent(of) => _ = intents.insert(id, of),
             }
         }
+        for (id, led) in remembered {
+            self.records.entry(id).and_modify(|record| record.led = led);
+        }
         (self.world.bindings, self.world.services, self.world.intents) = (bindings, services, intents);
         self.world.listed = self.listed_workspaces();
         self.world.settled = self.settled_clusters(&unresolved);
+    }
+
+    /// Where the refs of an object lead, or led while they could be resolved.
+    fn led(&self, record: &Record, refs: &BTreeMap<String, Option<Resolution>>) -> BTreeMap<String, Led> {
+        let leads = |(name, resolution): (&String, &Option<Resolution>)| {
+            let led = match resolution {
+                Some(Resolution::Revoked(_)) => None,
+                Some(Resolution::Cluster(cluster)) => self.world.origins.get(cluster).map(|origin| {
+                    let Origin { owner, uid, private_ca: _ } = origin.clone();
+                    Led { cluster: cluster.clone(), owner, uid }
+                }),
+                _ => record.led.get(name).cloned(),
+            };
+            Some((name.clone(), led?))
+        };
+        refs.iter().filter_map(leads).collect()
+    }
+
+    /// The clusters to which refs of a spec led that can't be resolved now.
+    fn lost(
+        &self,
+        record: &Record,
+        refs: &BTreeMap<String, Option<Resolution>>,
+        led: &BTreeMap<String, Led>,
+    ) -> BTreeMap<String, ClusterId> {
+        if record.is_deleted() {
+            return BTreeMap::new();
+        }
+        let origins = &self.world.origins;
+        let is_it = |led: &Led, origin: &Origin| origin.owner == led.owner && origin.uid == led.uid;
+        let now = |led: &Led| {
+            let same = origins.get(&led.cluster).is_some_and(|origin| is_it(led, origin)).then_some(&led.cluster);
+            same.or_else(|| origins.iter().find(|(_, origin)| is_it(led, origin)).map(|(cluster, _)| cluster)).cloned()
+        };
+        let unresolved = |name: &String| !matches!(refs.get(name), Some(Some(Resolution::Cluster(_))));
+        let named = self.names(record).into_iter().filter(unresolved);
+        named.filter_map(|name| led.get(&name).and_then(now).map(|cluster| (name.clone(), cluster))).collect()
     }
 
     /// What leads to the clusters of a deleted object may be back by now:
@@ -326,8 +374,10 @@ impl Engine {
             (Listed::Secrets(search), lists)
         });
         let management = self.kcp.as_ref().map(|_| (Listed::Clusters, self.clusters.lists()));
-        let tenants = self.tenant(&record.id().workspace).map(|(endpoint, _)| (Listed::Tenants, endpoint.clusters.lists()));
-        secrets.chain(management).chain(tenants).collect()
+        let tenant = self.tenant(&record.id().workspace).map(|(endpoint, _)| endpoint);
+        let shown = tenant.map(|endpoint| (Listed::Shown, endpoint.clusters.lists()));
+        let bindings = tenant.map(|endpoint| (Listed::Bindings, endpoint.tenants.lists()));
+        secrets.chain(management).chain(shown).chain(bindings).collect()
     }
 
     fn was_looked_for(&self, record: &Record) -> bool {

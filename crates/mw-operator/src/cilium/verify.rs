@@ -83,6 +83,10 @@ impl Engine {
         let now = self.turned_at;
         let mut running = self.diallings.values().filter(|dialling| dialling.busy).count();
         for (link, dial) in &self.plan.dials {
+            if let (false, Some(reading)) = (self.diallings.contains_key(link), self.readings.get_mut(&link.reader)) {
+                // What it says of a link that is new, or back, is not known.
+                reading.due = reading.due.min(now);
+            }
             let fresh = || Dialling { fingerprint: dial.fingerprint.clone(), due: now, busy: false, failures: 0, read: None };
             let dialling = self.diallings.entry(link.clone()).or_insert_with(fresh);
             if dialling.fingerprint != dial.fingerprint {

@@ -153,6 +153,7 @@ fn shown(changes: &TargetPlan) -> String {
     let mut parts = Vec::new();
     parts.extend(changes.identity.iter().map(|_| "cilium-config".to_owned()));
     parts.extend(changes.ca.iter().map(|_| "cilium-ca".to_owned()));
+    parts.extend(changes.users.iter().map(|_| "ConfigMap clustermesh-remote-users".to_owned()));
     parts.extend(changes.secrets.keys().map(|secret| format!("Secret {}", secret.as_str())));
     parts.extend(changes.elb.iter().map(|_| "Service clustermesh-apiserver".to_owned()));
     format!("to be written: {}", listed(&parts, 5))

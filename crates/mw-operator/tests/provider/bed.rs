@@ -93,6 +93,9 @@ impl Bed {
         let cluster = self.on(&site.name).clone();
         self.on(&site.name).set_pods(Arc::new(KvStoreMesh { cluster, wire: self.wire.clone() }));
         self.wire.plug_in(site);
+        if site.has_cluster_users() {
+            self.wire.list_users(site, self.on(&site.name));
+        }
     }
 
     pub(crate) fn give_access(&self, site: &str) {

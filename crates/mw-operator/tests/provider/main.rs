@@ -3,11 +3,13 @@
 //! certificates, names and addresses.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "a test may fail loudly")]
 
+mod auth_modes;
 mod bed;
 mod exports;
 mod faults;
 mod health;
 mod hostile;
+mod lost_way;
 mod rights;
 mod site;
 mod stories;

@@ -53,6 +53,8 @@ pub(crate) struct Site {
     pub(crate) ca: Ca,
     pub(crate) kvstoremesh: bool,
     pub(crate) version: &'static str,
+    /// legacy, migration or cluster.
+    pub(crate) auth_mode: &'static str,
     pub(crate) server: Identity,
     pub(crate) remote: Identity,
     pub(crate) local: Identity,
@@ -69,6 +71,7 @@ impl Site {
             ca,
             kvstoremesh: true,
             version: "v1.15.19",
+            auth_mode: "legacy",
             server: nothing.clone(),
             remote: nothing.clone(),
             local: nothing,
@@ -85,10 +88,26 @@ impl Site {
             address: address.to_owned(),
             ca,
             server: issue("clustermesh-apiserver.kube-system.svc", &names),
-            remote: issue("remote", &[]),
+            remote: issue(&self.remote_user(), &[]),
             local: issue(&format!("local-{}", self.name), &[]),
             ..self.clone()
         }
+    }
+
+    /// The same with another authMode, which decides whom its client certificate
+    /// is for.
+    pub(crate) fn with_auth_mode(self, auth_mode: &'static str) -> Site {
+        let site = Site { auth_mode, ..self };
+        site.with_certificates(&site.address, site.ca, 0)
+    }
+
+    /// The etcd user of its client certificate.
+    pub(crate) fn remote_user(&self) -> String {
+        if self.auth_mode == "cluster" { format!("remote-{}", self.name) } else { "remote".to_owned() }
+    }
+
+    pub(crate) fn has_cluster_users(&self) -> bool {
+        self.auth_mode != "legacy"
     }
 
     /// The objects, each with the collection it belongs to.
@@ -169,10 +188,16 @@ impl Site {
 
     fn api_server(&self) -> Value {
         let containers: &[&str] = if self.kvstoremesh { &["etcd", "apiserver", "kvstoremesh"] } else { &["etcd", "apiserver"] };
+        let mut template = self.template(containers);
+        if self.has_cluster_users() {
+            template["spec"]["containers"][1]["args"] = json!(["clustermesh", "--cluster-users-enabled"]);
+            let volume = json!({ "name": "etcd-users-config", "configMap": { "name": "clustermesh-remote-users" } });
+            template["spec"]["volumes"].as_array_mut().unwrap().push(volume);
+        }
         json!({
             "apiVersion": "apps/v1", "kind": "Deployment",
             "metadata": { "name": "clustermesh-apiserver", "namespace": "kube-system" },
-            "spec": { "selector": { "matchLabels": { "k8s-app": "clustermesh-apiserver" } }, "template": self.template(containers) },
+            "spec": { "selector": { "matchLabels": { "k8s-app": "clustermesh-apiserver" } }, "template": template },
             "status": { "availableReplicas": 1 },
         })
     }

@@ -33,8 +33,10 @@ pub(crate) struct Wire(Arc<Mutex<State>>);
 struct State {
     /// By address.
     etcds: BTreeMap<String, Etcd>,
-    /// By certificate: the CA that issued it.
-    issued: BTreeMap<String, String>,
+    /// By certificate: the CA that issued it, and the etcd user that it is for.
+    issued: BTreeMap<String, (String, String)>,
+    /// By address: the cluster whose ConfigMap lists users for single readers.
+    lists_users: BTreeMap<String, Cluster>,
     now: i64,
     clock: Option<Clock>,
     /// How long the next dials take; the last one goes on for all that follow.
@@ -81,10 +83,15 @@ impl Wire {
         let ca = ca_of(site);
         let etcd = Etcd { cluster_name: site.cilium_name.clone(), id: site.id, ca, names, failure: None };
         let mut state = self.lock();
-        for identity in [&site.server, &site.remote, &site.local] {
-            state.issued.insert(identity.certificate.trim().to_owned(), ca_of(site));
+        for (identity, user) in [(&site.server, String::new()), (&site.remote, site.remote_user()), (&site.local, String::new())] {
+            state.issued.insert(identity.certificate.trim().to_owned(), (ca_of(site), user));
         }
         state.etcds.insert(format!("{}:2379", site.address), etcd);
+    }
+
+    /// The etcd of a site has the users that a ConfigMap of its cluster lists.
+    pub(crate) fn list_users(&self, site: &Site, cluster: &Cluster) {
+        self.lock().lists_users.insert(format!("{}:2379", site.address), cluster.clone());
     }
 
     /// Heartbeats carry the time of this clock.
@@ -163,13 +170,29 @@ impl State {
         if !attempt.ca.contains(etcd.ca.trim()) || !etcd.names.iter().any(fits) {
             return Err((DialFailure::Certificate, "its certificate is not valid"));
         }
-        if self.issued.get(attempt.certificate.trim()) != Some(&etcd.ca) {
+        if self.issued.get(attempt.certificate.trim()).is_none_or(|(ca, _)| *ca != etcd.ca) {
             return Err((DialFailure::Certificate, "it does not trust the client's certificate"));
+        }
+        if !self.has_user(attempt.address, attempt.certificate) {
+            return Err((DialFailure::Permission, "permission denied"));
         }
         if etcd.cluster_name != attempt.cluster_name {
             return Err((DialFailure::Name, "it has no such cluster-config"));
         }
         Ok(etcd.id)
+    }
+}
+
+impl State {
+    /// Whether an etcd has the user that a certificate is for. `remote` is there
+    /// in every mode.
+    fn has_user(&self, address: &str, certificate: &str) -> bool {
+        let Some((_, user)) = self.issued.get(certificate.trim()).filter(|(_, user)| user.starts_with("remote-")) else { return true };
+        let map = self.lists_users.get(address).and_then(|cluster| cluster.get(&format!("{SYSTEM}/configmaps/clustermesh-remote-users")));
+        let text = map.map(|map| map["data"]["users.yaml"].as_str().unwrap_or_default().to_owned()).unwrap_or_default();
+        let users: Value = serde_saphyr::from_str(&text).unwrap_or_default();
+        let entries = users["users"].as_array().cloned().unwrap_or_default();
+        entries.iter().any(|entry| entry["name"] == **user && entry["role"] == "remote")
     }
 }
 
@@ -205,17 +228,24 @@ impl Pods for KvStoreMesh {
         }
         let secret = self.cluster.get(&format!("{SYSTEM}/secrets/cilium-kvstoremesh"));
         let data = secret.map(|secret| secret["data"].clone()).unwrap_or_default();
+        let common = self.cluster.get(&format!("{SYSTEM}/secrets/clustermesh-apiserver-remote-cert"));
+        let common = common.map(|secret| secret["data"]["tls.crt"].clone()).unwrap_or_default();
         let mut text = String::new();
         for (key, value) in data.as_object().into_iter().flatten() {
             let file = String::from_utf8(base64(value.as_str().unwrap_or_default())).unwrap_or_default();
             if !file.contains("endpoints:") {
                 continue;
             }
-            let ready = self.wire.lock().etcds.iter().any(|(address, etcd)| {
+            let own = &data[format!("{key}.etcd-client.crt")];
+            let certificate = if own.is_null() { &common } else { own };
+            let certificate = String::from_utf8(base64(certificate.as_str().unwrap_or_default())).unwrap_or_default();
+            let state = self.wire.lock();
+            let ready = state.etcds.iter().any(|(address, etcd)| {
                 let host = address.split(':').next().unwrap_or_default();
                 (file.contains(host) || file.contains(&format!("{}.mesh.cilium.io", etcd.cluster_name)))
                     && etcd.cluster_name == *key
                     && etcd.failure.is_none()
+                    && state.has_user(address, &certificate)
             });
             text += &format!(
                 "cilium_kvstoremesh_remote_cluster_readiness_status{{source_cluster=\"x\",target_cluster=\"{key}\"}} {}\n",

@@ -12,6 +12,7 @@ crate::behaviours![
     what_no_rule_allows_is_forbidden,
     a_rule_allows_its_verbs_only,
     a_rule_for_names_allows_these_only,
+    applying_creates_what_a_rule_names,
     a_right_on_the_status_is_none_on_the_object,
     what_may_not_be_known_is_forbidden_whether_it_is_there_or_not,
     one_may_ask_what_one_may,
@@ -65,6 +66,22 @@ async fn a_rule_allows_its_verbs_only(on: Subject) -> Value {
         ask(Method::DELETE, &format!("{}/a", on.widgets()), json!({})).await.code,
         ask(Method::GET, "/apis/conformance.test/v1/gadgets/a", json!({})).await.code,
     ])
+}
+
+/// An apply names what it creates, so a rule can limit it, which is not so for a
+/// create.
+async fn applying_creates_what_a_rule_names(on: Subject) -> Value {
+    let verbs = json!(["create", "patch"]);
+    let rules = json!([{ "apiGroups": ["conformance.test"], "resources": ["widgets"], "verbs": verbs, "resourceNames": ["a"] }]);
+    let somebody = on.somebody(rules).await;
+    let mut seen = Vec::new();
+    for name in ["a", "b"] {
+        let (collection, body) = (on.widgets(), widget(name).to_string().into_bytes());
+        let path = format!("{collection}/{name}?fieldManager=me");
+        seen.push(on.send_raw(&somebody, Method::PATCH, &path, "application/apply-patch+yaml", body.clone()).await.code);
+        seen.push(on.send_raw(&somebody, Method::POST, &collection, JSON, body).await.code);
+    }
+    json!(seen)
 }
 
 async fn a_rule_for_names_allows_these_only(on: Subject) -> Value {

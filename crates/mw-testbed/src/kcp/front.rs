@@ -13,6 +13,7 @@ use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, 
 use hyper::{Method, Request};
 use serde_json::{Value, json};
 
+use super::admission;
 use super::answer::{self, Backend, Refusal};
 use super::model::{Binding, CLUSTER, ExportKey, array, string};
 use super::stream;
@@ -222,6 +223,10 @@ impl Front {
         let refuse = |why: &str| Err(answer::forbidden_because(target, why));
         match target.what.resource.as_str() {
             "apiresourceschemas" => {
+                let wrong = admission::schema(&object);
+                if !wrong.is_empty() {
+                    return refuse(&format!("[{}]", wrong.join(", ")));
+                }
                 let present = self.world.object(&workspace.id, Kind::Schema, name);
                 if present.is_some_and(|present| present.get("spec") != object.get("spec")) {
                     return refuse("spec is immutable");
@@ -242,8 +247,8 @@ impl Front {
     async fn admit_binding(&self, workspace: &Workspace, sent: &Sent, target: &Target, object: &Value) -> Result<(), Refusal> {
         let binding = Binding::read(&workspace.id, object);
         if let Some(present) = self.world.object(&workspace.id, Kind::Binding, &binding.name) {
-            let changed = present.pointer("/spec/reference") != object.pointer("/spec/reference");
-            return if changed { Err(answer::forbidden_because(target, "spec.reference is immutable")) } else { Ok(()) };
+            let changed = admission::immutable(&present, object);
+            return changed.map_or(Ok(()), |why| Err(answer::forbidden_because(target, why)));
         }
         let provider = self.world.export_of(&binding).and_then(|key| self.world.workspace(&key.provider));
         let attributes = json!({ "verb": "bind", "group": "apis.kcp.io", "resource": "apiexports", "name": binding.export_name });

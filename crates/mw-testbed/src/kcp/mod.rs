@@ -11,6 +11,7 @@
 //! ordinary kubeconfig ([`Kcp::kubeconfig`]) and the addresses that the
 //! export's slice names ([`Kcp::endpoints`]).
 
+mod admission;
 mod answer;
 mod claims;
 mod controller;
@@ -32,12 +33,13 @@ use std::time::Duration;
 
 use base64ct::{Base64, Encoding};
 use futures::future::try_join_all;
+use hyper::Method;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::cluster::{Cluster, random_token};
 use crate::error::{Error, Result};
-use crate::http::{Answer, Http, runtime};
+use crate::http::{APPLY_PATCH, Answer, Http, runtime};
 use crate::pki::Authority;
 use crate::serve::Port;
 use crate::testbed::Testbed;
@@ -172,11 +174,29 @@ impl Kcp {
         Ok(Http::new(String::new(), self.authority.client_config()?, token.to_owned()))
     }
 
+    /// Applies an object of `apis.kcp.io` at kcp's own address, where it has to
+    /// be admitted.
+    async fn submit(&self, workspace: &str, object: &Value) -> Result<()> {
+        let kind = match string(object, "/kind") {
+            "APIResourceSchema" => Kind::Schema,
+            "APIExport" => Kind::Export,
+            "APIBinding" => Kind::Binding,
+            other => return Err(Error::Object(format!("{other} is not of apis.kcp.io"))),
+        };
+        let name = string(object, "/metadata/name");
+        let path = format!("{}/clusters/{}{}/{name}", self.url(), path_of(workspace), kind.collection());
+        let path = format!("{path}?fieldManager=testbed&force=true&fieldValidation=Strict");
+        self.http(&self.admin_token)?.expect(Method::PATCH, &path, APPLY_PATCH, Some(object)).await.map(drop)
+    }
+
     /// Applies schemas and an export in the provider's workspace, and waits for
     /// its identity hash, which it returns.
     pub async fn export(&self, provider: &str, yaml: &str) -> Result<String> {
-        let applied = self.workspace(provider)?.apply_yaml(yaml).await?;
-        let export = applied.iter().find(|object| object["kind"] == "APIExport");
+        let objects: Vec<Value> = serde_saphyr::from_multiple(yaml).map_err(|error| Error::Object(error.to_string()))?;
+        for object in &objects {
+            self.submit(provider, object).await?;
+        }
+        let export = objects.iter().find(|object| object["kind"] == "APIExport");
         let name = string(export.unwrap_or(&Value::Null), "/metadata/name");
         eventually(BOUND_DEADLINE, || async {
             let object = self.world.object(&self.id(provider), Kind::Export, name).unwrap_or_default();
@@ -192,7 +212,7 @@ impl Kcp {
     /// Applies an APIBinding in a tenant's workspace and waits until it is
     /// bound and its accepted claims are in force; see [`binding`].
     pub async fn bind(&self, tenant: &str, binding: &Value) -> Result<()> {
-        self.workspace(tenant)?.apply(binding).await?;
+        self.submit(tenant, binding).await?;
         let name = string(binding, "/metadata/name");
         eventually(BOUND_DEADLINE, || async {
             let object = self.world.object(&self.id(tenant), Kind::Binding, name).unwrap_or_default();

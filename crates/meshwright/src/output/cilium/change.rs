@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mw_api::cilium::policy::policy_object;
 use mw_core::cilium::facts::{ClusterSeen, Config, ServiceName};
-use mw_core::cilium::plan::{AnnotationApply, CaCreate, ElbWrite, IdentityWrite, PolicyUpdate, SecretApply, WantedPolicy};
+use mw_core::cilium::plan::{AnnotationApply, CaCreate, ElbWrite, IdentityWrite, PolicyUpdate, SecretApply, UsersWrite, WantedPolicy};
 use mw_operator::cilium::{Act, Operation, operations};
 use serde::Serialize;
 use serde_json::Value as Json;
@@ -90,6 +90,10 @@ fn change(operation: Operation, seen: &ClusterSeen, home: &str) -> Change {
         Act::Balance(ElbWrite { id, .. }) => {
             change.fields = vec![Field { name: "kubernetes.io/elb.id".to_owned(), before: None, after: Some(id) }];
         }
+        Act::ListUsers(write) => {
+            change.mark = if write.on.is_some() { Mark::Update } else { Mark::Create };
+            change.fields = users(&write);
+        }
         Act::ApplyKeys(_, apply) => {
             change.mark = if apply.on.is_some() { Mark::Update } else { Mark::Create };
             change.fields = keys(&apply);
@@ -122,6 +126,14 @@ fn identity(write: IdentityWrite, config: Option<&Config>) -> Vec<Field> {
 fn secret(key: &str, was: bool, will_be: bool) -> Field {
     let value = |there: bool| there.then(|| REDACTED.to_owned());
     Field { name: key.to_owned(), before: value(was), after: value(will_be) }
+}
+
+/// By user.
+fn users(write: &UsersWrite) -> Vec<Field> {
+    let role = || Some("remote".to_owned());
+    let added = write.added.iter().map(|user| Field { name: user.clone(), before: None, after: role() });
+    let removed = write.removed.iter().map(|user| Field { name: user.clone(), before: role(), after: None });
+    added.chain(removed).collect()
 }
 
 /// By key.

@@ -96,7 +96,7 @@ fn untrusted(target: &Target, why: &CertificateError) -> String {
     match why {
         CertificateError::NotValidForNameContext { expected, presented } => format!(
             "the certificate of {target} is not valid for {} but for {}; issue it for that name \
-             (clustermesh.apiserver.tls.server.extraDnsNames or extraIpAddresses)",
+             (clustermesh.apiserver.tls.auto.server.extraDnsNames or extraIpAddresses; before 1.20 without auto)",
             expected.to_str(),
             listed(&presented.iter().map(|name| plain(name)).collect::<Vec<_>>(), 10),
         ),

@@ -1,0 +1,144 @@
+//! ConfigMap clustermesh-remote-users of each remote whose etcd has users for
+//! single readers: lists the users that its readers' certificates need.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::cilium::facts::{ClusterSeen, RemoteUsers};
+use crate::cilium::finding::{Fault, Finding, Step};
+use crate::cilium::identity::Identities;
+use crate::cilium::link::Links;
+use crate::cilium::membership::{Mesh, untouchable};
+use crate::cilium::plan::UsersWrite;
+use crate::cilium::scene::Scene;
+use crate::cilium::sharing::claimants;
+use crate::cilium::users_file::UsersFile;
+use crate::cilium::world::World;
+use crate::names::ClusterId;
+use crate::precondition::Precondition;
+use crate::problem::Reason;
+
+const CONFIG_MAP: &str = "ConfigMap clustermesh-remote-users";
+const PREFIX: &str = "remote-";
+
+/// What to write in each cluster that needs it.
+pub(super) fn writes(world: &World, meshes: &[Mesh<'_>], identities: &Identities, links: &Links) -> BTreeMap<ClusterId, UsersWrite> {
+    let untouchable = untouchable(world);
+    let of_target = |(target, seen): (&ClusterId, &ClusterSeen)| {
+        let users = seen.users.known().filter(|_| seen.silent.is_none())?;
+        let owners = owners(world, target, users.as_ref());
+        let around = around(meshes, &owners);
+        let needed = links.plans.iter().filter(|(link, _)| link.remote == *target).filter_map(|(_, plan)| plan.user.clone());
+        let needed: BTreeSet<String> = needed.collect();
+        let Some(found) = users else {
+            let awaited = seen.apiserver.known()?.as_ref()?.mounts_users && !around.is_empty();
+            return awaited.then(|| (target.clone(), create(needed)));
+        };
+        let file = UsersFile::read(&found.text)?;
+        let added: BTreeSet<String> = needed.into_iter().filter(|name| !file.lists(name)).collect();
+        let everything = owners.iter().any(|id| !world.settled.contains(*id) || untouchable.contains(id));
+        let stays = |user: &str| everything || around.iter().any(|mesh| may_use(mesh, identities, user));
+        let removed: BTreeSet<String> = file.ours().filter(|user| !stays(user)).map(str::to_owned).collect();
+        let changes = !added.is_empty() || !removed.is_empty();
+        changes.then(|| (target.clone(), UsersWrite { on: Some(on(found)), text: file.with(&added, &removed), added, removed }))
+    };
+    world.clusters.iter().filter_map(of_target).collect()
+}
+
+/// A cluster, and as what other owners know it: those who show this very object
+/// by its UID can read it.
+fn owners<'a>(world: &'a World, target: &'a ClusterId, found: Option<&RemoteUsers>) -> BTreeSet<&'a ClusterId> {
+    let uid = |users: &RemoteUsers| users.uid.clone();
+    let shows = |seen: &ClusterSeen| found.is_some() && seen.users.known().and_then(Option::as_ref).map(uid) == found.map(uid);
+    let others = claimants(world, target).filter(|(_, seen)| shows(seen)).map(|(id, _)| id);
+    others.chain([target]).collect()
+}
+
+fn around<'m, 'a>(meshes: &'m [Mesh<'a>], owners: &BTreeSet<&ClusterId>) -> Vec<&'m Mesh<'a>> {
+    meshes.iter().filter(|mesh| mesh.involved().iter().any(|id| owners.contains(id))).collect()
+}
+
+fn create(added: BTreeSet<String>) -> UsersWrite {
+    let empty = UsersFile::default();
+    UsersWrite { on: None, text: empty.with(&added, &BTreeSet::new()), added, removed: BTreeSet::new() }
+}
+
+fn on(found: &RemoteUsers) -> Precondition {
+    Precondition { uid: found.uid.as_str().into(), resource_version: found.resource_version.as_str().into() }
+}
+
+/// Whether a user may be that of a cluster in a mesh.
+fn may_use(mesh: &Mesh<'_>, identities: &Identities, user: &str) -> bool {
+    let is_it = |cluster: &&ClusterId| {
+        let name = identities.name(cluster);
+        name.is_none_or(|name| user.strip_prefix(PREFIX) == Some(name.as_str()))
+    };
+    !mesh.is_known() || mesh.involved().iter().any(is_it)
+}
+
+/// Whether entries of ours are left that no mesh may use, for clusters that
+/// `is_left` says.
+pub(super) fn left_by(scene: &Scene<'_>, cluster: &ClusterId, seen: &ClusterSeen, is_left: impl Fn(&str) -> bool) -> bool {
+    let found = seen.users.known().and_then(Option::as_ref);
+    let around = around(&scene.meshes, &owners(scene.world, cluster, found));
+    let unused = |user: &&str| !around.iter().any(|mesh| may_use(mesh, &scene.identities, user));
+    let file = found.and_then(|found| UsersFile::read(&found.text));
+    file.is_some_and(|file| file.ours().filter(unused).filter_map(|user| user.strip_prefix(PREFIX)).any(is_left))
+}
+
+/// Tells what the user of a link's certificate still needs. A refused dial names
+/// it; it passes while the entry is on its way.
+pub(super) fn explain(findings: &mut Vec<Finding>, user: &str, remote: &ClusterSeen, id: &ClusterId) {
+    let missing = missing(user, remote, id);
+    for finding in findings.iter_mut().filter(|finding| finding.reason == Reason::DialPermission) {
+        let state = match &missing {
+            None => format!("which {CONFIG_MAP} there lists; it takes about a minute until it is a user of its etcd"),
+            Some(_) => format!("which {CONFIG_MAP} there does not list yet"),
+        };
+        finding.text.push_str(&format!(" (etcd user {user}, {state})"));
+        if missing.as_ref().is_none_or(|missing| missing.fault != Fault::Permanent) {
+            finding.fault = Fault::Waiting;
+        }
+    }
+    findings.extend(missing);
+    findings.extend(helm(user, remote, id));
+}
+
+/// Why a user can't be listed, or is not yet.
+fn missing(user: &str, remote: &ClusterSeen, id: &ClusterId) -> Option<Finding> {
+    let reason = Reason::RemoteUserMissing;
+    let found = match (remote.users.known(), remote.users.why_unknown()) {
+        (_, Some(why)) => {
+            let text = format!("etcd user {user} may not be listed: {CONFIG_MAP} can't be read ({why}) in");
+            let hint = "apply config/rbac/cilium-target.yaml there";
+            return Some(Finding::waiting(Step::Keys, reason, text).hint(hint).about(id));
+        }
+        (found, None) => found?,
+    };
+    let Some(found) = found else {
+        let text = format!("etcd user {user} is not listed yet: {CONFIG_MAP} does not exist in");
+        return Some(Finding::waiting(Step::Keys, reason, text).about(id));
+    };
+    match UsersFile::read(&found.text) {
+        Some(file) if file.lists(user) => None,
+        Some(_) => {
+            let text = format!("etcd user {user} is not listed yet in {CONFIG_MAP} of");
+            Some(Finding::waiting(Step::Keys, reason, text).about(id))
+        }
+        None => {
+            let text = format!("etcd user {user} is not listed, and users.yaml is no plain list, in {CONFIG_MAP} of");
+            let hint = format!("add to its users: {{name: {user}, role: remote}}");
+            Some(Finding::permanent(Step::Keys, reason, text).hint(hint).about(id))
+        }
+    }
+}
+
+/// Charts up to 1.18 render the ConfigMap from the clusters that Helm connects.
+fn helm(user: &str, remote: &ClusterSeen, id: &ClusterId) -> Option<Finding> {
+    let found = remote.users.known()?.as_ref().filter(|found| found.of_helm)?;
+    let file = UsersFile::read(&found.text)?;
+    file.ours().find(|name| *name == user)?;
+    let cluster = user.strip_prefix(PREFIX).unwrap_or(user);
+    let text = format!("a Helm upgrade removes etcd user {user} until it is added again: {CONFIG_MAP} is managed by Helm in");
+    let hint = format!("to keep it, list {cluster} in clustermesh.config.clusters of that release");
+    Some(Finding::remark(Step::Keys, Reason::RemoteUsersOfHelm, text).hint(hint).about(id))
+}
