@@ -122,7 +122,7 @@ impl Bed {
         wire.set_delays(case.dial_delays.clone());
         let witness = Arc::new(Witness::new(started, clusters.clone(), wire.clone(), case.holdings.clone()));
         for (name, cluster) in &clusters {
-            cluster.set_observer(Arc::new(Post { cluster: name.clone(), witness: witness.clone() }));
+            cluster.set_observer(Arc::new(Post { cluster: name.clone(), witness: Arc::downgrade(&witness) }));
             cluster.set_faults(script.clone());
         }
         let (skew, holdings) = (Arc::new(AtomicI64::new(0)), case.holdings.clone());

@@ -7,7 +7,7 @@ mod objects;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use mw_sim::{Cluster, Observer, Outcome, Request, Verb, Write};
@@ -325,15 +325,20 @@ fn server_of(secret: &Value) -> Option<String> {
 /// The witness of one cluster.
 pub(crate) struct Post {
     pub(crate) cluster: String,
-    pub(crate) witness: Arc<Witness>,
+    /// Its own clusters are observed: they must not keep it.
+    pub(crate) witness: Weak<Witness>,
 }
 
 impl Observer for Post {
     fn ended(&self, request: &Request, outcome: &Outcome) {
-        self.witness.ended(request, outcome);
+        if let Some(witness) = self.witness.upgrade() {
+            witness.ended(request, outcome);
+        }
     }
 
     fn wrote(&self, write: &Write<'_>) {
-        self.witness.wrote(&self.cluster, write);
+        if let Some(witness) = self.witness.upgrade() {
+            witness.wrote(&self.cluster, write);
+        }
     }
 }

@@ -96,7 +96,7 @@ impl Bed {
         let witness = Arc::new(Witness::new(started, clusters.clone(), &hub));
         for (name, cluster) in &clusters {
             FILES.crds.iter().for_each(|crd| cluster.install_crd(crd).unwrap());
-            cluster.set_observer(Arc::new(Post { cluster: name.clone(), witness: witness.clone() }));
+            cluster.set_observer(Arc::new(Post { cluster: name.clone(), witness: Arc::downgrade(&witness) }));
             cluster.set_faults(script.clone());
         }
         let namespaces = namespaces(sites, meshes);

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use mw_sim::kilo::NAMESPACE;
@@ -619,16 +619,21 @@ fn id_of(mesh: &Value) -> (String, String) {
 /// The witness of one cluster.
 pub(crate) struct Post {
     pub(crate) cluster: String,
-    pub(crate) witness: Arc<Witness>,
+    /// Its own clusters are observed: they must not keep it.
+    pub(crate) witness: Weak<Witness>,
 }
 
 impl Observer for Post {
     fn ended(&self, request: &Request, outcome: &Outcome) {
-        self.witness.ended(request, outcome);
+        if let Some(witness) = self.witness.upgrade() {
+            witness.ended(request, outcome);
+        }
     }
 
     fn wrote(&self, write: &Write<'_>) {
-        self.witness.wrote(&self.cluster, write);
+        if let Some(witness) = self.witness.upgrade() {
+            witness.wrote(&self.cluster, write);
+        }
     }
 }
 
