@@ -122,7 +122,9 @@ impl Budgets {
         let source = |peer: &WantedPeer| peer.labels().source.as_deref().and_then(|name| ClusterName::try_from(name).ok());
         for (name, update) in &changes.update {
             let Some(source) = source(&update.after) else { continue };
-            wanted.entry(source).or_default().0.insert(name.clone(), update.after.clone());
+            // Each half of one that is split is a change by itself.
+            let next = update.first.as_ref().unwrap_or(&update.after);
+            wanted.entry(source).or_default().0.insert(name.clone(), next.clone());
         }
         let first = changes.create.iter().filter_map(|(name, peer)| Some((name, source(peer)?, true)));
         let gone = changes.delete.iter().filter_map(|(name, delete)| Some((name, delete.source.clone()?, false)));

@@ -24,7 +24,8 @@ pub(crate) struct Wanted {
     endpoint: Value,
     keepalive: u64,
     allowed: BTreeSet<String>,
-    /// Host routes that several nodes of the source have: one of them carries each.
+    /// Host routes that several nodes of the source have: one of them carries
+    /// each, wherever it has a Peer.
     shared: BTreeSet<String>,
     source: String,
     node: String,
@@ -66,7 +67,8 @@ pub(crate) fn differences(bed: &Bed) -> Vec<String> {
         for route in wanted.values().flat_map(|(wanted, _)| &wanted.shared).collect::<BTreeSet<_>>() {
             let carries = |peer: &&Value| array(&peer["spec"]["allowedIPs"]).iter().any(|cidr| cidr == route.as_str());
             let carriers = ours.values().copied().filter(carries).count();
-            if carriers != 1 {
+            // Its carrier may have no Peer here.
+            if carriers > 1 {
                 wrong.push(format!("{carriers} Peers on {name} carry {route}, which several nodes have"));
             }
         }
@@ -131,11 +133,8 @@ pub(crate) fn wanted_on(bed: &Bed, mesh: &Value, cluster: &str) -> BTreeMap<Stri
         let keepalive =
             [source, target].iter().filter_map(|entry| entry["persistentKeepalive"].as_u64()).filter(|seconds| *seconds > 0).min();
         let nodes = bed.on(&from).list(NODES);
-        let speakers: Vec<_> = speakers(&nodes, source).into_iter().filter(|(node, _)| takes_part(node, source, keepalive)).collect();
-        let routes: Vec<String> = speakers.iter().filter_map(|(node, _)| annotation(node, "wireguard-ip").map(host_route)).collect();
-        let is_shared = |route: &&String| routes.iter().filter(|other| other == route).count() > 1;
-        let shared: BTreeSet<String> = routes.iter().filter(is_shared).cloned().collect();
-        for (node, carried) in speakers {
+        let shared = shared_routes(&entries, source, &nodes);
+        for (node, carried) in speakers(&nodes, source).into_iter().filter(|(node, _)| takes_part(node, source, keepalive)) {
             let key = annotation(node, "key").unwrap_or_default().to_owned();
             let mut allowed: BTreeSet<String> = carried.iter().flat_map(|node| pod_cidrs(node)).collect();
             allowed.extend(annotation(node, "wireguard-ip").map(host_route).filter(|route| !shared.contains(route)));
@@ -150,6 +149,15 @@ pub(crate) fn wanted_on(bed: &Bed, mesh: &Value, cluster: &str) -> BTreeMap<Stri
         }
     }
     wanted
+}
+
+/// Host routes that several nodes with a Peer anywhere have.
+fn shared_routes(entries: &[&Value], source: &Value, nodes: &[Arc<Value>]) -> BTreeSet<String> {
+    let keepalive = entries.iter().filter_map(|entry| entry["persistentKeepalive"].as_u64()).find(|seconds| *seconds > 0);
+    let speakers = speakers(nodes, source).into_iter().filter(|(node, _)| takes_part(node, source, keepalive));
+    let routes: Vec<String> = speakers.filter_map(|(node, _)| annotation(node, "wireguard-ip").map(host_route)).collect();
+    let is_shared = |route: &&String| routes.iter().filter(|other| other == route).count() > 1;
+    routes.iter().filter(is_shared).cloned().collect()
 }
 
 /// Whether the networks of each cluster as a whole ride on one node, the same

@@ -293,8 +293,10 @@ impl Witness {
         let state = self.lock();
         let long = |cluster: &str| state.unreachable.get(cluster).is_some_and(|since| since.elapsed() > UNNOTICED);
         let lost = entries(mesh).into_iter().map(|entry| self.leads_to(entry)).find(|cluster| *cluster != self.hub && long(cluster));
-        // A Secret whose deletion is kept from us still leads there.
-        let misled = state.misled || state.lied.contains(&(self.hub.clone(), "secrets"));
+        // A Secret whose deletion is kept from us still leads there, and nobody
+        // writes the status of a mesh that seems to be gone.
+        let hidden = state.plausible.contains(&(self.hub.clone(), "clustermeshes"));
+        let misled = state.misled || hidden || state.lied.contains(&(self.hub.clone(), "secrets"));
         drop(state);
         if let Some(cluster) = lost.filter(|_| !misled) {
             self.accuse(&format!("ready-is-true: {} is Ready while {cluster} can't be reached", text(&mesh["metadata"]["name"])));
