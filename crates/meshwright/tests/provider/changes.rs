@@ -1,11 +1,13 @@
 //! What changes while the mesh stands: addresses and certificates.
 
 use mw_testbed::cilium::Ca;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::ground::{BINDINGS, CONNECTIONS, Ground, SITES};
 use crate::trials::scenarios;
 use crate::wait::until;
+
+const API_SERVER: &str = "/apis/apps/v1/namespaces/kube-system/deployments/clustermesh-apiserver";
 
 scenarios![addresses_and_certificates_change_and_the_mesh_follows];
 
@@ -14,6 +16,9 @@ async fn addresses_and_certificates_change_and_the_mesh_follows() {
     let provider = ground.provider(&[]).await;
     ground.home().bind("mesh", &SITES, &json!({})).await;
     ground.home().connected("mesh").await;
+
+    users_are_listed_where_a_server_waits_for_them(&ground).await;
+    settled(&ground).await;
 
     ground.cilium_mut("east").move_balancer().await.unwrap();
     let address = format!("https://{}", ground.cilium("east").addresses()[0]);
@@ -55,6 +60,21 @@ async fn addresses_and_certificates_change_and_the_mesh_follows() {
 
     ground.home().remove(BINDINGS, "mesh").await;
     ground.finish(provider).await;
+}
+
+/// Charts from 1.19 make clustermesh-apiserver wait for a ConfigMap that nobody
+/// writes.
+async fn users_are_listed_where_a_server_waits_for_them(ground: &Ground) {
+    let west = ground.cluster("west");
+    let server = west.get(API_SERVER).await.unwrap().unwrap();
+    let mut volumes = server.pointer("/spec/template/spec/volumes").and_then(Value::as_array).cloned().unwrap_or_default();
+    volumes.push(json!({ "name": "etcd-users-config", "configMap": { "name": "clustermesh-remote-users" } }));
+    west.merge_patch(API_SERVER, &json!({ "spec": { "template": { "spec": { "volumes": volumes } } } })).await.unwrap();
+    until("the ConfigMap of west", || async {
+        let users = west.get("/api/v1/namespaces/kube-system/configmaps/clustermesh-remote-users").await.unwrap().unwrap_or_default();
+        if users["data"]["users.yaml"] == "users: []\n" { Ok(()) } else { Err(users.to_string()) }
+    })
+    .await;
 }
 
 async fn settled(ground: &Ground) {

@@ -77,7 +77,7 @@ pub fn cilium_rules() -> Vec<PolicyRule> {
         rule("", &["pods"], &["list", "watch"]),
         named("cilium-config", rule("", &["configmaps"], &["get", "list", "watch", "patch"])),
         // It is created by apply, which RBAC can limit to a name.
-        named(REMOTE_USERS, rule("", &["configmaps"], &["create", "get", "list", "watch", "patch"])),
+        named(REMOTE_USERS, rule("", &["configmaps"], &["create", "list", "watch", "patch"])),
         among(&READ_SECRETS, rule("", &["secrets"], &["get", "list", "watch"])),
         among(&WRITTEN_SECRETS, rule("", &["secrets"], &["patch"])),
     ]

@@ -222,7 +222,10 @@ async fn look(client: &Client, namespace: &str, place: &Place) -> Result<Show, k
     let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
     Ok(match place {
         Place::Config => show_config(Api::<ConfigMap>::namespaced(client.clone(), namespace).get_opt("cilium-config").await?),
-        Place::Users => show_users(Api::<ConfigMap>::namespaced(client.clone(), namespace).get_opt(REMOTE_USERS).await?),
+        Place::Users => {
+            let named = ListParams::default().fields(&format!("metadata.name={REMOTE_USERS}"));
+            show_users(Api::<ConfigMap>::namespaced(client.clone(), namespace).list(&named).await?.items.into_iter().next())
+        }
         Place::Authority => {
             // The optional role lists it by its name.
             let named = ListParams::default().fields("metadata.name=cilium-ca");

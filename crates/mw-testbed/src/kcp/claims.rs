@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
 
 use super::controller::object_path;
-use super::model::{Answered, CLAIM_LABELS, Claim, GroupResource, array, string};
+use super::model::{Answered, CLAIM_LABELS, GroupResource, array, string};
 use super::world::{Workspace, World};
 use crate::error::Result;
 use crate::http::{JSON, MERGE_PATCH};
@@ -121,18 +121,10 @@ impl Stamper {
         let mut rules = Vec::new();
         for binding in self.world.bindings(&self.workspace.id) {
             let Some(export) = self.world.export_of(&binding) else { continue };
-            // A claim with another identity is taken and then claims nothing.
-            let applied = binding.applied.into_iter().filter(|applied| applied.claim.what == self.what && self.is_meant(&applied.claim));
+            let applied = binding.applied.into_iter().filter(|applied| applied.claim.what == self.what);
             rules.extend(applied.map(|applied| (export.claim_label(), applied.claim.hash(), applied)));
         }
         rules
-    }
-
-    /// Whether a claim names the identity under which the resource is bound here.
-    fn is_meant(&self, claim: &Claim) -> bool {
-        let bindings = self.world.bindings(&self.workspace.id);
-        let mut bound = bindings.iter().flat_map(|binding| &binding.bound).filter(|bound| bound.what == claim.what);
-        claim.identity_hash.is_empty() || bound.any(|bound| bound.identity_hash == claim.identity_hash)
     }
 
     /// The label keys of all exports that are bound here, claimed or not.
