@@ -52,17 +52,23 @@ fn the_rights_in_each_place() {
 }
 
 #[test]
-fn what_kcp_needs_has_the_identity_filled_in() {
-    let filled = |name: &str| config(name).replace(FLEET_IDENTITY, HASH);
-    let binding = filled("kcp-cilium-mesh-apibinding.yaml");
-    assert!(binding.contains(HASH) && binding.contains(PROVIDER_WORKSPACE));
-    let identity = format!("--fleet-identity {HASH}");
-    assert_prints(&format!("crd --kcp {identity}"), &filled("kcp-cilium-mesh-apiexport.yaml"));
-    assert_prints(&format!("crd --kcp export {identity}"), &filled("kcp-cilium-mesh-apiexport.yaml"));
-    assert_prints(&format!("crd --kcp binding {identity}"), &binding);
+fn what_kcp_needs_applies_as_it_is_and_claims_clusters_with_an_identity() {
+    let [export, binding] = ["kcp-cilium-mesh-apiexport.yaml", "kcp-cilium-mesh-apibinding.yaml"].map(config);
+    assert!(!export.contains("identityHash") && !binding.contains("identityHash"), "a placeholder is taken silently");
+    assert_prints("crd --kcp", &export);
+    assert_prints("crd --kcp export", &export);
+    assert_prints("crd --kcp binding", &binding);
     let elsewhere = binding.replace(PROVIDER_WORKSPACE, "root:providers:net");
-    assert_prints(&format!("crd --kcp binding --provider-workspace root:providers:net {identity}"), &elsewhere);
+    assert_prints("crd --kcp binding --provider-workspace root:providers:net", &elsewhere);
     assert_prints("crd --kcp rbac", &config("kcp-cilium-mesh-rbac.yaml"));
+    let identity = format!("--fleet-identity {HASH}");
+    let claim = config("kcp-cilium-mesh-fleet-claim.yaml").replace(FLEET_IDENTITY, HASH);
+    assert!(claim.contains(HASH));
+    assert_prints(&format!("crd --kcp fleet-claim {identity}"), &claim);
+    for part in ["export", "binding"] {
+        let outcome = crd(&format!("--kcp {part} {identity}"));
+        assert!(outcome.code == 0 && outcome.stdout.contains(&format!("identityHash: {HASH}")), "{part}");
+    }
 }
 
 #[test]
@@ -70,7 +76,7 @@ fn a_missing_or_wrong_identity_says_where_to_find_it() {
     let find = "kubectl get apiexport edge-portal-fleet -o jsonpath='{.status.identityHash}'";
     let short = &HASH[1..];
     let other = HASH.replace('0', "g");
-    for args in ["--kcp", "--kcp export", "--kcp binding"].map(str::to_owned).into_iter().chain([
+    for args in ["--kcp fleet-claim".to_owned()].into_iter().chain([
         format!("--kcp --fleet-identity {short}"),
         format!("--kcp --fleet-identity {HASH}0"),
         format!("--kcp binding --fleet-identity {other}"),

@@ -552,9 +552,17 @@ async fn section_8_foreign_resources_need_the_right_identity_on_both_sides() {
     until(async || across.names(&fleet.widgets()).await, |names| *names == std::slice::from_ref(&named)).await;
     assert_eq!(within.patch(&fleet.widget_path("cluster-1"), json!({})).await.0, 403);
     answered["identityHash"] = json!("0".repeat(64));
-    let wrong = binding(&toy.group, "system", &toy.group, &[answered]);
+    let wrong = binding(&toy.group, "system", &toy.group, std::slice::from_ref(&answered));
     toy.tenant("tenant-c").apply(&wrong).await.unwrap();
     until(async || within.code("GET", &fleet.widgets()).await, |code| *code == 403).await;
+    // The same wrong identity on both sides is taken, and claims nothing.
+    let system = Seat::new(toy.kcp, &format!("{}/clusters/root:system", toy.kcp.url()), toy.kcp.admin_token()).await;
+    let mut claims = json!([claim(&fleet.group, "widgets"), claim("", "events")]);
+    claims[0]["identityHash"] = answered["identityHash"].clone();
+    let export = format!("/apis/apis.kcp.io/v1alpha2/apiexports/{}", toy.group);
+    assert_eq!(system.patch(&export, json!({ "spec": { "permissionClaims": claims } })).await.0, 200);
+    toy.bind("tenant-c", &[answered]).await;
+    until(async || across.code("GET", &fleet.widgets()).await, |code| *code == 404).await;
 
     // Events of both groups, but only to write them.
     toy.bind("tenant-c", &[accepted("", "events", &["create", "patch"])]).await;
@@ -614,11 +622,19 @@ async fn the_export_and_binding_of_this_repository_work_with_the_role_that_goes_
     let fleet = Toy::of(kcp, "edge-portal-fleet", &[]).await;
     // The fleet's real resource is not ours to define; one of the same name serves.
     let placeholder = "REPLACE-WITH-THE-IDENTITY-HASH-OF-edge-portal-fleet";
-    let export = include_str!("../../../config/kcp-cilium-mesh-apiexport.yaml").replace(placeholder, &fleet.identity_hash);
-    kcp.export("system", &export).await.unwrap();
+    kcp.export("system", include_str!("../../../config/kcp-cilium-mesh-apiexport.yaml")).await.unwrap();
+    let claim = include_str!("../../../config/kcp-cilium-mesh-fleet-claim.yaml").replace(placeholder, &fleet.identity_hash);
+    let claim: Value = serde_saphyr::from_str(&claim).unwrap();
+    let ours = "/apis/apis.kcp.io/v1alpha2/apiexports/edge-portal-networking";
+    let system = Seat::new(kcp, &format!("{}/clusters/root:system", kcp.url()), kcp.admin_token()).await;
+    assert_eq!(system.patch(ours, claim.clone()).await.0, 200);
     kcp.workspace("system").unwrap().apply_yaml(include_str!("../../../config/kcp-cilium-mesh-rbac.yaml")).await.unwrap();
-    let wanted = include_str!("../../../config/kcp-cilium-mesh-apibinding.yaml").replace(placeholder, &fleet.identity_hash);
-    let wanted: Value = serde_saphyr::from_str(&wanted).unwrap();
+    let mut wanted: Value = serde_saphyr::from_str(include_str!("../../../config/kcp-cilium-mesh-apibinding.yaml")).unwrap();
+    let mut accepted = claim["spec"]["permissionClaims"].clone();
+    for claim in accepted.as_array_mut().unwrap() {
+        (claim["state"], claim["selector"]) = ("Accepted".into(), json!({ "matchAll": true }));
+    }
+    wanted["spec"]["permissionClaims"] = accepted;
     // A tenant binds through kcp, by the right that the role gives to everybody.
     let as_tenant = Seat::new(kcp, &format!("{}/clusters/root:tenant-c", kcp.url()), kcp.admin_token()).await;
     until(async || as_tenant.send("POST", BINDINGS, JSON, &wanted).await.0, |code| matches!(code, 201 | 409)).await;

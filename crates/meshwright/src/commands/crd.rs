@@ -20,7 +20,8 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_name = "PART", num_args = 0..=1, default_missing_value = "export")]
     kcp: Option<Part>,
 
-    /// The identity of the APIExport edge-portal-fleet: 64 hex digits, different in every installation.
+    /// The identity of the APIExport edge-portal-fleet: 64 hex digits, different in every installation. Without it export and
+    /// binding do not claim tenants' clusters.
     #[arg(long, value_name = "HASH", requires = "kcp", value_parser = identity_hash)]
     fleet_identity: Option<String>,
 
@@ -37,7 +38,11 @@ Examples:
   HASH=$(kubectl get apiexport edge-portal-fleet -o jsonpath='{.status.identityHash}')
   meshwright crd --kcp export --fleet-identity $HASH    # for the provider's workspace
   meshwright crd --kcp rbac                             # as well
-  meshwright crd --kcp binding --fleet-identity $HASH   # for each tenant's workspace";
+  meshwright crd --kcp binding --fleet-identity $HASH   # for each tenant's workspace
+
+Add the claim on tenants' clusters to an export that is there:
+  kubectl patch apiexport edge-portal-networking --type merge --patch \"$(meshwright crd --kcp fleet-claim \
+    --fleet-identity \"$(kubectl get apiexport edge-portal-fleet -o jsonpath='{.status.identityHash}')\")\"";
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 enum BackEnd {
@@ -56,6 +61,8 @@ enum Part {
     Export,
     /// The APIBinding of a tenant.
     Binding,
+    /// A merge patch that adds the claim on tenants' clusters to the APIExport.
+    FleetClaim,
     /// The provider's account and rights, and the right to bind.
     Rbac,
 }
@@ -90,9 +97,10 @@ fn definitions(of: BackEnd) -> Result<String, mw_api::crd::YamlError> {
 fn of_kcp(args: &Args, part: Part) -> Result<String> {
     let yaml = match (part, &args.fleet_identity) {
         (Part::Rbac, _) => kcp::rbac_yaml(),
-        (Part::Export, Some(hash)) => kcp::export_yaml(hash),
-        (Part::Binding, Some(hash)) => kcp::binding_yaml(&args.provider_workspace, hash),
-        (Part::Export | Part::Binding, None) => {
+        (Part::Export, hash) => kcp::export_yaml(hash.as_deref()),
+        (Part::Binding, hash) => kcp::binding_yaml(&args.provider_workspace, hash.as_deref()),
+        (Part::FleetClaim, Some(hash)) => kcp::fleet_claim_yaml(hash),
+        (Part::FleetClaim, None) => {
             bail!("--fleet-identity is missing: in the workspace with that export, {FIND_HASH} prints it")
         }
     };

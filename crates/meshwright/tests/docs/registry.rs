@@ -63,7 +63,7 @@ pub(crate) const REGISTRY: &[(&str, &[&str])] = &[
         ],
     ),
     ("meshwright/tests/crd.rs::the_crds_of_one_back_end_or_both", &["meshwright crd --backend cilium"]),
-    ("meshwright/tests/crd.rs::what_kcp_needs_has_the_identity_filled_in", &["meshwright crd --kcp binding"]),
+    ("meshwright/tests/crd.rs::what_kcp_needs_applies_as_it_is_and_claims_clusters_with_an_identity", &["meshwright crd --kcp binding"]),
     (
         "meshwright/tests/cilium_status.rs::status_tells_what_a_provider_wrote_and_whether_it_keeps_it",
         &["meshwright status -n NAMESPACE", "meshwright status -n default", "meshwright status -n net"],

@@ -22,7 +22,7 @@ const FLEET: &str = "edge-portal-fleet";
 const ACCOUNT: (&str, &str) = ("default", "kcp-cilium-mesh-provider");
 const PLACEHOLDER: &str = "REPLACE-WITH-THE-IDENTITY-HASH-OF-edge-portal-fleet";
 const EXPORT_FILE: &str = include_str!("../../../../config/kcp-cilium-mesh-apiexport.yaml");
-const BINDING_FILE: &str = include_str!("../../../../config/kcp-cilium-mesh-apibinding.yaml");
+const CLAIM_FILE: &str = include_str!("../../../../config/kcp-cilium-mesh-fleet-claim.yaml");
 const RBAC_FILE: &str = include_str!("../../../../config/kcp-cilium-mesh-rbac.yaml");
 
 /// The groups of clusters on a management plane, with their versions.
@@ -35,7 +35,10 @@ pub(crate) async fn start(tenants: &[&str]) -> Kcp {
     let identity = kcp.export(PROVIDER, include_str!("fleet.yaml")).await.unwrap();
     let system = kcp.workspace(PROVIDER).unwrap();
     system.apply_yaml(RBAC_FILE).await.unwrap();
-    kcp.export(PROVIDER, &EXPORT_FILE.replace(PLACEHOLDER, &identity)).await.unwrap();
+    // As it is, and then with the claim on tenants' clusters.
+    kcp.export(PROVIDER, EXPORT_FILE).await.unwrap();
+    let claim = documents(&CLAIM_FILE.replace(PLACEHOLDER, &identity)).remove(0);
+    system.merge_patch(&format!("/apis/apis.kcp.io/v1alpha2/apiexports/{EXPORT}"), &claim).await.unwrap();
     kcp
 }
 
@@ -63,7 +66,8 @@ impl Ground {
         let cluster = kcp.workspace(name).unwrap();
         cluster.apply(&namespace_of(NAMESPACES[0])).await.unwrap();
         kcp.bind(name, &binding(FLEET, PROVIDER, FLEET, &[])).await.unwrap();
-        let mut ours = documents(&BINDING_FILE.replace(PLACEHOLDER, &identity(kcp).await)).remove(0);
+        let ours = mw_api::cilium::kcp::binding_yaml(&format!("root:{PROVIDER}"), Some(&identity(kcp).await)).unwrap();
+        let mut ours = documents(&ours).remove(0);
         let claims = ours["spec"]["permissionClaims"].as_array_mut().unwrap();
         let about_clusters = claims.iter_mut().find(|one| one["resource"] == "kubernetesclusters").unwrap();
         about_clusters["state"] = claim.into();

@@ -18,6 +18,8 @@ use crate::rbac::{named, subject};
 
 pub const EXPORT_FILE: &str = "config/kcp-cilium-mesh-apiexport.yaml";
 pub const BINDING_FILE: &str = "config/kcp-cilium-mesh-apibinding.yaml";
+/// A merge patch that adds the claim on tenants' clusters to the export.
+pub const FLEET_CLAIM_FILE: &str = "config/kcp-cilium-mesh-fleet-claim.yaml";
 pub const RBAC_FILE: &str = "config/kcp-cilium-mesh-rbac.yaml";
 
 pub const EXPORT: &str = "edge-portal-networking";
@@ -155,16 +157,17 @@ fn version(version: &CustomResourceDefinitionVersion) -> Value {
     })
 }
 
-fn claims(fleet_identity: &str) -> Vec<Value> {
-    vec![
-        json!({ "group": FLEET_GROUP, "resource": FLEET_CLUSTERS, "identityHash": fleet_identity,
-            "verbs": ["get", "list", "watch"] }),
-        json!({ "group": "", "resource": "events", "verbs": ["create", "patch"] }),
-    ]
+/// Without the identity of the fleet's export nothing of it can be claimed: kcp
+/// takes a wrong one silently, and then shows no clusters.
+fn claims(fleet_identity: Option<&str>) -> Vec<Value> {
+    let clusters = fleet_identity
+        .map(|hash| json!({ "group": FLEET_GROUP, "resource": FLEET_CLUSTERS, "identityHash": hash, "verbs": ["get", "list", "watch"] }));
+    let events = json!({ "group": "", "resource": "events", "verbs": ["create", "patch"] });
+    clusters.into_iter().chain([events]).collect()
 }
 
 /// The schemas and the APIExport, for the provider workspace.
-pub fn export_yaml(fleet_identity: &str) -> Result<String, YamlError> {
+pub fn export_yaml(fleet_identity: Option<&str>) -> Result<String, YamlError> {
     let crds = cilium_crds();
     let schemas = crds.iter().map(schema).collect::<Result<Vec<Value>, YamlError>>()?;
     let resources = crds.iter().zip(&schemas).map(|(crd, schema)| {
@@ -178,8 +181,13 @@ pub fn export_yaml(fleet_identity: &str) -> Result<String, YamlError> {
     documents(&[schemas, vec![export]].concat())
 }
 
+/// Adds the claim on tenants' clusters to an APIExport that is there.
+pub fn fleet_claim_yaml(fleet_identity: &str) -> Result<String, YamlError> {
+    to_yaml(&json!({ "spec": { "permissionClaims": claims(Some(fleet_identity)) } }))
+}
+
 /// The APIBinding, for each tenant.
-pub fn binding_yaml(provider_workspace: &str, fleet_identity: &str) -> Result<String, YamlError> {
+pub fn binding_yaml(provider_workspace: &str, fleet_identity: Option<&str>) -> Result<String, YamlError> {
     let accepted = claims(fleet_identity).into_iter().map(|mut claim| {
         if let Value::Object(fields) = &mut claim {
             fields.extend([("state".to_owned(), json!("Accepted")), ("selector".to_owned(), json!({ "matchAll": true }))]);
