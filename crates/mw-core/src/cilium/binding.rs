@@ -99,7 +99,7 @@ fn findings<'a>(scene: &Scene<'_>, mesh: &Mesh<'a>, name: &'a str) -> Vec<At<'a>
         return vec![at(Finding::waiting(Step::Credentials, Reason::ClusterUnreachable, "nothing was seen of it yet"))];
     };
     let mut found: Vec<Finding> = twice(mesh, name, cluster).into_iter().chain(survey(seen, scene.world.now)).collect();
-    found.extend(scene.identities.findings.get(cluster).into_iter().flatten().cloned());
+    found.extend(scene.identities.told(cluster, scene.rank(mesh)).cloned());
     if found.iter().all(|finding| finding.step != Step::ApiServer) && seen.silent.is_none() {
         let address = scene.links.addresses.get(&(cluster.clone(), mesh.reach));
         found.extend(address.and_then(|address| address.as_ref().err().cloned()));

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cilium::facts::{ClusterSeen, Config, Identity};
 use crate::cilium::finding::{Finding, Step};
-use crate::cilium::membership::{Component, Mesh};
+use crate::cilium::membership::{Component, Mesh, components};
 use crate::cilium::plan::IdentityWrite;
 use crate::cilium::world::World;
 use crate::names::{CiliumName, ClusterId, InvalidName, UNNAMED};
@@ -20,7 +20,18 @@ const FIRST_LARGE_ID: u32 = 128;
 pub(super) struct Identities {
     pub(super) of: BTreeMap<ClusterId, Identity>,
     pub(super) findings: BTreeMap<ClusterId, Vec<Finding>>,
+    /// Clashes of two clusters, at each of them.
+    clashes: BTreeMap<ClusterId, Vec<Clash>>,
     pub(super) writes: BTreeMap<ClusterId, IdentityWrite>,
+}
+
+/// Two clusters that can't be in one component.
+#[derive(Debug)]
+struct Clash {
+    /// The rank by age of the binding that brought them together. To older ones
+    /// it is nothing: nobody can break a mesh by joining it.
+    from: usize,
+    finding: Finding,
 }
 
 impl Identities {
@@ -34,9 +45,21 @@ impl Identities {
         self.of.get(cluster)?.name.as_ref()
     }
 
-    /// Nothing new is connected to a cluster whose identity clashes.
-    pub(super) fn clashes(&self, cluster: &ClusterId) -> bool {
-        self.findings.get(cluster).is_some_and(|all| all.iter().any(|finding| CLASHES.contains(&finding.reason)))
+    /// Everything that is to be told of a cluster to the binding of a rank.
+    pub(super) fn told(&self, cluster: &ClusterId, rank: usize) -> impl Iterator<Item = &Finding> {
+        let clashes = self.clashes.get(cluster).into_iter().flatten().filter(move |clash| clash.from <= rank);
+        self.findings.get(cluster).into_iter().flatten().chain(clashes.map(|clash| &clash.finding))
+    }
+
+    /// Whether a cluster that the binding of a rank may meet has the same name.
+    pub(super) fn shares_name(&self, cluster: &ClusterId, rank: usize) -> bool {
+        self.told(cluster, rank).any(|finding| finding.reason == Reason::DuplicateClusterName)
+    }
+
+    /// A binding of this rank connects nothing new to a cluster whose identity
+    /// clashes.
+    pub(super) fn clashes(&self, cluster: &ClusterId, rank: usize) -> bool {
+        self.told(cluster, rank).any(|finding| CLASHES.contains(&finding.reason))
     }
 }
 
@@ -88,7 +111,7 @@ pub(super) fn identify(world: &World, meshes: &[Mesh<'_>], components: &[Compone
         }
     }
     for component in components {
-        found.find_clashes(world, component);
+        found.find_clashes(world, meshes, component);
     }
     let mut taken: BTreeSet<u32> = found.of.values().filter_map(|identity| identity.id).collect();
     for component in components {
@@ -102,31 +125,35 @@ impl Identities {
         self.findings.entry(cluster.clone()).or_default().push(finding);
     }
 
-    fn note_both(&mut self, one: &ClusterId, other: &ClusterId, finding: impl Fn() -> Finding) {
-        self.note(one, finding().about(other));
-        self.note(other, finding().about(one));
+    fn note_clash(&mut self, from: usize, one: &ClusterId, other: &ClusterId, finding: Finding) {
+        self.clashes.entry(one.clone()).or_default().push(Clash { from, finding: finding.about(other) });
     }
 
-    fn find_clashes(&mut self, world: &World, component: &Component<'_>) {
+    fn note_both(&mut self, from: usize, one: &ClusterId, other: &ClusterId, finding: impl Fn() -> Finding) {
+        self.note_clash(from, one, other, finding());
+        self.note_clash(from, other, one, finding());
+    }
+
+    fn find_clashes(&mut self, world: &World, meshes: &[Mesh<'_>], component: &Component<'_>) {
         let clusters: Vec<&ClusterId> = component.clusters.iter().copied().collect();
         for (at, one) in clusters.iter().enumerate() {
             for other in clusters.iter().skip(at + 1) {
-                self.find_clash(world, one, other);
+                self.find_clash(world, one, other, || joined(meshes, one, other));
             }
         }
     }
 
-    fn find_clash(&mut self, world: &World, one: &ClusterId, other: &ClusterId) {
+    fn find_clash(&mut self, world: &World, one: &ClusterId, other: &ClusterId, from: impl Fn() -> usize) {
         let (Some(a), Some(b)) = (self.of.get(one).cloned(), self.of.get(other).cloned()) else { return };
         if let Some(id) = a.id.filter(|id| b.id == Some(*id)) {
             let text = format!("cluster-id {id} is also that of");
-            self.note_both(one, other, || {
+            self.note_both(from(), one, other, || {
                 Finding::permanent(Step::Identity, Reason::DuplicateClusterID, &text).hint("give one of them another id and restart it")
             });
         }
         if let Some(name) = a.name.as_ref().filter(|name| b.name.as_ref() == Some(name)) {
             let text = format!("cluster-name {} is also that of", quoted(name.as_str()));
-            self.note_both(one, other, || {
+            self.note_both(from(), one, other, || {
                 Finding::permanent(Step::Identity, Reason::DuplicateClusterName, &text).hint("give one of them another name and restart it")
             });
         }
@@ -139,8 +166,8 @@ impl Identities {
                 Finding::permanent(Step::Identity, Reason::MaxConnectedClustersDiffer, text)
                     .hint("it must be equal in all clusters of a mesh")
             };
-            self.note(one, finding(a, b).about(other));
-            self.note(other, finding(b, a).about(one));
+            self.note_clash(from(), one, other, finding(a, b));
+            self.note_clash(from(), other, one, finding(b, a));
         }
     }
 
@@ -204,6 +231,13 @@ impl Identities {
             None => Ok(name),
         }
     }
+}
+
+/// The rank of the binding that first connects two clusters, directly or through
+/// others.
+fn joined(meshes: &[Mesh<'_>], one: &ClusterId, other: &ClusterId) -> usize {
+    let together = |oldest: &[Mesh<'_>]| components(oldest).iter().any(|of| of.clusters.contains(one) && of.clusters.contains(other));
+    (0..meshes.len()).find(|rank| meshes.get(..=*rank).is_some_and(together)).unwrap_or_default()
 }
 
 fn config<'a>(world: &'a World, cluster: &ClusterId) -> Option<&'a Config> {

@@ -45,7 +45,7 @@ pub(super) struct Links {
 pub(super) fn plan_links(world: &World, meshes: &[Mesh<'_>], identities: &Identities) -> Links {
     let mut links = Links::default();
     let mut settled: BTreeMap<Link, Reach> = BTreeMap::new();
-    for mesh in meshes {
+    for (rank, mesh) in meshes.iter().enumerate() {
         for remote in mesh.members() {
             let at = (remote.clone(), mesh.reach);
             links.addresses.entry(at).or_insert_with(|| remote_address(world, meshes, identities, remote, mesh.reach));
@@ -54,7 +54,7 @@ pub(super) fn plan_links(world: &World, meshes: &[Mesh<'_>], identities: &Identi
             let link = Link { reader: reader.clone(), remote: remote.clone() };
             match settled.get(&link) {
                 None => {
-                    let plan = plan_link(world, identities, &link, links.addresses.get(&(remote.clone(), mesh.reach)));
+                    let plan = plan_link(world, identities, &link, rank, links.addresses.get(&(remote.clone(), mesh.reach)));
                     links.plans.insert(link.clone(), plan);
                     settled.insert(link, mesh.reach);
                 }
@@ -106,7 +106,8 @@ fn remote_address(
     address(seen, reach, &in_use)
 }
 
-fn plan_link(world: &World, identities: &Identities, link: &Link, address: Option<&Result<Address, Finding>>) -> LinkPlan {
+/// `rank` is that of the oldest binding that wants the link.
+fn plan_link(world: &World, identities: &Identities, link: &Link, rank: usize, address: Option<&Result<Address, Finding>>) -> LinkPlan {
     let nothing =
         |findings: Vec<Finding>, evident: Evident| LinkPlan { keys: None, dial: None, evident, findings, in_place: false, user: None };
     let Some(reader) = world.clusters.get(&link.reader) else { return nothing(Vec::new(), Evident::Not) };
@@ -121,9 +122,11 @@ fn plan_link(world: &World, identities: &Identities, link: &Link, address: Optio
             let in_place = keys.iter().all(|(key, bytes)| held(reader, key).is_some_and(|held| held.value == *bytes));
             let shown = in_place.then_some(&dial);
             let (evident, mut findings) = judge(shown, has_key, evidence, world);
-            let clashes = identities.clashes(&link.reader) || identities.clashes(&link.remote);
+            let clashes = identities.clashes(&link.reader, rank) || identities.clashes(&link.remote, rank);
             let refused = may_write(&dial, evidence, world.options.verify_dial).err();
-            let writes = refused.is_none() && (has_key || !clashes);
+            // A key is known by its remote's name, so one of that name may lead to the other.
+            let is_its = has_key && !identities.shares_name(&link.remote, rank);
+            let writes = refused.is_none() && (is_its || !clashes);
             findings.extend(refused.flatten().filter(|_| !matches!(evident, Evident::Verified(_))));
             findings.extend(foreign(reader, &keys, &evident));
             if let (Some(user), Some(remote)) = (&user, world.clusters.get(&link.remote)) {

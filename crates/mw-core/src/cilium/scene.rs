@@ -26,6 +26,11 @@ pub(super) struct Scene<'a> {
 pub(super) type Targets = BTreeMap<ClusterId, TargetPlan>;
 
 impl Scene<'_> {
+    /// The rank of a binding by age.
+    pub(super) fn rank(&self, mesh: &Mesh<'_>) -> usize {
+        self.meshes.iter().position(|of| of.binding.common.id == mesh.binding.common.id).unwrap_or(usize::MAX)
+    }
+
     /// A ref, with the Cilium name where that is another.
     pub(super) fn shown(&self, mesh: &Mesh<'_>, name: &str) -> String {
         let cilium = mesh.binding.common.cluster(name).and_then(|cluster| self.identities.name(cluster));
