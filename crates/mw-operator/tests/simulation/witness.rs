@@ -295,7 +295,7 @@ impl Witness {
         let lost = entries(mesh).into_iter().map(|entry| self.leads_to(entry)).find(|cluster| *cluster != self.hub && long(cluster));
         // A Secret whose deletion is kept from us still leads there, and nobody
         // writes the status of a mesh that seems to be gone.
-        let hidden = state.plausible.contains(&(self.hub.clone(), "clustermeshes"));
+        let hidden = state.lied.contains(&(self.hub.clone(), "clustermeshes"));
         let misled = state.misled || hidden || state.lied.contains(&(self.hub.clone(), "secrets"));
         drop(state);
         if let Some(cluster) = lost.filter(|_| !misled) {
