@@ -151,7 +151,7 @@ fn a_schema_of_kcp_is_named_by_its_content_and_stands_bare() {
 
 #[test]
 fn the_export_offers_the_schemas_and_claims_clusters_and_events_but_no_secrets() {
-    let documents: Vec<Value> = serde_saphyr::from_multiple(&kcp::export_yaml("abc").unwrap()).unwrap();
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&kcp::export_yaml(Some("abc")).unwrap()).unwrap();
     let (export, schemas) = documents.split_last().unwrap();
     let offered: Vec<&Value> = export["spec"]["resources"].as_array().unwrap().iter().map(|resource| &resource["schema"]).collect();
     assert_eq!(offered, schemas.iter().map(|schema| &schema["metadata"]["name"]).collect::<Vec<_>>());
@@ -160,7 +160,7 @@ fn the_export_offers_the_schemas_and_claims_clusters_and_events_but_no_secrets()
         claims.iter().map(|claim| format!("{} {} {}", claim["resource"], claim["identityHash"], claim["verbs"])).collect()
     };
     assert_eq!(claims(export), [r#""kubernetesclusters" "abc" ["get","list","watch"]"#, r#""events" null ["create","patch"]"#]);
-    let binding: Value = serde_saphyr::from_str(&kcp::binding_yaml("root:p", "abc").unwrap()).unwrap();
+    let binding: Value = serde_saphyr::from_str(&kcp::binding_yaml("root:p", Some("abc")).unwrap()).unwrap();
     assert_eq!(claims(&binding), claims(export));
     assert_eq!(binding["spec"]["reference"]["export"], json!({ "path": "root:p", "name": "edge-portal-networking" }));
 }
