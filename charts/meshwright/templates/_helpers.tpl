@@ -73,7 +73,8 @@ app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 
 {{/*
 Rules of a generated file: of no CRDs where these are not applied, of no Lease
-where it is not (`isElsewhere`) and, of Secrets, those that are named.
+where it is not (`isElsewhere`) and, of Secrets, none (`withoutSecrets`) or those
+that are named.
 */}}
 {{- define "meshwright.rules" -}}
 {{- $unneeded := list -}}

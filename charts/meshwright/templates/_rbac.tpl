@@ -48,7 +48,7 @@ metadata:
   labels:
     {{- include "meshwright.labels" .process | nindent 4 }}
 rules:
-  {{- include "meshwright.rules" (dict "root" .process.root "file" .file "secretNames" .secretNames "isElsewhere" .isElsewhere) | nindent 2 }}
+  {{- include "meshwright.rules" (dict "root" .process.root "file" .file "secretNames" .secretNames "isElsewhere" .isElsewhere "withoutSecrets" .withoutSecrets) | nindent 2 }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding

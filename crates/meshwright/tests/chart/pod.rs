@@ -27,11 +27,11 @@ pub(crate) async fn start(cluster: &Cluster, namespace: &str, name: &str, folder
         let kubeconfig = folder.join(format!("kubeconfig-{number}"));
         std::fs::write(&kubeconfig, cluster.kubeconfig(cluster.url(), &token)).unwrap();
         match arguments[0].as_str() {
-            "operator" => arguments.extend([format!("--kubeconfig={}", kubeconfig.display()), format!("--namespace={namespace}")]),
+            "operator" => arguments.push(format!("--kubeconfig={}", kubeconfig.display())),
             _ => arguments.push(format!("--mgmt-kubeconfig={}", kubeconfig.display())),
         }
     }
-    let process = Operator::start(&arguments, &folder.join(format!("log-{number}")));
+    let process = Operator::start_in(namespace, &arguments, &folder.join(format!("log-{number}")));
     for probe in ["livenessProbe", "readinessProbe"] {
         passes(&process, &container[probe]).await;
     }

@@ -64,18 +64,24 @@ impl Operator {
         Self::launch(arguments, log, None)
     }
 
-    /// As a pod of a cluster.
-    pub(crate) fn start_inside(arguments: &[String], log: &Path) -> Self {
-        Self::launch(arguments, log, Some(INSIDE))
+    /// As a pod of a namespace.
+    #[allow(dead_code, reason = "the chart's pods are")]
+    pub(crate) fn start_in(namespace: &str, arguments: &[String], log: &Path) -> Self {
+        Self::launch(arguments, log, Some(("POD_NAMESPACE", namespace)))
     }
 
-    fn launch(arguments: &[String], log: &Path, set: Option<&str>) -> Self {
+    /// As a pod of a cluster.
+    pub(crate) fn start_inside(arguments: &[String], log: &Path) -> Self {
+        Self::launch(arguments, log, Some((INSIDE, "10.96.0.1")))
+    }
+
+    fn launch(arguments: &[String], log: &Path, set: Option<(&str, &str)>) -> Self {
         let mut command = Command::new("/bin/sh");
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         for name in FOREIGN_ENVIRONMENT {
             command.env_remove(name);
         }
-        command.envs(set.map(|name| (name, "10.96.0.1")));
+        command.envs(set);
         command.args(["-c", SUPERVISOR, "supervisor"]).arg(log).arg(env!("CARGO_BIN_EXE_meshwright")).args(arguments);
         let mut supervisor = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut line = String::new();

@@ -62,11 +62,11 @@ pub fn api_server(deployment: &Deployment) -> ApiServer {
 
 /// The last of several flags counts, as everywhere.
 fn has_cluster_users(container: &Container) -> bool {
-    let values = container.args.iter().filter_map(|arg| match arg.strip_prefix("--cluster-users-enabled")? {
+    let mut values = container.args.iter().filter_map(|arg| match arg.strip_prefix("--cluster-users-enabled")? {
         "" => Some(true),
         value => value.strip_prefix('=').map(|value| value == "true"),
     });
-    values.last().unwrap_or(false)
+    values.next_back().unwrap_or(false)
 }
 
 fn is_users(volume: &VolumeConfigMap) -> bool {

@@ -167,7 +167,7 @@ fn is_ours_to_set(service: &ServiceSeen, others: &Others<'_>, key: &str, value: 
 fn write(world: &World, wanted: &Wanted<'_>, held: &BTreeSet<&ClusterId>, targets: &mut Targets) {
     let nothing = BTreeMap::new();
     for (id, seen) in world.clusters.iter().filter(|(_, seen)| seen.silent.is_none()) {
-        let stays = !world.settled.contains(id) || held.contains(id);
+        let stays = !world.settled.contains(id) || held.contains(id) || may_be_anothers(world, id);
         for (name, service) in seen.services.known().into_iter().flatten() {
             let others = Others::of(world, wanted, held, id, name, service);
             let apply = apply(service, wanted.get(&(id, name)).unwrap_or(&nothing), &others, stays);
@@ -176,6 +176,13 @@ fn write(world: &World, wanted: &Wanted<'_>, held: &BTreeSet<&ClusterId>, target
             }
         }
     }
+}
+
+/// Whether what stands on a cluster may be another owner's alone: his Services
+/// can't be read now, and no GlobalService of this owner ever wrote there.
+fn may_be_anothers(world: &World, cluster: &ClusterId) -> bool {
+    let mut touched = world.services.values().flat_map(|of| of.common.touched_clusters());
+    claimants(world, cluster).any(|(_, other)| other.services.known().is_none()) && !touched.any(|id| id == cluster)
 }
 
 fn apply(service: &ServiceSeen, wanted: &BTreeMap<&str, &str>, others: &Others<'_>, stays: bool) -> Option<AnnotationApply> {
@@ -192,7 +199,7 @@ fn apply(service: &ServiceSeen, wanted: &BTreeMap<&str, &str>, others: &Others<'
     let as_wanted = annotations.len() == ours.len() && annotations.iter().all(|(key, value)| ours.get(key) == Some(&value));
     let removed = ours.keys().filter(|key| !annotations.contains_key(**key)).map(|key| (*key).clone()).collect();
     let on = Precondition { uid: service.uid.as_str().into(), resource_version: service.resource_version.as_str().into() };
-    (!as_wanted).then(|| AnnotationApply { on, annotations, removed })
+    (!as_wanted).then_some(AnnotationApply { on, annotations, removed })
 }
 
 /// How far one cluster is.

@@ -34,6 +34,7 @@ mod process;
 #[path = "../simulation/seeds.rs"]
 mod seeds;
 #[path = "../provider/site.rs"]
+#[allow(dead_code, reason = "the stories of the provider use more of it")]
 mod site;
 mod stories;
 #[path = "../provider/wire.rs"]

@@ -1,12 +1,12 @@
 //! What must hold by itself, told without a seed: a change, and one fault at
 //! each of the requests around it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
 use mw_core::cilium::world::DialFailure;
-use mw_sim::{Delivery, Fate};
+use mw_sim::{Delivery, Fate, Link};
 
 use crate::bed::HUB;
 use crate::case::{Action, Case, CiliumSite, PolicyEdit, Step};
@@ -39,6 +39,11 @@ pub(crate) fn trials() -> Vec<Trial> {
         Trial::test("dying_at_every_write_of_a_rotation", move || die_everywhere(&rotated)),
         Trial::test("a_namespace_that_is_being_deleted_counts_as_gone", move || holds(&story(&ended), "")),
         Trial::test("an_object_that_one_list_does_without_is_not_gone", move || holds(&story(&lies), "")),
+        Trial::test("an_object_that_two_lists_in_a_row_lack_is_not_gone", two_lists_lie),
+        Trial::test("two_owners_of_a_cluster_leave_each_others_keys_and_annotations", || holds(&shared(&[]), "")),
+        Trial::test("a_provider_that_starts_waits_for_every_owner_of_a_cluster", || holds(&shared(&[Action::Restart]), "")),
+        Trial::test("the_key_of_a_cluster_without_a_known_name_stays", a_cluster_is_nameless),
+        Trial::test("the_key_of_another_owners_cluster_without_a_known_name_stays", another_owners_cluster_is_nameless),
         Trial::test("the_first_list_of_a_provider_removes_nothing", the_first_list_lies),
         Trial::test("a_provider_that_starts_removes_nothing_before_all_is_listed", lists_are_late),
         Trial::test("the_finalizer_comes_before_the_first_write", notes_are_late),
@@ -77,6 +82,44 @@ fn holds(case: &Case, what: &str) -> Result<(), Failed> {
         Some(violation) => Err(format!("{what}: {violation}\n{}", report.trace).into()),
         None => Ok(()),
     }
+}
+
+/// Another team has credentials of its own for the first cluster: it connects
+/// that to a cluster that only it has, and asks for more of the same Service.
+fn shared(actions: &[Action]) -> Case {
+    let mut case = story(actions);
+    case.sites.push(CiliumSite::new("t1", 4));
+    case.holdings.insert("team".to_owned(), BTreeSet::from(["c1".to_owned(), "t1".to_owned()]));
+    let mut theirs = export("team", "cart");
+    theirs.spec["affinity"] = "local".into();
+    case.objects.extend([binding("team", "mesh", &["c1", "t1"]), theirs]);
+    case
+}
+
+/// A list that lacks objects is asked for again at once, and that one lies too.
+fn two_lists_lie() -> Result<(), Failed> {
+    for kind in ["globalservices", "clustermeshbindings", "connectivityintents"] {
+        let telling = Telling { cluster: HUB.into(), kind, how: Untruth::Empty, lasts: Lasts::Requests(2) };
+        holds(&story(&[Action::Lie(telling)]), kind)?;
+    }
+    Ok(())
+}
+
+/// A provider starts while one of the clusters can't be reached.
+fn a_cluster_is_nameless() -> Result<(), Failed> {
+    holds(&restarted_without("c2", story), "")
+}
+
+/// The same, where the cluster is a neighbour of the other owner alone.
+fn another_owners_cluster_is_nameless() -> Result<(), Failed> {
+    holds(&restarted_without("t1", shared), "")
+}
+
+fn restarted_without(site: &str, of: fn(&[Action]) -> Case) -> Case {
+    let set = |link| Action::SetLink { site: site.into(), link };
+    let mut case = of(&[set(Link::Refusing), Action::Restart]);
+    case.steps.push(Step::Act(Duration::from_secs(400), set(Link::Up)));
+    case
 }
 
 /// The provider that takes over gets some of its lists late.

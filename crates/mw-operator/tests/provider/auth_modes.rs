@@ -54,7 +54,7 @@ async fn a_clustermesh_apiserver_that_waits_for_its_users_gets_them() {
     bed.patch("a", &status, &json!({ "status": { "availableReplicas": 0 } }));
     bed.bind("mesh", &["a", "b"], &json!({}));
     bed.start();
-    bed.until("the ConfigMap is there", || users(&bed, "a").map_or(Err("no ConfigMap".to_owned()), Ok)).await;
+    bed.until("the ConfigMap is there", || users(&bed, "a").ok_or_else(|| "no ConfigMap".to_owned())).await;
     bed.patch("a", &status, &json!({ "status": { "availableReplicas": 1 } }));
     bed.phase(BINDINGS, "mesh", "Connected").await;
 }

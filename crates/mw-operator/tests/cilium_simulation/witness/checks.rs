@@ -232,19 +232,26 @@ impl Witness {
             self.check_noted(cluster, namespace, SERVICE, write);
         }
         let removed: Vec<&String> = was.keys().filter(|key| !is.contains_key(*key)).collect();
-        if removed.is_empty() || !self.is_quiet(namespace) || self.has_lied(cluster) {
+        if removed.is_empty() || self.has_lied(cluster) {
             return;
         }
-        for export in exports.iter().filter(|export| !is_deleted(export) && is_meant(&export["spec"], after)) {
-            let mesh = self.mesh(namespace, export);
-            let site_refs =
-                |mesh: &Value| refs(&mesh["spec"]).into_iter().any(|name| self.leads_to(namespace, name).as_deref() == Some(cluster));
-            let asked = crate::oracle::asked_annotations(&export["spec"]);
-            let wanted = mesh.is_some_and(|mesh| site_refs(&mesh) && is_target(&export["spec"], &mesh, cluster));
-            if let Some(key) = removed.iter().find(|key| wanted && asked.contains_key(**key)) {
-                self.accuse(&format!("wanted-stays: {key} was removed from {} on {cluster}, though a GlobalService wants it", write.key));
+        for (tenant, _) in self.holdings.iter().filter(|(tenant, sites)| sites.contains(cluster) && !is_hostile(tenant)) {
+            for export in self.hub().list(&format!("{API}/namespaces/{tenant}/{}", SERVICE.0)) {
+                let wanted = self.is_quiet(tenant) && self.is_in_effect(tenant, &export, cluster) && is_meant(&export["spec"], after);
+                let asked = crate::oracle::asked_annotations(&export["spec"]);
+                if let Some(key) = removed.iter().find(|key| wanted && asked.get(**key) == was.get(**key)) {
+                    self.accuse(&format!("wanted-stays: {key} was removed from {} on {cluster}, though {tenant} wants it", write.key));
+                }
             }
         }
+    }
+
+    /// Whether a GlobalService wrote to a cluster and still wants to.
+    fn is_in_effect(&self, namespace: &str, export: &Value, cluster: &str) -> bool {
+        let leads_there = |name: &str| self.leads_to(namespace, name).as_deref() == Some(cluster);
+        let touched = text(&export["metadata"]["annotations"][TOUCHED]).split(',').any(leads_there);
+        let wants = |mesh: Value| refs(&mesh["spec"]).into_iter().any(leads_there) && is_target(&export["spec"], &mesh, cluster);
+        !is_deleted(export) && touched && self.mesh(namespace, export).is_some_and(wants)
     }
 
     /// The binding that an object relies on, where nobody deletes it.
