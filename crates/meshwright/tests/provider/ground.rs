@@ -126,6 +126,8 @@ impl Ground {
     async fn furnish(&self) {
         for namespace in NAMESPACES.into_iter().chain([HUB.namespace]) {
             self.hub().apply(&namespace_of(namespace)).await.unwrap();
+            // Those of an earlier scenario on the same servers speak of its clusters.
+            remove(self.hub(), &format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events")).await;
         }
         self.account().make(self.hub()).await;
         for site in SITES {

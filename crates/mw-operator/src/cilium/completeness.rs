@@ -42,7 +42,7 @@ impl Engine {
 
     /// The clusters that nothing unknown may lead to.
     pub(super) fn settled_clusters(&self, unresolved: &[Unresolved]) -> BTreeSet<ClusterId> {
-        if self.is_first_look(unresolved) {
+        if self.first_look_ends.is_some() {
             return BTreeSet::new();
         }
         let may_lead = |one: &Unresolved, member: &Member| {
@@ -58,15 +58,17 @@ impl Engine {
         settled.map(|(cluster, _)| cluster.clone()).collect()
     }
 
-    /// Whether a process that just started has not read every link once. A link
-    /// that fails, or takes too long, is not waited for.
-    fn is_first_look(&self, unresolved: &[Unresolved]) -> bool {
+    /// Ends the first look of a process that just started once every link that
+    /// there was then has been read. A link that fails, or takes too long, is not
+    /// waited for, nor is one that comes later.
+    pub(super) fn end_first_look(&mut self, unresolved: &[Unresolved]) {
         let all_listed = match self.kcp {
             None => self.lists_all_kinds(&Realm::Hub),
             Some(_) => self.lists_all_endpoints(),
         };
-        let unread = || self.members.values().any(Member::is_unread);
-        self.first_look_ends.is_some() && (!all_listed || !unresolved.is_empty() || unread())
+        if all_listed && unresolved.is_empty() && !self.members.values().any(Member::is_unread) {
+            self.first_look_ends = None;
+        }
     }
 
     /// Whether a ref leads to a cluster. One that none leads to any more was

@@ -157,7 +157,7 @@ const EVENTS: usize = 4096;
 const BATCH: usize = 4096;
 /// For so long a process that starts waits for the links of all owners before it
 /// removes anything: two of them may lead to the same cluster.
-const FIRST_LOOK: Duration = Duration::from_secs(60);
+const FIRST_LOOK: Duration = Duration::from_secs(20);
 
 pub(super) struct Engine {
     pub(super) settings: Settings,

@@ -306,6 +306,7 @@ impl Engine {
         }
         (self.world.bindings, self.world.services, self.world.intents) = (bindings, services, intents);
         self.world.listed = self.listed_workspaces();
+        self.end_first_look(&unresolved);
         self.world.settled = self.settled_clusters(&unresolved);
     }
 
