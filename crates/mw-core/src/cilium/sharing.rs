@@ -61,11 +61,18 @@ fn shared(world: &World) -> BTreeSet<ClusterId> {
     shared
 }
 
-/// Clusters of other owners that report the UID of this one. A cluster can
-/// report any UID, so this alone proves nothing.
+/// Clusters of other owners that report the UID of this one and that an object
+/// uses. A cluster can report any UID, so this alone proves nothing.
 pub(super) fn claimants<'a>(world: &'a World, cluster: &ClusterId) -> impl Iterator<Item = (&'a ClusterId, &'a ClusterSeen)> {
     let origin = world.origins.get(cluster);
     let claims = move |other: &Origin| origin.is_some_and(|origin| other.uid == origin.uid && other.owner != origin.owner);
-    let claimants = world.origins.iter().filter(move |(_, other)| claims(other));
+    let claimants = world.origins.iter().filter(move |(id, other)| claims(other) && is_used(world, id));
     claimants.filter_map(|(id, _)| Some((id, world.clusters.get(id)?)))
+}
+
+/// Whether an object names a cluster, or noted that it wrote there.
+fn is_used(world: &World, cluster: &ClusterId) -> bool {
+    let services = world.services.values().map(|of| &of.common);
+    let mut others = services.chain(world.intents.values().map(|of| &of.common)).flat_map(Common::touched_clusters);
+    world.bindings.values().any(|of| named_or_touched(of).contains(cluster)) || others.any(|id| id == cluster)
 }

@@ -235,7 +235,9 @@ impl Witness {
         if removed.is_empty() || self.has_lied(cluster) {
             return;
         }
-        for (tenant, _) in self.holdings.iter().filter(|(tenant, sites)| sites.contains(cluster) && !is_hostile(tenant)) {
+        // Who can't see that another tenant shares the cluster can't spare him.
+        let is_judged = |tenant: &str| !is_hostile(tenant) && (tenant == namespace || !self.is_out_of_reach(cluster));
+        for (tenant, _) in self.holdings.iter().filter(|(tenant, sites)| sites.contains(cluster) && is_judged(tenant)) {
             for export in self.hub().list(&format!("{API}/namespaces/{tenant}/{}", SERVICE.0)) {
                 let wanted = self.is_quiet(tenant) && self.is_in_effect(tenant, &export, cluster) && is_meant(&export["spec"], after);
                 let asked = crate::oracle::asked_annotations(&export["spec"]);
