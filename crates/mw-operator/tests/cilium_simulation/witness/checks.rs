@@ -149,7 +149,7 @@ impl Witness {
             if !ours.contains(&key.as_str()) {
                 self.accuse(&format!("foreign-untouched: key {key} of {} on {cluster} is somebody else's and was removed", write.key));
             }
-            self.check_removed_key(cluster, key);
+            self.check_removed_key(cluster, namespace, key);
         }
     }
 
@@ -188,14 +188,16 @@ impl Witness {
     }
 
     /// A key that a binding wants and that is there stays there.
-    fn check_removed_key(&self, cluster: &str, key: &str) {
+    fn check_removed_key(&self, cluster: &str, writer: &str, key: &str) {
         // Client files of a remote go when its CA is trusted.
         if key.contains('.') || self.has_lied(cluster) {
             return;
         }
         for binding in self.hub().list(&format!("{API}/{}", BINDING.0)) {
             let namespace = text(&binding["metadata"]["namespace"]);
-            if !self.is_quiet(namespace) || is_hostile(namespace) {
+            // A tenant whose Secret the hub hides is not known to share the cluster.
+            let hidden = namespace != writer && self.lock().lied.contains(&(HUB.to_owned(), "secrets"));
+            if !self.is_quiet(namespace) || is_hostile(namespace) || hidden {
                 continue;
             }
             let sites: Vec<String> = refs(&binding["spec"]).into_iter().filter_map(|name| self.leads_to(namespace, name)).collect();
