@@ -42,8 +42,8 @@ pub(super) fn applies(
     world.clusters.iter().filter_map(of_target).collect()
 }
 
-/// Keys of a cluster's Secrets that no binding of a deleted one's owner wants,
-/// but another owner of the same cluster does.
+/// Returns the keys of a cluster's Secrets that another owner of the same cluster
+/// wants, or may want.
 pub(super) fn wanted_by_others(scene: &Scene<'_>, target: &ClusterId) -> BTreeSet<Key> {
     let Scene { world, meshes, identities, links } = scene;
     let secrets = world.clusters.get(target).and_then(|seen| seen.secrets.known());
