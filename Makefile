@@ -1,20 +1,21 @@
-# The two commands: `make demo` and `make test`. The rest serves them.
+# Main targets: `make demo` and `make test`.
 .PHONY: demo test build run fmt lint layers deny unit soak fresh mutants scale bench generate
 
-# The API servers of the tests are on loopback, which a pod refuses to connect to.
+# Inside a pod, meshwright refuses to connect to loopback, where the API servers of the tests listen.
 unexport KUBERNETES_SERVICE_HOST
 
-# Simulated clusters in one process and the real operator on them; Ctrl-C ends it.
+# Runs the real operator on simulated clusters in one process, until Ctrl-C.
 demo:
 	@cargo run --quiet --package meshwright -- demo
 
 test: fmt lint layers deny unit
 
-# The binary that the image holds: static, so that it needs no image to stand on.
+# Builds the binary for the image: static, because the image has no base image.
 build:
 	cargo rustc --locked --release --package meshwright --bin meshwright -- -C target-feature=+crt-static -C strip=symbols
 
-# The operator on the cluster of the current kubeconfig: make run ARGS="--namespace team-a"
+# Runs the operator on the cluster of the current kubeconfig: make run ARGS="--namespace team-a"
+run: ARGS ?= --namespace default
 run:
 	cargo run --locked --release --package meshwright -- operator $(ARGS)
 
@@ -24,18 +25,18 @@ fmt:
 lint:
 	cargo clippy --locked --workspace --all-targets -- --deny warnings
 
-# What a crate must never see. Clippy bans clocks, files, the environment and
-# unordered maps in the core (crates/mw-core/clippy.toml); this bans crates. Each
-# crate is asked for alone: in the workspace it would get its neighbours' features.
+# Dependencies that a crate must not have. Clippy bans clocks, files, the environment
+# and unordered maps in the core (crates/mw-core/clippy.toml); this bans crates. Each
+# crate is checked alone, because in the workspace it gets the features of other crates.
 CLIENTS := kube_client|kube_runtime|tokio|tokio_.*|hyper|hyper_.*|reqwest
 BANNED_mw-core := $(CLIENTS)|kube|kube_.*|k8s_openapi|tracing|tracing_.*|log|rand|rand_.*|getrandom|fastrand|chrono|jiff|time|uuid
 BANNED_mw-api := $(CLIENTS)
-BANNED_mw-sim := mw_core|mw_api|mw_operator|mw_testbed|meshwright|kube|kube_.*|hyper|hyper_.*|reqwest|rand|rand_.*|getrandom|fastrand|chrono|jiff|time|uuid
-BANNED_mw-testbed := mw_core|mw_api|mw_operator|mw_sim|meshwright
+BANNED_mw-sim := mw_core|mw_api|mw_controller|mw_testbed|meshwright|kube|kube_.*|hyper|hyper_.*|reqwest|rand|rand_.*|getrandom|fastrand|chrono|jiff|time|uuid
+BANNED_mw-testbed := mw_core|mw_api|mw_controller|mw_sim|meshwright
 LAYERS := layer-mw-core layer-mw-api layer-mw-sim layer-mw-testbed
 .PHONY: $(LAYERS)
-# The tree shows what mw-api asks for; the checks, that its code makes do with
-# that, and that of the testbed, which the benchmarks build alone.
+# `cargo tree` lists the declared dependencies. `cargo check` shows that mw-api, and the
+# testbed through bench-scenario, compile with the features that they declare themselves.
 layers: $(LAYERS)
 	cargo check --quiet --locked --package mw-api
 	cargo check --quiet --locked --package bench-scenario
@@ -44,58 +45,65 @@ $(LAYERS): layer-%:
 	  echo "$$deps" | grep -qx $(subst -,_,$*) || { echo "cargo tree did not list $*" >&2; exit 1; }; \
 	  found=$$(echo "$$deps" | grep -xE '$(BANNED_$*)'); \
 	  if [ -n "$$found" ]; then echo "$* must not depend on" $$found >&2; exit 1; fi; \
-	  echo "$* sees nothing that is banned there"
+	  echo "$* has no banned dependencies"
 
-# Licences, sources and what is banned, as deny.toml says. Built once per machine,
-# in about two minutes, beside what the tests build for themselves.
+# Checks licences, sources and bans (deny.toml). Builds cargo-deny once per machine, in
+# about two minutes, into the cache that the tests also use.
 CACHE := $(or $(MESHWRIGHT_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/meshwright)
 DENY_VERSION := 0.20.2
 DENY := $(CACHE)/cargo-deny-$(DENY_VERSION)
 $(DENY)/bin/cargo-deny:
 	cargo install --quiet --locked --root $(DENY) cargo-deny@$(DENY_VERSION)
-# Advisories are checked where their database is at hand; nothing is fetched.
+# Checks advisories only if their database is already on this machine; fetches nothing.
 ADVISORIES := $(or $(CARGO_HOME),$(HOME)/.cargo)/advisory-dbs
 deny: $(DENY)/bin/cargo-deny
 	$< --locked check bans licenses sources
 	@if [ -n "$$(ls -A $(ADVISORIES) 2>/dev/null)" ]; then \
 	    $< --locked --offline check advisories; \
 	  else \
-	    echo "advisories were not checked: there is no database in $(ADVISORIES); to fetch it: $< fetch db"; \
+	    echo "skipped advisories: no database in $(ADVISORIES); to fetch it, run: $< fetch db"; \
 	  fi
 
-# As root also what needs namespaces: see docs/packets.md and docs/cilium-testbed.md.
+# As root, also runs the tests that need namespaces: see docs/packets.md and docs/cilium-testbed.md.
 unit:
-	cargo test --locked --workspace --lib --bins --tests
+	tools/suites
 
-# Fresh seeds for so long; see docs/simulation.md.
+# Runs the simulations with new seeds for SECONDS; see docs/simulation.md. As root, then
+# runs SEQUENCES random sequences with packets; see docs/packets.md.
 SECONDS ?= 60
+SEQUENCES ?= 50
 soak:
-	SIM_FIRST=$$(date +%s)000 SIM_SECONDS=$(SECONDS) cargo test --quiet --locked --package mw-operator --test simulation --test cilium_simulation
+	SIM_FIRST=$$(date +%s)000 SIM_SECONDS=$(SECONDS) cargo test --quiet --locked --package mw-controller --test simulation --test cilium_simulation
+	@if [ "$$(id -u)" != 0 ]; then \
+	    echo "skipped packets: network namespaces need root; run: sudo -E make soak"; \
+	  else \
+	    PACKETS_FIRST=$$(date +%s) PACKETS_SEQUENCES=$(SEQUENCES) cargo test --quiet --locked --package meshwright --test packets -- sequences_; \
+	  fi
 
-# Laws and simulations of both back ends on fresh seeds, five minutes in all:
-# before an issue is called done. Prints what replays a seed that fails.
+# Runs laws and simulations of both back ends with new seeds, five minutes in total. Run
+# it before you consider a change done. Prints the command that replays a failing seed.
 fresh: SECONDS := 300
 fresh:
 	tools/fresh $(SECONDS)
 
-# Whether the simulation finds bugs that are put in on purpose. Takes long.
+# Checks that the simulation finds known bugs, injected one at a time. Takes long.
 mutants:
 	tools/mutants
 
-# What a large fleet costs: make scale SIZE=100x50
+# Measures a large fleet: make scale SIZE=100x50
 SIZE ?= 100x50
 scale:
-	SIM_SCALE=$(SIZE) cargo test --quiet --locked --package mw-operator --test simulation
+	SIM_SCALE=$(SIZE) cargo test --quiet --locked --package mw-controller --test simulation
 
-# Ratios inside one run; see bench/README.md.
+# Prints benchmarks; see bench/README.md.
 bench:
 	cargo bench --locked --package mw-core
 	cargo build --locked --release --package meshwright
 	cargo build --locked --release --package bench-floor
 	cargo run --locked --release --package bench-scenario
 
-# Everything under config/, the rules of the chart and the references under docs/
-# come from here; tests fail when they are out of date.
+# Generates everything under config/, the RBAC rules of the chart and the reference pages
+# under docs/. Tests fail if they are out of date.
 generate:
 	cargo run --quiet --package mw-api --example generate
 	cargo run --quiet --package meshwright --example render

@@ -1,5 +1,5 @@
-// Cilium's clustermesh-apiserver, which the tests start, pinned. What Cilium
-// replaces in its own go.mod is replaced here too.
+// Pins Cilium's clustermesh-apiserver, which the tests start. Includes the replace
+// directives of Cilium's own go.mod.
 module meshwright/tools/clustermesh-apiserver
 
 go 1.26.0

@@ -1,10 +1,9 @@
-// Command crdcheck says what a Kubernetes 1.28 API server would say to the
-// creation of CustomResourceDefinitions: it runs the server's own code, without
-// a server. Fields that this release does not know are errors, as they are for
-// a client that asks for strict validation.
+// Command crdcheck validates CustomResourceDefinitions like a Kubernetes 1.28 API
+// server does on creation: it runs the server's own code, without a server. Unknown
+// fields are errors, as with strict field validation.
 //
-// It checks the definitions alone. Names that another definition has taken, and
-// what admission adds, only a server can see.
+// It checks each definition on its own. It does not detect conflicts with the names of
+// other definitions, and does not run admission plugins.
 package main
 
 import (
@@ -42,8 +41,8 @@ func main() {
 	}
 }
 
-// checkFile checks every document of a file. A file without any is an error:
-// nothing would have been checked.
+// checkFile checks every document of a file. A file without documents is an error,
+// because nothing would have been checked.
 func checkFile(path string) []error {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -64,14 +63,14 @@ func checkFile(path string) []error {
 		errs = append(errs, check(document)...)
 	}
 	if checked == 0 {
-		errs = append(errs, errors.New("no document in this file"))
+		errs = append(errs, errors.New("the file contains no document"))
 	}
 	return errs
 }
 
-// check does what the server does with the body of a POST, in its order:
-// decode and default, convert to the internal version, prepare (which fills
-// status.storedVersions), validate.
+// check processes a document like the body of a POST request: decode and default,
+// convert to the internal version, prepare (which fills status.storedVersions),
+// validate.
 func check(document []byte) []error {
 	scheme := runtime.NewScheme()
 	install.Install(scheme)
@@ -81,7 +80,7 @@ func check(document []byte) []error {
 		return []error{err}
 	}
 	if _, ok := object.(*v1.CustomResourceDefinition); !ok {
-		return []error{fmt.Errorf("%v is not served: want %v CustomResourceDefinition", kind, v1.SchemeGroupVersion)}
+		return []error{fmt.Errorf("%v is not served: expected %v CustomResourceDefinition", kind, v1.SchemeGroupVersion)}
 	}
 	scheme.Default(object)
 	crd := &apiextensions.CustomResourceDefinition{}

@@ -1,5 +1,5 @@
-// Cilium's policy library, pinned. The proxy does not serve the statedb that it
-// asks for, nor two modules that nothing here imports.
+// Pins Cilium's policy library. The module proxy does not serve the required version
+// of statedb, nor two modules that nothing here imports.
 module meshwright/tools/policycheck
 
 go 1.26.0

@@ -1,9 +1,8 @@
-// Command policycheck says what Cilium makes of policies: whether it accepts
-// them, and whether a flow passes where they are in force. It runs Cilium's own
-// code, without a cluster: the schema of its CRDs, its parser and sanitizer, its
-// policy repository.
+// Command policycheck reports whether Cilium accepts policies, and whether flows pass
+// while they are in force. It runs Cilium's own code without a cluster: the schema of
+// its CRDs, its parser and sanitizer, and its policy repository.
 //
-// It reads a list of cases as JSON and answers with a list of the same order.
+// It reads a JSON list of cases and writes a list of answers in the same order.
 package main
 
 import (
@@ -39,9 +38,9 @@ import (
 	"github.com/cilium/cilium/pkg/u8proto"
 )
 
-// question is one cluster with the policies that stand there.
+// question is a cluster with its policies, and flows to check.
 type question struct {
-	// Cluster is its Cilium name.
+	// Cluster is the Cilium name of the cluster.
 	Cluster string `json:"cluster"`
 	// DefaultLocalCluster is the agent's policy-default-local-cluster.
 	DefaultLocalCluster bool              `json:"defaultLocalCluster"`
@@ -57,21 +56,21 @@ type flow struct {
 	Port     uint16   `json:"port"`
 }
 
-// endpoint is a pod; without a cluster it is the world outside.
+// endpoint is a pod, or the outside world if Cluster is empty.
 type endpoint struct {
 	Cluster   string            `json:"cluster"`
 	Namespace string            `json:"namespace"`
 	Labels    map[string]string `json:"labels"`
 }
 
-// answer has flows only where all policies are accepted.
+// answer contains flows only if all policies are accepted.
 type answer struct {
-	// Errors is what is wrong with each policy; nothing where it is accepted.
+	// Errors lists the errors of each policy; empty if it is accepted.
 	Errors [][]string `json:"errors"`
 	Flows  []verdict  `json:"flows"`
 }
 
-// verdict tells whether the source may send and the destination may receive.
+// verdict reports whether the source may send and the destination may receive.
 type verdict struct {
 	Egress  bool `json:"egress"`
 	Ingress bool `json:"ingress"`
@@ -89,7 +88,7 @@ func run(in io.Reader, out io.Writer) error {
 	decoder := json.NewDecoder(in)
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&questions); err != nil {
-		return fmt.Errorf("reading the cases: %w", err)
+		return fmt.Errorf("reading cases: %w", err)
 	}
 	check, err := newCheck()
 	if err != nil {
@@ -106,9 +105,9 @@ func run(in io.Reader, out io.Writer) error {
 	return json.NewEncoder(out).Encode(answers)
 }
 
-// check holds what all cases share.
+// check holds the state shared by all cases.
 type check struct {
-	// logger keeps what Cilium warns of in said.
+	// logger writes Cilium's warnings to said.
 	logger  *slog.Logger
 	said    *bytes.Buffer
 	schemas map[string]validation.SchemaCreateValidator
@@ -167,7 +166,7 @@ func (c *check) answer(question question) (answer, error) {
 		return answer, nil
 	}
 	known := identities{repository: repository, byLabels: map[string]*identity.Identity{}}
-	// A policy is computed for the identities that are known by then.
+	// Policies are computed only for identities that are already known.
 	for _, flow := range question.Flows {
 		known.of(flow.From)
 		known.of(flow.To)
@@ -183,8 +182,8 @@ func (c *check) answer(question question) (answer, error) {
 	return answer, nil
 }
 
-// add puts a policy into the repository as the agent does, or tells all that is
-// wrong with it. What Cilium only warns of is wrong too.
+// add adds a policy to the repository like the agent does, or returns all errors.
+// Warnings of Cilium count as errors.
 func (c *check) add(repository *policy.Repository, local string, raw json.RawMessage) []error {
 	object := &unstructured.Unstructured{}
 	if err := object.UnmarshalJSON(raw); err != nil {
@@ -193,7 +192,7 @@ func (c *check) add(repository *policy.Repository, local string, raw json.RawMes
 	kind := object.GetKind()
 	schema, ok := c.schemas[kind]
 	if !ok || object.GetAPIVersion() != v2.SchemeGroupVersion.String() {
-		return []error{fmt.Errorf("%s %s is no policy", object.GetAPIVersion(), kind)}
+		return []error{fmt.Errorf("%s %s is not a policy", object.GetAPIVersion(), kind)}
 	}
 	var errs []error
 	for _, err := range validation.ValidateCustomResource(nil, object.Object, schema) {
@@ -206,7 +205,7 @@ func (c *check) add(repository *policy.Repository, local string, raw json.RawMes
 	switch kind {
 	case v2.CNPKindDefinition:
 		if object.GetNamespace() == "" {
-			errs = append(errs, errors.New("it has no namespace"))
+			errs = append(errs, errors.New("a namespaced policy needs a namespace"))
 		}
 		errs = append(errs, c.fields.ValidateCNP(object))
 		of := &v2.CiliumNetworkPolicy{}
@@ -215,7 +214,7 @@ func (c *check) add(repository *policy.Repository, local string, raw json.RawMes
 		}
 	default:
 		if object.GetNamespace() != "" {
-			errs = append(errs, errors.New("it has a namespace"))
+			errs = append(errs, errors.New("a cluster-wide policy must not have a namespace"))
 		}
 		resource = ipcachetypes.NewResourceID(ipcachetypes.ResourceKindCCNP, "", object.GetName())
 		errs = append(errs, c.fields.ValidateCCNP(object))
@@ -244,7 +243,7 @@ func present(all []error) []error {
 	return some
 }
 
-// force is what policies mean for each identity.
+// force caches the computed policy of each identity.
 type force struct {
 	logger     *slog.Logger
 	repository *policy.Repository
@@ -253,14 +252,14 @@ type force struct {
 
 func (f force) decide(local string, flow flow, from, to *identity.Identity) (verdict, error) {
 	if flow.To.Cluster != local {
-		return verdict{}, fmt.Errorf("the destination is in %q, the policies in %q", flow.To.Cluster, local)
+		return verdict{}, fmt.Errorf("destination is in cluster %q, policies are in cluster %q", flow.To.Cluster, local)
 	}
 	protocol, err := u8proto.ParseProtocol(flow.Protocol)
 	if err != nil {
 		return verdict{}, err
 	}
 	ingress, err := f.passes(to, policy.IngressKey().WithIdentity(from.ID).WithPortProto(protocol, flow.Port))
-	// What a pod of another cluster may send is decided there.
+	// Egress of a pod in another cluster is decided by that cluster's policies.
 	if err != nil || flow.From.Cluster != local {
 		return verdict{Egress: true, Ingress: ingress}, err
 	}
@@ -268,7 +267,7 @@ func (f force) decide(local string, flow flow, from, to *identity.Identity) (ver
 	return verdict{Egress: egress, Ingress: ingress}, err
 }
 
-// passes looks a packet up in the entries that the datapath would have.
+// passes looks up a packet in the policy map that the datapath would use.
 func (f force) passes(of *identity.Identity, packet policy.Key) (bool, error) {
 	if f.computed[of.ID] == nil {
 		selected, _, err := f.repository.ComputeSelectorPolicy(of)
@@ -285,7 +284,7 @@ func (f force) passes(of *identity.Identity, packet policy.Key) (bool, error) {
 	return !entry.IsDeny(), nil
 }
 
-// pod is what entries are computed for; it names no ports.
+// pod is the endpoint that policy maps are computed for. It has no named ports.
 type pod struct{ id uint64 }
 
 func (p pod) GetID() uint64                                    { return p.id }
@@ -299,7 +298,7 @@ func (pod) RegenerateIfAlive(*regeneration.ExternalRegenerationMetadata) <-chan 
 	return done
 }
 
-// identities gives endpoints with equal labels one identity, as Cilium does.
+// identities assigns one identity to all endpoints with equal labels, like Cilium does.
 type identities struct {
 	repository *policy.Repository
 	byLabels   map[string]*identity.Identity
@@ -323,8 +322,8 @@ func (i identities) of(endpoint endpoint) *identity.Identity {
 	return made
 }
 
-// labelsOf is what Cilium makes of a pod's labels: its own are added, and those
-// that do not belong to an identity go.
+// labelsOf returns the identity labels of a pod: Cilium's labels are added, labels that
+// are not relevant for identities are removed.
 func labelsOf(pod endpoint) labels.Labels {
 	namespace := &metav1.ObjectMeta{Name: pod.Namespace, Labels: map[string]string{"kubernetes.io/metadata.name": pod.Namespace}}
 	all := k8sutils.SanitizePodLabels(pod.Labels, namespace, "default", pod.Cluster)

@@ -1,5 +1,5 @@
-// What checks the chart's alerts, pinned; of the Prometheus operator only the
-// files of its CRDs are taken.
+// Pins Prometheus, which checks the chart's alerts. Of the Prometheus operator only
+// the CRD files are used.
 module meshwright/tools/rulecheck
 
 go 1.26.0

@@ -1,5 +1,5 @@
-// Command rulecheck reads the groups of a PrometheusRule from its input and
-// says what Prometheus would refuse of them.
+// Command rulecheck reads the groups of a PrometheusRule from stdin and prints the
+// errors that Prometheus would report.
 package main
 
 import (

@@ -1,5 +1,5 @@
-//! One API server over one kept HTTP/2 connection, and the instructions that
-//! the program `floor` takes. Knows nothing of what it sends.
+//! Client for one API server over a persistent HTTP/2 connection, and the instructions
+//! of the program `floor`. Independent of the content of requests.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub type Result<T, E = String> = std::result::Result<T, E>;
 
-/// Where a server is, and who asks.
+/// Address and credentials of a server.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Address {
     pub url: String,
@@ -33,13 +33,13 @@ pub enum Caller {
 }
 
 impl std::fmt::Debug for Caller {
-    /// Secrets never show.
+    /// Omits secrets.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Caller")
     }
 }
 
-/// A request that is ready to be sent, to the server of that number.
+/// A prepared request. `server` is an index into the servers of [`Instruction::Start`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Prepared {
     pub server: usize,
@@ -47,11 +47,11 @@ pub struct Prepared {
     pub path: String,
     pub content: String,
     pub body: String,
-    /// What has to be answered before it is sent.
+    /// A dial that must succeed before the request is sent.
     pub dial: Option<Dial>,
 }
 
-/// Calls of gRPC over a connection that is made for them.
+/// gRPC calls over a connection that is opened for them.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Dial {
     pub address: Address,
@@ -59,26 +59,26 @@ pub struct Dial {
     pub messages: Vec<String>,
 }
 
-/// One line of the program's input.
+/// A line of the program's input.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Instruction {
-    /// Connect to all, and watch one path of one of them; read another path of
-    /// all of them too, for nothing.
+    /// Connects to all servers and watches `path` on the server `watched`. Also reads
+    /// the events of a watch path `idly` on all of them, if set, and discards them.
     Start { servers: Vec<Address>, watched: usize, path: String, idly: Option<String> },
-    /// Send all at once when the next event of the watch has been read.
+    /// Sends all requests concurrently when the next event of the watch has been read.
     React { requests: Vec<Prepared> },
-    /// Send all now, at most so many at a time to each server.
+    /// Sends all requests now, at most `each` at a time per server.
     Post { requests: Vec<Prepared>, each: usize },
 }
 
-/// One line of its output.
+/// A line of the program's output.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Report {
-    /// The instruction was understood; a reaction waits for its event.
+    /// The floor has started, or its reaction waits for the event.
     Ready,
-    /// From the event, or the instruction, to the last answer.
+    /// Time from the event, or the instruction, to the last answer.
     Done {
         micros: u64,
         answers: usize,
@@ -89,7 +89,7 @@ pub enum Report {
     },
 }
 
-/// A client of one server.
+/// Client of one server.
 #[derive(Debug, Clone)]
 pub struct Server {
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
@@ -139,14 +139,14 @@ impl Server {
             .map_err(|error| error.to_string())
     }
 
-    /// The code and the whole answer.
+    /// Returns the status code and the whole answer.
     pub async fn send(&self, request: Request<Full<Bytes>>) -> Result<(u16, Bytes)> {
         let answer = self.client.request(request).await.map_err(causes)?;
         let code = answer.status().as_u16();
         Ok((code, answer.into_body().collect().await.map_err(causes)?.to_bytes()))
     }
 
-    /// A watch, line by line.
+    /// Starts a watch, which is read line by line.
     pub async fn watch(&self, path: &str) -> Result<Lines> {
         let request = self.prepare("GET", path, "application/json", String::new())?;
         let answer = self.client.request(request).await.map_err(causes)?;
@@ -164,7 +164,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// The next whole line; safe to be given up and asked for again.
+    /// Returns the next complete line. Cancel safe.
     pub async fn next(&mut self) -> Result<Vec<u8>> {
         let mut searched = 0;
         loop {
@@ -179,7 +179,7 @@ impl Lines {
     }
 }
 
-/// An error with all its causes; hyper's own text names none.
+/// Formats an error with all its sources; hyper's own text omits them.
 fn causes(error: impl std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,6 +1,6 @@
-//! The least that any operator has to do: reads a raw watch event, then sends
-//! requests that were made before, and waits for the answers. Takes its
-//! instructions as lines of JSON and answers each with one.
+//! The minimum that any operator has to do: reads a raw watch event, then sends
+//! prepared requests and waits for the answers. Reads instructions and writes reports
+//! as lines of JSON.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -30,10 +30,10 @@ impl Ready {
                 tasks.spawn(async move { server.send(call).await });
             }
             while let Some(done) = tasks.join_next().await {
-                // A call that is refused is answered without a message.
+                // A rejected call is answered without a message.
                 let (code, message) = done.map_err(|error| error.to_string())??;
                 if code != 200 || message.is_empty() {
-                    return Err(format!("the dial is refused with {code}"));
+                    return Err(format!("dial failed with {code}"));
                 }
             }
         }
@@ -100,7 +100,8 @@ async fn instruction(input: &mut tokio::io::Lines<BufReader<Stdin>>) -> Result<O
     line.map(|line| serde_json::from_str(&line).map_err(|error| error.to_string())).transpose()
 }
 
-/// Connects to all, so that no measured request has to.
+/// Connects to all servers, so that measured requests do not have to, and starts the
+/// watch.
 async fn start(servers: &[Server], watched: usize, path: &str) -> Result<Lines> {
     for server in servers {
         server.send(server.prepare("GET", "/version", "application/json", String::new())?).await?;
@@ -134,7 +135,7 @@ async fn all_at_once(requests: Vec<Ready>, since: Instant) -> Result<Report> {
     collect(tasks, since).await
 }
 
-/// Each server has its own queue, and so many requests under way.
+/// Sends requests from one queue per server, with at most `each` of them in flight.
 async fn in_turn(servers: &[Server], requests: Vec<(usize, Ready)>, each: usize) -> Result<Report> {
     let since = Instant::now();
     let mut queues: Vec<VecDeque<Ready>> = servers.iter().map(|_| VecDeque::new()).collect();

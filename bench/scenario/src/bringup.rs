@@ -1,5 +1,5 @@
-//! All Peers of all clusters from nothing: how long it takes, against the floor
-//! that posts the same Peers with as many requests under way.
+//! Bring-up: time to create all Peers of all clusters, compared with a floor that posts
+//! the same Peers with the same concurrency.
 
 use std::time::Instant;
 
@@ -15,10 +15,10 @@ use crate::stats::{median, range};
 use crate::table::Table;
 use crate::watch::Watches;
 
-/// Requests under way to one cluster, as the operator has them.
+/// Concurrent requests per cluster, as in the operator.
 const EACH: usize = 16;
 
-/// When the first and the last Peer were seen.
+/// Times at which the first and the last Peer were seen.
 struct Seen {
     first: Instant,
     last: Instant,
@@ -30,14 +30,15 @@ impl Seen {
     }
 }
 
-/// Seconds from the first to the last Peer, and of CPU time, by round.
+/// Seconds from the first to the last Peer, and CPU seconds, by round.
 #[derive(Default)]
 struct Rounds {
     seconds: Vec<f64>,
     cpu: Vec<f64>,
 }
 
-/// Begins with what an operator left that has converged; ends with one that runs.
+/// Measures the bring-up of the Peers that a converged operator left, which must be
+/// stopped. Returns a running operator.
 pub(crate) async fn measure(fleet: &Fleet, options: &Options, table: &mut Table) -> Operator {
     let posts = same_posts(fleet).await;
     let (mut operators, mut floors, mut watching) = (Rounds::default(), Rounds::default(), Rounds::default());
@@ -93,7 +94,7 @@ fn report(peers: usize, operators: &Rounds, from_start: &[f64], floors: &Rounds,
     }
 }
 
-/// Removes all Peers, by nobody's hand but ours.
+/// Deletes all Peers. No operator runs meanwhile that could react.
 async fn clear(fleet: &Fleet) {
     for at in 0..NAMES.len() {
         fleet.request(at, "DELETE", PEERS, &json!({})).await;
@@ -101,7 +102,7 @@ async fn clear(fleet: &Fleet) {
     }
 }
 
-/// What to send so that the clusters hold what they hold now.
+/// Returns the requests that create the current Peers of the mesh again.
 async fn same_posts(fleet: &Fleet) -> Vec<Prepared> {
     let mut posts = Vec::new();
     for at in 0..NAMES.len() {

@@ -1,5 +1,5 @@
-//! Five clusters with Cilium's own control plane, of which the hub is one, and
-//! one mesh of all. One of them has a load balancer with two addresses.
+//! Five clusters with Cilium's control plane, one of which is the hub, in one mesh. One
+//! cluster has a load balancer with two addresses.
 
 use std::net::Ipv4Addr;
 
@@ -28,18 +28,20 @@ const TARGET: Account = Account {
 const BINDING_CRD: &str = include_str!("../../../config/crd/networking.edge-portal.eu_clustermeshbindings.yaml");
 const BINDING: &str = "/apis/networking.edge-portal.eu/v1alpha1/namespaces/meshwright/clustermeshbindings/bench";
 
-/// The cluster whose address changes; all others read it.
+/// Cluster whose address changes; all others read it.
 pub(crate) const REMOTE: usize = 1;
 
 pub(crate) struct Mesh {
     pub(crate) fleet: Fleet,
-    /// Of the load balancer; etcd is behind both, and its certificate is for both.
+    /// Addresses of the load balancer. Both lead to etcd and are covered by its
+    /// certificate.
     pub(crate) addresses: [Ipv4Addr; 2],
     _ciliums: Vec<Cilium>,
 }
 
 impl Mesh {
-    /// Nothing where this machine can't run Cilium's control plane, which was told then.
+    /// Starts the clusters. Returns `None`, after reporting why, if this machine can't
+    /// run Cilium's control plane.
     pub(crate) async fn start() -> Option<Self> {
         progress(&format!("{} clusters with Cilium", NAMES.len()));
         let mut fleet = Fleet::start(HUB.namespace).await;
@@ -72,7 +74,7 @@ impl Mesh {
         hub.create(&binding).await.unwrap();
     }
 
-    /// Every link was found to work.
+    /// Waits until every link is verified.
     pub(crate) async fn connected(&self) {
         eventually(DEADLINE, || async {
             let binding = self.fleet.cluster(0).get(BINDING).await.map_err(|error| error.to_string())?.unwrap_or(Value::Null);

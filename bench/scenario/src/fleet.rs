@@ -1,5 +1,5 @@
-//! API servers, the rights of what is measured on them, and requests of the
-//! benchmark's own.
+//! API servers, accounts of the measured programs, and requests of the benchmark
+//! itself.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(300);
 pub(crate) const JSON: &str = "application/json";
 pub(crate) const MERGE_PATCH: &str = "application/merge-patch+json";
 
-/// A service account and its roles as they are shipped.
+/// A service account with its shipped roles.
 pub(crate) struct Account {
     pub(crate) namespace: &'static str,
     pub(crate) name: &'static str,
@@ -24,11 +24,11 @@ pub(crate) struct Account {
 pub(crate) struct Fleet {
     pub(crate) bed: Testbed,
     folder: TempDir,
-    /// Where what is measured lives on the hub.
+    /// Namespace of the measured program on the hub.
     pub(crate) namespace: &'static str,
-    /// The accounts of what is measured, which the floor uses too.
+    /// Accounts of the measured program, which the floor uses too.
     pub(crate) addresses: Vec<Address>,
-    /// For what the benchmark itself does.
+    /// Clients for requests of the benchmark itself.
     pub(crate) admins: Vec<Server>,
 }
 
@@ -48,11 +48,11 @@ impl Fleet {
         Address { url: cluster.url().to_owned(), ca: cluster.ca_pem().to_owned(), caller: Caller::Token(token.to_owned()) }
     }
 
-    /// Of the account of what is measured.
+    /// Returns the token of the measured program's account.
     pub(crate) fn token(&self, at: usize) -> &str {
         match &self.addresses[at].caller {
             Caller::Token(token) => token,
-            Caller::Certificate { .. } => panic!("API servers are called with tokens"),
+            Caller::Certificate { .. } => panic!("requests to API servers use tokens"),
         }
     }
 
@@ -60,7 +60,7 @@ impl Fleet {
         self.bed.cluster(NAMES[at]).unwrap()
     }
 
-    /// Of the hub, for the operator.
+    /// Returns the path of the hub's kubeconfig, for the operator.
     pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.folder.path().join("kubeconfig")
     }
@@ -74,7 +74,7 @@ impl Fleet {
         self.folder.path().join("operator.log")
     }
 
-    /// The Secret on the hub by which a member is reached.
+    /// Creates the Secret on the hub with the kubeconfig of a member.
     pub(crate) async fn give_access(&self, at: usize, secret: &str) {
         let kubeconfig = self.cluster(at).kubeconfig(&self.addresses[at].url, self.token(at));
         let metadata = json!({ "name": secret, "namespace": self.namespace });
@@ -90,14 +90,15 @@ impl Fleet {
         serde_json::from_slice(&answer).unwrap()
     }
 
-    /// A watch of a collection from now on.
+    /// Returns the path that watches a collection from its current resourceVersion.
     pub(crate) async fn watch_path(&self, at: usize, collection: &str) -> String {
         let list = self.request(at, "GET", &format!("{collection}?limit=1"), &Value::Null).await;
         format!("{collection}?watch=true&resourceVersion={}", list["metadata"]["resourceVersion"].as_str().unwrap())
     }
 }
 
-/// Gives the operator its rights on a cluster, and returns its token.
+/// Gives the operator its roles on a cluster, and all permissions if it is `foreign`.
+/// Waits until the roles are effective, and returns a token.
 pub(crate) async fn account(cluster: &Cluster, account: &Account, foreign: bool) -> String {
     let Account { namespace, name, roles } = account;
     cluster.apply(&json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } })).await.unwrap();
@@ -117,7 +118,7 @@ pub(crate) async fn account(cluster: &Cluster, account: &Account, foreign: bool)
     cluster.request_token(namespace, name, 7200).await.unwrap()
 }
 
-/// Waits until the authorizer has learnt of a rule.
+/// Waits until the authorizer has observed a rule.
 async fn may(cluster: &Cluster, user: &str, rule: &Value, namespace: &Value) {
     let resource = rule["resources"][0].as_str().unwrap_or_default();
     let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));

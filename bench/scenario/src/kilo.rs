@@ -1,4 +1,5 @@
-//! Five clusters with nodes as Kilo and a kubelet leave them, and one mesh.
+//! Five clusters with nodes as annotated by Kilo and reported by a kubelet, in one
+//! mesh.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +32,7 @@ pub(crate) async fn start(options: &Options) -> Fleet {
     fleet
 }
 
-/// The mesh, and the Secrets it names.
+/// Creates the mesh and its Secrets.
 async fn declare(fleet: &Fleet) {
     let hub = fleet.cluster(0);
     hub.install_crd(MESH_CRD).await.unwrap();
@@ -50,7 +51,7 @@ async fn declare(fleet: &Fleet) {
     hub.create(&mesh).await.unwrap();
 }
 
-/// Adds the nodes of these numbers to every cluster.
+/// Adds the nodes with these numbers to every cluster.
 pub(crate) async fn grow(fleet: &Fleet, from: usize, to: usize) {
     for at in 0..NAMES.len() {
         for number in from..to {
@@ -59,8 +60,8 @@ pub(crate) async fn grow(fleet: &Fleet, from: usize, to: usize) {
     }
 }
 
-/// Every cluster holds a Peer for each node of the others, and the mesh,
-/// where its status says so, is ready.
+/// Waits until every cluster has a Peer for each node of the others, and the mesh has
+/// the condition Ready.
 pub(crate) async fn converged(fleet: &Fleet, nodes: usize) {
     let wanted = (NAMES.len() - 1) * nodes;
     for (at, name) in NAMES.iter().enumerate() {
@@ -82,7 +83,7 @@ pub(crate) async fn converged(fleet: &Fleet, nodes: usize) {
     .unwrap();
 }
 
-/// Of a mesh, whoever runs it.
+/// Reports whether a Peer belongs to the mesh, regardless of the operator.
 pub(crate) fn is_meshed(peer: &Value) -> bool {
     peer["metadata"]["labels"]["kilo-clustermesh.io/mesh"] == "bench"
 }
@@ -100,12 +101,12 @@ pub(crate) fn node_name(number: usize) -> String {
     format!("node-{number:03}")
 }
 
-/// A valid public key that depends on the text only.
+/// Returns a valid public key derived from the text.
 pub(crate) fn key(text: &str) -> String {
     Base64::encode_string(&Sha256::digest(text.as_bytes()))
 }
 
-/// About as large as a Node of a real cluster: a kubelet lists images there.
+/// Returns a Node about as large as in a real cluster, where a kubelet lists images.
 fn node(cluster: usize, number: usize) -> Value {
     let (name, host) = (node_name(number), number + 1);
     let kilo = [

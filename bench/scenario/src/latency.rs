@@ -1,9 +1,9 @@
-//! One node's endpoint changes: how long until the Peers in all other clusters
-//! have changed. Operator and floor take turns, and what is not measured sleeps.
+//! Latency from a change of a node's endpoint until the Peers in all other clusters
+//! have changed. Operator and floor take turns; the one that is not measured is frozen.
 //!
-//! The operator lets a source change its Peers ten times, and then once every
-//! 30 s. So all clusters take turns as the source, and every round has an
-//! operator of its own.
+//! The operator limits a source to a burst of ten changes, and then one every 30 s.
+//! Therefore the clusters take turns as the source, and every round starts a new
+//! operator.
 
 use std::time::{Duration, Instant};
 
@@ -20,14 +20,14 @@ use crate::stats::Round;
 use crate::table::Table;
 use crate::watch::{Event, Watches};
 
-/// Changes of one source in a round. Of the other three one is for the warm-up,
-/// and two are for [`crate::requests`].
+/// Changes per source and round. Of the other three of the burst, one is for the
+/// warm-up and two are for [`crate::requests`].
 const OF_A_SOURCE: usize = 7;
 pub(crate) const MOST_CHANGES: usize = OF_A_SOURCE * NAMES.len();
-/// Longer than the time for which changes are gathered.
+/// Longer than the operator's batching interval.
 const BETWEEN: Duration = Duration::from_millis(150);
 
-/// Takes the operator that runs, and returns the one of the last round.
+/// Takes the running operator for the first round, and returns that of the last.
 pub(crate) async fn measure(fleet: &Fleet, mut operator: Operator, options: &Options, table: &mut Table) -> Operator {
     let mut bench = Bench::new(fleet, options).await;
     let mut rounds = Vec::new();
@@ -50,10 +50,10 @@ pub(crate) async fn measure(fleet: &Fleet, mut operator: Operator, options: &Opt
 struct Bench<'a> {
     fleet: &'a Fleet,
     nodes: usize,
-    /// One for each source.
+    /// One floor per source.
     floors: Vec<Floor>,
     watches: Watches,
-    /// The floor's own Peers, as last seen: one on each target.
+    /// Last observed state of the floor's own Peers, one per target.
     peers: Vec<Value>,
     changes: usize,
 }
@@ -95,7 +95,7 @@ impl<'a> Bench<'a> {
         let (node, address) = self.next_change();
         let requests = (0..NAMES.len()).filter(|at| *at != source).map(|at| self.patch(at, &address)).collect();
         self.floors[source].arm(requests);
-        // The operator does not look at this annotation.
+        // The operator ignores this annotation.
         let (time, events) = self.turn(source, &node, "bench.squat.ai/force-endpoint", &address).await;
         for event in events {
             let seen: Value = serde_json::from_slice(&event.line).unwrap();
@@ -105,8 +105,8 @@ impl<'a> Bench<'a> {
         time
     }
 
-    /// Milliseconds from the answer to the Node's change to the last target's
-    /// Peer event, and those events.
+    /// Returns the milliseconds from the answer to the change of the Node to the last
+    /// target's Peer event, and those events.
     async fn turn(&mut self, source: usize, node: &str, annotation: &str, address: &str) -> (f64, Vec<Event>) {
         self.watches.skip();
         let change = json!({ "metadata": { "annotations": { annotation: format!("{address}:51820") } } });
@@ -124,14 +124,15 @@ impl<'a> Bench<'a> {
         (last.saturating_duration_since(answered).as_secs_f64() * 1e3, events)
     }
 
-    /// A node that is not the anchor, and an address that nobody had before.
+    /// Returns a node that is not the anchor, and an address that was not used before.
     fn next_change(&mut self) -> (String, String) {
         self.changes += 1;
         let node = node_name(1 + self.changes % (self.nodes - 1));
         (node, format!("198.19.{}.{}", 100 + self.changes / 100, 100 + self.changes % 100))
     }
 
-    /// What the operator sends for its own Peer, with the same preconditions.
+    /// Returns a patch of the floor's Peer like the operator's patch of its own, with
+    /// the same preconditions.
     fn patch(&self, at: usize, address: &str) -> Prepared {
         let metadata = &self.peers[at]["metadata"];
         let labels = json!({
@@ -153,7 +154,7 @@ impl<'a> Bench<'a> {
 
 const PEER: &str = "floor--east--node-000";
 
-/// Of a Peer that collides with nobody's.
+/// Returns the spec of a Peer that conflicts with no other.
 fn spec(address: &str) -> Value {
     json!({
         "allowedIPs": ["172.30.100.0/24", "172.31.100.1/32"], "publicKey": key("floor"), "persistentKeepalive": null,

@@ -1,5 +1,5 @@
-//! Measures an operator on real API servers, against a program that sends the
-//! same requests and does nothing else. What it means: bench/README.md.
+//! Measures an operator on real API servers, compared with a program that only sends
+//! the same requests. See bench/README.md.
 
 #![allow(
     clippy::unwrap_used,
@@ -73,13 +73,13 @@ async fn at_scale(fleet: &Fleet, options: &Options, small: &Resident, table: &mu
     }
     table.memory(options, small, &operator.resident());
     operator.stop().await;
-    // Where another operator says that it is ready is not ours to know.
+    // The readiness endpoint of another operator is unknown.
     if !options.foreign {
         startup::measure(fleet, options, table).await;
     }
 }
 
-/// With the dial before a write, as by default, and without it.
+/// Measures with the dial before each write, which is the default, and without it.
 async fn with_cilium(options: &Options, table: &mut Table) {
     let Some(mesh) = cilium::Mesh::start().await else { return };
     for dials in [true, false] {
@@ -93,7 +93,7 @@ async fn with_cilium(options: &Options, table: &mut Table) {
     }
 }
 
-/// What goes on, for whoever waits; the figures alone are on stdout.
+/// Prints progress to stderr; stdout contains only the results.
 fn progress(text: &str) {
     eprintln!("{text}");
 }

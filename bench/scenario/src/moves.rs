@@ -1,6 +1,6 @@
-//! One cluster's load balancer gets another address: how long until the Secrets
-//! of all other clusters have it. Provider and floor take turns with the same
-//! Secrets: where the one led to the first address the other leads to the second.
+//! Latency from a change of a load balancer's address until the Secrets of all other
+//! clusters contain it. Provider and floor take turns on the same Secrets: the provider
+//! changes them to the first address, the floor back to the second.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -21,15 +21,14 @@ use crate::watch::{Event, Watches};
 const SERVICES: &str = "/api/v1/namespaces/kube-system/services";
 const SECRETS: &str = "/api/v1/namespaces/kube-system/secrets";
 const SECRET: &str = "cilium-kvstoremesh";
-/// The files that a reader shows to a remote of the same CA.
+/// Secret with the client files of a reader, for remotes with the same CA.
 const CLIENT: &str = "clustermesh-apiserver-remote-cert";
 const APPLY_PATCH: &str = "application/apply-patch+yaml";
-/// Longer than the time for which changes are gathered, and for the readers to
-/// follow.
+/// Longer than the provider's batching interval, with time for the readers to follow.
 const BETWEEN: Duration = Duration::from_millis(200);
 const WARM_UP: usize = 5;
 
-/// The floor dials as the provider does, or neither does.
+/// Measures all rounds. The floor dials if and only if the provider does.
 pub(crate) async fn measure(mesh: &Mesh, provider: &Operator, dials: bool, options: &Options) -> Vec<Round> {
     let mut bench = Bench::new(mesh, dials).await;
     let mut rounds = Vec::new();
@@ -59,7 +58,7 @@ struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    /// Leaves the second address, so that the first is a change.
+    /// Sets both addresses in turn and ends with the second, so that the first is a change.
     async fn new(mesh: &'a Mesh, dials: bool) -> Self {
         let (floor, watches) = (Floor::start(&mesh.fleet, REMOTE, SERVICES).await, Watches::open(&mesh.fleet, SECRETS).await);
         let mut bench = Self { mesh, dials, floor, watches };
@@ -80,8 +79,8 @@ impl<'a> Bench<'a> {
         time
     }
 
-    /// Milliseconds from the answer to the Service's change to the last event
-    /// of a Secret with the address.
+    /// Returns the milliseconds from the answer to the change of the Service to the
+    /// last event of a Secret with the address.
     async fn turn(&mut self, address: Ipv4Addr) -> f64 {
         self.watches.skip();
         let change = json!({ "status": { "loadBalancer": { "ingress": [{ "ip": address }] } } });
@@ -99,7 +98,8 @@ impl<'a> Bench<'a> {
         last.saturating_duration_since(answered).as_secs_f64() * 1e3
     }
 
-    /// What the provider sends: all keys that are its own, the changed one among them.
+    /// Returns the patch that the provider sends: all its keys, including the changed
+    /// one.
     async fn patch(&self, at: usize, address: Ipv4Addr) -> Prepared {
         let path = format!("{SECRETS}/{SECRET}");
         let mut secret = self.mesh.fleet.request(at, "GET", &path, &Value::Null).await;
@@ -115,7 +115,8 @@ impl<'a> Bench<'a> {
         Prepared { server: at, method: "PATCH".to_owned(), path, content: APPLY_PATCH.to_owned(), body, dial }
     }
 
-    /// What the provider asks of the remote's etcd, with the files of the reader.
+    /// Returns the provider's requests to the remote's etcd, with the client files of
+    /// the reader.
     async fn dial(&self, at: usize, key: &str) -> Dial {
         let endpoint = key.lines().find_map(|line| line.trim().strip_prefix("- ")).unwrap();
         let files = self.mesh.fleet.request(at, "GET", &format!("{SECRETS}/{CLIENT}"), &Value::Null).await;
@@ -127,7 +128,8 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// A RangeRequest for one key in gRPC's frame. Lengths below 128 are letters, too.
+/// Returns a RangeRequest for one key in a gRPC frame. Both lengths must be below 128,
+/// so that each is a single ASCII character of the string.
 fn range(key: &str) -> String {
     let letter = |length: usize| char::from(u8::try_from(length).unwrap());
     format!("\0\0\0\0{}\n{}{key}", letter(key.len() + 2), letter(key.len()))

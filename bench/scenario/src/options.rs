@@ -1,4 +1,4 @@
-//! What is measured, and how often.
+//! Options of the benchmark.
 
 use std::path::PathBuf;
 
@@ -6,25 +6,28 @@ use crate::latency::MOST_CHANGES;
 
 #[derive(Debug)]
 pub(crate) struct Options {
-    /// Nodes of a cluster while single changes are measured.
+    /// Nodes per cluster for the measurement of single changes.
     pub(crate) nodes: usize,
-    /// Nodes of a cluster at bring-up, when idle, and for memory; with 0 none of it is measured.
+    /// Nodes per cluster for bring-up, idle requests, memory and startup; 0 skips these.
     pub(crate) many: usize,
-    /// How often everything is repeated, for the spread.
+    /// Repetitions of bring-up, node changes and address changes, for the spread.
     pub(crate) rounds: usize,
-    /// Changes a round, of operator and floor each, at most [`MOST_CHANGES`]; with 0 none is measured.
+    /// Changes per round, for operator and floor each, at most [`MOST_CHANGES`]; 0
+    /// skips these.
     pub(crate) changes: usize,
-    /// With 0 nobody looks at requests.
+    /// Duration of the idle measurement; 0 skips the measurement of requests.
     pub(crate) idle_seconds: u64,
-    /// Addresses a round that a load balancer gets, of provider and floor each; with 0 none is measured.
+    /// Address changes of a load balancer per round, for provider and floor each; 0
+    /// skips these.
     pub(crate) moves: usize,
     pub(crate) command: Vec<String>,
-    /// Somebody else's operator: it gets all rights, for its roles are not ours.
+    /// True for another operator. It gets all permissions, because our roles are not
+    /// made for it.
     pub(crate) foreign: bool,
 }
 
 const USAGE: &str = "scenario [--nodes 50] [--many 200] [--rounds 5] [--changes 35] [--idle 60] [--moves 15] [-- OPERATOR ARGUMENT…]
-In the arguments {kubeconfig} and {namespace} stand for the hub's kubeconfig and the operator's namespace.";
+{kubeconfig} and {namespace} in the arguments are replaced by the hub's kubeconfig and the operator's namespace.";
 
 const OPERATOR: &str = "operator --kubeconfig {kubeconfig} --namespace {namespace} --leader-elect \
                         --metrics-bind-address 127.0.0.1:0 --health-probe-bind-address 127.0.0.1:0";
@@ -62,11 +65,17 @@ impl Options {
             }
         }
         let grows = options.many == 0 || options.many > options.nodes;
-        assert!(options.rounds > 0 && options.nodes > 1 && grows && options.many <= 250, "2 nodes or more, then more, at most 250");
-        assert!(options.changes <= MOST_CHANGES, "at most {MOST_CHANGES} changes a round: the operator delays more of one source");
+        assert!(
+            options.rounds > 0 && options.nodes > 1 && grows && options.many <= 250,
+            "--rounds must be at least 1, --nodes at least 2, --many greater than --nodes and at most 250, or 0"
+        );
+        assert!(
+            options.changes <= MOST_CHANGES,
+            "--changes must be at most {MOST_CHANGES}: the operator rate-limits changes of one source"
+        );
         options.foreign = !options.command.is_empty();
         if options.foreign {
-            // What it does with Cilium is not ours to know.
+            // Support for Cilium in another operator is unknown.
             options.moves = 0;
         } else {
             options.command = ours(OPERATOR);
@@ -75,7 +84,7 @@ impl Options {
     }
 }
 
-/// The Cilium back end.
+/// Returns the command of the Cilium back end.
 pub(crate) fn provider(dials: bool) -> Vec<String> {
     let mut command = ours(PROVIDER);
     if !dials {
@@ -88,9 +97,9 @@ fn ours(arguments: &str) -> Vec<String> {
     std::iter::once(beside("meshwright").display().to_string()).chain(arguments.split_whitespace().map(str::to_owned)).collect()
 }
 
-/// A program that was built into the same folder.
+/// Returns the path of a program that was built into the folder of this one.
 pub(crate) fn beside(name: &str) -> PathBuf {
     let path = std::env::current_exe().unwrap().with_file_name(name);
-    assert!(path.exists(), "{} is not built: type `make bench`", path.display());
+    assert!(path.exists(), "{} is not built; run `make bench`", path.display());
     path
 }

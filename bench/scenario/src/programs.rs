@@ -1,4 +1,4 @@
-//! The two programs that are measured, as child processes that do not outlive us.
+//! The two measured programs, as child processes that never outlive this process.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -12,7 +12,8 @@ use tokio::time::sleep;
 use crate::fleet::Fleet;
 use crate::options::beside;
 
-/// Kills the operator when the pipe closes that only we hold.
+/// Runs the operator, and kills it when stdin closes. Only this process holds the other
+/// end of that pipe.
 const SUPERVISOR: &str = r#"
 log=$1
 shift
@@ -34,7 +35,7 @@ pub(crate) struct Operator {
     pub(crate) started: Instant,
 }
 
-/// In KiB.
+/// Resident memory in KiB.
 pub(crate) struct Resident {
     pub(crate) now: f64,
     pub(crate) most: f64,
@@ -63,7 +64,8 @@ impl Operator {
         Self { pid, leash: supervisor.stdin.take(), supervisor, started }
     }
 
-    /// Stopped in the literal sense: what is measured next has the machine for itself.
+    /// Freezes the process with SIGSTOP, so that the next measurement has the machine
+    /// for itself.
     pub(crate) fn freeze(&self) {
         kill(self.pid, Signal::SIGSTOP).unwrap();
     }
@@ -72,7 +74,8 @@ impl Operator {
         kill(self.pid, Signal::SIGCONT).unwrap();
     }
 
-    /// Ends it in order, so that the next one has the Lease at once.
+    /// Stops the operator gracefully, so that it releases the Lease and the next one gets
+    /// it at once.
     pub(crate) async fn stop(mut self) {
         kill(self.pid, Signal::SIGTERM).unwrap();
         for _ in 0..200 {
@@ -81,7 +84,7 @@ impl Operator {
             }
             sleep(Duration::from_millis(50)).await;
         }
-        panic!("the operator does not end");
+        panic!("the operator does not stop");
     }
 
     pub(crate) fn cpu_seconds(&self) -> f64 {
@@ -89,7 +92,7 @@ impl Operator {
     }
 
     pub(crate) fn resident(&self) -> Resident {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).expect("the operator runs");
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).expect("the operator is running");
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
             line.trim_matches(|c: char| !c.is_ascii_digit()).parse::<f64>().unwrap()
@@ -105,9 +108,9 @@ impl Drop for Operator {
     }
 }
 
-/// In user and kernel mode, in the hundredths that Linux counts in.
+/// Returns CPU seconds in user and kernel mode, which Linux counts in ticks of 10 ms.
 fn cpu_seconds(pid: Pid) -> f64 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("the program runs");
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("the program is running");
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
     (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
 }
@@ -119,12 +122,14 @@ pub(crate) struct Floor {
 }
 
 impl Floor {
-    /// Connected to all clusters, with a watch on a collection of one.
+    /// Starts a floor that is connected to all clusters and watches a collection of
+    /// one.
     pub(crate) async fn start(fleet: &Fleet, watched: usize, collection: &str) -> Self {
         Self::start_with(fleet, watched, collection, None).await
     }
 
-    /// Besides reads events of another collection on all clusters, as every operator has to.
+    /// Like `start`, but also reads the events of another collection on all clusters,
+    /// as every operator has to.
     pub(crate) async fn start_watching(fleet: &Fleet, collection: &str, idly: &str) -> Self {
         Self::start_with(fleet, 0, collection, Some(format!("{idly}?watch=true"))).await
     }
@@ -143,7 +148,7 @@ impl Floor {
         cpu_seconds(Pid::from_raw(self.program.id().cast_signed()))
     }
 
-    /// Sends these at the next event of the watch.
+    /// Makes the floor send these requests at the next event of the watch.
     pub(crate) fn arm(&mut self, requests: Vec<Prepared>) {
         self.tell(&Instruction::React { requests });
         self.ready();
@@ -153,17 +158,18 @@ impl Floor {
         self.tell(&Instruction::Post { requests, each });
     }
 
-    /// Blocks until all is answered, which has to be well.
+    /// Blocks until the requests are answered. Panics unless `wanted` of them were, all
+    /// successfully.
     pub(crate) fn done(&mut self, wanted: usize) {
         match self.hear() {
             Report::Done { answers, refused: 0, .. } if answers == wanted => {}
-            other => panic!("the floor says {other:?}"),
+            other => panic!("unexpected report of the floor: {other:?}"),
         }
     }
 
     fn ready(&mut self) {
         let report = self.hear();
-        assert!(matches!(report, Report::Ready), "the floor says {report:?}");
+        assert!(matches!(report, Report::Ready), "unexpected report of the floor: {report:?}");
     }
 
     fn tell(&mut self, instruction: &Instruction) {
@@ -173,7 +179,7 @@ impl Floor {
     fn hear(&mut self) -> Report {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
-        serde_json::from_str(&line).unwrap_or_else(|error| panic!("the floor says {line:?}: {error}"))
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("invalid report of the floor {line:?}: {error}"))
     }
 }
 

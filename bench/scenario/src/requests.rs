@@ -1,4 +1,4 @@
-//! What the API servers were asked by the operator, from their audit logs.
+//! Requests of the operator, counted from the audit logs of the API servers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use crate::options::Options;
 use crate::progress;
 use crate::table::Table;
 
-/// Long enough for everything that follows from a change, and for the audit log.
+/// Long enough for all consequences of a change, and for the audit log.
 const AFTERMATH: Duration = Duration::from_secs(3);
 const CHANGES: usize = 10;
 
-/// How often what was asked.
+/// Number of requests by kind.
 type Counts = BTreeMap<String, usize>;
 
 struct Ledger<'a> {
@@ -30,8 +30,8 @@ impl<'a> Ledger<'a> {
         Self { fleet, starts: (0..NAMES.len()).map(|at| fleet.cluster(at).audit().unwrap().len()).collect() }
     }
 
-    /// Since it was opened: what was asked for, and apart from that watches
-    /// and Leases, which are renewed in any case.
+    /// Returns the operator's requests since the ledger was opened, and separately
+    /// watches and requests for Leases, which are renewed in any case.
     fn close(self) -> (Counts, Counts) {
         let (mut asked, mut renewed) = (Counts::new(), Counts::new());
         for (at, start) in self.starts.iter().enumerate() {
@@ -55,7 +55,7 @@ fn shown(counts: &Counts) -> String {
     if shown.is_empty() { "none".to_owned() } else { shown.join(", ") }
 }
 
-/// Single changes, and then nothing for a while.
+/// Measures the requests that a single change causes: the worst of [`CHANGES`].
 pub(crate) async fn of_one_change(fleet: &Fleet, options: &Options, table: &mut Table) {
     sleep(AFTERMATH).await;
     let (mut worst, mut met) = (Counts::new(), true);

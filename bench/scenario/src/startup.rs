@@ -1,4 +1,4 @@
-//! From the start of the process until it says that it is ready.
+//! Time from the start of the process until it is ready.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -18,10 +18,10 @@ const BETWEEN: Duration = Duration::from_millis(1);
 pub(crate) async fn measure(fleet: &Fleet, options: &Options, table: &mut Table) {
     let mut times = Vec::new();
     for _ in 0..STARTS {
-        // Nobody else takes it within this moment.
+        // Unlikely to be taken by another process before the operator binds it.
         let health = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let mut command = options.command.clone();
-        // The last of its flags says where its health is told.
+        // The last argument is the value of --health-probe-bind-address.
         *command.last_mut().unwrap() = health.to_string();
         let operator = Operator::start(fleet, &command);
         while !is_ready(health) {

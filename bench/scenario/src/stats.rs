@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Times of single changes, in milliseconds.
+/// Latencies of single changes, in milliseconds.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sample(Vec<f64>);
 
@@ -15,7 +15,8 @@ impl Sample {
         Sample(samples.into_iter().flat_map(|sample| sample.0.iter().copied()).collect())
     }
 
-    /// The smallest value that so many percent of all do not exceed.
+    /// Returns the nearest-rank percentile: the smallest value that `percent` % of all
+    /// values do not exceed.
     pub(crate) fn percentile(&self, percent: usize) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -23,7 +24,7 @@ impl Sample {
     }
 }
 
-/// What was measured in turns.
+/// Measurements of operator and floor in one round.
 #[derive(Debug, Default)]
 pub(crate) struct Round {
     pub(crate) operator: Sample,
@@ -36,7 +37,7 @@ impl fmt::Display for Round {
     }
 }
 
-/// `1.02 to 1.13`.
+/// Formats the smallest and the largest value: `1.02 to 1.13`.
 pub(crate) fn range(values: &[f64]) -> String {
     let (low, high) = values.iter().fold((f64::MAX, f64::MIN), |(low, high), value| (low.min(*value), high.max(*value)));
     format!("{low:.2} to {high:.2}")

@@ -1,4 +1,4 @@
-//! What was wanted and what was got.
+//! Table of targets and results.
 
 use crate::fleet::NAMES;
 use crate::options::Options;
@@ -11,7 +11,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// A figure that decides nothing.
+    /// Adds a result without a target.
     pub(crate) fn note(&mut self, what: &str, got: &str, spread: &str) {
         self.rows.push([what.to_owned(), String::new(), got.to_owned(), spread.to_owned(), String::new()]);
     }
@@ -21,7 +21,8 @@ impl Table {
         self.rows.push([what, wanted, got, spread, verdict].map(str::to_owned));
     }
 
-    /// Percentiles against the same percentiles of the floor, each with what is wanted of it.
+    /// Adds percentiles relative to the same percentiles of the floor, each with its
+    /// target, if any.
     pub(crate) fn compare(&mut self, what: &str, name: &str, wanted: [(usize, Option<f64>); 2], rounds: &[Round]) {
         let operator = Sample::all(rounds.iter().map(|round| &round.operator));
         let floor = Sample::all(rounds.iter().map(|round| &round.floor));

@@ -1,5 +1,5 @@
-//! What is seen of objects, the same way for operator and floor: a watch on every
-//! cluster, and the time at which each event was read.
+//! Observation of objects, the same for operator and floor: a watch on every cluster,
+//! and the time at which each event was read.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,7 @@ pub(crate) struct Watches {
 }
 
 impl Watches {
-    /// From now on, on every cluster.
+    /// Opens a watch on every cluster, starting now.
     pub(crate) async fn open(fleet: &Fleet, collection: &str) -> Self {
         let (sender, events) = unbounded_channel();
         let mut tasks = JoinSet::new();
@@ -58,7 +58,7 @@ impl Watches {
         event.expect("nothing changed for two minutes").expect("a watch ended")
     }
 
-    /// Drops what is there already.
+    /// Discards pending events.
     pub(crate) fn skip(&mut self) {
         while self.events.try_recv().is_ok() {}
     }

@@ -101,7 +101,7 @@ spec:
         - name: {{ $folder }}-kubeconfig
           secret:
             secretName: {{ $secret.secretName }}
-            # 0440, which readers of YAML take for different numbers.
+            # 0440 in decimal, because YAML parsers disagree about octal numbers.
             defaultMode: 288
             items:
               - key: {{ $secret.key }}
@@ -120,7 +120,7 @@ spec:
       affinity:
         {{- toYaml . | nindent 8 }}
       {{- end }}
-      # The one that waits is of use where the one that acts is not.
+      # A standby on the same host would fail together with the leader.
       topologySpreadConstraints:
         - maxSkew: 1
           topologyKey: kubernetes.io/hostname

@@ -1,4 +1,4 @@
-{{/* What a process has beside its Deployment. */}}
+{{/* Optional objects of a process, besides its Deployment. */}}
 {{- define "meshwright.extras" -}}
 {{- $values := .root.Values -}}
 {{- $name := include "meshwright.name" . -}}
@@ -41,7 +41,14 @@ spec:
   endpoints:
     - port: metrics
       interval: {{ $values.serviceMonitor.interval }}
-      # `cluster` and `namespace` are those of a mesh, not of this pod.
+      {{- if $values.metricsSecure }}
+      scheme: https
+      # The certificate is generated at start and cannot be verified; the token authorizes Prometheus.
+      tlsConfig:
+        insecureSkipVerify: true
+      bearerTokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token
+      {{- end }}
+      # The labels `cluster` and `namespace` refer to a mesh, not to this pod.
       honorLabels: true
 {{- end }}
 {{- if $values.networkPolicy.enabled }}
@@ -57,7 +64,7 @@ spec:
   podSelector:
     matchLabels:
       {{- include "meshwright.selector" . | nindent 6 }}
-  # Where it may go is not limited: the API servers of members can be anywhere.
+  # Egress is not restricted: the API servers of members can be anywhere.
   policyTypes:
     - Ingress
   ingress:

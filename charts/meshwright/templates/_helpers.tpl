@@ -1,13 +1,13 @@
-{{/* Short enough for everything that is appended to it. */}}
+{{/* Name prefix of all objects, short enough for the suffixes appended to it. */}}
 {{- define "meshwright.fullname" -}}
 {{- $name := contains "meshwright" .Release.Name | ternary .Release.Name (printf "%s-meshwright" .Release.Name) -}}
 {{- $name | trunc 40 | trimSuffix "-" -}}
 {{- end -}}
 
 {{/*
-The templates below take a process: `root`, `component`, `account` (the values
-of its service account), `needsToken` (whether it talks to this cluster), `args`
-and `kubeconfigs` (those of Secrets, by the folder they are mounted in).
+The templates below take a process: `root`, `component`, `account` (values of its
+service account), `needsToken` (true if it talks to this cluster), `args` and
+`kubeconfigs` (Secrets with kubeconfigs, by mount folder).
 */}}
 {{- define "meshwright.name" -}}
 {{ include "meshwright.fullname" .root }}-{{ .component }}
@@ -32,49 +32,46 @@ app.kubernetes.io/component: {{ .component }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 {{- end -}}
 
-{{/* The port of an address as a flag has it; nothing for "0". */}}
+{{/* Port of a bind address; empty for "0". */}}
 {{- define "meshwright.port" -}}
 {{- if ne . "0" }}{{ regexFind "[0-9]+$" . }}{{ end -}}
 {{- end -}}
 
-{{/* What no schema can say. */}}
+{{/* Checks that the schema cannot express. */}}
 {{- define "meshwright.check" -}}
 {{- $provider := .Values.provider -}}
 {{- if not (or .Values.operator.enabled $provider.enabled) -}}
 {{ fail "nothing is enabled: set operator.enabled or provider.enabled" }}
 {{- end -}}
-{{- if .Values.metricsSecure -}}
-{{ fail "metricsSecure: metrics are served as plain HTTP only; leave it false, and keep others away with networkPolicy.enabled or metricsBindAddress=127.0.0.1:8080" }}
-{{- end -}}
 {{- if and (gt (int .Values.replicaCount) 1) (not .Values.leaderElect) -}}
-{{ fail "replicaCount is more than 1 without leaderElect: all of them would act; set leaderElect=true or replicaCount=1" }}
+{{ fail "replicaCount is more than 1 without leaderElect, so all replicas would be active; set leaderElect=true or replicaCount=1" }}
 {{- end -}}
 {{- if regexMatch "^(127\\.|\\[::1\\])" .Values.healthProbeBindAddress -}}
-{{ fail "healthProbeBindAddress: the kubelet can't reach localhost of a pod; use :8081, or 0 for no probes" }}
+{{ fail "healthProbeBindAddress: the kubelet can't reach localhost in a pod; use :8081, or 0 for no probes" }}
 {{- end -}}
 {{- if and (eq .Values.metricsBindAddress "0") .Values.serviceMonitor.enabled -}}
 {{ fail "serviceMonitor.enabled needs metrics: set metricsBindAddress" }}
 {{- end -}}
 {{- if and (ne .Values.metricsBindAddress "0") (eq (include "meshwright.port" .Values.metricsBindAddress) (include "meshwright.port" .Values.healthProbeBindAddress)) -}}
-{{ fail "metricsBindAddress and healthProbeBindAddress have the same port" }}
+{{ fail "metricsBindAddress and healthProbeBindAddress have the same port; change one of them" }}
 {{- end -}}
 {{- if $provider.enabled -}}
 {{- if eq $provider.mode "kcp" -}}
 {{- range list "kcpKubeconfig" "mgmtKubeconfig" -}}
 {{- if not (get $provider .).secretName -}}
-{{ fail (printf "provider.%s.secretName is needed with provider.mode=kcp" .) }}
+{{ fail (printf "provider.%s.secretName is required with provider.mode=kcp" .) }}
 {{- end -}}
 {{- end -}}
 {{- else if $provider.kcpKubeconfig.secretName -}}
-{{ fail "provider.kcpKubeconfig is for provider.mode=kcp: the objects are in this cluster, or in kcp" }}
+{{ fail "provider.kcpKubeconfig is only valid with provider.mode=kcp; in mode hub the objects are in this cluster" }}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 
 {{/*
-Rules of a generated file: of no CRDs where these are not applied, of no Lease
-where it is not (`isElsewhere`) and, of Secrets, none (`withoutSecrets`) or those
-that are named.
+RBAC rules from a generated file. Omits CRDs unless `applyCrds`, the Lease if it is
+elsewhere (`isElsewhere`), and Secrets if `withoutSecrets`; `secretNames` restricts
+the rule for Secrets.
 */}}
 {{- define "meshwright.rules" -}}
 {{- $unneeded := list -}}
@@ -90,12 +87,10 @@ that are named.
 {{- toYaml $rules -}}
 {{- end -}}
 
-{{/* Flags that both processes have. */}}
+{{/* Flags of both processes. */}}
 {{- define "meshwright.processArgs" -}}
-{{- with .Values -}}
-{{- if .leaderElect }}
-- --leader-elect
-{{- end }}
+{{- with .Values }}
+- --leader-elect={{ .leaderElect }}
 - --metrics-bind-address={{ .metricsBindAddress }}
 - --metrics-secure={{ .metricsSecure }}
 - --health-probe-bind-address={{ .healthProbeBindAddress }}
@@ -113,7 +108,7 @@ that are named.
 {{- end -}}
 {{- end -}}
 
-{{/* A binding of this process's account to its role of the same name. */}}
+{{/* Binds the service account of a process to the role of the same name. */}}
 {{- define "meshwright.binding" -}}
 roleRef:
   apiGroup: rbac.authorization.k8s.io

@@ -27,6 +27,9 @@ metadata:
     {{- include "meshwright.labels" .process | nindent 4 }}
 rules:
   {{- include "meshwright.rules" (dict "root" .process.root "file" .file) | nindent 2 }}
+  {{- if .process.root.Values.metricsSecure }}
+  {{- include "meshwright.rules" (dict "root" .process.root "file" "secure-metrics") | nindent 2 }}
+  {{- end }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
@@ -37,7 +40,7 @@ metadata:
 {{ include "meshwright.binding" (dict "process" .process "kind" "ClusterRole") }}
 {{- end -}}
 
-{{/* The same in one `namespace`; see also meshwright.rules. */}}
+{{/* Takes `process`, `file`, `namespace` and the options of meshwright.rules. */}}
 {{- define "meshwright.role" -}}
 ---
 apiVersion: rbac.authorization.k8s.io/v1

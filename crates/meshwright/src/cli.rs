@@ -1,4 +1,4 @@
-//! The arguments, parsed once, and the way from them to a command.
+//! Argument parsing and command dispatch.
 
 use std::io::Write;
 use std::path::Path;
@@ -7,13 +7,15 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::answer::Answer;
-use crate::commands::{completions, crd, demo, doctor, explain, man, operator, plan, provider, rbac, status};
+use crate::commands::cilium::provider;
+use crate::commands::kilo::operator;
+use crate::commands::{completions, crd, demo, doctor, explain, man, plan, rbac, status};
+use crate::exit_code::Answer;
 
-/// Makes many Kubernetes clusters one network and keeps them so.
+/// Connects Kubernetes clusters into one network and keeps them connected as nodes come and go.
 #[derive(Debug, Parser)]
 #[command(name = "meshwright", version, max_term_width = 100, arg_required_else_help = true)]
-#[command(after_help = "Exit codes: 0 fine; 1 the answer is no (changes pending, something is wrong); 2 could not be done.")]
+#[command(after_help = "Exit codes: 0 success; 1 changes pending or problems found; 2 error.")]
 struct Cli {
     #[command(subcommand)]
     command: Chosen,
@@ -34,7 +36,7 @@ enum Chosen {
     Man(man::Args),
 }
 
-/// The command line as it is, for what is generated from it.
+/// The clap command, also used to generate completions, man pages and docs.
 pub(crate) fn command() -> Command {
     Cli::command()
 }
@@ -42,7 +44,7 @@ pub(crate) fn command() -> Command {
 pub(crate) fn run() -> ExitCode {
     let matches = match invoked_as(std::env::args_os().next().as_deref().map(Path::new)).try_get_matches() {
         Ok(matches) => matches,
-        // Covers --help and --version too: clap knows which stream and code.
+        // Also handles --help and --version: clap picks the stream and exit code.
         Err(usage) => usage.exit(),
     };
     let chosen = match Cli::from_arg_matches(&matches) {
@@ -52,7 +54,7 @@ pub(crate) fn run() -> ExitCode {
     match dispatch(chosen) {
         Ok(answer) => answer.into(),
         Err(wrong) => {
-            // Nobody is left to tell when stderr is gone as well.
+            // If stderr is closed too, the error cannot be reported.
             _ = writeln!(anstream::stderr(), "error: {}", mw_core::text::printable(&format!("{wrong:#}"), 2000));
             Answer::Impossible.into()
         }
@@ -75,7 +77,7 @@ fn dispatch(chosen: Chosen) -> Result<Answer> {
     }
 }
 
-/// kubectl runs a plugin under the name of its file; people type it in two words.
+/// Adjusts usage texts when run as a kubectl plugin: `kubectl-x` is typed as `kubectl x`.
 fn invoked_as(program: Option<&Path>) -> Command {
     let plugin = program.and_then(Path::file_stem).and_then(|name| name.to_str()).and_then(|name| name.strip_prefix("kubectl-"));
     match plugin {

@@ -1,10 +1,9 @@
-//! The command line: arguments, files, printing, exit codes. What is planned
-//! and why is the core's business.
+//! Command-line entry point: arguments, files, output and exit codes. Planning is in `mw_core`.
 
-mod answer;
 mod cli;
 mod commands;
 mod demo;
+mod exit_code;
 mod input;
 mod output;
 

@@ -1,5 +1,4 @@
-//! `plan -f` with the kinds of the Cilium back end: from dumps alone, and
-//! without ever showing a Secret.
+//! `plan -f` with objects of the Cilium back end: works from dumps alone, and never shows a Secret.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may fail loudly")]
 
 mod common;
@@ -21,7 +20,7 @@ fn example(file: &str) -> String {
     std::fs::read_to_string(path).unwrap()
 }
 
-/// The objects of one of the example's clusters.
+/// Objects of one of the example's clusters.
 struct Dump(Vec<Value>);
 
 impl Dump {
@@ -60,7 +59,7 @@ fn is_connection(object: &Value) -> bool {
     object["kind"] == "Secret" && ["cilium-clustermesh", "cilium-kvstoremesh"].contains(&object["metadata"]["name"].as_str().unwrap())
 }
 
-/// Everything in the Secrets of the example, raw and in base64.
+/// All values in the Secrets of the example, raw and in base64.
 fn secrets() -> Vec<String> {
     let mut all = Vec::new();
     for object in [Dump::of("ffm"), Dump::of("ber")].into_iter().flat_map(|dump| dump.0).filter(|object| object["kind"] == "Secret") {
@@ -68,7 +67,7 @@ fn secrets() -> Vec<String> {
             let text = String::from_utf8(Base64::decode_vec(value.as_str().unwrap()).unwrap()).unwrap();
             all.extend(text.lines().filter(|line| line.len() > 40).map(str::to_owned));
             all.push(value.as_str().unwrap().to_owned());
-            // Long lines are cut where they are shown.
+            // Long lines are truncated in the output.
             all.push(value.as_str().unwrap().chars().take(24).collect());
             all.push(value.as_str().unwrap().chars().skip(100).take(24).collect());
         }
@@ -99,7 +98,7 @@ fn object<'a>(report: &'a Value, kind: &str) -> &'a Value {
     report["objects"].as_array().unwrap().iter().find(|object| object["kind"] == kind).unwrap()
 }
 
-/// The arguments of the README's command, and the plan that it shows.
+/// Arguments of the README's command, and the plan that it shows.
 fn readme() -> (Vec<String>, String) {
     let text = example("README.md");
     let block = |language: &str| text.split(&format!("```{language}\n")).nth(1).unwrap().split("```").next().unwrap().to_owned();
@@ -167,12 +166,12 @@ fn not_even_of_a_broken_dump() {
         (whole.replacen(key, &format!("{key}\n     x"), 1), "not valid YAML"),
         (whole.replacen(key, &format!("[{key}"), 1), "not valid YAML"),
         (whole.replacen(key, &format!("\"{key}"), 1), "not valid YAML"),
-        (whole.replacen(key, &format!("{key}\n      tls.key: {key}"), 1), "the key \"tls.key\" is there twice"),
-        (whole.replacen(key, &format!("{key}!"), 1), "can't be read"),
-        (whole.replacen(key, &format!("[{key}]"), 1), "can't be read"),
-        (whole.clone() + "---\n" + &whole, "is there twice"),
+        (whole.replacen(key, &format!("{key}\n      tls.key: {key}"), 1), "duplicate key \"tls.key\""),
+        (whole.replacen(key, &format!("{key}!"), 1), "cannot read "),
+        (whole.replacen(key, &format!("[{key}]"), 1), "cannot read "),
+        (whole.clone() + "---\n" + &whole, "duplicate "),
         (one_line[..one_line.len() - 2].to_owned(), "not valid JSON"),
-        (one_line.replacen(r#""tls.key":""#, r#""tls.key":7,"more":""#, 1), "can't be read"),
+        (one_line.replacen(r#""tls.key":""#, r#""tls.key":7,"more":""#, 1), "cannot read "),
     ] {
         let folder = folder("cilium-broken", &Dump::of("ffm"), &Dump::of("ber")).with("ffm.json", &broken);
         let outcome = folder.run(ALL);
@@ -218,7 +217,7 @@ fn an_identity_that_is_not_set_is_given() {
 #[test]
 fn what_is_in_place_is_nothing_to_do_but_not_verified() {
     let folder = folder("cilium-done", &Dump::of("ffm"), &Dump::of("ber"));
-    // The same cluster seen from the other side.
+    // The same cluster under another name.
     let mut ber = Dump::of("ber");
     for mut secret in Dump::of("ffm").0.into_iter().filter(is_connection) {
         let text = secret["data"][BER].as_str().unwrap().to_owned();
@@ -251,7 +250,7 @@ fn a_cluster_without_a_file_is_unknown_and_costs_nothing() {
     let (code, report) = folder.json("plan -f mesh-binding.yaml --cluster cluster-ffm-1=ffm.json");
     assert_eq!((code, reasons(&report)), (0, vec!["ClusterUnreachable"]));
     assert_eq!(report["targets"], json!({FFM: {"create": [], "update": [], "delete": []}}));
-    assert!(report["problems"][0]["message"].as_str().unwrap().contains("no file was given for it with --cluster"), "{report}");
+    assert!(report["problems"][0]["message"].as_str().unwrap().contains("no file given: add --cluster"), "{report}");
 }
 
 #[test]
@@ -288,7 +287,7 @@ fn policies_are_named_after_their_hub_or_workspace() {
     let without = ALL.replace("--hub-uid hub-1", "");
     let (_, nowhere) = folder.json(&without);
     assert!(nowhere["notes"][1].as_str().unwrap().contains("--hub-uid"), "{}", nowhere["notes"]);
-    assert!(folder.run(&without).stdout.contains("note: policies are named after the hub"), "the note is shown");
+    assert!(folder.run(&without).stdout.contains("note: policy names derive from the hub"), "the note is shown");
     let here = folder.json(ALL).1;
     let annotated = |file: &str| example(file).replace("metadata:\n", "metadata:\n  annotations: {kcp.io/cluster: hub-1}\n");
     let in_kcp = ["mesh-binding.yaml", "global-service.yaml", "connectivity-intent.yaml"];
@@ -310,8 +309,8 @@ fn what_a_dump_lacks_is_said() {
     let outcome = folder("cilium-notes", &Dump::of("ffm"), &ber).run(ALL);
     for note in [
         "note: cluster-ber-2: ignored 1 Event\n",
-        "note: cluster-ber-2: its files hold no DaemonSet, no CustomResourceDefinition: what depends on that is not known\n",
-        "note: cluster-ber-2: nothing in its files has managedFields",
+        "note: cluster-ber-2: its files hold no DaemonSet, no CustomResourceDefinition; results that depend on them are unknown\n",
+        "note: cluster-ber-2: no object in its files has managedFields",
     ] {
         assert!(outcome.stderr.contains(note), "{note}: {}", outcome.stderr);
     }
@@ -333,10 +332,10 @@ fn kinds_of_both_back_ends_do_not_mix() {
     let folder = folder("cilium-mixed", &Dump::of("ffm"), &Dump::of("ber")).with("mesh.yaml", &common::mesh("prod"));
     let outcome = folder.run("plan -f mesh.yaml -f mesh-binding.yaml");
     assert_eq!(outcome.code, 2);
-    let said = "a ClusterMeshBinding.networking.edge-portal.eu is for the Cilium back end, but the ClusterMesh in";
-    assert!(outcome.stderr.replace('\n', " ").replace("  ", " ").contains("is for the Cilium back end"), "{said}: {}", outcome.stderr);
+    let said = "ClusterMeshBinding.networking.edge-portal.eu belongs to the Cilium back end, but the ClusterMesh in";
+    assert!(outcome.stderr.replace('\n', " ").replace("  ", " ").contains("belongs to the Cilium back end"), "{said}: {}", outcome.stderr);
     assert!(outcome.stderr.contains("mesh.yaml:2:7") && outcome.stderr.contains("mesh-binding.yaml:3:7"), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("plan the two back ends one at a time"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("plan the two back ends separately"), "{}", outcome.stderr);
 }
 
 #[test]
@@ -377,17 +376,17 @@ metadata: {name: x}
     assert_eq!((outcome.code, outcome.stdout.as_str()), (2, ""));
     let text = outcome.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
     for (said, place, help) in [
-        ("nowhere.yaml could not be read", "", ""),
+        ("cannot read nowhere.yaml", "", ""),
         ("spec.clusterRefs: lists 1 cluster(s)", "all.yaml:5:3", "a mesh connects at least two clusters"),
-        ("spec.meshConfig.serviceTyp: is not a known field", "all.yaml:6:16", "did you mean serviceType?"),
+        ("spec.meshConfig.serviceTyp: unknown field", "all.yaml:6:16", "did you mean serviceType?"),
         ("spec.meshConfig.enableKvStoreMesh: must be true or false, not a string", "all.yaml:6:57", ""),
         ("found apiVersion \"networking.edge-portal.eu/v1\"", "all.yaml:8:13", "write apiVersion: networking.edge-portal.eu/v1alpha1"),
         ("spec.selector: needs exactly one of name and labelSelector", "all.yaml:17:3", "use one of the two"),
         ("must be a string, not a boolean", "all.yaml:18:49", "put it in quotes"),
-        ("spec.action: \"Alow\" is not known", "all.yaml:25:11", "use Allow or Deny"),
-        ("spec.destination.namespace: is required", "all.yaml:23:1", "name the namespace of the pods"),
-        ("spec.ports[0].port: is required and must be 1 to 65535", "all.yaml:27:18", "give a port"),
-        ("found kind \"Service\"", "all.yaml:30:7", "what a cluster holds is given with --cluster NAME=FILE"),
+        ("spec.action: \"Alow\" is not a valid value", "all.yaml:25:11", "use Allow or Deny"),
+        ("spec.destination.namespace: is required", "all.yaml:23:1", "set it to the namespace of the pods"),
+        ("spec.ports[0].port: is required and must be 1 to 65535", "all.yaml:27:18", "set a port"),
+        ("found kind \"Service\"", "all.yaml:30:7", "pass the objects of a cluster with --cluster NAME=FILE"),
     ] {
         assert!(text.contains(said) && text.contains(place) && text.contains(help), "{said} {place} {help}:\n{}", outcome.stderr);
     }

@@ -1,5 +1,5 @@
-//! `status` of the Cilium back end's kinds on a real API server: what a
-//! provider wrote, and whether there is one; and never a write.
+//! `status` of the Cilium back end on a real API server: shows the written status and whether a
+//! provider runs, and never writes.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may fail loudly")]
 
 mod common;
@@ -40,7 +40,7 @@ struct Hub {
 }
 
 impl Hub {
-    /// With the three kinds, and somebody who may read them.
+    /// Starts a hub with the three kinds and an account that may read them.
     async fn start(test: &str) -> Option<Hub> {
         let bed = Testbed::start_or_skip(&["hub"]).await?;
         let hub = bed.cluster("hub").unwrap();
@@ -80,7 +80,7 @@ impl Hub {
         self.cluster().merge_patch(&path, &json!({"status": status})).await.unwrap();
     }
 
-    /// As a provider writes them, so many seconds ago.
+    /// Writes ready statuses like a provider, with the given age in seconds.
     async fn tell_all_is_well(&self, age: i64) {
         let row = |name: &str, id: u8| json!({"clusterName": name, "clusterId": id, "connected": true, "readyNodes": 2, "totalNodes": 2, "lastVerified": ago(age)});
         let rows = json!({"meshStatus": [row("ffm", 1), row("ber", 2)]});
@@ -99,7 +99,7 @@ impl Hub {
         self.cluster().apply(&lease).await.unwrap();
     }
 
-    /// As the audit log has it; and what was asked for was allowed.
+    /// Checks in the audit log that all requests were reads and none was denied.
     fn assert_only_read(&self) {
         let ours = self.cluster().audit().unwrap().into_iter().filter(|record| record.user.starts_with("system:serviceaccount:net:"));
         let mut all = 0;
@@ -129,7 +129,7 @@ async fn status_tells_what_a_provider_wrote_and_whether_it_keeps_it() {
     let none = hub.run("status -n net");
     assert_eq!(
         (none.code, none.stderr.as_str()),
-        (0, "note: there is no ClusterMeshBinding, GlobalService or ConnectivityIntent in namespace net\n")
+        (0, "note: no ClusterMeshBinding, GlobalService or ConnectivityIntent in namespace net\n")
     );
     hub.declare().await;
     let before = hub.run("status -n net");
@@ -144,7 +144,7 @@ async fn status_tells_what_a_provider_wrote_and_whether_it_keeps_it() {
     );
     hub.tell_all_is_well(0).await;
     let kept = hub.run("status -n net");
-    assert!(kept.code == 0 && kept.stdout.starts_with("provider  nobody holds the Lease"), "{}", kept.stdout);
+    assert!(kept.code == 0 && kept.stdout.starts_with("provider  nobody holds Lease"), "{}", kept.stdout);
     hub.set_lease(7200, "node-1_ab").await;
     let silent = hub.run("status -n net");
     assert!(silent.code == 1 && silent.stdout.starts_with("PROVIDER SILENT  node-1_ab"), "{}", silent.stdout);
@@ -165,14 +165,14 @@ async fn status_tells_what_a_provider_wrote_and_whether_it_keeps_it() {
     let one = hub.run("status web -n net -o json").json();
     assert_eq!((one["bindings"].as_array().unwrap().len(), one["services"].as_array().unwrap().len()), (0, 1));
     let missing = hub.run("status nothing -n net");
-    let said = "error: there is no ClusterMeshBinding, GlobalService or ConnectivityIntent nothing in namespace net\n";
+    let said = "error: no ClusterMeshBinding, GlobalService or ConnectivityIntent nothing in namespace net\n";
     assert_eq!((missing.code, missing.stderr.as_str()), (2, said));
 
-    // A changed spec, which no provider has seen.
+    // Change a spec that no provider has seen.
     let path = format!("/apis/{GROUP}/v1alpha1/namespaces/net/globalservices/web");
     hub.cluster().merge_patch(&path, &json!({"spec": {"affinity": "local"}})).await.unwrap();
     let behind = hub.run("status -n net");
-    assert!(behind.code == 1 && behind.stdout.contains("the spec is of generation 2, the status still of 1"), "{}", behind.stdout);
+    assert!(behind.code == 1 && behind.stdout.contains("spec is at generation 2, status still at generation 1"), "{}", behind.stdout);
     hub.assert_only_read();
 }
 

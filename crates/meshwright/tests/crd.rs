@@ -1,5 +1,4 @@
-//! `crd` and `rbac`: what the files under config/ hold, with the places filled in that
-//! differ per installation.
+//! `crd` and `rbac` print the files under config/, with the installation-specific values filled in.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may fail loudly")]
 
 mod common;
@@ -20,7 +19,7 @@ fn crd(args: &str) -> Outcome {
     run(&format!("crd {args}"))
 }
 
-/// A file under config/ without its first line, which says where it comes from.
+/// A file under config/ without its first line, the generator's note.
 fn config(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config").join(name);
     let text = std::fs::read_to_string(path).unwrap();

@@ -1,4 +1,4 @@
-//! `meshwright demo`, as people and scripts run it.
+//! `meshwright demo`, run by a person or a script.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, clippy::print_stderr, reason = "a test may fail loudly")]
 
 mod common;
@@ -18,7 +18,7 @@ fn demo(args: &str) -> Outcome {
     Folder::new(&format!("demo{}", args.replace([' ', '-'], "_"))).run(&format!("demo {args}"))
 }
 
-/// With `T` for every time, so that two runs can be compared.
+/// Replaces every duration by `T`, so that two runs can be compared.
 fn timeless(text: &str) -> String {
     Regex::new(r"\d+(\.\d+)? (ms|s|min)\b").unwrap().replace_all(text, "T").into_owned()
 }
@@ -27,7 +27,7 @@ fn timeless(text: &str) -> String {
 fn once_comes_to_a_mesh_of_all_clusters() {
     let outcome = demo("--once");
     assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""), "{}", outcome.stdout);
-    assert!(outcome.stdout.starts_with("meshwright demo: 3 simulated clusters of 4 nodes each"), "{}", outcome.stdout);
+    assert!(outcome.stdout.starts_with("meshwright demo: 3 simulated clusters with 4 nodes each"), "{}", outcome.stdout);
     assert!(outcome.stdout.contains("mesh kilo-system/demo  ready (Reconciled)"), "{}", outcome.stdout);
     for cluster in ["berlin", "oslo", "porto"] {
         let row = Regex::new(&format!(r"(?m)^  {cluster} +reachable +4 +0 +8 +0 +{cluster}-1$")).unwrap();
@@ -55,14 +55,14 @@ fn into_a_pipe_every_step_is_told_with_its_time() {
     let story: Vec<String> = outcome.stdout.lines().skip(2).take(9).map(timeless).collect();
     let told = [
         ("3 clusters become one mesh", "Ready after T, 24 Peers written"),
-        ("node berlin-5 joins", "in all Peers after T, by 2 writes"),
-        ("oslo gets a new token", "in use after T, the old one is revoked"),
-        ("berlin-1 gets a new address", "in all Peers after T, none refused"),
-        ("Kilo renumbers two nodes", "in all Peers after T, none was deleted"),
-        ("porto dies", "seen after T, nothing was deleted"),
-        ("node berlin-6 joins", "in all other Peers after T, by 1 write"),
-        ("porto comes back", "Ready after T, with what it missed"),
-        ("nothing happens", "for T: 0 reads, 0 writes but the Lease's"),
+        ("node berlin-5 is added", "in all clusters after T, 2 writes"),
+        ("oslo gets a new token", "in use after T, old token revoked"),
+        ("berlin-1 gets a new address", "in all Peers after T, no request refused"),
+        ("Kilo renumbers two nodes", "in all Peers after T, none deleted"),
+        ("porto goes down", "detected after T, nothing deleted"),
+        ("node berlin-6 is added", "in all other clusters after T, 1 write"),
+        ("porto comes back", "Ready after T, missed updates written"),
+        ("idle", "for T: 0 reads, 0 writes except the Lease"),
     ];
     assert_eq!(story, told.map(|(cause, effect)| format!("  {cause:28}  {effect}")), "{}", outcome.stdout);
     assert!(outcome.stdout.contains("mesh kilo-system/demo  ready (Reconciled)"), "{}", outcome.stdout);
@@ -115,7 +115,7 @@ fn interrupted(child: &Child) -> Instant {
 
 #[test]
 fn an_interrupt_ends_it_at_once() {
-    // Whoever runs the tests in the background lets them ignore interrupts.
+    // Tests that run in the background inherit an ignored SIGINT.
     let mut command = Command::new("env");
     command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_meshwright"), "demo"]);
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -124,11 +124,10 @@ fn an_interrupt_ends_it_at_once() {
     let asked = interrupted(&child);
     let status = child.wait().unwrap();
     assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
-    assert!(!status.success(), "it did not come to its end: {status}");
+    assert!(!status.success(), "it ran to its end: {status}");
 }
 
-/// `script` gives the demo a terminal; where it is missing there is nothing to
-/// ask. The interrupt is typed.
+/// Uses `script` as terminal and types the interrupt. Skipped if `script` is missing.
 #[test]
 fn on_a_terminal_it_stays_until_it_is_interrupted_and_leaves_the_terminal_clean() {
     for no_color in [false, true] {

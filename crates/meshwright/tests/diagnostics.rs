@@ -1,11 +1,11 @@
-//! How mistakes in the input are shown: all of them, each with its place.
+//! Errors in the input: all of them are shown, each with its place.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, clippy::print_stderr, reason = "a test may fail loudly")]
 
 mod common;
 
 use common::{Folder, mesh, node};
 
-/// What `plan -f mesh.yaml` says of a file, and how it ends.
+/// Exit code and stderr of `plan -f mesh.yaml`.
 fn said(test: &str, name: &str, content: &str) -> (i32, String) {
     let outcome = Folder::new(&format!("diagnostics-{test}")).with(name, content).run(&format!("plan -f {name}"));
     (outcome.code, outcome.stderr)
@@ -17,11 +17,11 @@ fn assert_said(test: &str, name: &str, content: &str, code: i32, expected: &str)
     assert_eq!(is, code);
 }
 
-const NOTHING: &str = "\nnothing was planned: an error in the input\n";
+const NOTHING: &str = "\nnothing was planned: 1 error in the input\n";
 
 #[test]
 fn a_typo_in_a_field_is_guessed() {
-    let expected = "  x spec.clusters[0].podCidrs: is not a known field
+    let expected = "  x spec.clusters[0].podCidrs: unknown field
    ,-[mesh.yaml:9:7]
  9 |       podCidrs: [10.1.0.0/16]
    :       ^^^^^^^^
@@ -35,8 +35,8 @@ fn a_typo_in_a_field_is_guessed() {
 fn a_field_nobody_knows_gets_the_list_of_those_that_are() {
     let (code, stderr) = said("unknown", "mesh.yaml", &(mesh("prod") + "  bananas: 3\n"));
     assert_eq!(code, 2);
-    assert!(stderr.contains("spec.bananas: is not a known field"), "{stderr}");
-    assert!(stderr.contains("help: known here: cleanupTimeout, clusters, maxDeletePercent"), "{stderr}");
+    assert!(stderr.contains("spec.bananas: unknown field"), "{stderr}");
+    assert!(stderr.contains("help: known fields: cleanupTimeout, clusters, maxDeletePercent"), "{stderr}");
 }
 
 #[test]
@@ -61,8 +61,8 @@ fn a_missing_field_points_at_what_it_is_missing_from() {
  11 |     - kubeconfigSecretRef: {name: b}
     :       ^^^^^^^^^^^^^^^^^^^
     `----
-  help: The cluster's name in this mesh: lower-case letters, digits and dashes, at most 63
-        characters, different from all others
+  help: Name of the cluster in this mesh: lower-case letters, digits and dashes, at most 63
+        characters, unique
 ";
     let content = mesh("prod").replace("    - name: b\n      kubeconfig", "    - kubeconfig");
     assert_said("missing", "mesh.yaml", &content, 2, expected);
@@ -75,7 +75,7 @@ fn a_rule_of_the_planner_is_shown_in_the_file() {
  11 |     - name: b
     :       ^^^^^^^
     `----
-  help: give the range of Kilo's --subnet in that cluster
+  help: set it to the value of Kilo's --subnet flag in that cluster
 ";
     assert_said("rule", "mesh.yaml", &mesh("prod").replace("      wireguardCIDR: 10.5.0.0/16\n", ""), 2, expected);
 }
@@ -95,9 +95,9 @@ fn an_overlap_and_host_bits_are_underlined() {
  9 |       podCIDRs: [10.1.0.0/16]
    :                  ^^^^^^^^^^^
    `----
-  help: every network must belong to one cluster alone: change one of the two
+  help: networks must not overlap: change one of the two
 
-  ! spec.clusters[1].podCIDRs[0]: \"10.1.3.7/24\" has host bits and is taken as 10.1.3.0/24
+  ! spec.clusters[1].podCIDRs[0]: \"10.1.3.7/24\" has host bits set; it is read as 10.1.3.0/24
     ,-[mesh.yaml:13:18]
  13 |       podCIDRs: [10.1.3.7/24]
     :                  ^^^^^^^^^^^
@@ -112,7 +112,7 @@ fn several_mistakes_are_all_told_in_the_order_of_the_file() {
     let content = mesh("prod").replace("local: true", "local: \"true\"").replace("10.2.0.0/16", "7").replace("10.5.0.0/16", "10.5.0.0/33");
     let (code, stderr) = said("several", "mesh.yaml", &(content + "  maxDeletePercent: 101\n"));
     let places: Vec<&str> = stderr.lines().filter_map(|line| line.split_once("[mesh.yaml:")).map(|(_, place)| place).collect();
-    // Nothing that only follows from another mistake.
+    // Errors that only follow from another error are not shown.
     assert_eq!(places, ["8:14]", "13:18]", "14:22]", "15:21]"], "{stderr}");
     assert_eq!(code, 2);
 }
@@ -124,14 +124,14 @@ fn broken_yaml_is_shown_where_it_breaks() {
  2 |  kind: ClusterMesh
    :      ^
    `----
-  help: look for an open bracket or quote, or a wrong indentation, here or just above
+  help: look for an unclosed bracket or quote, or wrong indentation, here or just above
 ";
     assert_said("yaml", "mesh.yaml", "apiVersion: ü\n kind: ClusterMesh\n", 2, &format!("{expected}{NOTHING}"));
 }
 
 #[test]
 fn a_key_that_is_there_twice_is_refused() {
-    let expected = "  x not valid YAML: the key \"name\" is there twice
+    let expected = "  x not valid YAML: duplicate key \"name\"
    ,-[mesh.yaml:5:3]
  5 |   name: other
    :   ^^^^
@@ -180,7 +180,7 @@ fn a_kind_that_does_not_belong_there_is_told_where_it_does() {
  2 | kind: Node
    :       ^^^^
    `----
-  help: what a cluster holds is given with --cluster NAME=FILE
+  help: pass the objects of a cluster with --cluster NAME=FILE
 ";
     assert_said("kind", "mesh.yaml", &node(1, 1), 2, &format!("{expected}{NOTHING}"));
 }
@@ -194,13 +194,13 @@ fn a_malformed_node_is_shown_with_the_mistakes_of_the_mesh() {
     let outcome = folder.run("plan -f mesh.yaml --cluster a=a.yaml --cluster b=b.yaml");
     assert_eq!((outcome.code, outcome.stdout.as_str()), (2, ""));
     let expected = "
-  x Node \"n1\" can't be read: expected a sequence, found a string
+  x cannot read Node \"n1\": expected a sequence, found a string
     ,-[a.yaml:10:13]
  10 |   podCIDRs: 10.1.1.0/24
     :             ^^^^^^^^^^^
     `----
 
-  x Node \"n1\" can't be read: expected a string, found a number
+  x cannot read Node \"n1\": expected a string, found a number
    ,-[b.yaml:8:30]
  8 |     kilo.squat.ai/last-seen: 1767225600
    :                              ^^^^^^^^^^
@@ -216,7 +216,7 @@ nothing was planned: 3 errors in the input
 fn a_mesh_that_is_there_twice_is_refused() {
     let (code, stderr) = said("mesh-twice", "mesh.yaml", &(mesh("prod") + "---\n" + &mesh("prod")));
     assert_eq!(code, 2);
-    assert!(stderr.contains("ClusterMesh default/prod is there twice; it was already in mesh.yaml:4:9"), "{stderr}");
+    assert!(stderr.contains("duplicate ClusterMesh default/prod; first defined in mesh.yaml:4:9"), "{stderr}");
     assert!(stderr.contains("[mesh.yaml:19:9]"), "{stderr}");
 }
 
@@ -227,7 +227,7 @@ fn a_small_file_cannot_stand_for_a_huge_one() {
         content += &format!("{next}: &{next} [{}]\n", vec![format!("*{this}"); 10].join(","));
     }
     let (code, stderr) = said("bomb", "mesh.yaml", &content);
-    assert!(code == 2 && stderr.contains("it stands for more than is read"), "{stderr}");
+    assert!(code == 2 && stderr.contains("it expands beyond the limit"), "{stderr}");
     let (code, stderr) = said("deep", "mesh.yaml", &"[".repeat(100_000));
     assert!(code == 2 && stderr.contains("not valid YAML"), "{stderr}");
 }
@@ -237,9 +237,28 @@ fn what_is_no_text_or_no_file_is_said_to_be_so() {
     let folder = Folder::new("diagnostics-binary");
     std::fs::write(folder.0.join("mesh.yaml"), [0x61, 0xff]).unwrap();
     assert!(folder.run("plan -f mesh.yaml").stderr.contains("mesh.yaml is not UTF-8 text (byte 1)"));
-    assert!(folder.run("plan -f none.yaml").stderr.contains("none.yaml could not be read: No such file"));
-    assert!(said("empty", "mesh.yaml", "").1.contains("mesh.yaml holds no ClusterMesh"));
+    assert!(folder.run("plan -f none.yaml").stderr.contains("cannot read none.yaml: No such file"));
+    assert!(said("empty", "mesh.yaml", "").1.contains("mesh.yaml contains no ClusterMesh"));
     let large = std::fs::File::create(folder.0.join("large.yaml")).unwrap();
     large.set_len(64 * 1024 * 1024 + 1).unwrap();
     assert!(folder.run("plan -f large.yaml").stderr.contains("large.yaml is larger than 64 MiB"));
+}
+
+#[test]
+fn an_operator_that_does_not_know_its_namespace_says_what_to_set() {
+    let operator = |more: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_meshwright"));
+        let off = ["--metrics-bind-address=0", "--health-probe-bind-address=0", "--kubeconfig=/nowhere/kubeconfig"];
+        let output = command.arg("operator").args(off).args(more).env_remove("POD_NAMESPACE").output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    for more in [&[][..], &["--leader-elect"], &["--leader-elect=true"], &["--all-namespaces"]] {
+        let (code, said) = operator(more);
+        assert_eq!(code, Some(2), "{said}");
+        assert!(["POD_NAMESPACE", "--namespace", "--leader-elect=false"].iter().all(|word| said.contains(word)), "{more:?}: {said}");
+    }
+    for more in [&["--leader-elect=false"][..], &["--namespace", "kilo-system"]] {
+        let (code, said) = operator(more);
+        assert!(code == Some(2) && said.contains("/nowhere/kubeconfig") && !said.contains("POD_NAMESPACE"), "{more:?}: {said}");
+    }
 }

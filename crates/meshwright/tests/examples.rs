@@ -1,5 +1,4 @@
-//! Every folder under examples/ is planned by the very command that its
-//! README gives.
+//! Plans every folder under examples/ with the command of its README.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, clippy::print_stderr, reason = "a test may fail loudly")]
 
 mod common;
@@ -13,7 +12,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The arguments of the README's command.
+/// Arguments of the README's command.
 fn arguments(example: &str) -> Vec<String> {
     let readme = std::fs::read_to_string(root().join("examples").join(example).join("README.md")).unwrap();
     let command = readme.split("```sh\n").nth(1).unwrap().split("```").next().unwrap().replace("\\\n", " ");
@@ -37,7 +36,7 @@ fn every_example_is_tested() {
     let mut folders: Vec<String> =
         std::fs::read_dir(root().join("examples")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     folders.sort();
-    // That of the Cilium back end is planned in cilium_plan.rs.
+    // The Cilium example is planned in cilium_plan.rs.
     folders.retain(|folder| folder != "cilium");
     assert_eq!(folders, ["hub-and-spoke", "location", "migration", "three-clusters"]);
 }

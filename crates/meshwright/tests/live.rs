@@ -1,5 +1,5 @@
-//! `plan NAME` and `status` on real API servers: the same answers as from
-//! files, whatever hangs or is refused, and never a write.
+//! `plan NAME` and `status` on real API servers: same results as from files, also when servers hang
+//! or deny access, and never a write.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may fail loudly")]
 
 mod common;
@@ -70,7 +70,7 @@ fn secret(name: &str, kubeconfig: &str) -> Value {
 struct Fleet {
     bed: Testbed,
     folder: Folder,
-    /// Nothing of these may ever be shown.
+    /// Values that must never be shown.
     secrets: Vec<String>,
     to_c: String,
 }
@@ -108,7 +108,7 @@ impl Fleet {
         self.bed.cluster("a").unwrap()
     }
 
-    /// Runs the binary against the hub. No output may hold a secret.
+    /// Runs the binary against the hub and checks that no secret is printed.
     fn run(&self, args: &str) -> Outcome {
         let outcome = self.folder.run(&format!("{args} --kubeconfig hub"));
         self.check(outcome)
@@ -131,7 +131,7 @@ impl Fleet {
         self.hub().merge_patch(&path, &json!({"stringData": {"value": kubeconfig}})).await.unwrap();
     }
 
-    /// The live plan and the one of dumps of the same state, in every form.
+    /// The live plan equals the plan from dumps of the same state, in every format.
     async fn assert_same_as_from_files(&self) {
         let mesh = self.hub().get(&format!("{MESHES}/prod")).await.unwrap().unwrap();
         std::fs::write(self.folder.0.join("mesh.json"), mesh.to_string()).unwrap();
@@ -152,7 +152,7 @@ impl Fleet {
     }
 }
 
-/// As kubectl writes them.
+/// Adds apiVersion and kind, like kubectl.
 fn typed(items: Vec<Value>, version: &str, kind: &str) -> Vec<Value> {
     let with_type = |mut item: Value| {
         item["apiVersion"] = version.into();
@@ -176,7 +176,7 @@ async fn a_live_plan_says_what_the_plan_of_dumps_says() {
         }
     }
     let done = fleet.run("plan prod -n kilo");
-    assert_eq!((done.code, done.stdout.contains("12 Peers stay as they are")), (0, true), "{}", done.stdout);
+    assert_eq!((done.code, done.stdout.contains("12 Peers unchanged")), (0, true), "{}", done.stdout);
     let status = fleet.run("status prod -n kilo --live -o json");
     let mesh = &status.json()["meshes"][0];
     assert_eq!((status.code, &mesh["ready"]["reason"], &mesh["live"]["ready"]["status"]), (1, &"NoStatus".into(), &true.into()));
@@ -206,24 +206,20 @@ async fn what_cannot_be_reached_is_named_and_delays_nobody() {
     assert_eq!(outcome.code, 1);
     assert_eq!(plan["targets"].as_object().unwrap().keys().collect::<Vec<_>>(), ["a", "b"]);
     let problem = plan["problems"].as_array().unwrap().iter().find(|problem| problem["subject"] == "c").unwrap();
-    assert_eq!((&problem["reason"], &problem["message"]), (&"ClusterUnreachable".into(), &"does not answer within 2 s".into()));
+    assert_eq!((&problem["reason"], &problem["message"]), (&"ClusterUnreachable".into(), &"no answer within 2s".into()));
     let status = fleet.run("status -n kilo --live --request-timeout 2s");
-    assert!(status.stdout.contains("c  unknown here  does not answer within 2 s"), "{}", status.stdout);
+    assert!(status.stdout.contains("c  unknown here  no answer within 2s"), "{}", status.stdout);
 
     let exec = fleet.to_c.replace("    token: ", "    exec: {apiVersion: client.authentication.k8s.io/v1, command: x}\n    token: ");
-    let cases = [
-        (exec.as_str(), "runs a program for its credentials"),
-        ("clusters: [", "does not parse"),
-        (fleet.secrets[1].as_str(), "kubeconfig"),
-    ];
+    let cases = [(exec.as_str(), "exec credential plugins"), ("clusters: [", "parse error"), (fleet.secrets[1].as_str(), "kubeconfig")];
     for (kubeconfig, why) in cases {
         fleet.replace_secret("to-c", kubeconfig).await;
         let (code, plan) = fleet.plan();
         let message = plan["problems"][0]["message"].as_str().unwrap();
-        assert!(code == 1 && message.contains("Secret kilo/to-c, key value,") && message.contains(why), "{message}");
+        assert!(code == 1 && message.contains("Secret kilo/to-c (key value)") && message.contains(why), "{message}");
     }
     fleet.hub().delete("/api/v1/namespaces/kilo/secrets/to-c").await.unwrap();
-    assert_eq!(fleet.plan().1["problems"][0]["message"], "its Secret kilo/to-c does not exist");
+    assert_eq!(fleet.plan().1["problems"][0]["message"], "Secret kilo/to-c not found");
     assert_nothing_was_written(&fleet);
 }
 
@@ -231,16 +227,16 @@ async fn what_cannot_be_reached_is_named_and_delays_nobody() {
 async fn what_is_not_allowed_or_not_there_is_said() {
     let Some(fleet) = Fleet::start("live-rights").await else { return };
     let missing = fleet.run("plan nothing -n kilo");
-    assert_eq!((missing.code, missing.stderr.as_str()), (2, "error: there is no ClusterMesh nothing in namespace kilo\n"));
+    assert_eq!((missing.code, missing.stderr.as_str()), (2, "error: ClusterMesh nothing not found in namespace kilo\n"));
     assert_eq!(fleet.run("status nothing -n kilo").code, 2);
-    assert_eq!(fleet.run("status").stderr, "note: there is no ClusterMesh in namespace default\n");
+    assert_eq!(fleet.run("status").stderr, "note: no ClusterMesh in namespace default\n");
     assert_eq!(fleet.run("plan prod -n kilo --context other").code, 2);
     assert_eq!(fleet.run("plan -A -o json").json(), fleet.plan().1);
     for usage in ["plan prod -f mesh.yaml", "plan", "plan prod -A", "status --live --watch", "plan prod --cluster a=a.yaml"] {
         assert_eq!(fleet.folder.run(usage).code, 2, "{usage}");
     }
 
-    // Everything of the mesh's namespace, but of that alone.
+    // Rights on everything in the mesh's namespace, and only there.
     let hub = fleet.hub();
     let rules = [member_rules(), vec![rule("", "namespaces", &["get"])]].concat();
     let token = hub.service_account("kilo", "narrow", &rules).await.unwrap();
@@ -257,14 +253,14 @@ async fn what_is_not_allowed_or_not_there_is_said() {
         if outcome.code == 1 { Ok(outcome) } else { Err(outcome.stderr) }
     });
     let outcome = outcome.await.unwrap();
-    assert!(outcome.stderr.starts_with("note: ClusterMeshes of other namespaces can't be listed"), "{}", outcome.stderr);
+    assert!(outcome.stderr.starts_with("note: cannot list ClusterMeshes in other namespaces"), "{}", outcome.stderr);
     assert_eq!((outcome.json(), reasons(&outcome.json())), (fleet.plan().1, Vec::new()));
-    assert!(narrow("plan -A").stderr.contains("can't be listed: not allowed (403)"));
+    assert!(narrow("plan -A").stderr.contains("cannot list ClusterMeshes in all namespaces: not allowed (403)"));
     assert!(narrow("status -n kilo").stdout.starts_with("NO OPERATOR"));
     assert_nothing_was_written(&fleet);
 }
 
-/// As the audit logs have it; and what was asked for was allowed.
+/// Checks in the audit logs that nothing was written and no request was denied.
 fn assert_nothing_was_written(fleet: &Fleet) {
     let mut all = 0;
     for cluster in fleet.bed.clusters() {
@@ -313,7 +309,7 @@ async fn status_tells_what_the_operator_wrote_and_whether_there_is_one() {
     set_lease(hub, 7200).await;
     assert!(fleet.run("status -n kilo").stdout.starts_with("OPERATOR SILENT  pod-1"));
 
-    // Whoever runs the tests in the background lets them ignore interrupts.
+    // Tests that run in the background inherit an ignored SIGINT.
     let mut child = Command::new("env");
     child.args(["--default-signal=INT", env!("CARGO_BIN_EXE_meshwright"), "status", "-n", "kilo", "--watch", "--kubeconfig", "hub"]);
     child.current_dir(&fleet.folder.0);

@@ -1,4 +1,4 @@
-//! What reaches a terminal or a pipe.
+//! Output on a terminal and in a pipe.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, clippy::print_stderr, reason = "a test may fail loudly")]
 
 mod common;
@@ -76,7 +76,7 @@ fn no_escape_code_reaches_a_pipe() {
     }
 }
 
-/// `script` gives a program a terminal; where it is missing there is nothing to ask.
+/// Uses `script` as terminal. Skipped if it is missing.
 #[test]
 fn colour_is_for_terminals_and_no_color_is_honoured() {
     let folder = fleet("colour").with("bad.yaml", &mesh("bad").replace("podCIDRs", "podCidrs"));

@@ -1,4 +1,4 @@
-//! What `plan -f` knows, case by case, and how it ends.
+//! Cases of `plan -f`, and their exit codes.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, clippy::print_stderr, reason = "a test may fail loudly")]
 
 mod common;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 const BOTH: &str = "plan -f mesh.yaml --cluster a=a.yaml --cluster b=b.yaml";
 
-/// One node each, connected.
+/// Two connected clusters with one node each.
 fn connected(test: &str) -> Folder {
     Folder::new(test)
         .with("mesh.yaml", &mesh("prod"))
@@ -21,7 +21,7 @@ fn a_connected_mesh_needs_nothing() {
     let folder = connected("nothing");
     let outcome = folder.run(BOTH);
     assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
-    assert!(outcome.stdout.contains("mesh default/prod  ready (Reconciled)\n  nothing to do: 2 Peers stay as they are\n"));
+    assert!(outcome.stdout.contains("mesh default/prod  ready (Reconciled)\n  nothing to do: 2 Peers unchanged\n"));
     let (code, report) = folder.json(BOTH);
     assert_eq!(code, 0);
     let nothing = json!({ "create": [], "update": [], "delete": [], "held": [], "keep": 1 });
@@ -92,7 +92,10 @@ fn peers_of_other_meshes_are_orphans_only_when_all_meshes_are_given() {
     let (code, report) = folder.json(&format!("{BOTH} --hub-uid hub-1 --all-meshes"));
     assert_eq!((code, names(&report["targets"]["b"]["delete"])), (1, vec!["gone--a--n2"]));
     let text = folder.run(&format!("{BOTH} --hub-uid hub-1 --all-meshes")).stdout;
-    assert!(text.contains("Peers of meshes that do not exist\n\n  on b\n    - peer gone--a--n2  (its mesh does not exist)\n"), "{text}");
+    assert!(
+        text.contains("Peers of meshes that do not exist\n\n  on b\n    - peer gone--a--n2  (its ClusterMesh does not exist)\n"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -134,7 +137,7 @@ fn a_node_in_grace_stays_unless_there_is_no_grace() {
     let folder = connected("grace").with("a.yaml", &(node(1, 1) + &bare + &owned("prod", 2, 1))).with("b.yaml", &b);
     let (code, report) = folder.json(BOTH);
     assert_eq!((code, &report["targets"]["b"]["delete"], reasons(&report)), (0, &json!([]), vec!["NodeInGrace"]));
-    assert!(folder.run(BOTH).stdout.contains("held  n2  its Peer is kept for the time being"));
+    assert!(folder.run(BOTH).stdout.contains("held  n2  its Peer is kept for now"));
     let (code, report) = folder.json(&format!("{BOTH} --node-grace 0"));
     assert_eq!((code, names(&report["targets"]["b"]["delete"])), (1, vec!["prod--a--n2"]));
 }
@@ -221,7 +224,7 @@ fn dumps_may_be_lists_typed_or_not_and_come_in_pieces() {
     assert_eq!((code, &report["problems"]), (0, &json!([])));
     let outcome = folder.run("plan -f mesh.yaml --cluster b=b-nodes.yaml --cluster b=b-nodes.yaml");
     assert_eq!(outcome.code, 2);
-    assert!(outcome.stderr.contains("Node \"n1\" is there twice; it was already in b-nodes.yaml:5:11"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("duplicate Node \"n1\"; first defined in b-nodes.yaml:5:11"), "{}", outcome.stderr);
 }
 
 #[test]
@@ -246,7 +249,7 @@ fn local_entries_of_all_meshes_are_one_cluster() {
     assert_eq!(report["targets"].get("home"), None);
     let outcome = folder.with("home.yaml", &node(1, 1)).run(&format!("{BOTH} --cluster home=home.yaml"));
     assert_eq!(outcome.code, 2);
-    assert!(outcome.stderr.contains("the local entries a, home are one cluster"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("local entries a, home are the same cluster"), "{}", outcome.stderr);
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Writes the generated files under `config/`; `make generate` calls it.
+//! Writes all generated files of this crate, e.g. under `config/`; called by `make
+//! generate`.
 
 use std::error::Error;
 use std::path::Path;

@@ -1,5 +1,4 @@
-//! The CustomResourceDefinitions of what is ours, and the files that are
-//! generated from them.
+//! CustomResourceDefinitions of meshwright, and the files generated from them.
 
 use std::collections::BTreeMap;
 
@@ -15,45 +14,48 @@ use crate::cilium::binding::ClusterMeshBinding;
 use crate::cilium::intent::ConnectivityIntent;
 use crate::cilium::service::GlobalService;
 use crate::cilium::{self, examples, kcp};
-use crate::clustermesh::ClusterMesh;
+use crate::kilo::clustermesh::ClusterMesh;
 use crate::{rbac, reference};
 
-/// Where the ClusterMesh CRD is kept, from the repository's root.
+/// Path of the ClusterMesh CRD from the repository root.
 pub const CLUSTERMESH_FILE: &str = "config/crd/kilo.squat.ai_clustermeshes.yaml";
 
 const HEADER: &str = "# Generated from crates/mw-api by `make generate`. Do not edit.\n";
 
-/// An object that could not be written as YAML.
+/// Error while writing an object as YAML.
 #[derive(Debug, thiserror::Error)]
 pub enum YamlError {
-    #[error("the object has no JSON form")]
+    /// The object can't be serialized as JSON.
+    #[error("cannot serialize the object as JSON")]
     Json(#[source] serde_json::Error),
-    #[error("the object has no YAML form")]
+    /// The JSON value can't be serialized as YAML.
+    #[error("cannot serialize the object as YAML")]
     Yaml(#[source] serde_saphyr::SerializeError),
 }
 
-/// The CRDs of the Cilium back end on a hub, by file.
+/// Paths of the Cilium back end's CRDs, in the order of [`cilium_crds`].
 pub const CILIUM_FILES: [&str; 3] = [
     "config/crd/networking.edge-portal.eu_clustermeshbindings.yaml",
     "config/crd/networking.edge-portal.eu_globalservices.yaml",
     "config/crd/networking.edge-portal.eu_connectivityintents.yaml",
 ];
 
-/// The CRDs the operator installs. Kilo's Peer is not among them.
+/// Returns the CRDs that the operator installs. Kilo's Peer CRD is not included.
 pub fn crds() -> Vec<CustomResourceDefinition> {
     vec![revised(ClusterMesh::crd())]
 }
 
-/// The CRDs of the Cilium back end; in kcp they are APIResourceSchemas.
+/// Returns the CRDs of the Cilium back end. kcp gets them as APIResourceSchemas.
 pub fn cilium_crds() -> Vec<CustomResourceDefinition> {
     vec![revised(ClusterMeshBinding::crd()), revised(GlobalService::crd()), revised(ConnectivityIntent::crd())]
 }
 
-/// Everything that is generated, by its path from the repository's root.
+/// Returns all generated files by their path from the repository root.
 pub fn files() -> Result<BTreeMap<&'static str, String>, YamlError> {
     let mut contents = vec![
         (CLUSTERMESH_FILE, to_yaml(&revised(ClusterMesh::crd()))?),
         (rbac::HUB_FILE, rbac::hub_yaml()?),
+        (rbac::SECURE_METRICS_FILE, rbac::secure_metrics_yaml()?),
         (rbac::REMOTE_FILE, rbac::remote_yaml()?),
         (kcp::EXPORT_FILE, kcp::export_yaml(None)?),
         (kcp::FLEET_CLAIM_FILE, kcp::fleet_claim_yaml(kcp::FLEET_IDENTITY)?),
@@ -73,13 +75,13 @@ pub fn files() -> Result<BTreeMap<&'static str, String>, YamlError> {
     contents.extend(examples::files()?);
     contents.extend(chart::files()?);
     let mut files: BTreeMap<_, _> = contents.into_iter().map(|(path, content)| (path, format!("{HEADER}{content}"))).collect();
-    files.insert(reference::KILO_FILE, reference::page("The Kilo back end's API", &crds()));
-    files.insert(reference::CILIUM_FILE, reference::page("The Cilium back end's API", &cilium_crds()));
+    files.insert(reference::KILO_FILE, reference::page("API reference: Kilo back end", &crds()));
+    files.insert(reference::CILIUM_FILE, reference::page("API reference: Cilium back end", &cilium_crds()));
     Ok(files)
 }
 
-/// YAML with sorted keys, so that equal objects give equal bytes whatever
-/// order the serialiser's features give to maps.
+/// Serializes an object as YAML with sorted keys, so that equal objects give equal
+/// bytes regardless of the map order of serde_json's features.
 pub fn to_yaml<T: Serialize>(object: &T) -> Result<String, YamlError> {
     let value = serde_json::to_value(object).map_err(YamlError::Json)?;
     let options = serde_saphyr::ser_options! { compact_list_indent: false };
@@ -95,7 +97,7 @@ fn revised(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
     crd
 }
 
-/// Changes what the derive can't be told to leave out.
+/// Adjusts what the derive macro can't be configured to omit.
 fn revise(schema: &mut JSONSchemaProps) {
     refuse_nulls(schema);
     join_lines(schema);
@@ -105,14 +107,14 @@ fn revise(schema: &mut JSONSchemaProps) {
     }
 }
 
-/// The derive makes every optional field nullable. Then a null would be stored
-/// as such, count as present in rules and keep the default away; without the
-/// mark the API server drops it.
+/// Removes `nullable`, which the derive macro sets on every optional field. With it,
+/// the API server would store an explicit null, count it as present in CEL rules, and
+/// not apply the default; without it, nulls are dropped.
 fn refuse_nulls(schema: &mut JSONSchemaProps) {
     schema.nullable = None;
 }
 
-/// Where a doc comment was wrapped says nothing to the reader of the CRD.
+/// Joins wrapped lines: the line breaks of a doc comment mean nothing in the CRD.
 fn join_lines(schema: &mut JSONSchemaProps) {
     if let Some(description) = &mut schema.description {
         let paragraphs: Vec<String> = description.split("\n\n").map(|paragraph| paragraph.replace('\n', " ")).collect();
@@ -120,8 +122,8 @@ fn join_lines(schema: &mut JSONSchemaProps) {
     }
 }
 
-/// Sorts keys and writes whole numbers as such: bounds are floating-point
-/// numbers in the typed schema, but 65535.0 reads badly.
+/// Sorts keys and writes whole numbers without a fraction: bounds are floating-point
+/// numbers in the typed schema.
 fn tidy(value: Value) -> Value {
     match value {
         Value::Object(fields) => {
@@ -134,8 +136,8 @@ fn tidy(value: Value) -> Value {
     }
 }
 
-/// The integer a floating-point number stands for, where it is one that every
-/// reader of JSON represents exactly.
+/// Returns the integer value of a floating-point number, if it is whole and every JSON
+/// parser represents it exactly.
 fn whole(number: &serde_json::Number) -> Option<i64> {
     let float = number.as_f64().filter(|_| number.is_f64())?;
     let text = format!("{float:.0}");

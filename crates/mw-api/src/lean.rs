@@ -1,5 +1,6 @@
-//! Metadata without what nobody here reads. Half of a typical object is
-//! managedFields; a list of a thousand is read without a single one of them.
+//! Deserialization of object metadata without the fields that are never read.
+//! managedFields make up half of a typical object; skipping them keeps large lists
+//! small.
 
 use std::collections::BTreeMap;
 
@@ -18,19 +19,20 @@ struct LeanMeta {
     annotations: Option<BTreeMap<String, String>>,
 }
 
-/// For `deserialize_with`.
+/// Deserializes metadata without managedFields; for `deserialize_with`.
 pub(crate) fn meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     let LeanMeta { name, namespace, uid, resource_version, deletion_timestamp, labels, annotations } =
         null_is_default::<D, LeanMeta>(deserializer)?;
     Ok(ObjectMeta { name, namespace, uid, resource_version, deletion_timestamp, labels, annotations, ..ObjectMeta::default() })
 }
 
-/// For `deserialize_with`: somebody's null must not hide a whole list from us.
+/// Deserializes null as the default value; for `deserialize_with`. One null field must
+/// not make a whole list unreadable.
 pub(crate) fn null_is_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserializer: D) -> Result<T, D::Error> {
     Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// Says where a type with a `metadata` field is served.
+/// Implements `kube::Resource` for a type with a `metadata` field.
 macro_rules! served {
     ($type:ty, $scope:ty, $group:expr, $version:expr, $kind:expr, $plural:expr) => {
         impl kube::Resource for $type {

@@ -1,5 +1,5 @@
-//! The rights the operator needs, and no more: on the hub, and on every other
-//! cluster. The tests run with exactly these.
+//! Minimal RBAC rules of the operator, on the hub and on every other cluster. The tests
+//! run with exactly these rules.
 
 use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject};
@@ -7,14 +7,22 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::crd::{YamlError, to_yaml};
 
+/// Path of the hub's RBAC manifest from the repository root.
 pub const HUB_FILE: &str = "config/rbac/hub.yaml";
+/// Path of the RBAC manifest of the other clusters from the repository root.
 pub const REMOTE_FILE: &str = "config/rbac/remote.yaml";
+/// Path of the RBAC manifest for --metrics-secure from the repository root.
+pub const SECURE_METRICS_FILE: &str = "config/rbac/secure-metrics.yaml";
 
 const OPERATOR: &str = "meshwright-operator";
 const NAMESPACE: &str = "kilo-system";
-/// The names that clusters prepared for the Go operator already have.
+const SECURE_METRICS: &str = "meshwright-secure-metrics";
+const METRICS_READER: &str = "meshwright-metrics-reader";
+/// ServiceAccount of the operator in remote clusters. The same name as in clusters that
+/// were prepared for the Go operator.
 pub const READER: &str = "clustermesh-reader";
 const REMOTE_ROLE: &str = "kilo-clustermesh-remote";
+/// Namespace of [`READER`].
 pub const READER_NAMESPACE: &str = "kube-system";
 
 const KILO: &str = "kilo.squat.ai";
@@ -33,12 +41,13 @@ pub(crate) fn named(name: &str, rule: PolicyRule) -> PolicyRule {
     PolicyRule { resource_names: Some(vec![name.to_owned()]), ..rule }
 }
 
-/// In every cluster of a mesh.
+/// Returns the rules needed in every cluster of a mesh.
 pub fn member_rules() -> Vec<PolicyRule> {
     vec![rule("", "nodes", &["list", "watch"]), rule(KILO, "peers", &["get", "list", "watch", "create", "patch", "delete"])]
 }
 
-/// On the hub, beyond those of a member and of one namespace.
+/// Returns the cluster-wide rules needed on the hub, in addition to [`member_rules`]
+/// and [`namespace_rules`].
 pub fn hub_rules() -> Vec<PolicyRule> {
     let crds = |verbs: &[&str]| rule("apiextensions.k8s.io", "customresourcedefinitions", verbs);
     vec![
@@ -49,7 +58,7 @@ pub fn hub_rules() -> Vec<PolicyRule> {
     ]
 }
 
-/// In every namespace whose meshes are acted on.
+/// Returns the rules needed in every namespace whose meshes the operator reconciles.
 pub fn namespace_rules() -> Vec<PolicyRule> {
     let leases = |verbs: &[&str]| rule("coordination.k8s.io", "leases", verbs);
     vec![
@@ -62,7 +71,7 @@ pub fn namespace_rules() -> Vec<PolicyRule> {
     ]
 }
 
-/// For the cluster in which the operator runs.
+/// Returns the manifest for the cluster that the operator runs in.
 pub fn hub_yaml() -> Result<String, YamlError> {
     let account = ServiceAccount { metadata: meta(OPERATOR, Some(NAMESPACE)), ..ServiceAccount::default() };
     let role = ClusterRole {
@@ -78,7 +87,28 @@ pub fn hub_yaml() -> Result<String, YamlError> {
     Ok([to_yaml(&account)?, to_yaml(&role)?, to_yaml(&binding)?, to_yaml(&own)?, to_yaml(&own_binding)?].join("---\n"))
 }
 
-/// For every other cluster of a mesh.
+/// Returns the rules needed on the hub to serve metrics over HTTPS.
+pub fn secure_metrics_rules() -> Vec<PolicyRule> {
+    vec![rule("authentication.k8s.io", "tokenreviews", &["create"]), rule("authorization.k8s.io", "subjectaccessreviews", &["create"])]
+}
+
+/// Returns the manifest for --metrics-secure: rules for the accounts of operator and
+/// provider, and the role that allows an account to read their metrics.
+pub fn secure_metrics_yaml() -> Result<String, YamlError> {
+    use crate::cilium::rbac::{MANAGEMENT_NAMESPACE, MANAGER, PROVIDER, PROVIDER_NAMESPACE};
+    let accounts = [(OPERATOR, NAMESPACE), (PROVIDER, PROVIDER_NAMESPACE), (MANAGER, MANAGEMENT_NAMESPACE)];
+    let role = ClusterRole { metadata: meta(SECURE_METRICS, None), rules: Some(secure_metrics_rules()), ..ClusterRole::default() };
+    let binding = ClusterRoleBinding {
+        metadata: meta(SECURE_METRICS, None),
+        role_ref: role_ref("ClusterRole", SECURE_METRICS),
+        subjects: Some(accounts.map(|(name, namespace)| subject(name, namespace)).into()),
+    };
+    let url = PolicyRule { non_resource_urls: Some(vec!["/metrics".to_owned()]), verbs: vec!["get".to_owned()], ..PolicyRule::default() };
+    let reader = ClusterRole { metadata: meta(METRICS_READER, None), rules: Some(vec![url]), ..ClusterRole::default() };
+    Ok([to_yaml(&role)?, to_yaml(&binding)?, to_yaml(&reader)?].join("---\n"))
+}
+
+/// Returns the manifest for every other cluster of a mesh.
 pub fn remote_yaml() -> Result<String, YamlError> {
     let account = ServiceAccount { metadata: meta(READER, Some(READER_NAMESPACE)), ..ServiceAccount::default() };
     let role = ClusterRole { metadata: meta(REMOTE_ROLE, None), rules: Some(member_rules()), ..ClusterRole::default() };

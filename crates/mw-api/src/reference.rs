@@ -1,4 +1,5 @@
-//! The pages about our kinds, for people: docs/api-kilo.md and docs/api-cilium.md.
+//! API reference pages generated from the CRDs: docs/api-kilo.md and
+//! docs/api-cilium.md.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
@@ -9,7 +10,7 @@ pub(crate) const CILIUM_FILE: &str = "docs/api-cilium.md";
 
 const HEADER: &str = "<!-- Generated from crates/mw-api by `make generate`. Do not edit. -->\n\n";
 
-/// One page about some CRDs.
+/// Renders the page of some CRDs.
 pub(crate) fn page(title: &str, crds: &[CustomResourceDefinition]) -> String {
     let kinds: Vec<String> = crds.iter().map(kind).collect();
     format!("{HEADER}# {title}\n\n{}", kinds.join("\n"))
@@ -35,14 +36,14 @@ fn kind(crd: &CustomResourceDefinition) -> String {
             text.push_str(&format!("| {part} | type | |\n|---|---|---|\n{}\n", rows.concat()));
             let rules = rules(part, schema);
             if !rules.is_empty() {
-                text.push_str(&format!("Rules of the {part}:\n\n{}\n", rules.concat()));
+                text.push_str(&format!("Validation rules of the {part}:\n\n{}\n", rules.concat()));
             }
         }
     }
     text
 }
 
-/// A row for each field, parents first.
+/// Renders a row for each field, parents first.
 fn fields(path: &str, schema: &JSONSchemaProps, rows: &mut Vec<String>) {
     for (name, field) in schema.properties.iter().flatten() {
         let needed = schema.required.iter().flatten().any(|required| required == name);
@@ -103,7 +104,7 @@ fn choices(field: &JSONSchemaProps) -> Option<String> {
     (!list.is_empty()).then(|| format!("One of {}.", list.join(", ")))
 }
 
-/// How large, how long, how many.
+/// Renders the limits of value, length and number of entries.
 fn bounds(field: &JSONSchemaProps) -> Option<String> {
     let number = |value: Option<f64>| value.map(|value| format!("{value:.0}"));
     let count = |value: Option<i64>| value.map(|value| value.to_string());
@@ -122,7 +123,7 @@ fn bounds(field: &JSONSchemaProps) -> Option<String> {
     (!all.is_empty()).then(|| all.join(" "))
 }
 
-/// What the API server refuses beyond types and bounds.
+/// Renders the CEL validation rules.
 fn rules(path: &str, schema: &JSONSchemaProps) -> Vec<String> {
     let own = schema.x_kubernetes_validations.iter().flatten();
     let mut list: Vec<String> =

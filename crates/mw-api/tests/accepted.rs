@@ -1,5 +1,5 @@
-//! The CRDs under `config/` are accepted by the oldest API server we support,
-//! 1.28. Its own validation says so (`tools/crdcheck`); no server is started.
+//! The oldest supported API server, 1.28, accepts the CRDs under `config/`.
+//! `tools/crdcheck` runs its validation code without starting a server.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail loudly")]
 
 use std::path::{Path, PathBuf};
@@ -7,8 +7,8 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-/// Whether the files are accepted, and everything that was said about them.
-/// Nothing when this machine cannot build the check.
+/// Returns whether the files are accepted, and the output of the check. `None` if this
+/// machine cannot build it.
 fn check(files: &[PathBuf]) -> Option<(bool, String)> {
     let program = mw_testbed::or_skip(mw_testbed::binaries::crdcheck())?;
     let output = Command::new(program).args(files).output().unwrap();
@@ -18,7 +18,7 @@ fn check(files: &[PathBuf]) -> Option<(bool, String)> {
     Some((code == Some(0), said))
 }
 
-/// As `check`, of a text. YAML includes JSON.
+/// Like `check`, for a text. YAML includes JSON.
 fn check_text(text: &str) -> Option<(bool, String)> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("crd.yaml");
@@ -26,7 +26,7 @@ fn check_text(text: &str) -> Option<(bool, String)> {
     check(&[file])
 }
 
-/// A CRD whose spec has one field, `names`.
+/// Returns a CRD whose spec has a single field, `names`.
 fn crd_with(names: &Value) -> Value {
     let spec = json!({ "type": "object", "properties": { "names": names } });
     let schema = json!({ "type": "object", "properties": { "spec": spec } });

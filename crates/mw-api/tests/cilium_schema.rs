@@ -1,5 +1,5 @@
-//! What the schemas of the three kinds accept and refuse, that kcp can take
-//! them, and that the examples pass them.
+//! Objects that the schemas of the three kinds accept and reject; the schemas are valid
+//! in kcp, and the examples pass them.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 mod common;

@@ -1,12 +1,13 @@
-//! What the ClusterMesh schema accepts and refuses, and that an API server of
-//! Kubernetes 1.28 can take it.
+//! Objects that the ClusterMesh schema accepts and rejects; the schema is valid on an
+//! API server of Kubernetes 1.28.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 mod common;
 
 use common::{refusals, walk};
-use mw_api::clustermesh::ClusterMesh;
-use mw_api::{convert, crd};
+use mw_api::crd;
+use mw_api::kilo::clustermesh::ClusterMesh;
+use mw_api::kilo::convert;
 use mw_core::cidr::Cidr;
 use mw_core::kilo::spec::{RawSpec, validate};
 use regex_lite::Regex;
@@ -102,7 +103,7 @@ fn of_a_cluster_only_the_name_is_required() {
     let expected = "additionalCIDRs allowedNetworks endpointFrom kubeconfigSecretRef local name persistentKeepalive podCIDRs serviceCIDR \
                     topologyLabel wireguardCIDR wireguardPort";
     assert_eq!(names.join(" "), expected);
-    // A list map would refuse equal names, which older objects may have.
+    // A list map would reject duplicate names, which existing objects may have.
     assert!(spec_schema()["properties"]["clusters"].get("x-kubernetes-list-type").is_none());
 }
 
@@ -146,10 +147,11 @@ fn objects_of_the_earlier_operator_stay_updatable() {
     ] {
         let spec = json!({ "clusters": clusters });
         assert_eq!(refused(&spec), Vec::<String>::new(), "{why}");
-        // Equal networks are a matter of the overlap check.
+        // Duplicate networks are found by the overlap check.
         assert!(why == "equal networks" || validate(&raw(&spec)).is_err(), "{why}");
     }
-    // The earlier operator's default; elsewhere an empty text is for the controller to report.
+    // An empty serviceCIDR is the earlier operator's default. In other fields the
+    // controller reports empty strings.
     let with_empty = |field: &str, value: Value| with(typed("a", true), field, value);
     for (field, value, valid) in
         [("serviceCIDR", json!(""), true), ("podCIDRs", json!([""]), false), ("additionalCIDRs", json!([""]), false)]

@@ -1,4 +1,4 @@
-//! What planning costs and how it grows. Prints ratios inside one run, for
+//! Cost of planning and how it grows. Prints ratios within one run, because
 //! machines are noisy: `cargo bench -p mw-core`.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, clippy::indexing_slicing, clippy::disallowed_methods, clippy::disallowed_types)]
@@ -27,7 +27,7 @@ fn cluster_name(at: usize) -> String {
     format!("cluster-{at:04}")
 }
 
-/// IPv6 has room for a thousand clusters that do not overlap.
+/// IPv6 has room for a thousand disjoint clusters.
 fn raw_cluster(at: usize) -> RawCluster {
     RawCluster {
         name: cluster_name(at),
@@ -122,8 +122,8 @@ fn verdict(name: &str, ratio: f64, wanted: f64) {
     println!("  {name}: {ratio:.2} (wanted at most {wanted}): {}", if ratio <= wanted { "met" } else { "MISSED" });
 }
 
-/// From what was seen to what every cluster must hold. Peers are made once per
-/// source; a target's own list is drawn from them when it is written.
+/// Plans from observations to wanted state. Peers are built once per source; a
+/// target's own list is derived from them when it is written.
 fn full_plan() {
     println!("full plan, {NODES} nodes a cluster");
     let mut per_node = Vec::new();
@@ -140,7 +140,7 @@ fn full_plan() {
     verdict("time per node, 1,000 clusters to 10", per_node[2] / per_node[0], 2.0);
 }
 
-/// Brings targets to the state in which every Peer is as wanted.
+/// Brings targets to the state in which every Peer is up to date.
 fn settle(planner: &mut Planner, ids: &[ClusterId]) -> usize {
     let mut count = 0;
     for id in ids {
@@ -155,7 +155,8 @@ fn settle(planner: &mut Planner, ids: &[ClusterId]) -> usize {
     count
 }
 
-/// Writes what was planned, so that the next change finds all as wanted.
+/// Carries out planned updates, so that the next change starts from an
+/// up-to-date state.
 fn apply_updates(planner: &mut Planner, ids: &[ClusterId], version: usize) -> usize {
     let mut count = 0;
     for id in ids {
@@ -203,7 +204,7 @@ fn one_node(clusters: usize, targets: usize) {
         assert_eq!(apply_updates(&mut planner, &ids, change), ids.iter().filter(|id| **id != source).count());
     }
     let (planned, both) = (Spread::of(planned), Spread::of(both));
-    // A small fleet fits into what the measurements before it left free.
+    // A small fleet may fit into memory that earlier measurements freed.
     let each = if memory > 0 { format!(" ({memory} bytes each)") } else { String::new() };
     println!("  {clusters:>5} clusters, {targets} of them targets that hold {peers} Peers{each}");
     println!("        plan the source     {}", planned.shown());
@@ -218,7 +219,7 @@ fn overlap() {
     let specs: Vec<MeshSpec> = (0..meshes)
         .map(|mesh| {
             let entry = |cluster: u32| {
-                // Scattered, so that neither side finds its input sorted.
+                // Scattered, so that the input is sorted for neither side.
                 let number = |n: u32| ((mesh * clusters + cluster) * each + n).wrapping_mul(48_271) % 131_072;
                 let cidr = |n: u32| {
                     Cidr::try_from(format!("{}.{}.{}.0/24", 10 + (number(n) >> 16), (number(n) >> 8) & 255, number(n) & 255).as_str())

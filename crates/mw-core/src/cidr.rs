@@ -10,7 +10,7 @@ use ipnet::IpNet;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cidr(IpNet);
 
-/// A CIDR as somebody wrote it: the network, and the address before masking.
+/// A CIDR as written: the network, and the address before masking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WrittenCidr {
     pub network: Cidr,
@@ -21,7 +21,7 @@ pub struct WrittenCidr {
 #[error("is not a CIDR such as 10.1.0.0/16 or fd00:1::/48")]
 pub struct InvalidCidr;
 
-/// No CIDR is longer than this in any spelling.
+/// Maximum length of a CIDR in any notation.
 const LONGEST_TEXT: usize = 64;
 
 impl WrittenCidr {
@@ -37,7 +37,7 @@ impl TryFrom<&str> for WrittenCidr {
         if text.len() > LONGEST_TEXT {
             return Err(InvalidCidr);
         }
-        // Not ipnet's own parser: it takes 010.0.0.0/8 for 10.0.0.0/8.
+        // ipnet's own parser reads 010.0.0.0/8 as 10.0.0.0/8.
         let (address, length) = text.split_once('/').ok_or(InvalidCidr)?;
         let address: IpAddr = address.parse().map_err(|_| InvalidCidr)?;
         let length = parse_length(length).ok_or(InvalidCidr)?;
@@ -50,13 +50,13 @@ impl TryFrom<&str> for WrittenCidr {
     }
 }
 
-/// Decimal digits without a sign or a leading zero.
+/// Parses decimal digits without a sign or a leading zero.
 fn parse_length(text: &str) -> Option<u8> {
     let plain = text == "0" || (!text.starts_with('0') && text.bytes().all(|b| b.is_ascii_digit()));
     plain.then(|| text.parse().ok()).flatten()
 }
 
-/// Which of the two kinds of addresses.
+/// IPv4 or IPv6.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Family {
     V4,
@@ -78,7 +78,7 @@ impl Cidr {
         Cidr(IpNet::from(canonical(address)))
     }
 
-    /// The address, where the network is a route to one.
+    /// The address, if the network is a single one.
     pub fn as_host(self) -> Option<IpAddr> {
         (Cidr::host(self.first()) == self).then(|| self.first())
     }
@@ -99,20 +99,20 @@ impl Cidr {
         self.0.contains(&other.0)
     }
 
-    /// Two prefixes overlap exactly when one contains the other.
+    /// Two networks overlap if and only if one contains the other.
     pub fn overlaps(self, other: Cidr) -> bool {
         self.contains(other) || other.contains(self)
     }
 
-    /// Why a network must never be routed through a tunnel.
+    /// The reason why a network must never be routed through a tunnel.
     pub fn unroutable(self) -> Option<&'static str> {
         let reserved = [
-            ("127.0.0.0/8", "lies in the loopback range"),
-            ("::1/128", "lies in the loopback range"),
-            ("169.254.0.0/16", "lies in the link-local range"),
-            ("fe80::/10", "lies in the link-local range"),
-            ("224.0.0.0/4", "lies in the multicast range"),
-            ("ff00::/8", "lies in the multicast range"),
+            ("127.0.0.0/8", "is in the loopback range"),
+            ("::1/128", "is in the loopback range"),
+            ("169.254.0.0/16", "is in the link-local range"),
+            ("fe80::/10", "is in the link-local range"),
+            ("224.0.0.0/4", "is in the multicast range"),
+            ("ff00::/8", "is in the multicast range"),
         ];
         if self.0.prefix_len() == 0 {
             return Some("covers every address");
@@ -142,12 +142,12 @@ impl fmt::Debug for Cidr {
     }
 }
 
-/// The address with an IPv4-mapped one turned into IPv4.
+/// Converts an IPv4-mapped address to IPv4.
 pub fn canonical(address: IpAddr) -> IpAddr {
     address.to_canonical()
 }
 
-/// An address in plain form, of bounded length.
+/// Parses a plain address of bounded length.
 pub fn parse_address(text: &str) -> Option<IpAddr> {
     if text.len() > LONGEST_TEXT {
         return None;
@@ -155,7 +155,7 @@ pub fn parse_address(text: &str) -> Option<IpAddr> {
     text.parse().ok().map(canonical)
 }
 
-/// Addresses that no tunnel endpoint can have.
+/// The reason why an address can't be a tunnel endpoint.
 pub fn unusable_as_endpoint(address: IpAddr) -> Option<&'static str> {
     let link_local = match address {
         IpAddr::V4(v4) => v4.is_link_local(),
@@ -174,8 +174,8 @@ pub fn unusable_as_endpoint(address: IpAddr) -> Option<&'static str> {
     }
 }
 
-/// Whether an address can be reached from anywhere, by IANA's registries of
-/// special-purpose addresses.
+/// Reports whether an address is globally reachable according to IANA's
+/// registries of special-purpose addresses.
 pub fn is_globally_routable(address: IpAddr) -> bool {
     match canonical(address) {
         IpAddr::V4(v4) => !matches!(

@@ -1,6 +1,6 @@
-//! The words of conditions and events that are not the reason of a `Problem`.
-//! They are stable: scripts wait for them, and the documentation has an entry
-//! for each.
+//! Types and reasons of conditions and events that are not the reason of a
+//! `Problem`. They are stable: scripts wait for them, and the documentation has
+//! an entry for each.
 
 macro_rules! words {
     ($($name:ident = $word:literal;)*) => {
@@ -9,7 +9,7 @@ macro_rules! words {
     };
 }
 
-/// Of a ClusterMesh.
+/// Conditions of a ClusterMesh.
 pub mod kilo {
     pub mod kind {
         words! {
@@ -38,12 +38,13 @@ pub mod kilo {
     }
 }
 
-/// Of the Cilium back end's three kinds.
+/// Conditions of the three kinds of the Cilium backend.
 pub mod cilium {
     pub mod kind {
         words! {
             ACCEPTED = "Accepted";
             APPLIED = "Applied";
+            CERTIFICATES_EXPIRING = "CertificatesExpiring";
             DEGRADED = "Degraded";
             EXPORTED = "Exported";
             HUBBLE_READY = "HubbleReady";
@@ -52,6 +53,7 @@ pub mod cilium {
             MESH_CONNECTED = "MeshConnected";
             REACHABLE = "Reachable";
             READY = "Ready";
+            VERSION_SKEW = "VersionSkew";
         }
     }
 
@@ -68,6 +70,7 @@ pub mod cilium {
             CONNECTING = "Connecting";
             CREDENTIALS = "Credentials";
             DELETING = "Deleting";
+            ENDS_SOON = "EndsSoon";
             EXPORTED = "Exported";
             EXPORTING = "Exporting";
             FAILED = "Failed";
@@ -75,6 +78,7 @@ pub mod cilium {
             INSTALLED = "Installed";
             KEYS = "Keys";
             MESH_ESTABLISHED = "MeshEstablished";
+            MINORS_APART = "MinorsApart";
             NO_EVIDENCE = "NoEvidence";
             NOT_DEGRADED = "NotDegraded";
             NOT_INSTALLED = "NotInstalled";
@@ -95,7 +99,7 @@ pub mod event {
     }
 }
 
-/// Whether a condition may have this reason.
+/// Reports whether a condition may have this reason.
 pub fn is_reason(word: &str) -> bool {
     kilo::reason::ALL.contains(&word)
         || cilium::reason::ALL.contains(&word)

@@ -1,4 +1,4 @@
-//! Where a WireGuard peer is reached: an address or a DNS name, and a port.
+//! The endpoint of a WireGuard peer: an address or a DNS name, and a port.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -72,7 +72,7 @@ impl TryFrom<&str> for Endpoint {
     }
 }
 
-/// The syntax alone, without a judgement on the address.
+/// Parses the syntax only, without checking the address.
 pub(crate) fn split_host_port(text: &str) -> Result<(Host, u16), InvalidEndpoint> {
     if text.len() > LONGEST_TEXT {
         return Err(InvalidEndpoint::TooLong);
@@ -89,7 +89,7 @@ pub(crate) fn split_host_port(text: &str) -> Result<(Host, u16), InvalidEndpoint
     Ok((host, port))
 }
 
-/// Decimal digits without a sign or a leading zero.
+/// Parses decimal digits without a sign or a leading zero.
 fn parse_port(text: &str) -> Option<u16> {
     if text.starts_with('0') || !text.bytes().all(|b| b.is_ascii_digit()) {
         return None;
@@ -97,7 +97,7 @@ fn parse_port(text: &str) -> Option<u16> {
     text.parse().ok()
 }
 
-/// An RFC 1123 subdomain in lower case. One of digits and dots alone is a
+/// Parses an RFC 1123 subdomain in lower case. One of digits and dots only is a
 /// mistyped address, not a name.
 fn dns_name(text: &str) -> Option<Box<str>> {
     let name = text.to_ascii_lowercase();

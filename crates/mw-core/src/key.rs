@@ -4,8 +4,8 @@ use std::fmt;
 
 use base64ct::{Base64, Encoding};
 
-/// A WireGuard public key. Parsing accepts the one canonical base64 form only,
-/// so that two texts are equal exactly when the keys are.
+/// A WireGuard public key. Parsing accepts only the canonical base64 form, so
+/// that texts are equal if and only if the keys are.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PublicKey([u8; 32]);
 

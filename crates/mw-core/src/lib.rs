@@ -1,6 +1,6 @@
-//! The pure half of meshwright: from what was declared and what was seen to
-//! what every cluster must hold. No I/O, no clock, no randomness, no logging;
-//! the same input gives the same output, byte for byte.
+//! The pure part of meshwright: computes the wanted state of every cluster from
+//! specs and observed state. No I/O, no clock, no randomness, no logging; the
+//! same input gives the same output, byte for byte.
 
 pub mod cidr;
 pub mod cilium;

@@ -1,12 +1,12 @@
-//! Names as types: a mesh, a cluster, a node, a workspace; and the names that
-//! are made from them (Peer names, label values).
+//! Newtypes for names of meshes, clusters, nodes and workspaces, and the names
+//! built from them (Peer names, label values).
 
 use std::fmt;
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-/// A name that some rule refused.
+/// A name that failed validation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidName(String);
@@ -36,7 +36,7 @@ name_type!(
     ClusterName
 );
 name_type!(
-    /// A Kubernetes Node's name, as the API server gave it.
+    /// A Kubernetes Node's name, as returned by the API server.
     NodeName
 );
 name_type!(
@@ -44,28 +44,28 @@ name_type!(
     PeerName
 );
 name_type!(
-    /// One cluster, as one owner's credentials lead to it. What a cluster says
-    /// of itself is no part of it.
+    /// One cluster as reached with one owner's credentials. Does not depend on
+    /// anything that the cluster reports about itself.
     ClusterId
 );
 name_type!(
-    /// The owner of the credentials that lead to a cluster: a namespace of the
-    /// hub, or the workspaces that a Cluster of the management plane names.
+    /// The owner of the credentials for a cluster: a namespace of the hub, or
+    /// the workspaces named by a Cluster of the management plane.
     Owner
 );
 
 name_type!(
-    /// What a cluster calls itself in Cilium (cluster-name in its
-    /// cilium-config): the key of a Secret and a label of policies in others.
+    /// A cluster's own name in Cilium (cluster-name in its cilium-config): used
+    /// as a key of a Secret and as a label of policies in other clusters.
     CiliumName
 );
 name_type!(
-    /// Whose an object is: the logical cluster of a kcp workspace, or the hub.
-    /// Tenants are strangers to each other.
+    /// The tenant of an object: the logical cluster of a kcp workspace, or the
+    /// hub. Tenants are isolated from each other.
     Workspace
 );
 
-/// What Cilium calls a cluster that was given no name.
+/// Cilium's default name for a cluster without a configured name.
 pub const UNNAMED: &str = "default";
 const CILIUM_NAME_LIMIT: usize = 32;
 
@@ -75,7 +75,7 @@ impl TryFrom<&str> for CiliumName {
     fn try_from(text: &str) -> Result<Self, InvalidName> {
         match ClusterName::try_from(text) {
             Ok(_) if text.len() <= CILIUM_NAME_LIMIT && text != UNNAMED => Ok(CiliumName(text.into())),
-            _ => Err(InvalidName(format!("Cilium refuses {} as cluster-name", crate::text::quoted(text)))),
+            _ => Err(InvalidName(format!("Cilium does not accept {} as cluster-name", crate::text::quoted(text)))),
         }
     }
 }
@@ -157,7 +157,7 @@ pub fn short_hash(text: &str) -> String {
 }
 
 impl PeerName {
-    /// `<mesh>--<cluster>--<node>`, made fit for Kubernetes.
+    /// `<mesh>--<cluster>--<node>`, converted to a valid Kubernetes name.
     pub fn of(mesh: &str, cluster: &ClusterName, node: &str) -> PeerName {
         let untouched = format!("{mesh}--{cluster}--{node}");
         let mapped: String = untouched
@@ -174,8 +174,8 @@ impl PeerName {
     }
 }
 
-/// A label value that stands for `text`: itself where it fits, else its
-/// beginning and a hash.
+/// A label value for `text`: the text itself if it is short enough, otherwise
+/// its beginning and a hash.
 pub fn label_value(text: &str) -> String {
     if text.chars().count() <= LABEL_LIMIT {
         return text.to_owned();
@@ -184,7 +184,8 @@ pub fn label_value(text: &str) -> String {
     format!("{}-{}", head.trim_matches(['-', '_', '.']), short_hash(text))
 }
 
-/// Returns whether a label value may be the beginning and the hash of a longer text.
+/// Reports whether a label value may be the beginning and the hash of a longer
+/// text.
 pub fn is_hashed_label(value: &str) -> bool {
     let hash = value.rsplit_once('-').map(|(_, hash)| hash);
     hash.is_some_and(|hash| hash.len() == 16 && hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')))

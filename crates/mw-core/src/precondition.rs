@@ -1,6 +1,6 @@
-//! What a write is conditional on.
+//! The precondition of a write.
 
-/// An object as it was when the change was planned.
+/// The version of an object from which a change was planned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Precondition {
     pub uid: Box<str>,

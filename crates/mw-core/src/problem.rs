@@ -1,4 +1,4 @@
-//! A user's mistake, or a circumstance a person must know of, as a value.
+//! A user's mistake, or a situation that the user must know about, as a value.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ pub enum Severity {
 
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident: $severity:ident,)*) => {
-        /// Why something is wrong. The names are stable: conditions, events,
+        /// The reason of a problem. The names are stable: conditions, events,
         /// metrics and the documentation use them.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Reason { $($(#[$doc])* $name,)* }
@@ -96,6 +96,7 @@ reasons! {
     DuplicateClusterName: Error,
     ELBIDRefused: Warning,
     IdentityIncomplete: Warning,
+    KeyManagedByOther: Warning,
     KeyOwnedByOther: Error,
     KubeconfigInvalid: Error,
     MaxConnectedClustersDiffer: Error,
@@ -124,22 +125,22 @@ impl fmt::Display for Reason {
     }
 }
 
-/// What is wrong, with what, and what to do about it.
+/// A problem: what is wrong, with which object, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
     pub reason: Reason,
-    /// The thing it is about: a path in the spec, a node, a pair of clusters.
+    /// The affected object: a path in the spec, a node, a pair of clusters.
     pub subject: String,
     pub message: String,
     pub hint: String,
 }
 
-/// Longer texts are cut: they go into events and conditions.
+/// Longer texts are truncated, as they go into events and conditions.
 const LONGEST: usize = 1000;
 
 impl Problem {
-    /// The texts may hold names that a member made up, so they are stripped of
-    /// what a terminal would obey.
+    /// The texts may contain names chosen by a member, so control characters
+    /// are removed.
     pub fn new(reason: Reason, subject: impl AsRef<str>, message: impl AsRef<str>, hint: impl AsRef<str>) -> Self {
         Problem {
             reason,
@@ -149,7 +150,28 @@ impl Problem {
         }
     }
 
+    /// The message, prefixed with the subject unless it already starts with it.
+    pub fn told(&self) -> String {
+        match self.message.strip_prefix(self.subject.as_str()) {
+            Some(rest) if rest.starts_with([':', ' ']) => self.message.clone(),
+            _ => format!("{}: {}", self.subject, self.message),
+        }
+    }
+
     pub fn is_error(&self) -> bool {
         self.reason.severity() == Severity::Error
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subject_is_told_once() {
+        let told = |message: &str| Problem::new(Reason::ClusterUnreachable, "cluster a", message, "").told();
+        assert_eq!(told("cluster a: does not answer"), "cluster a: does not answer");
+        assert_eq!(told("does not answer"), "cluster a: does not answer");
+        assert_eq!(told("cluster ab is another"), "cluster a: cluster ab is another");
     }
 }

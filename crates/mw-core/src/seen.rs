@@ -1,13 +1,13 @@
-//! What a cluster was seen to hold, or why that is not known.
+//! Observed state, or the reason why it is not known.
 //!
 //! Unknown is not empty: no rule may treat the two alike, so there is no
 //! conversion to an `Option` or a default here.
 
-/// A view of something remote.
+/// Observed state of something remote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Seen<T> {
     Known(T),
-    /// Why it is not known, in words for people.
+    /// The reason why it is not known, for users.
     Unknown(String),
 }
 

@@ -1,8 +1,8 @@
-//! Text that comes from a member cluster is data: before it reaches a
-//! terminal, a log, a status or an event it is cut and stripped of control
-//! characters.
+//! Text from member clusters is untrusted: it is truncated and stripped of
+//! control characters before it reaches a terminal, a log, a status or an
+//! event.
 
-/// The printable part of foreign text, at most `limit` characters.
+/// The printable part of untrusted text, at most `limit` characters.
 pub fn printable(text: &str, limit: usize) -> String {
     let mut shown: String = text.chars().filter(|c| !c.is_control()).take(limit).collect();
     if text.chars().filter(|c| !c.is_control()).nth(limit).is_some() {
@@ -11,12 +11,12 @@ pub fn printable(text: &str, limit: usize) -> String {
     shown
 }
 
-/// The same in quotes, short enough for a message.
+/// The printable text in quotes, truncated for use in a message.
 pub fn quoted(text: &str) -> String {
     format!("\"{}\"", printable(text, 80))
 }
 
-/// An argument of a command that a person may paste into a shell.
+/// An argument of a command that is safe to paste into a shell.
 pub fn shell_quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
     if !text.is_empty() && text.chars().all(plain) {

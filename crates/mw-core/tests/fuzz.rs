@@ -1,5 +1,5 @@
-//! Every parser that reads foreign text, given anything: no panic, no surprise
-//! in what it accepts, no time spent on what is too long.
+//! Fuzzes every parser of untrusted text: no panic, accepts only valid input,
+//! and rejects over-long input quickly.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_types, clippy::disallowed_methods)]
 
@@ -21,7 +21,7 @@ use mw_core::text::{printable, shell_quoted};
 use mw_core::time::Timestamp;
 use proptest::prelude::*;
 
-/// Any bytes as text, or text that is nearly right.
+/// Any bytes as text, or text that is almost valid.
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![
         prop::collection::vec(any::<u8>(), 0..80).prop_map(|bytes| String::from_utf8_lossy(&bytes).into_owned()),

@@ -1,5 +1,5 @@
-//! Golden stories: one folder each, the expectation written by hand from the
-//! specification. No flag rewrites them.
+//! Golden stories: one folder each, with the expectation written by hand from
+//! the specification. No flag rewrites them.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,7 +20,7 @@ use mw_core::kilo::node::Node;
 use mw_core::kilo::peer::WantedPeer;
 use mw_core::kilo::plan::{Changes, MeshPlan, Plan};
 use mw_core::kilo::planner::{ClusterSeen, Options, World};
-use mw_core::kilo::{Absent, Departures, Orphans, Sighting, Vanished, plan};
+use mw_core::kilo::{Absent, Departures, LastDiscovery, Orphans, Vanished, plan};
 use mw_core::names::{ClusterId, ClusterName, MeshId, NodeName, PeerName, label_value};
 use mw_core::seen::Seen;
 use mw_core::time::Timestamp;
@@ -64,7 +64,7 @@ struct GivenSighting {
     until: String,
 }
 
-/// What the guard remembers.
+/// State of the guard.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct GivenHistory {
@@ -102,7 +102,7 @@ impl GivenHistory {
     }
 }
 
-/// Tells a null that is written from a field that is not there.
+/// Distinguishes an explicit null from a missing field.
 fn given_or_null<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Option<String>>, D::Error> {
     Option::<String>::deserialize(from).map(Some)
 }
@@ -158,7 +158,7 @@ struct ExpectProblem {
     names: Vec<String>,
 }
 
-/// A key that is valid and depends on the name alone.
+/// A valid key that depends only on the name.
 fn key(name: &str) -> String {
     use base64ct::{Base64, Encoding};
     use sha2::Digest;
@@ -190,7 +190,8 @@ fn times(of: &BTreeMap<String, String>, cluster: &str, name: &str) -> Option<Tim
 }
 
 fn vanished(keys: &BTreeMap<String, GivenSighting>) -> Vanished {
-    let sighting = |given: &GivenSighting| Sighting { endpoint: given.endpoint.as_str().try_into().unwrap(), until: time(&given.until) };
+    let sighting =
+        |given: &GivenSighting| LastDiscovery { endpoint: given.endpoint.as_str().try_into().unwrap(), until: time(&given.until) };
     keys.iter().map(|(key, given)| (key.as_str().try_into().unwrap(), sighting(given))).collect()
 }
 
@@ -208,7 +209,7 @@ fn world(folder: &Path, given: &Given) -> World {
     let vanished = given.vanished.iter().map(|(cluster, keys)| (ClusterId::from(cluster.as_str()), vanished(keys))).collect();
     let mut world = World { options, now, orphans, history: given.history.history(), vanished, ..World::default() };
     for document in documents(&folder.join("mesh.yaml")) {
-        let mesh = mw_api::convert::mesh(&serde_json::from_value(document).unwrap());
+        let mesh = mw_api::kilo::convert::mesh(&serde_json::from_value(document).unwrap());
         world.meshes.insert(mesh.id.clone(), mesh);
     }
     for file in files(folder) {
@@ -225,12 +226,12 @@ fn seen(file: &Path, cluster: &str, given: &Given) -> ClusterSeen {
     for document in documents(file) {
         match document["kind"].as_str().unwrap() {
             "Node" => {
-                let mut facts = mw_api::convert::node_facts(&serde_json::from_value(document).unwrap());
+                let mut facts = mw_api::kilo::convert::node_facts(&serde_json::from_value(document).unwrap());
                 facts.bare_since = times(&given.bare_since, cluster, &facts.name);
                 nodes.insert(NodeName::from(facts.name.as_str()), Arc::new(Node::read(facts)));
             }
             "Peer" => {
-                let mut facts = mw_api::convert::peer_facts(&serde_json::from_value(document).unwrap());
+                let mut facts = mw_api::kilo::convert::peer_facts(&serde_json::from_value(document).unwrap());
                 facts.endpoint_written = times(&given.endpoint_written, cluster, &facts.name);
                 peers.insert(PeerName::from(facts.name.as_str()), facts);
             }
@@ -261,7 +262,7 @@ fn shown(peer: &WantedPeer) -> ExpectPeer {
     }
 }
 
-/// Everything in which a plan differs from the expectation.
+/// All differences between a plan and the expectation.
 fn differences(plan: &Plan, story: &Story, hub: Option<&str>) -> Vec<String> {
     let mut found = Vec::new();
     let expect = &story.expect;

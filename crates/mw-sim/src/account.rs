@@ -1,5 +1,5 @@
-//! Who may do what: RBAC as far as roles go. Groups, bindings and aggregation
-//! are not here: an account has the rules that its roles add up to.
+//! Authorization by RBAC roles. Groups, bindings and aggregation are not simulated: an
+//! account has the union of the rules of its roles.
 
 use serde_json::Value;
 
@@ -8,36 +8,36 @@ use crate::path::Target;
 use crate::refusal::Refusal;
 use crate::request::Verb;
 
-/// Somebody with a token.
+/// A user with a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
     pub user: String,
     pub rules: Vec<Rule>,
 }
 
-/// One rule of a role. `*` stands for all.
+/// A rule of a role. `*` matches everything.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     pub groups: Vec<String>,
-    /// With their subresources: `clustermeshes/status`.
+    /// Resources and subresources, e.g. `clustermeshes/status`.
     pub resources: Vec<String>,
     pub verbs: Vec<String>,
-    /// Where it holds; nothing: everywhere.
+    /// Namespace in which the rule applies; `None` for all.
     pub namespace: Option<String>,
-    /// Of which objects; empty: of all.
+    /// Names of the objects that the rule applies to; empty for all.
     pub names: Vec<String>,
 }
 
 impl Account {
-    /// May do everything.
+    /// Returns an account that may do everything.
     pub fn admin(user: &str) -> Account {
         let all = || vec!["*".to_owned()];
         Account { user: user.into(), rules: vec![Rule { groups: all(), resources: all(), verbs: all(), namespace: None, names: vec![] }] }
     }
 
-    /// With the rules of all the Roles and ClusterRoles among these objects; a
-    /// Role holds in its namespace. The user is the first ServiceAccount among
-    /// them. Other objects are passed over.
+    /// Returns an account with the rules of all Roles and ClusterRoles among these
+    /// objects. A Role applies in its namespace. The user is the first ServiceAccount
+    /// among them. Other objects are ignored.
     pub fn from_roles(objects: &[Value]) -> Account {
         let account = objects.iter().find(|object| *at(object, &["kind"]) == "ServiceAccount");
         let user = account.map_or_else(
@@ -89,7 +89,7 @@ impl Rule {
     }
 }
 
-/// In the words of a real server.
+/// Returns the 403 of a real server.
 pub(crate) fn denied(user: &str, verb: Verb, target: &Target) -> Refusal {
     let place = match target.lies_in() {
         Some(namespace) => format!("in the namespace {namespace:?}"),

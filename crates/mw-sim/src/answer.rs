@@ -1,4 +1,4 @@
-//! What a server says in the end.
+//! Answer of a server to a request: a whole body or a watch.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ impl Answer {
     }
 }
 
-/// A delete that left nothing to show.
+/// Returns the Status for a delete that removed the object.
 pub(crate) fn deleted(kind: &crate::kind::Kind, object: &Value) -> Value {
     let mut details = json!({ "name": at(object, &["metadata", "name"]), "kind": kind.plural, "uid": at(object, &["metadata", "uid"]) });
     if !kind.group.is_empty() {

@@ -1,4 +1,4 @@
-//! The built-in kinds: their fields, and the rules that only they have.
+//! Built-in kinds: their fields and their specific rules.
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,10 +13,10 @@ use crate::schema::build::{
     any, atomic, base64, int, int32, kept, keyed, list, map, micro_time, object, opaque, quantity, set, text, time, truth,
 };
 
-/// Certificates with their keys.
+/// Type of Secrets with a certificate and its key.
 const TLS: &str = "kubernetes.io/tls";
 
-/// Of all the data of a Secret or ConfigMap.
+/// Limit for all data of a Secret or ConfigMap together.
 const MOST_DATA: usize = 1 << 20;
 
 pub(crate) fn kinds() -> &'static [Arc<Kind>] {
@@ -288,14 +288,13 @@ fn event() -> Schema {
     ])
 }
 
-/// What is filled in when an object is read, so that whoever wrote it manages
-/// that too.
+/// Fills in defaults when an object is decoded, so that they are managed by its writer.
 pub(crate) fn fill(kind: &Kind, object: &mut Value) -> Result<(), Refusal> {
     match kind.builtin {
         None => return Ok(()),
         Some(Builtin::Namespace) => {
             let name = meta_text(object, "name").to_owned();
-            // Defaulted, so that selectors can choose by it.
+            // A default, so that selectors can match it.
             child_mut(meta_mut(object), "labels").insert("kubernetes.io/metadata.name".to_owned(), name.into());
         }
         Some(Builtin::Secret) => fill_secret(object)?,
@@ -308,7 +307,7 @@ pub(crate) fn fill(kind: &Kind, object: &mut Value) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// What only the server says, before it validates.
+/// Sets fields that only the server sets, before validation.
 pub(crate) fn prepare(kind: &Kind, object: &mut Value, old: Option<&Value>) {
     match kind.builtin {
         Some(Builtin::Namespace) => prepare_namespace(object, old),
@@ -321,7 +320,7 @@ pub(crate) fn prepare(kind: &Kind, object: &mut Value, old: Option<&Value>) {
     }
 }
 
-/// Two fields say the same.
+/// Makes `podCIDR` and `podCIDRs` agree.
 fn fill_node(object: &mut Value) {
     let spec = child_mut(map_mut(object), "spec");
     let first = spec.get("podCIDRs").and_then(|all| all.get(0)).cloned();
@@ -336,7 +335,8 @@ fn fill_node(object: &mut Value) {
     }
 }
 
-/// Nobody runs on a node before it is ready.
+/// Adds the not-ready taint to a new node. Nothing removes it, because no controller
+/// runs.
 fn prepare_node(object: &mut Value, is_new: bool) {
     let spec = child_mut(map_mut(object), "spec");
     let not_ready = json!({ "key": "node.kubernetes.io/not-ready", "effect": "NoSchedule" });
@@ -429,7 +429,7 @@ fn key_errors(object: &Value, part: &str) -> Vec<FieldError> {
     keys.filter(is_wrong).map(|key| FieldError::invalid(&format!("{part}[{key}]"), &json!(key), why)).collect()
 }
 
-/// Of values in base64.
+/// Returns the decoded size of base64 values.
 fn bytes_in(object: &Value, part: &str) -> usize {
     let values = at(object, &[part]).as_object().into_iter().flatten().map(|(_, value)| value.as_str().unwrap_or_default());
     values.map(|text| text.len() / 4 * 3 - text.bytes().rev().take_while(|byte| *byte == b'=').count()).sum()
@@ -476,7 +476,7 @@ fn event_errors(object: &Value) -> Vec<FieldError> {
     let controller = text("reportingController");
     let wrong = crate::meta::qualified_errors(controller);
     errors.extend(wrong.map(|why| FieldError::invalid("reportingController", &json!(controller), &why)));
-    // The note has the name that it had before.
+    // Errors about `note` use its former name `message`.
     for (field, name, most) in
         [("reportingInstance", "reportingInstance", 128), ("action", "action", 128), ("reason", "reason", 128), ("note", "message", 1024)]
     {
@@ -504,7 +504,7 @@ fn node_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
     errors
 }
 
-/// At most one network for each family.
+/// Checks that networks are valid, with at most one per IP family.
 fn cidr_errors(networks: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let mut families = Vec::new();
@@ -523,14 +523,14 @@ fn cidr_errors(networks: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// Whether a network is of IPv4; nothing when it is none.
+/// Reports whether a network is IPv4; `None` if it is not a network.
 fn family(network: &str) -> Option<bool> {
     let (address, length) = network.split_once('/')?;
     let (address, length): (std::net::IpAddr, u8) = (address.parse().ok()?, length.parse().ok()?);
     (length <= if address.is_ipv4() { 32 } else { 128 }).then_some(address.is_ipv4())
 }
 
-/// Whether new objects may be made in a Namespace.
+/// Reports whether a Namespace is being deleted and accepts no new objects.
 pub(crate) fn is_terminating(namespace: &Value) -> bool {
     meta(namespace, "deletionTimestamp").is_some()
 }

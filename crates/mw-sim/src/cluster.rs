@@ -1,4 +1,4 @@
-//! One API server: its state, and the hand of the tester.
+//! One API server: its state, and direct access for tests.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,31 +26,31 @@ use crate::store::{Collection, Entry};
 use crate::uid::Draws;
 use crate::wall::Wall;
 
-/// What makes a cluster.
+/// Configuration of a cluster.
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub name: String,
-    /// Of uids and generated names.
+    /// Seed of uids and generated names.
     pub seed: u64,
-    /// For creationTimestamp, deletionTimestamp and the times of managers.
+    /// Wall clock for creationTimestamp, deletionTimestamp and times in managedFields.
     pub wall: Wall,
-    /// Whether `managedFields` are kept. It makes writes and reads slower; where
-    /// they are not, nothing can be applied.
+    /// Keeps `managedFields`. Makes writes and reads slower; without it, server-side
+    /// apply is not supported.
     pub managed_fields: bool,
 }
 
-/// The way to a cluster.
+/// State of the network link to a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Link {
+pub enum Reachability {
     Up,
-    /// Nothing comes through and nothing breaks: what is under way waits, and
-    /// goes on when the link is up again.
+    /// Traffic is held back, but nothing breaks: requests and watches wait and continue
+    /// when the link is up again.
     Stalled,
-    /// Everything breaks: open watches are cut, requests fail at once.
+    /// Connections break: open watches are cut, requests fail immediately.
     Refusing,
 }
 
-/// One in-memory API server; a cheap handle.
+/// An in-memory API server; a cheap handle.
 #[derive(Clone)]
 pub struct Cluster(Arc<Inner>);
 
@@ -76,8 +76,8 @@ impl fmt::Debug for Cluster {
 }
 
 impl Cluster {
-    /// With the Namespaces `default` and `kube-system`, and nobody who may do
-    /// anything yet.
+    /// Creates a cluster with the Namespaces `default` and `kube-system`, and without
+    /// accounts.
     pub fn new(settings: Settings) -> Cluster {
         let inner = Inner {
             name: settings.name.into(),
@@ -102,22 +102,23 @@ impl Cluster {
         &self.0.name
     }
 
-    /// As [`Cluster::install`], for those who install it once.
+    /// Parses and installs a definition; see [`Cluster::install`].
     pub fn install_crd(&self, crd: &Value) -> Result<(), Unsupported> {
         self.install(&Definition::parse(crd)?);
         Ok(())
     }
 
-    /// Serves a definition at once; one of that name that is there stays.
+    /// Serves a definition immediately. An existing definition of the same name is
+    /// kept.
     pub fn install(&self, definition: &Definition) {
         let mut state = self.state();
-        // Only a second one is refused.
+        // Fails only if the definition exists, which is then kept.
         _ = crate::write::create_definition(&mut state, definition);
         self.report(state, 0, None, Verb::Create);
     }
 
-    /// The tester's own hand: the same code as for a request, as one who may do
-    /// everything, at once and without faults. A watch can't be asked for.
+    /// Handles a request of the test itself: with the same code as for clients, as an
+    /// administrator, immediately and without faults. Watches are not supported.
     pub fn call(&self, method: &Method, path_and_query: &str, content_type: &str, body: Option<&Value>) -> (StatusCode, Value) {
         let body = body.map(crate::object::written).unwrap_or_default();
         let request = match self.request(method.clone(), path_and_query.to_owned(), body) {
@@ -128,13 +129,13 @@ impl Cluster {
         match self.perform(&request, &who, 0) {
             Answer::Whole { code, body, .. } => (status_code(code), serde_json::from_slice(&body).unwrap_or_default()),
             Answer::Watch(_) => {
-                let refusal = Refusal::unsupported("watches by the tester's hand");
+                let refusal = Refusal::unsupported("watches through Cluster::call");
                 (status_code(refusal.code), refusal.status())
             }
         }
     }
 
-    /// The object at a path, like `/api/v1/nodes/a`.
+    /// Returns the object at a path, e.g. `/api/v1/nodes/a`.
     pub fn get(&self, path: &str) -> Option<Arc<Value>> {
         let target = Target::of(path)?;
         let state = self.state();
@@ -142,7 +143,7 @@ impl Cluster {
         Some(Arc::clone(&found.value))
     }
 
-    /// The objects of a collection, like `/api/v1/nodes`, by their keys.
+    /// Returns the objects of a collection, e.g. `/api/v1/nodes`, sorted by key.
     pub fn list(&self, collection: &str) -> Vec<Arc<Value>> {
         let Some(target) = Target::of(collection) else { return Vec::new() };
         let state = self.state();
@@ -153,29 +154,29 @@ impl Cluster {
         all.into_iter().flatten().filter(lies_there).map(|object| Arc::clone(&object.value)).collect()
     }
 
-    /// The newest resourceVersion.
+    /// Returns the newest resourceVersion.
     pub fn version(&self) -> u64 {
         self.state().version
     }
 
-    /// Forgets the past: lists and watches from older versions answer 410 Gone.
-    /// Watches that stand are not disturbed.
+    /// Discards the history: lists and watches from older versions get 410 Gone. Open
+    /// watches are not affected.
     pub fn compact(&self) {
         let mut state = self.state();
         let version = state.version;
         state.collections.iter_mut().for_each(|collection| collection.floor = version);
     }
 
-    /// Breaks every open watch, as a server does that restarts.
+    /// Breaks every open watch, like a restart of the server.
     pub fn hang_up(&self) {
         let mut state = self.state();
         state.hung_up += 1;
         state.collections.iter().for_each(|collection| collection.changed.notify_waiters());
     }
 
-    /// Takes everything back to an earlier version, as a restored etcd does:
-    /// what was written since is gone, its versions are given out again, and
-    /// open watches break. Definitions stay.
+    /// Resets all objects to an earlier version, like a restored etcd backup: later
+    /// writes are lost, their versions are assigned again, and open watches break.
+    /// Definitions are kept.
     pub fn restore(&self, version: u64) {
         let mut state = self.state();
         state.version = state.version.min(version.max(1));
@@ -186,8 +187,8 @@ impl Cluster {
         self.hang_up();
     }
 
-    /// Whose a bearer token is; nothing: nobody's any more (401). Watches that
-    /// stand go on.
+    /// Sets the account of a bearer token; `None` revokes the token (401). Open watches
+    /// continue.
     pub fn set_token(&self, token: &str, account: Option<Account>) {
         let mut state = self.state();
         match account {
@@ -204,12 +205,12 @@ impl Cluster {
         lock(&self.0.hooks).observer = Some(observer);
     }
 
-    /// What listens in pods; without it nothing does.
+    /// Sets the HTTP servers that run in pods. By default there are none.
     pub fn set_pods(&self, pods: Arc<dyn Pods>) {
         lock(&self.0.hooks).pods = Some(pods);
     }
 
-    pub fn set_link(&self, link: Link) {
+    pub fn set_link(&self, link: Reachability) {
         let mut state = self.state();
         state.link = link;
         state.collections.iter().for_each(|collection| collection.changed.notify_waiters());
@@ -217,16 +218,16 @@ impl Cluster {
         self.0.link_changed.notify_waiters();
     }
 
-    pub fn link(&self) -> Link {
+    pub fn link(&self) -> Reachability {
         self.state().link
     }
 
-    /// For clients that send a bearer token with each request.
+    /// Returns a service for clients that send a bearer token with each request.
     pub fn server(&self) -> Server {
         Server::new(self.clone(), None)
     }
 
-    /// For clients that send no token: this one is used for them.
+    /// Returns a service that uses this token for clients that send none.
     pub fn server_as(&self, token: &str) -> Server {
         Server::new(self.clone(), Some(token))
     }
@@ -262,14 +263,14 @@ impl Cluster {
         Ok(Request { number: 0, cluster, user: None, method, verb, target, query, path_and_query, content_type, accept, user_agent, body })
     }
 
-    /// Takes effect and answers. A read sees the state so many versions behind.
+    /// Executes a request. A read sees the state `behind` versions ago.
     pub(crate) fn perform(&self, request: &Request, who: &Who, behind: u64) -> Answer {
         let mut state = self.state();
         if let Who::Known(account) = who {
             match crate::proxy::call(&state, account, request) {
                 Ok(None) => {}
                 Ok(Some(call)) => {
-                    // Who answers may look at the cluster.
+                    // Unlocked, because the pod may access the cluster.
                     drop(state);
                     let pods = lock(&self.0.hooks).pods.clone();
                     return call.make(pods.as_deref()).unwrap_or_else(|refusal| Answer::refused(&refusal));
@@ -282,7 +283,8 @@ impl Cluster {
         answer.unwrap_or_else(|refusal| Answer::refused(&refusal))
     }
 
-    /// Tells what was written, once the state may be looked at again.
+    /// Reports the writes of a request to the observer, after releasing the lock on the
+    /// state.
     fn report(&self, mut state: MutexGuard<'_, State>, number: u64, user: Option<&str>, verb: Verb) {
         let writes = std::mem::take(&mut state.writes);
         drop(state);
@@ -314,16 +316,16 @@ fn status_code(code: u16) -> StatusCode {
     StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
-/// Who asks.
+/// Identity of a client.
 #[derive(Debug, Clone)]
 pub(crate) enum Who {
     Known(Arc<Account>),
     Anonymous,
-    /// With a token that is nobody's.
+    /// A client with an unknown token.
     Unknown,
 }
 
-/// `NAMESPACE/NAME`, or the name alone.
+/// Returns `NAMESPACE/NAME`, or the name alone.
 pub(crate) fn key(target: &Target) -> Option<String> {
     let name = target.name.as_ref()?;
     Some(match &target.namespace {
@@ -332,7 +334,7 @@ pub(crate) fn key(target: &Target) -> Option<String> {
     })
 }
 
-/// All that a server knows.
+/// Complete state of a server.
 #[derive(Debug)]
 pub(crate) struct State {
     pub version: u64,
@@ -341,16 +343,16 @@ pub(crate) struct State {
     pub keeps_managers: bool,
     collections: Vec<Collection>,
     accounts: std::collections::BTreeMap<String, Arc<Account>>,
-    link: Link,
-    /// How often all watches were broken.
+    link: Reachability,
+    /// Number of times that all watches were broken.
     pub hung_up: u64,
-    /// Of the request that is being answered.
+    /// Writes of the request that is being handled.
     writes: Vec<(Arc<Kind>, Arc<Entry>)>,
 }
 
 impl State {
     fn new(seed: u64, wall: Wall, keeps_managers: bool) -> State {
-        // Version 0 would mean "any" to a client.
+        // 0 would mean "any version" to a client.
         let version = 1;
         let collections = builtin::kinds().iter().map(|kind| Collection::new(Arc::clone(kind), version)).collect();
         let accounts = std::collections::BTreeMap::new();
@@ -361,13 +363,13 @@ impl State {
             keeps_managers,
             collections,
             accounts,
-            link: Link::Up,
+            link: Reachability::Up,
             hung_up: 0,
             writes: Vec::new(),
         }
     }
 
-    pub(crate) fn link(&self) -> Link {
+    pub(crate) fn link(&self) -> Reachability {
         self.link
     }
 
@@ -396,12 +398,12 @@ impl State {
 
     pub(crate) fn unserve(&mut self, group: &str, plural: &str) {
         if let Some(gone) = self.collections.iter().position(|one| one.kind.plural == plural && one.kind.group == group) {
-            // Its watches look, and find that it is no longer there.
+            // Wakes its watches, which then end because the kind no longer exists.
             self.collections.remove(gone).changed.notify_waiters();
         }
     }
 
-    /// Writes one object at the next version, or removes it.
+    /// Writes or removes one object at the next version.
     pub(crate) fn commit(&mut self, kind: &Arc<Kind>, key: &str, value: Option<Value>) -> Option<Arc<Object>> {
         self.version += 1;
         let version = self.version;
@@ -455,7 +457,7 @@ impl State {
         }
     }
 
-    /// The kind that a path means, if that path has this verb.
+    /// Returns the kind of a path, if the path allows this verb.
     fn kind_of(&self, target: &Target, verb: Verb) -> Result<Arc<Kind>, Refusal> {
         let found = self.collection(&target.group, &target.plural).filter(|found| found.kind.version == target.version);
         let Some(kind) = found.map(|found| Arc::clone(&found.kind)) else {
@@ -480,7 +482,7 @@ impl State {
         if !kind.namespaced && target.namespace.is_some() {
             return Err(Refusal::no_such_page());
         }
-        // The collection of all namespaces can be read only, and has no names.
+        // The collection across all namespaces is read-only and has no names.
         if kind.namespaced && target.namespace.is_none() {
             let only_reads = matches!(verb, Verb::List | Verb::Watch);
             if target.name.is_some() || (kind.is_custom() && !only_reads) {
@@ -494,18 +496,18 @@ impl State {
     }
 }
 
-/// Groups whose kinds come with Kubernetes.
+/// Reports whether a group is one of Kubernetes' own.
 fn is_of_kubernetes(group: &str) -> bool {
     !group.contains('.') || group.ends_with(".k8s.io")
 }
 
-/// How the request wants to be answered.
+/// Rejects dry runs, watches of a single object's path, and answers other than JSON.
 fn check_manner(request: &Request) -> Result<(), Refusal> {
     if request.query.dry_run {
         return Err(Refusal::unsupported("dry runs"));
     }
     if request.verb == Verb::Watch && request.target.as_ref().is_some_and(|target| target.name.is_some()) {
-        return Err(Refusal::unsupported("the watch of a path with a name: use a field selector"));
+        return Err(Refusal::unsupported("watches of a single object's path; use a field selector"));
     }
     let accept = request.accept.as_str();
     if accept.is_empty() {

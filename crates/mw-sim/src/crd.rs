@@ -1,4 +1,4 @@
-//! CustomResourceDefinitions: what they say, and what a server adds to them.
+//! CustomResourceDefinitions: parsing, and the fields that a server adds.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::json::{at, child_mut, map_mut, meta_text, texts};
 use crate::kind::Kind;
 use crate::schema::Schema;
 
-/// Something a real server does and this one does not.
+/// A feature of a real server that the simulator lacks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the simulator does not support {what}")]
 pub struct Unsupported {
@@ -25,7 +25,7 @@ impl Unsupported {
     }
 }
 
-/// A definition that was read: to be installed in any number of clusters.
+/// A parsed definition, which can be installed in any number of clusters.
 #[derive(Debug, Clone)]
 pub struct Definition {
     pub(crate) kind: Arc<Kind>,
@@ -40,7 +40,7 @@ impl Definition {
             return Err(Unsupported::new("preserveUnknownFields"));
         }
         let [version] = at(spec, &["versions"]).as_array().map(Vec::as_slice).unwrap_or_default() else {
-            return Err(Unsupported::new("a CustomResourceDefinition with other than one version"));
+            return Err(Unsupported::new("a CustomResourceDefinition without exactly one version"));
         };
         if *at(version, &["served"]) != true || *at(version, &["storage"]) != true {
             return Err(Unsupported::new("a version that is not served or not stored"));
@@ -78,7 +78,7 @@ fn kind(spec: &Value, version: &Value) -> Result<Kind, Unsupported> {
     };
     let schema = at(version, &["schema"]).get("openAPIV3Schema").ok_or_else(|| Unsupported::new("a version without schema"))?;
     let mut schema = Schema::parse(schema, "")?;
-    // The server looks after these itself, whatever the schema says of them.
+    // The server handles these itself, regardless of the schema.
     for own in ["apiVersion", "kind", "metadata"] {
         schema.properties.insert(own.to_owned(), crate::schema::build::any());
     }
@@ -99,7 +99,8 @@ fn kind(spec: &Value, version: &Value) -> Result<Kind, Unsupported> {
     })
 }
 
-/// With the names that were left out, and served.
+/// Returns the definition with default names and the status of a served one, without
+/// its conditions.
 fn completed(crd: &Value, kind: &Kind) -> Value {
     let mut crd = crd.clone();
     let root = map_mut(&mut crd);
@@ -116,7 +117,7 @@ fn completed(crd: &Value, kind: &Kind) -> Value {
     crd
 }
 
-/// The conditions of a definition that is served.
+/// Returns the conditions of a served definition.
 pub(crate) fn conditions(since: &str) -> Value {
     json!([
         { "type": "NamesAccepted", "status": "True", "reason": "NoConflicts", "message": "no conflicts found", "lastTransitionTime": since },

@@ -1,4 +1,4 @@
-//! From the bytes of a request to an object of the kind that its path means.
+//! Decoding of request bodies into objects of the kind that the path refers to.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::query::Query;
 use crate::refusal::{FieldError, Refusal};
 use crate::request::Request;
 
-/// What a real server reads at most.
+/// Body size limit of a real server.
 const LARGEST_BODY: usize = 3 << 20;
 
 pub(crate) fn body(request: &Request) -> Result<Value, Refusal> {
@@ -28,7 +28,7 @@ fn check_size(bytes: &[u8]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Whether unknown fields are refused.
+/// Reports whether unknown fields are rejected.
 pub(crate) fn is_strict(query: &Query) -> Result<bool, Refusal> {
     match query.field_validation.as_deref() {
         None | Some("Ignore" | "Warn") => Ok(false),
@@ -37,7 +37,7 @@ pub(crate) fn is_strict(query: &Query) -> Result<bool, Refusal> {
     }
 }
 
-/// The object in the body of a POST or PUT.
+/// Decodes the body of a POST or PUT.
 pub(crate) fn object(kind: &Kind, request: &Request) -> Result<Value, Refusal> {
     match request.content_type.split(';').next().unwrap_or_default().trim() {
         "" | "application/json" => {}
@@ -67,13 +67,13 @@ fn unreadable(kind: &Kind, why: &str) -> Refusal {
     Refusal::bad_request(format!("{} in version {:?} cannot be handled as a {}: {why}", kind.kind, kind.version, kind.kind))
 }
 
-/// In the words of a real server, which names all of them.
+/// Fails with the message of a real server, which lists all unknown and duplicate
+/// fields.
 pub(crate) fn refuse_unknown(unknown: Vec<String>) -> Result<(), String> {
     if unknown.is_empty() { Ok(()) } else { Err(format!("strict decoding error: {}", unknown.join(", "))) }
 }
 
-/// apiVersion and kind must be those of the path; built-in kinds may leave them
-/// out.
+/// Checks that apiVersion and kind match the path. Built-in kinds may omit them.
 fn check_kind(kind: &Kind, value: &mut Value) -> Result<(), Refusal> {
     if !value.is_object() {
         return Err(Refusal::bad_request("the body is no object"));
@@ -100,8 +100,8 @@ fn check_kind(kind: &Kind, value: &mut Value) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// In the words of a real server, which takes the kind that it was given for
-/// the one that it speaks of.
+/// Returns the error message of a real server, which is about the kind in the body, not
+/// in the path.
 pub(crate) fn wrong_kind(kind: &Kind, value: &Value) -> Refusal {
     let mut errors = Vec::new();
     for (field, wanted) in [("kind", kind.kind.clone()), ("apiVersion", kind.api_version())] {
@@ -114,8 +114,9 @@ pub(crate) fn wrong_kind(kind: &Kind, value: &Value) -> Refusal {
     Refusal::invalid_named(&crate::refusal::qualified(found, group), found, group, crate::json::meta_text(value, "name"), &errors)
 }
 
-/// Brings an object into the shape of its kind. Says what was unknown in it, or
-/// what can't be read at all.
+/// Brings an object into the form of its kind: prunes unknown fields, then fills in
+/// defaults (custom kinds) or decodes typed fields (built-in kinds). Returns messages
+/// about the unknown fields, or an error if the object can't be decoded.
 pub(crate) fn shape(kind: &Kind, value: &mut Value) -> Result<Vec<String>, String> {
     let mut removed = Vec::new();
     let root = map_mut(value);
@@ -134,7 +135,7 @@ pub(crate) fn shape(kind: &Kind, value: &mut Value) -> Result<Vec<String>, Strin
     Ok(removed.into_iter().map(|path| format!("unknown field {path:?}")).collect())
 }
 
-/// What is applied: YAML, and so JSON too.
+/// Decodes an apply configuration: YAML, which includes JSON.
 pub(crate) fn yaml(bytes: &[u8]) -> Result<Value, Refusal> {
     check_size(bytes)?;
     let unreadable = |why: &dyn fmt::Display| Refusal::bad_request(format!("error decoding YAML: {why}"));
@@ -145,8 +146,8 @@ pub(crate) fn yaml(bytes: &[u8]) -> Result<Value, Refusal> {
     if value.is_object() { Ok(value) } else { Err(unreadable(&"it is no object")) }
 }
 
-/// Of what is applied with fieldValidation=Strict. YAML with such fields was not
-/// read before.
+/// Rejects duplicate fields in an apply configuration with fieldValidation=Strict. YAML
+/// with duplicates has already failed to decode.
 pub(crate) fn refuse_doubled(bytes: &[u8]) -> Result<(), Refusal> {
     match doubled(bytes).as_slice() {
         [] => Ok(()),
@@ -154,11 +155,12 @@ pub(crate) fn refuse_doubled(bytes: &[u8]) -> Result<(), Refusal> {
     }
 }
 
-/// Fields that are there twice; the last of them counts.
+/// Returns the duplicate fields; the last one of each takes effect.
 fn doubled(bytes: &[u8]) -> Vec<String> {
     let mut found = Vec::new();
     let mut reader = serde_json::Deserializer::from_slice(bytes);
-    // It was read before, so it is JSON.
+    // Can't fail for JSON, which was decoded before. YAML stops here without findings:
+    // duplicates in it have already failed to decode.
     _ = Doubles { path: String::new(), found: &mut found }.deserialize(&mut reader);
     found
 }
@@ -228,7 +230,7 @@ impl<'de> Visitor<'de> for Doubles<'_> {
     }
 }
 
-/// What a DELETE may say in its body.
+/// Options in the body of a DELETE.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct DeleteOptions {
     pub uid: Option<String>,
@@ -262,7 +264,7 @@ impl DeleteOptions {
     }
 }
 
-/// A text as JSON, for patches that are applied to what is kept.
+/// Decodes the body of a patch that is sent as JSON.
 pub(crate) fn patch<'de, P: Deserialize<'de>>(bytes: &'de [u8]) -> Result<P, Refusal> {
     check_size(bytes)?;
     serde_json::from_slice(bytes).map_err(|error| Refusal::bad_request(format!("error decoding patch: {error}")))

@@ -1,4 +1,4 @@
-//! What there is: `/version`, groups and resources, as far as clients ask.
+//! Discovery: `/version`, groups and resources, as far as clients use it.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::json::at;
 use crate::kind::{Builtin, Kind};
 use crate::refusal::Refusal;
 
-/// The version whose behaviour is imitated.
+/// Minor version of the Kubernetes release that is simulated.
 const MINOR: &str = "34";
 
 pub(crate) fn answer(state: &State, path: &str) -> Result<Value, Refusal> {

@@ -1,5 +1,5 @@
-//! What can go wrong on the way to a server and back, as the simulation decides
-//! it, and what the simulation is told.
+//! Faults between client and server, decided by the simulation, and observers of what
+//! happens.
 
 use std::time::Duration;
 
@@ -8,85 +8,85 @@ use serde_json::Value;
 use crate::lie::Lie;
 use crate::request::{Request, Verb};
 
-/// Decides what becomes of requests and watch events. All methods are asked in
-/// the order in which things happen, so a decision may depend on the count.
+/// Decides the fate of requests and watch events. Methods are called in the order of
+/// events, so a decision may depend on a count.
 pub trait Faults: Send + Sync {
-    /// Asked once for each request, before it takes effect.
+    /// Called once per request, before it takes effect.
     fn fate(&self, request: &Request) -> Fate {
         let _ = request;
         Fate::Answer
     }
 
-    /// Asked once for each event of a watch, not for bookmarks.
+    /// Called once per watch event, except for bookmarks.
     fn delivery(&self, watch: &Request, event_version: u64) -> Delivery {
         let _ = (watch, event_version);
         Delivery::Now
     }
 
-    /// Asked once for each get, list and watch that is answered. A watch lies
-    /// until it ends.
+    /// Called once per answered get, list and watch. A watch keeps its lies until it
+    /// ends.
     fn lies(&self, request: &Request) -> Vec<Lie> {
         let _ = request;
         Vec::new()
     }
 }
 
-/// What becomes of a request.
+/// Fate of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     Answer,
-    /// It arrives late: takes effect then, and is answered.
+    /// Arrives late: takes effect and is answered after the delay.
     Delay(Duration),
-    /// It takes effect at once and is answered late.
+    /// Takes effect immediately and is answered after the delay.
     AnswerLate(Duration),
-    /// The connection breaks before it took effect.
+    /// The connection breaks before the request takes effect.
     LoseRequest,
-    /// The connection breaks after it took effect.
+    /// The connection breaks after the request took effect.
     LoseAnswer,
-    /// Answered with this code, without effect.
+    /// Rejected with this code, without effect.
     Refuse {
         code: u16,
         retry_after: Option<u32>,
     },
     /// Never answered, without effect.
     Hang,
-    /// A read is answered from the state this many versions ago, as by a second
-    /// API server that lags. A write ignores it.
+    /// A read is answered from the state this many versions ago, like from a lagging
+    /// second API server. Has no effect on writes.
     Stale {
         behind: u64,
     },
 }
 
-/// What becomes of an event of a watch.
+/// Fate of a watch event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivery {
     Now,
-    /// Late, and all that follow it with it.
+    /// Delivered late, as are all following events.
     After(Duration),
-    /// Never.
+    /// Never delivered.
     Skip,
-    /// The connection breaks before it.
+    /// The connection breaks before the event.
     Cut,
-    /// The watch ends with 410 in place of it.
+    /// The watch ends with 410 instead of the event.
     Gone,
 }
 
-/// How a request ended.
+/// Outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// A watch ends with its first answer.
+pub enum RequestOutcome {
+    /// Answered. A watch counts as answered with its response header.
     Answered { code: u16 },
     /// The connection broke.
     Lost,
-    /// Whoever asked no longer waits.
+    /// The client stopped waiting.
     GivenUp,
 }
 
-/// A write that changed something. Deletes have no `after`; deleting an object
-/// that has finalizers is a change of its metadata first.
+/// A write that changed something. A delete has no `after`; deleting an object with
+/// finalizers first changes its metadata.
 #[derive(Debug, Clone, Copy)]
 pub struct Write<'a> {
-    /// Nothing for what the tester's own hand does.
+    /// Number of the request; `None` for direct calls by the test.
     pub request: Option<u64>,
     pub user: Option<&'a str>,
     pub verb: Verb,
@@ -99,10 +99,10 @@ pub struct Write<'a> {
     pub after: Option<&'a Value>,
 }
 
-/// Is told what happens, after it happened and in its order. May look at the
+/// Receives events in order, after they happened. Implementations may access the
 /// cluster.
 pub trait Observer: Send + Sync {
-    fn ended(&self, request: &Request, outcome: &Outcome) {
+    fn ended(&self, request: &Request, outcome: &RequestOutcome) {
         let _ = (request, outcome);
     }
 

@@ -1,6 +1,6 @@
-//! Sets of fields, by which servers note who manages what: which fields a value
-//! has, which differ between two, and values merged or cut by such sets. How
-//! maps and lists are taken apart says the schema.
+//! Sets of fields, the basis of managedFields: the fields of a value, the difference
+//! between two values, merging of values, and removal of such sets from them. The
+//! schema determines how maps and lists are split into fields.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
@@ -18,21 +18,21 @@ type Path = Vec<String>;
 pub(crate) struct Fields(BTreeSet<Path>);
 
 impl Fields {
-    /// All fields of an object.
+    /// Returns all fields of an object.
     pub(crate) fn of(schema: &Schema, object: &Value) -> Fields {
         let mut fields = Fields::default();
         fields.collect(schema, &mut Vec::new(), object);
         fields
     }
 
-    /// From `fieldsV1`.
+    /// Parses `fieldsV1`.
     pub(crate) fn read(written: &Value) -> Fields {
         let mut fields = Fields::default();
         fields.read_below(&mut Vec::new(), written);
         fields
     }
 
-    /// As `fieldsV1`: a dot stands for a field that has others below it.
+    /// Returns the set as `fieldsV1`. A dot marks a field that has others below it.
     pub(crate) fn written(&self) -> Value {
         let mut root = json!({});
         for path in &self.0 {
@@ -62,14 +62,15 @@ impl Fields {
         Fields(self.0.difference(&other.0).cloned().collect())
     }
 
-    /// Without a field of the root and all below it.
+    /// Returns the set without a root field and everything below it.
     pub(crate) fn without_all_of(&self, name: &str) -> Fields {
         let step = format!("f:{name}");
         Fields(self.0.iter().filter(|path| path.first() != Some(&step)).cloned().collect())
     }
 
-    /// With the fields that have others below them, where the schema names them:
-    /// entries of maps and lists are there for themselves.
+    /// Returns the set with those parents of its fields that the schema declares as
+    /// properties. Entries of maps and lists are not added: they are in the set
+    /// themselves.
     pub(crate) fn with_named(&self, schema: &Schema) -> Fields {
         let mut all = self.0.clone();
         for path in &self.0 {
@@ -84,15 +85,15 @@ impl Fields {
         Fields(all)
     }
 
-    /// Those that have no others below them, as people read them. Of one map or
-    /// list those come first that have none.
+    /// Returns the fields without others below them, in readable form. Within a map or
+    /// list, leaves come first.
     pub(crate) fn leaves(&self) -> Vec<String> {
         let mut leaves: Vec<&Path> = self.0.iter().filter(|path| !self.has_below(path)).collect();
         leaves.sort_by_key(|path| path.iter().enumerate().map(|(at, step)| (at + 1 < path.len(), step.clone())).collect::<Vec<_>>());
         leaves.iter().map(|path| path.iter().map(|step| shown(step)).collect()).collect()
     }
 
-    /// Whether a field is there that lies below a path.
+    /// Reports whether the set contains a field below a path.
     fn has_below(&self, path: &Path) -> bool {
         let after = (std::ops::Bound::Excluded(path), std::ops::Bound::Unbounded);
         self.0.range::<Path, _>(after).next().is_some_and(|next| next.starts_with(path))
@@ -149,7 +150,7 @@ fn drop_lone_dots(written: &mut Value) {
     fields.iter_mut().filter(|(step, _)| *step != ".").for_each(|(_, lower)| drop_lone_dots(lower));
 }
 
-/// `.spec`, `[port=80,protocol="TCP"]` or `[="x"]`.
+/// Formats a step as `.spec`, `[port=80,protocol="TCP"]` or `[="x"]`.
 pub(crate) fn shown(step: &str) -> String {
     match step.split_at_checked(2) {
         Some(("k:", keys)) => {
@@ -163,10 +164,10 @@ pub(crate) fn shown(step: &str) -> String {
     }
 }
 
-/// What a value is to those who manage its fields.
+/// Form of a value, which determines its fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// One field, whatever is in it.
+    /// A single field, regardless of its content.
     Leaf,
     Map,
     List,
@@ -193,14 +194,14 @@ fn below<'a>(schema: &'a Schema, step: &str) -> &'a Schema {
     step.strip_prefix("f:").map_or_else(|| item_schema(schema), |name| child(schema, name))
 }
 
-/// Of what a schema allows but does not describe: its form is what it looks like.
+/// Returns the schema of undeclared content, whose form is derived from the value.
 fn unknown() -> &'static Schema {
     static UNKNOWN: OnceLock<Schema> = OnceLock::new();
     UNKNOWN.get_or_init(crate::schema::build::any)
 }
 
-/// The items of a list by what they are told apart by, in their order. Several
-/// where a list breaks that rule.
+/// Returns the items of a list by key, in order. More than one item per key if the list
+/// violates its type.
 fn entries<'a>(schema: &Schema, list: Option<&'a Value>) -> Vec<(String, Vec<&'a Value>)> {
     let mut found: Vec<(String, Vec<&Value>)> = Vec::new();
     for item in list.and_then(Value::as_array).into_iter().flatten() {
@@ -213,7 +214,7 @@ fn entries<'a>(schema: &Schema, list: Option<&'a Value>) -> Vec<(String, Vec<&'a
     found
 }
 
-/// What tells an item of a list from the others.
+/// Returns the step to an item of a list, which distinguishes it from the others.
 pub(crate) fn step_to(schema: &Schema, item: &Value) -> String {
     let ListType::Map(keys) = &schema.list_type else { return format!("v:{item}") };
     let of_item = |key: &String| item.get(key).or_else(|| child(item_schema(schema), key).default.as_ref());
@@ -221,7 +222,7 @@ pub(crate) fn step_to(schema: &Schema, item: &Value) -> String {
     format!("k:{}", Value::Object(keys))
 }
 
-/// What one object has and another has not, or has differently.
+/// Fields that were added, changed or removed between two objects.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Change {
     pub removed: Fields,
@@ -250,7 +251,7 @@ impl Change {
                     self.compare(child(schema, name), path, old_fields.get(name), new_fields.get(name));
                     path.pop();
                 }
-                // What was a map is something else now, or the other way round.
+                // A map was replaced by another type, or the other way round.
                 if let (Some(one), Some(two)) = (old, new)
                     && one.is_object() != two.is_object()
                 {
@@ -280,7 +281,7 @@ impl Change {
         for step in steps {
             let (old, new) = (of(&old, step), of(&new, step));
             path.push(step.clone());
-            // Several entries of one name are one field.
+            // Items with the same key count as one field.
             match (old.as_slice(), new.as_slice()) {
                 ([] | [_], [] | [_]) => self.compare(item_schema(schema), path, old.first(), new.first()),
                 ([_, _, ..], [_, _, ..]) if old != new => _ = self.modified.0.insert(path.clone()),
@@ -307,7 +308,7 @@ fn is_empty(value: Option<&Value>) -> bool {
     }
 }
 
-/// What is applied, laid over what is there.
+/// Merges an apply configuration into the live object.
 pub(crate) fn merged(schema: &Schema, live: Option<&Value>, applied: Option<&Value>) -> Option<Value> {
     match form(schema, live, applied) {
         Form::Map if !(is_empty(live) && is_empty(applied)) => {
@@ -324,8 +325,8 @@ pub(crate) fn merged(schema: &Schema, live: Option<&Value>, applied: Option<&Val
     }
 }
 
-/// Entries that both have come in the order of what is applied; the others stay
-/// where they are between them.
+/// Merges two lists. Entries that both have are in the order of the apply
+/// configuration; all others keep their place between them.
 fn merged_entries(schema: &Schema, live: Option<&Value>, applied: Option<&Value>) -> Value {
     let flat = |list: Option<&Value>| -> Vec<(String, Value)> {
         let items = list.and_then(Value::as_array).into_iter().flatten();
@@ -373,8 +374,8 @@ fn merged_entries(schema: &Schema, live: Option<&Value>, applied: Option<&Value>
     }
 }
 
-/// An object without these fields. A map or list of which nothing is left
-/// becomes null.
+/// Returns an object without these fields. A map or list that becomes empty is replaced
+/// by null.
 pub(crate) fn cut(schema: &Schema, object: &Value, fields: &Fields) -> Value {
     cut_below(schema, &mut Vec::new(), object, fields)
 }

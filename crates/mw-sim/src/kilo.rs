@@ -1,6 +1,5 @@
-//! A fleet of clusters that run Kilo: sites, their nodes as Kilo's agents
-//! describe them, and the meshes that join them, each with the object that
-//! stands for it on an API server.
+//! Model of a fleet that runs Kilo: sites, their nodes as annotated by Kilo's agents,
+//! and the meshes between them, with the Kubernetes object of each.
 
 use std::collections::BTreeMap;
 
@@ -11,32 +10,32 @@ use sha2::{Digest, Sha256};
 pub const NAMESPACE: &str = "kilo-system";
 /// Kilo's Peer CRD: cluster-scoped, v1alpha1, without status.
 pub const PEER_CRD: &str = include_str!("../crds/peers.kilo.squat.ai.yaml");
-/// The time at which all agents of a fresh fleet were last seen.
+/// Last-seen time of all agents in a new fleet.
 pub const LAST_SEEN: u64 = 1_700_000_000;
 
-/// All there is.
+/// Complete state of the fleet.
 #[derive(Debug, Clone)]
 pub struct World {
     pub sites: BTreeMap<String, Site>,
     pub meshes: Vec<Mesh>,
 }
 
-/// One cluster. Its number makes its networks different from all others.
+/// One cluster. Its number determines its networks, so that they are disjoint.
 #[derive(Debug, Clone)]
 pub struct Site {
     pub name: String,
     pub number: u8,
     pub nodes: BTreeMap<String, Node>,
-    /// Who carries the cluster-wide networks, where it is not the first.
+    /// Node that carries the cluster-wide networks, if it is not the first.
     pub anchor: Option<String>,
-    /// UID of its Namespace kube-system.
+    /// UID of the Namespace kube-system.
     pub uid: String,
 }
 
 #[derive(Debug, Clone)]
 pub struct Node {
     pub name: String,
-    /// Without the prefix `kilo.squat.ai/`.
+    /// Kilo's annotations, without the prefix `kilo.squat.ai/`.
     pub annotations: BTreeMap<String, String>,
     pub pod_cidrs: Vec<String>,
     pub external_ip: Option<String>,
@@ -47,12 +46,12 @@ pub struct Node {
 pub struct Mesh {
     pub name: String,
     pub namespace: String,
-    /// The site that the object lives on.
+    /// Site that holds the ClusterMesh.
     pub hub: String,
     pub entries: Vec<Entry>,
-    /// Fields of the spec besides `clusters`.
+    /// Fields of the spec in addition to `clusters`.
     pub settings: Map<String, Value>,
-    /// Whether its Peers are expected: not where it is held back.
+    /// True if Peers are expected; false while the mesh is held back.
     pub active: bool,
 }
 
@@ -65,7 +64,7 @@ pub struct Entry {
     pub service_cidr: Option<String>,
     pub additional_cidr: Option<String>,
     pub keepalive: u16,
-    /// Whether the spec lists its networks as `allowedNetworks`.
+    /// True if the spec lists the networks as `allowedNetworks`.
     pub flat: bool,
 }
 
@@ -75,9 +74,9 @@ impl Site {
         Self { name: name.to_owned(), number, nodes, anchor: None, uid: String::new() }
     }
 
-    /// The WireGuard address that Kilo gives a node: the n-th of the subnet to
-    /// the leader of the n-th segment of ready nodes, none to any other node. It
-    /// moves when a segment before it comes or goes.
+    /// Returns the WireGuard address that Kilo assigns to a node: the leader of the
+    /// n-th segment of ready nodes gets the n-th address of the subnet, all other nodes
+    /// none. The address changes when a preceding segment is added or removed.
     pub fn wireguard_ip(&self, node: &str, is_ready: impl Fn(&str) -> bool) -> String {
         let mut segments: BTreeMap<String, Vec<&Node>> = BTreeMap::new();
         for node in self.nodes.values().filter(|node| is_ready(&node.name)) {
@@ -97,7 +96,8 @@ impl Site {
 }
 
 impl Node {
-    /// The node `n<at>` of a site, as Kilo describes it in granularity `full`.
+    /// Returns the node `n<at>` of a site, as annotated by Kilo with granularity
+    /// `full`.
     pub fn new(site: u8, at: u8) -> Self {
         let endpoint = format!("198.18.{site}.{at}:51820");
         let annotations = [
@@ -141,7 +141,7 @@ impl Node {
 }
 
 impl Mesh {
-    /// Joins the sites given; the first is the hub.
+    /// Creates a mesh of these sites. The first one is the hub.
     pub fn new(name: &str, sites: &[&Site]) -> Self {
         let entries: Vec<Entry> = sites.iter().map(|site| Entry::new(site)).collect();
         let hub = entries.first().map(|entry| entry.site.clone()).unwrap_or_default();
@@ -186,7 +186,7 @@ impl Entry {
         }
     }
 
-    /// The Secret that holds its kubeconfig.
+    /// Returns the name of the Secret with the kubeconfig.
     pub fn secret(&self) -> String {
         format!("{}-kubeconfig", self.site)
     }
@@ -215,17 +215,17 @@ impl Entry {
     }
 }
 
-/// A valid public key that depends on the text only.
+/// Returns a valid public key derived from the text.
 pub fn key(text: &str) -> String {
     Base64::encode_string(&Sha256::digest(text.as_bytes()))
 }
 
-/// Whether a text is a public key as WireGuard writes it.
+/// Reports whether a text is a valid WireGuard public key.
 pub fn is_key(text: &str) -> bool {
     Base64::decode_vec(text).is_ok_and(|bytes| bytes.len() == 32)
 }
 
-/// Where a site's API server would be.
+/// Returns the host name of a site's API server.
 pub fn host(site: &str) -> String {
     format!("{site}.sim")
 }
@@ -234,7 +234,7 @@ pub fn url(site: &str) -> String {
     format!("https://{}:6443", host(site))
 }
 
-/// JSON is YAML too.
+/// Returns a kubeconfig as JSON, which is valid YAML.
 pub fn kubeconfig(site: &str, token: &str) -> String {
     json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "it",

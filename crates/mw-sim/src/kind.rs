@@ -1,5 +1,4 @@
-//! The kinds a server knows: how they are named, where they lie, and which of
-//! the rules for objects they follow.
+//! Kinds that a server knows: names, scope, and the rules that apply to them.
 
 use serde_json::{Value, json};
 
@@ -7,7 +6,7 @@ use crate::json::api_version;
 use crate::refusal::qualified;
 use crate::schema::Schema;
 
-/// The built-in kinds, each with rules of its own.
+/// Built-in kinds, each with specific rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Builtin {
     Node,
@@ -38,9 +37,9 @@ pub(crate) struct Kind {
     pub namespaced: bool,
     pub status_subresource: bool,
     pub schema: Schema,
-    /// As those see it who manage fields: with the metadata.
+    /// Schema including metadata, for managedFields.
     pub fields: Schema,
-    /// Nothing: a custom resource.
+    /// The built-in kind; `None` for a custom resource.
     pub builtin: Option<Builtin>,
 }
 
@@ -49,7 +48,7 @@ impl Kind {
         api_version(&self.group, &self.version)
     }
 
-    /// `peers.kilo.squat.ai`, or `nodes`.
+    /// Returns e.g. `peers.kilo.squat.ai` or `nodes`.
     pub(crate) fn qualified(&self) -> String {
         qualified(&self.plural, &self.group)
     }
@@ -58,35 +57,36 @@ impl Kind {
         self.builtin.is_none()
     }
 
-    /// A PUT of an object that names no version.
+    /// Reports whether a PUT without resourceVersion is allowed.
     pub(crate) fn allows_unconditional_update(&self) -> bool {
         !matches!(self.builtin, None | Some(Builtin::Lease | Builtin::Definition))
     }
 
-    /// Kinds whose defaults and rules are not known here. They are kept as the
-    /// tester's hand writes them; clients may read them and change their metadata.
+    /// Reports whether defaults and validation of this kind are not simulated. Tests
+    /// write such objects through [`crate::Cluster::call`]; clients may read them and
+    /// change their metadata.
     pub(crate) fn is_as_written(&self) -> bool {
         use Builtin::{DaemonSet, Deployment, EndpointSlice, Pod, Service};
         matches!(self.builtin, Some(Service | EndpointSlice | Pod | DaemonSet | Deployment))
     }
 
-    /// Whether changes of what is neither metadata nor status are counted.
+    /// Reports whether changes outside of metadata and status increment the generation.
     pub(crate) fn has_generation(&self) -> bool {
         use Builtin::{DaemonSet, Deployment, EndpointSlice, Pod};
         matches!(self.builtin, None | Some(EndpointSlice | Pod | DaemonSet | Deployment))
     }
 
-    /// An object of which nothing is said yet.
+    /// Returns an object without content. Built-in kinds have some parts even then.
     pub(crate) fn empty(&self) -> Value {
         if self.is_custom() { json!({}) } else { self.schema.empty() }
     }
 
-    /// A PUT of an object that is not there.
+    /// Reports whether a PUT creates a missing object.
     pub(crate) fn creates_on_update(&self) -> bool {
         matches!(self.builtin, Some(Builtin::Event | Builtin::Lease))
     }
 
-    /// Whether a delete is answered with the object and not with a Status.
+    /// Reports whether a delete is answered with the object instead of a Status.
     pub(crate) fn returns_deleted(&self) -> bool {
         matches!(self.builtin, Some(Builtin::Namespace | Builtin::Service | Builtin::Pod))
     }

@@ -1,47 +1,45 @@
-//! Kubernetes API servers in memory, as tower services, for simulations and
-//! demonstrations: no socket, no thread, no clock and no randomness of its own.
-//! The same seed, the same requests and the same moments of tokio's clock give
-//! the same answers.
+//! In-memory Kubernetes API servers, as tower services, for simulations and
+//! demonstrations: no sockets, no threads, no wall clock and no randomness. The same
+//! seed, requests and tokio time give the same answers.
 //!
-//! It serves Nodes, Namespaces, Secrets, ConfigMaps, Leases, Events
-//! (`events.k8s.io`), CustomResourceDefinitions, SelfSubjectAccessReviews and
-//! what those definitions define. Services, EndpointSlices, Pods, DaemonSets and
-//! Deployments are kept as the tester's hand ([`Cluster::call`]) writes them, for
-//! clients to read, to change their metadata and to delete. It is an API server
-//! alone: no controller runs, so nobody empties a deleted Namespace or follows
-//! owner references.
+//! Serves Nodes, Namespaces, Secrets, ConfigMaps, Leases, Events (`events.k8s.io`),
+//! CustomResourceDefinitions, SelfSubjectAccessReviews and custom resources. Services,
+//! EndpointSlices, Pods, DaemonSets and Deployments are stored as tests write them
+//! through [`Cluster::call`]; clients can read them, change their metadata and delete
+//! them. Only the API server is simulated: no controller runs, so nothing empties a
+//! deleted Namespace or garbage collects by owner references.
 //!
-//! What it does not do it refuses with 501 and says so; it never says a wrong
-//! yes. `tests/conformance` holds it against a real API server.
+//! Unsupported requests are rejected with 501 and a message; they never appear to
+//! succeed. `tests/conformance` compares the simulator with a real API server.
 //!
 //! # Known differences from a real server
 //!
-//! - `metadata.managedFields` are kept, and things can be applied, where
-//!   [`Settings::managed_fields`] says so; never in CustomResourceDefinitions.
-//!   What is below a Pod's spec and status, a template of pods, and some parts of
-//!   a Node's status is one field there, and can't be applied (501).
+//! - `metadata.managedFields` are kept, and objects can be applied, only with
+//!   [`Settings::managed_fields`]. CustomResourceDefinitions never have them. A Pod's
+//!   spec and status, pod templates, and some parts of a Node's status count as one
+//!   field each, and can't be applied (501).
 //! - There are no warnings in answers (`fieldValidation=Warn` acts like `Ignore`).
-//! - Server-side apply of nulls is 501, and so is that of CustomResourceDefinitions
-//!   that exist and would change. So are strategic merge patches of built-in kinds,
-//!   dry runs, tables and updates of definitions.
-//! - What only the tester's hand writes gets no defaults and no validation but of
-//!   its types, a Service no addresses, and a Pod goes at once.
-//! - A definition is served, and gone with all its objects, at once; a real
-//!   server takes some moments for either.
-//! - Bookmarks come every 60 s, a watch without `timeoutSeconds` ends after
-//!   1,800 s; a real server draws both at random.
-//! - A version from the future is refused at once and not after 3 s.
-//! - An object too large for etcd is told by the length of its JSON, while a
-//!   real server keeps built-in kinds in a shorter encoding.
-//! - Secrets of the types `kubernetes.io/…` but `tls` are 501: those have rules of
-//!   their own.
-//! - A JSON patch may not count list entries from the end (422), and its paths
-//!   must begin with a slash (501).
-//! - Parts of a Node's status that nobody set are not there, where a real server
-//!   writes some of them empty.
-//! - Messages about JSON of a wrong type give the place, not the type in Go.
-//! - [`Fate::Stale`] also answers reads that name no version, which real
-//!   servers read from a quorum.
+//! - Applying nulls is 501, and so is applying changes to existing
+//!   CustomResourceDefinitions. So are strategic merge patches of built-in kinds, dry
+//!   runs, tables and updates of definitions.
+//! - Kinds that only tests write get no defaults and no validation except for types. A
+//!   Service gets no addresses, and a Pod is deleted immediately.
+//! - A definition is served immediately after creation, and removed with all its
+//!   objects immediately after deletion; a real server takes a moment for either.
+//! - Bookmarks are sent every 60 s, and a watch without `timeoutSeconds` ends after
+//!   1,800 s; a real server randomizes both.
+//! - A resourceVersion from the future is rejected immediately, not after 3 s.
+//! - The size limit of etcd is applied to the JSON of an object, while a real server
+//!   stores built-in kinds in a more compact encoding.
+//! - Secrets of the types `kubernetes.io/…` except `tls` are 501, because they have
+//!   specific rules.
+//! - A JSON patch can't count list entries from the end (422), and its paths must start
+//!   with a slash (501).
+//! - Unset parts of a Node's status are absent; a real server writes some of them
+//!   empty.
+//! - Messages about wrong JSON types give the path, not the Go type.
+//! - [`Fate::Stale`] also applies to reads without resourceVersion, which a real server
+//!   answers from a quorum.
 
 mod account;
 mod answer;
@@ -76,9 +74,9 @@ mod watch;
 mod write;
 
 pub use account::{Account, Rule};
-pub use cluster::{Cluster, Link, Settings};
+pub use cluster::{Cluster, Reachability, Settings};
 pub use crd::{Definition, Unsupported};
-pub use fault::{Delivery, Fate, Faults, Observer, Outcome, Write};
+pub use fault::{Delivery, Fate, Faults, Observer, RequestOutcome, Write};
 pub use lie::{Lie, Lies, Span};
 pub use path::Target;
 pub use proxy::Pods;

@@ -1,7 +1,7 @@
-//! False answers to reads: what a server shows in place of what it holds.
+//! False answers to reads: a server shows something other than it holds.
 //!
-//! A lie changes the answer alone. The request needs the same rights as ever,
-//! and writes act on the state that is really there.
+//! A lie changes only the answer. The request needs the same permissions as usual, and
+//! writes act on the real state.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,29 +17,29 @@ use crate::object::written;
 use crate::query::Query;
 use crate::request::{Request, Verb};
 
-/// A false answer to a read. Several add up.
+/// A false answer to a read. Several can be combined.
 #[derive(Debug, Clone)]
 pub enum Lie {
     /// A list without items.
     Empty,
-    /// A list that ends early: lacks this share of its first page, at least one
-    /// item, and offers no further page. `counted` says in `remainingItemCount`
-    /// how many are missing.
+    /// A list that ends early: it lacks this share of its first page, at least one
+    /// item, and has no further page. With `counted`, `remainingItemCount` gives the
+    /// number of missing items.
     Truncated { percent: u8, counted: bool },
-    /// A list that never ends: pages of so many items under ever new names.
+    /// A list that never ends: pages of this many items, always under new names.
     Endless { page: usize },
-    /// The state as of a version, however often it is asked for. A watch tells
-    /// of nothing later.
+    /// The state at this version, for every request. A watch sends no later events.
     Frozen { version: u64 },
-    /// Objects with UIDs of another server's objects: of the same name, else of
-    /// the same place in the list.
+    /// Objects with the UIDs of another server's objects: of the object with the same
+    /// name, else of the one at the same position in the list.
     Uids { of: Cluster },
-    /// A get of one object shows another one; lists and watches hold what their
-    /// namespace and selectors exclude. A list lacks what it was asked for.
+    /// A get returns a different object than requested; lists and watches contain
+    /// objects that their namespace and selectors exclude. A list lacks the requested
+    /// objects.
     Unasked,
-    /// Everything is answered from the state of another server.
+    /// All answers come from the state of another server.
     Another { server: Cluster },
-    /// A watch that leaves out every DELETED event.
+    /// A watch that omits all DELETED events.
     NoDeletes,
 }
 
@@ -53,16 +53,16 @@ impl Lie {
     }
 }
 
-/// For how long a lie is told.
+/// Duration of a lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Span {
-    /// To so many requests that it concerns.
+    /// This many matching requests.
     Requests(u64),
     Until(Instant),
     ForEver,
 }
 
-/// The lies that servers tell at present, for [`crate::Faults::lies`].
+/// Active lies of all servers, for [`crate::Faults::lies`].
 #[derive(Debug, Default)]
 pub struct Lies(Mutex<Vec<Told>>);
 
@@ -75,18 +75,18 @@ struct Told {
 }
 
 impl Lies {
-    /// A server begins to lie about one kind, like `nodes`. Watches that are
-    /// open go on as they were: see [`Cluster::hang_up`].
+    /// Starts a lie of one server about one kind, e.g. `nodes`. Open watches are not
+    /// affected; see [`Cluster::hang_up`].
     pub fn tell(&self, cluster: &str, plural: &str, lie: Lie, span: Span) {
         self.lock().push(Told { cluster: cluster.to_owned(), plural: plural.to_owned(), lie, span });
     }
 
-    /// A server tells the truth from here on.
+    /// Ends all lies of a server.
     pub fn stop(&self, cluster: &str) {
         self.lock().retain(|told| told.cluster != cluster);
     }
 
-    /// The lies to answer this request with, which count as told.
+    /// Returns the lies for this request, and counts them as told.
     pub fn about(&self, request: &Request) -> Vec<Lie> {
         let Some(target) = &request.target else { return Vec::new() };
         let mut all = self.lock();
@@ -111,7 +111,7 @@ impl Lies {
     }
 }
 
-/// Answers a read with lies, if the truth may be read at all.
+/// Answers a read with lies, if the client may read the kind at all.
 pub(crate) fn answer(cluster: &Cluster, request: &Request, who: &Who, behind: u64, lies: Vec<Lie>) -> Answer {
     let honest = cluster.perform(request, who, behind);
     if lies.is_empty() || matches!(honest.code(), 401 | 403) {
@@ -131,7 +131,7 @@ pub(crate) fn answer(cluster: &Cluster, request: &Request, who: &Who, behind: u6
             Lie::Empty | Lie::Truncated { .. } | Lie::Uids { .. } | Lie::NoDeletes => {}
         }
     }
-    // The rights were checked above, on the server that was asked.
+    // Permissions were checked above, on the server that got the request.
     match server.perform(&asked, &Who::Known(Arc::new(Account::admin("liar"))), behind) {
         Answer::Watch(mut watch) => {
             watch.lies = lies;
@@ -149,7 +149,7 @@ pub(crate) fn answer(cluster: &Cluster, request: &Request, who: &Who, behind: u6
     }
 }
 
-/// Asks for all objects of the kind.
+/// Extends a request to all objects of the kind.
 fn widen(asked: &mut Request) {
     let narrow = Query { continue_token: None, limit: 0, label_selector: None, field_selector: None, ..asked.query.clone() };
     asked.query = narrow;
@@ -166,7 +166,7 @@ pub(crate) fn frozen_at(lies: &[Lie]) -> Option<u64> {
 }
 
 impl Lie {
-    /// Makes an honest answer a false one.
+    /// Turns an honest answer into a false one.
     fn distort(&self, shown: &mut Value, request: &Request, honest: &Answer) {
         match self {
             Lie::Empty => keep(shown, 0, None),
@@ -183,7 +183,7 @@ impl Lie {
         }
     }
 
-    /// What a watch makes of an event; nothing: it leaves it out.
+    /// Returns the event as shown by a watch; `None` to omit it.
     pub(crate) fn of_event(&self, line: Bytes, version: u64, request: &Request) -> Option<Bytes> {
         match self {
             Lie::NoDeletes if line.starts_with(b"{\"type\":\"DELETED\"") => None,
@@ -203,11 +203,11 @@ fn items_of(shown: &mut Value) -> &mut Vec<Value> {
     if !items.is_array() {
         *items = Value::Array(Vec::new());
     }
-    let Value::Array(items) = items else { unreachable!("it was made a list two lines before") };
+    let Value::Array(items) = items else { unreachable!("replaced by a list above") };
     items
 }
 
-/// Ends a list after so many items.
+/// Ends a list after this many items, without a continue token.
 fn keep(shown: &mut Value, most: usize, remaining: Option<u64>) {
     items_of(shown).truncate(most);
     let metadata = meta_mut(shown);
@@ -227,7 +227,7 @@ fn endless(shown: &mut Value, request: &Request, page: usize) {
     }
 }
 
-/// Makes an object another one.
+/// Renames an object and gives it a new identity.
 fn rename(object: &mut Value, suffix: &str) {
     for field in ["name", "uid"] {
         let renamed = format!("{}-{suffix}", meta_text(object, field));
@@ -239,7 +239,7 @@ fn key_of(object: &Value) -> (String, String) {
     (meta_text(object, "namespace").to_owned(), meta_text(object, "name").to_owned())
 }
 
-/// Of a list, an object or the object of an event.
+/// Replaces the UIDs in a list, an object or a watch event.
 fn put_uids(shown: &mut Value, request: &Request, of: &Cluster) {
     let Some(target) = &request.target else { return };
     let (prefix, group) = if target.group.is_empty() { ("api", String::new()) } else { ("apis", format!("/{}", target.group)) };
@@ -259,7 +259,7 @@ fn put_uids(shown: &mut Value, request: &Request, of: &Cluster) {
     }
 }
 
-/// From a list of all objects: those that were not asked for.
+/// Reduces a list of all objects to those that were not requested.
 fn unasked(shown: &mut Value, request: &Request, honest: &Answer) {
     let told: Value = match honest {
         Answer::Whole { code: 200, body, .. } => serde_json::from_slice(body).unwrap_or_default(),
@@ -276,8 +276,8 @@ fn unasked(shown: &mut Value, request: &Request, honest: &Answer) {
     items_of(shown).retain(|item| !asked.contains(&key_of(item)));
 }
 
-/// In place of the object that was asked for: the one after it, else itself
-/// under another name.
+/// Shows the object after the requested one, or the requested one under another name if
+/// there is no other.
 fn one_unasked(shown: &mut Value, request: &Request, honest: Value) {
     let target = request.target.as_ref();
     let asked =

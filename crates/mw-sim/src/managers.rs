@@ -1,5 +1,5 @@
-//! `metadata.managedFields`: who manages which fields of an object, and what
-//! becomes of that when somebody writes or applies.
+//! `metadata.managedFields`: ownership of fields, and how writes and server-side apply
+//! change it.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -11,10 +11,10 @@ use crate::json::{map_mut, meta_mut};
 use crate::kind::Kind;
 use crate::refusal::Refusal;
 
-/// How many who write are told apart.
+/// Maximum number of separate entries for updates.
 const MOST_WRITERS: usize = 10;
 
-/// Who writes, how and when.
+/// Name of the manager, subresource and time of a write.
 #[derive(Debug, Clone)]
 pub(crate) struct Writer<'a> {
     pub name: String,
@@ -26,7 +26,7 @@ pub(crate) struct Writer<'a> {
 struct Manager {
     name: String,
     operation: &'static str,
-    /// Those who apply are the same in every version.
+    /// Empty for apply, which has one entry for all versions.
     version: String,
     subresource: String,
 }
@@ -46,7 +46,7 @@ struct Managed {
 pub(crate) struct Managers(BTreeMap<Manager, Managed>);
 
 impl Managers {
-    /// From entries; nothing when one of them can't be read.
+    /// Parses entries; `None` if one of them is invalid.
     pub(crate) fn read(kind: &Kind, entries: &Value) -> Option<Managers> {
         entries.as_array()?.iter().map(|entry| read_entry(kind, entry)).collect::<Option<_>>().map(Managers)
     }
@@ -55,7 +55,7 @@ impl Managers {
         self.0.is_empty()
     }
 
-    /// As entries, in the order of a real server.
+    /// Writes the entries in the order of a real server.
     pub(crate) fn keep_in(self, object: &mut Value) {
         if self.0.is_empty() {
             meta_mut(object).remove("managedFields");
@@ -70,8 +70,8 @@ impl Managers {
         meta_mut(object).insert("managedFields".to_owned(), entries);
     }
 
-    /// After a write that made `new` of `old`. Of a new object `old` is the empty
-    /// one of its kind.
+    /// Updates ownership after a write that changed `old` to `new`. For a new object,
+    /// `old` is the empty object of its kind.
     pub(crate) fn update(&mut self, kind: &Kind, old: &Value, new: &Value, writer: &Writer<'_>) {
         let change = change(kind, old, new, writer);
         let taken = change.modified.or(&change.added);
@@ -86,8 +86,8 @@ impl Managers {
         self.forget_the_oldest();
     }
 
-    /// What becomes of an object when this is applied to it; nothing when it
-    /// stays as it is. Or those who manage another value.
+    /// Applies a configuration. Returns the new object, `None` if nothing changes, or
+    /// the conflicting managers.
     pub(crate) fn apply(
         &mut self,
         kind: &Kind,
@@ -128,7 +128,7 @@ impl Managers {
         Ok(is_changed.then_some(new))
     }
 
-    /// Without what this manager applied last time, does not apply now, and
+    /// Removes fields that this manager applied last time, does not apply now, and
     /// nobody else manages.
     fn pruned(&self, kind: &Kind, merged: &Value, last: &Fields, now: &Fields) -> Value {
         let schema = &kind.fields;
@@ -140,7 +140,7 @@ impl Managers {
         fields::cut(schema, merged, &whole.without(&left).and(&last))
     }
 
-    /// Nobody manages what another has changed or what is gone.
+    /// Removes changed and removed fields from all managers.
     fn let_go(&mut self, taken: &Fields, removed: &Fields) {
         for managed in self.0.values_mut() {
             managed.fields = managed.fields.without(taken).without(removed);
@@ -148,7 +148,7 @@ impl Managers {
         self.0.retain(|_, managed| !managed.fields.is_empty());
     }
 
-    /// Those who wrote longest ago become one.
+    /// Merges the oldest update entries into one.
     fn forget_the_oldest(&mut self) {
         let mut writers: Vec<Manager> = self.0.keys().filter(|manager| manager.operation == UPDATE).cloned().collect();
         if writers.len() <= MOST_WRITERS {
@@ -178,7 +178,7 @@ impl Manager {
         }
     }
 
-    /// As conflicts name it.
+    /// Formats the manager as in conflict messages.
     fn shown(&self, managed: &Managed) -> String {
         let mut shown = format!("{:?}", self.name);
         if !self.subresource.is_empty() {
@@ -191,7 +191,7 @@ impl Manager {
     }
 }
 
-/// What is said of every object, and nobody manages.
+/// Returns the fields of every object that are not tracked.
 fn common() -> &'static Fields {
     static COMMON: OnceLock<Fields> = OnceLock::new();
     COMMON.get_or_init(|| {
@@ -203,7 +203,8 @@ fn common() -> &'static Fields {
     })
 }
 
-/// Without what this path of the object does not change.
+/// Removes fields that a write to this path, of the object or a subresource, does not
+/// change.
 fn without_reset(kind: &Kind, writer: &Writer<'_>, fields: &Fields) -> Fields {
     match writer.subresource {
         Some(_) => fields.without_all_of("spec"),
@@ -251,7 +252,7 @@ fn written_entry(manager: &Manager, managed: Managed) -> Value {
     entry
 }
 
-/// Whether two objects differ in no more than when their managers wrote.
+/// Reports whether two objects differ only in the times of their managers.
 pub(crate) fn differ_in_times_only(one: &Value, two: &Value) -> bool {
     let timeless = |object: &Value| {
         let mut object = object.clone();

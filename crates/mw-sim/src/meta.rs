@@ -1,4 +1,4 @@
-//! The rules for names, labels and the rest of the metadata.
+//! Rules for names, labels and other metadata.
 
 use std::sync::OnceLock;
 
@@ -12,7 +12,7 @@ use crate::schema::build::{any, atomic, int, kept, keyed, map, object, set, text
 
 const LONGEST_SUBDOMAIN: usize = 253;
 const LONGEST_LABEL: usize = 63;
-/// Of all annotations of an object.
+/// Limit for all annotations of an object together.
 const MOST_ANNOTATIONS: usize = 256 << 10;
 
 const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start \
@@ -28,7 +28,7 @@ const LABEL_VALUE: &str = "a valid label must be an empty string or consist of a
                            and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for \
                            validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
 
-/// The fields of `metadata`, the same for all kinds.
+/// Returns the schema of `metadata`, which is the same for all kinds.
 pub(crate) fn schema() -> &'static Schema {
     static SCHEMA: OnceLock<Schema> = OnceLock::new();
     SCHEMA.get_or_init(|| {
@@ -46,7 +46,7 @@ pub(crate) fn schema() -> &'static Schema {
             ("labels", map(text())),
             ("annotations", map(text())),
             ("finalizers", set(text())),
-            // An empty list is not nothing: it has them forgotten.
+            // An empty list is meaningful: it resets the managed fields.
             ("managedFields", kept(any())),
             (
                 "ownerReferences",
@@ -66,7 +66,7 @@ pub(crate) fn schema() -> &'static Schema {
     })
 }
 
-/// What is wrong with the metadata of a new object.
+/// Validates the metadata of a new object.
 pub(crate) fn errors(kind: &Kind, object: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let (prefix, name) = (meta_text(object, "generateName"), meta_text(object, "name"));
@@ -82,7 +82,7 @@ pub(crate) fn errors(kind: &Kind, object: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// What may be wrong with the metadata of a changed object too.
+/// Validates the metadata that is also checked on updates.
 pub(crate) fn content_errors(object: &Value) -> Vec<FieldError> {
     let mut errors = label_errors(object);
     if let Some(generation) = meta(object, "generation").filter(|generation| generation.as_i64().is_some_and(|number| number < 0)) {
@@ -132,7 +132,7 @@ fn annotation_errors(object: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// Of the name of an object; a prefix may end in a dash.
+/// Validates the name of an object. A prefix may end with a dash.
 fn name_errors(kind: &Kind, name: &str, is_prefix: bool) -> impl Iterator<Item = String> {
     let name = if is_prefix { name.strip_suffix('-').map_or_else(|| name.to_owned(), |name| format!("{name}a")) } else { name.to_owned() };
     let is_label = kind.builtin == Some(Builtin::Namespace);
@@ -161,7 +161,7 @@ fn is_name_part(text: &str) -> bool {
     ends(bytes.first()) && ends(bytes.last()) && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
 }
 
-/// Of `PREFIX/NAME` or `NAME`, as keys of labels are.
+/// Validates `PREFIX/NAME` or `NAME`, the form of label keys.
 pub(crate) fn qualified_errors(text: &str) -> impl Iterator<Item = String> {
     let mut errors = Vec::new();
     let (prefix, name) = match text.split_once('/') {

@@ -1,4 +1,4 @@
-//! An object as it is kept: shared, and written as JSON at most once.
+//! Stored objects: shared, and serialized at most once.
 
 use std::sync::{Arc, OnceLock};
 
@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::Value;
 
-/// An object at one version. Never changed: a write makes a new one.
+/// An object at one version. Immutable: a write creates a new one.
 #[derive(Debug)]
 pub(crate) struct Object {
     pub value: Arc<Value>,
@@ -24,13 +24,14 @@ impl Object {
         self.whole.get_or_init(|| written(&*self.value)).clone()
     }
 
-    /// Without apiVersion and kind, as in lists of built-in kinds.
+    /// Returns the JSON without apiVersion and kind, as in lists of built-in kinds.
     pub(crate) fn bare_bytes(&self) -> Bytes {
         self.bare.get_or_init(|| written(&Bare(&self.value))).clone()
     }
 }
 
-/// JSON of what can always be written: texts, numbers, lists and maps by name.
+/// Serializes a value that can't fail to serialize: strings, numbers, lists and maps
+/// with string keys.
 pub(crate) fn written(value: &impl Serialize) -> Bytes {
     serde_json::to_vec(value).map(Bytes::from).unwrap_or_default()
 }

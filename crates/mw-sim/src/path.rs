@@ -1,8 +1,8 @@
-//! What a path leads to.
+//! Resource paths.
 
 use std::fmt;
 
-/// A collection, an object or a part of one.
+/// A collection, an object or a subresource.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Target {
     pub group: String,
@@ -11,12 +11,12 @@ pub struct Target {
     pub namespace: Option<String>,
     pub name: Option<String>,
     pub subresource: Option<String>,
-    /// Behind `proxy`, which leads out of the API server.
+    /// Path after `proxy`, on the server that the request is forwarded to.
     pub beyond: Option<String>,
 }
 
 impl Target {
-    /// Nothing for paths that lead to no resource, like `/version`.
+    /// Parses a path; `None` for paths without a resource, e.g. `/version`.
     pub(crate) fn of(path: &str) -> Option<Target> {
         let mut parts = path.trim_matches('/').split('/').map(decoded);
         let (group, version) = match parts.next()?.as_str() {
@@ -27,7 +27,7 @@ impl Target {
         let rest: Vec<String> = parts.collect();
         let mut target = Target { group, version, ..Target::default() };
         let rest = match rest.as_slice() {
-            // The status of a Namespace, not a collection in it.
+            // A subresource of a Namespace, not a collection in it.
             [plural, _, part] if plural == "namespaces" && (part == "status" || part == "finalize") => rest.as_slice(),
             [plural, namespace, rest @ ..] if plural == "namespaces" && !rest.is_empty() => {
                 target.namespace = Some(namespace.clone());
@@ -53,13 +53,13 @@ impl Target {
         Some(target)
     }
 
-    /// The name of a Namespace is also where it lies, for rights on it.
+    /// Returns the namespace for authorization. A Namespace is in itself.
     pub(crate) fn lies_in(&self) -> Option<&str> {
         let is_namespace = self.plural == "namespaces" && self.group.is_empty();
         self.namespace.as_deref().or_else(|| self.name.as_deref().filter(|_| is_namespace))
     }
 
-    /// `clustermeshes/status`, as roles name it.
+    /// Returns the resource as in roles, e.g. `clustermeshes/status`.
     pub fn resource(&self) -> String {
         match &self.subresource {
             Some(part) => format!("{}/{part}", self.plural),
@@ -81,7 +81,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// Without percent signs. What is no UTF-8 then becomes a question mark.
+/// Decodes percent-encoding. Invalid UTF-8 becomes U+FFFD.
 pub(crate) fn decoded(text: &str) -> String {
     if !text.contains('%') {
         return text.to_owned();

@@ -1,4 +1,4 @@
-//! `pods/proxy`: a GET that the API server hands on to what listens in a pod.
+//! `pods/proxy`: GET requests that the API server forwards to a pod.
 
 use serde_json::Value;
 
@@ -10,14 +10,14 @@ use crate::path::Target;
 use crate::refusal::Refusal;
 use crate::request::{Request, Verb};
 
-/// What listens in pods.
+/// HTTP servers that run in pods.
 pub trait Pods: Send + Sync {
-    /// The text behind a path of a port, like `/metrics`; nothing when nobody
-    /// listens there.
+    /// Returns the response to a GET of a path like `/metrics`; `None` if the port is
+    /// closed.
     fn get(&self, pod: &Value, port: &str, path: &str) -> Option<String>;
 }
 
-/// What a request asks of a pod.
+/// A proxy request to a pod.
 #[derive(Debug)]
 pub(crate) struct Call {
     pod: std::sync::Arc<Value>,
@@ -38,7 +38,7 @@ impl Call {
     }
 }
 
-/// Nothing for a request that stays in the API server.
+/// Returns the proxy request; `None` if the API server handles the request itself.
 pub(crate) fn call(state: &State, account: &Account, request: &Request) -> Result<Option<Call>, Refusal> {
     let Some((target, path)) = request.target.as_ref().and_then(|target| Some((target, target.beyond.as_ref()?))) else { return Ok(None) };
     if !(target.group.is_empty() && target.plural == "pods") || request.verb != Verb::Get {

@@ -1,5 +1,4 @@
-//! The parameters of a request. Those that nobody knows are ignored, as real
-//! servers do.
+//! Query parameters of a request. Unknown parameters are ignored, as by a real server.
 
 use crate::path::decoded;
 use crate::refusal::Refusal;
@@ -58,7 +57,7 @@ impl Query {
         Ok(())
     }
 
-    /// A version as a number; the unset one is nothing.
+    /// Parses the resourceVersion; `None` if unset.
     pub(crate) fn version(&self) -> Result<Option<u64>, Refusal> {
         let Some(text) = &self.resource_version else { return Ok(None) };
         let wrong = |_| Refusal::bad_request(format!("Invalid value: {text:?}: resourceVersion is no number"));
@@ -66,7 +65,7 @@ impl Query {
     }
 }
 
-/// Anything but these is true for a real server.
+/// Parses a boolean like a real server: everything except `false` and `0` is true.
 fn truth(value: &str) -> bool {
     !(value.eq_ignore_ascii_case("false") || value == "0")
 }

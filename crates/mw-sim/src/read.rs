@@ -29,7 +29,7 @@ pub(crate) fn get(state: &State, kind: &Kind, target: &Target, query: &Query, be
     found.map(|found| Answer::new(200, found.bytes())).ok_or_else(|| Refusal::not_found(kind, name))
 }
 
-/// The objects as of a version.
+/// Returns the objects at a version.
 pub(crate) fn snapshot(collection: &Collection, newest: u64, version: u64) -> Cow<'_, Objects> {
     if version >= newest { Cow::Borrowed(&collection.objects) } else { Cow::Owned(collection.at(version)) }
 }
@@ -51,7 +51,7 @@ pub(crate) fn list(state: &State, kind: &Kind, target: &Target, query: &Query, b
     }
     if let Some((last, _)) = items.last().filter(|_| left > 0) {
         metadata.insert("continue".to_owned(), token(page.version, last).into());
-        // A real server does not count what it had to look at one by one.
+        // A real server does not count items that it has to filter one by one.
         if !selector.chooses() {
             metadata.insert("remainingItemCount".to_owned(), json!(left));
         }
@@ -60,7 +60,7 @@ pub(crate) fn list(state: &State, kind: &Kind, target: &Target, query: &Query, b
     Ok(Answer::new(200, body(kind, &Value::Object(metadata), &objects)))
 }
 
-/// A list as JSON, from objects that are mostly JSON already.
+/// Builds a list as JSON from objects that are mostly serialized already.
 pub(crate) fn body(kind: &Kind, metadata: &Value, objects: &[&Object]) -> bytes::Bytes {
     let mut body = BytesMut::with_capacity(200 + objects.len() * 1024);
     let (kind_name, version) = (json!(kind.list_kind), json!(kind.api_version()));
@@ -77,10 +77,10 @@ pub(crate) fn body(kind: &Kind, metadata: &Value, objects: &[&Object]) -> bytes:
     body.freeze()
 }
 
-/// Which part of which state is asked for.
+/// Requested part of a list and the state it is from.
 struct Page {
     version: u64,
-    /// After this key.
+    /// Starts after this key.
     start: Option<String>,
     limit: usize,
 }
@@ -107,7 +107,7 @@ impl Page {
             }
             return Ok(Page { version: asked, start: None, limit: query.limit });
         }
-        // What may be of any time comes whole, from a cache.
+        // resourceVersion=0 is served from the cache, without pagination.
         let limit = if query.resource_version.as_deref() == Some("0") { 0 } else { query.limit };
         Ok(Page { version: latest.max(asked), start: None, limit })
     }
@@ -122,7 +122,7 @@ impl Page {
         let (version, start) = text.split_once(' ').ok_or_else(wrong)?;
         let version: i64 = version.parse().map_err(|_| wrong())?;
         let version = match u64::try_from(version) {
-            // Consistency was given up: from the newest state.
+            // -1: the client accepts an inconsistent continuation, from the newest state.
             Err(_) => newest,
             Ok(version) if version < floor => return Err(Refusal::expired_page(inconsistent(start))),
             Ok(version) => version,

@@ -1,5 +1,5 @@
-//! Why a request is refused, as a `metav1.Status` with the codes, reasons and
-//! words of a real server.
+//! Rejections of a request, as `metav1.Status` with the codes, reasons and messages of
+//! a real server.
 
 use serde_json::{Map, Value, json};
 
@@ -10,15 +10,15 @@ pub(crate) struct Refusal {
     pub code: u16,
     reason: &'static str,
     message: String,
-    /// Both boxed: most refusals have neither.
+    /// Boxed, like `metadata`: most rejections have neither.
     details: Option<Box<Value>>,
     metadata: Option<Box<Value>>,
     pub retry_after: Option<u32>,
-    /// Text and no Status.
+    /// True for plain text instead of a Status.
     is_plain: bool,
 }
 
-/// What is wrong with one field.
+/// A validation error of one field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FieldError {
     pub field: String,
@@ -72,7 +72,7 @@ impl Refusal {
         self
     }
 
-    /// Something real servers do and this one does not.
+    /// A feature of a real server that the simulator lacks.
     pub(crate) fn unsupported(what: impl std::fmt::Display) -> Refusal {
         Refusal::new(501, "NotImplemented", format!("the simulator does not support {what}"))
     }
@@ -99,19 +99,19 @@ impl Refusal {
         refusal
     }
 
-    /// Adds to what details there are.
+    /// Adds causes to the details.
     pub(crate) fn with_causes(mut self, causes: Value) -> Refusal {
         let details = self.details.get_or_insert_with(|| Box::new(json!({})));
         crate::json::map_mut(details).insert("causes".to_owned(), causes);
         self
     }
 
-    /// A path that nobody serves, told in plain words and not as a Status.
+    /// An unknown path, reported as plain text instead of a Status.
     pub(crate) fn no_such_page() -> Refusal {
         Refusal { is_plain: true, ..Refusal::new(404, "", "404 page not found\n") }
     }
 
-    /// A part of an object that its kind does not have.
+    /// A subresource that the kind does not have.
     pub(crate) fn no_such_resource() -> Refusal {
         let mut refusal = Refusal::new(404, "NotFound", "the server could not find the requested resource");
         refusal.details = Some(Box::new(json!({})));
@@ -146,7 +146,7 @@ impl Refusal {
         Refusal::new(410, "Expired", message)
     }
 
-    /// With a token that goes on from the newest state.
+    /// An expired continue token, with a new one that continues from the newest state.
     pub(crate) fn expired_page(token: String) -> Refusal {
         let mut refusal = Refusal::expired(
             "The provided continue parameter is too old to display a consistent list result. You can start a new list without \
@@ -163,20 +163,20 @@ impl Refusal {
         Refusal::invalid_named(&subject, &kind.kind, &kind.group, name, errors)
     }
 
-    /// Of the options of a request, not of an object.
+    /// Errors in the options of a request.
     pub(crate) fn invalid_options(options: &str, errors: &[FieldError]) -> Refusal {
         let group = "meta.k8s.io";
         Refusal::invalid_named(&qualified(options, group), options, group, "", errors)
     }
 
-    /// A PUT must say what it replaces. Real servers name the resource here and
-    /// not the kind.
+    /// A PUT without resourceVersion. Real servers use the resource name here, not the
+    /// kind.
     pub(crate) fn version_needed(kind: &Kind, name: &str) -> Refusal {
         let error = FieldError::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
         Refusal::invalid_named(&kind.qualified(), &kind.plural, &kind.group, name, &[error])
     }
 
-    /// A condition of a delete that does not hold. They name the kind here.
+    /// A failed precondition of a delete. Real servers use the kind here.
     pub(crate) fn precondition_failed(kind: &Kind, name: &str, why: &str) -> Refusal {
         let message = format!("Operation cannot be fulfilled on {} {name:?}: {why}", qualified(&kind.kind, &kind.group));
         let mut refusal = Refusal::new(409, "Conflict", message).about(kind, name);
@@ -203,7 +203,7 @@ impl Refusal {
         refusal
     }
 
-    /// A version that is yet to come.
+    /// A resourceVersion from the future.
     pub(crate) fn from_the_future(asked: u64, newest: u64) -> Refusal {
         let mut refusal = Refusal::new(504, "Timeout", format!("Timeout: Too large resource version: {asked}, current: {newest}"));
         refusal.details = Some(Box::new(json!({
@@ -213,7 +213,7 @@ impl Refusal {
         refusal
     }
 
-    /// As a fault wants it: the code, and a reason that fits.
+    /// A rejection injected by a fault, with a reason that fits the code.
     pub(crate) fn injected(code: u16, retry_after: Option<u32>) -> Refusal {
         let (reason, message) = match code {
             401 => return Refusal::unauthorized(),
@@ -255,7 +255,7 @@ impl Refusal {
     }
 }
 
-/// `peers.kilo.squat.ai`, or `nodes`.
+/// Returns e.g. `peers.kilo.squat.ai` or `nodes`.
 pub(crate) fn qualified(name: &str, group: &str) -> String {
     if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
 }

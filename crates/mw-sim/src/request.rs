@@ -1,4 +1,4 @@
-//! A request as faults and traces see it.
+//! A request as seen by faults and traces.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use http::Method;
 use crate::path::Target;
 use crate::query::Query;
 
-/// The name of a manager of fields.
+/// Maximum length of the name of a field manager.
 pub(crate) const LONGEST_MANAGER: usize = 128;
 
-/// What is done, in the words of roles.
+/// Verb of a request, as in roles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verb {
     Get,
@@ -64,18 +64,18 @@ impl fmt::Display for Verb {
     }
 }
 
-/// One request to one cluster.
+/// A request to a cluster.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// Counted per cluster from 1 in the order of arrival; 0 for what the
-    /// tester's own hand does.
+    /// Number of the request in this cluster, counted from 1 in the order of arrival; 0
+    /// for direct calls by the test.
     pub number: u64,
     pub cluster: Arc<str>,
-    /// Who asks; nothing when the token is not known here.
+    /// User of the token; `None` if the token is unknown.
     pub user: Option<Arc<str>>,
     pub method: Method,
     pub verb: Verb,
-    /// Nothing for paths like `/version`.
+    /// Resource of the path; `None` for paths like `/version`.
     pub target: Option<Target>,
     pub query: Query,
     pub path_and_query: String,
@@ -86,32 +86,33 @@ pub struct Request {
 }
 
 impl Request {
-    /// Whether it is the tester who asks, and nobody else.
+    /// Reports whether this is a direct call by the test.
     pub(crate) fn is_by_hand(&self) -> bool {
         self.number == 0
     }
 
-    /// Who manages the fields that this writes.
+    /// Returns the field manager of this write; by default the product in the user agent.
     pub(crate) fn manager(&self) -> String {
         let agent = self.user_agent.split('/').next().unwrap_or_default();
         let shown = || agent.chars().filter(|letter| !letter.is_control()).take(LONGEST_MANAGER).collect();
         self.query.field_manager.clone().unwrap_or_else(shown)
     }
 
-    /// What rights are asked for: a list of what has one name is of that name.
+    /// Returns the target for authorization: a list or watch of a single name is
+    /// authorized by that name.
     pub(crate) fn aims_at(&self, target: &Target) -> Target {
         let named = self.query.field_selector.as_deref().and_then(|selector| selector.strip_prefix("metadata.name="));
         let named = named.filter(|name| matches!(self.verb, Verb::List | Verb::Watch) && !name.contains(','));
         Target { name: target.name.clone().or_else(|| named.map(str::to_owned)), ..target.clone() }
     }
 
-    /// The path without the query.
+    /// Returns the path without the query.
     pub fn path(&self) -> &str {
         self.path_and_query.split('?').next().unwrap_or_default()
     }
 }
 
-/// A line of a trace; the body is not in it.
+/// Formats the request as a line of a trace, without its body.
 impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} {} {}", self.cluster, self.number, self.method, self.path_and_query)

@@ -1,4 +1,4 @@
-//! SelfSubjectAccessReview: may I?
+//! SelfSubjectAccessReview.
 
 use serde_json::{Value, json};
 

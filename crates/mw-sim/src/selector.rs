@@ -1,4 +1,5 @@
-//! Which objects a list, a watch or a delete of many means.
+//! Selection of objects by namespace, labels and fields, for lists, watches and deletes
+//! of collections.
 
 use serde_json::Value;
 
@@ -43,7 +44,7 @@ impl Selector {
         Ok(Selector { namespace: namespace.map(str::to_owned), labels, fields })
     }
 
-    /// Whether it chooses by more than the namespace.
+    /// Reports whether it filters by more than the namespace.
     pub(crate) fn chooses(&self) -> bool {
         !self.labels.is_empty() || !self.fields.is_empty()
     }
@@ -72,7 +73,7 @@ impl Requirement {
     }
 }
 
-/// `a=b,c!=d,e in (f,g),h notin (i),j,!k`
+/// Parses a label selector: `a=b,c!=d,e in (f,g),h notin (i),j,!k`
 fn labels(text: &str) -> Result<Vec<Requirement>, Refusal> {
     let mut requirements = Vec::new();
     for part in split(text) {
@@ -93,7 +94,7 @@ fn unparsable(text: &str) -> Refusal {
     Refusal::bad_request(format!("unable to parse requirement: {text}"))
 }
 
-/// At commas outside of parentheses.
+/// Splits at commas outside of parentheses.
 fn split(text: &str) -> Vec<&str> {
     let mut depth = 0_u32;
     text.split(|letter| {
@@ -133,7 +134,7 @@ fn requirement(part: &str) -> Option<Requirement> {
 
 const OF_ALL: [&str; 2] = ["metadata.name", "metadata.namespace"];
 
-/// Those that real servers offer for this kind and this one does too.
+/// Returns the field selectors that are specific to a kind and supported here.
 fn supported(kind: &Kind) -> &'static [&'static str] {
     match kind.builtin {
         Some(Builtin::Node) => &["spec.unschedulable"],

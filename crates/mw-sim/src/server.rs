@@ -1,4 +1,4 @@
-//! The way into a cluster: a tower service, on which faults are played.
+//! The tower service of a cluster, with faults.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use tokio::time::sleep;
 
 use crate::answer::Answer;
 use crate::cluster::{Cluster, Who};
-use crate::fault::{Fate, Outcome};
+use crate::fault::{Fate, RequestOutcome};
 use crate::refusal::Refusal;
 use crate::request::Request;
 use crate::watch::Watch;
 
-/// Of answers.
+/// Body of an answer.
 pub type Body = UnsyncBoxBody<Bytes, Lost>;
 
-/// A connection that is no more.
+/// Error of a broken connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Lost {
     #[error("connection refused")]
@@ -31,11 +31,11 @@ pub enum Lost {
     Broken,
 }
 
-/// One API server, for any number of clients. Cheap to clone.
+/// An API server, for any number of clients. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Server {
     cluster: Cluster,
-    /// Of requests that have none.
+    /// Token for requests that have none.
     token: Option<Arc<str>>,
 }
 
@@ -87,13 +87,13 @@ impl Server {
         let mut ending = Ending { cluster: &self.cluster, request: &request, is_told: false };
         let answer = self.play(&request, token).await;
         ending.tell(match &answer {
-            Ok(answer) => Outcome::Answered { code: answer.code() },
-            Err(_) => Outcome::Lost,
+            Ok(answer) => RequestOutcome::Answered { code: answer.code() },
+            Err(_) => RequestOutcome::Lost,
         });
         respond(answer?)
     }
 
-    /// Faults on the way in, the effect, faults on the way out.
+    /// Handles a request with faults before and after it takes effect.
     async fn play(&self, request: &Request, token: Option<&str>) -> Result<Answer, Lost> {
         self.cluster.passable().await?;
         let fate = self.cluster.faults().map_or(Fate::Answer, |faults| faults.fate(request));
@@ -108,7 +108,7 @@ impl Server {
             Fate::Hang => return std::future::pending().await,
             Fate::Answer | Fate::AnswerLate(_) | Fate::LoseAnswer | Fate::Stale { .. } => {}
         }
-        // A token may have changed hands on the way.
+        // The account of the token may have changed during the delay.
         let who = self.cluster.state().who(token);
         let answer = match self.cluster.faults().filter(|_| !request.verb.writes()) {
             Some(faults) => crate::lie::answer(&self.cluster, request, &who, behind, faults.lies(request)),
@@ -128,7 +128,7 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     headers.get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")
 }
 
-/// Tells how a request ended, also when nobody waits for it any more.
+/// Reports the outcome of a request, even if the client stopped waiting.
 struct Ending<'a> {
     cluster: &'a Cluster,
     request: &'a Request,
@@ -136,7 +136,7 @@ struct Ending<'a> {
 }
 
 impl Ending<'_> {
-    fn tell(&mut self, outcome: Outcome) {
+    fn tell(&mut self, outcome: RequestOutcome) {
         self.is_told = true;
         if let Some(observer) = self.cluster.observer() {
             observer.ended(self.request, &outcome);
@@ -147,7 +147,7 @@ impl Ending<'_> {
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
         if !self.is_told {
-            self.tell(Outcome::GivenUp);
+            self.tell(RequestOutcome::GivenUp);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What a server holds: objects by kind, and what happened to them since the
-//! last compaction. No rules about requests here.
+//! Storage of a server: objects by kind, and the changes since the last compaction.
+//! Independent of requests.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock};
@@ -12,20 +12,19 @@ use crate::json::meta_mut;
 use crate::kind::Kind;
 use crate::object::Object;
 
-/// Objects in the order of their keys, `NAMESPACE/NAME` or `NAME`, as etcd has
-/// them.
+/// Objects sorted by key, `NAMESPACE/NAME` or `NAME`, like in etcd.
 pub(crate) type Objects = BTreeMap<Arc<str>, Arc<Object>>;
 
-/// How much of the past is kept per kind without a compaction.
+/// Maximum number of changes kept per kind without a compaction.
 const LONGEST_LOG: usize = 20_000;
 
-/// One change.
+/// A change of an object.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub key: Arc<str>,
     pub version: u64,
     pub before: Option<Arc<Object>>,
-    /// Nothing: it was deleted.
+    /// New state; `None` for a delete.
     pub after: Option<Arc<Object>>,
     line: OnceLock<Bytes>,
 }
@@ -38,7 +37,7 @@ pub(crate) enum Change {
 }
 
 impl Entry {
-    /// The event that a watch tells which sees all objects.
+    /// Returns the event for a watch of all objects.
     pub(crate) fn line(&self) -> Bytes {
         let change = match (&self.before, &self.after) {
             (None, _) => Change::Added,
@@ -48,8 +47,9 @@ impl Entry {
         self.line.get_or_init(|| self.line_as(change)).clone()
     }
 
-    /// For a watch that saw the object before or sees it now only. What is gone
-    /// is told as it last was, at the version of the change.
+    /// Returns the event as this kind of change, for a watch that may see the object
+    /// only before or only after it. A removed object has its last content and the
+    /// version of the change.
     pub(crate) fn line_as(&self, change: Change) -> Bytes {
         match (change, &self.before, &self.after) {
             (Change::Deleted, Some(before), _) => {
@@ -64,7 +64,7 @@ impl Entry {
     }
 }
 
-/// A line of a watch.
+/// Returns a line of a watch.
 pub(crate) fn event(name: &str, object: &[u8]) -> Bytes {
     let mut line = BytesMut::with_capacity(object.len() + 40);
     line.put_slice(b"{\"type\":\"");
@@ -81,11 +81,11 @@ pub(crate) struct Collection {
     pub kind: Arc<Kind>,
     pub objects: Objects,
     log: VecDeque<Arc<Entry>>,
-    /// Versions before this one are forgotten.
+    /// Oldest version that is not compacted.
     pub floor: u64,
-    /// The newest version that is no longer in the log.
+    /// Newest version that is no longer in the log.
     trimmed: u64,
-    /// Told of every change.
+    /// Notified of every change.
     pub changed: Arc<Notify>,
 }
 
@@ -112,7 +112,8 @@ impl Collection {
         entry
     }
 
-    /// What happened after a version; nothing when that is forgotten.
+    /// Returns the changes after a version; `None` if they are no longer all in the log.
+    /// Compaction alone does not matter, so open watches can continue.
     pub(crate) fn since(&self, version: u64) -> Option<impl Iterator<Item = &Arc<Entry>>> {
         if version < self.trimmed {
             return None;
@@ -121,7 +122,7 @@ impl Collection {
         Some(self.log.range(start..))
     }
 
-    /// Takes everything back to a version, or as far as is known.
+    /// Resets all objects to a version, or to the oldest known one.
     pub(crate) fn restore(&mut self, version: u64) {
         self.objects = self.at(version);
         let kept = self.log.partition_point(|entry| entry.version <= version);
@@ -129,7 +130,7 @@ impl Collection {
         (self.floor, self.trimmed) = (self.floor.min(version), self.trimmed.min(version));
     }
 
-    /// The objects as they were at a version, or as early as is known.
+    /// Returns the objects at a version, or at the oldest known one.
     pub(crate) fn at(&self, version: u64) -> Objects {
         let mut objects = self.objects.clone();
         for entry in self.log.iter().rev().take_while(|entry| entry.version > version) {

@@ -1,11 +1,10 @@
-//! What a real server draws at random, drawn from the seed: uids and the ends
-//! of generated names.
+//! Pseudorandom uids and suffixes of generated names, derived from the seed.
 
-/// Numbers from a seed (splitmix64).
+/// Generator of numbers from a seed (splitmix64).
 #[derive(Debug)]
 pub(crate) struct Draws(u64);
 
-/// The letters of generated names: no vowels, so that no words come out.
+/// Characters of generated names: no vowels, to avoid words.
 const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
 impl Draws {
@@ -20,7 +19,7 @@ impl Draws {
         mixed ^ (mixed >> 31)
     }
 
-    /// A UUID of version 4.
+    /// Returns a UUID of version 4.
     pub(crate) fn uid(&mut self) -> String {
         let (high, low) = (self.next(), self.next());
         format!(
@@ -33,7 +32,7 @@ impl Draws {
         )
     }
 
-    /// Five letters, as after a `generateName`.
+    /// Returns the five characters that follow a `generateName`.
     pub(crate) fn suffix(&mut self) -> String {
         let mut rest = self.next();
         let mut letter = || {

@@ -1,6 +1,6 @@
-//! The wall clock, which is handed in, and how API servers write it. Only
-//! creationTimestamp and deletionTimestamp come from it; everything that waits
-//! uses tokio's clock.
+//! Injected wall clock, and the timestamp format of API servers. Used only for
+//! creationTimestamp, deletionTimestamp, managedFields and the conditions of
+//! definitions; all waiting uses tokio's clock.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ pub struct Moment {
     pub nanos: u32,
 }
 
-/// What time it is.
+/// Source of the current time.
 #[derive(Clone)]
 pub struct Wall(Arc<dyn Fn() -> Moment + Send + Sync>);
 
@@ -21,12 +21,12 @@ impl Wall {
         Wall(Arc::new(now))
     }
 
-    /// A clock that stands.
+    /// Returns a clock that always shows the same time.
     pub fn fixed(seconds: i64) -> Wall {
         Wall::new(move || Moment { seconds, nanos: 0 })
     }
 
-    /// As in `creationTimestamp`: whole seconds.
+    /// Returns the time as in `creationTimestamp`, in whole seconds.
     pub(crate) fn stamp(&self) -> String {
         (self.0)().to_string()
     }
@@ -46,8 +46,8 @@ impl fmt::Display for Moment {
     }
 }
 
-/// Year, month and day of a day since 1970, in the Gregorian calendar. Years
-/// are counted from March, so that the leap day is the last of its year.
+/// Returns year, month and day of a day since 1970, in the Gregorian calendar. Years
+/// are counted from March, so that the leap day is the last day of its year.
 fn civil(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let era = days.div_euclid(146_097);
@@ -60,8 +60,8 @@ fn civil(days: i64) -> (i64, i64, i64) {
     (year_of_era + era * 400 + i64::from(month <= 2), month, day)
 }
 
-/// Whether a text is a time as RFC 3339 wants it. With this an object is kept
-/// as it was written: real servers would write it anew, in UTC.
+/// Reports whether a text is a time in RFC 3339. The simulator keeps it as written,
+/// while a real server converts it to UTC.
 pub(crate) fn is_rfc3339(text: &str) -> bool {
     let Some((date, rest)) = text.split_once(['T', 't']) else { return false };
     let digits = |text: &str, length: usize| text.len() == length && text.bytes().all(|byte| byte.is_ascii_digit());

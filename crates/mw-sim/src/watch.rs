@@ -1,7 +1,7 @@
-//! Watches: a stream of lines, each an event, from a version on.
+//! Watches: streams of events, one per line, from a version on.
 //!
-//! A watch looks at the log of its kind whenever that changed. It runs in the
-//! task that reads it; no task of its own exists.
+//! A watch reads the log of its kind whenever it changes. It runs in the task that
+//! reads the stream; there is no separate task.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::answer::Answer;
-use crate::cluster::{Cluster, Link, State};
+use crate::cluster::{Cluster, Reachability, State};
 use crate::fault::Delivery;
 use crate::kind::Kind;
 use crate::lie::{Lie, frozen_at};
@@ -30,22 +30,22 @@ use crate::store::{Change, Collection, Entry, event};
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 const LONGEST_WATCH: Duration = Duration::from_secs(1_800);
 
-/// A watch that was accepted.
+/// An accepted watch.
 pub(crate) struct Watch {
     cluster: Cluster,
     request: Arc<Request>,
     kind: Arc<Kind>,
     selector: Selector,
     changed: Arc<Notify>,
-    /// Everything up to this version was looked at.
+    /// Version up to which the log has been read.
     seen: u64,
-    /// To be told next.
+    /// Lines to send next.
     lines: VecDeque<Line>,
     next_bookmark: Option<Instant>,
     end: Instant,
-    /// Nothing follows the lines.
+    /// True if nothing follows the lines.
     is_over: bool,
-    /// How often the server had hung up when it began.
+    /// Value of [`State::hung_up`] when the watch started.
     hung_up: u64,
     pub(crate) lies: Vec<Lie>,
 }
@@ -62,7 +62,7 @@ enum Line {
         version: u64,
         bytes: Bytes,
     },
-    /// Not subject to faults of delivery.
+    /// A line that is not subject to delivery faults.
     Other(Bytes),
 }
 
@@ -116,7 +116,7 @@ fn needs_match() -> FieldError {
 
 impl Watch {
     fn begin(&mut self, state: &State, collection: &Collection, query: &Query, behind: u64) -> Result<(), Refusal> {
-        // Of a list the same is a bad request.
+        // A list answers with 400 in this case.
         let wrong = |_| Refusal::new(500, "", "the resourceVersion is no number");
         let asked = query.version().map_err(wrong)?.unwrap_or_default();
         let streams = query.send_initial_events;
@@ -142,8 +142,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Goes on from a version that the server takes for its newest: what it was
-    /// asked for later than that is not there yet.
+    /// Continues from the version that the server considers its newest. A later version
+    /// that the client asked for does not exist yet.
     pub(crate) fn start_from(&mut self, version: u64, asked: &Request) {
         if asked.query.version().is_ok_and(|asked| asked.is_some_and(|asked| asked > 0)) {
             self.lines.clear();
@@ -151,7 +151,7 @@ impl Watch {
         }
     }
 
-    /// An ERROR, and the end.
+    /// Queues an ERROR event, after which the watch ends.
     fn give_up(&mut self, refusal: &Refusal) {
         self.lines.push_back(Line::Other(event("ERROR", &written(&refusal.status()))));
         self.is_over = true;
@@ -166,7 +166,7 @@ impl Watch {
         event("BOOKMARK", &written(&object))
     }
 
-    /// The next line; nothing at the end.
+    /// Returns the next line; `None` at the end.
     pub(crate) async fn next(&mut self) -> Option<Result<Bytes, Lost>> {
         loop {
             if self.is_over && self.lines.is_empty() {
@@ -184,7 +184,7 @@ impl Watch {
                     None => continue,
                 }
             }
-            // Made before looking, so that no change is missed.
+            // Created before reading the log, so that no change is missed.
             let changed = Arc::clone(&self.changed);
             let changed = changed.notified();
             if self.look() {
@@ -209,7 +209,7 @@ impl Watch {
         }
     }
 
-    /// What the simulation makes of a line; nothing when it is lost.
+    /// Applies lies and delivery faults to a line; `None` if it is not delivered.
     async fn deliver(&mut self, line: Line) -> Option<Result<Bytes, Lost>> {
         let (version, bytes) = match line {
             Line::Event { version, bytes } => (version, bytes),
@@ -242,7 +242,7 @@ impl Watch {
         Err(lost)
     }
 
-    /// Whether anything is to be told, or the watch is over.
+    /// Reads the log. Returns true if there are lines to send, or the watch is over.
     fn look(&mut self) -> bool {
         let cluster = self.cluster.clone();
         let state = cluster.state();
@@ -251,7 +251,7 @@ impl Watch {
             return true;
         };
         let Some(entries) = collection.since(self.seen) else {
-            // Too slow: a real server lets go of such a watch.
+            // A real server closes watches that are too slow.
             self.is_over = true;
             return true;
         };
@@ -265,7 +265,7 @@ impl Watch {
     }
 }
 
-/// What a change is to one who sees only some objects.
+/// Returns the event for a client that sees only selected objects.
 fn line_for(selector: &Selector, entry: &Entry) -> Option<Bytes> {
     if selector.takes_all() {
         return Some(entry.line());
@@ -280,16 +280,16 @@ fn line_for(selector: &Selector, entry: &Entry) -> Option<Bytes> {
 }
 
 impl Cluster {
-    /// Returns when the link is up, or an error when it refuses.
+    /// Returns when the link is up, or an error if it refuses connections.
     pub(crate) async fn passable(&self) -> Result<(), Lost> {
         loop {
             let changed = self.link_changed().notified();
-            // Looked at after `changed` is there, so that no change is missed.
+            // Read after creating `changed`, so that no change is missed.
             let link = self.state().link();
             match link {
-                Link::Up => return Ok(()),
-                Link::Refusing => return Err(Lost::Refused),
-                Link::Stalled => changed.await,
+                Reachability::Up => return Ok(()),
+                Reachability::Refusing => return Err(Lost::Refused),
+                Reachability::Stalled => changed.await,
             }
         }
     }

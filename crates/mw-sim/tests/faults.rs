@@ -1,4 +1,4 @@
-//! Faults, links, time and observers: what only the simulator has.
+//! Features of the simulator beyond a real server: faults, links, time and observers.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail loudly")]
 
 use std::collections::VecDeque;
@@ -8,7 +8,8 @@ use std::time::Duration;
 use http::{Method, Request as HttpRequest, StatusCode};
 use http_body_util::{BodyExt, Full};
 use mw_sim::{
-    Account, Body, Cluster, Delivery, Fate, Faults, Lie, Lies, Link, Lost, Observer, Outcome, Request, Server, Settings, Span, Wall, Write,
+    Account, Body, Cluster, Delivery, Fate, Faults, Lie, Lies, Lost, Observer, Reachability, Request, RequestOutcome, Server, Settings,
+    Span, Wall, Write,
 };
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
@@ -42,7 +43,7 @@ async fn code(server: &mut Server, method: Method, path: &str, body: Option<Valu
     send(server, method, path, body).await.map(|response| response.status().as_u16())
 }
 
-/// The next event of a watch: its type and the object's name.
+/// Returns the type and the object name of the next watch event.
 async fn told(body: &mut Body) -> Option<Result<String, Lost>> {
     let frame = match body.frame().await? {
         Ok(frame) => frame.into_data().unwrap(),
@@ -53,7 +54,7 @@ async fn told(body: &mut Body) -> Option<Result<String, Lost>> {
     Some(Ok(format!("{} {name}", event["type"].as_str().unwrap())))
 }
 
-/// Fates and deliveries in their order; then all goes well.
+/// Scripted fates and deliveries, in order; no faults afterwards.
 #[derive(Default)]
 struct Script {
     fates: Mutex<VecDeque<Fate>>,
@@ -114,7 +115,7 @@ async fn a_delayed_request_takes_effect_late_and_a_late_answer_at_once() {
     let (cluster, mut server) = fated([Fate::Delay(SECOND), Fate::AnswerLate(SECOND)]);
     let start = Instant::now();
     assert!(timeout(SECOND / 2, code(&mut server, Method::POST, NODES, Some(node("a")))).await.is_err());
-    assert_eq!(cluster.get("/api/v1/nodes/a"), None, "who gave up did nothing");
+    assert_eq!(cluster.get("/api/v1/nodes/a"), None, "a cancelled request has no effect");
     assert!(timeout(SECOND / 2, code(&mut server, Method::POST, NODES, Some(node("b")))).await.is_err());
     assert!(cluster.get("/api/v1/nodes/b").is_some());
     assert_eq!(start.elapsed(), SECOND);
@@ -150,7 +151,7 @@ async fn a_stale_read_shows_the_past_and_a_write_the_present() {
     assert_eq!(code(&mut server, Method::POST, NODES, Some(node("b"))).await, Ok(409));
     let mut body = send(&mut server, Method::GET, "/api/v1/nodes?watch=true", None).await.unwrap().into_body();
     assert_eq!(told(&mut body).await.unwrap().unwrap(), "ADDED a");
-    assert_eq!(told(&mut body).await.unwrap().unwrap(), "ADDED b", "what the lagging server learns later");
+    assert_eq!(told(&mut body).await.unwrap().unwrap(), "ADDED b", "the lagging server catches up");
 }
 
 #[tokio::test(start_paused = true)]
@@ -180,7 +181,7 @@ async fn a_watch_can_be_told_that_its_version_is_gone() {
 async fn a_stalled_link_holds_everything_and_lets_it_go_again() {
     let cluster = cluster();
     let mut body = watch(&cluster, "").await;
-    cluster.set_link(Link::Stalled);
+    cluster.set_link(Reachability::Stalled);
     make(&cluster, "a");
     assert!(timeout(SECOND, told(&mut body)).await.is_err());
     let mut server = cluster.server_as("t");
@@ -188,7 +189,7 @@ async fn a_stalled_link_holds_everything_and_lets_it_go_again() {
     let up = async {
         tokio::time::sleep(SECOND).await;
         assert_eq!(cluster.get("/api/v1/nodes/b"), None);
-        cluster.set_link(Link::Up);
+        cluster.set_link(Reachability::Up);
     };
     assert_eq!(futures::future::join(request, up).await.0, Ok(201));
     assert_eq!(told(&mut body).await, Some(Ok("ADDED a".into())));
@@ -201,13 +202,13 @@ async fn a_link_that_goes_down_cuts_watches_and_refuses_requests() {
     let mut body = watch(&cluster, "").await;
     let down = async {
         tokio::time::sleep(SECOND).await;
-        cluster.set_link(Link::Refusing);
+        cluster.set_link(Reachability::Refusing);
     };
     assert_eq!(futures::future::join(told(&mut body), down).await.0, Some(Err(Lost::Refused)));
     assert_eq!(told(&mut body).await, None);
     let mut server = cluster.server_as("t");
     assert_eq!(code(&mut server, Method::GET, NODES, None).await, Err(Lost::Refused));
-    cluster.set_link(Link::Up);
+    cluster.set_link(Reachability::Up);
     assert_eq!(code(&mut server, Method::GET, NODES, None).await, Ok(200));
 }
 
@@ -274,7 +275,7 @@ async fn tokens_come_and_go() {
     assert_eq!(code(&mut cluster.server(), Method::GET, NODES, None).await, Ok(403));
 }
 
-/// A cluster with the Nodes a, b and c that lies.
+/// Returns a lying cluster with the Nodes a, b and c.
 fn lying(lies: impl IntoIterator<Item = (Lie, Span)>) -> (Cluster, Server) {
     let cluster = cluster();
     ["a", "b", "c"].iter().for_each(|name| make(&cluster, name));
@@ -285,7 +286,7 @@ fn lying(lies: impl IntoIterator<Item = (Lie, Span)>) -> (Cluster, Server) {
     (cluster, server)
 }
 
-/// Another cluster, with the Nodes b, x and y.
+/// Returns another cluster, with the Nodes b, x and y.
 fn other() -> Cluster {
     let other = Cluster::new(Settings { name: "other".into(), seed: 2, wall: Wall::fixed(0), managed_fields: false });
     ["b", "x", "y"].iter().for_each(|name| make(&other, name));
@@ -310,8 +311,8 @@ async fn a_lie_is_told_to_so_many_requests_for_a_time_or_for_ever() {
     for expected in [0, 0, 0] {
         assert_eq!(names(&read(&mut server, NODES).await).len(), expected);
     }
-    assert_eq!(code(&mut server, Method::GET, "/api/v1/nodes/a", None).await, Ok(200), "an empty list is a lie of lists");
-    assert_eq!(names(&read(&mut server, "/api/v1/namespaces").await).len(), 2, "of one kind");
+    assert_eq!(code(&mut server, Method::GET, "/api/v1/nodes/a", None).await, Ok(200), "only lists are empty");
+    assert_eq!(names(&read(&mut server, "/api/v1/namespaces").await).len(), 2, "only of one kind");
     tokio::time::advance(SECOND).await;
     assert_eq!(names(&read(&mut server, NODES).await), ["a", "b", "c"]);
     let (cluster, mut server) = lying([(Lie::Empty, Span::ForEver)]);
@@ -328,7 +329,7 @@ async fn a_truncated_list_is_short_and_may_say_so() {
         assert_eq!(names(&list), ["a", "b"]);
         assert_eq!(list["metadata"].get("remainingItemCount"), counted.then_some(&json!(1)));
         let page = read(&mut server, "/api/v1/nodes?limit=2").await;
-        assert_eq!((names(&page), page["metadata"].get("continue")), (vec!["a"], None), "and no further page");
+        assert_eq!((names(&page), page["metadata"].get("continue")), (vec!["a"], None), "no further page");
         assert_eq!(page["metadata"].get("remainingItemCount"), counted.then_some(&json!(2)));
     }
 }
@@ -373,7 +374,7 @@ async fn objects_may_show_uids_of_another_server() {
     let list = read(&mut server, NODES).await;
     assert_eq!(names(&list), ["a", "b", "c"]);
     let shown: Vec<&Value> = list["items"].as_array().unwrap().iter().map(|item| &item["metadata"]["uid"]).collect();
-    assert_eq!(shown, [&uid(&other(), "b"), &uid(&other(), "b"), &uid(&other(), "y")], "by name, else by place");
+    assert_eq!(shown, [&uid(&other(), "b"), &uid(&other(), "b"), &uid(&other(), "y")], "by name, else by position");
     assert_eq!(read(&mut server, "/api/v1/nodes/b").await["metadata"]["uid"], uid(&other(), "b"));
     let mut body = watch(&cluster, "").await;
     cluster.call(&Method::DELETE, "/api/v1/nodes/b", "", None);
@@ -404,9 +405,9 @@ async fn a_server_may_answer_as_another_one_does() {
     make(&cluster, "d");
     make(&other, "z");
     assert_eq!(told(&mut body).await, Some(Ok("ADDED z".into())));
-    assert_eq!(code(&mut server, Method::POST, NODES, Some(node("x"))).await, Ok(201), "writes are its own");
+    assert_eq!(code(&mut server, Method::POST, NODES, Some(node("x"))).await, Ok(201), "writes go to the server itself");
     cluster.set_token("t", None);
-    assert_eq!(code(&mut server, Method::GET, NODES, None).await, Ok(401), "and so are rights");
+    assert_eq!(code(&mut server, Method::GET, NODES, None).await, Ok(401), "so do permission checks");
 }
 
 #[tokio::test(start_paused = true)]
@@ -445,14 +446,14 @@ async fn a_restored_server_goes_back_and_counts_from_there() {
     assert_eq!(cluster.version(), version + 1);
 }
 
-/// Writes everything down, and looks at the cluster while it is told.
+/// Records everything, and accesses the cluster when it is notified of a write.
 struct Diary {
     cluster: Cluster,
     lines: Mutex<Vec<String>>,
 }
 
 impl Observer for Diary {
-    fn ended(&self, request: &Request, outcome: &Outcome) {
+    fn ended(&self, request: &Request, outcome: &RequestOutcome) {
         self.lines.lock().unwrap().push(format!("{request} {outcome:?}"));
     }
 

@@ -1,4 +1,4 @@
-//! What only the tester's hand does, and what clients are told instead.
+//! Writes that only [`Cluster::call`] may do, and the answers that clients get.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail loudly")]
 
 use std::sync::Arc;
@@ -20,7 +20,7 @@ fn cluster(managed_fields: bool) -> Cluster {
     cluster
 }
 
-/// As a client.
+/// Sends a request as a client.
 async fn send(cluster: &Cluster, method: Method, path: &str, content: &str, body: Value) -> (u16, String) {
     let request = Request::builder().method(method).uri(path).header("content-type", content);
     let answer = cluster.server_as("t").call(request.body(Full::from(body.to_string())).unwrap()).await.unwrap();
@@ -32,7 +32,7 @@ struct Metrics(Cluster);
 
 impl Pods for Metrics {
     fn get(&self, pod: &Value, port: &str, path: &str) -> Option<String> {
-        // It may look at the cluster.
+        // Access from within a request must not deadlock.
         let count = self.0.list(PODS).len();
         (port == "9964").then(|| format!("{} {path} {count}", pod["metadata"]["name"].as_str().unwrap()))
     }
@@ -44,7 +44,7 @@ async fn what_listens_in_a_pod_is_asked_through_the_proxy() {
     let get = async |port: &str| send(&cluster, Method::GET, &format!("{PODS}/p:{port}/proxy/metrics"), "", Value::Null).await;
     assert_eq!(get("9964").await.0, 404);
     cluster.call(&Method::POST, PODS, "", Some(&json!({ "metadata": { "name": "p" }, "spec": { "containers": [] } })));
-    assert_eq!(get("9964").await.0, 400, "it has no address yet");
+    assert_eq!(get("9964").await.0, 400, "the pod has no address yet");
     cluster.call(&Method::PATCH, &format!("{PODS}/p/status"), MERGE, Some(&json!({ "status": { "podIP": "10.0.0.1" } })));
     assert_eq!(get("9964").await.0, 503);
     cluster.set_pods(Arc::new(Metrics(cluster.clone())));
@@ -63,7 +63,7 @@ async fn clients_may_change_no_more_of_a_service_than_its_metadata() {
     assert_eq!(cluster.call(&Method::POST, SERVICES, "", Some(&service)).0, StatusCode::CREATED);
     assert_eq!(send(&cluster, Method::PATCH, &path, MERGE, json!({ "spec": { "type": "NodePort" } })).await.0, 501);
     assert_eq!(send(&cluster, Method::PATCH, &path, MERGE, json!({ "metadata": { "labels": { "a": "b" } } })).await.0, 200);
-    assert_eq!(send(&cluster, Method::PATCH, &apply, APPLY, service).await.0, 200, "it says what is there");
+    assert_eq!(send(&cluster, Method::PATCH, &apply, APPLY, service).await.0, 200, "applying existing values changes nothing");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Service accounts with exactly the rights a test gives them, and kubeconfigs.
+//! Service accounts with exactly the permissions that a test grants, and kubeconfigs.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ const TOKEN_DEADLINE: Duration = Duration::from_secs(15);
 const RULES_DEADLINE: Duration = Duration::from_secs(15);
 
 impl Cluster {
-    /// A kubeconfig of the user `admin`.
+    /// Returns a kubeconfig of the user `admin`.
     pub fn admin_kubeconfig(&self) -> String {
         self.kubeconfig(self.url(), self.admin_token())
     }
 
-    /// A kubeconfig for any address (that of a proxy, say) and bearer token.
+    /// Returns a kubeconfig for any address, e.g. of a proxy, and bearer token.
     pub fn kubeconfig(&self, server: &str, token: &str) -> String {
         let ca = Base64::encode_string(self.ca_pem().as_bytes());
         let name = self.name();
@@ -35,14 +35,14 @@ impl Cluster {
         )
     }
 
-    /// Makes namespace, service account, ClusterRole, binding and token Secret,
-    /// and returns the kubeconfig. The rules replace those of an earlier call.
+    /// Creates namespace, service account, ClusterRole, binding and token Secret, and
+    /// returns the kubeconfig. The rules replace those of an earlier call.
     pub async fn service_account_kubeconfig(&self, namespace: &str, name: &str, rules: &[PolicyRule]) -> Result<String> {
         let token = self.service_account(namespace, name, rules).await?;
         Ok(self.kubeconfig(self.url(), &token))
     }
 
-    /// As above, and returns the token.
+    /// Like `service_account_kubeconfig`, but returns the token.
     pub async fn service_account(&self, namespace: &str, name: &str, rules: &[PolicyRule]) -> Result<String> {
         let role = format!("{namespace}-{name}");
         let subject = json!({ "kind": "ServiceAccount", "name": name, "namespace": namespace });
@@ -63,9 +63,9 @@ impl Cluster {
         self.wait_for_token(namespace, name).await
     }
 
-    /// Waits until the authorizer knows all of the rules. It learns of roles
-    /// and bindings a moment after they are written, and a client that is
-    /// quicker would be denied.
+    /// Waits until the authorizer has observed all rules. It learns of roles and
+    /// bindings a moment after they are written; a client that is faster would be
+    /// denied.
     pub async fn wait_for_rules(&self, namespace: &str, name: &str, rules: &[PolicyRule]) -> Result<()> {
         for attributes in rules.iter().flat_map(accesses) {
             let mut spec = json!({ "user": format!("system:serviceaccount:{namespace}:{name}") });
@@ -76,22 +76,22 @@ impl Cluster {
             eventually(RULES_DEADLINE, || async {
                 let answer = self.create(&review).await?;
                 let allowed = answer.pointer("/status/allowed") == Some(&Value::Bool(true));
-                if allowed { Ok(()) } else { Err(Error::Object(format!("{namespace}/{name} may not yet: {attributes}"))) }
+                if allowed { Ok(()) } else { Err(Error::Object(format!("{namespace}/{name} is not allowed yet: {attributes}"))) }
             })
             .await?;
         }
         Ok(())
     }
 
-    /// Replaces the token Secret `NAME-token`; the old token is refused within
-    /// the 10 s for which the API server remembers it.
+    /// Replaces the token Secret `NAME-token`. The API server caches the old token for
+    /// up to 10 s, then rejects it.
     pub async fn rotate_token(&self, namespace: &str, name: &str) -> Result<String> {
         self.delete(&secret_path(namespace, name)).await?;
         self.create(&token_secret(namespace, name)).await?;
         self.wait_for_token(namespace, name).await
     }
 
-    /// A token by TokenRequest, which no Secret holds.
+    /// Requests a token through TokenRequest, without a Secret.
     pub async fn request_token(&self, namespace: &str, name: &str, seconds: u32) -> Result<String> {
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
         let request = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": { "expirationSeconds": seconds } });
@@ -105,13 +105,13 @@ impl Cluster {
             let secret = self.get(&path).await?.unwrap_or_default();
             let data = secret.pointer("/data/token").and_then(Value::as_str).unwrap_or_default();
             let token = Base64::decode_vec(data).ok().and_then(|bytes| String::from_utf8(bytes).ok());
-            token.filter(|token| !token.is_empty()).ok_or_else(|| Error::Object(format!("{path} holds no token")))
+            token.filter(|token| !token.is_empty()).ok_or_else(|| Error::Object(format!("{path} contains no token yet")))
         })
         .await
     }
 }
 
-/// Every single access that a rule grants, as a review asks for it.
+/// Returns each access that a rule grants, as attributes of a SubjectAccessReview.
 fn accesses(rule: &PolicyRule) -> Vec<Value> {
     let or_any = |list: &Option<Vec<String>>| list.clone().filter(|list| !list.is_empty()).unwrap_or_else(|| vec![String::new()]);
     let mut accesses = Vec::new();

@@ -1,4 +1,4 @@
-//! The API server's audit log: every request, who made it, what came of it.
+//! Audit log of an API server: every request with its user and result.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -9,27 +9,28 @@ use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
 
-/// One request as the API server saw it.
+/// A request as recorded by the API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditRecord {
-    /// In whose name: that of an impersonated user before the own one.
+    /// User name; the impersonated user, if any.
     pub user: String,
-    /// The `User-Agent`, to tell two programs with one user apart.
+    /// `User-Agent`, which distinguishes programs with the same user.
     pub agent: String,
     pub verb: String,
     pub group: String,
-    /// With its subresource, as in a role: `clustermeshes/status`. Empty for
-    /// paths that are no resources, such as `/readyz`.
+    /// Resource and subresource as in a role, e.g. `clustermeshes/status`. Empty for
+    /// paths that are not resources, such as `/readyz`.
     pub resource: String,
     pub namespace: String,
     pub name: String,
     pub code: u16,
-    /// Refused by the authorizer, unlike other reasons for a 403.
+    /// True if the authorizer denied the request, as opposed to other reasons for a
+    /// 403.
     pub denied: bool,
 }
 
-/// Everything, without bodies. A request is written when its answer starts
-/// (watches) and when it ends.
+/// Returns a policy that records all requests without bodies. A request is written when
+/// its answer starts (watches) and when it ends.
 pub(crate) fn policy() -> Value {
     json!({
         "apiVersion": "audit.k8s.io/v1",
@@ -39,19 +40,19 @@ pub(crate) fn policy() -> Value {
     })
 }
 
-/// Reads the log so far, in the order in which requests first appear.
+/// Reads the whole log, in the order in which requests first appear.
 pub(crate) fn read(path: &Path) -> Result<Vec<AuditRecord>> {
     let text = match std::fs::read(path) {
         Ok(text) => text,
-        // The server creates it with its first request.
+        // The server creates the file with its first request.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(Error::file("reading", path)(error)),
     };
     Ok(parse(&text))
 }
 
-/// Reads what was written after `start`, which lies between two lines, and
-/// says where the last whole line ends.
+/// Reads records after the offset `start`, which must be a line start. Also returns the
+/// end of the last complete line.
 pub(crate) fn read_from(path: &Path, start: u64) -> Result<(Vec<AuditRecord>, u64)> {
     let mut file = match File::open(path) {
         Ok(file) => file,
@@ -65,7 +66,8 @@ pub(crate) fn read_from(path: &Path, start: u64) -> Result<(Vec<AuditRecord>, u6
     Ok((parse(&text), start + whole as u64))
 }
 
-/// A half-written last line does not parse and is left for the next reading.
+/// Parses the log, one record per request with its last state. An incomplete last line
+/// is skipped and read the next time.
 fn parse(text: &[u8]) -> Vec<AuditRecord> {
     let mut order = BTreeMap::new();
     let mut records: Vec<AuditRecord> = Vec::new();

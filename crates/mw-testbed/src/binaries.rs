@@ -1,9 +1,9 @@
-//! Finds the programs that tests run, or builds them once.
+//! Locates the programs that tests run, or builds them once.
 //!
-//! kube-apiserver and etcd, in this order: the folder in `KUBEBUILDER_ASSETS`,
-//! `PATH`, the cache. The tools: the cache. What the cache lacks is built there
-//! from the pinned Go modules under `tools/`, under a lock, because test
-//! binaries run side by side. Files of Cilium's come from there too.
+//! kube-apiserver and etcd are searched in the folder `KUBEBUILDER_ASSETS`, then in
+//! `PATH`, then in the cache; tools only in the cache. Missing programs are built into
+//! the cache from the pinned Go modules under `tools/`, under a lock, because test
+//! binaries run in parallel. Cilium's CRDs and chart come from the same modules.
 
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
@@ -33,7 +33,7 @@ const CLUSTERMESH: Tool = Tool {
     label: "cilium",
     of: CILIUM,
 };
-/// What clustermesh-apiserver waits for, and the policies.
+/// CRDs that clustermesh-apiserver waits for, and those of policies.
 const CLUSTERMESH_CRDS: [&str; 6] = [
     "ciliumclusterwidenetworkpolicies.yaml",
     "ciliumendpoints.yaml",
@@ -52,15 +52,14 @@ const CHART: &str = "install/kubernetes/cilium";
 const CRDS: &str = "pkg/k8s/apis/cilium.io/client/crds/v2";
 const SERVERS_HINT: &str = "type `export KUBEBUILDER_ASSETS=FOLDER` with a folder that holds kube-apiserver and etcd, \
                             or `apt-get install golang` (1.21 or newer) to have them built";
-const TOOL_HINT: &str = "type `apt-get install golang` (1.21 or newer) to have it built";
-/// Without symbols, which nobody debugs here.
+const TOOL_HINT: &str = "install Go 1.21 or newer, e.g. with `apt-get install golang`";
+/// Linker flags that omit symbols: nobody debugs these programs.
 const STRIP: &str = "-s -w";
 
-/// The environment: what a variable is set to. Passed in, so that a test can
-/// have its own.
+/// Lookup of environment variables. Injected, so that a test can set its own.
 type Environment<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
-/// Where the two servers are.
+/// Paths of the two servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Binaries {
     pub kube_apiserver: PathBuf,
@@ -68,7 +67,7 @@ pub struct Binaries {
 }
 
 impl Binaries {
-    /// Finds or builds; blocks for minutes in the latter case.
+    /// Locates or builds the servers; building blocks for minutes.
     pub fn locate() -> Result<Self> {
         Self::locate_in(&|name| std::env::var_os(name))
     }
@@ -100,11 +99,11 @@ impl Binaries {
     }
 }
 
-/// A program that is the only one of the module of its name.
+/// The only program of a Go module, which has its name.
 #[derive(Debug)]
 struct Tool {
     program: &'static [Program; 1],
-    /// What it is known by in the cache: the version of this module.
+    /// Prefix of the cache folder's name, which continues with the version of `of`.
     label: &'static str,
     of: &'static str,
 }
@@ -125,30 +124,30 @@ impl Tool {
     }
 }
 
-/// The program that checks CRD files as the oldest API server we support does
-/// when they are created; blocks for a minute or two if it has to be built.
+/// Returns the program that validates CRDs like the oldest supported API server does
+/// when they are created; building it blocks for a minute or two.
 pub fn crdcheck() -> Result<PathBuf> {
     CRDCHECK.locate()
 }
 
-/// The program that says what Cilium makes of policies; blocks for minutes if it
-/// has to be built.
+/// Returns the program that validates policies and decides flows with Cilium's code;
+/// building it blocks for minutes.
 pub fn policycheck() -> Result<PathBuf> {
     POLICYCHECK.locate()
 }
 
-/// Cilium's control plane, as far as a mesh needs it.
+/// Program and CRDs of Cilium's mesh control plane.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CiliumBinaries {
     pub clustermesh_apiserver: PathBuf,
-    /// The files of its CRDs.
+    /// Files of the CRDs.
     pub crds: Vec<PathBuf>,
-    /// As images are tagged.
+    /// Version as in image tags.
     pub version: String,
 }
 
 impl CiliumBinaries {
-    /// Finds or builds; blocks for minutes in the latter case.
+    /// Locates or builds the program; building blocks for minutes.
     pub fn locate() -> Result<Self> {
         let crds = old_cilium_crds()?;
         let version = GoModule::read("clustermesh-apiserver", CLUSTERMESH.program)?.pinned(CILIUM)?;
@@ -157,50 +156,50 @@ impl CiliumBinaries {
     }
 }
 
-/// Helm, for charts; blocks for minutes if it has to be built.
+/// Returns Helm; building it blocks for minutes.
 pub fn helm() -> Result<PathBuf> {
     HELM.locate()
 }
 
-/// What people type, for documentation that is followed; blocks for minutes if
-/// it has to be built.
+/// Returns kubectl, to run documented commands; building it blocks for minutes.
 pub fn kubectl() -> Result<PathBuf> {
     KUBECTL.locate()
 }
 
-/// The program that reads alerts as Prometheus does; blocks for a minute if it
-/// has to be built.
+/// Returns the program that parses alerts with Prometheus' code; building it blocks for
+/// a minute.
 pub fn rulecheck() -> Result<PathBuf> {
     RULECHECK.locate()
 }
 
-/// The CRDs of the Prometheus operator, a file each.
+/// Returns the folder with the CRDs of the Prometheus operator, one per file.
 pub fn prometheus_crds() -> Result<PathBuf> {
     files("rulecheck", PROMETHEUS_OPERATOR, PROMETHEUS_CRDS, ("prometheus-operator", "crds"), &|name| std::env::var_os(name))
 }
 
-/// The Helm chart of the Cilium whose policy library policycheck is.
+/// Returns the Helm chart of the Cilium version that policycheck uses.
 pub fn cilium_chart() -> Result<PathBuf> {
     cilium_folder("policycheck", CHART, "chart", &|name| std::env::var_os(name))
 }
 
-/// The CRDs of that Cilium, a file each.
+/// Returns the folder with the CRDs of that Cilium version, one per file.
 pub fn cilium_crds() -> Result<PathBuf> {
     cilium_folder("policycheck", CRDS, "crds", &|name| std::env::var_os(name))
 }
 
-/// The CRDs of the Cilium that clustermesh-apiserver is of, which can express less.
+/// Returns the folder with the CRDs of the older Cilium version of
+/// clustermesh-apiserver, whose policies have fewer features.
 pub fn old_cilium_crds() -> Result<PathBuf> {
     cilium_folder("clustermesh-apiserver", CRDS, "crds", &|name| std::env::var_os(name))
 }
 
-/// A folder of the Cilium that a module under `tools/` pins.
+/// Returns a folder of the Cilium version that a module under `tools/` pins.
 fn cilium_folder(tool: &'static str, source: &str, name: &str, environment: Environment<'_>) -> Result<PathBuf> {
     files(tool, CILIUM, source, ("cilium", name), environment)
 }
 
-/// A folder of what a module under `tools/` pins, copied to where `product` and
-/// `name` say.
+/// Copies a folder of a dependency that a module under `tools/` pins into the cache,
+/// and returns the copy.
 fn files(tool: &'static str, of: &str, source: &str, (product, name): (&str, &str), environment: Environment<'_>) -> Result<PathBuf> {
     let module = GoModule::read(tool, &[])?;
     let folder = module.folder_in(&cache_folder(environment)?, &format!("{product}-files-{}", module.pinned(of)?));
@@ -211,11 +210,11 @@ fn files(tool: &'static str, of: &str, source: &str, (product, name): (&str, &st
 }
 
 fn go(environment: Environment<'_>, wanted: &str) -> Result<PathBuf> {
-    let missing = || Error::Missing { what: format!("there is no {wanted} and go is not installed"), hint: TOOL_HINT.into() };
+    let missing = || Error::Missing { what: format!("{wanted} is not in the cache and go is not installed"), hint: TOOL_HINT.into() };
     on_path(environment, "go").ok_or_else(missing)
 }
 
-/// As a shell does it: what may not be executed is passed over.
+/// Finds an executable file in `PATH`, like a shell.
 fn on_path(environment: Environment<'_>, name: &str) -> Option<PathBuf> {
     let path = environment("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| is_program(file))
@@ -231,13 +230,13 @@ fn cache_folder(environment: Environment<'_>) -> Result<PathBuf> {
         .or_else(|| from("XDG_CACHE_HOME").map(|folder| folder.join("meshwright")))
         .or_else(|| from("HOME").map(|folder| folder.join(".cache/meshwright")))
         .ok_or_else(|| Error::Missing {
-            what: "no folder to cache the programs in".into(),
+            what: "no folder for cached programs".into(),
             hint: "type `export MESHWRIGHT_CACHE=FOLDER`".into(),
         })
 }
 
-/// Kubernetes takes its version from the linker; without it `/version` says
-/// v0.0.0 and clients that compare versions misbehave.
+/// Returns linker flags with the version. Without them `/version` reports v0.0.0, and
+/// clients that compare versions misbehave.
 fn version_flags(kubernetes: &str) -> String {
     let mut parts = kubernetes.trim_start_matches('v').split('.');
     let (major, minor) = (parts.next().unwrap_or("0"), parts.next().unwrap_or("0"));
@@ -253,7 +252,7 @@ mod tests {
 
     use tempfile::TempDir;
 
-    /// A folder with files that may be executed.
+    /// Returns a folder with executable files.
     fn folder_with(names: &[&str]) -> TempDir {
         let folder = tempfile::tempdir().unwrap();
         for name in names {
@@ -328,7 +327,7 @@ mod tests {
         }
         assert!(matches!(cilium_folder("clustermesh-apiserver", CRDS, "crds", &variables), Err(Error::Missing { .. })));
         assert_eq!(std::fs::read_dir(empty.path()).unwrap().count(), 0);
-        assert!(matches!(Binaries::locate_in(&|_| None), Err(Error::Missing { .. })), "no cache folder either");
+        assert!(matches!(Binaries::locate_in(&|_| None), Err(Error::Missing { .. })), "without a cache folder");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! One kube-apiserver with its own authority, keys and users.
+//! A kube-apiserver with its own CA, keys and users.
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -21,16 +21,17 @@ use crate::process::Server;
 use crate::tokens::TokenController;
 use crate::wait::eventually;
 
-/// A port that was free a moment ago may be taken when the server binds it.
+/// Attempts to start a server: a port that was free may be taken when the server binds
+/// it.
 pub(crate) const PORT_ATTEMPTS: usize = 3;
 const EGRESS: &str = "egress";
 const READY_DEADLINE: Duration = Duration::from_secs(90);
 
-/// A cluster that consists of an API server.
+/// A cluster that consists of an API server only.
 ///
-/// Requests made through it are those of the user `admin`. The testbed's own
-/// (waiting, filling token Secrets) are those of `testbed`, so that the audit
-/// log tells them apart.
+/// Its methods send requests as the user `admin`. Requests of the testbed itself, such
+/// as polling and filling token Secrets, use the user `testbed`, so that the audit log
+/// distinguishes them.
 #[derive(Debug)]
 pub struct Cluster {
     name: String,
@@ -39,9 +40,9 @@ pub struct Cluster {
     folder: PathBuf,
     pub(crate) authority: Authority,
     pub(crate) http: Http,
-    /// Of the user `testbed`.
+    /// Client of the user `testbed`.
     pub(crate) own: Http,
-    /// `(apiVersion, kind)` to `(plural, namespaced)`, as discovered.
+    /// Discovered resources: `(apiVersion, kind)` to `(plural, namespaced)`.
     pub(crate) kinds: Mutex<BTreeMap<(String, String), (String, bool)>>,
     token_controller: AbortHandle,
     server: Server,
@@ -91,38 +92,38 @@ impl Cluster {
         &self.name
     }
 
-    /// `https://127.0.0.1:PORT`.
+    /// Returns `https://127.0.0.1:PORT`.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The authority that signed the serving certificate.
+    /// Returns the CA that signed the serving certificate.
     pub fn ca_pem(&self) -> &str {
         self.authority.pem()
     }
 
-    /// The API server's process number; nothing while it is stopped.
+    /// Returns the process ID of the API server; `None` while it is stopped.
     pub fn pid(&self) -> Option<i32> {
         self.server.pid()
     }
 
-    /// The bearer token of the user `admin`, who may do everything.
+    /// Returns the bearer token of the user `admin`, who may do everything.
     pub fn admin_token(&self) -> &str {
         &self.admin_token
     }
 
-    /// The socket by which the API server reaches pods; see [`egress`].
+    /// Returns the socket through which the API server reaches pods; see [`egress`].
     pub(crate) fn egress_socket(&self) -> PathBuf {
         self.folder.join(EGRESS)
     }
 
-    /// The end of the API server's log.
+    /// Returns the end of the API server's log.
     pub fn log_tail(&self) -> String {
         self.server.log_tail()
     }
 
-    /// Stops the API server where it is: connections stay open, nothing is
-    /// answered, new connections are accepted by the kernel only.
+    /// Pauses the API server with SIGSTOP: connections stay open without answers, new
+    /// connections are accepted only by the kernel.
     pub fn pause(&self) -> Result<()> {
         self.server.signal(Signal::SIGSTOP)
     }
@@ -131,14 +132,14 @@ impl Cluster {
         self.server.signal(Signal::SIGCONT)
     }
 
-    /// Kills the API server: its connections break, its address refuses new
-    /// ones. Returns when it is gone.
+    /// Kills the API server and waits until it is gone: connections break, new ones are
+    /// refused.
     pub fn stop(&self) -> Result<()> {
         self.server.stop()
     }
 
-    /// Starts a stopped API server again and waits until it is ready. Address,
-    /// keys, users and objects are those it had, so kubeconfigs stay valid.
+    /// Restarts a stopped API server and waits until it is ready. Address, keys, users
+    /// and objects are unchanged, so kubeconfigs stay valid.
     pub async fn start(&self) -> Result<()> {
         for _ in 1..PORT_ATTEMPTS {
             match self.start_once().await {
@@ -154,18 +155,18 @@ impl Cluster {
         wait_ready(&self.server, &self.own).await
     }
 
-    /// All requests so far. A record may appear a moment after its answer.
+    /// Returns all requests so far. A record may appear a moment after the answer.
     pub fn audit(&self) -> Result<Vec<AuditRecord>> {
         audit::read(&self.folder.join("audit.log"))
     }
 
-    /// Where the audit log ends now, for `audit_from`.
+    /// Returns the current end of the audit log, for `audit_from`.
     pub fn audit_end(&self) -> u64 {
         std::fs::metadata(self.folder.join("audit.log")).map_or(0, |file| file.len())
     }
 
-    /// The requests since an earlier call, and where to go on. A request that
-    /// was under way then (a watch) shows again when it ends.
+    /// Returns the requests since an earlier call, and the new end. A request that was
+    /// in progress then, such as a watch, appears again when it ends.
     pub fn audit_from(&self, start: u64) -> Result<(Vec<AuditRecord>, u64)> {
         audit::read_from(&self.folder.join("audit.log"), start)
     }
@@ -177,8 +178,8 @@ impl Drop for Cluster {
     }
 }
 
-/// The flags below the line turn off what costs start-up time and tests of
-/// clients do not see.
+/// Returns the arguments. The flags below the line disable features that slow down the
+/// start and that clients do not notice.
 fn arguments(folder: &Path, etcd: &str, name: &str, port: u16) -> Vec<String> {
     let file = |name: &str| folder.join(name).display().to_string();
     vec![
@@ -199,9 +200,9 @@ fn arguments(folder: &Path, etcd: &str, name: &str, port: u16) -> Vec<String> {
         format!("--audit-policy-file={}", file("audit-policy.json")),
         format!("--audit-log-path={}", file("audit.log")),
         "--audit-log-mode=blocking".into(),
-        // In megabytes: rotation would take records from the reader.
+        // In megabytes. Rotation would remove records before they are read.
         "--audit-log-maxsize=4096".into(),
-        // Loopback is no valid endpoint address, so nothing may publish it.
+        // Loopback is not a valid endpoint address, so it must not be published.
         "--endpoint-reconciler-type=none".into(),
         format!("--egress-selector-config-file={}", file("egress.json")),
         // -----
@@ -210,8 +211,9 @@ fn arguments(folder: &Path, etcd: &str, name: &str, port: u16) -> Vec<String> {
     ]
 }
 
-/// The way to pods. The API server proxies to no loopback address, so whoever
-/// stands in for a pod listens on this socket and knows where it really is.
+/// Returns the egress configuration for connections to pods. The API server does not
+/// proxy to loopback addresses, so a stand-in for pods listens on this socket and maps
+/// the addresses.
 fn egress(folder: &Path) -> serde_json::Value {
     let transport = json!({ "uds": { "udsName": folder.join(EGRESS) } });
     json!({ "apiVersion": "apiserver.k8s.io/v1beta1", "kind": "EgressSelectorConfiguration", "egressSelections": [
@@ -219,8 +221,8 @@ fn egress(folder: &Path) -> serde_json::Value {
     ]})
 }
 
-/// Ready when the server says so and the namespaces every cluster has exist.
-/// The server makes those itself, but only some time after it is ready.
+/// Waits until the server is ready and creates the initial namespaces: the server
+/// creates them itself, but only some time after it is ready.
 async fn wait_ready(server: &Server, http: &Http) -> Result<()> {
     eventually(READY_DEADLINE, || async {
         if let Err(error) = server.check_alive() {
@@ -228,7 +230,7 @@ async fn wait_ready(server: &Server, http: &Http) -> Result<()> {
         }
         match http.send(Method::GET, "/readyz", JSON, None).await {
             Ok(answer) if answer.is_success() => Ok(Ok(())),
-            Ok(answer) => Err(format!("/readyz answers {}", answer.code)),
+            Ok(answer) => Err(format!("/readyz answered {}", answer.code)),
             Err(error) => Err(error.to_string()),
         }
     })
@@ -254,7 +256,7 @@ pub(crate) fn random_token() -> Result<String> {
     Ok(hex::encode(bytes))
 }
 
-/// A port of loopback that nobody listens on at this moment.
+/// Returns a port of loopback that is free at the moment.
 pub(crate) fn free_port() -> Result<u16> {
     let failed = |error: std::io::Error| Error::Start { program: "listener".into(), reason: error.to_string() };
     TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr()).map(|address| address.port()).map_err(failed)

@@ -1,4 +1,4 @@
-//! What can go wrong, one variant per failed operation.
+//! Errors, one variant per failed operation.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Not a defect but a machine that lacks something: tests skip on it.
+    /// The machine lacks something that a test needs; tests skip on it.
     #[error("{what}; {hint}")]
     Missing { what: String, hint: String },
     #[error("building {binary} failed: {reason}")]
@@ -33,9 +33,9 @@ pub enum Error {
     Object(String),
     #[error("{operation}: {reason}")]
     Proxy { operation: &'static str, reason: String },
-    #[error("not within {seconds} s; last: {last}")]
+    #[error("timeout after {seconds}s; last result: {last}")]
     TimedOut { seconds: f64, last: String },
-    #[error("there is no cluster named {0}")]
+    #[error("no cluster named {0}")]
     NoCluster(String),
     #[error("{operation}: {reason}")]
     Network { operation: String, reason: String },
@@ -44,18 +44,19 @@ pub enum Error {
 }
 
 impl Error {
-    /// The error for a failed file operation; `action` reads as a verb.
+    /// Returns the error of a failed file operation; `action` is a verb such as
+    /// "reading".
     pub(crate) fn file(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.into();
         move |source| Self::File { action, path, source }
     }
 
-    /// The error for something that did not work out on a test network.
+    /// Returns the error of a failed operation on a test network.
     pub(crate) fn network(operation: impl Into<String>, reason: impl std::fmt::Display) -> Self {
         Self::Network { operation: operation.into(), reason: reason.to_string() }
     }
 
-    /// The code the server refused with, if it answered at all.
+    /// Returns the status code with which the server refused the request, if it answered.
     pub fn code(&self) -> Option<u16> {
         match self {
             Self::Refused { code, .. } => Some(*code),

@@ -1,8 +1,8 @@
-//! An etcd as Cilium's clustermesh-apiserver runs it: TLS, client certificates,
-//! and users that are told by the certificate's common name.
+//! An etcd configured like that of Cilium's clustermesh-apiserver: TLS, client
+//! certificates, and users identified by the common name of the certificate.
 //!
-//! It is set up over gRPC by a client named `root`. etcd's JSON gateway would
-//! not do: it knows no users by certificate.
+//! It is set up over gRPC by a client named `root`. etcd's JSON gateway does not
+//! support users by certificate.
 
 use std::time::Duration;
 
@@ -21,13 +21,13 @@ use crate::process::Server;
 use crate::wait::eventually;
 
 const DEADLINE: Duration = Duration::from_secs(30);
-/// Any certificate of such an etcd is valid for it.
+/// Server name that every certificate of such an etcd covers.
 const OWN_NAME: &str = "testbed.mesh.cilium.io";
 const ROOT: &str = "root";
-/// The role of another cluster.
+/// Role of other clusters.
 const READER: &str = "remote";
 
-/// A running etcd on loopback. Dropping it ends it and removes its files.
+/// A running etcd on loopback. Dropping it stops it and removes its files.
 #[derive(Debug)]
 pub struct MeshEtcd {
     port: u16,
@@ -37,8 +37,8 @@ pub struct MeshEtcd {
 }
 
 impl MeshEtcd {
-    /// Shows `serving` and trusts the clients of `authority`. To be set up it
-    /// needs a certificate of the same authority for `*.mesh.cilium.io`.
+    /// Starts an etcd that presents `serving` and trusts clients of `authority`. The
+    /// setup needs a serving certificate of the same authority for `*.mesh.cilium.io`.
     pub async fn start(authority: &Authority, serving: &Identity) -> Result<Self> {
         let locate = tokio::task::spawn_blocking(Binaries::locate).await;
         let binaries = locate.map_err(|error| failed(error.to_string()))??;
@@ -71,7 +71,7 @@ impl MeshEtcd {
             format!("--advertise-client-urls=https://127.0.0.1:{port}"),
             format!("--listen-peer-urls=unix://{}", file("peers")),
             "--enable-grpc-gateway=false".into(),
-            // Nothing here has to survive a power cut.
+            // Data does not need to survive a power failure.
             "--unsafe-no-fsync".into(),
             "--log-level=warn".into(),
         ];
@@ -89,19 +89,19 @@ impl MeshEtcd {
         Ok(Self { port, root: http2_client_for(name, tls), server, _folder: root })
     }
 
-    /// Of loopback.
+    /// Returns the port on loopback.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The end of its log.
+    /// Returns the end of the log.
     pub fn log_tail(&self) -> String {
         self.server.log_tail()
     }
 
-    /// Switches authentication on. From then on `readers`, by common name, may
-    /// read what Cilium lets other clusters read of `cluster`, and nobody else
-    /// anything.
+    /// Enables authentication. Afterwards `readers`, given by common name, may read the
+    /// keys of `cluster` that Cilium shares with other clusters; all other clients except
+    /// `root` are denied.
     pub async fn admit(&self, cluster: &str, readers: &[&str]) -> Result<()> {
         for role in [ROOT, READER] {
             self.call("Auth/RoleAdd", field(1, role.as_bytes())).await?;
@@ -109,7 +109,7 @@ impl MeshEtcd {
         self.add_user(ROOT, ROOT).await?;
         let whole = |prefix: String| {
             let mut end = prefix.clone().into_bytes();
-            // The first key after all that start so.
+            // The first key after all keys with this prefix.
             end.last_mut().into_iter().for_each(|last| *last += 1);
             [field(2, prefix.as_bytes()), field(3, &end)].concat()
         };
@@ -127,7 +127,7 @@ impl MeshEtcd {
         self.call("Auth/AuthEnable", Vec::new()).await
     }
 
-    /// Without a password: only a certificate makes one that user.
+    /// Adds a user without a password, who can only authenticate by certificate.
     async fn add_user(&self, name: &str, role: &str) -> Result<()> {
         let no_password = [8, 1];
         self.call("Auth/UserAdd", [field(1, name.as_bytes()), field(3, &no_password)].concat()).await?;
@@ -142,7 +142,7 @@ impl MeshEtcd {
         self.call("KV/DeleteRange", field(1, key.as_bytes())).await
     }
 
-    /// A call whose answer says nothing but that it was done.
+    /// Sends a request whose response has no relevant content.
     async fn call(&self, method: &str, message: Vec<u8>) -> Result<()> {
         grpc::call(&self.root, &format!("127.0.0.1:{}", self.port), method, &message).await.map(drop)
     }

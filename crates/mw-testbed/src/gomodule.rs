@@ -1,5 +1,5 @@
-//! Programs built once from a pinned Go module under `tools/`, and folders of
-//! the modules that it pins, kept in the cache, keyed by what they come from.
+//! Programs built from a pinned Go module under `tools/`, and folders of its
+//! dependencies, cached by a hash of their sources.
 
 use std::fs::File;
 use std::io::Write;
@@ -11,17 +11,17 @@ use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
 
-/// One program of a module.
+/// A program of a module.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Program {
     pub(crate) name: &'static str,
-    /// The folder of its `main.go`, from the module's root.
+    /// Folder of its `main.go`, relative to the module's root.
     pub(crate) package: &'static str,
-    /// How long its build takes on two cores, for those who wait.
+    /// Approximate build time on two cores, for a message.
     pub(crate) takes: &'static str,
 }
 
-/// A module and what is built from it.
+/// A module and its programs.
 #[derive(Debug)]
 pub(crate) struct GoModule {
     name: &'static str,
@@ -32,7 +32,7 @@ pub(crate) struct GoModule {
 }
 
 impl GoModule {
-    /// Reads `tools/NAME`.
+    /// Reads the module `tools/NAME`.
     pub(crate) fn read(name: &'static str, programs: &'static [Program]) -> Result<Self> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools").join(name);
         let read = |name: &str| {
@@ -49,12 +49,12 @@ impl GoModule {
         Ok(Self { name, programs, go_mod, digest: hex::encode(hash.finalize()), folder })
     }
 
-    /// The version that `go.mod` requires of a module.
+    /// Returns the version of a module that `go.mod` requires.
     pub(crate) fn pinned(&self, module: &str) -> Result<String> {
         pinned(&self.go_mod, module)
     }
 
-    /// Where the programs belong; `versions` is for people who look there.
+    /// Returns the cache folder of the programs. `versions` makes it recognizable.
     pub(crate) fn folder_in(&self, cache: &Path, versions: &str) -> PathBuf {
         let digest = self.digest.get(..12).unwrap_or(&self.digest);
         cache.join(self.name).join(format!("{versions}-{digest}"))
@@ -64,7 +64,7 @@ impl GoModule {
         self.programs.iter().all(|program| folder.join(program.name).is_file())
     }
 
-    /// Builds what is missing.
+    /// Builds missing programs.
     pub(crate) fn build(&self, go: &Path, folder: &Path, linker_flags: &str) -> Result<()> {
         let _lock = self.lock(folder)?;
         for program in self.programs {
@@ -75,8 +75,7 @@ impl GoModule {
         Ok(())
     }
 
-    /// Copies the folder `source` of a module that this one pins to
-    /// `folder/name`, unless it is there.
+    /// Copies the folder `source` of a dependency to `folder/name`, unless it exists.
     pub(crate) fn copy(&self, go: &Path, module: &str, source: &str, folder: &Path, name: &str) -> Result<()> {
         let _lock = self.lock(folder)?;
         let (part, whole) = (folder.join(format!("{name}.part")), folder.join(name));
@@ -90,7 +89,8 @@ impl GoModule {
         std::fs::rename(&part, &whole).map_err(Error::file("renaming", &part))
     }
 
-    /// Where Go keeps the sources of a module, checked against our go.sum.
+    /// Returns the folder of a module in Go's module cache, verified against our
+    /// go.sum.
     fn download(&self, go: &Path, module: &str) -> Result<PathBuf> {
         let failed = |reason: String| Error::Build { binary: module.into(), reason };
         let output = Command::new(go)
@@ -105,7 +105,7 @@ impl GoModule {
             .ok_or_else(|| failed(format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))))
     }
 
-    /// A second process waits here and then finds everything there.
+    /// Serializes builds. A process that waited finds the programs already built.
     fn lock(&self, folder: &Path) -> Result<File> {
         std::fs::create_dir_all(folder).map_err(Error::file("creating", folder))?;
         let lock_path = folder.join("lock");
@@ -117,7 +117,8 @@ impl GoModule {
         Ok(lock)
     }
 
-    /// Renamed at the end only: an interrupted build leaves no half binary.
+    /// Builds one program. It is renamed at the end, so that an interrupted build
+    /// leaves no incomplete binary.
     fn build_program(&self, go: &Path, program: &Program, folder: &Path, linker_flags: &str) -> Result<()> {
         let name = program.name;
         say(&format!("building {name} into {} (once; takes {} on two cores)", folder.display(), program.takes));
@@ -146,7 +147,7 @@ fn pinned(go_mod: &str, module: &str) -> Result<String> {
         .filter_map(|line| line.trim().trim_start_matches("require ").trim().strip_prefix(module))
         .find_map(|rest| rest.strip_prefix(' ').and_then(|rest| rest.split_whitespace().next()).filter(|word| word.starts_with('v')))
         .map(str::to_owned)
-        .ok_or_else(|| Error::Build { binary: module.into(), reason: "go.mod pins no version".into() })
+        .ok_or_else(|| Error::Build { binary: module.into(), reason: "go.mod does not require this module".into() })
 }
 
 fn copy_folder(from: &Path, to: &Path) -> Result<()> {
@@ -164,7 +165,7 @@ fn copy_folder(from: &Path, to: &Path) -> Result<()> {
 }
 
 fn say(text: &str) {
-    // Not `eprintln!`: the test harness would hold it back for minutes.
+    // Not `eprintln!`, which the test harness would capture.
     let _ = writeln!(std::io::stderr(), "testbed: {text}");
 }
 

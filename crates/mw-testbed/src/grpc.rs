@@ -1,5 +1,5 @@
-//! Calls of etcd over gRPC, written by hand: the messages that we need are made
-//! of fields with a length.
+//! gRPC calls to etcd, encoded by hand: the messages consist of length-delimited fields
+//! only.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -8,11 +8,11 @@ use hyper::{HeaderMap, Request};
 use crate::error::{Error, Result};
 use crate::http::{HttpsClient, causes, in_time};
 
-/// Before each message: whether it is compressed, and its length.
+/// Size of the prefix of each message: compression flag and length.
 const FRAME: usize = 5;
 
-/// The message that answers. `address` is host and port, `method` as in
-/// `KV/Range`.
+/// Sends a request and returns the response message. `address` is host and port,
+/// `method` e.g. `KV/Range`.
 pub(crate) async fn call(client: &HttpsClient<Full<Bytes>>, address: &str, method: &str, message: &[u8]) -> Result<Bytes> {
     let path = format!("/etcdserverpb.{method}");
     let failed = |reason: String| Error::Request { method: "POST".into(), path: path.clone(), reason };
@@ -29,7 +29,7 @@ pub(crate) async fn call(client: &HttpsClient<Full<Bytes>>, address: &str, metho
         let body = body.collect().await.map_err(causes)?;
         accepted(body.trailers().unwrap_or(&parts.headers))?;
         let mut answer = body.to_bytes();
-        if answer.len() < FRAME { Err("the answer is cut off".to_owned()) } else { Ok(answer.split_off(FRAME)) }
+        if answer.len() < FRAME { Err("the response is truncated".to_owned()) } else { Ok(answer.split_off(FRAME)) }
     };
     in_time(exchange).await.map_err(failed)
 }
@@ -39,7 +39,7 @@ fn accepted(trailers: &HeaderMap) -> std::result::Result<(), String> {
     if text("grpc-status") == "0" { Ok(()) } else { Err(format!("code {:?}: {}", text("grpc-status"), text("grpc-message"))) }
 }
 
-/// A field of a message that is text, bytes or a message itself.
+/// Encodes a field that is a string, bytes or a nested message.
 pub(crate) fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     let mut field = vec![number << 3 | 2];
     let mut length = bytes.len();
@@ -52,8 +52,8 @@ pub(crate) fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     field
 }
 
-/// The fields of a message that have a length, by number. Other numbers are
-/// passed over. Nothing if it can't be read.
+/// Decodes the length-delimited fields of a message with their numbers, and skips
+/// varints. `None` if the message is invalid.
 pub(crate) fn fields(mut message: &[u8]) -> Option<Vec<(u64, &[u8])>> {
     let mut fields = Vec::new();
     while !message.is_empty() {

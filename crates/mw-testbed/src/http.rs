@@ -1,7 +1,7 @@
 //! A small HTTPS client for one API server.
 //!
-//! All connections live on one runtime of our own: each `#[tokio::test]` has
-//! its own runtime, and pooled connections would die with the first of them.
+//! All connections use one dedicated runtime: each `#[tokio::test]` has its own
+//! runtime, and pooled connections would die with the first of them.
 
 use std::future::Future;
 use std::sync::OnceLock;
@@ -22,12 +22,13 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::error::{Error, Result};
 
-/// A paused server must show as an error, not as a test that never ends.
+/// Timeout of a request, so that a paused server results in an error instead of a
+/// hanging test.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 pub(crate) type HttpsClient<B> = Client<HttpsConnector<HttpConnector>, B>;
 
-/// What a server answered; `body` is null when it was not JSON.
+/// Response of a server; `body` is null if it was not JSON.
 #[derive(Debug, Clone)]
 pub struct Answer {
     pub code: u16,
@@ -61,13 +62,13 @@ impl Http {
         Self { token: token.to_owned(), ..self.clone() }
     }
 
-    /// Sends and reads the whole answer. Any status code is an answer.
+    /// Sends a request and reads the whole response. All status codes are accepted.
     pub(crate) async fn send(&self, method: Method, path: &str, content: &str, body: Option<&Value>) -> Result<Answer> {
         let (code, bytes) = self.exchange(method, path, content, body).await?;
         Ok(Answer { code, body: serde_json::from_slice(&bytes).unwrap_or_default() })
     }
 
-    /// The code and text at a path, whatever it is.
+    /// Returns the status code and text of a GET request.
     pub(crate) async fn text(&self, path: &str) -> Result<(u16, String)> {
         let (code, bytes) = self.exchange(Method::GET, path, JSON, None).await?;
         Ok((code, String::from_utf8_lossy(&bytes).into_owned()))
@@ -86,15 +87,15 @@ impl Http {
         in_time(exchange).await.map_err(failed)
     }
 
-    /// Sends with a method by name; PATCH is a merge patch.
+    /// Sends a request with the named method. PATCH is a merge patch.
     pub(crate) async fn request(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Answer> {
-        let invalid = |_| Error::Request { method: method.to_owned(), path: path.to_owned(), reason: "no such method".into() };
+        let invalid = |_| Error::Request { method: method.to_owned(), path: path.to_owned(), reason: "unknown method".into() };
         let method = Method::from_bytes(method.as_bytes()).map_err(invalid)?;
         let content = if method == Method::PATCH { MERGE_PATCH } else { JSON };
         self.send(method, path, content, body).await
     }
 
-    /// As `send`, but codes of 400 and more are errors.
+    /// Like `send`, but all status codes except 2xx are errors.
     pub(crate) async fn expect(&self, method: Method, path: &str, content: &str, body: Option<&Value>) -> Result<Value> {
         let answer = self.send(method.clone(), path, content, body).await?;
         if answer.is_success() {
@@ -103,7 +104,7 @@ impl Http {
         Err(Error::Refused { method: method.to_string(), path: path.to_owned(), code: answer.code, message: answer.message() })
     }
 
-    /// What a watch says; to be called on our runtime.
+    /// Starts a watch. Must be called on the dedicated runtime.
     pub(crate) async fn watch(&self, path: &str) -> Result<Events> {
         let request = self.build(&Method::GET, path, JSON, None)?;
         let failed = |reason: String| Error::Request { method: "GET".into(), path: path.to_owned(), reason };
@@ -114,9 +115,9 @@ impl Http {
         Ok(Events::new(response.into_body()))
     }
 
-    /// Passes a request on with its own headers and waits for the head of the
-    /// answer; to be called on our runtime. Without a token in the headers it
-    /// is sent with ours.
+    /// Forwards a request with its headers and waits for the head of the response. Must
+    /// be called on the dedicated runtime. Requests without a token get that of this
+    /// client.
     pub(crate) async fn pass(&self, method: &Method, path: &str, mut headers: HeaderMap, body: Bytes) -> Result<Response<Incoming>> {
         let failed = |reason: String| Error::Request { method: method.to_string(), path: path.to_owned(), reason };
         if !headers.contains_key(AUTHORIZATION) {
@@ -128,7 +129,7 @@ impl Http {
         *request.headers_mut() = headers;
         match tokio::time::timeout(DEADLINE, self.client.request(request)).await {
             Ok(response) => response.map_err(|error| failed(causes(error))),
-            Err(_) => Err(failed(format!("no answer within {} s", DEADLINE.as_secs()))),
+            Err(_) => Err(failed(format!("no answer within {}s", DEADLINE.as_secs()))),
         }
     }
 
@@ -144,7 +145,7 @@ impl Http {
     }
 }
 
-/// The events of a watch, one by one.
+/// Events of a watch.
 #[derive(Debug)]
 pub(crate) struct Events {
     body: Incoming,
@@ -156,8 +157,7 @@ impl Events {
         Self { body, pending: Vec::new() }
     }
 
-    /// Nothing when the watch has ended. Nothing is lost when this is dropped
-    /// while it waits.
+    /// Returns the next event; `None` if the watch has ended. Cancellation loses no event.
     pub(crate) async fn next(&mut self) -> Option<Value> {
         loop {
             if let Some(end) = self.pending.iter().position(|byte| *byte == b'\n') {
@@ -174,23 +174,24 @@ pub(crate) const JSON: &str = "application/json";
 pub(crate) const MERGE_PATCH: &str = "application/merge-patch+json";
 pub(crate) const APPLY_PATCH: &str = "application/apply-patch+yaml";
 
-/// Shorter than the 90 s after which an API server closes an idle connection,
-/// so that no request meets a connection that is just being closed.
+/// Idle timeout of pooled connections. Shorter than the 90 s of an API server, so that
+/// no request uses a connection that the server is closing.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// A client over one shared HTTP/2 connection.
+/// Returns a client with one shared HTTP/2 connection.
 fn http2_client(tls: rustls::ClientConfig) -> HttpsClient<Full<Bytes>> {
     pooled(HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http2().build())
 }
 
-/// The same, for a server whose certificate is valid for `name`, wherever it is.
+/// Like `http2_client`, for a server whose certificate is valid for `name`, regardless
+/// of its address.
 pub(crate) fn http2_client_for(name: ServerName<'static>, tls: rustls::ClientConfig) -> HttpsClient<Full<Bytes>> {
     let named = HttpsConnectorBuilder::new().with_tls_config(tls).https_only();
     pooled(named.with_server_name_resolver(FixedServerNameResolver::new(name)).enable_http2().build())
 }
 
-/// A client with a connection for each request that is under way: a watch
-/// that nobody reads then cannot hold up others.
+/// Returns a client with a connection per concurrent request, so that an unread watch
+/// can't block other requests.
 pub(crate) fn http1_client(tls: rustls::ClientConfig) -> HttpsClient<Incoming> {
     pooled(HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http1().build())
 }
@@ -203,7 +204,7 @@ where
     Client::builder(TokioExecutor::new()).pool_idle_timeout(IDLE).pool_timer(TokioTimer::new()).build(connector)
 }
 
-/// Our runtime, started at first use and never stopped.
+/// Returns the dedicated runtime, which starts at first use and never stops.
 pub(crate) fn runtime() -> Result<&'static Runtime> {
     static RUNTIME: OnceLock<std::result::Result<Runtime, String>> = OnceLock::new();
     let start = || Builder::new_multi_thread().worker_threads(2).thread_name("testbed").enable_all().build();
@@ -213,19 +214,20 @@ pub(crate) fn runtime() -> Result<&'static Runtime> {
         .map_err(|reason| Error::Start { program: "runtime".into(), reason: reason.clone() })
 }
 
-/// Runs an exchange there, for no longer than it may take.
+/// Runs an exchange on the dedicated runtime, with a timeout.
 pub(crate) async fn in_time<T, F>(exchange: F) -> std::result::Result<T, String>
 where
     T: Send + 'static,
     F: Future<Output = std::result::Result<T, String>> + Send + 'static,
 {
-    // The deadline is kept there too: the caller's clock may be paused.
+    // The timeout runs there too, because the caller's clock may be paused.
     let done = on_runtime(async { tokio::time::timeout(DEADLINE, exchange).await }).await?;
-    done.unwrap_or_else(|_| Err(format!("no answer within {} s", DEADLINE.as_secs())))
+    done.unwrap_or_else(|_| Err(format!("no answer within {}s", DEADLINE.as_secs())))
 }
 
-/// Runs a future there and waits for it from any other runtime. It ends with
-/// its caller: a request nobody waits for any more must not take effect later.
+/// Runs a future on the dedicated runtime and waits for it from any other runtime. It
+/// is aborted together with its caller, so that an abandoned request does not take
+/// effect later.
 pub(crate) async fn on_runtime<T, F>(future: F) -> std::result::Result<T, String>
 where
     T: Send + 'static,
@@ -239,7 +241,7 @@ where
     }
 }
 
-/// An error with all its causes; hyper's own text names none.
+/// Formats an error with all its sources; hyper's own text omits them.
 pub(crate) fn causes(error: impl std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,21 +1,20 @@
-//! Real Kubernetes API servers for tests: one etcd, any number of
-//! kube-apiservers on loopback, and a proxy that injects faults; hosts in
-//! network namespaces ([`net`]), a stand-in for Kilo's agent ([`kilo`]), Cilium's
-//! control plane of a mesh ([`cilium`]) and a stand-in for kcp ([`kcp`]).
+//! Real Kubernetes API servers for tests: one etcd, any number of kube-apiservers on
+//! loopback, and a proxy that injects faults; hosts in network namespaces ([`net`]), a
+//! stand-in for Kilo's agent ([`kilo`]), Cilium's mesh control plane ([`cilium`]) and a
+//! stand-in for kcp ([`kcp`]).
 //!
-//! Dev only. It must not depend on our other crates, so that it cannot share
+//! For development only. It must not depend on our other crates, so that it can't share
 //! their bugs.
 //!
-//! There is no controller-manager, scheduler or kubelet. The testbed stands in
-//! for one controller only: the token controller, which fills Secrets of type
-//! `kubernetes.io/service-account-token` (see [`tokens`]). Namespaces
-//! `default` and `kube-system` are made by the API server. Nobody deletes the
-//! contents of a deleted namespace, follows owner references, creates
-//! `default` service accounts, aggregates ClusterRoles or removes node taints.
+//! There is no controller-manager, scheduler or kubelet. The testbed replaces only the
+//! token controller, which fills Secrets of type `kubernetes.io/service-account-token`
+//! (see [`tokens`]). The API server creates the namespaces `default` and `kube-system`.
+//! Nothing deletes the contents of a deleted namespace, garbage collects by owner
+//! references, creates `default` service accounts, aggregates ClusterRoles or removes
+//! node taints.
 //!
-//! Talks to the servers with hyper and rustls instead of `kube`: the proxy
-//! needs both anyway, and a test of our client code should not rest on the
-//! client library it uses.
+//! It uses hyper and rustls instead of `kube`: the proxy needs both anyway, and tests
+//! of our client code should not rely on the same client library.
 
 mod accounts;
 mod apart;
@@ -52,8 +51,8 @@ pub use wait::eventually;
 /// Kilo's Peer CRD: cluster-scoped, v1alpha1, without status.
 pub const PEER_CRD: &str = include_str!("../../mw-sim/crds/peers.kilo.squat.ai.yaml");
 
-/// For a test that cannot run on this machine: says so and lets the test
-/// return. With `CI` set a skip would hide a hole, so it fails.
+/// Reports that a test cannot run on this machine, so that it can return. If `CI` is
+/// set, it fails instead, because a skipped test would go unnoticed.
 ///
 /// # Panics
 /// When `CI` is set and not empty.
@@ -61,13 +60,13 @@ pub const PEER_CRD: &str = include_str!("../../mw-sim/crds/peers.kilo.squat.ai.y
 pub fn skip_or_fail(reason: &str) {
     use std::io::Write;
     if std::env::var_os("CI").is_some_and(|value| !value.is_empty()) {
-        panic!("cannot be skipped when CI is set: {reason}");
+        panic!("tests must not be skipped when CI is set: {reason}");
     }
-    // Not `eprintln!`: the test harness would swallow it when the test passes.
+    // Not `eprintln!`, which the test harness would discard for a passing test.
     let _ = writeln!(std::io::stderr(), "skipped: {reason}");
 }
 
-/// What a test needs, or nothing after [`skip_or_fail`] when this machine lacks
+/// Returns what a test needs, or `None` after [`skip_or_fail`] if this machine lacks
 /// it.
 ///
 /// # Panics

@@ -13,23 +13,24 @@ use crate::wait::eventually;
 const CRD_DEADLINE: Duration = Duration::from_secs(30);
 
 impl Cluster {
-    /// Sends as `admin`; any code is an answer. PATCH is a merge patch.
+    /// Sends a request as `admin`. All status codes are accepted. PATCH is a merge
+    /// patch.
     pub async fn request(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Answer> {
         self.http.request(method, path, body).await
     }
 
-    /// Sends with another bearer token.
+    /// Like `request`, with another bearer token.
     pub async fn request_as(&self, token: &str, method: &str, path: &str, body: Option<&Value>) -> Result<Answer> {
         self.http.with_token(token).request(method, path, body).await
     }
 
-    /// Code and text at a path that holds no object, with another bearer token:
-    /// what a pod answers through the API server, for example.
+    /// Returns status code and text of a path that is not an object, e.g. the response
+    /// of a pod through the API server, with another bearer token.
     pub async fn text_as(&self, token: &str, path: &str) -> Result<(u16, String)> {
         self.http.with_token(token).text(path).await
     }
 
-    /// The object at a path, for example `/api/v1/nodes/a`.
+    /// Returns the object at a path, e.g. `/api/v1/nodes/a`.
     pub async fn get(&self, path: &str) -> Result<Option<Value>> {
         match self.http.expect(Method::GET, path, JSON, None).await {
             Ok(object) => Ok(Some(object)),
@@ -38,30 +39,30 @@ impl Cluster {
         }
     }
 
-    /// The items of a collection, for example `/api/v1/nodes`.
+    /// Returns the items of a collection, e.g. `/api/v1/nodes`.
     pub async fn list(&self, path: &str) -> Result<Vec<Value>> {
         let mut list = self.http.expect(Method::GET, path, JSON, None).await?;
         match list.get_mut("items").map(Value::take) {
             Some(Value::Array(items)) => Ok(items),
-            _ => Err(Error::Object(format!("{path} is no list"))),
+            _ => Err(Error::Object(format!("{path} is not a list"))),
         }
     }
 
-    /// Creates; an object that exists is an error (409).
+    /// Creates an object. Fails if it exists (409).
     pub async fn create(&self, object: &Value) -> Result<Value> {
         let (collection, _) = self.paths_of(object).await?;
         self.http.expect(Method::POST, &collection, JSON, Some(object)).await
     }
 
-    /// Creates or changes by server-side apply as field manager `testbed`,
-    /// with force.
+    /// Creates or changes an object by forced server-side apply as field manager
+    /// `testbed`.
     pub async fn apply(&self, object: &Value) -> Result<Value> {
         let (_, path) = self.paths_of(object).await?;
         let path = format!("{path}?fieldManager=testbed&force=true&fieldValidation=Strict");
         self.http.expect(Method::PATCH, &path, APPLY_PATCH, Some(object)).await
     }
 
-    /// Applies every document of a YAML text, in order.
+    /// Applies all documents of a YAML text, in order.
     pub async fn apply_yaml(&self, text: &str) -> Result<Vec<Value>> {
         let mut applied = Vec::new();
         for object in documents(text)? {
@@ -70,12 +71,12 @@ impl Cluster {
         Ok(applied)
     }
 
-    /// Merge patch; end the path in `/status` for the status.
+    /// Sends a merge patch. For the status, the path must end with `/status`.
     pub async fn merge_patch(&self, path: &str, patch: &Value) -> Result<Value> {
         self.http.expect(Method::PATCH, path, MERGE_PATCH, Some(patch)).await
     }
 
-    /// Deletes; an object that is not there is fine.
+    /// Deletes an object. A missing object is not an error.
     pub async fn delete(&self, path: &str) -> Result<()> {
         match self.http.expect(Method::DELETE, path, JSON, None).await {
             Err(error) if error.code() != Some(404) => Err(error),
@@ -98,7 +99,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Established means that the name is taken; its handler follows.
+    /// Waits until a CRD is served: Established means only that its names are accepted;
+    /// the handler follows.
     async fn wait_served(&self, crd: &Value) -> Result<()> {
         let (group, plural) = (text(crd, "/spec/group")?, text(crd, "/spec/names/plural")?);
         let versions = crd.pointer("/spec/versions").and_then(Value::as_array).cloned().unwrap_or_default();
@@ -109,7 +111,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// The paths of an object's collection and of itself.
+    /// Returns the paths of an object's collection and of the object.
     async fn paths_of(&self, object: &Value) -> Result<(String, String)> {
         let (version, kind) = (text(object, "/apiVersion")?, text(object, "/kind")?);
         let (plural, namespaced) = self.kind(version, kind).await?;
@@ -127,7 +129,7 @@ impl Cluster {
         Ok((collection, path))
     }
 
-    /// Plural and scope of a kind, from the server's discovery.
+    /// Returns plural and scope of a kind, from discovery.
     async fn kind(&self, version: &str, kind: &str) -> Result<(String, bool)> {
         let key = (version.to_owned(), kind.to_owned());
         if let Some(known) = self.kinds.lock().ok().and_then(|kinds| kinds.get(&key).cloned()) {
@@ -139,7 +141,7 @@ impl Cluster {
         let found = resources
             .iter()
             .find(|resource| resource["kind"] == kind && resource["name"].as_str().is_some_and(|name| !name.contains('/')))
-            .ok_or_else(|| Error::Object(format!("{} serves no {version} {kind}", self.name())))?;
+            .ok_or_else(|| Error::Object(format!("{} does not serve {version} {kind}", self.name())))?;
         let known = (text(found, "/name")?.to_owned(), found["namespaced"] == true);
         if let Ok(mut kinds) = self.kinds.lock() {
             kinds.insert(key, known.clone());
@@ -157,7 +159,7 @@ fn documents(text: &str) -> Result<Vec<Value>> {
     serde_saphyr::from_multiple(text).map_err(|error| Error::Object(error.to_string()))
 }
 
-/// A string of an object that has to be there.
+/// Returns a required string of an object.
 pub(crate) fn text<'a>(object: &'a Value, pointer: &str) -> Result<&'a str> {
     object.pointer(pointer).and_then(Value::as_str).ok_or_else(|| Error::Object(format!("no {pointer} in {object}")))
 }

@@ -1,4 +1,4 @@
-//! Certificate authorities, what they issue, and the key that signs a cluster's
+//! Certificate authorities, the certificates they issue, and the signing key of
 //! service-account tokens.
 
 use std::ops::Range;
@@ -13,10 +13,10 @@ use rustls::{ClientConfig, ConfigBuilder, RootCertStore, ServerConfig};
 
 use crate::error::{Error, Result};
 
-/// The names under which a server on loopback is reached.
+/// Names and addresses of a server on loopback.
 const SERVER_NAMES: [&str; 4] = ["127.0.0.1", "localhost", "kubernetes", "kubernetes.default.svc"];
 
-/// A certificate and its key, as PEM.
+/// A certificate and its key, in PEM.
 #[derive(Clone)]
 pub struct Identity {
     pub certificate: String,
@@ -36,7 +36,8 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Two of one name have the same subject and different keys.
+    /// Creates an authority. Two with the same name have equal subjects and different
+    /// keys.
     pub fn new(name: &str) -> Result<Self> {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -51,27 +52,27 @@ impl Authority {
         &self.certificate
     }
 
-    /// A serving certificate for loopback.
+    /// Issues a serving certificate for loopback.
     pub(crate) fn server_identity(&self) -> Result<Identity> {
         let mut params = params("kube-apiserver", &SERVER_NAMES)?;
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         self.sign(&params)
     }
 
-    /// For a server or a client; `names` may be addresses too.
+    /// Issues a certificate for a server or client. `names` may contain addresses.
     pub fn issue(&self, common_name: &str, names: &[&str]) -> Result<Identity> {
         self.sign(&params(common_name, names)?)
     }
 
-    /// The same, but it was good in the year 2000 only.
+    /// Issues a certificate that was only valid in the year 2000.
     pub fn issue_expired(&self, common_name: &str, names: &[&str]) -> Result<Identity> {
         let mut params = params(common_name, names)?;
         (params.not_before, params.not_after) = (date_time_ymd(2000, 1, 1), date_time_ymd(2001, 1, 1));
         self.sign(&params)
     }
 
-    /// The same, good for some time only, and made as Helm makes them: it says
-    /// which key signed it.
+    /// Issues a certificate with this validity, with an authority key identifier like
+    /// those of Helm.
     pub(crate) fn issue_for(&self, common_name: &str, names: &[&str], time: Range<SystemTime>) -> Result<Identity> {
         let mut params = params(common_name, names)?;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
@@ -80,7 +81,7 @@ impl Authority {
         self.sign(&params)
     }
 
-    /// The authority's own key, as PEM.
+    /// Returns the private key of the authority, in PEM.
     pub(crate) fn key(&self) -> String {
         self.issuer.key().serialize_pem()
     }
@@ -91,7 +92,8 @@ impl Authority {
         Ok(Identity { certificate, key: key.serialize_pem() })
     }
 
-    /// How the proxy serves, so that clients of the cluster trust it.
+    /// Returns the TLS configuration of a server on loopback, such as the proxy, that
+    /// clients of this authority trust.
     pub(crate) fn server_config(&self) -> Result<ServerConfig> {
         let identity = self.server_identity()?;
         let certificate = CertificateDer::from_pem_slice(identity.certificate.as_bytes()).map_err(failed)?;
@@ -106,18 +108,19 @@ impl Authority {
         Ok(config)
     }
 
-    /// Trusts this authority and no other.
+    /// Returns a configuration that trusts only this authority.
     pub(crate) fn client_config(&self) -> Result<ClientConfig> {
         Ok(trusting(&self.certificate)?.with_no_client_auth())
     }
 
-    /// The same, for a client that shows a certificate.
+    /// Like `client_config`, for a client with a certificate.
     pub(crate) fn client_config_of(&self, client: &Identity) -> Result<ClientConfig> {
         client_config(&self.certificate, &client.certificate, &client.key)
     }
 }
 
-/// A client that trusts the authorities of a text and shows a certificate.
+/// Returns the configuration of a client with a certificate that trusts the authorities
+/// in a PEM text.
 pub(crate) fn client_config(authorities: &str, certificate: &str, key: &str) -> Result<ClientConfig> {
     let certificate = CertificateDer::from_pem_slice(certificate.as_bytes()).map_err(failed)?;
     let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(failed)?;
@@ -147,13 +150,13 @@ impl std::fmt::Debug for Authority {
     }
 }
 
-/// A fresh P-256 key for service-account tokens.
+/// Generates a P-256 key for service-account tokens.
 pub(crate) fn token_key() -> Result<KeyPair> {
     KeyPair::generate().map_err(failed)
 }
 
-/// Named instead of installed: a process-wide default would reach into the
-/// tests that use us.
+/// Returns the crypto provider. It is not installed as the process-wide default, which
+/// would affect the tests.
 fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }

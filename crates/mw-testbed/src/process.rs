@@ -1,15 +1,15 @@
-//! Runs a server so that it never outlives us, not even when we are killed.
+//! Server processes that never outlive the test process, even if it is killed.
 //!
-//! Each server has a small shell as its parent. The shell waits on a pipe whose
-//! other end only this process holds: when it closes, on drop or because the
-//! kernel closes it for a killed process, the shell kills the server and
-//! removes its folder. This needs no unsafe code, unlike a death signal.
+//! Each server has a small shell as its parent. The shell waits on a pipe whose other
+//! end is held only by this process. When it closes, on drop or because this process
+//! was killed, the shell kills the server and removes its folder. Unlike a parent-death
+//! signal, this needs no unsafe code.
 //!
-//! The shell also starts a stopped server again, with the same command, so that
-//! the folder has one owner all the time.
+//! The shell also restarts a stopped server with the same command, so that the folder
+//! always has one owner.
 //!
-//! A server that reads fixed paths gets a mount namespace ([`Surroundings`]): it
-//! belongs to the shell and the server, and goes with them.
+//! A server that reads fixed paths gets a mount namespace ([`Surroundings`]), which
+//! exists as long as the shell and the server.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -24,13 +24,13 @@ use nix::unistd::Pid;
 use crate::apart::{on_thread, refused};
 use crate::error::{Error, Result};
 
-/// `$1` is the server's folder, `$2` its log; the rest is the command. Says the
-/// process number at each start, and when the server has ended.
+/// Supervisor script. `$1` is the server's folder, `$2` its log, the rest is the
+/// command. Prints the process ID at each start, and a line when the server has ended.
 ///
-/// Once the server has ended its number may belong to someone else, so the
-/// watcher that would kill it has to go first. It also has to be gone before
-/// the next line comes through the pipe, which is not for it. What is said is
-/// said by a shell of its own: it dies of it when nobody is there to hear.
+/// After the server has ended, its process ID may be reused, so the watcher that would
+/// kill it must end first. It must also end before the next line arrives through the
+/// pipe, so that it does not read it. Messages are printed by a subshell, which dies of
+/// SIGPIPE if nobody reads them.
 const SUPERVISOR: &str = r#"
 folder=$1 log=$2
 shift 2
@@ -51,18 +51,18 @@ rm -rf "$folder"
 rmdir "$(dirname "$folder")"
 "#;
 
-/// What a server finds around it.
+/// Environment of a server.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Surroundings {
     pub(crate) environment: Vec<(&'static str, String)>,
-    /// Files and folders, and what they take the place of for this server.
+    /// Files and folders, and the paths at which this server sees them.
     pub(crate) mounts: Vec<(PathBuf, &'static str)>,
 }
 
 impl Surroundings {
     fn enter(&self) -> std::io::Result<()> {
         unshare(CloneFlags::CLONE_NEWNS)?;
-        // Else what is mounted here would be seen by everybody.
+        // Otherwise the mounts would be visible to all processes.
         mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)?;
         for (source, place) in &self.mounts {
             mount(Some(source), *place, None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
@@ -76,22 +76,22 @@ impl Surroundings {
     }
 }
 
-/// A server. Dropping it kills the server and removes its folder.
+/// A server process. Dropping it kills the process and removes its folder.
 #[derive(Debug)]
 pub(crate) struct Server {
     program: String,
     log: PathBuf,
     supervisor: Child,
-    /// Nothing once the supervisor has been let go.
+    /// Pipes to the supervisor; `None` after they are closed.
     leash: Mutex<Option<Leash>>,
 }
 
-/// The two pipes to the supervisor, and what it last said.
+/// Pipes to the supervisor, and the state that it reported last.
 #[derive(Debug)]
 struct Leash {
     commands: ChildStdin,
     answers: BufReader<ChildStdout>,
-    /// Nothing while the server is stopped.
+    /// Process ID; `None` while the server is stopped.
     pid: Option<i32>,
 }
 
@@ -104,7 +104,7 @@ impl Leash {
 
     fn hear_pid(&mut self) -> std::io::Result<()> {
         let said = self.hear()?;
-        self.pid = Some(said.parse().map_err(|_| std::io::Error::other("the supervisor named no process"))?);
+        self.pid = Some(said.parse().map_err(|_| std::io::Error::other("the supervisor printed no process ID"))?);
         Ok(())
     }
 }
@@ -114,14 +114,14 @@ impl Server {
         Self::start_in(&Surroundings::default(), program, arguments, folder)
     }
 
-    /// [`Error::Missing`] when this process may not make mount namespaces and
-    /// the surroundings need one.
+    /// Starts a server. Fails with [`Error::Missing`] if it needs a mount namespace and
+    /// this process may not create one.
     pub(crate) fn start_in(surroundings: &Surroundings, program: &Path, arguments: &[String], folder: &Path) -> Result<Self> {
         let log = folder.join("log");
         let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let failed = |error: std::io::Error| Error::Start { program: name.clone(), reason: error.to_string() };
-        // Its own process group: an interrupt at the terminal goes to the
-        // test, which then lets go of the leash.
+        // A separate process group: an interrupt at the terminal goes only to the test,
+        // which then closes the pipe.
         let mut command = Command::new("/bin/sh");
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         command
@@ -140,29 +140,28 @@ impl Server {
         Ok(Self { program: name, log, supervisor, leash: Mutex::new(Some(leash)) })
     }
 
-    /// Kills the server, if it runs, and returns when it is gone. Its folder
-    /// stays.
+    /// Kills the server, if it runs, and waits until it is gone. Its folder is kept.
     pub(crate) fn stop(&self) -> Result<()> {
         let mut held = self.leash();
         let Some(leash) = held.as_mut() else { return Ok(()) };
         let Some(pid) = leash.pid else { return Ok(()) };
-        // An error means that it has ended by itself.
+        // An error means that the server has already ended.
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         leash.hear().map_err(|error| Error::Stop { program: self.program.clone(), reason: error.to_string() })?;
         leash.pid = None;
         Ok(())
     }
 
-    /// Starts a stopped server with the command it was started with at first.
+    /// Restarts a stopped server with its original command.
     pub(crate) fn start_again(&self) -> Result<()> {
         let mut held = self.leash();
         let Some(leash) = held.as_mut().filter(|leash| leash.pid.is_none()) else {
-            return Err(self.failed("it was not stopped".into()));
+            return Err(self.failed("the server is not stopped".into()));
         };
         leash.commands.write_all(b"again\n").and_then(|()| leash.hear_pid()).map_err(|error| self.failed(error.to_string()))
     }
 
-    /// Nothing while the server is stopped.
+    /// Returns the process ID; `None` while the server is stopped.
     pub(crate) fn pid(&self) -> Option<i32> {
         self.leash().as_ref().and_then(|leash| leash.pid)
     }
@@ -172,7 +171,7 @@ impl Server {
         kill(Pid::from_raw(pid), signal).map_err(|source| Error::Signal { pid, source })
     }
 
-    /// An error with the end of the log when the server has ended by itself.
+    /// Fails with the end of the log if the server has ended by itself.
     pub(crate) fn check_alive(&self) -> Result<()> {
         match self.pid().map(|pid| kill(Pid::from_raw(pid), None)) {
             Some(Ok(())) => Ok(()),
@@ -200,7 +199,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         drop(self.leash().take());
-        // Ends as soon as the server is dead and its folder gone.
+        // Returns as soon as the server is dead and its folder removed.
         let _ = self.supervisor.wait();
     }
 }

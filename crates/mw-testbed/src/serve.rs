@@ -1,4 +1,4 @@
-//! An HTTPS server on a port of loopback that can be closed and opened again.
+//! An HTTPS server on a port of loopback that can be closed and reopened.
 
 use std::convert::Infallible;
 use std::future::{Future, pending};
@@ -27,11 +27,11 @@ pub(crate) type Served = Response<UnsyncBoxBody<Bytes, BoxError>>;
 const BIND_PAUSE: Duration = Duration::from_millis(10);
 
 pub(crate) trait Handler: Send + Sync + 'static {
-    /// The answer, or nothing when the connection is to be closed.
+    /// Returns the response, or `None` to close the connection.
     fn handle(&self, request: Request<Incoming>) -> impl Future<Output = Option<Served>> + Send;
 }
 
-/// A port that is served; dropping it closes it and all connections.
+/// A served port. Dropping it closes it and all its connections.
 #[derive(Debug)]
 pub(crate) struct Port {
     url: String,
@@ -41,8 +41,7 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// A free port before it is served, for those who have to know its address
-    /// first.
+    /// Reserves a free port, for callers that need its address before it is served.
     pub(crate) fn reserve() -> Result<(std::net::TcpListener, String)> {
         let failed = |error: std::io::Error| Error::Proxy { operation: "listening", reason: error.to_string() };
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).map_err(failed)?;
@@ -58,13 +57,13 @@ impl Port {
         Ok(Self { url, refuse, refusing, acceptor })
     }
 
-    /// `https://127.0.0.1:PORT`.
+    /// Returns `https://127.0.0.1:PORT`.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
-    /// Closes the port and all connections, or opens the same port again; done
-    /// when this returns.
+    /// Closes the port and all connections, or reopens the same port. Takes effect
+    /// before it returns.
     pub(crate) async fn refuse(&self, refuse: bool) -> Result<()> {
         let _ = self.refuse.send(refuse);
         let mut refusing = self.refusing.clone();
@@ -84,8 +83,8 @@ struct Server<H> {
     tls: Arc<ServerConfig>,
 }
 
-/// Accepts until it is aborted. While refusing there is no listener at all, so
-/// that clients see the kernel refuse; and no connection survives.
+/// Accepts connections until it is aborted. While refusing, there is no listener, so
+/// that the kernel refuses connections, and all existing ones are closed.
 async fn accept<H: Handler>(
     server: Server<H>,
     first: std::net::TcpListener,

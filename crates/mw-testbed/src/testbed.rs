@@ -1,7 +1,7 @@
 //! One etcd and the clusters that share it, each under its own prefix.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -13,10 +13,12 @@ use crate::error::{Error, Result};
 use crate::process::Server;
 use crate::wait::eventually;
 
+const ETCD: &str = "etcd";
+const SOCKET: &str = "socket";
 const ETCD_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Running clusters. Dropping it ends all servers and removes their files; so
-/// does the death of this process, however it comes.
+/// Running clusters. Dropping it stops all servers and removes their files, as does the
+/// end of this process, even if it is killed.
 #[derive(Debug)]
 pub struct Testbed {
     clusters: BTreeMap<String, Cluster>,
@@ -26,7 +28,7 @@ pub struct Testbed {
 }
 
 impl Testbed {
-    /// Starts etcd and then all clusters at once.
+    /// Starts etcd and then all clusters in parallel.
     pub async fn start(names: &[&str]) -> Result<Self> {
         let binaries = tokio::task::spawn_blocking(Binaries::locate)
             .await
@@ -39,17 +41,17 @@ impl Testbed {
         Ok(testbed)
     }
 
-    /// As `start`, but `None` after [`skip_or_fail`](crate::skip_or_fail)
-    /// when this machine lacks the servers.
+    /// Like `start`, but returns `None` after [`skip_or_fail`](crate::skip_or_fail) if
+    /// this machine lacks the servers.
     ///
     /// # Panics
-    /// When the servers are there and do not start.
+    /// If the servers are installed but do not start.
     pub async fn start_or_skip(names: &[&str]) -> Option<Self> {
         crate::or_skip(Self::start(names).await)
     }
 
-    /// Starts further clusters, all at once. One with the name of a removed
-    /// cluster has its objects, but new keys and users.
+    /// Starts additional clusters in parallel. A cluster with the name of a removed one
+    /// has its objects, but new keys and users.
     pub async fn add(&mut self, names: &[&str]) -> Result<()> {
         let mut starting = JoinSet::new();
         for name in names {
@@ -68,27 +70,32 @@ impl Testbed {
         self.clusters.get(name).ok_or_else(|| Error::NoCluster(name.to_owned()))
     }
 
-    /// All clusters, by name.
+    /// Returns all clusters, sorted by name.
     pub fn clusters(&self) -> impl Iterator<Item = &Cluster> {
         self.clusters.values()
     }
 
-    /// Ends one cluster for good; its address then refuses connections.
+    /// Removes a cluster. Its address then refuses connections.
     pub fn remove(&mut self, name: &str) -> Result<()> {
         self.clusters.remove(name).map(drop).ok_or_else(|| Error::NoCluster(name.to_owned()))
     }
 
-    /// The process numbers of all servers that run, etcd first.
+    /// Returns the process IDs of all running servers, etcd first.
     pub fn pids(&self) -> Vec<i32> {
         std::iter::once(self.etcd.server.pid()).chain(self.clusters.values().map(Cluster::pid)).flatten().collect()
     }
 
-    /// The etcd that the clusters share, for those who need one more.
+    /// Returns the path of the etcd binary, to start another one.
     pub(crate) fn etcd_program(&self) -> &Path {
         &self.binaries.etcd
     }
 
-    /// The folder that holds all files of this testbed.
+    /// Returns the socket of the shared etcd.
+    pub(crate) fn etcd_socket(&self) -> PathBuf {
+        self.folder.path().join(ETCD).join(SOCKET)
+    }
+
+    /// Returns the folder with all files of this testbed.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -101,20 +108,20 @@ struct Etcd {
 }
 
 impl Etcd {
-    /// Listens on a socket in its folder only: nobody else can take it, and no
-    /// API server can end up at another testbed's etcd.
+    /// Starts etcd on a socket in its folder only, so that no other process can take its
+    /// address, and no API server can connect to the etcd of another testbed.
     async fn start(binaries: &Binaries, root: &Path) -> Result<Self> {
-        let folder = root.join("etcd");
+        let folder = root.join(ETCD);
         std::fs::create_dir_all(&folder).map_err(Error::file("creating", &folder))?;
-        let socket = folder.join("socket");
+        let socket = folder.join(SOCKET);
         let url = format!("unix://{}", socket.display());
         let arguments = [
             format!("--data-dir={}", folder.join("data").display()),
             format!("--listen-client-urls={url}"),
             format!("--listen-peer-urls=unix://{}", folder.join("peers").display()),
-            // Only peers would read it, but it has to look like a port.
+            // Only used by etcd peers, but must be a URL with a port.
             "--advertise-client-urls=http://127.0.0.1:1".into(),
-            // Nothing here has to survive a power cut.
+            // Data does not need to survive a power failure.
             "--unsafe-no-fsync".into(),
             "--log-level=warn".into(),
         ];

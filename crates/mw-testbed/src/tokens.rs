@@ -1,13 +1,14 @@
-//! Stands in for the token controller of kube-controller-manager: fills
-//! Secrets of type `kubernetes.io/service-account-token`.
+//! Stand-in for the token controller of kube-controller-manager: fills Secrets of type
+//! `kubernetes.io/service-account-token`.
 //!
-//! As the real one: the token is a JWT signed with the cluster's key, it is
-//! valid while the Secret holds exactly it, and a Secret that names no existing
-//! service account is deleted. Unlike the real one it does not delete the
-//! Secrets of a deleted service account (their tokens are refused anyway) and
-//! does not restore a `ca.crt` that somebody removed.
+//! As in the real controller, a token is a JWT signed with the cluster's key, it is
+//! valid as long as the Secret contains exactly this token, and a Secret without an
+//! existing service account is deleted. Unlike the real controller, it does not delete
+//! the Secrets of a deleted service account (their tokens are rejected anyway) and does
+//! not restore a removed `ca.crt`.
 //!
-//! The API server remembers a good token for 10 s, so a revoked one dies late.
+//! The API server caches valid tokens for 10 s, so a revoked token keeps working for up
+//! to this time.
 
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ pub(crate) const SECRET_TYPE: &str = "kubernetes.io/service-account-token";
 const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
 const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
 const WATCH: &str = "/api/v1/secrets?watch=true&fieldSelector=type%3Dkubernetes.io%2Fservice-account-token";
-/// Between two attempts to watch a server that does not answer.
+/// Delay before the watch of an unreachable server is retried.
 const PAUSE: Duration = Duration::from_millis(50);
 
 pub(crate) struct TokenController {
@@ -43,7 +44,7 @@ impl TokenController {
         Ok(Self { http, ca: ca.to_owned(), signer, random })
     }
 
-    /// Watches for ever; a broken watch starts again with all Secrets.
+    /// Watches forever. A broken watch restarts with all Secrets.
     pub(crate) async fn run(self) {
         loop {
             let _ = self.watch().await;
@@ -89,7 +90,7 @@ impl TokenController {
         self.http.expect(Method::PATCH, &path, MERGE_PATCH, Some(&patch)).await.map(drop)
     }
 
-    /// The claims of a token bound to a Secret and without an end.
+    /// Returns a token that is bound to a Secret and does not expire.
     fn sign(&self, namespace: &str, secret: &str, account: &str, uid: &str) -> Result<String> {
         let header = json!({ "alg": "ES256", "typ": "JWT" });
         let claims = json!({

@@ -1,4 +1,4 @@
-//! Waiting for a state, never for a time.
+//! Polling for a state instead of sleeping.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -8,8 +8,8 @@ use crate::error::{Error, Result};
 
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Asks again until `check` is content or the deadline passes; the error then
-/// carries the last reason. A check that hangs is cut off at the deadline too.
+/// Retries until `check` succeeds or the deadline passes. The error then contains the
+/// last reason. A check that hangs is cancelled at the deadline.
 pub async fn eventually<T, E, F, Fut>(deadline: Duration, mut check: F) -> Result<T>
 where
     E: Display,
@@ -17,7 +17,7 @@ where
     Fut: Future<Output = std::result::Result<T, E>>,
 {
     let start = Instant::now();
-    let mut last = "the check never came to an end".to_string();
+    let mut last = "the check did not finish".to_string();
     loop {
         let left = deadline.saturating_sub(start.elapsed());
         match tokio::time::timeout(left, check()).await {
@@ -25,7 +25,7 @@ where
             Ok(Err(reason)) => last = reason.to_string(),
             Err(_) => return Err(Error::TimedOut { seconds: deadline.as_secs_f64(), last }),
         }
-        // A check that never waits is never cut off.
+        // A check that never awaits can't be cancelled.
         if left.is_zero() {
             return Err(Error::TimedOut { seconds: deadline.as_secs_f64(), last });
         }

@@ -1,5 +1,5 @@
-//! Cilium's control plane: real processes read each other by Secrets that are
-//! written here by hand, as Helm would write them.
+//! Cilium's control plane: real processes read each other through Secrets that the
+//! tests write like Helm.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, clippy::print_stderr, reason = "a test may fail loudly")]
 
 mod common;
@@ -18,19 +18,19 @@ use mw_testbed::{Cluster, Testbed, eventually};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
-/// For what takes a second or two on an idle machine.
+/// Timeout for operations that take a second or two on an idle machine.
 const SOON: Duration = Duration::from_secs(60);
 const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/kube-system/deployments/clustermesh-apiserver";
 const METRICS: &str = "/api/v1/namespaces/kube-system/pods/clustermesh-apiserver-0:9964/proxy/metrics";
 
-/// Three clusters: two of one CA, with KVStoreMesh and load balancers; the
-/// third of another CA, with neither. A fourth has nothing yet.
+/// Three clusters: two with the same CA, KVStoreMesh and load balancers; the third with
+/// another CA and neither. A fourth is empty.
 struct Mesh {
     bed: Testbed,
     east: Cilium,
     west: Cilium,
     north: Cilium,
-    /// Of east and west.
+    /// CA of east and west.
     ours: Ca,
 }
 
@@ -64,12 +64,12 @@ impl Mesh {
         self.bed.cluster(name).unwrap()
     }
 
-    /// The keys of west's Secret, and no others.
+    /// Replaces all keys of west's Secret.
     async fn tell_west(&self, keys: &Keys) {
         tell(self.cluster("west"), "cilium-kvstoremesh", keys).await;
     }
 
-    /// West reads east, whatever was before.
+    /// Connects west to east, regardless of the previous state.
     async fn connect_west(&self) {
         let keys = by_common_files("east", self.east.addresses()[0]);
         self.tell_west(&keys).await;
@@ -77,8 +77,8 @@ impl Mesh {
     }
 }
 
-/// The etcd client configuration of a remote. No two are the same text, so
-/// that each makes its reader connect anew.
+/// Returns the etcd client configuration of a remote. Each text is unique, so that the
+/// reader reconnects.
 fn config(address: impl Display, client: &str) -> String {
     static TURN: AtomicU64 = AtomicU64::new(0);
     let (turn, folder) = (TURN.fetch_add(1, Ordering::Relaxed), "/var/lib/cilium/clustermesh");
@@ -88,12 +88,12 @@ fn config(address: impl Display, client: &str) -> String {
     )
 }
 
-/// A key that leads to a remote by the reader's own client files.
+/// Returns a key for a remote that uses the reader's own client files.
 fn by_common_files(name: &str, address: SocketAddrV4) -> Keys {
     Keys::from([(name.to_owned(), config(address, "common-etcd-client"))])
 }
 
-/// Keys that lead to a remote by client files that it gave.
+/// Returns keys for a remote that uses client files provided by the remote.
 fn by_own_files(name: &str, address: SocketAddrV4, files: &Files) -> Keys {
     let client = format!("{name}.etcd-client");
     Keys::from([
@@ -188,7 +188,7 @@ async fn agents_find_the_remotes_that_kvstoremesh_reads_in_their_own_etcd() {
     keys.insert("absent".to_owned(), config(own, "common-etcd-client"));
     keys.insert("without-files".to_owned(), config(own, "local-etcd-client"));
     tell(mesh.cluster("west"), "cilium-clustermesh", &keys).await;
-    // A remote is ready a moment before it is told of in the own etcd.
+    // A remote is ready a moment before it appears in the own etcd.
     until_key(&mesh.west, "cilium/cluster-config/east", |config| config.contains("\"cached\":true")).await;
     let views = mesh.west.agent_views().await.unwrap();
     assert_eq!(views.keys().collect::<Vec<_>>(), ["absent", "east", "without-files"]);
@@ -225,7 +225,7 @@ async fn certificates_end_and_are_renewed() {
     let keys = by_common_files("east", mesh.east.addresses()[0]);
     mesh.tell_west(&keys).await;
     until(&mesh.west, "east", |remote| !remote.connected).await;
-    // Both sides get new certificates; the key stays as it is.
+    // Both sides get new certificates; the key in the Secret is unchanged.
     mesh.east.renew(None).await.unwrap();
     mesh.west.renew(None).await.unwrap();
     until(&mesh.west, "east", |remote| remote.ready).await;
@@ -363,8 +363,8 @@ async fn without_ca_and_id_the_pods_wait_and_roll_when_both_are_there() {
     assert_eq!((available().await, cilium.pids().len()), (1, 3));
     assert!(cilium.key("cilium/cluster-config/south").await.unwrap().unwrap().contains("\"id\":4"));
 
-    // Its load balancer tells its name only. Both trust both CAs, so that the
-    // reader's own files are good.
+    // Its load balancer publishes only its host name. Both clusters trust both CAs, so
+    // the reader's own files are valid.
     let address = cilium.addresses()[0];
     let Mesh { bed, west, ours, .. } = &mut *mesh;
     west.resolve("south.example", *address.ip()).unwrap();

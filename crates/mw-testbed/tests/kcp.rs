@@ -1,5 +1,5 @@
-//! The stand-in for kcp behaves as kcp was seen to, each behaviour under the
-//! section of the facts about kcp that describes it.
+//! The stand-in for kcp behaves like kcp was observed to, grouped by the sections of
+//! the facts about kcp.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, clippy::print_stderr, reason = "a test may fail loudly")]
 
 mod common;
@@ -39,7 +39,7 @@ async fn section_2_a_workspace_has_a_path_and_an_id_and_objects_carry_the_id() {
     let (code, made) = by_path.send("POST", maps, JSON, &map).await;
     assert_eq!((code, &made["metadata"]["annotations"]["kcp.io/cluster"]), (201, &json!(id)));
 
-    // Nobody can lie about it, but trying counts as a write.
+    // The annotation can't be changed, but the attempt counts as a write.
     let evil = json!({ "metadata": { "annotations": { "kcp.io/cluster": "evil" } } });
     let (code, patched) = by_id.patch(&format!("{maps}/two"), evil).await;
     assert_eq!((code, &patched["metadata"]["annotations"]["kcp.io/cluster"]), (200, &json!(id)));
@@ -47,7 +47,12 @@ async fn section_2_a_workspace_has_a_path_and_an_id_and_objects_carry_the_id() {
     let mut watch = by_id.watch(&format!("{maps}?fieldSelector=metadata.name%3Dtwo")).await;
     assert_eq!(watch.told().await, format!("ADDED {id}/two"));
 
-    // A service account's token says where it belongs.
+    // If an API is too new for OpenAPI v3, kubectl requests v2, and only accepts this
+    // format.
+    let (code, openapi) = by_path.get_as("application/com.github.proto-openapi.spec.v2.v1.0+protobuf", "/openapi/v2").await;
+    assert!(code == 200 && openapi.get("swagger").is_none() && openapi.get("text").is_some(), "JSON in place of protobuf");
+
+    // The token of a service account determines the workspace.
     let rules = [common::rule("", "configmaps", &["get"])];
     let token = kcp.workspace("tenant-a").unwrap().service_account("default", "native", &rules).await.unwrap();
     let native = Seat::new(kcp, kcp.url(), &token).await;
@@ -120,6 +125,48 @@ async fn section_3_schemas_are_immutable_and_foreign_claims_need_an_identity() {
     let (code, refused) = system.patch(&export, claims).await;
     assert_eq!(code, 403);
     assert!(refused["message"].as_str().unwrap().contains("identityHash is required for API types that are not built-in"), "{refused}");
+    // Workspaces do not serve every group without a dot.
+    let claims = json!({ "spec": { "permissionClaims": [{ "group": "apps", "resource": "deployments", "verbs": ["*"] }] } });
+    assert_eq!(system.patch(&export, claims).await.0, 403);
+    let resources = json!([{ "group": toy.group, "name": "widgets", "schema": format!("v1.gadgets.{}", toy.group) }]);
+    let (code, refused) = system.patch(&export, json!({ "spec": { "resources": resources } })).await;
+    assert_eq!(code, 403);
+    assert!(refused["message"].as_str().unwrap().contains(&format!("must end in .widgets.{}", toy.group)), "{refused}");
+}
+
+#[tokio::test]
+async fn section_3_a_schema_is_judged_as_a_crd_is_and_a_claim_is_answered_with_one_selector() {
+    let Some(toy) = Toy::new("structural", &[claim("", "secrets")]).await else { return };
+    let system = Seat::new(toy.kcp, &format!("{}/clusters/root:system", toy.kcp.url()), toy.kcp.admin_token()).await;
+    let schemas = "/apis/apis.kcp.io/v1alpha1/apiresourceschemas";
+    let found = toy.tenant("system").get(&format!("{schemas}/v1.widgets.{}", toy.group)).await.unwrap().unwrap();
+    let with = |name: &str, pointer: &str, value: Value| {
+        let mut schema = json!({ "apiVersion": found["apiVersion"], "kind": found["kind"], "spec": found["spec"] });
+        schema["metadata"] = json!({ "name": format!("{name}.widgets.{}", toy.group) });
+        *schema.pointer_mut(pointer).unwrap() = value;
+        schema
+    };
+    for (schema, why) in [
+        (with("v2", "/spec/versions/0/schema/properties/spec/properties/size", json!({ "minimum": 0 })), "type: Required value"),
+        (with("v2", "/spec/versions/0/schema", json!({ "openAPIV3Schema": {} })), "type"),
+        (with("2", "/spec/scope", json!("Namespaced")), "must match ^[a-z]"),
+    ] {
+        let (code, refused) = system.send("POST", schemas, JSON, &schema).await;
+        assert_eq!(code, 403, "{refused}");
+        assert!(refused["message"].as_str().unwrap().contains(why), "{refused}");
+    }
+    let tenant = Seat::new(toy.kcp, &format!("{}/clusters/root:tenant-a", toy.kcp.url()), toy.kcp.admin_token()).await;
+    let mut unselective = accepted("", "secrets", &["get"]);
+    unselective["selector"] = json!({});
+    let asked = binding(&toy.group, "system", &toy.group, &[unselective]);
+    let (code, refused) = tenant.send("POST", BINDINGS, JSON, &asked).await;
+    assert_eq!(code, 403);
+    assert!(refused["message"].as_str().unwrap().contains("either one of matchAll, matchLabels, or matchExpressions"), "{refused}");
+    toy.bind("tenant-a", &[]).await;
+    let elsewhere = json!({ "spec": { "reference": { "export": { "name": "other", "path": "root:system" } } } });
+    let (code, refused) = tenant.patch(&format!("{BINDINGS}/{}", toy.group), elsewhere).await;
+    assert_eq!(code, 422, "{refused}");
+    toy.unbind("tenant-a").await;
 }
 
 #[tokio::test]
@@ -163,7 +210,7 @@ async fn section_4_what_the_virtual_workspace_refuses_and_how() {
         (404, "404 page not found\n".into())
     );
 
-    // Unbound, or never there: no difference.
+    // Unbound and nonexistent workspaces are indistinguishable.
     for id in [kcp.id("tenant-b"), "81e9v9xl4sknmmzg".into()] {
         let answer = kcp.request(&toy.token, "GET", &format!("{}/clusters/{id}{widgets}", toy.endpoint()), None).await.unwrap();
         let said = format!(
@@ -272,19 +319,20 @@ async fn section_5_a_streaming_list_ends_once_and_tenants_join_and_leave_an_open
     let modified = watch.until(&format!("MODIFIED {b}/same")).await;
     let resumed_at = modified["object"]["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
 
-    // Objects may be there before the tenant is seen to be bound.
+    // Objects may exist before the watch notices that the tenant is bound.
     toy.bind("tenant-c", &[]).await;
     toy.make("tenant-c", "late").await;
     assert_eq!(watch.told().await, format!("ADDED {c}/late"));
     toy.unbind("tenant-a").await;
     assert_eq!(watch.told().await, format!("DELETED {a}/same"));
     toy.make("tenant-b", "after").await;
-    assert_eq!(watch.told().await, format!("ADDED {b}/after"), "the others go on");
+    assert_eq!(watch.told().await, format!("ADDED {b}/after"), "other tenants are not affected");
     toy.bind("tenant-a", &[]).await;
     toy.make("tenant-a", "again").await;
-    assert_eq!(watch.told().await, format!("ADDED {a}/again"), "who left can come back");
+    assert_eq!(watch.told().await, format!("ADDED {a}/again"), "a tenant can bind again");
 
-    // A watch of its own goes on where the first was, also for tenants that came later.
+    // A new watch resumes where the first one was, also for tenants that were added
+    // later.
     let mut resumed = across.watch(&format!("{widgets}?resourceVersion={resumed_at}")).await;
     let mut told = [resumed.told().await, resumed.told().await, resumed.told().await];
     told.sort();
@@ -352,7 +400,7 @@ async fn section_6_patches_and_puts_are_as_usual_but_for_the_default_manager() {
         .await;
     assert_eq!((code, &missing["message"]), (404, &json!("namespaces \"nosuch\" not found")));
 
-    // Back with what the virtual workspace said: the id stays out of it.
+    // Sends back an object of the virtual workspace: the cluster ID is not stored.
     let (_, mut read) = within.get(&one).await;
     read["spec"]["colour"] = json!("red");
     assert_eq!(within.send("PUT", &one, JSON, &read).await.0, 200);
@@ -360,11 +408,48 @@ async fn section_6_patches_and_puts_are_as_usual_but_for_the_default_manager() {
     assert_eq!((&stored["metadata"]["annotations"], &stored["spec"]["colour"]), (&Value::Null, &json!("red")));
     let (code, deleted) = within.send("DELETE", &one, JSON, &Value::Null).await;
     assert_eq!((code, &deleted["status"]), (200, &json!("Success")));
-    // The audit log of the tenant says in whose name it was done.
+    // The audit log of the tenant contains the impersonated user.
     let user = "system:serviceaccount:default:writes-provider";
     let seen = |records: &Vec<String>| records.contains(&"create".to_owned()) && records.contains(&"delete".to_owned());
     let verbs = async || toy.tenant("tenant-a").audit().unwrap().into_iter().filter(|one| one.user == user).map(|one| one.verb).collect();
     until(verbs, seen).await;
+}
+
+#[tokio::test]
+async fn labels_and_annotations_that_end_in_kcp_io_are_refused_on_both_ways_in() {
+    let Some(toy) = Toy::new("reserved", &[]).await else { return };
+    toy.bind("tenant-a", &[]).await;
+    let url = format!("{}/clusters/root:tenant-a", toy.kcp.url());
+    let (within, direct) = (toy.within("tenant-a").await, Seat::new(toy.kcp, &url, toy.kcp.admin_token()).await);
+    let (collection, one) = (toy.widget_path("").trim_end_matches('/').to_owned(), toy.widget_path("w"));
+    let mut marked = toy.widget("w", 1);
+    marked["metadata"]["labels"] = json!({ "some.kcp.io": "mine" });
+    // Only kcp may write it, so this bypasses kcp.
+    toy.tenant("tenant-a").create(&marked).await.unwrap();
+    for seat in [&within, &direct] {
+        let mut second = toy.widget("second", 1);
+        second["metadata"]["annotations"] = json!({ "some.kcp.io": "mine" });
+        let (code, refused) = seat.send("POST", &collection, JSON, &second).await;
+        let told = "forbidden: modification of reserved annotation: \"some.kcp.io\"";
+        assert!(code == 403 && refused["message"].as_str().unwrap().ends_with(told), "{refused}");
+        for labels in [json!({ "some.kcp.io": "other" }), json!({ "some.kcp.io": null }), json!({ "another.kcp.io": "" })] {
+            let (code, refused) = seat.patch(&one, json!({ "metadata": { "labels": labels } })).await;
+            assert!(code == 403 && refused["message"].as_str().unwrap().contains("reserved label"), "{labels}: {refused}");
+        }
+        let (_, mut read) = seat.get(&one).await;
+        read["metadata"]["labels"] = Value::Null;
+        assert_eq!(seat.send("PUT", &one, JSON, &read).await.0, 403, "left out of a PUT");
+        let mut applied = toy.widget("w", 1);
+        applied["metadata"]["labels"] = json!({ "another.kcp.io": "mine" });
+        assert_eq!(seat.send("PATCH", &format!("{one}?fieldManager=me"), APPLY, &applied).await.0, 403);
+
+        // Writes that do not touch reserved keys are admitted, also keys that only
+        // start with kcp.io.
+        let fine = json!({ "metadata": { "labels": { "mine": "yes" }, "annotations": { "kcp.io/cluster": "evil" } } });
+        assert_eq!(seat.patch(&one, fine).await.0, 200);
+        assert_eq!(seat.patch(&format!("{one}/status"), json!({ "status": { "phase": "Ready" } })).await.0, 200);
+    }
+    assert_eq!(toy.tenant("tenant-a").get(&one).await.unwrap().unwrap()["metadata"]["labels"]["some.kcp.io"], "mine");
 }
 
 #[tokio::test]
@@ -385,9 +470,9 @@ async fn section_6_an_apply_never_prunes_and_lands_as_an_update() {
     let (code, pruned) = within.send("PATCH", &apply, APPLY, &toy.widget("w", 1)).await;
     assert_eq!(code, 200, "{pruned}");
     for kept in ["/spec/colour", "/metadata/labels/mine", "/metadata/finalizers/0"] {
-        assert!(pruned.pointer(kept).is_some(), "{kept} stayed");
+        assert!(pruned.pointer(kept).is_some(), "{kept} is kept");
     }
-    // Another manager's field.
+    // A field of another manager.
     toy.tenant("tenant-a").merge_patch(&format!("{one}?fieldManager=other"), &json!({ "spec": { "size": 7 } })).await.unwrap();
     let (code, conflict) = within.send("PATCH", &apply, APPLY, &toy.widget("w", 3)).await;
     assert_eq!((code, &conflict["details"]["causes"][0]["reason"]), (409, &json!("FieldManagerConflict")), "{conflict}");
@@ -395,14 +480,16 @@ async fn section_6_an_apply_never_prunes_and_lands_as_an_update() {
     assert_eq!((code, &forced["spec"]["size"], &forced["spec"]["colour"]), (200, &json!(3), &json!("red")));
     assert!(!manager_operations(&forced).contains(&"me Apply".to_owned()));
 
-    // Not even what the manager once applied straight to the workspace, where an apply does prune.
+    // Fields that the manager applied directly to the workspace are not pruned either,
+    // although an apply there does prune.
     let mut direct = toy.widget("v", 1);
     direct["spec"]["colour"] = json!("blue");
     toy.tenant("tenant-a").apply(&direct).await.unwrap();
     let (_, kept) = within.send("PATCH", &format!("{}?fieldManager=testbed", toy.widget_path("v")), APPLY, &toy.widget("v", 1)).await;
     assert_eq!(kept["spec"]["colour"], "blue");
 
-    // What does remove: a merge patch, also of the last finalizer of a terminating object.
+    // A merge patch does remove fields, also the last finalizer of a terminating
+    // object.
     let mut watch = within.watch(&format!("{}?fieldSelector=metadata.name%3Dw", toy.widgets())).await;
     let id = toy.kcp.id("tenant-a");
     assert_eq!(watch.told().await, format!("ADDED {id}/w"));
@@ -438,7 +525,7 @@ async fn section_7_rights_are_those_on_the_content_of_the_export() {
     let direct = Seat::new(kcp, &format!("{}/clusters/root:tenant-a", kcp.url()), &toy.token).await;
     assert_eq!(direct.code("GET", &one).await, 403, "tenants give a provider nothing");
 
-    // A user needs access to the provider's workspace too.
+    // A user also needs access to the provider's workspace.
     let alice = kcp.user("alice").unwrap();
     let as_alice = Seat::new(kcp, &url, &alice).await;
     let to_alice = |name: &str, role: &str| {
@@ -453,7 +540,8 @@ async fn section_7_rights_are_those_on_the_content_of_the_export() {
     system.create(&to_alice("alice-access", "system:kcp:workspace:access")).await.unwrap();
     until(async || as_alice.code("GET", &one).await, |code| *code == 200).await;
 
-    // A tenant's user may bind what it may `bind` in the provider's workspace.
+    // A tenant's user may bind an export if it has the verb `bind` in the provider's
+    // workspace.
     let tenant_b = kcp.workspace("tenant-b").unwrap();
     tenant_b.create(&to_alice("alice-access", "system:kcp:workspace:access")).await.unwrap();
     tenant_b.create(&to_alice("alice-admin", "cluster-admin")).await.unwrap();
@@ -487,7 +575,7 @@ async fn section_8_a_tenant_opens_exactly_what_it_accepts() {
     let one = format!("{SECRETS}/claims-before");
     assert_eq!(within.code("GET", &one).await, 200);
     assert_eq!(within.code("DELETE", &one).await, 403, "the export does not ask for it");
-    assert_eq!(within.patch(&one, json!({})).await.0, 403, "the tenant does not give it");
+    assert_eq!(within.patch(&one, json!({})).await.0, 403, "not granted by the tenant");
     assert_eq!(within.code("GET", "/api/v1/configmaps").await, 403, "not accepted");
 
     let named = format!("{a}/claims-before");
@@ -495,7 +583,7 @@ async fn section_8_a_tenant_opens_exactly_what_it_accepts() {
     until(async || listed("/api/v1/secrets").await, |count| *count == 1).await;
     let labels = tenant.get(&one).await.unwrap().unwrap()["metadata"]["labels"].clone();
     assert!(labels.as_object().unwrap().keys().any(|key| key.starts_with("claimed.internal.apis.kcp.io/")), "{labels}");
-    // Rejected at run time: gone for the provider, though not for the tenant.
+    // Rejected at run time: hidden from the provider, not from the tenant.
     let mut watch = across.watch("/api/v1/secrets").await;
     watch.until(&format!("ADDED {named}")).await;
     toy.bind("tenant-a", &[rejected("", "secrets", &["get", "list", "watch"])]).await;
@@ -504,7 +592,7 @@ async fn section_8_a_tenant_opens_exactly_what_it_accepts() {
     toy.bind("tenant-a", &[read]).await;
     watch.until(&format!("ADDED {named}")).await;
 
-    // What was claimed stays to be seen when the tenant has left, until it is next written.
+    // Claimed objects stay visible after the tenant unbinds, until their next write.
     toy.unbind("tenant-a").await;
     assert_eq!((listed("/api/v1/secrets").await, within.code("GET", &one).await), (1, 403));
     tenant.merge_patch(&one, &json!({ "data": { "a": "Yg==" } })).await.unwrap();
@@ -555,7 +643,7 @@ async fn section_8_foreign_resources_need_the_right_identity_on_both_sides() {
     let wrong = binding(&toy.group, "system", &toy.group, std::slice::from_ref(&answered));
     toy.tenant("tenant-c").apply(&wrong).await.unwrap();
     until(async || within.code("GET", &fleet.widgets()).await, |code| *code == 403).await;
-    // The same wrong identity on both sides is taken, and claims nothing.
+    // An equally wrong identity on both sides is accepted, and claims nothing.
     let system = Seat::new(toy.kcp, &format!("{}/clusters/root:system", toy.kcp.url()), toy.kcp.admin_token()).await;
     let mut claims = json!([claim(&fleet.group, "widgets"), claim("", "events")]);
     claims[0]["identityHash"] = answered["identityHash"].clone();
@@ -564,7 +652,7 @@ async fn section_8_foreign_resources_need_the_right_identity_on_both_sides() {
     toy.bind("tenant-c", &[answered]).await;
     until(async || across.code("GET", &fleet.widgets()).await, |code| *code == 404).await;
 
-    // Events of both groups, but only to write them.
+    // Events of both groups, for writing only.
     toy.bind("tenant-c", &[accepted("", "events", &["create", "patch"])]).await;
     let event = json!({
         "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": { "name": "e", "namespace": "default" }, "action": "Testing",
@@ -574,7 +662,7 @@ async fn section_8_foreign_resources_need_the_right_identity_on_both_sides() {
     let events = "/apis/events.k8s.io/v1/namespaces/default/events";
     until(async || within.send("POST", events, JSON, &event).await.0, |code| matches!(code, 201 | 409)).await;
     assert_eq!(within.code("GET", events).await, 403);
-    // The API server behind a workspace may record Events of its own in it.
+    // The API server of a workspace may record Events of its own.
     let written = format!("{}/e", toy.kcp.id("tenant-c"));
     until(async || across.names("/api/v1/events").await, |names| names.contains(&written)).await;
 }
@@ -603,7 +691,7 @@ async fn section_9_who_leaves_waits_for_finalizers_and_is_then_refused() {
         |object: &Value| object["status"]["conditions"].as_array().unwrap().iter().any(|one| one["reason"] == "SomeFinalizersRemain");
     until(async || toy.tenant("tenant-b").get(&path).await.unwrap().unwrap(), remains).await;
 
-    // It can still be read and written, so that the provider can tidy up.
+    // The object can still be read and written, so that the provider can clean up.
     let one = toy.widget_path("held");
     assert!(within.get(&one).await.1["metadata"]["deletionTimestamp"].is_string());
     assert_eq!(within.patch(&format!("{one}/status"), json!({ "status": { "phase": "Terminating" } })).await.0, 200);
@@ -620,7 +708,7 @@ async fn section_9_who_leaves_waits_for_finalizers_and_is_then_refused() {
 async fn the_export_and_binding_of_this_repository_work_with_the_role_that_goes_with_them() {
     let Some(kcp) = shared().await else { return };
     let fleet = Toy::of(kcp, "edge-portal-fleet", &[]).await;
-    // The fleet's real resource is not ours to define; one of the same name serves.
+    // The fleet's real resource is defined elsewhere; one of the same name replaces it.
     let placeholder = "REPLACE-WITH-THE-IDENTITY-HASH-OF-edge-portal-fleet";
     kcp.export("system", include_str!("../../../config/kcp-cilium-mesh-apiexport.yaml")).await.unwrap();
     let claim = include_str!("../../../config/kcp-cilium-mesh-fleet-claim.yaml").replace(placeholder, &fleet.identity_hash);
@@ -635,7 +723,8 @@ async fn the_export_and_binding_of_this_repository_work_with_the_role_that_goes_
         (claim["state"], claim["selector"]) = ("Accepted".into(), json!({ "matchAll": true }));
     }
     wanted["spec"]["permissionClaims"] = accepted;
-    // A tenant binds through kcp, by the right that the role gives to everybody.
+    // A tenant binds through kcp, with the permission that the role grants to
+    // everybody.
     let as_tenant = Seat::new(kcp, &format!("{}/clusters/root:tenant-c", kcp.url()), kcp.admin_token()).await;
     until(async || as_tenant.send("POST", BINDINGS, JSON, &wanted).await.0, |code| matches!(code, 201 | 409)).await;
     kcp.bind("tenant-c", &wanted).await.unwrap();
@@ -665,7 +754,7 @@ async fn section_5_after_a_restart_no_watch_resumes_and_section_3_a_shard_has_an
     let Some(mut kcp) = Kcp::start_or_skip(&["system", "tenant-a"]).await else { return };
     kcp.add_shard(&["tenant-z"]).await.unwrap();
     let toy = Toy::of(&kcp, "sharded", &[claim("", "secrets")]).await;
-    // As slow as kcp was seen to be.
+    // Delays as observed in kcp.
     let [binding, claims] = [300, 400].map(std::time::Duration::from_millis);
     kcp.delay_bindings(binding);
     kcp.delay_claims(claims);
@@ -700,9 +789,70 @@ async fn section_5_after_a_restart_no_watch_resumes_and_section_3_a_shard_has_an
     toy.make("tenant-z", "after").await;
     assert_eq!(watch.told().await, format!("ADDED {z}/after"));
 
-    // And nothing of it stays behind.
+    // Nothing is left behind.
     let pids = kcp.pids();
     drop(kcp);
     let alive = async || pids.iter().filter(|pid| nix::sys::signal::kill(nix::unistd::Pid::from_raw(**pid), None).is_ok()).count();
     until(alive, |alive| *alive == 0).await;
+}
+
+/// `away` is long enough for requests to arrive during the move.
+#[tokio::test]
+async fn a_workspace_moves_to_another_shard_with_its_uids_and_without_its_revisions() {
+    let Some(mut kcp) = Kcp::start_or_skip(&["system", "tenant-a", "tenant-b"]).await else { return };
+    kcp.add_shard(&["tenant-z"]).await.unwrap();
+    let (group, token, widgets, id) = {
+        let toy = Toy::of(&kcp, "moving", &[]).await;
+        for tenant in ["tenant-a", "tenant-b", "tenant-z"] {
+            toy.bind(tenant, &[]).await;
+        }
+        toy.make("tenant-a", "one").await;
+        (toy.group.clone(), toy.token.clone(), toy.widgets(), kcp.id("tenant-a"))
+    };
+    let endpoints = until(async || kcp.endpoints("system", &group), |found| found.len() == 2).await;
+    let [old, new] = [0, 1].map(|at| format!("{}/clusters/*", endpoints[at]));
+    let (old, new) = (Seat::new(&kcp, &old, &token).await, Seat::new(&kcp, &new, &token).await);
+    let within = Seat::new(&kcp, &format!("{}/clusters/{id}", endpoints[0]), &token).await;
+    let before = old.get(&widgets).await.1["items"][0]["metadata"].clone();
+    let (mut leaving, mut bindings, mut coming) =
+        (old.watch(&widgets).await, old.watch(BINDINGS).await, new.watch(&format!("{BINDINGS}?resourceVersion=0")).await);
+    leaving.until(&format!("ADDED {id}/one")).await;
+    let meanwhile = async {
+        // Deletions that nobody requested.
+        let gone = leaving.until(&format!("DELETED {id}/one")).await;
+        assert_eq!(gone["object"]["metadata"]["deletionTimestamp"], Value::Null, "{gone}");
+        let gone = bindings.until(&format!("DELETED {id}/{group}")).await;
+        assert_eq!(gone["object"]["metadata"]["deletionTimestamp"], Value::Null, "{gone}");
+        let (code, refused) = within.get(&format!("{widgets}?limit=1")).await;
+        assert_eq!((code, refused["text"].as_str()), (503, Some("logical cluster is being migrated\n")));
+        assert_eq!(within.code("GET", &format!("{widgets}?resourceVersion=7")).await, 410);
+    };
+    let (moved, ()) = tokio::join!(kcp.move_workspace("tenant-a", 1, std::time::Duration::from_secs(3)), meanwhile);
+    moved.unwrap();
+    coming.until(&format!("ADDED {id}/{group}")).await;
+    let found = until(async || new.get(&widgets).await.1["items"].clone(), |items| !items[0].is_null()).await;
+    let after = &found[0]["metadata"];
+    assert_eq!((&after["uid"], &after["name"]), (&before["uid"], &json!("one")));
+    assert_ne!(after["resourceVersion"], before["resourceVersion"]);
+    assert_eq!(within.code("GET", &widgets).await, 403, "the shard that it left does not know it");
+    kcp.workspace("tenant-a").unwrap().get(&format!("{widgets}/nothing")).await.unwrap();
+
+    // A hanging shard accepts connections and requests.
+    kcp.hang_endpoint(1, true).await.unwrap();
+    let url = format!("{}/clusters/*{widgets}", endpoints[1]);
+    let asked = tokio::time::timeout(std::time::Duration::from_secs(1), kcp.request(&token, "GET", &url, None));
+    assert!(asked.await.is_err(), "the shard answered");
+    assert_eq!(old.code("GET", &widgets).await, 200, "the other shard goes on");
+    kcp.hang_endpoint(1, false).await.unwrap();
+    let new = Seat::new(&kcp, &format!("{}/clusters/*", endpoints[1]), &token).await;
+    assert_eq!(new.code("GET", &widgets).await, 200);
+
+    // An exhausted quota.
+    kcp.use_up_quota("tenant-a", &["widgets/status"]);
+    let within = Seat::new(&kcp, &format!("{}/clusters/{id}", endpoints[1]), &token).await;
+    let path = format!("/apis/{group}/v1alpha1/namespaces/default/widgets/one");
+    let (code, refused) = within.patch(&format!("{path}/status"), json!({ "status": { "phase": "on" } })).await;
+    assert_eq!(code, 403);
+    assert!(refused["message"].as_str().unwrap().contains("exceeded quota: "), "{refused}");
+    assert_eq!(within.patch(&path, json!({ "spec": { "size": 2 } })).await.0, 200);
 }

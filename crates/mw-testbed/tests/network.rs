@@ -1,5 +1,5 @@
-//! The network of the testbed: cables, routes, a router with faults, and
-//! WireGuard in user space.
+//! The network of the testbed: links, routes, a router with faults, and userspace
+//! WireGuard.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may fail loudly")]
 
 use std::net::{IpAddr, SocketAddr};
@@ -18,7 +18,7 @@ struct Net {
     hosts: Vec<Host>,
 }
 
-/// One cluster for each entry, with one host; hidden where a time is given.
+/// Creates a cluster with one host for each entry, behind NAT if a duration is given.
 async fn net(sites: &[Option<Duration>]) -> Option<Net> {
     or_skip(Namespace::new())?;
     let wire = Wire::default();
@@ -40,7 +40,7 @@ async fn route(on: &Host, to: IpNet) {
     on.links.replace_route(&Route { to, via: None, source: None, device: DEVICE.into() }).await.unwrap();
 }
 
-/// Brings the device of a host up with these peers, and routes to their pods.
+/// Brings up the device of a host with these peers, and adds routes to their pods.
 async fn join(host: &Host, others: &[&Host], keepalive: u16) {
     host.links.up(DEVICE).await.unwrap();
     host.device.set_up(true);
@@ -78,6 +78,20 @@ async fn hosts_of_one_cluster_reach_each_other_and_their_own_pods_only() {
     silent(&first.namespace, second.internal.addr().into()).await;
     second.mend().await.unwrap();
     reaches(&first.namespace, second.internal.addr().into()).await;
+}
+
+#[tokio::test]
+async fn hosts_come_and_go_without_a_loss_to_others() {
+    let Some(net) = net(&[None]).await else { return };
+    let edge = "192.168.1.254".parse().unwrap();
+    reaches(&net.hosts[0].namespace, edge).await;
+    let flow = Flow::start("host to edge", &net.hosts[0].namespace, edge, Duration::from_millis(10)).unwrap();
+    let start = Instant::now();
+    for at in 2..10 {
+        let host = net.lans[0].add_host(at).await.unwrap();
+        reaches(&host.namespace, edge).await;
+    }
+    assert_eq!(flow.since(start).await.lost, 0);
 }
 
 #[tokio::test]
@@ -155,7 +169,7 @@ async fn the_wire_delays_and_loses_as_told() {
     net.wire.impair(network, Impairment { loss_percent: 0, delay });
     let start = Instant::now();
     assert!(ping(&a.pod, None, b.pod_addresses[0]).await.unwrap());
-    assert!(start.elapsed() >= 2 * delay, "there and back took {:?}", start.elapsed());
+    assert!(start.elapsed() >= 2 * delay, "the round trip took {:?}", start.elapsed());
 
     net.wire.impair(network, Impairment { loss_percent: 20, delay: Duration::ZERO });
     let flow = Flow::start("a to b", &a.pod, b.pod_addresses[0], Duration::from_millis(10)).unwrap();
@@ -163,7 +177,7 @@ async fn the_wire_delays_and_loses_as_told() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     let report = flow.since(start).await;
     let share = report.lost * 100 / report.sent;
-    assert!((25..50).contains(&share), "20 % of the way there and of the way back: {report:?}");
+    assert!((25..50).contains(&share), "20% loss in each direction: {report:?}");
 
     net.wire.impair(network, Impairment { loss_percent: 100, delay: Duration::ZERO });
     silent(&a.pod, b.pod_addresses[0]).await;
@@ -213,6 +227,6 @@ async fn a_device_has_the_one_address_it_was_given() {
     }
     silent(&host.namespace, "100.64.1.1".parse().unwrap()).await;
     let wrong = Route { to: "10.99.9.7/24".parse().unwrap(), via: None, source: None, device: DEVICE.into() };
-    assert!(host.links.replace_route(&wrong).await.is_err(), "the kernel takes no prefix with host bits");
+    assert!(host.links.replace_route(&wrong).await.is_err(), "the kernel rejects prefixes with host bits");
     assert!(Links::open(&host.namespace).is_ok());
 }

@@ -1,4 +1,4 @@
-//! Each fault of the proxy does what it says.
+//! Effects of each fault of the proxy.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, clippy::print_stderr, reason = "a test may fail loudly")]
 
 mod common;
@@ -18,7 +18,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{PostParams, WatchEvent, WatchParams};
-use mw_testbed::proxy::{Effect, Fault, Match, Moment, Outcome, Trigger, Verb, lies};
+use mw_testbed::proxy::{Effect, Fault, Match, Moment, ProxyOutcome, Trigger, Verb, lies};
 use mw_testbed::{Cluster, FaultProxy, eventually};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -26,7 +26,7 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// A proxy of its own in front of a shared cluster.
+/// Starts a proxy in front of a shared cluster.
 async fn proxied(name: &str) -> Option<(&'static Cluster, FaultProxy)> {
     let cluster = shared().await?.cluster(name).unwrap();
     Some((cluster, FaultProxy::start(cluster).unwrap()))
@@ -36,13 +36,12 @@ async fn exists(cluster: &Cluster, name: &str) -> bool {
     cluster.get(&format!("{CONFIG_MAPS}/{name}")).await.unwrap().is_some()
 }
 
-/// By HTTP/1.1.
+/// Returns a client that uses HTTP/1.1.
 async fn maps(cluster: &Cluster, proxy: &FaultProxy) -> Api<ConfigMap> {
     Api::namespaced(client(&proxy.front(&cluster.admin_kubeconfig())).await, "default")
 }
 
-/// One connection that speaks HTTP/2 and nothing else, without a pool behind
-/// it: a broken one is not replaced in secret.
+/// An HTTP/2 connection without a pool: a broken one is not replaced silently.
 struct Http2 {
     sender: http2::SendRequest<Empty<Bytes>>,
     url: String,
@@ -72,7 +71,8 @@ impl Http2 {
     }
 }
 
-/// An event of a watch. Each is small and comes alone here, so a frame is one.
+/// Reads an event of a watch. Events are small and arrive separately here, so each is
+/// one frame.
 async fn next_event(watch: &mut Incoming) -> Result<serde_json::Value, String> {
     let frame = watch.frame().await.ok_or("the watch ended")?.map_err(|error| format!("{error:?}"))?;
     serde_json::from_slice(&frame.into_data().unwrap_or_default()).map_err(|error| error.to_string())
@@ -87,7 +87,7 @@ async fn without_faults_both_protocols_pass_and_are_counted() {
     assert_eq!(by_http1.metadata.name.as_deref(), Some("passes"));
     assert_eq!(proxy.request("GET", "/api/v1/namespaces/default/configmaps/missing", None).await.unwrap().code, 404);
 
-    let count = |verb, code| proxy.counts().get(&(verb, "configmaps".to_owned(), Outcome::Code(code))).copied();
+    let count = |verb, code| proxy.counts().get(&(verb, "configmaps".to_owned(), ProxyOutcome::Code(code))).copied();
     assert_eq!((count(Verb::Create, 201), count(Verb::Get, 200), count(Verb::Get, 404)), (Some(1), Some(1), Some(1)));
     assert_eq!(proxy.count(&Match::verb(Verb::Get).name("missing")), 1);
     proxy.forget_counts();
@@ -127,7 +127,7 @@ async fn a_drop_before_has_no_effect_and_a_drop_after_has_one() {
     proxy.add(Fault::new(writes(), Effect::DropAfter));
     assert!(proxy.request("POST", CONFIG_MAPS, Some(&config_map("dropped-http2"))).await.is_err());
     assert!(exists(cluster, "dropped-http2").await);
-    let dropped = proxy.counts().get(&(Verb::Create, "configmaps".to_owned(), Outcome::Dropped)).copied();
+    let dropped = proxy.counts().get(&(Verb::Create, "configmaps".to_owned(), ProxyOutcome::Dropped)).copied();
     assert_eq!(dropped, Some(3));
 }
 
@@ -137,7 +137,7 @@ async fn a_hung_request_is_never_answered_while_others_are() {
     let fault = proxy.add(Fault::new(Match::all().resource("secrets"), Effect::Hang));
     assert!(tokio::time::timeout(QUIET, proxy.request("GET", "/api/v1/secrets", None)).await.is_err());
     assert_eq!(proxy.request("GET", "/api/v1/nodes", None).await.unwrap().code, 200);
-    assert_eq!(proxy.requests().first().map(|(_, outcome)| *outcome), Some(Outcome::Hung));
+    assert_eq!(proxy.requests().first().map(|(_, outcome)| *outcome), Some(ProxyOutcome::Hung));
     proxy.remove(fault);
     assert_eq!(proxy.request("GET", "/api/v1/secrets", None).await.unwrap().code, 200);
 }
@@ -192,7 +192,7 @@ async fn a_cut_over_http2_ends_one_stream_and_leaves_its_connection() {
     proxy.cut_watches(Match::all().resource("configmaps"));
     let rest = tokio::time::timeout(SOON, next_event(&mut maps)).await.expect("the watch ends");
     let error = rest.expect_err("nothing comes after the cut");
-    assert!(error.contains("INTERNAL_ERROR"), "it breaks off instead of ending well: {error}");
+    assert!(error.contains("INTERNAL_ERROR"), "the watch must break off, not end: {error}");
 
     let node = serde_json::json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "streamed-http2" } });
     cluster.create(&node).await.unwrap();
@@ -282,7 +282,7 @@ async fn a_refusing_proxy_closes_its_port_and_opens_it_again() {
     let Some((_, proxy)) = proxied("west").await else { return };
     assert_eq!(proxy.request("GET", "/api/v1/nodes", None).await.unwrap().code, 200);
     proxy.refuse(true).await.unwrap();
-    // The client may first learn that its kept connection is gone.
+    // The client may first notice that its pooled connection is closed.
     eventually(SOON, || async {
         let error = proxy.request("GET", "/api/v1/nodes", None).await.expect_err("nobody listens").to_string();
         if error.contains("refused") { Ok(()) } else { Err(error) }

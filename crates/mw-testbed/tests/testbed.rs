@@ -1,4 +1,4 @@
-//! The clusters: they start, authenticate, authorize, pause and end.
+//! Clusters start, authenticate, authorize, pause and end.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, clippy::print_stderr, reason = "a test may fail loudly")]
 
 mod common;
@@ -42,7 +42,7 @@ async fn three_clusters_start_and_answer_and_share_nothing() {
     assert_eq!(code_as(one, two.admin_token(), "GET", "/api/v1/nodes", None).await, 401);
     assert!(
         client(&two.admin_kubeconfig().replace(two.url(), one.url())).await.apiserver_version().await.is_err(),
-        "trusts its own CA only"
+        "a cluster trusts only its own CA"
     );
 }
 
@@ -53,7 +53,7 @@ async fn a_service_account_may_do_exactly_what_its_role_says() {
     let rules = [rule("", "nodes", &["list"])];
     let kubeconfig = hub.service_account_kubeconfig("readers", "reader", &rules).await.unwrap();
     let nodes: Api<Node> = Api::all(client(&kubeconfig).await);
-    nodes.list(&ListParams::default()).await.expect("the rights are in force when the kubeconfig is there");
+    nodes.list(&ListParams::default()).await.expect("permissions are effective when the kubeconfig is returned");
 
     let requested = hub.request_token("readers", "reader", 600).await.unwrap();
     for token in [hub.service_account("readers", "reader", &rules).await.unwrap(), requested] {
@@ -76,7 +76,7 @@ async fn a_rotated_token_works_and_the_old_one_is_refused() {
     assert_eq!(code_as(hub, &new, "GET", "/api/v1/nodes", None).await, 200);
     eventually(SOON, || async {
         let code = code_as(hub, &old, "GET", "/api/v1/nodes", None).await;
-        if code == 401 { Ok(()) } else { Err(format!("the old token gets {code}")) }
+        if code == 401 { Ok(()) } else { Err(format!("the old token still gets {code}")) }
     })
     .await
     .unwrap();
@@ -92,7 +92,7 @@ async fn a_token_secret_of_no_account_is_deleted() {
     hub.create(&secret).await.unwrap();
     eventually(SOON, || async {
         let found = hub.get("/api/v1/namespaces/default/secrets/orphan").await.map_err(|error| error.to_string())?;
-        if found.is_none() { Ok(()) } else { Err("the Secret is still there".to_owned()) }
+        if found.is_none() { Ok(()) } else { Err("the Secret still exists".to_owned()) }
     })
     .await
     .unwrap();
@@ -142,7 +142,7 @@ async fn a_paused_server_hangs_and_comes_back() {
     only.resume().unwrap();
     eventually(SOON, || only.list("/api/v1/nodes")).await.unwrap();
 
-    // A stopped server must end as well.
+    // A paused server must end, too.
     only.pause().unwrap();
     let (pids, folder) = (bed.pids(), bed.folder().to_owned());
     drop(bed);
@@ -166,16 +166,16 @@ async fn a_stopped_server_refuses_and_comes_back_as_the_same() {
     let refused = std::net::TcpStream::connect(address).unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
     assert!(nodes.list(&ListParams::default()).await.is_err() && only.get("/api/v1/nodes").await.is_err());
-    assert!(only.pause().is_err(), "nobody is left to be paused");
-    only.stop().expect("a stopped server is stopped");
+    assert!(only.pause().is_err(), "a stopped server can't be paused");
+    only.stop().expect("stopping a stopped server is not an error");
 
     only.start().await.unwrap();
-    assert!(only.start().await.is_err(), "it runs already");
-    nodes.list(&ListParams::default()).await.expect("the same address, authority, token and rights");
-    assert!(only.get(&format!("{CONFIG_MAPS}/before")).await.unwrap().is_some(), "the same objects");
-    let rotated = only.rotate_token("before", "member").await.expect("tokens are made as before");
+    assert!(only.start().await.is_err(), "the server is already running");
+    nodes.list(&ListParams::default()).await.expect("address, CA, token and permissions are unchanged");
+    assert!(only.get(&format!("{CONFIG_MAPS}/before")).await.unwrap().is_some(), "objects are unchanged");
+    let rotated = only.rotate_token("before", "member").await.expect("token Secrets are still filled");
     assert_eq!(code_as(only, &rotated, "GET", "/api/v1/nodes", None).await, 200);
-    assert!(only.audit().unwrap().len() > requests, "the audit log goes on");
+    assert!(only.audit().unwrap().len() > requests, "the audit log continues");
 
     let pids = bed.pids();
     assert!(pids.len() == 2 && !pids.contains(&first_pid), "{pids:?}");
@@ -192,12 +192,12 @@ async fn a_server_that_was_killed_or_paused_can_be_stopped_and_started() {
     only.start().await.unwrap();
 
     kill(Pid::from_raw(only.pid().unwrap()), Signal::SIGKILL).unwrap();
-    eventually(SOON, || async { if is_alive(only.pid().unwrap()) { Err("it is alive") } else { Ok(()) } }).await.unwrap();
+    eventually(SOON, || async { if is_alive(only.pid().unwrap()) { Err("the server is still alive") } else { Ok(()) } }).await.unwrap();
     only.stop().unwrap();
     only.start().await.unwrap();
     only.list("/api/v1/nodes").await.unwrap();
 
-    // What is stopped at the end is tidied up as well.
+    // Files of a stopped server are removed as well.
     only.stop().unwrap();
     let (pids, folder) = (bed.pids(), bed.folder().to_owned());
     drop(bed);

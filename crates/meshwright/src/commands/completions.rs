@@ -3,19 +3,19 @@
 use anyhow::Result;
 use clap_complete::Shell;
 
-use crate::answer::Answer;
+use crate::exit_code::Answer;
 use crate::output::write_stdout;
 
-/// Print a completion script for a shell.
+/// Print a shell completion script.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: meshwright completions bash > /etc/bash_completion.d/meshwright")]
 pub(crate) struct Args {
-    /// The shell the script is for.
+    /// Generate the script for this shell.
     shell: Shell,
 }
 
 pub(crate) fn run(args: &Args) -> Result<Answer> {
-    // Through a buffer: clap_complete panics when a write fails.
+    // Buffered because clap_complete panics when a write fails.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut crate::cli::command(), "meshwright", &mut script);
     write_stdout(&script)?;

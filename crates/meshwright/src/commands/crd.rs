@@ -5,27 +5,27 @@ use clap::ValueEnum;
 use mw_api::cilium::kcp;
 use mw_api::crd::{cilium_crds, crds, to_yaml};
 
-use crate::answer::Answer;
+use crate::exit_code::Answer;
 use crate::output::write_stdout;
 
-/// Print the CustomResourceDefinitions as YAML, or what kcp needs in their place.
+/// Print the CustomResourceDefinitions, or the equivalent kcp objects, as YAML.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Whose CRDs are printed.
+    /// Print the CRDs of this back end.
     #[arg(long, value_enum, value_name = "NAME", default_value_t, conflicts_with = "kcp")]
     backend: BackEnd,
 
-    /// Print what kcp needs to offer the Cilium back end's kinds to tenants.
+    /// Print the kcp objects that offer the Cilium back end's kinds to tenants.
     #[arg(long, value_enum, value_name = "PART", num_args = 0..=1, default_missing_value = "export")]
     kcp: Option<Part>,
 
-    /// The identity of the APIExport edge-portal-fleet: 64 hex digits, different in every installation. Without it export and
-    /// binding do not claim tenants' clusters.
+    /// Set the identity hash of the APIExport edge-portal-fleet (64 hex digits); without it
+    /// tenants' clusters are not claimed.
     #[arg(long, value_name = "HASH", requires = "kcp", value_parser = identity_hash)]
     fleet_identity: Option<String>,
 
-    /// Path of the workspace with the APIExport, for the binding.
+    /// Bind to the APIExport of the workspace at this path.
     #[arg(long, value_name = "PATH", requires = "kcp", default_value = kcp::PROVIDER_WORKSPACE)]
     provider_workspace: String,
 }
@@ -40,7 +40,7 @@ Examples:
   meshwright crd --kcp rbac                             # as well
   meshwright crd --kcp binding --fleet-identity $HASH   # for each tenant's workspace
 
-Add the claim on tenants' clusters to an export that is there:
+Add the claim on tenants' clusters to an existing export:
   kubectl patch apiexport edge-portal-networking --type merge --patch \"$(meshwright crd --kcp fleet-claim \
     --fleet-identity \"$(kubectl get apiexport edge-portal-fleet -o jsonpath='{.status.identityHash}')\")\"";
 
@@ -51,7 +51,7 @@ enum BackEnd {
     Kilo,
     /// ClusterMeshBinding, GlobalService and ConnectivityIntent.
     Cilium,
-    /// Both.
+    /// All of the above.
     All,
 }
 
@@ -59,18 +59,18 @@ enum BackEnd {
 enum Part {
     /// The APIResourceSchemas and the APIExport.
     Export,
-    /// The APIBinding of a tenant.
+    /// The APIBinding for a tenant.
     Binding,
     /// A merge patch that adds the claim on tenants' clusters to the APIExport.
     FleetClaim,
-    /// The provider's account and rights, and the right to bind.
+    /// The provider's ServiceAccount and roles, and the role that allows binding.
     Rbac,
 }
 
-fn identity_hash(text: &str) -> Result<String, String> {
+pub(crate) fn identity_hash(text: &str) -> Result<String, String> {
     match text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         true => Ok(text.to_owned()),
-        false => Err(format!("an identity hash has 64 hex digits: {FIND_HASH} prints it")),
+        false => Err(format!("expected 64 hex digits; find the hash with: {FIND_HASH}")),
     }
 }
 
@@ -79,7 +79,7 @@ const FIND_HASH: &str = "kubectl get apiexport edge-portal-fleet -o jsonpath='{.
 pub(crate) fn run(args: &Args) -> Result<Answer> {
     let yaml = match args.kcp {
         Some(part) => of_kcp(args, part)?,
-        None => definitions(args.backend).context("the CRDs have no YAML form")?,
+        None => definitions(args.backend).context("cannot serialize the CRDs to YAML")?,
     };
     write_stdout(yaml.as_bytes())?;
     Ok(Answer::Yes)
@@ -101,8 +101,8 @@ fn of_kcp(args: &Args, part: Part) -> Result<String> {
         (Part::Binding, hash) => kcp::binding_yaml(&args.provider_workspace, hash.as_deref()),
         (Part::FleetClaim, Some(hash)) => kcp::fleet_claim_yaml(hash),
         (Part::FleetClaim, None) => {
-            bail!("--fleet-identity is missing: in the workspace with that export, {FIND_HASH} prints it")
+            bail!("--fleet-identity is missing; in the workspace of that APIExport, find it with: {FIND_HASH}")
         }
     };
-    yaml.context("what kcp needs has no YAML form")
+    yaml.context("cannot serialize the kcp objects to YAML")
 }

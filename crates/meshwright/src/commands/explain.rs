@@ -3,24 +3,24 @@
 use anyhow::{Result, bail};
 use mw_core::text::quoted;
 
-use crate::answer::Answer;
+use crate::exit_code::Answer;
 use crate::input::schema::distance;
 use crate::output::write_stdout;
 
-/// The page whose entries are printed.
+/// Page that holds the entries.
 const PAGE: &str = include_str!("../../../../docs/troubleshooting.md");
 const MOST_SUGGESTED: usize = 3;
 
-/// Print what a reason or a condition means, what stays safe meanwhile, and what to type.
+/// Explain a reason or condition: what it means, what still works, and how to fix it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: meshwright explain NodeNoEndpoint")]
 pub(crate) struct Args {
-    /// A reason, or the type of a condition; without it all are listed.
+    /// Explain this reason or condition type [default: list all].
     #[arg(value_name = "REASON")]
     reason: Option<String>,
 }
 
-/// What the page says under one word.
+/// Section of the page about one reason or condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) word: &'static str,
@@ -35,13 +35,13 @@ pub(crate) fn run(args: &Args) -> Result<Answer> {
     };
     let Some(entry) = entries.iter().find(|entry| entry.word.eq_ignore_ascii_case(word)) else {
         let near = nearest(word, &entries).join(", ");
-        bail!("there is no entry for {}; nearest: {near}; `meshwright explain` lists all", quoted(word));
+        bail!("no entry for {}; closest: {near}; run `meshwright explain` to list all", quoted(word));
     };
     write_stdout(format!("{}\n\n{}\n", entry.word, without_links(entry.text)).as_bytes())?;
     Ok(Answer::Yes)
 }
 
-/// Every `### word` with what follows up to the next heading.
+/// Every `### word` section of the page.
 pub(crate) fn entries() -> Vec<Entry> {
     let sections = PAGE.split("\n#").filter_map(|section| section.strip_prefix("## "));
     let entry = |section: &'static str| section.split_once('\n').map(|(word, text)| Entry { word: word.trim(), text: text.trim() });
@@ -74,7 +74,7 @@ fn nearest<'a>(word: &str, entries: &'a [Entry]) -> Vec<&'a str> {
     near.into_iter().take(MOST_SUGGESTED).map(|(_, word)| word).collect()
 }
 
-/// `[text](#place)` as `text`: on a terminal there is nothing to follow.
+/// Replaces `[text](#anchor)` by `text`: a terminal cannot follow anchors.
 fn without_links(text: &str) -> String {
     let mut parts = text.split("](#");
     let mut plain = parts.next().unwrap_or_default().to_owned();

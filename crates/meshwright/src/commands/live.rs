@@ -1,5 +1,4 @@
-//! What the commands that ask API servers share: where the hub is, and a look
-//! from there that can't write.
+//! Flags and read-only clients shared by the commands that read live clusters.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,45 +6,46 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use mw_controller::cilium::{Examiner, Portal, dial};
+use mw_controller::clock::Clock;
+use mw_controller::doctor::commands::Kubectl;
+use mw_controller::fleet::Network;
+use mw_controller::install::read_hub_uid;
+use mw_controller::kilo::{Snapshot, SnapshotReader};
+use mw_controller::metrics::Metrics;
+use mw_controller::permit::Permit;
+use mw_controller::published_status::Interest;
+use mw_controller::run::hub_config;
+use mw_controller::transport::Timeouts;
 use mw_core::kilo::plan::Plan;
 use mw_core::names::MeshId;
 use mw_core::problem::{Problem, Reason};
 use mw_core::time::Timestamp;
-use mw_operator::cilium::{Examiner, dial};
-use mw_operator::clock::Clock;
-use mw_operator::doctor::commands::Kubectl;
-use mw_operator::fleet::Network;
-use mw_operator::glance::Interest;
-use mw_operator::install::read_hub_uid;
-use mw_operator::kilo::{Look, Looker};
-use mw_operator::metrics::Metrics;
-use mw_operator::permit::Permit;
-use mw_operator::transport::Patience;
 
 use crate::commands::process::{MemberArgs, some_duration};
-use crate::input::fleet::{Dump, Fleet};
+use crate::input::kilo::dumps::{Dump, Fleet};
 
-/// Where the hub is, and how the clusters of its meshes are reached.
+/// Access to the hub and to the clusters of its meshes.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Live")]
 pub(crate) struct HubArgs {
-    /// Namespace of the ClusterMesh; without it that of the kubeconfig's context.
+    /// Read this namespace [default: that of the kubeconfig context].
     #[arg(short, long, value_name = "NAMESPACE", conflicts_with = "all_namespaces")]
     namespace: Option<String>,
 
-    /// All ClusterMeshes of the hub.
+    /// Read all namespaces of the hub.
     #[arg(short = 'A', long, conflicts_with = "name")]
     pub(crate) all_namespaces: bool,
 
-    /// Kubeconfig of the hub; without it what KUBECONFIG names, or kubectl's own.
+    /// Use this kubeconfig for the hub [default: $KUBECONFIG, or ~/.kube/config].
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
 
-    /// Context of the kubeconfig that leads to the hub.
+    /// Use this context of the kubeconfig [default: its current context].
     #[arg(long, value_name = "CONTEXT")]
     context: Option<String>,
 
-    /// How long a cluster may take to answer a request.
+    /// Time out a request to a cluster after this long, e.g. 5s or 1m.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = some_duration)]
     request_timeout: Duration,
 
@@ -53,21 +53,21 @@ pub(crate) struct HubArgs {
     members: MemberArgs,
 }
 
-/// As the operator's default.
+/// Same as the operator's default.
 pub(crate) const NODE_GRACE: Duration = Duration::from_secs(90);
 
-/// How a look is turned into a world.
+/// Parameters for turning a snapshot into planner input.
 #[derive(Debug)]
 pub(crate) struct Circumstances {
-    /// Instead of asking for it.
+    /// Overrides the UID read from the hub.
     pub(crate) hub_uid: Option<String>,
     pub(crate) node_grace: Duration,
     pub(crate) now: Timestamp,
 }
 
 impl HubArgs {
-    pub(crate) fn patience(&self) -> Patience {
-        Patience::of(self.request_timeout)
+    pub(crate) fn timeouts(&self) -> Timeouts {
+        Timeouts::of(self.request_timeout)
     }
 
     pub(crate) fn interest(&self, name: Option<&str>, default_namespace: &str) -> Interest {
@@ -79,55 +79,60 @@ impl HubArgs {
         }
     }
 
-    /// A client that can't write, and the namespace meant where none is named.
+    /// Read-only client of the hub, and the namespace to use if none is given.
     pub(crate) async fn hub(&self) -> Result<(kube::Client, String)> {
-        let client = mw_operator::run::reader(self.kubeconfig.as_ref(), self.context.as_deref(), self.patience()).await?;
+        let client = mw_controller::run::reader(self.kubeconfig.as_ref(), self.context.as_deref(), self.timeouts()).await?;
         let namespace = client.default_namespace().to_owned();
         Ok((client, namespace))
     }
 
-    pub(crate) async fn look(&self, hub: kube::Client, interest: &Interest, under: Circumstances) -> Result<Look> {
+    /// Access to kcp, if the kubeconfig points to one of its workspaces.
+    pub(crate) async fn portal(&self) -> Result<Portal> {
+        let config = hub_config(self.kubeconfig.as_ref(), self.context.as_deref()).await?;
+        Portal::new(config, None).context("cannot use the kubeconfig of kcp")
+    }
+
+    pub(crate) async fn snapshot(&self, hub: kube::Client, interest: &Interest, under: Circumstances) -> Result<Snapshot> {
         let Circumstances { hub_uid, node_grace, now } = under;
         let hub_uid = match hub_uid {
             Some(uid) => uid,
-            None => read_hub_uid(&hub).await.context("the hub's Namespace kube-system can't be read")?,
+            None => read_hub_uid(&hub).await.context("cannot read Namespace kube-system of the hub")?,
         };
-        Ok(self.looker(hub, hub_uid, node_grace, now).look(interest).await?)
+        Ok(self.snapshot_reader(hub, hub_uid, node_grace, now).snapshot(interest).await?)
     }
 
-    pub(crate) fn looker(&self, hub: kube::Client, hub_uid: String, node_grace: Duration, now: Timestamp) -> Looker {
-        let (patience, allowed) = (self.patience(), self.members.allowed());
-        let network = Network { allowed: allowed.clone(), patience, permit: Permit::none(), metrics: Metrics::default() };
-        Looker { hub, hub_uid, connect: Arc::new(network), allowed, deadline: patience.answer, node_grace, now }
+    pub(crate) fn snapshot_reader(&self, hub: kube::Client, hub_uid: String, node_grace: Duration, now: Timestamp) -> SnapshotReader {
+        let (timeouts, allowed) = (self.timeouts(), self.members.allowed());
+        let network = Network { allowed: allowed.clone(), timeouts, permit: Permit::none(), metrics: Metrics::default() };
+        SnapshotReader { hub, hub_uid, connect: Arc::new(network), allowed, deadline: timeouts.answer, node_grace, now }
     }
 
-    /// The same for the Cilium back end.
+    /// Like [`HubArgs::snapshot_reader`], for the Cilium back end.
     pub(crate) fn examiner(&self, hub: kube::Client, hub_uid: String, cilium_namespace: String, clock: &Clock) -> Examiner {
-        let (patience, allowed) = (self.patience(), self.members.allowed());
-        let network = Network { allowed: allowed.clone(), patience, permit: Permit::none(), metrics: Metrics::default() };
-        let dialler = Arc::new(dial::Network { clock: clock.clone(), patience: dial::PATIENCE, addresses: allowed.addresses.clone() });
-        let (connect, deadline, now) = (Arc::new(network), patience.answer, clock.now());
+        let (timeouts, allowed) = (self.timeouts(), self.members.allowed());
+        let network = Network { allowed: allowed.clone(), timeouts, permit: Permit::none(), metrics: Metrics::default() };
+        let dialler = Arc::new(dial::Network { clock: clock.clone(), timeouts: dial::PATIENCE, addresses: allowed.addresses.clone() });
+        let (connect, deadline, now) = (Arc::new(network), timeouts.answer, clock.now());
         Examiner { hub, hub_uid, connect, dialler, allowed, deadline, cilium_namespace, now }
     }
 
-    /// How kubectl gets where we got.
+    /// The kubeconfig flags for printed kubectl commands.
     pub(crate) fn kubectl(&self) -> Kubectl {
         Kubectl { kubeconfig: self.kubeconfig.as_ref().map(|path| path.display().to_string()), context: self.context.clone() }
     }
 }
 
-/// Runs to the end; a name server that hangs does not keep the process alive.
+/// Runs to completion. A hanging DNS lookup does not keep the process alive.
 pub(crate) fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime could be started")?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the async runtime")?;
     let done = runtime.block_on(work);
     runtime.shutdown_background();
     done
 }
 
-/// The plan of the meshes asked about, and what is there now. What belongs to
-/// no mesh is told only when all were asked about.
-pub(crate) fn planned(look: Look, all: bool) -> (Plan, Fleet) {
-    let Look { world, asked, mut objects, misread, limited_to: _ } = look;
+/// Plan of the selected meshes, and the current Peers. Orphans are included only if `all` is set.
+pub(crate) fn planned(snapshot: Snapshot, all: bool) -> (Plan, Fleet) {
+    let Snapshot { world, asked, mut objects, misread, limited_to: _, finalized: _ } = snapshot;
     let mut fleet = Fleet::new();
     for (id, seen) in &world.clusters {
         let peers = seen.peers.known().cloned().unwrap_or_default();

@@ -1,16 +1,15 @@
 //! One file per command.
 
-mod cilium_plan;
+pub(crate) mod cilium;
 pub(crate) mod completions;
 pub(crate) mod crd;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod explain;
+pub(crate) mod kilo;
 mod live;
 pub(crate) mod man;
-pub(crate) mod operator;
 pub(crate) mod plan;
 mod process;
-pub(crate) mod provider;
 pub(crate) mod rbac;
 pub(crate) mod status;

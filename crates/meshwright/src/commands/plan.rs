@@ -5,8 +5,13 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use mw_controller::cilium::{PublishedObject, is_workspace};
+use mw_controller::clock::Clock;
+use mw_controller::install::read_hub_uid;
+use mw_controller::kilo::{PublishedMesh, Snapshot, SnapshotError};
+use mw_controller::published_status::is_served;
 use mw_core::kilo::plan::{Condition, Plan};
 use mw_core::kilo::planner::{ClusterSeen, Options, World};
 use mw_core::kilo::spec::duration_seconds;
@@ -17,56 +22,57 @@ use mw_core::seen::Seen;
 use mw_core::text::{listed, printable};
 use mw_core::time::Timestamp;
 
-use crate::answer::Answer;
-use crate::commands::cilium_plan::{self, Request};
+use crate::commands::cilium::plan::{self as cilium_plan, Request};
 use crate::commands::live::{self, Circumstances, HubArgs};
+use crate::exit_code::Answer;
 use crate::input::back_end::{BackEnd, back_end};
 use crate::input::finding::{self, Finding};
-use crate::input::fleet::{self, Fleet};
-use crate::input::meshes::{self, Declared};
+use crate::input::kilo::dumps::{self, Fleet};
+use crate::input::kilo::meshes::{self, Declared};
 use crate::input::object::{Opened, open_all};
 use crate::input::source::{Contents, Reader};
 use crate::output::{self, Format, Planned};
 
-/// Show what would be created, updated and deleted in each cluster: live, or from files alone.
+/// Show what would be created, updated and deleted in each cluster, live or from files.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
-    /// Name of a ClusterMesh on the hub, to plan it live. Nothing is written.
+    /// Plan this ClusterMesh or Cilium object of the hub, live; writes nothing.
     #[arg(value_name = "NAME", required_unless_present_any = ["files", "namespace", "all_namespaces"])]
     name: Option<String>,
 
-    /// File with ClusterMesh objects, or with those of the Cilium back end, YAML or JSON; may be
-    /// repeated; "-" reads standard input.
+    /// Read ClusterMeshes or Cilium objects from this YAML or JSON file; repeatable; "-" is
+    /// standard input.
     #[arg(short = 'f', long = "filename", value_name = "FILE", conflicts_with_all = LIVE)]
     files: Vec<PathBuf>,
 
-    /// What a cluster holds, as kubectl prints it (below); may be repeated, also for one cluster.
+    /// Read the objects of a cluster from a kubectl dump (see below); repeatable, also for one
+    /// cluster.
     #[arg(long = "cluster", value_name = "NAME=FILE", value_parser = named_file, requires = "files")]
     clusters: Vec<(String, PathBuf)>,
 
-    /// UID of the hub's Namespace kube-system, if that is not in the local cluster's file or may
-    /// not be read. The names of Cilium's policies come from it.
+    /// Use this UID of the hub's Namespace kube-system if it cannot be read; names of Cilium
+    /// policies derive from it.
     #[arg(long, value_name = "UID")]
     hub_uid: Option<String>,
 
-    /// The files hold all objects of the hub: what none of them wants is shown as to be deleted.
+    /// Treat the files as all objects of the hub, and show leftovers as deletes.
     #[arg(long, requires = "files")]
     all_meshes: bool,
 
-    /// Namespace that Cilium runs in, in all clusters.
-    #[arg(long, value_name = "NAMESPACE", default_value = "kube-system", requires = "files")]
+    /// Look for Cilium in this namespace of every cluster.
+    #[arg(long, value_name = "NAMESPACE", default_value = "kube-system")]
     cilium_namespace: String,
 
-    /// How long a node that lost its annotations keeps its Peer: 90s, 5m, or 0.
+    /// Keep the Peer of a node that lost its annotations for this long, e.g. 90s, 5m or 0.
     #[arg(long, value_name = "DURATION", default_value = "90s", value_parser = seconds)]
     node_grace: u64,
 
-    /// Plan as of this moment instead of now (RFC 3339).
+    /// Plan as of this time (RFC 3339) instead of now.
     #[arg(long, value_name = "TIME", value_parser = moment)]
     now: Option<Timestamp>,
 
-    /// How to print the plan.
+    /// Print the plan in this format.
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 
@@ -74,14 +80,14 @@ pub(crate) struct Args {
     hub: HubArgs,
 }
 
-/// What makes no sense with files.
+/// Flags that conflict with planning from files.
 const LIVE: [&str; 7] = ["name", "namespace", "all_namespaces", "kubeconfig", "context", "request_timeout", "kubeconfig_allow"];
 
 const EXAMPLE: &str = "\
-Live, meshwright looks once with the kubeconfigs that the mesh names and sees what an operator sees
-after a restart. One that has been running knows more: a Node that it saw deleted is a good reason
-to delete its Peers, a Node that is only missing is not, and many such deletes are held.
-With -A what is left of meshes that do not exist is shown as well.
+A live plan reads each cluster once, with the kubeconfigs that the mesh names, and so knows what
+an operator knows right after a restart. A running operator knows more: if it saw a Node being
+deleted, it deletes the Peers of that Node; if the Node is only missing, many such deletes are
+held. With -A, leftovers of meshes that no longer exist are shown as well.
 
 Examples:
   meshwright plan prod -n kilo
@@ -90,8 +96,8 @@ Examples:
   kubectl --context us get nodes,peers -o yaml > us.yaml
   meshwright plan -f mesh.yaml --cluster eu=eu.yaml --cluster us=us.yaml
 
-With ClusterMeshBindings, GlobalServices and ConnectivityIntents in the files, three dumps of each
-cluster are needed. Of the Secrets in them only names are shown. Nothing is dialled.
+Files with ClusterMeshBindings, GlobalServices or ConnectivityIntents need three dumps of each
+cluster. Only names of the Secrets in them are shown. Nothing is dialled.
   kubectl --context eu get ds,deploy,pods,cm,secrets -n kube-system --show-managed-fields -o yaml \\
     > eu-1.yaml
   kubectl --context eu get nodes,namespaces,svc,endpointslices -A --show-managed-fields -o yaml \\
@@ -100,15 +106,15 @@ cluster are needed. Of the Secrets in them only names are shown. Nothing is dial
     > eu-3.yaml
   meshwright plan -f binding.yaml -f service.yaml --cluster eu=eu-1.yaml --cluster eu=eu-2.yaml ...
 
-Exit codes: 0 nothing to do; 1 changes are pending or a problem is an error; 2 the input is wrong,
-or the hub can't be asked.";
+Exit codes: 0 nothing to do; 1 changes pending or errors found; 2 invalid input, or the hub cannot
+be read.";
 
 fn named_file(text: &str) -> Result<(String, PathBuf), String> {
     let (name, file) = text.split_once('=').ok_or("expected NAME=FILE")?;
-    // A ref of the Cilium back end may be several labels.
+    // Cluster refs of the Cilium back end may have several labels.
     name.split('.').try_for_each(|label| ClusterName::try_from(label).map(drop)).map_err(|wrong| wrong.to_string())?;
     if file.is_empty() {
-        return Err("the file is missing after =".to_owned());
+        return Err("no file after =".to_owned());
     }
     Ok((name.to_owned(), PathBuf::from(file)))
 }
@@ -116,12 +122,12 @@ fn named_file(text: &str) -> Result<(String, PathBuf), String> {
 fn seconds(text: &str) -> Result<u64, String> {
     match text {
         "0" => Ok(0),
-        _ => duration_seconds(text).ok_or_else(|| "write it like 90s, 5m or 0".to_owned()),
+        _ => duration_seconds(text).ok_or_else(|| "expected a duration such as 90s, 5m or 0".to_owned()),
     }
 }
 
 fn moment(text: &str) -> Result<Timestamp, String> {
-    let time: Time = serde_json::from_value(text.into()).map_err(|_| "write it like 2026-01-31T12:00:00Z")?;
+    let time: Time = serde_json::from_value(text.into()).map_err(|_| "expected a time such as 2026-01-31T12:00:00Z")?;
     Ok(Timestamp(time.0.as_second()))
 }
 
@@ -133,22 +139,60 @@ pub(crate) fn run(args: &Args) -> Result<Answer> {
 }
 
 fn from_clusters(args: &Args) -> Result<Answer> {
-    let look = live::block_on(async {
-        let (hub, namespace) = args.hub.hub().await?;
-        let interest = args.hub.interest(args.name.as_deref(), &namespace);
-        let under = Circumstances {
-            hub_uid: args.hub_uid.clone(),
-            node_grace: Duration::from_secs(args.node_grace),
-            now: args.now.unwrap_or_else(clock),
-        };
-        args.hub.look(hub, &interest, under).await
-    })?;
-    if let Some(namespace) = &look.limited_to {
-        say(&format!("note: ClusterMeshes of other namespaces can't be listed: overlap is looked for in {namespace} only\n"));
+    let Some(snapshot) = live::block_on(snapshot(args))? else { return live_cilium(args) };
+    if let Some(namespace) = &snapshot.limited_to {
+        say(&format!("note: cannot list ClusterMeshes in other namespaces; only those in {namespace} are checked for overlaps\n"));
     }
-    let (plan, fleet) = live::planned(look, args.hub.all_namespaces);
+    let (plan, fleet) = live::planned(snapshot, args.hub.all_namespaces);
     output::write_plan(&Planned { plan: &plan, fleet: &fleet, declared: &BTreeMap::new() }, args.output)?;
     Ok(answer(&plan))
+}
+
+/// Reads the selected ClusterMeshes. None if there are none, but objects of the Cilium back end
+/// exist.
+async fn snapshot(args: &Args) -> Result<Option<Snapshot>> {
+    let (hub, namespace) = args.hub.hub().await?;
+    let interest = args.hub.interest(args.name.as_deref(), &namespace);
+    let cilium = is_served::<PublishedObject>(&hub).await.unwrap_or(false);
+    let under = Circumstances {
+        hub_uid: args.hub_uid.clone(),
+        node_grace: Duration::from_secs(args.node_grace),
+        now: args.now.unwrap_or_else(clock),
+    };
+    if cilium && !is_served::<PublishedMesh>(&hub).await.unwrap_or(true) {
+        return Ok(None);
+    }
+    match args.hub.snapshot(hub, &interest, under).await {
+        Ok(snapshot) if cilium && snapshot.asked.is_empty() => Ok(None),
+        Err(wrong) if cilium && matches!(wrong.downcast_ref(), Some(SnapshotError::NoMesh(_) | SnapshotError::NoResource)) => Ok(None),
+        other => other.map(Some),
+    }
+}
+
+/// Plans the objects of the Cilium back end with the kubeconfigs of their Secrets.
+fn live_cilium(args: &Args) -> Result<Answer> {
+    let seen = live::block_on(async {
+        let (hub, namespace) = args.hub.hub().await?;
+        let interest = args.hub.interest(args.name.as_deref(), &namespace);
+        if is_workspace(&hub).await.unwrap_or(false) {
+            bail!(
+                "plan needs credentials of the clusters, which a kcp workspace does not hold; run `meshwright status` or \
+                 `meshwright doctor` to see what the provider found"
+            );
+        }
+        let hub_uid = match &args.hub_uid {
+            Some(uid) => uid.clone(),
+            None => read_hub_uid(&hub).await.context("cannot read Namespace kube-system of the hub")?,
+        };
+        let examiner = args.hub.examiner(hub, hub_uid, args.cilium_namespace.clone(), &Clock::system());
+        let seen = examiner.survey(&interest).await.context("cannot read the objects of the Cilium back end")?;
+        if seen.world.bindings.is_empty() && seen.world.services.is_empty() && seen.world.intents.is_empty() {
+            let what = args.name.as_deref().map(|name| format!(" {name}")).unwrap_or_default();
+            bail!("no ClusterMesh or Cilium object{what} found");
+        }
+        Ok(seen)
+    })?;
+    cilium_plan::show_live(&seen, args.hub.all_namespaces, args.output)
 }
 
 fn from_files(args: &Args) -> Result<Answer> {
@@ -175,7 +219,7 @@ fn from_files(args: &Args) -> Result<Answer> {
     }
 }
 
-/// What is read, and what is wrong with it.
+/// File reader, and the findings so far.
 #[derive(Debug, Default)]
 pub(super) struct Input {
     pub(super) reader: Reader,
@@ -185,7 +229,7 @@ pub(super) struct Input {
 fn of_meshes(args: &Args, files: Vec<Opened>, input: Input) -> Result<Answer> {
     let Input { mut reader, mut findings } = input;
     let meshes = meshes::load(files, &mut findings);
-    let fleet = fleet::load(&args.clusters, &mut reader, &mut findings);
+    let fleet = dumps::load(&args.clusters, &mut reader, &mut findings);
     let locals = match local_identities(&meshes, &fleet) {
         Ok(locals) => locals,
         Err(wrong) => {
@@ -208,11 +252,10 @@ fn of_meshes(args: &Args, files: Vec<Opened>, input: Input) -> Result<Answer> {
     Ok(answer(&plan))
 }
 
-/// Nothing can be planned from half-read input, but all that is wrong with it
-/// can be said.
+/// Prints all findings. Nothing can be planned from partly read input.
 pub(super) fn refuse(findings: Vec<Finding>) {
     let count = findings.len();
-    let errors = if count == 1 { "an error".to_owned() } else { format!("{count} errors") };
+    let errors = if count == 1 { "1 error".to_owned() } else { format!("{count} errors") };
     say(&format!("{}nothing was planned: {errors} in the input\n", finding::render(findings)));
 }
 
@@ -232,21 +275,21 @@ fn say_what_was_ignored(fleet: &Fleet, meshes: &BTreeMap<MeshId, Declared>) {
             say(&format!("note: {cluster}: ignored {}\n", listed(&kinds, 10)));
         }
         if dump.nodes.is_empty() && is_member(cluster) {
-            say(&format!("note: {cluster}: its file holds no Node; deletes on its account are held\n"));
+            say(&format!("note: {cluster}: its file holds no Node, so deletes of its Peers are held\n"));
         }
     }
 }
 
 pub(super) fn say(text: &str) {
-    // A closed stderr is no reason not to answer.
+    // A closed stderr must not change the result.
     _ = anstream::stderr().write_all(text.as_bytes());
 }
 
-/// The cluster that the local entries of all meshes stand for.
+/// The hub, as named by the local entries of all meshes.
 #[derive(Debug, Default)]
 struct Locals {
     identities: BTreeMap<(MeshId, ClusterName), ClusterId>,
-    /// Its name, where it has a file.
+    /// Name under which the hub has a file.
     hub: Option<String>,
 }
 
@@ -254,14 +297,14 @@ fn local_identities(meshes: &BTreeMap<MeshId, Declared>, fleet: &Fleet) -> Resul
     let local = meshes.iter().flat_map(|(id, mesh)| mesh.raw.clusters.iter().filter(|entry| entry.local).map(move |entry| (id, entry)));
     let entries: Vec<(&MeshId, ClusterName)> =
         local.filter_map(|(id, entry)| Some((id, ClusterName::try_from(entry.name.as_str()).ok()?))).collect();
-    // A mesh with two local entries is invalid; it must not make others so.
+    // A mesh with two local entries is invalid; it must not invalidate others.
     let counts = |id: &MeshId| entries.iter().filter(|(of, _)| *of == id).count() == 1;
     let entries: Vec<&(&MeshId, ClusterName)> = entries.iter().filter(|(id, _)| counts(id)).collect();
     let names: BTreeSet<&ClusterName> = entries.iter().map(|(_, name)| name).collect();
     let with_file: Vec<&ClusterName> = names.iter().copied().filter(|name| fleet.contains_key(name.as_str())).collect();
     if with_file.len() > 1 {
-        let message = format!("the local entries {} are one cluster, the hub, but each has a file of its own", listed(&with_file, 10));
-        return Err(Finding::error(message).help("give the hub's dump under one of these names only"));
+        let message = format!("local entries {} are the same cluster, the hub, but each has its own file", listed(&with_file, 10));
+        return Err(Finding::error(message).help("pass the hub's dump under one of these names only"));
     }
     let hub = with_file.first().or(names.first()).copied();
     let Some(hub) = hub else { return Ok(Locals::default()) };
@@ -273,7 +316,7 @@ fn local_identities(meshes: &BTreeMap<MeshId, Declared>, fleet: &Fleet) -> Resul
 fn world(args: &Args, meshes: &BTreeMap<MeshId, Declared>, fleet: &Fleet, locals: Locals) -> World {
     let found = locals.hub.and_then(|name| fleet.get(&name)?.uid.clone());
     let options = Options { hub: args.hub_uid.clone().or(found), node_grace_seconds: args.node_grace, ..Options::default() };
-    let seen = |dump: &fleet::Dump| ClusterSeen {
+    let seen = |dump: &dumps::Dump| ClusterSeen {
         nodes: Seen::Known(dump.nodes.clone()),
         peers: Seen::Known(dump.peers.clone()),
         departures: Departures::AnyMissing,
@@ -295,8 +338,7 @@ fn clock() -> Timestamp {
     Timestamp(since.ok().and_then(|since| i64::try_from(since.as_secs()).ok()).unwrap_or_default())
 }
 
-/// Of a mesh whose shape is wrong the planner saw an empty spec; what is wrong
-/// with the written one is known here.
+/// Reports the schema errors of malformed meshes, for which the planner saw an empty spec.
 pub(crate) fn correct<'a>(mut plan: Plan, misshapen: impl Iterator<Item = (&'a MeshId, &'a [Problem])>) -> Plan {
     for (id, wrong) in misshapen {
         let Some(of_mesh) = plan.meshes.get_mut(id) else { continue };

@@ -1,72 +1,72 @@
-//! What the operator and the provider have in common as processes: their
-//! flags, their log, and how they end.
+//! Flags, logging and shutdown shared by the operator and the provider.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::{ArgAction, ValueEnum};
+use mw_controller::address::AddressPolicy;
+use mw_controller::kubeconfig::Allowed;
+use mw_controller::run::{BackEnd, Options, RunError};
 use mw_core::cidr::Cidr;
 use mw_core::kilo::spec::duration_seconds;
-use mw_operator::address::AddressPolicy;
-use mw_operator::kubeconfig::Allowed;
-use mw_operator::run::{BackEnd, Options, RunError};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-use crate::answer::Answer;
+use crate::exit_code::Answer;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ProcessArgs {
-    /// Elect a leader by a Lease, so that of several replicas one acts.
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
-    leader_elect: bool,
+    /// Elect a leader with a Lease, so that only one replica acts.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", action = ArgAction::Set)]
+    pub(super) leader_elect: bool,
 
-    /// Serve metrics by HTTPS: not supported, only false is taken.
+    /// Serve metrics over HTTPS, only to clients whose bearer token may get /metrics.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
     metrics_secure: bool,
 
-    /// Where metrics are served; 0 for nowhere.
+    /// Serve metrics on this address; 0 disables.
     #[arg(long, value_name = "ADDRESS", default_value = ":8080", value_parser = address)]
     metrics_bind_address: Address,
 
-    /// Where /healthz and /readyz are served; 0 for nowhere.
+    /// Serve /healthz and /readyz on this address; 0 disables.
     #[arg(long, value_name = "ADDRESS", default_value = ":8081", value_parser = address)]
     health_probe_bind_address: Address,
 
-    /// How often everything is listed again, in case an event was lost.
+    /// Relist everything at this interval, in case a watch event was lost.
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = some_duration)]
     pub(super) resync_period: Duration,
 
-    /// How long a cluster may take to answer a request. A write also ends before the Lease does.
+    /// Time out a request to a cluster after this long; a write also ends before the Lease expires.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = some_duration)]
     request_timeout: Duration,
 
     #[command(flatten)]
     members: MemberArgs,
 
-    /// Install or update the CRDs at start.
+    /// Install or update the CRDs at startup.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
     apply_crds: bool,
 
-    /// How log lines are written.
+    /// Write log lines in this format.
     #[arg(long, value_enum, default_value_t)]
     log_format: LogFormat,
 
-    /// What is logged: error, warn, info, debug or trace.
+    /// Log at this level: error, warn, info, debug or trace.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: tracing::Level,
 }
 
-/// What clusters that others name may do.
+/// Restrictions on member clusters, whose kubeconfigs are provided by others.
 #[derive(Debug, clap::Args)]
 pub(crate) struct MemberArgs {
-    /// What a member's kubeconfig may do although it weakens the connection.
+    /// Allow members' kubeconfigs to use these settings, which weaken the connection.
     #[arg(long, value_name = "SETTING", value_enum, value_delimiter = ',')]
     kubeconfig_allow: Vec<Allow>,
 
-    /// Connect to members in this network although it is loopback, link-local or of a metadata service; repeatable.
+    /// Connect to members in this network even if it is loopback, link-local or a metadata service;
+    /// repeatable.
     #[arg(long, value_name = "CIDR", value_delimiter = ',', value_parser = network)]
     allow_address: Vec<Cidr>,
 }
@@ -88,14 +88,14 @@ enum LogFormat {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Address(Option<SocketAddr>);
 
-/// As the Go operator takes it: `:8080` is that port of every address, `0` none.
+/// Parses an address like the Go operator: `:8080` binds all addresses, `0` disables.
 fn address(text: &str) -> Result<Address, String> {
     if text == "0" {
         return Ok(Address(None));
     }
     let whole = match text.strip_prefix(':') {
-        Some(port) => SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port.parse().map_err(|_| "write it like :8080")?),
-        None => text.parse().map_err(|_| "write it like :8080, 127.0.0.1:8080 or 0")?,
+        Some(port) => SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port.parse().map_err(|_| "expected an address such as :8080")?),
+        None => text.parse().map_err(|_| "expected an address such as :8080, 127.0.0.1:8080 or 0")?,
     };
     Ok(Address(Some(whole)))
 }
@@ -103,16 +103,16 @@ fn address(text: &str) -> Result<Address, String> {
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     match text {
         "0" => Ok(Duration::ZERO),
-        _ => duration_seconds(text).map(Duration::from_secs).ok_or_else(|| "write it like 90s, 5m or 0".to_owned()),
+        _ => duration_seconds(text).map(Duration::from_secs).ok_or_else(|| "expected a duration such as 90s, 5m or 0".to_owned()),
     }
 }
 
 pub(crate) fn some_duration(text: &str) -> Result<Duration, String> {
-    duration(text).and_then(|duration| if duration.is_zero() { Err("it must be more than 0".to_owned()) } else { Ok(duration) })
+    duration(text).and_then(|duration| if duration.is_zero() { Err("must be greater than 0".to_owned()) } else { Ok(duration) })
 }
 
 fn network(text: &str) -> Result<Cidr, String> {
-    Cidr::try_from(text).map_err(|_| "write it like 127.0.0.0/8 or fe80::/64".to_owned())
+    Cidr::try_from(text).map_err(|_| "expected a network such as 127.0.0.0/8 or fe80::/64".to_owned())
 }
 
 impl MemberArgs {
@@ -127,7 +127,7 @@ impl MemberArgs {
     }
 }
 
-/// Every pod has this variable.
+/// Kubernetes sets this variable in every pod.
 fn runs_inside_a_cluster() -> bool {
     std::env::var_os("KUBERNETES_SERVICE_HOST").is_some_and(|host| !host.is_empty())
 }
@@ -137,9 +137,9 @@ impl ProcessArgs {
         self.members.allowed()
     }
 
-    /// Runs until a signal comes or the Lease is lost. `name` is ours in the Lease.
+    /// Runs until a signal arrives or the Lease is lost. `name` identifies this process in the
+    /// Lease.
     pub(super) fn run<B: BackEnd>(self, back_end: B, kubeconfig: Option<PathBuf>, namespace: String, name: &str) -> Result<Answer> {
-        ensure!(!self.metrics_secure, "metrics are served as plain HTTP only: write --metrics-secure=false");
         start_log(self.log_format, self.log_level);
         let options = Options {
             back_end,
@@ -148,12 +148,13 @@ impl ProcessArgs {
             allowed: self.allowed(),
             request_timeout: self.request_timeout,
             apply_crds: self.apply_crds,
-            // Something that no restart has again.
+            // Random suffix, so that a restarted process has a new identity.
             leader_elect: self.leader_elect.then(|| format!("{name}_{:016x}", fastrand::u64(..))),
             metrics: self.metrics_bind_address.0,
+            metrics_secure: self.metrics_secure,
             health: self.health_probe_bind_address.0,
         };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime could be started")?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the async runtime")?;
         let ended = runtime.block_on(async {
             let (mut term, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
             let stop = async move {
@@ -163,11 +164,11 @@ impl ProcessArgs {
                     _ = interrupt.recv() => {}
                 }
             };
-            anyhow::Ok(mw_operator::run::run(options, stop).await)
+            anyhow::Ok(mw_controller::run::run(options, stop).await)
         });
-        // A name server that hangs must not keep the process alive.
+        // A hanging DNS lookup must not keep the process alive.
         runtime.shutdown_background();
-        match ended.context("signals can't be received")? {
+        match ended.context("cannot install signal handlers")? {
             Ok(()) => Ok(Answer::Yes),
             Err(lost @ RunError::LostLease(_)) => {
                 tracing::error!("{lost}");
@@ -179,7 +180,7 @@ impl ProcessArgs {
 }
 
 fn start_log(format: LogFormat, level: tracing::Level) {
-    // The client library logs whole answers that it can't read: they may hold Secrets.
+    // kube_client logs whole responses that it can't parse; they may contain Secrets.
     let filter = EnvFilter::new(format!("{level},kube_client=off,hyper_util=warn,h2=warn,rustls=warn,tower=warn"));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match format {

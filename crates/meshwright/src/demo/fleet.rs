@@ -1,5 +1,5 @@
-//! The demonstration's clusters, what can be done to them, and the operator on
-//! them: as it is over a network, but for the sockets.
+//! The demo's clusters, the changes that can be made to them, and the operator that runs on them.
+//! Everything is real except the sockets.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,24 +8,24 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, ensure};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client, Config};
+use mw_controller::clock::Clock;
+use mw_controller::fleet::InMemoryConnect;
+use mw_controller::kilo::LEASE_NAME;
+use mw_controller::kilo::Settings;
+use mw_controller::lease::Elector;
+use mw_controller::metrics::Metrics;
+use mw_controller::permit::Permit;
+use mw_controller::published_status::Interest;
+use mw_controller::run::{ProcessDeps, lead};
+use mw_controller::serve::Readiness;
+use mw_controller::transport::Timeouts;
 use mw_core::names::MeshId;
-use mw_operator::clock::Clock;
-use mw_operator::fleet::Switchboard;
-use mw_operator::glance::Interest;
-use mw_operator::kilo::LEASE_NAME;
-use mw_operator::kilo::Settings;
-use mw_operator::lease::Elector;
-use mw_operator::metrics::Metrics;
-use mw_operator::permit::Permit;
-use mw_operator::run::{Ground, lead};
-use mw_operator::serve::Readiness;
-use mw_operator::transport::Patience;
 use mw_sim::kilo::{Mesh, NAMESPACE, Node, PEER_CRD, Site, host, kubeconfig, url};
-use mw_sim::{Account, Cluster, Definition, Fate, Faults, Link, Moment, Request, Server, Wall};
+use mw_sim::{Account, Cluster, Definition, Fate, Faults, Moment, Reachability, Request, Server, Wall};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use crate::demo::ledger::{Counts, Ledger, VIEWER};
+use crate::demo::request_log::{Counts, RequestLog, VIEWER};
 
 const MESH_CRD: &str = include_str!("../../../../config/crd/kilo.squat.ai_clustermeshes.yaml");
 const HUB_ROLES: &str = include_str!("../../../../config/rbac/hub.yaml");
@@ -36,12 +36,12 @@ const NODES: &str = "/api/v1/nodes";
 const PEERS: &str = "/apis/kilo.squat.ai/v1alpha1/peers";
 const MERGE: &str = "application/merge-patch+json";
 const OPERATOR: &str = "operator";
-/// A port that no node has before it moves.
+/// A port that no node uses before it moves.
 const MOVED: u16 = 51_821;
 
 const CITIES: [&str; 12] = ["berlin", "oslo", "porto", "lyon", "turin", "ghent", "malmo", "vilnius", "split", "cork", "graz", "bern"];
 
-/// What a server takes for an answer: a few milliseconds, never quite the same.
+/// Response time of a server: a few milliseconds, slightly varying.
 #[derive(Debug)]
 struct Latency;
 
@@ -53,16 +53,16 @@ impl Faults for Latency {
 
 pub(crate) struct Fleet {
     pub(crate) clock: Clock,
-    /// The first is the hub.
+    /// The first one is the hub.
     sites: Vec<Site>,
     clusters: BTreeMap<String, Cluster>,
     mesh: Mesh,
     remote: Account,
-    /// The token in each member's Secret.
+    /// Current token in each member's Secret.
     tokens: BTreeMap<String, String>,
     issued: u32,
-    ledger: Arc<Ledger>,
-    board: Switchboard<Server>,
+    request_log: Arc<RequestLog>,
+    board: InMemoryConnect<Server>,
     viewer: Client,
     operator: Option<JoinHandle<()>>,
 }
@@ -74,12 +74,11 @@ impl std::fmt::Debug for Fleet {
 }
 
 impl Fleet {
-    /// Clusters with their nodes and credentials; there is no mesh and no
-    /// operator yet.
+    /// Creates clusters with nodes and credentials, without a mesh or an operator.
     pub(crate) fn new(clusters: u8, nodes: u8, clock: Clock) -> Result<Fleet> {
         let sites: Vec<Site> = (1..=clusters).map(|number| site(number, nodes)).collect();
         let mesh = Mesh::new(MESH, &sites.iter().collect::<Vec<_>>());
-        let ledger = Arc::new(Ledger::default());
+        let request_log = Arc::new(RequestLog::default());
         let definitions = definitions()?;
         let mut all = BTreeMap::new();
         for site in &sites {
@@ -88,13 +87,13 @@ impl Fleet {
             let cluster = Cluster::new(mw_sim::Settings { name: site.name.clone(), seed: site.number.into(), wall, managed_fields: false });
             definitions.iter().for_each(|definition| cluster.install(definition));
             site.nodes.values().try_for_each(|node| create(&cluster, NODES, &node.object()))?;
-            cluster.set_observer(ledger.clone());
+            cluster.set_observer(request_log.clone());
             cluster.set_faults(Arc::new(Latency));
             all.insert(site.name.clone(), cluster);
         }
-        let patience = Patience::of(Duration::from_secs(5));
+        let timeouts = Timeouts::of(Duration::from_secs(5));
         let lines = all.iter().map(|(name, cluster)| (host(name), cluster.server())).collect();
-        let board = Switchboard { lines, patience, permit: Permit::none(), metrics: Metrics::default() };
+        let board = InMemoryConnect { lines, timeouts, permit: Permit::none(), metrics: Metrics::default() };
         let viewer = board.client(&config(&mesh.hub, VIEWER)?, Permit::none()).map_err(unconnected)?;
         let mut fleet = Fleet {
             clock,
@@ -104,7 +103,7 @@ impl Fleet {
             remote: account(REMOTE_ROLES)?,
             tokens: BTreeMap::new(),
             issued: 0,
-            ledger,
+            request_log,
             board,
             viewer,
             operator: None,
@@ -123,19 +122,19 @@ impl Fleet {
         members.iter().try_for_each(|member| self.renew_token(member).map(drop))
     }
 
-    /// The operator as a process, all of it but its sockets.
+    /// Starts the operator like the real process, except for its sockets.
     pub(crate) fn start_operator(&mut self) -> Result<()> {
         let permit = Permit::none();
-        let board = Switchboard { permit: permit.clone(), ..self.board.clone() };
+        let board = InMemoryConnect { permit: permit.clone(), ..self.board.clone() };
         let config = config(&self.mesh.hub, OPERATOR)?;
         let hub = board.client(&config, permit.clone()).map_err(unconnected)?;
         let leases = board.client(&config, Permit::always()).map_err(unconnected)?;
         let another = hub.clone();
-        let ground = Ground {
+        let ground = ProcessDeps {
             hub,
             another_hub: Arc::new(move || another.clone()),
             metrics: board.metrics.clone(),
-            patience: board.patience,
+            timeouts: board.timeouts,
             connect: Arc::new(board),
             permit,
             readiness: Readiness::default(),
@@ -155,10 +154,10 @@ impl Fleet {
         create(self.hub()?, &collection, &self.mesh.object())
     }
 
-    /// A new node of the hub; its name.
+    /// Adds a node to the hub and returns its name.
     pub(crate) fn add_node(&mut self) -> Result<String> {
-        let site = self.sites.first_mut().context("there is no cluster")?;
-        let at = u8::try_from(site.nodes.len() + 1).context("there are too many nodes")?;
+        let site = self.sites.first_mut().context("the demo has no cluster")?;
+        let at = u8::try_from(site.nodes.len() + 1).context("too many nodes")?;
         let node = node(&site.name, site.number, at);
         let (name, object) = (node.name.clone(), node.object());
         site.nodes.insert(name.clone(), node);
@@ -166,21 +165,21 @@ impl Fleet {
         Ok(name)
     }
 
-    /// Gives a node of the hub another endpoint.
+    /// Changes the endpoint of a node of the hub.
     pub(crate) fn move_node(&self, node: &str) -> Result<()> {
         let endpoint = format!("198.18.250.1:{MOVED}");
         let annotations = json!({ "kilo.squat.ai/endpoint": endpoint, "kilo.squat.ai/force-endpoint": endpoint });
         patch(self.hub()?, &format!("{NODES}/{node}"), &json!({ "metadata": { "annotations": annotations } }))
     }
 
-    /// Has a node of the hub publish another WireGuard address.
+    /// Changes the WireGuard address that a node of the hub publishes.
     pub(crate) fn publish_address(&self, node: &str, address: &str) -> Result<()> {
         let annotations = json!({ "kilo.squat.ai/wireguard-ip": format!("{address}/24") });
         patch(self.hub()?, &format!("{NODES}/{node}"), &json!({ "metadata": { "annotations": annotations } }))
     }
 
-    /// Puts a new token into a member's Secret. The former is good until it is
-    /// revoked; both are returned.
+    /// Puts a new token into a member's Secret. Returns the old token, which is valid until
+    /// revoked, and the new one.
     pub(crate) fn renew_token(&mut self, member: &str) -> Result<(Option<String>, String)> {
         self.issued += 1;
         let token = format!("{member}-{}", self.issued);
@@ -203,15 +202,15 @@ impl Fleet {
         self.on(member).map(|cluster| cluster.set_token(token, None))
     }
 
-    /// Ends all connections to a cluster and refuses new ones, or no longer.
+    /// Takes a cluster down, closing all connections and refusing new ones, or brings it back.
     pub(crate) fn set_alive(&self, cluster: &str, alive: bool) -> Result<()> {
-        self.on(cluster).map(|cluster| cluster.set_link(if alive { Link::Up } else { Link::Refusing }))
+        self.on(cluster).map(|cluster| cluster.set_link(if alive { Reachability::Up } else { Reachability::Refusing }))
     }
 }
 
-/// What came of it.
+/// Observations.
 impl Fleet {
-    /// How many clusters, and how many nodes in one to which nothing happens.
+    /// Number of clusters, and of nodes in a cluster that no step changes.
     pub(crate) fn size(&self) -> (usize, usize) {
         (self.sites.len(), self.sites.last().map_or(0, |site| site.nodes.len()))
     }
@@ -220,7 +219,7 @@ impl Fleet {
         format!("{} clusters become one mesh", self.sites.len())
     }
 
-    /// Of all clusters together, once they are one mesh.
+    /// Number of Peers in all clusters once the mesh is complete.
     pub(crate) fn peers(&self) -> usize {
         let nodes: usize = self.sites.iter().map(|site| site.nodes.len()).sum();
         nodes * self.sites.len().saturating_sub(1)
@@ -234,7 +233,7 @@ impl Fleet {
         self.sites.last().map(|site| site.name.clone()).unwrap_or_default()
     }
 
-    /// The name of the node that would come to the hub next.
+    /// Name of the node that [`Fleet::add_node`] adds next.
     pub(crate) fn next_node(&self) -> String {
         self.sites.first().map(|site| format!("{}-{}", site.name, site.nodes.len() + 1)).unwrap_or_default()
     }
@@ -243,7 +242,7 @@ impl Fleet {
         self.sites.first().map(|site| format!("{}-1", site.name)).unwrap_or_default()
     }
 
-    /// The first two nodes of the hub with their WireGuard addresses, where it has two.
+    /// The first two nodes of the hub with their WireGuard addresses, if it has two.
     pub(crate) fn two_nodes(&self) -> Option<[(String, String); 2]> {
         let mut nodes = self.sites.first()?.nodes.values().map(|node| {
             let address = node.annotation("wireguard-ip").and_then(|cidr| cidr.split('/').next());
@@ -252,14 +251,14 @@ impl Fleet {
         Some([nodes.next()?, nodes.next()?])
     }
 
-    /// Whether the Peer of a node of the hub carries the route to an address.
+    /// Reports whether the Peer of a node of the hub carries the route to an address.
     pub(crate) fn carries(&self, member: &str, node: &str, address: &str) -> bool {
         let peer = self.peer(member, node);
         let allowed = peer.as_ref().and_then(|peer| peer.pointer("/spec/allowedIPs")?.as_array());
         allowed.is_some_and(|allowed| allowed.iter().any(|cidr| *cidr == format!("{address}/32")))
     }
 
-    /// All members but the hub and those named.
+    /// All members except the hub and those in `absent`.
     pub(crate) fn members_but(&self, absent: &[String]) -> Vec<String> {
         self.sites.iter().skip(1).map(|site| site.name.clone()).filter(|name| !absent.contains(name)).collect()
     }
@@ -274,24 +273,24 @@ impl Fleet {
     }
 
     pub(crate) fn uses(&self, token: &str) -> bool {
-        self.ledger.watches(token, &["nodes", "peers"])
+        self.request_log.watches(token, &["nodes", "peers"])
     }
 
-    /// Whether the mesh's status says that it is ready, and what it says if not.
+    /// Returns an error with the status message if the mesh is not ready.
     pub(crate) fn ready(&self) -> Result<(), String> {
-        let mesh = self.status().ok_or("there is no ClusterMesh")?;
+        let mesh = self.status().ok_or("the ClusterMesh does not exist")?;
         let is_new = mesh.pointer("/status/observedGeneration") == mesh.pointer("/metadata/generation");
         let conditions = mesh.pointer("/status/conditions").and_then(Value::as_array);
         let ready = conditions.into_iter().flatten().find(|one| one.get("type").is_some_and(|kind| kind == "Ready"));
         let text = |field: &str| ready.and_then(|ready| ready.get(field)).and_then(Value::as_str).unwrap_or_default();
         match (text("status"), is_new) {
             ("True", true) => Ok(()),
-            ("", _) => Err("no status was written".to_owned()),
+            ("", _) => Err("no status written yet".to_owned()),
             _ => Err(format!("{} ({})", text("message"), text("reason"))),
         }
     }
 
-    /// What the status says of a cluster.
+    /// Reachability of a cluster according to the status.
     pub(crate) fn reachable(&self, cluster: &str) -> Option<bool> {
         let mesh = self.status()?;
         let all = mesh.pointer("/status/clusters")?.as_array()?;
@@ -299,19 +298,19 @@ impl Fleet {
     }
 
     pub(crate) fn counts(&self) -> Counts {
-        self.ledger.counts()
+        self.request_log.counts()
     }
 
-    /// Until the operator did something that was not looked at yet.
+    /// Waits until the operator did something since the last call.
     pub(crate) async fn changed(&self) {
-        self.ledger.changed().await;
+        self.request_log.changed().await;
     }
 
     pub(crate) fn operator_ended(&self) -> bool {
         self.operator.as_ref().is_some_and(JoinHandle::is_finished)
     }
 
-    /// A client that can't write, and what it is to look at.
+    /// Read-only client, and the mesh to read with it.
     pub(crate) fn viewer(&self) -> (Client, Interest) {
         (self.viewer.clone(), Interest::Mesh(MeshId::new(NAMESPACE, MESH)))
     }
@@ -325,7 +324,7 @@ impl Fleet {
     }
 
     fn on(&self, cluster: &str) -> Result<&Cluster> {
-        self.clusters.get(cluster).with_context(|| format!("there is no cluster {cluster}"))
+        self.clusters.get(cluster).with_context(|| format!("no cluster {cluster} in the demo"))
     }
 }
 
@@ -336,19 +335,19 @@ fn site(number: u8, nodes: u8) -> Site {
     site
 }
 
-/// Named after its cluster, for people.
+/// A node named after its cluster, for readability.
 fn node(site: &str, number: u8, at: u8) -> Node {
     Node { name: format!("{site}-{at}"), ..Node::new(number, at) }
 }
 
 fn documents(text: &str) -> Result<Vec<Value>> {
-    serde_saphyr::from_multiple(text).context("what is built in can't be read")
+    serde_saphyr::from_multiple(text).context("cannot parse a built-in manifest")
 }
 
 fn definitions() -> Result<Vec<Definition>> {
     let mut all = documents(MESH_CRD)?;
     all.extend(documents(PEER_CRD)?);
-    all.iter().map(|crd| Definition::parse(crd).context("a CRD can't be simulated")).collect()
+    all.iter().map(|crd| Definition::parse(crd).context("cannot load a built-in CRD")).collect()
 }
 
 fn account(roles: &str) -> Result<Account> {
@@ -367,12 +366,12 @@ fn patch(cluster: &Cluster, path: &str, patch: &Value) -> Result<()> {
     Ok(())
 }
 
-fn unconnected(refusal: mw_operator::kubeconfig::Refusal) -> anyhow::Error {
-    anyhow!("no client could be made: {refusal}")
+fn unconnected(refusal: mw_controller::kubeconfig::Refusal) -> anyhow::Error {
+    anyhow!("cannot create a client: {refusal}")
 }
 
 fn config(cluster: &str, token: &str) -> Result<Config> {
-    let mut config = Config::new(url(cluster).parse().context("no URL")?);
+    let mut config = Config::new(url(cluster).parse().context("invalid cluster URL")?);
     config.auth_info.token = Some(token.to_owned().into());
     Ok(config)
 }

@@ -1,7 +1,7 @@
-//! The demonstration: clusters in this process, the operator on them, and a
-//! story that is played to it. Arguments and printing are the command's.
+//! Simulated clusters in this process, the operator on them, and the steps of the demo. Arguments
+//! and printing are in `commands::demo`.
 
 pub(crate) mod fleet;
-mod ledger;
+mod request_log;
 pub(crate) mod story;
 pub(crate) mod view;

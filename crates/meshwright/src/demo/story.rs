@@ -1,5 +1,4 @@
-//! What happens to the fleet, one thing after the other, and how long each took
-//! from its cause to its effect.
+//! The demo's steps: a change to the fleet, its expected effect, and the time in between.
 
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::demo::fleet::Fleet;
 
-/// A step, and what it came to once it is over.
+/// A step, with its effect once that is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Line {
     pub(crate) cause: String,
@@ -21,12 +20,12 @@ impl Line {
     }
 }
 
-/// Why the story was not told to its end.
+/// Reason why the steps were not played to the end.
 #[derive(Debug)]
 pub(crate) enum Ending {
-    /// The effect did not come.
+    /// An effect timed out.
     Stuck(String),
-    /// Nobody listens any more.
+    /// The output was closed.
     Unread,
     Failed(anyhow::Error),
 }
@@ -37,7 +36,7 @@ impl From<anyhow::Error> for Ending {
     }
 }
 
-/// How long people get to read.
+/// Pauses before and after each step.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
     before: Duration,
@@ -49,22 +48,21 @@ impl Pace {
         Pace { before: Duration::from_millis(800), after: Duration::from_millis(2_200) }
     }
 
-    /// A cluster must be dead for a while to be missed.
+    /// The pause is needed: a cluster must be down for a while before it is detected.
     pub(crate) fn brisk() -> Pace {
         Pace { before: Duration::ZERO, after: Duration::from_millis(300) }
     }
 }
 
-/// Nothing is waited for longer than this and 3 ms for each Peer, so that a busy
-/// machine gets there as well.
+/// Timeout of every step, plus 3 ms per Peer for slow machines.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// No write for so long: what happened is over.
+/// A step has settled when nothing is requested for this long.
 const SETTLED: Duration = Duration::from_millis(500);
 
 pub(crate) struct Story<'a> {
     pub(crate) fleet: &'a mut Fleet,
     pub(crate) pace: Pace,
-    /// False when nobody listens.
+    /// Returns false if the output was closed.
     pub(crate) tell: &'a dyn Fn(&Line) -> Result<bool>,
 }
 
@@ -90,16 +88,16 @@ impl Story<'_> {
         self.cluster_returns(&lost, missed.as_deref()).await
     }
 
-    /// The first step alone; what it came to.
+    /// Plays the first step only and returns its effect.
     pub(crate) async fn converges(&mut self) -> Result<String, Ending> {
         converge(self.fleet).await
     }
 
-    /// A node that comes to the hub is in the Peers of all members but those
-    /// that are absent. Its name.
+    /// Adds a node to the hub and waits for its Peers on all members except `absent`. Returns its
+    /// name.
     async fn node_joins(&mut self, absent: &[String]) -> Result<String, Ending> {
         let (newcomer, others) = (self.fleet.next_node(), if absent.is_empty() { "" } else { " other" });
-        self.scene(format!("node {newcomer} joins"), async |fleet: &mut Fleet| {
+        self.scene(format!("node {newcomer} is added"), async |fleet: &mut Fleet| {
             let (start, before) = (Instant::now(), fleet.counts().peer_writes);
             let node = fleet.add_node()?;
             let mut left = fleet.members_but(absent);
@@ -108,7 +106,7 @@ impl Story<'_> {
                 left.is_empty()
             });
             let took = took.await?;
-            Ok(format!("in all{others} Peers after {took}, by {}", writes(fleet.counts().peer_writes - before)))
+            Ok(format!("in all{others} clusters after {took}, {}", writes(fleet.counts().peer_writes - before)))
         })
         .await?;
         Ok(newcomer)
@@ -121,12 +119,12 @@ impl Story<'_> {
             let (former, token) = fleet.renew_token(&member)?;
             let took = until(fleet, start, "the new token to be used", |fleet| fleet.uses(&token)).await?;
             former.iter().try_for_each(|former| fleet.revoke(&member, former))?;
-            Ok(format!("in use after {took}, the old one is revoked"))
+            Ok(format!("in use after {took}, old token revoked"))
         })
         .await
     }
 
-    /// Everybody is written to, also with the new token.
+    /// Writes to every member, which also exercises the new token.
     async fn node_moves(&mut self) -> Result<(), Ending> {
         let node = self.fleet.first_node();
         self.scene(format!("{node} gets a new address"), async |fleet: &mut Fleet| {
@@ -139,22 +137,22 @@ impl Story<'_> {
             });
             let took = took.await?;
             Ok(match fleet.counts().unauthorized - before {
-                0 => format!("in all Peers after {took}, none refused"),
-                refused => format!("in all Peers after {took}, {refused} refused"),
+                0 => format!("in all Peers after {took}, no request refused"),
+                refused => format!("in all Peers after {took}, {refused} requests refused"),
             })
         })
         .await
     }
 
-    /// Kilo numbers two nodes anew, and one of them publishes its address before
-    /// the other does: for a moment both have the same.
+    /// Simulates that Kilo renumbers two nodes. One publishes its new address first, so that both
+    /// have the same address for a moment.
     async fn nodes_are_renumbered(&mut self) -> Result<(), Ending> {
         let Some([(first, one), (second, other)]) = self.fleet.two_nodes() else { return Ok(()) };
         self.scene("Kilo renumbers two nodes".to_owned(), async |fleet: &mut Fleet| {
             let (start, before) = (Instant::now(), fleet.counts().peers_deleted);
             fleet.publish_address(&first, &other)?;
             let mut left = fleet.members_but(&[]);
-            until(fleet, start, "the shared address to be noticed", |fleet| {
+            until(fleet, start, "the shared address to be detected", |fleet| {
                 left.retain(|member| fleet.carries(member, &first, &one));
                 left.is_empty()
             })
@@ -167,21 +165,21 @@ impl Story<'_> {
             });
             let took = took.await?;
             Ok(match fleet.counts().peers_deleted - before {
-                0 => format!("in all Peers after {took}, none was deleted"),
-                deleted => format!("in all Peers after {took}, {deleted} were deleted"),
+                0 => format!("in all Peers after {took}, none deleted"),
+                deleted => format!("in all Peers after {took}, {deleted} deleted"),
             })
         })
         .await
     }
 
     async fn cluster_dies(&mut self, lost: &str) -> Result<(), Ending> {
-        self.scene(format!("{lost} dies"), async |fleet: &mut Fleet| {
+        self.scene(format!("{lost} goes down"), async |fleet: &mut Fleet| {
             let (start, before) = (Instant::now(), fleet.counts().peers_deleted);
             fleet.set_alive(lost, false)?;
-            let took = until(fleet, start, "the status to say so", |fleet| fleet.reachable(lost) == Some(false)).await?;
+            let took = until(fleet, start, "the status to report it", |fleet| fleet.reachable(lost) == Some(false)).await?;
             Ok(match fleet.counts().peers_deleted - before {
-                0 => format!("seen after {took}, nothing was deleted"),
-                deleted => format!("seen after {took}, {deleted} Peers were deleted"),
+                0 => format!("detected after {took}, nothing deleted"),
+                deleted => format!("detected after {took}, {deleted} Peers deleted"),
             })
         })
         .await
@@ -195,13 +193,13 @@ impl Story<'_> {
                 let has_all = missed.is_none_or(|node| fleet.peer(lost, node).is_some());
                 has_all && fleet.reachable(lost) == Some(true) && fleet.ready().is_ok()
             });
-            let with = if missed.is_some() { ", with what it missed" } else { "" };
+            let with = if missed.is_some() { ", missed updates written" } else { "" };
             Ok(format!("Ready after {}{with}", took.await?))
         })
         .await
     }
 
-    /// Nothing happens, so nothing is done; for so long, or for ever.
+    /// Reports how many requests an idle mesh causes, for a while or forever.
     pub(crate) async fn rests(&mut self, time: Duration) -> Result<(), Ending> {
         loop {
             let before = self.fleet.counts().requests;
@@ -217,10 +215,10 @@ impl Story<'_> {
             let now = self.fleet.counts();
             let writes = now.writes - before.writes;
             let reads = (now.requests - before.requests).saturating_sub(writes);
-            let effect = format!("for {} s: {reads} reads, {writes} writes but the Lease's", start.elapsed().as_secs());
+            let effect = format!("for {} s: {reads} reads, {writes} writes except the Lease", start.elapsed().as_secs());
             let is_over = start.elapsed() >= time;
             if is_over || time == Duration::MAX {
-                self.say(&Line::of("nothing happens".to_owned(), effect))?;
+                self.say(&Line::of("idle".to_owned(), effect))?;
             }
             if is_over {
                 return Ok(());
@@ -250,30 +248,30 @@ async fn converge(fleet: &mut Fleet) -> Result<String, Ending> {
     Ok(format!("Ready after {took}, {} Peers written", fleet.counts().peer_writes))
 }
 
-/// Waits for an effect. How long it took since its cause, in words.
+/// Waits for an effect and returns the time since `start`, formatted.
 async fn until(fleet: &Fleet, start: Instant, what: &str, mut is_there: impl FnMut(&Fleet) -> bool) -> Result<String, Ending> {
-    let patience = PATIENCE + Duration::from_millis(3 * u64::try_from(fleet.peers()).unwrap_or_default());
+    let timeouts = PATIENCE + Duration::from_millis(3 * u64::try_from(fleet.peers()).unwrap_or_default());
     let wait = async {
         while !is_there(fleet) {
             fleet.changed().await;
         }
     };
-    if timeout(patience, wait).await.is_ok() {
+    if timeout(timeouts, wait).await.is_ok() {
         return Ok(in_words(start.elapsed()));
     }
     let why = match (fleet.operator_ended(), fleet.ready()) {
-        (true, _) => "the operator has ended: it lost its Lease".to_owned(),
+        (true, _) => "the operator stopped: it lost its Lease".to_owned(),
         (false, Err(why)) => why,
         (false, Ok(())) => "the mesh is ready".to_owned(),
     };
-    Err(Ending::Stuck(format!("waited {} for {what}, in vain: {why}", in_words(patience))))
+    Err(Ending::Stuck(format!("timed out after {} waiting for {what}: {why}", in_words(timeouts))))
 }
 
 fn writes(count: u64) -> String {
     if count == 1 { "1 write".to_owned() } else { format!("{count} writes") }
 }
 
-/// As exact as people want it.
+/// Formats a duration with two or three digits.
 fn in_words(time: Duration) -> String {
     match time.as_millis() {
         0..10 => format!("{:.1} ms", time.as_secs_f64() * 1000.0),

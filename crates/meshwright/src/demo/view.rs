@@ -1,4 +1,4 @@
-//! How the story looks, and a part of the terminal that is drawn in place.
+//! Formatting of the demo's steps, and a region of the terminal that is redrawn in place.
 
 use std::io::Write;
 
@@ -10,7 +10,7 @@ use crate::demo::story::Line;
 use crate::output::layout::{mean, styled};
 use crate::output::write_stdout;
 
-/// Effects begin in one column, and fit into 80.
+/// Width of the cause column. Lines fit into 80 columns.
 const CAUSE: usize = 28;
 
 const HIDE_CURSOR: &[u8] = b"\x1b[?25l";
@@ -20,7 +20,7 @@ pub(crate) fn heading(fleet: &Fleet) -> String {
     let (clusters, nodes) = fleet.size();
     let nodes = if nodes == 1 { "1 node".to_owned() } else { format!("{nodes} nodes") };
     let what = styled("meshwright demo", mean::title());
-    format!("{what}: {clusters} simulated clusters of {nodes} each, and the real operator\n")
+    format!("{what}: {clusters} simulated clusters with {nodes} each, and the real operator\n")
 }
 
 pub(crate) fn lines(all: &[Line]) -> String {
@@ -35,7 +35,7 @@ pub(crate) fn lines(all: &[Line]) -> String {
     text
 }
 
-/// The lower end of what was written to the terminal, to be written again.
+/// Last lines written to the terminal, which are redrawn in place.
 #[derive(Debug)]
 pub(crate) struct Screen {
     drawn: usize,
@@ -43,10 +43,10 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
-    /// An interrupt ends the process from then on, whatever it does, and leaves
-    /// the terminal as it was.
+    /// Hides the cursor. From then on an interrupt ends the process at once and restores the
+    /// terminal.
     pub(crate) fn open() -> Result<Screen> {
-        std::thread::Builder::new().name("interrupt".to_owned()).spawn(end_on_interrupt).context("no thread could be started")?;
+        std::thread::Builder::new().name("interrupt".to_owned()).spawn(end_on_interrupt).context("cannot start a thread")?;
         write_stdout(HIDE_CURSOR)?;
         let coloured = anstream::AutoStream::choice(&std::io::stdout()) != anstream::ColorChoice::Never;
         Ok(Screen { drawn: 0, coloured })
@@ -66,12 +66,12 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // There is nobody to tell when the terminal is gone.
+        // If the terminal is gone, the error cannot be reported.
         _ = write_stdout(SHOW_CURSOR);
     }
 }
 
-/// In a thread of its own, so that it waits for nobody.
+/// Runs in its own thread, so that it never waits for the runtime.
 fn end_on_interrupt() {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
     let signals = runtime.block_on(async {
@@ -90,20 +90,20 @@ fn end_on_interrupt() {
     }
 }
 
-/// The first lines that a terminal has room for, each cut where it ends. One
-/// line is left for the cursor.
+/// The first lines that fit the terminal, each truncated to its width. One line is left for the
+/// cursor.
 fn fitting(text: &str, (width, height): (usize, usize)) -> Vec<String> {
     let all: Vec<&str> = text.lines().collect();
     let room = height.saturating_sub(1).max(1);
     let mut lines: Vec<String> = all.iter().take(room).map(|line| cut(line, width)).collect();
     if all.len() > room {
         lines.pop();
-        lines.push(cut(&format!("… {} lines more", all.len() - lines.len()), width));
+        lines.push(cut(&format!("… {} more lines", all.len() - lines.len()), width));
     }
     lines
 }
 
-/// Styles have no width.
+/// Truncates a line. Escape sequences have no width.
 fn cut(line: &str, width: usize) -> String {
     if anstream::adapter::strip_str(line).to_string().chars().count() <= width {
         return line.to_owned();
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn what_has_no_room_is_counted() {
         assert_eq!(fitting("a\nb\nc\n", (80, 4)), ["a", "b", "c"]);
-        assert_eq!(fitting("a\nb\nc\n", (80, 3)), ["a", "… 2 lines more"]);
+        assert_eq!(fitting("a\nb\nc\n", (80, 3)), ["a", "… 2 more lines"]);
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! Which back end files are about: their kinds tell.
+//! Detects the back end from the kinds of the objects in the files.
 
 use mw_api::cilium::GROUP;
-use mw_operator::cilium::Kind;
+use mw_controller::cilium::Kind;
 
 use crate::input::finding::{self, Finding};
-use crate::input::meshes;
+use crate::input::kilo::meshes;
 use crate::input::object::{Object, Opened};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub(crate) enum BackEnd {
     Cilium,
 }
 
-/// Kilo's where nothing tells: what is expected instead is said then.
+/// Defaults to Kilo if no kind is recognized; loading then reports the expected kinds.
 pub(crate) fn back_end(files: &[Opened]) -> Result<BackEnd, Finding> {
     let objects = || files.iter().flat_map(|opened| opened.objects.iter().map(move |object| (&opened.file, object)));
     let kilo = objects().find(|(_, object)| object.kind == meshes::KIND);
@@ -23,8 +23,9 @@ pub(crate) fn back_end(files: &[Opened]) -> Result<BackEnd, Finding> {
         (None, Some(_)) => Ok(BackEnd::Cilium),
         (Some((of_kilo, mesh)), Some((file, object))) => {
             let place = finding::place(of_kilo, mesh.tree.locate("kind"));
-            let message = format!("a {} is for the Cilium back end, but the ClusterMesh in {place} is for Kilo's", object.resource());
-            Err(Finding::error(message).at(file, object.tree.locate("kind")).help("plan the two back ends one at a time"))
+            let message =
+                format!("{} belongs to the Cilium back end, but the ClusterMesh in {place} to the Kilo back end", object.resource());
+            Err(Finding::error(message).at(file, object.tree.locate("kind")).help("plan the two back ends separately"))
         }
     }
 }

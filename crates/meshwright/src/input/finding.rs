@@ -1,5 +1,5 @@
-//! Something wrong with the input, and how it is shown: file, line, column,
-//! the line itself and what in it is meant.
+//! Errors and warnings about the input, rendered with file, line, column and the marked source
+//! line.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -49,24 +49,23 @@ impl Finding {
     }
 }
 
-/// `mesh.yaml:3:14`, counted in characters as editors do.
+/// Formats a place as `mesh.yaml:3:14`, counting characters as editors do.
 pub(crate) fn place(file: &SourceFile, span: Span) -> String {
     let Excerpt { name, .. } = Excerpt::of(file, span, "");
     name
 }
 
-/// More than this is more than anybody reads at once.
+/// Maximum number of findings printed.
 const MOST_SHOWN: usize = 50;
 
-/// All findings, by file and place, as text for a terminal or without colour
-/// and line drawing for anything else.
+/// Renders all findings, sorted by file and place. Colour and line drawing are for terminals only.
 pub(crate) fn render(mut findings: Vec<Finding>) -> String {
     findings.sort_by_key(|finding| (finding.file.as_ref().map(|file| file.order), finding.span.map(Span::start)));
     let fancy = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let theme = if fancy { GraphicalTheme::unicode() } else { GraphicalTheme::none() };
     let width = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).unwrap_or(100_usize).clamp(60, 160);
     let handler = GraphicalReportHandler::new_themed(theme).with_links(false).with_context_lines(0).with_width(width);
-    // miette counts columns in bytes, so the place is part of the file's name.
+    // miette counts columns in bytes, so the place is put into the file name.
     let handler = handler.without_primary_span_start().without_syntax_highlighting().with_break_words(false);
     let cut = if fancy { "…" } else { "..." };
     let mut text = String::new();
@@ -115,8 +114,7 @@ impl Diagnostic for Shown<'_> {
     }
 }
 
-/// The one line in question, cut where it is long, without anything in it that
-/// a terminal would act on or that is a secret.
+/// The affected line, truncated if long, without control characters and secrets.
 #[derive(Debug)]
 struct Excerpt {
     /// `file:line:column`
@@ -127,8 +125,7 @@ struct Excerpt {
     mark: (usize, usize),
 }
 
-/// Bytes of a long line that are shown, and how many of them come before what
-/// is meant.
+/// Maximum bytes shown of a long line, and how many of them precede the mark.
 const SHOWN: usize = 90;
 const SHOWN_BEFORE: usize = 40;
 
@@ -155,8 +152,8 @@ impl Excerpt {
         let tail = if to < shown.len() { cut } else { "" };
         let window = shown.get(from..to).unwrap_or_default();
         let start = head.len() + mark - from;
-        // At least one column, even past the end of the line: an empty mark is
-        // not drawn.
+        // Mark at least one column, even past the end of the line: miette does not draw an empty
+        // mark.
         let len = span.len().min((head.len() + window.len()).saturating_sub(start)).max(1);
         let mut text = format!("{head}{window}{tail}");
         while text.len() < start + len {
@@ -166,13 +163,13 @@ impl Excerpt {
     }
 }
 
-/// The nearest place at or before `at` where a character begins.
+/// The nearest character boundary at or before `at`.
 fn floor(text: &str, at: usize) -> usize {
     (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
 }
 
-/// Every replacement takes as many bytes as what it replaces, so that places
-/// stay what they are.
+/// Replaces control characters and secrets by text of the same byte length, so that offsets stay
+/// valid.
 fn harmless(line: &str) -> String {
     let shown: String = line
         .chars()
@@ -200,8 +197,7 @@ fn without_secrets(line: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{before}{SECRET}{between}{}{}", "*".repeat(value.len()), without_secrets(rest)))
 }
 
-/// The key that a line begins with, if it does, and nothing of the rest but its
-/// length: in a file with Secrets any value may be one.
+/// Masks everything except a leading key: in a file with Secrets, any value may be one.
 fn without_value(line: &str) -> String {
     let is_name = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
     let rest = line.trim_start_matches([' ', '-']);
@@ -214,7 +210,7 @@ fn without_value(line: &str) -> String {
     format!("{shown}{}", "*".repeat(hidden.len()))
 }
 
-/// Always the whole line, however little of it is asked for.
+/// Returns the whole line for every span.
 impl SourceCode for Excerpt {
     fn read_span<'a>(&'a self, _: &SourceSpan, _: usize, _: usize) -> Result<Box<dyn SpanContents<'a> + 'a>, MietteError> {
         let whole = SourceSpan::from((0, self.text.len()));

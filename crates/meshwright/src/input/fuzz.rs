@@ -1,5 +1,5 @@
-//! Files that hold anything: all that is wrong is said, nothing panics, and
-//! what can be read is planned.
+//! Fuzz tests of the input: any file must be read or reported without a panic, and readable objects
+//! must be planned.
 
 use std::path::{Path, PathBuf};
 
@@ -9,10 +9,11 @@ use mw_core::names::ClusterId;
 use mw_core::seen::Seen;
 use proptest::prelude::*;
 
+use crate::input::kilo::{dumps, meshes};
 use crate::input::source::{Contents, Reader};
-use crate::input::{finding, fleet, meshes, object};
+use crate::input::{finding, object};
 
-/// A file of this process that goes away with it.
+/// A temporary file that is deleted on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -29,14 +30,14 @@ impl Drop for Scratch {
     }
 }
 
-/// Reads both kinds of file and plans what could be read.
+/// Reads both kinds of files and plans the readable objects.
 fn read_and_plan(test: &str, mesh: &[u8], dump: &[u8]) {
     let (mesh, dump) = (Scratch::new(&format!("{test}-mesh"), mesh), Scratch::new(&format!("{test}-dump"), dump));
     let mut reader = Reader::default();
     let mut findings = Vec::new();
     let opened = object::open_all(std::slice::from_ref(&mesh.0), Contents::Plain, &mut reader, &mut findings);
     let declared = meshes::load(opened, &mut findings);
-    let seen = fleet::load(&[("berlin".to_owned(), dump.0.clone())], &mut reader, &mut findings);
+    let seen = dumps::load(&[("berlin".to_owned(), dump.0.clone())], &mut reader, &mut findings);
     let text = finding::render(findings);
     assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
     let clusters = seen.into_iter().map(|(name, dump)| {
@@ -51,7 +52,7 @@ fn example(name: &str) -> Vec<u8> {
     std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/three-clusters").join(name)).unwrap()
 }
 
-/// An example with some bytes put in place of others.
+/// An example file with some bytes replaced.
 fn damaged(name: &'static str) -> impl Strategy<Value = Vec<u8>> {
     let bytes = prop_oneof![
         prop::collection::vec(any::<u8>(), 0..4),
@@ -110,7 +111,7 @@ fn a_bomb_of_aliases_is_refused() {
     }
     let file = Scratch::new("bomb", bomb.as_bytes());
     let wrong = Reader::default().read(&file.0, Contents::Plain).unwrap_err();
-    assert!(finding::render(vec![wrong]).contains("more than is read"));
+    assert!(finding::render(vec![wrong]).contains("expands beyond the limit"));
 }
 
 #[test]

@@ -1,11 +1,9 @@
-//! From files to what the planner takes, with a place for everything that is
-//! wrong with them.
+//! Reads files into planner input, and reports every error with its place in the file.
 
 pub(crate) mod back_end;
 pub(crate) mod cilium;
 pub(crate) mod finding;
-pub(crate) mod fleet;
-pub(crate) mod meshes;
+pub(crate) mod kilo;
 pub(crate) mod object;
 mod register;
 pub(crate) mod schema;

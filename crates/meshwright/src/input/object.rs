@@ -1,5 +1,4 @@
-//! Kubernetes objects in a file: alone, one document after another, or as a
-//! list.
+//! Kubernetes objects in a file: single, multi-document, or in a List.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -22,11 +21,11 @@ pub(crate) struct Object {
 pub(crate) struct Opened {
     pub(crate) file: Rc<SourceFile>,
     pub(crate) objects: Vec<Object>,
-    /// Not all of it could be made sense of, which was said.
+    /// True if parts of it could not be read; these are in the findings.
     pub(crate) faulty: bool,
 }
 
-/// Every file that can be read; what is wrong with the others is said.
+/// Opens all readable files and reports errors of the others.
 pub(crate) fn open_all(paths: &[PathBuf], contents: Contents, reader: &mut Reader, findings: &mut Vec<Finding>) -> Vec<Opened> {
     let mut opened = Vec::new();
     for path in paths {
@@ -43,7 +42,7 @@ pub(crate) fn open_all(paths: &[PathBuf], contents: Contents, reader: &mut Reade
 }
 
 impl Object {
-    /// For people: `Deployment.apps`, as kubectl writes it.
+    /// The resource in kubectl's notation, e.g. `Deployment.apps`.
     pub(crate) fn resource(&self) -> String {
         match self.api_version.split_once('/') {
             Some((group, _)) => printable(&format!("{}.{group}", self.kind), 80),
@@ -51,26 +50,26 @@ impl Object {
         }
     }
 
-    /// `namespace/name`, or the name alone.
+    /// `namespace/name`, or only the name.
     pub(crate) fn full_name(&self, file: &Rc<SourceFile>) -> Result<String, Finding> {
         let name = self.name(file)?;
         let namespace = self.tree.get("metadata").and_then(|metadata| metadata.get("namespace")).and_then(Tree::text);
         Ok(namespace.map_or_else(|| name.to_owned(), |namespace| format!("{namespace}/{name}")))
     }
 
-    /// The name, or what is wrong with it.
+    /// The name, or an error if it is missing.
     pub(crate) fn name(&self, file: &Rc<SourceFile>) -> Result<&str, Finding> {
         let name = self.tree.get("metadata").and_then(|metadata| metadata.get("name"));
         match name.and_then(Tree::text) {
             Some(name) if !name.is_empty() => Ok(name),
-            _ => Err(Finding::error(format!("a {} needs a name", printable(&self.kind, 80)))
+            _ => Err(Finding::error(format!("{} has no name", printable(&self.kind, 80)))
                 .at(file, self.tree.locate("metadata.name"))
-                .help("give it as a string in metadata.name")),
+                .help("set metadata.name to a string")),
         }
     }
 }
 
-/// Every object of the documents, lists opened.
+/// All objects of the documents, with Lists expanded.
 fn objects(file: &Rc<SourceFile>, documents: Vec<Tree>, findings: &mut Vec<Finding>) -> Vec<Object> {
     let mut found = Vec::new();
     for document in documents {
@@ -79,15 +78,14 @@ fn objects(file: &Rc<SourceFile>, documents: Vec<Tree>, findings: &mut Vec<Findi
     found
 }
 
-/// `inherited`: apiVersion and kind of the items of a typed list, which do not
-/// repeat them.
+/// `inherited`: apiVersion and kind of a typed list, which its items omit.
 fn open(file: &Rc<SourceFile>, tree: Tree, inherited: Option<(&str, &str)>, found: &mut Vec<Object>, findings: &mut Vec<Finding>) {
     let text = |key: &str| tree.get(key).and_then(Tree::text).map(str::to_owned);
     let kind = text("kind").or(inherited.map(|(_, kind)| kind.to_owned()));
     let api_version = text("apiVersion").or(inherited.map(|(version, _)| version.to_owned()));
     let (Some(kind), Some(api_version)) = (kind, api_version) else {
         let is = match &tree.value {
-            Value::Map(_) => "this has no apiVersion or no kind".to_owned(),
+            Value::Map(_) => "this object has no apiVersion or no kind".to_owned(),
             other => format!("expected a Kubernetes object, found {other}"),
         };
         let help = "dump objects with kubectl get ... -o yaml";
@@ -108,16 +106,16 @@ fn open_list(file: &Rc<SourceFile>, tree: Tree, inherited: Option<(&str, &str)>,
     let Value::Map(entries) = tree.value else { return };
     match entries.into_iter().find(|entry| entry.key == "items").map(|entry| entry.value.value) {
         Some(Value::List(items)) => items.into_iter().for_each(|item| open(file, item, inherited, found, findings)),
-        // The API server writes an empty list as null in places.
+        // The API server sometimes writes an empty list as null.
         Some(Value::Null) => {}
         Some(other) => findings.push(Finding::error(format!("items must be a list, not {other}")).at(file, place)),
-        None => findings.push(Finding::error("this list has no items").at(file, place).help("the file may be cut off: dump it again")),
+        None => findings.push(Finding::error("this list has no items").at(file, place).help("the file may be truncated; dump it again")),
     }
 }
 
-/// An object that is there twice.
+/// Error for an object that is defined twice.
 pub(crate) fn twice(file: &Rc<SourceFile>, object: &Object, what: &str, first: &str) -> Finding {
-    Finding::error(format!("{what} is there twice; it was already in {first}"))
+    Finding::error(format!("duplicate {what}; first defined in {first}"))
         .at(file, object.tree.locate("metadata.name"))
-        .help(format!("remove one of the two: which {} counts can't be guessed", quoted(&object.kind).trim_matches('"')))
+        .help(format!("remove one of the two: it is ambiguous which {} counts", quoted(&object.kind).trim_matches('"')))
 }

@@ -1,4 +1,4 @@
-//! What was found in a cluster's files and where, and what was left aside.
+//! Records the objects of a cluster's files with their places, and counts ignored ones.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -14,9 +14,9 @@ use crate::input::typed;
 
 #[derive(Debug, Default)]
 pub(crate) struct Register {
-    /// What was left aside, by kind.
+    /// Number of ignored objects, by kind.
     pub(crate) ignored: BTreeMap<String, usize>,
-    /// Where each object was found, to name it when it comes again.
+    /// Place of each object, to report duplicates.
     places: BTreeMap<(&'static str, String), (Rc<SourceFile>, Span)>,
 }
 
@@ -29,14 +29,14 @@ impl Register {
     ) -> Result<T, Finding> {
         let name = object.full_name(file)?;
         let read = typed::read(&object.tree).map_err(|wrong| {
-            let message = format!("{kind} {} can't be read: {}", quoted(&name), printable(&wrong.message, 200));
+            let message = format!("cannot read {kind} {}: {}", quoted(&name), printable(&wrong.message, 200));
             Finding::error(message).at(file, wrong.span.unwrap_or_else(|| object.tree.highlight()))
         })?;
         self.note(file, object, kind)?;
         Ok(read)
     }
 
-    /// Which of two would count is not for us to say.
+    /// Records an object. A duplicate is an error, since it is ambiguous which one counts.
     pub(crate) fn note(&mut self, file: &Rc<SourceFile>, object: &Object, kind: &'static str) -> Result<(), Finding> {
         let name = object.full_name(file)?;
         if let Some((earlier, span)) = self.places.get(&(kind, name.clone())) {

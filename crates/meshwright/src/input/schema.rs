@@ -1,8 +1,8 @@
-//! A tree held against the schema of its CRD: fields nobody knows, values of
-//! the wrong type, fields that are missing. All of them, not the first.
+//! Checks a tree against its CRD schema and reports all errors: unknown fields, wrong types,
+//! missing fields.
 //!
-//! What comes out has the right shape throughout, with what was evidently meant
-//! in place of what was written, so that the core can say what else is wrong.
+//! The result always fits the schema. Obvious mistakes are corrected, so that the core can validate
+//! the rest.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool};
 use mw_core::text::printable;
@@ -16,11 +16,11 @@ pub(crate) struct Mistake {
     pub(crate) span: Span,
     pub(crate) message: String,
     pub(crate) help: String,
-    /// The path that was meant, where that can be guessed.
+    /// Path that was probably meant.
     pub(crate) meant: Option<String>,
 }
 
-/// The value in the right shape, and everything in which it was not.
+/// The value, corrected to fit the schema, and all errors.
 pub(crate) fn conform(tree: &Tree, schema: &JSONSchemaProps, path: &str) -> (Json, Vec<Mistake>) {
     let mut check = Check::default();
     let json = check.value(tree, tree.highlight(), schema, path).unwrap_or_else(|| stand_in(schema));
@@ -37,20 +37,20 @@ impl Check {
         self.mistakes.push(Mistake { path: path.to_owned(), span, message, help, meant: None });
     }
 
-    /// The name that was meant.
+    /// Reports an unknown field and returns the known name that was probably meant.
     fn unknown<'a>(&mut self, entry: &Entry, known: &[&'a str], parent: &str) -> Option<&'a str> {
         let path = format!("{parent}.{}", printable(&entry.key, 80));
         let near = nearest(&entry.key, known);
         let (help, meant) = match near {
             Some(name) => (format!("did you mean {name}?"), Some(format!("{parent}.{name}"))),
-            None => (format!("known here: {}", known.join(", ")), None),
+            None => (format!("known fields: {}", known.join(", ")), None),
         };
-        self.mistakes.push(Mistake { path, span: entry.key_span, message: "is not a known field".to_owned(), help, meant });
+        self.mistakes.push(Mistake { path, span: entry.key_span, message: "unknown field".to_owned(), help, meant });
         near
     }
 
-    /// Nothing where the type is wrong and no other was meant. `key` is where to
-    /// point for a collection.
+    /// Returns None if the type is wrong and can't be corrected. `key` is the place to mark for a
+    /// collection.
     fn value(&mut self, tree: &Tree, key: Span, schema: &JSONSchemaProps, path: &str) -> Option<Json> {
         match (schema.type_.as_deref(), &tree.value) {
             (Some("object"), Value::Map(entries)) => Some(self.fields(tree, key, entries, schema, path)),
@@ -74,7 +74,7 @@ impl Check {
         let known = schema.properties.as_ref();
         for entry in entries {
             match known.and_then(|known| known.get(&entry.key)) {
-                // The API server drops nulls: they are the same as absent.
+                // The API server drops nulls, so they count as absent.
                 Some(_) if matches!(entry.value.value, Value::Null) => {}
                 Some(schema) => {
                     let place = if entry.value.span.len() == 0 { entry.key_span } else { entry.value.span };
@@ -108,7 +108,7 @@ impl Check {
         Json::Object(json)
     }
 
-    /// Keys that somebody made up, each with a value of the same type.
+    /// A map with arbitrary keys and values of one type.
     fn free_fields(&mut self, entries: &[Entry], schema: &JSONSchemaProps, path: &str) -> Json {
         let mut json = Map::new();
         for entry in entries {
@@ -124,14 +124,14 @@ impl Check {
         let Some(JSONSchemaPropsOrArray::Schema(of)) = &schema.items else { return items.iter().map(Tree::to_json).collect() };
         let mut conformed = Vec::new();
         for (at, item) in items.iter().enumerate() {
-            // Something must stand there: the place of the others counts.
+            // Keep a placeholder: paths of later items depend on the index.
             conformed.push(self.value(item, item.highlight(), of, &format!("{path}[{at}]")).unwrap_or_else(|| stand_in(of)));
         }
         Json::Array(conformed)
     }
 }
 
-/// A value of the right type that the written one stands for without doubt.
+/// The value converted to the expected type, if that is unambiguous.
 fn evident(wanted: &str, tree: &Tree) -> Option<Json> {
     match (wanted, &tree.value) {
         ("array", Value::Text(text)) => Some(Json::from(vec![text.as_str()])),
@@ -143,7 +143,7 @@ fn evident(wanted: &str, tree: &Tree) -> Option<Json> {
     }
 }
 
-/// The emptiest value of a type.
+/// The empty value of a type.
 fn stand_in(schema: &JSONSchemaProps) -> Json {
     match schema.type_.as_deref() {
         Some("string") => Json::from(""),
@@ -162,7 +162,7 @@ fn words(schema_type: &str) -> &'static str {
     match schema_type {
         "string" => "a string",
         "array" => "a list",
-        "integer" => "a whole number",
+        "integer" => "an integer",
         "boolean" => "true or false",
         _ => "a mapping",
     }
@@ -171,16 +171,16 @@ fn words(schema_type: &str) -> &'static str {
 fn remedy(wanted: &str, tree: &Tree) -> String {
     match (wanted, &tree.value) {
         ("array", Value::Text(text)) => format!("write it as a list: [{}]", printable(text, 60)),
-        ("array", Value::Map(_)) => "begin each of its entries with \"- \"".to_owned(),
+        ("array", Value::Map(_)) => "start each entry with \"- \"".to_owned(),
         ("string", Value::Bool(_) | Value::Int(_) | Value::Large(_) | Value::Float(_)) => "put it in quotes".to_owned(),
-        ("string", Value::List(items)) if items.len() == 1 => "write the one value without the list".to_owned(),
+        ("string", Value::List(items)) if items.len() == 1 => "write the value without the list".to_owned(),
         ("integer", Value::Text(text)) if text.parse::<i64>().is_ok() => format!("write {text} without quotes"),
         ("boolean", Value::Text(text)) if ["true", "false"].contains(&text.as_str()) => format!("write {text} without quotes"),
-        _ => "meshwright crd prints the whole schema".to_owned(),
+        _ => "run `meshwright crd` to see the schema".to_owned(),
     }
 }
 
-/// The first sentence of the field's description in the CRD.
+/// First sentence of the field's description in the CRD.
 fn description(schema: Option<&JSONSchemaProps>) -> String {
     let text = schema.and_then(|schema| schema.description.as_deref()).unwrap_or_default();
     text.split(". ").next().unwrap_or_default().trim_end_matches('.').to_owned()
@@ -193,7 +193,7 @@ pub(crate) fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
     (far <= 2.max(name.len() / 4) && far < name.len()).then_some(name)
 }
 
-/// Levenshtein's distance, of names that are short.
+/// Levenshtein distance, for short names.
 pub(crate) fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();

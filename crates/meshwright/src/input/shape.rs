@@ -1,5 +1,4 @@
-//! An object of ours as it was written: where everything stands in its file,
-//! and in what its shape is wrong.
+//! An object as written in a file: the place of every field, and its schema errors.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -17,12 +16,12 @@ use crate::input::source::SourceFile;
 use crate::input::tree::{Span, Tree};
 use crate::input::typed;
 
-/// An object and the place it came from.
+/// An object and its place in a file.
 #[derive(Debug)]
 pub(crate) struct Written {
     file: Rc<SourceFile>,
     tree: Tree,
-    /// Places that the path alone does not give.
+    /// Places that can't be derived from the path.
     places: BTreeMap<String, Span>,
 }
 
@@ -43,7 +42,7 @@ impl Written {
         finding::place(&self.file, self.span(problem))
     }
 
-    /// Where its name stands.
+    /// Place of the object's name.
     pub(crate) fn name_place(&self) -> String {
         finding::place(&self.file, self.tree.locate("metadata.name"))
     }
@@ -53,31 +52,31 @@ impl Written {
     }
 }
 
-/// The metadata of an object that has a name at least.
+/// Metadata of an object, which must have a name.
 pub(crate) fn metadata(file: &Rc<SourceFile>, object: &Object) -> Result<ObjectMeta, Finding> {
     object.name(file)?;
     let metadata = object.tree.get("metadata").map(typed::read::<ObjectMeta>).transpose();
     let metadata = metadata.map_err(|wrong| {
-        let message = format!("the metadata of a {} can't be read: {}", printable(&object.kind, 80), printable(&wrong.message, 200));
+        let message = format!("cannot read the metadata of {}: {}", printable(&object.kind, 80), printable(&wrong.message, 200));
         Finding::error(message).at(file, wrong.span.unwrap_or_else(|| object.tree.locate("metadata")))
     })?;
     Ok(metadata.unwrap_or_default())
 }
 
-/// What a CRD says of the spec.
+/// Schema of the spec in a CRD.
 pub(crate) fn spec_schema(crd: CustomResourceDefinition) -> Option<JSONSchemaProps> {
     crd.spec.versions.into_iter().next()?.schema?.open_api_v3_schema?.properties?.remove("spec")
 }
 
-/// The spec in the right shape, and everything in which the object was not.
-/// `purpose` is what to say where there is no spec.
+/// The spec, corrected to fit the schema, and all schema errors of the object. `purpose` is the
+/// help text if the spec is missing.
 pub(crate) fn spec(tree: &Tree, schema: Option<&JSONSchemaProps>, purpose: &str) -> (Json, Vec<Mistake>) {
     let mut mistakes = Vec::new();
     const KNOWN: [&str; 5] = ["apiVersion", "kind", "metadata", "spec", "status"];
     for entry in tree.entries().iter().filter(|entry| !KNOWN.contains(&entry.key.as_str())) {
         let near = nearest(&entry.key, &KNOWN);
-        let help = near.map_or_else(|| format!("known here: {}", KNOWN.join(", ")), |name| format!("did you mean {name}?"));
-        let message = "is not a known field".to_owned();
+        let help = near.map_or_else(|| format!("known fields: {}", KNOWN.join(", ")), |name| format!("did you mean {name}?"));
+        let message = "unknown field".to_owned();
         mistakes.push(Mistake { path: printable(&entry.key, 80), span: entry.key_span, message, help, meant: near.map(str::to_owned) });
     }
     let json = match (tree.get("spec"), schema) {
@@ -97,14 +96,14 @@ pub(crate) fn spec(tree: &Tree, schema: Option<&JSONSchemaProps>, purpose: &str)
     (json, mistakes)
 }
 
-/// The schema and the type differ: says at least that.
+/// Error for a spec that fits the schema but not the Rust type.
 pub(crate) fn unreadable(tree: &Tree, why: &str) -> Mistake {
     let span = tree.locate("spec");
     Mistake { path: "spec".to_owned(), span, message: printable(why, 200), help: String::new(), meant: None }
 }
 
-/// The mistakes as problems, with what else is wrong. What only follows from a
-/// mistake is left out.
+/// Schema errors as problems, plus the `others`, without those that only follow from a schema
+/// error.
 pub(crate) fn problems(mistakes: &[Mistake], others: impl IntoIterator<Item = Problem>) -> Vec<Problem> {
     let problem = |mistake: &Mistake| Problem::new(Reason::InvalidSpec, &mistake.path, &mistake.message, &mistake.help);
     let mut problems: Vec<Problem> = mistakes.iter().map(problem).collect();

@@ -1,4 +1,4 @@
-//! Files as text and as trees, within bounds.
+//! Reads files as text and as YAML trees, within size limits.
 
 use std::fs::File;
 use std::io::Read;
@@ -12,31 +12,31 @@ use serde_saphyr::Error as YamlError;
 use crate::input::finding::Finding;
 use crate::input::tree::{Span, Tree};
 
-/// What the operator takes from a member as one list; a dump is not larger.
+/// Same limit as for a list that the operator reads from a member; a dump is not larger.
 const LARGEST_FILE: u64 = 64 * 1024 * 1024;
 
-/// Documents in one file. Those of `kubectl get` hold one each.
+/// Maximum number of documents in one file. `kubectl get` writes one.
 const MOST_DOCUMENTS: usize = 100_000;
 
 #[derive(Debug)]
 pub(crate) struct SourceFile {
-    /// As the user called it.
+    /// Name as given by the user.
     pub(crate) name: String,
     pub(crate) text: String,
-    /// Files are reported on in the order in which they were given.
+    /// Position on the command line; findings are sorted by it.
     pub(crate) order: usize,
     pub(crate) contents: Contents,
 }
 
-/// Whether values of a file may be shown.
+/// Confidentiality of a file's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Contents {
     Plain,
-    /// It holds Secrets: names may be shown, values may not.
+    /// Contains Secrets: names may be shown, values must not.
     Secret,
 }
 
-/// Reads files one after the other; standard input has only one content.
+/// Reads files one after the other. Standard input can be read only once.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     files: usize,
@@ -48,10 +48,10 @@ impl Reader {
         let stdin = path == Path::new("-");
         let name = if stdin { "<stdin>".to_owned() } else { printable(&path.to_string_lossy(), 500) };
         if stdin && std::mem::replace(&mut self.stdin_used, true) {
-            return Err(Finding::error("standard input was already read").help("give \"-\" once, and files for the rest"));
+            return Err(Finding::error("standard input was already read").help("use \"-\" once, and files for the rest"));
         }
         let bytes = if stdin { bounded(std::io::stdin()) } else { File::open(path).and_then(bounded) };
-        let bytes = bytes.map_err(|wrong| Finding::error(format!("{name} could not be read: {wrong}")))?;
+        let bytes = bytes.map_err(|wrong| Finding::error(format!("cannot read {name}: {wrong}")))?;
         if u64::try_from(bytes.len()).is_ok_and(|len| len > LARGEST_FILE) {
             return Err(
                 Finding::error(format!("{name} is larger than 64 MiB")).help("dump only what is needed: kubectl get nodes,peers -o yaml")
@@ -78,8 +78,8 @@ fn parse(file: &Rc<SourceFile>) -> Result<Vec<Tree>, Finding> {
     serde_saphyr::from_multiple_with_options(&file.text, options()).map_err(|wrong| syntax_error(file, wrong.without_snippet()))
 }
 
-/// The size of the file bounds everything but aliases, which no dump has and
-/// with which a small file can stand for a huge one.
+/// Parser limits. The file size bounds everything except aliases, which no dump has and which let a
+/// small file expand into a huge one.
 fn options() -> serde_saphyr::Options {
     let most = usize::try_from(LARGEST_FILE).unwrap_or(usize::MAX);
     serde_saphyr::options! {
@@ -105,13 +105,13 @@ fn syntax_error(file: &Rc<SourceFile>, wrong: &YamlError) -> Finding {
     let text = wrong.to_string();
     let (message, help) = match wrong {
         YamlError::DuplicateMappingKey { key: Some(key), .. } => {
-            (format!("the key {} is there twice", mw_core::text::quoted(key)), "remove one of the two")
+            (format!("duplicate key {}", mw_core::text::quoted(key)), "remove one of the two")
         }
-        // The breach is told inside another error when an alias causes it.
+        // If an alias causes it, the error is nested inside another one.
         _ if text.contains("budget breached") || text.contains("alias replay") => {
-            ("it stands for more than is read".to_owned(), "write out what its aliases stand for, and nest it less deeply")
+            ("it expands beyond the limit".to_owned(), "replace its aliases by their values, and nest it less deeply")
         }
-        _ => (without_place(&text).to_owned(), "look for an open bracket or quote, or a wrong indentation, here or just above"),
+        _ => (without_place(&text).to_owned(), "look for an unclosed bracket or quote, or wrong indentation, here or just above"),
     };
     let finding = Finding::error(format!("not valid YAML: {}", printable(&message, 200))).help(help);
     match wrong.location() {
@@ -126,12 +126,12 @@ fn syntax_error(file: &Rc<SourceFile>, wrong: &YamlError) -> Finding {
     }
 }
 
-/// The place is shown by itself.
+/// Removes the position, which is shown separately.
 fn without_place(message: &str) -> &str {
     message.rsplit_once(" at line ").map_or(message, |(message, _)| message)
 }
 
-/// A JSON parser explains broken JSON better than a YAML parser does.
+/// Parses as JSON, whose parser explains broken JSON better than the YAML parser.
 fn json_error(file: &Rc<SourceFile>) -> Option<Finding> {
     if !file.text.trim_start().starts_with('{') {
         return None;

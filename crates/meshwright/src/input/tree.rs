@@ -1,4 +1,4 @@
-//! YAML or JSON as it was written, with the place of every value.
+//! Parsed YAML or JSON with the place of every value.
 
 use std::fmt;
 
@@ -6,8 +6,8 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value as Json};
 use serde_saphyr::{Location, Spanned};
 
-/// Bytes of the file. Files are far smaller than what 32 bits can count, and
-/// there is one of these for every value of a large dump.
+/// Byte range in a file. 32 bits suffice for the largest file, and every value of a large dump has
+/// a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Span {
     start: u32,
@@ -41,7 +41,7 @@ impl Span {
 #[derive(Debug)]
 pub(crate) struct Tree {
     pub(crate) value: Value,
-    /// Of a collection only its beginning.
+    /// For collections, only the start.
     pub(crate) span: Span,
 }
 
@@ -50,7 +50,7 @@ pub(crate) enum Value {
     Null,
     Bool(bool),
     Int(i64),
-    /// Only what is too large for the above.
+    /// Only for numbers that do not fit `Int`.
     Large(u64),
     Float(f64),
     Text(String),
@@ -88,8 +88,7 @@ impl Tree {
         }
     }
 
-    /// Where to point when this is meant: scalars whole, collections by what
-    /// comes first in them.
+    /// Span to mark for this value: all of a scalar, the first entry of a collection.
     pub(crate) fn highlight(&self) -> Span {
         match &self.value {
             Value::Map(entries) => entries.first().map_or(self.span, |first| match &first.value.value {
@@ -101,8 +100,7 @@ impl Tree {
         }
     }
 
-    /// The place of a path such as `spec.clusters[1].podCIDRs[0]`, or of the
-    /// nearest thing above it that exists.
+    /// Span of a path such as `spec.clusters[1].podCIDRs[0]`, or of its nearest existing parent.
     pub(crate) fn locate(&self, path: &str) -> Span {
         let (mut here, mut place) = (self, self.highlight());
         for step in path.split(['.', '[']).map(|step| step.trim_end_matches(']')).filter(|step| !step.is_empty()) {
@@ -110,7 +108,7 @@ impl Tree {
                 Value::Map(_) => {
                     let Some(entry) = here.entry(step) else { break };
                     here = &entry.value;
-                    // A block collection has no text of its own; its key has.
+                    // A block collection has no text to mark, but its key has.
                     place = if matches!(here.value, Value::Map(_) | Value::List(_) | Value::Null) { entry.key_span } else { here.span };
                 }
                 Value::List(items) => {
@@ -140,7 +138,7 @@ impl Tree {
     }
 }
 
-/// What a value is, in words for people.
+/// Describes the type in error messages.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -1,5 +1,5 @@
-//! A tree read as a Rust type. An error knows the place of the value that
-//! caused it, and never repeats the value: it may be a secret.
+//! Deserializes a tree into a Rust type. Errors carry the place of the value, never the value
+//! itself, which may be a secret.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ pub(crate) struct Mistyped {
 }
 
 impl Mistyped {
-    /// The innermost place is the one to show.
+    /// Keeps the innermost place.
     fn at(self, span: Span) -> Mistyped {
         Mistyped { span: self.span.or(Some(span)), ..self }
     }
@@ -50,11 +50,11 @@ impl Error for Mistyped {
     }
 
     fn invalid_value(_: Unexpected<'_>, expected: &dyn Expected) -> Mistyped {
-        Mistyped::custom(format_args!("this value does not fit: expected {expected}"))
+        Mistyped::custom(format_args!("invalid value: expected {expected}"))
     }
 
     fn missing_field(field: &'static str) -> Mistyped {
-        Mistyped::custom(format_args!("the field {field} is missing"))
+        Mistyped::custom(format_args!("missing field {field}"))
     }
 }
 

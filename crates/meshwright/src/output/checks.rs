@@ -1,7 +1,7 @@
-//! What was checked: every layer in order, then what is broken, each with the
-//! command that repairs it.
+//! Text and data of `doctor`: all checks by layer, then the failures with the commands that fix
+//! them.
 
-use mw_operator::doctor::{Check, State};
+use mw_controller::doctor::{Check, State};
 use serde::Serialize;
 
 use crate::output::layout::{Cell, WIDTH, mean, rows, styled, wrapped};
@@ -26,14 +26,14 @@ pub(crate) fn text(checks: &[Check]) -> String {
     rows(&table, 0) + &repairs(checks) + &summary(checks)
 }
 
-/// In the order in which they are to be done.
+/// Failures, in the order in which they should be fixed.
 fn repairs(checks: &[Check]) -> String {
     let mut text = String::new();
     for check in checks.iter().filter(|check| check.state == State::Failed) {
         let what = wrapped(&format!("{} of {}: {}", check.layer, check.subject, check.observed), 2, WIDTH);
         text.push_str(&format!("\n{}\n", styled(&what, mean::bad())));
-        // Not broken: it is to be copied.
-        text.extend(check.repair.iter().map(|command| format!("  repair: {command}\n")));
+        // Not wrapped, so that it can be copied.
+        text.extend(check.repair.iter().map(|command| format!("  fix: {command}\n")));
         text.extend(check.hint.iter().map(|hint| format!("  hint: {hint}\n")));
     }
     text
@@ -41,7 +41,7 @@ fn repairs(checks: &[Check]) -> String {
 
 fn summary(checks: &[Check]) -> String {
     let Count { fine, failed, not_checked } = Count::of(checks);
-    format!("\n{}\n", styled(&format!("{fine} fine, {failed} failed, {not_checked} not checked"), mean::title()))
+    format!("\n{}\n", styled(&format!("{fine} ok, {failed} failed, {not_checked} not checked"), mean::title()))
 }
 
 #[derive(Debug, Serialize)]
@@ -59,7 +59,7 @@ impl Count {
     }
 }
 
-/// The same as data.
+/// Data for JSON and YAML.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report<'a> {
     checks: Vec<Row<'a>>,

@@ -1,5 +1,5 @@
-//! Rows of styled cells, lined up. Widths are those of the plain text, so that
-//! it looks the same with and without colour.
+//! Aligned rows of styled cells. Widths are computed from the plain text, so that the layout is the
+//! same with and without colour.
 
 use owo_colors::{OwoColorize, Style};
 
@@ -19,7 +19,7 @@ impl Cell {
     }
 }
 
-/// How something is meant, not how it looks.
+/// Styles by meaning.
 pub(crate) mod mean {
     use owo_colors::Style;
 
@@ -44,7 +44,7 @@ pub(crate) mod mean {
     }
 }
 
-/// How a phase of the Cilium back end is meant.
+/// Style of a phase of the Cilium back end.
 pub(crate) fn phase_style(phase: &str) -> Style {
     match phase {
         "Connected" | "Exported" | "Applied" => mean::good(),
@@ -57,11 +57,11 @@ pub(crate) fn styled(text: &str, style: Style) -> String {
     if text.is_empty() { String::new() } else { text.style(style).to_string() }
 }
 
-/// Longest line, where text can be broken.
+/// Line length at which text is wrapped.
 pub(crate) const WIDTH: usize = 100;
 
-/// Two spaces between columns; the last cell of a row is broken where it is
-/// too long for the line.
+/// Formats a table with two spaces between columns. The last cell of a row is wrapped if it is too
+/// long.
 pub(crate) fn rows(rows: &[Vec<Cell>], indent: usize) -> String {
     let mut widths: Vec<usize> = Vec::new();
     for row in rows {
@@ -91,7 +91,7 @@ pub(crate) fn rows(rows: &[Vec<Cell>], indent: usize) -> String {
     text
 }
 
-/// Breaks a text at spaces; every line but the first is indented.
+/// Wraps text at spaces and indents every line except the first.
 pub(crate) fn wrapped(text: &str, indent: usize, width: usize) -> String {
     let mut lines = String::new();
     let mut column = indent;

@@ -1,36 +1,30 @@
-//! Plans and status on standard output: as data, or as text for people.
+//! Writes plans and status to standard output, as text, JSON or YAML.
 
 mod checks;
 pub(crate) mod cilium;
-mod diff;
+pub(crate) mod kilo;
 pub(crate) mod layout;
-mod matrix;
 pub(crate) mod presence;
 pub(crate) mod reference;
-mod report;
-pub(crate) mod status;
-mod status_report;
-pub(crate) mod text;
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Write};
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
+use mw_controller::cilium::Endpoints;
+use mw_controller::doctor::Check;
 use mw_core::kilo::plan::Plan;
 use mw_core::names::MeshId;
-use mw_operator::cilium::ObjectGlance;
-use mw_operator::doctor::Check;
-use mw_operator::glance::Glance;
 use serde::Serialize;
 
-use crate::input::fleet::Fleet;
-use crate::input::meshes::Declared;
-use report::Report;
-use status::Overview;
-use status_report::StatusReport;
+use crate::input::kilo::dumps::Fleet;
+use crate::input::kilo::meshes::Declared;
+use kilo::report::Report;
+use kilo::status::Overview;
+use kilo::status_report::StatusReport;
 
-/// A plan and what it was made from.
+/// A plan and its input.
 #[derive(Debug)]
 pub(crate) struct Planned<'a> {
     pub(crate) plan: &'a Plan,
@@ -38,7 +32,7 @@ pub(crate) struct Planned<'a> {
     pub(crate) declared: &'a BTreeMap<MeshId, Declared>,
 }
 
-/// How a result is printed.
+/// Output format.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     #[default]
@@ -50,7 +44,7 @@ pub(crate) enum Format {
 
 pub(crate) fn write_plan(planned: &Planned<'_>, format: Format) -> Result<()> {
     match format {
-        Format::Table => text::write(planned),
+        Format::Table => kilo::text::write(planned),
         Format::Json => write_json(&Report::of(planned)).map(drop),
         Format::Yaml => write_yaml(&Report::of(planned)).map(drop),
     }
@@ -64,19 +58,25 @@ pub(crate) fn write_cilium_plan(planned: &cilium::Planned<'_>, format: Format) -
     }
 }
 
-/// False when nobody reads any more.
+/// Returns false if the output was closed.
 pub(crate) fn write_status(state: &State<'_>, format: Format) -> Result<bool> {
     let report = || StateReport {
+        endpoints: state.endpoints.map(cilium::endpoints::report),
         kilo: state.kilo.as_ref().map(StatusReport::of),
         cilium: state.cilium.map(cilium::status_report::StatusReport::of),
     };
     match format {
         Format::Table => {
             let (kilo, cilium) = (&state.kilo, state.cilium);
-            // Kinds that the hub has, but nobody uses, say nothing beside those in use.
-            let cilium = cilium.filter(|glance| kilo.is_none() || !glance.objects.is_empty());
-            let kilo = kilo.as_ref().filter(|overview| cilium.is_none() || !overview.glance.objects.is_empty());
-            let texts = [kilo.map(status::text), cilium.map(cilium::status::text)];
+            // A back end without objects is hidden if the other one is in use.
+            let cilium = cilium.filter(|of| kilo.is_none() || !of.published_status.objects.is_empty());
+            let kilo = kilo.as_ref().filter(|overview| cilium.is_none() || !overview.published_status.objects.is_empty());
+            let endpoints = state.endpoints.map(cilium::endpoints::text);
+            let texts = [
+                endpoints,
+                kilo.map(kilo::status::text),
+                cilium.map(|of| cilium::status::text(of.published_status) + &cilium::status::seen_from_here(of)),
+            ];
             write_styled(&texts.into_iter().flatten().collect::<Vec<_>>().join("\n"))
         }
         Format::Json => write_json(&report()),
@@ -84,15 +84,18 @@ pub(crate) fn write_status(state: &State<'_>, format: Format) -> Result<bool> {
     }
 }
 
-/// Both back ends, as far as the hub has their kinds.
+/// Status of the back ends whose CRDs are installed on the hub.
 #[derive(Debug, Default)]
 pub(crate) struct State<'a> {
     pub(crate) kilo: Option<Overview<'a>>,
-    pub(crate) cilium: Option<&'a Glance<ObjectGlance>>,
+    pub(crate) cilium: Option<cilium::Overview<'a>>,
+    pub(crate) endpoints: Option<&'a Endpoints>,
 }
 
 #[derive(Debug, Serialize)]
 struct StateReport {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    endpoints: Option<Vec<cilium::endpoints::Endpoint>>,
     #[serde(flatten)]
     kilo: Option<StatusReport>,
     #[serde(flatten)]
@@ -109,22 +112,21 @@ pub(crate) fn write_checks(checks: &[Check], format: Format) -> Result<()> {
 }
 
 fn write_json(value: &impl Serialize) -> Result<bool> {
-    let text = serde_json::to_string_pretty(value).context("it has no JSON form")?;
+    let text = serde_json::to_string_pretty(value).context("cannot serialize the result to JSON")?;
     written(std::io::stdout().lock(), &format!("{}\n", escape_controls(&text)))
 }
 
 fn write_yaml(value: &impl Serialize) -> Result<bool> {
-    let text = mw_api::crd::to_yaml(value).context("it has no YAML form")?;
+    let text = mw_api::crd::to_yaml(value).context("cannot serialize the result to YAML")?;
     written(std::io::stdout().lock(), &text)
 }
 
-/// Colour is for terminals.
+/// Writes text, with colours on terminals only. Returns false if the output was closed.
 pub(crate) fn write_styled(text: &str) -> Result<bool> {
     written(anstream::stdout().lock(), text)
 }
 
-/// JSON need not escape all characters that a terminal acts on; here they are.
-/// Outside strings there is none but the newline.
+/// Escapes control characters that JSON allows in strings, but that a terminal would act on.
 fn escape_controls(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for c in json.chars() {
@@ -145,10 +147,10 @@ fn written(mut to: impl Write, text: &str) -> Result<bool> {
     still_read(to.write_all(text.as_bytes()).and_then(|()| to.flush()))
 }
 
-/// Whoever closes the pipe has read enough: that is no error.
+/// Treats a closed pipe as the end of the output, not as an error.
 fn still_read(written: std::io::Result<()>) -> Result<bool> {
     match written {
         Err(wrong) if wrong.kind() == ErrorKind::BrokenPipe => Ok(false),
-        other => other.map(|()| true).context("standard output could not be written to"),
+        other => other.map(|()| true).context("cannot write to standard output"),
     }
 }

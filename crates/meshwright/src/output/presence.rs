@@ -1,14 +1,14 @@
-//! Whether a status can be believed: is there anybody who keeps it, and does
-//! it speak of the spec as it is now.
+//! Credibility of a status: whether a process maintains it, and whether it refers to the current
+//! spec.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use mw_controller::published_status::{Published, PublishedLease, PublishedStatus};
 use mw_core::text::printable;
 use mw_core::time::Timestamp;
-use mw_operator::glance::{Glance, Glanced, LeaseGlance};
 
 use crate::output::layout::{mean, styled};
 
-/// Ready, as far as it can be believed.
+/// Readiness, as far as the status can be trusted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Verdict {
     pub(crate) ready: bool,
@@ -17,19 +17,19 @@ pub(crate) struct Verdict {
     pub(crate) since: Option<Time>,
 }
 
-/// What a status says, and of which spec.
+/// A status, and the generations of status and spec.
 #[derive(Debug)]
 pub(crate) struct Told<'a> {
     pub(crate) conditions: &'a [Condition],
-    /// The generation it speaks of.
+    /// Generation that the status refers to.
     pub(crate) of: Option<i64>,
-    /// That of the spec.
+    /// Generation of the spec.
     pub(crate) generation: i64,
     pub(crate) deleting: bool,
 }
 
 impl Told<'_> {
-    /// A status that speaks of an earlier spec says nothing of this one.
+    /// A status of an earlier spec does not count as ready.
     pub(crate) fn verdict(&self, nobody: &str) -> Verdict {
         let no = |reason: &str, message: String| Verdict { ready: false, reason: reason.to_owned(), message, since: None };
         let Some(ready) = self.conditions.iter().find(|condition| condition.type_ == "Ready") else {
@@ -37,7 +37,7 @@ impl Told<'_> {
         };
         let of = self.of.or(ready.observed_generation).unwrap_or_default();
         if of != self.generation && !self.deleting {
-            return no("SpecChanged", format!("the spec is of generation {}, the status still of {of}", self.generation));
+            return no("SpecChanged", format!("spec is at generation {}, status still at generation {of}", self.generation));
         }
         Verdict {
             ready: ready.status == "True" && !self.deleting,
@@ -48,18 +48,18 @@ impl Told<'_> {
     }
 }
 
-/// Whether anybody keeps the objects.
+/// State of the process that writes the status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Presence {
     Running,
-    /// It holds the Lease, but has not renewed it.
+    /// Holds the Lease, but has not renewed it in time.
     Silent,
     Absent,
     Unknown,
 }
 
 impl Presence {
-    /// In reports.
+    /// Value in JSON and YAML.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Presence::Running => "running",
@@ -70,42 +70,48 @@ impl Presence {
     }
 }
 
-pub(crate) fn presence<T>(glance: &Glance<T>) -> Presence {
-    match &glance.leases {
+pub(crate) fn presence<T>(published_status: &PublishedStatus<T>) -> Presence {
+    match &published_status.leases {
         Err(_) => Presence::Unknown,
-        Ok(leases) if leases.iter().any(|lease| lease.is_alive(glance.now)) => Presence::Running,
+        Ok(leases) if leases.iter().any(|lease| lease.is_alive(published_status.now)) => Presence::Running,
         Ok(leases) if leases.iter().any(|lease| !lease.holder.is_empty()) => Presence::Silent,
         Ok(_) => Presence::Absent,
     }
 }
 
-/// In words; a green status that nobody keeps may be as old as it likes.
-pub(crate) fn presence_words<T: Glanced>(glance: &Glance<T>) -> String {
-    let renewed = |lease: &LeaseGlance| lease.renewed.map_or_else(|| "never".to_owned(), |at| format!("{} ago", age(glance.now, at)));
+/// Describes the Lease holder, with a warning if nobody maintains the status.
+pub(crate) fn presence_words<T: Published>(published_status: &PublishedStatus<T>) -> String {
+    let renewed =
+        |lease: &PublishedLease| lease.renewed.map_or_else(|| "never".to_owned(), |at| format!("{} ago", age(published_status.now, at)));
     let told = |alive: bool| {
-        let held = glance.leases.iter().flatten().filter(|lease| !lease.holder.is_empty() && lease.is_alive(glance.now) == alive);
+        let held = published_status
+            .leases
+            .iter()
+            .flatten()
+            .filter(|lease| !lease.holder.is_empty() && lease.is_alive(published_status.now) == alive);
         let held = held.map(|lease| {
             let holder = printable(&lease.holder, 100);
             format!("{holder} in namespace {} (Lease renewed {})", printable(&lease.namespace, 63), renewed(lease))
         });
         held.collect::<Vec<_>>().join(", ")
     };
-    match presence(glance) {
+    match presence(published_status) {
         Presence::Running => told(true),
-        Presence::Silent => format!("{} may be dead: what follows may be old", told(false)),
+        Presence::Silent => format!("{} may be dead; the status below may be stale", told(false)),
         Presence::Absent => {
-            format!("nobody holds the Lease {}: unless one runs without --leader-elect, what follows may be old", T::LEASE)
+            format!("nobody holds Lease {}; unless one runs with --leader-elect=false, the status below may be stale", T::LEASE)
         }
         Presence::Unknown => {
-            let failure = glance.leases.as_ref().err().map(ToString::to_string).unwrap_or_default();
-            format!("not known, and what follows may be old: its Lease can't be read: {}", printable(&failure, 300))
+            let failure = published_status.leases.as_ref().err().map(ToString::to_string).unwrap_or_default();
+            format!("unknown, and the status below may be stale: cannot read its Lease: {}", printable(&failure, 300))
         }
     }
 }
 
-/// A line where the hub can't be followed any more.
-pub(crate) fn trouble<T>(glance: &Glance<T>) -> String {
-    let said = glance.trouble.as_ref().map(|trouble| format!("the hub can't be followed: {trouble}; what follows may be old"));
+/// Warning line if the watch on the hub failed.
+pub(crate) fn trouble<T>(published_status: &PublishedStatus<T>) -> String {
+    let said =
+        published_status.trouble.as_ref().map(|trouble| format!("watch on the hub failed: {trouble}; the status below may be stale"));
     said.map(|said| format!("{}\n", styled(&printable(&said, 500), mean::bad()))).unwrap_or_default()
 }
 
@@ -113,7 +119,7 @@ pub(crate) fn at(time: &Time) -> Timestamp {
     Timestamp(time.0.as_second())
 }
 
-/// `90 s`, `5 min`, `3 h`, `2 d`: no more than people want to know.
+/// Formats an age as `90 s`, `5 min`, `3 h` or `2 d`.
 pub(crate) fn age(now: Timestamp, then: Timestamp) -> String {
     match now.0.saturating_sub(then.0).max(0) {
         seconds @ 0..120 => format!("{seconds} s"),

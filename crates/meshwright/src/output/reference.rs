@@ -1,4 +1,4 @@
-//! All commands with their flags on one page of Markdown: docs/cli.md.
+//! Markdown reference of all commands and flags: docs/cli.md.
 
 use clap::{Arg, ArgAction, Command};
 
@@ -7,8 +7,8 @@ const HEAD: &str = "\
 
 # The command line
 
-Data goes to standard output, the rest to standard error. Colour is for terminals; NO_COLOR is honoured. Under the name
-`kubectl-meshwright` the program is a plugin of kubectl: `kubectl meshwright status`.
+Results go to standard output, everything else to standard error. Colour is used on terminals only; NO_COLOR disables it.
+Installed as `kubectl-meshwright`, the program is a kubectl plugin: `kubectl meshwright status`.
 
 ";
 

@@ -1,4 +1,5 @@
-//! The accounts as the plain manifests make them, and those of members.
+//! Accounts of the operator and the provider, as the plain manifests create them, and accounts of
+//! members.
 
 use mw_sim::kilo::NAMESPACE;
 use mw_testbed::Cluster;
@@ -14,7 +15,7 @@ const REMOTE: Account = Account {
     name: "clustermesh-reader",
     roles: include_str!("../../../../config/rbac/remote.yaml"),
 };
-/// Of the provider.
+/// The provider's account on the hub.
 pub(crate) const HUB: Account = Account {
     place: "Provider",
     namespace: "meshwright",
@@ -43,7 +44,7 @@ pub(crate) const MANAGEMENT: Account = Account {
 };
 pub(crate) const ACCOUNTS: [Account; 5] = [OPERATOR, REMOTE, HUB, MANAGEMENT, TARGET];
 
-/// As the plain manifest says.
+/// Creates the hub account from the plain manifest and returns its token.
 pub(crate) async fn hub_account(hub: &Cluster, account: &str) -> String {
     OPERATOR.make(hub).await;
     hub.request_token(NAMESPACE, account, 3600).await.unwrap()

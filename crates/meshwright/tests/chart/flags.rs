@@ -1,4 +1,4 @@
-//! The values against the flags that the binary really has.
+//! Checks the chart's values against the flags of the binary.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -11,7 +11,8 @@ use crate::trials::scenarios;
 
 scenarios![every_flag_can_be_set_by_a_value, defaults_are_the_binarys, the_binary_takes_what_the_chart_gives_it];
 
-/// Set by the pod's account, and not set at all: the chart names namespaces.
+/// Flags that the chart does not set: the pod uses its service account, and the chart names
+/// namespaces.
 const NOT_SET: [&str; 2] = ["--kubeconfig", "--all-namespaces"];
 
 fn meshwright(arguments: &[&str]) -> (i32, String) {
@@ -24,7 +25,7 @@ fn meshwright(arguments: &[&str]) -> (i32, String) {
     (output.status.code().unwrap(), String::from_utf8(text).unwrap())
 }
 
-/// The flags of a command with their defaults.
+/// Flags of a command with their defaults.
 fn flags(command: &str) -> BTreeMap<String, Option<String>> {
     let (code, help) = meshwright(&[command, "--help"]);
     assert_eq!(code, 0, "{help}");
@@ -55,7 +56,7 @@ fn kcp() -> Value {
     })
 }
 
-/// With everything set that is not a flag by default.
+/// Renders the chart with all values set that add flags.
 fn full(provider: &Value) -> Rendering {
     Rendering::of(&json!({
         "kubeconfigAllow": ["proxy-url", "impersonation"], "allowAddress": ["127.0.0.0/8", "fe80::/64"], "operator": { "namespaces": ["team-a"] }, "provider": provider,
@@ -92,7 +93,7 @@ async fn defaults_are_the_binarys() {
     }
 }
 
-/// It gets as far as looking for a cluster.
+/// The binary accepts all flags and then fails to find a cluster.
 async fn the_binary_takes_what_the_chart_gives_it() {
     for rendering in [full(&kcp()), full(&json!({ "enabled": true }))] {
         for command in ["operator", "provider"] {

@@ -1,5 +1,5 @@
-//! The quick start and the migration of Kilo's back end, followed block by block
-//! on two clusters with a kubeconfig as the pages have it.
+//! Follows the quick start and the migration guide of the Kilo back end block by block, on two
+//! clusters with a kubeconfig like that of the pages.
 
 use std::time::Duration;
 
@@ -21,10 +21,10 @@ scenarios![the_quick_start_leads_to_a_mesh_and_back, the_earlier_operator_is_rep
 const QUICK_START: &str = include_str!("../../../../docs/quick-start.md");
 const MIGRATION: &str = include_str!("../../../../docs/migration.md");
 const SITES: [&str; 2] = ["eu", "us"];
-/// Exists already.
+/// The namespace already exists in the testbed.
 const CREATE_NAMESPACE: &str = "kubectl --context eu create namespace kilo-system\n";
 
-/// With the networks that the page's manifest has.
+/// Uses the networks of the page's manifest.
 fn as_on_the_page(world: &mut World) {
     world.meshes[0].name = "prod".to_owned();
     for (site, tunnels, services) in [("eu", "10.4", "10.96"), ("us", "10.5", "10.97")] {
@@ -48,8 +48,8 @@ impl Reader {
         Self { shell: Shell::new(&contexts, &[("kubectl", kubectl().unwrap())]), operator: None }
     }
 
-    /// What stays goes on by itself, and what is looked at is looked at until it
-    /// is content.
+    /// Runs a block. Long-running commands go to the background, and checks are repeated until they
+    /// pass.
     async fn follow(&mut self, fleet: &Fleet, block: &str) {
         let mut script = String::new();
         for line in block.lines() {
@@ -60,7 +60,7 @@ impl Reader {
                     let once = line.replace(" --watch", "");
                     until(line, || self.shell.try_run(&once)).await;
                 }
-                // It tells by its code that there is something to do.
+                // Exit code 1 means pending changes.
                 Some("plan") => script += &format!("{line} || [ $? = 1 ]\n"),
                 _ => script += &format!("{line}\n"),
             }
@@ -68,7 +68,7 @@ impl Reader {
         self.shell.run(&script).await;
     }
 
-    /// With the rights that it was given a step before.
+    /// Starts the operator with the rights granted in an earlier step.
     async fn start(&mut self, hub: &Cluster, line: &str) {
         OPERATOR.wait_for_rights(hub, OPERATOR.name).await;
         let token = hub.request_token(NAMESPACE, OPERATOR.name, 3600).await.unwrap();
@@ -82,14 +82,14 @@ impl Reader {
 
 async fn the_quick_start_leads_to_a_mesh_and_back() {
     let mut fleet = Fleet::of(&SITES).with(as_on_the_page).build().await;
-    // The reader is yet to declare it.
+    // The reader has not created the mesh yet.
     let mesh = fleet.world.meshes[0].path();
     fleet.cluster("eu").delete(&mesh).await.unwrap();
     fleet.cluster("eu").delete(&format!("/api/v1/namespaces/{NAMESPACE}/secrets/us-kubeconfig")).await.unwrap();
     let mut reader = Reader::of(&fleet);
     let manifest = blocks(QUICK_START).into_iter().find(|block| block.language == "yaml").unwrap();
     reader.shell.keep("mesh.yaml", manifest.text);
-    let steps = typed(QUICK_START, "Kilo: two clusters");
+    let steps = typed(QUICK_START, "Connect two Kilo clusters");
     let (undo, steps) = steps.split_last().unwrap();
     for step in steps {
         reader.follow(&fleet, &step.replace(CREATE_NAMESPACE, "")).await;
@@ -101,7 +101,7 @@ async fn the_quick_start_leads_to_a_mesh_and_back() {
     fleet.finish().await;
 }
 
-/// Renews its Lease while its Deployment has a pod, and frees it when it ends.
+/// Renews its Lease while its Deployment has a pod, and releases it at the end.
 async fn the_earlier_operator(hub: &Cluster) {
     let path = format!("/apis/apps/v1/namespaces/{NAMESPACE}/deployments/kilo-clustermesh-operator");
     while hub.get(&path).await.unwrap().unwrap()["spec"]["replicas"] != 0 {
@@ -126,7 +126,7 @@ async fn the_earlier_operator_is_replaced_as_documented() {
     let mark = fleet.mark();
     let mut reader = Reader::of(&fleet);
     let follow = async {
-        for step in typed(MIGRATION, "From the Go operator, kilo-clustermesh-operator") {
+        for step in typed(MIGRATION, "Replace the Go operator, kilo-clustermesh-operator") {
             if step.contains(" scale deployment ") {
                 until("it looks at the Lease", || async {
                     let asked = fleet.calls(&mark).into_iter().filter(|(_, call)| call.resource == "leases" && call.verb == "get").count();
@@ -143,7 +143,7 @@ async fn the_earlier_operator_is_replaced_as_documented() {
     assert_eq!(identities(&fleet).await, before, "no Peer was replaced, and none has another spec");
     let writes = fleet.peer_writes(&mark);
     assert!(!writes.is_empty() && writes.iter().all(|(_, call)| call.verb == "patch"), "labels alone are added: {writes:?}");
-    // There is nothing left to do.
+    // Fails if there is anything left to do.
     reader.shell.run("meshwright plan prod -n kilo-system").await;
     for site in SITES {
         reader

@@ -1,4 +1,4 @@
-//! The container file, as far as it can be judged without an engine.
+//! Checks the Containerfile without a container engine.
 
 use serde_json::json;
 
@@ -12,7 +12,7 @@ fn read(name: &str) -> String {
     std::fs::read_to_string(root().join(name)).unwrap()
 }
 
-/// The instructions of each stage.
+/// Instructions of each stage.
 fn stages() -> Vec<Vec<(String, String)>> {
     let file = read("Containerfile");
     let mut stages: Vec<Vec<(String, String)>> = Vec::new();
@@ -54,6 +54,6 @@ async fn the_image_and_the_chart_agree_on_the_user() {
     let context = &rendering.pod("operator")["securityContext"];
     let user = format!("{}:{}", context["runAsUser"], context["runAsGroup"]);
     assert_eq!(all(stages().last().unwrap(), "USER"), [user.as_str()]);
-    // The chart leaves the command to the image.
+    // The chart relies on the image's entrypoint.
     assert!(rendering.container("operator")["command"].is_null());
 }

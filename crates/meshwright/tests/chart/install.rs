@@ -1,4 +1,4 @@
-//! docs/install.md and who follows it.
+//! Sections of docs/install.md.
 
 use mw_testbed::Cluster;
 use mw_testbed::binaries::kubectl;
@@ -8,7 +8,7 @@ use crate::render::Helm;
 
 pub(crate) const PAGE: &str = include_str!("../../../../docs/install.md");
 
-/// What stands under a heading.
+/// Text of a section.
 pub(crate) fn under(heading: &str) -> &'static str {
     let [script] = typed(PAGE, heading)[..] else { panic!("more than one block under {heading}") };
     script

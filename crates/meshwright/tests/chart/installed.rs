@@ -1,5 +1,5 @@
-//! docs/install.md followed on real API servers; the processes run with what
-//! the installation gives them.
+//! Follows docs/install.md on real API servers. The processes run with the accounts and arguments
+//! of the installation.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,7 @@ const OPERATOR: &str = access::HUB_ACCOUNT;
 const CREATE_NAMESPACE: &str = "kubectl create namespace kilo-system\n";
 const SITES: [&str; 3] = ["hub", "east", "west"];
 
-/// Waits until the authorizer knows what was installed.
+/// Waits until the authorizer has seen the new rights.
 async fn is_granted(fleet: &Fleet, access: serde_json::Value) {
     may(fleet.cluster("hub"), NAMESPACE, OPERATOR, access, true).await;
 }
@@ -37,7 +37,7 @@ async fn the_operator_is_installed_upgraded_and_uninstalled_as_documented() {
     let mut fleet = Fleet::three().build().await;
     let (shell, folder) = (administrator(fleet.cluster("hub")), tempfile::tempdir().unwrap());
     let before = everything(fleet.cluster("hub")).await;
-    shell.run(under("The operator")).await;
+    shell.run(under("Install the operator")).await;
     access::OPERATOR.wait_for_rights(fleet.cluster("hub"), OPERATOR).await;
     let mut operator = pod::start(fleet.cluster("hub"), NAMESPACE, OPERATOR, folder.path()).await;
     fleet.converged().await;
@@ -49,7 +49,7 @@ async fn the_operator_is_installed_upgraded_and_uninstalled_as_documented() {
     let deployment = fleet.cluster("hub").get(&path).await.unwrap().unwrap();
     let image = &deployment["spec"]["template"]["spec"]["containers"][0]["image"];
     assert!(image.as_str().unwrap().starts_with("registry.example/meshwright:"), "{image}: a value of the installation is lost");
-    // As in a rollout the new one waits until the old one ends.
+    // As in a rollout, the new pod waits until the old one ends.
     let mut successor = pod::start(fleet.cluster("hub"), NAMESPACE, OPERATOR, folder.path()).await;
     assert_eq!(operator.terminate().await.0, 0);
     fleet.add_node("east", Node::new(2, 9)).await;
@@ -59,7 +59,7 @@ async fn the_operator_is_installed_upgraded_and_uninstalled_as_documented() {
     let (meshes, rest) = under("Uninstall").split_once('\n').unwrap();
     shell.run(meshes).await;
     fleet.holds(&SITES).await;
-    // In a cluster it ends with its Deployment, before its rights are gone.
+    // In a cluster, the pod ends with its Deployment, before its rights are deleted.
     assert_eq!(successor.terminate().await.0, 0);
     shell.run(rest).await;
     let left: BTreeSet<String> = everything(fleet.cluster("hub")).await.difference(&before).cloned().collect();
@@ -86,11 +86,7 @@ async fn the_operator_works_with_as_few_rights_as_the_chart_can_give() {
     fleet.converged().await;
     fleet.delete_mesh(0).await;
     fleet.holds(&SITES).await;
-    until("the mesh is gone", || async {
-        let left = fleet.cluster("hub").get(&fleet.world.meshes[0].path()).await.map_err(|error| error.to_string())?;
-        left.map_or(Ok(()), |mesh| Err(mesh.to_string()))
-    })
-    .await;
+    fleet.gone(0).await;
     operator.kill();
     shell.run(&format!("helm uninstall meshwright --namespace {NAMESPACE}")).await;
     fleet.finish().await;
@@ -100,13 +96,15 @@ async fn the_operator_works_as_installed_without_helm() {
     let mut fleet = Fleet::three().build().await;
     let (shell, folder) = (administrator(fleet.cluster("hub")), tempfile::tempdir().unwrap());
     let before = everything(fleet.cluster("hub")).await;
-    // The fleet has the namespace.
-    shell.run(under("Without Helm").strip_prefix(CREATE_NAMESPACE).unwrap()).await;
+    // The testbed already has the namespace.
+    shell.run(under("Install without Helm").strip_prefix(CREATE_NAMESPACE).unwrap()).await;
     access::OPERATOR.wait_for_rights(fleet.cluster("hub"), OPERATOR).await;
     let mut operator = pod::start(fleet.cluster("hub"), NAMESPACE, OPERATOR, folder.path()).await;
     fleet.converged().await;
     fleet.delete_mesh(0).await;
     fleet.holds(&SITES).await;
+    // Without an operator its finalizer would keep the CRD from being deleted.
+    fleet.gone(0).await;
     assert_eq!(operator.terminate().await.0, 0);
     shell.run(under("Uninstall without Helm")).await;
     let left: BTreeSet<String> = everything(fleet.cluster("hub")).await.difference(&before).cloned().collect();
@@ -120,20 +118,20 @@ async fn the_provider_is_installed_and_uninstalled_as_documented() {
     let (shell, folder) = (administrator(hub), tempfile::tempdir().unwrap());
     shell.run(CREATE_NAMESPACE).await;
     let before = everything(hub).await;
-    // A testbed has nobody who takes a namespace away.
+    // The testbed runs no namespace controller, so the namespace stays.
     let namespace = BTreeSet::from(["namespaces /meshwright".to_owned()]);
     let left = |now: BTreeSet<String>| now.difference(&before).cloned().collect::<BTreeSet<String>>();
-    // Of no use, but what a Secret can be made of.
+    // Any kubeconfig will do to create the Secrets from.
     for name in ["kcp.kubeconfig", "management.kubeconfig"] {
         shell.keep(name, &hub.admin_kubeconfig());
     }
-    shell.run(under("The provider of kcp")).await;
+    shell.run(under("Install the provider of kcp")).await;
     let deployment = hub.get("/apis/apps/v1/namespaces/meshwright/deployments/meshwright-provider").await.unwrap().unwrap();
     assert_eq!(deployment["spec"]["template"]["spec"]["automountServiceAccountToken"], false);
     shell.run(under("Uninstall the provider of kcp")).await;
     assert_eq!(left(everything(hub).await), namespace);
 
-    shell.run(under("The provider on a hub")).await;
+    shell.run(under("Install the provider on a hub")).await;
     access::HUB.wait_for_rights(hub, access::HUB.name).await;
     let mut provider = pod::start(hub, access::HUB.namespace, access::HUB.name, folder.path()).await;
     let bindings = "/apis/networking.edge-portal.eu/v1alpha1/clustermeshbindings";
@@ -158,14 +156,14 @@ async fn the_provider_is_installed_and_uninstalled_as_documented() {
 async fn every_command_of_the_page_is_run() {
     let headings: Vec<&str> = blocks(PAGE).into_iter().map(|block| block.heading).collect();
     let followed = [
-        "The operator",
+        "Install the operator",
         "Upgrade",
         "Uninstall",
-        "The provider on a hub",
+        "Install the provider on a hub",
         "Uninstall the provider",
-        "The provider of kcp",
+        "Install the provider of kcp",
         "Uninstall the provider of kcp",
-        "Without Helm",
+        "Install without Helm",
         "Uninstall without Helm",
     ];
     assert_eq!(headings, followed);

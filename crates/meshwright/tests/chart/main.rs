@@ -1,9 +1,9 @@
-//! The chart in charts/meshwright: what Helm renders of it and refuses, and the
-//! real binary with exactly what a rendering grants, on real API servers; and
-//! the guides to a first mesh and to a migration, followed there. Needs
-//! Go once, to build Helm and the servers; the provider's scenario needs root.
+//! The chart in charts/meshwright: what Helm renders and rejects, and the real binary with exactly
+//! the rights that a rendering grants, on real API servers. Also follows the quick start and the
+//! migration guide there. Needs Go once, to build Helm and the servers; the provider's scenario
+//! needs root.
 //!
-//! `cargo test -p meshwright --test chart -- roles` runs those with that name.
+//! `cargo test -p meshwright --test chart -- roles` runs the tests with that name.
 #![allow(
     dead_code,
     clippy::unwrap_used,
@@ -45,7 +45,7 @@ mod trials;
 #[path = "../operator/wait.rs"]
 mod wait;
 
-// Both suites call theirs `look`.
+// Both suites have a module `look`.
 #[path = "../operator/look.rs"]
 mod fleet_look;
 #[path = "../provider/look.rs"]
@@ -83,7 +83,7 @@ fn main() -> ExitCode {
     let conclusion = libtest_mimic::run(&arguments, trials);
     bed::drain();
     ground::drain();
-    // A right that no scenario here uses is used by those of the other suites.
+    // Rights that are unused here are used by the other suites.
     let denied: Vec<String> = ledger::findings().into_iter().filter(|finding| finding.starts_with("denied")).collect();
     for finding in &denied {
         eprintln!("roles: {finding}");
@@ -91,7 +91,7 @@ fn main() -> ExitCode {
     if conclusion.has_failed() || !denied.is_empty() { ExitCode::from(101) } else { ExitCode::SUCCESS }
 }
 
-/// After a scenario of either back end.
+/// Cleans up after a scenario of either back end.
 fn settle(scenario: &str) {
     fleet::settle(scenario);
     ground::settle(scenario);
@@ -105,7 +105,7 @@ fn rendered() -> Vec<Trial> {
     [templates::trials(), flags::trials(), refusals::trials(), image::trials()].into_iter().flatten().collect()
 }
 
-/// What this machine can run; the rest is named as skipped.
+/// Scenarios that this machine can run; the others are reported as skipped.
 fn possible() -> Vec<Trial> {
     let mut trials = Vec::new();
     let servers = || Helm::locate().map(drop).and_then(|()| Binaries::locate().map(drop));

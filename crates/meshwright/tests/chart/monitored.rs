@@ -1,4 +1,4 @@
-//! What the chart has for Prometheus, judged by Prometheus and its operator.
+//! Checks the chart's monitoring objects with Prometheus and its operator.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -31,7 +31,7 @@ async fn monitors_and_alerts_are_accepted_whole() {
         for component in ["operator", "provider"] {
             let path = format!("/apis/monitoring.coreos.com/v1/namespaces/here/{plural}/meshwright-{component}");
             let kept = hub.get(&path).await.unwrap().unwrap_or_else(|| panic!("there is no {path}"));
-            // What its schema does not know is dropped without a word.
+            // Unknown fields would be silently dropped.
             assert_eq!(kept["spec"], rendering.one(kind, component)["spec"], "{path}");
             if kind == "PrometheusRule" {
                 assert_eq!(refused(&kept["spec"]), "");
@@ -42,7 +42,7 @@ async fn monitors_and_alerts_are_accepted_whole() {
     assert!(refused(&nonsense).contains("expected type range vector"));
 }
 
-/// What Prometheus would say of rules.
+/// Output of promtool for some rules.
 fn refused(rules: &Value) -> String {
     let mut check = Command::new(rulecheck().unwrap()).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     check.stdin.take().unwrap().write_all(rules.to_string().as_bytes()).unwrap();

@@ -1,5 +1,5 @@
-//! What a Deployment's pod would run, outside of a cluster: its arguments, with
-//! the token of its account.
+//! Runs the pod of a Deployment outside of a cluster: with its arguments, and the token of its
+//! account.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::process::Operator;
 use crate::rendering::texts;
 use crate::wait::until;
 
-/// Starts one pod of a Deployment, and waits until its probes are content.
+/// Starts one pod of a Deployment and waits until its probes succeed.
 pub(crate) async fn start(cluster: &Cluster, namespace: &str, name: &str, folder: &Path) -> Operator {
     let path = format!("/apis/apps/v1/namespaces/{namespace}/deployments/{name}");
     let deployment = cluster.get(&path).await.unwrap().unwrap_or_else(|| panic!("there is no Deployment {name}"));
@@ -38,8 +38,8 @@ pub(crate) async fn start(cluster: &Cluster, namespace: &str, name: &str, folder
     process
 }
 
-/// Its Secrets as the kubelet would lay them out: where a pod finds them, and
-/// where they are here.
+/// Lays out the pod's Secrets like the kubelet. Returns the path in the pod and the local path of
+/// each.
 async fn mounted(cluster: &Cluster, namespace: &str, pod: &Value, folder: &Path) -> Vec<(String, PathBuf)> {
     let mut found = Vec::new();
     for mount in pod["containers"][0]["volumeMounts"].as_array().into_iter().flatten() {
@@ -57,7 +57,7 @@ async fn mounted(cluster: &Cluster, namespace: &str, pod: &Value, folder: &Path)
     found
 }
 
-/// Pods have addresses and names of their own.
+/// Replaces addresses and paths that only exist in a pod.
 fn outside(argument: &str) -> String {
     match argument.split_once('=') {
         Some((flag, _)) if flag.ends_with("-bind-address") => format!("{flag}=127.0.0.1:0"),

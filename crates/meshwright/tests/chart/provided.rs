@@ -1,4 +1,4 @@
-//! The provider as it is installed, on Cilium's control plane.
+//! The provider as installed, on Cilium's control plane.
 
 use serde_json::json;
 
@@ -21,10 +21,10 @@ async fn the_provider_of_kcp_joins_clusters_as_installed() {
     let shell = administrator(ground.hub());
     shell.keep("kcp.kubeconfig", &ground.kcp_kubeconfig().await);
     shell.keep("management.kubeconfig", &ground.hub_kubeconfig().await);
-    // The hub may have served the other scenario.
+    // The hub may have been used by the other scenario.
     shell.run("kubectl delete --ignore-not-found -f config/install/provider.yaml").await;
-    // The ground has the namespace.
-    shell.run(under("The provider of kcp").strip_prefix("kubectl create namespace meshwright\n").unwrap()).await;
+    // The testbed already has the namespace.
+    shell.run(under("Install the provider of kcp").strip_prefix("kubectl create namespace meshwright\n").unwrap()).await;
     let folder = tempfile::tempdir().unwrap();
     let provider = pod::start(ground.hub(), HUB.namespace, HUB.name, folder.path()).await;
     joins(&ground, ground.tenant(TENANT)).await;

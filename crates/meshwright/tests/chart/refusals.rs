@@ -1,4 +1,4 @@
-//! Values that make no sense are refused, with a word on what does.
+//! Invalid values are rejected with a message that names valid ones.
 
 use serde_json::{Value, json};
 
@@ -70,17 +70,16 @@ async fn what_no_schema_can_say_is_refused_with_a_hint() {
     let kcp = |secret: &str| json!({ "provider": { "enabled": true, "mode": "kcp", secret: { "secretName": "given" } } });
     let hub = json!({ "provider": { "enabled": true, "kcpKubeconfig": { "secretName": "kcp" } } });
     refused(&at("operator.enabled", json!(false)), "set operator.enabled or provider.enabled");
-    refused(&at("metricsSecure", json!(true)), "leave it false");
     refused(&at("leaderElect", json!(false)), "set leaderElect=true or replicaCount=1");
     refused(&at("healthProbeBindAddress", json!("127.0.0.1:8081")), "use :8081, or 0");
     refused(&at("healthProbeBindAddress", json!(":8080")), "have the same port");
     refused(&json!({ "metricsBindAddress": "0", "serviceMonitor": { "enabled": true } }), "set metricsBindAddress");
-    refused(&kcp("kcpKubeconfig"), "provider.mgmtKubeconfig.secretName is needed");
-    refused(&kcp("mgmtKubeconfig"), "provider.kcpKubeconfig.secretName is needed");
-    refused(&hub, "provider.kcpKubeconfig is for provider.mode=kcp");
+    refused(&kcp("kcpKubeconfig"), "provider.mgmtKubeconfig.secretName is required");
+    refused(&kcp("mgmtKubeconfig"), "provider.kcpKubeconfig.secretName is required");
+    refused(&hub, "provider.kcpKubeconfig is only valid with provider.mode=kcp");
 }
 
-/// Paths of all values; what may hold anything is one of them as a whole.
+/// Paths of all values. Free-form values count as one path.
 fn paths(value: &Value, path: &str, open: &dyn Fn(&str) -> bool) -> Vec<String> {
     match value.as_object() {
         Some(fields) if !open(path) => fields.iter().flat_map(|(key, value)| paths(value, &format!("{path}/{key}"), open)).collect(),
@@ -94,7 +93,7 @@ async fn every_value_is_in_the_schema_and_has_a_default() {
     let values: Value = serde_saphyr::from_str(&read("values.yaml")).unwrap();
     let mut wanted = Vec::new();
     fields(&schema, &schema, "", &mut wanted);
-    // Helm's own, which no chart has a default for.
+    // Helm's own value, for which no chart has a default.
     wanted.retain(|path| path != "/global");
     let is_open = |path: &str| wanted.iter().any(|known| known == path);
     let mut found = paths(&values, "", &is_open);

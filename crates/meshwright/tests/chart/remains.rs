@@ -1,12 +1,12 @@
-//! Everything that a cluster holds, to see what comes and stays.
+//! Lists all objects of a cluster, to find what an installation leaves behind.
 
 use std::collections::BTreeSet;
 
 use mw_testbed::Cluster;
 use serde_json::Value;
 
-/// `resource namespace/name` of all objects but events, which go by themselves,
-/// and what the API server keeps for itself in kube-system.
+/// `resource namespace/name` of all objects except events, which expire, and the API server's own
+/// objects in kube-system.
 pub(crate) async fn everything(cluster: &Cluster) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let groups = cluster.request("GET", "/apis", None).await.unwrap().body;

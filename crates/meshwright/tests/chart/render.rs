@@ -1,4 +1,4 @@
-//! The chart as Helm renders it, and the plain manifests that are made of it.
+//! Renders the chart with Helm, and generates the plain manifests.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,12 @@ use tempfile::TempDir;
 
 const HEADER: &str = "# Rendered from charts/meshwright by `make generate`. Do not edit.\n";
 
-/// Of the repository.
+/// Root of the repository.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// Helm without anything of the machine's user.
+/// Helm, isolated from the user's configuration.
 #[derive(Debug)]
 pub(crate) struct Helm {
     program: PathBuf,
@@ -22,7 +22,7 @@ pub(crate) struct Helm {
 }
 
 impl Helm {
-    /// Finds or builds it; blocks for minutes in the latter case.
+    /// Finds or builds Helm. Building blocks for minutes.
     pub(crate) fn locate() -> mw_testbed::Result<Self> {
         Ok(Self { program: mw_testbed::binaries::helm()?, home: tempfile::tempdir().unwrap() })
     }
@@ -31,7 +31,7 @@ impl Helm {
         &self.program
     }
 
-    /// What it prints, or its complaint.
+    /// Returns the output, or the error message.
     pub(crate) fn run<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Result<String, String> {
         let mut command = Command::new(&self.program);
         command.args(arguments).current_dir(root()).env("HOME", self.home.path());
@@ -43,7 +43,7 @@ impl Helm {
         if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
     }
 
-    /// One of its commands that takes the chart and values, `template NAME` say.
+    /// Runs a Helm command on the chart with values, e.g. `template NAME`.
     pub(crate) fn on_chart(&self, command: &[&str], namespace: &str, values: &Value) -> Result<String, String> {
         let file = self.home.path().join("values.json");
         std::fs::write(&file, values.to_string()).unwrap();
@@ -55,7 +55,7 @@ impl Helm {
         self.on_chart(&["template", "meshwright"], namespace, values)
     }
 
-    /// The plain manifests by their path from the repository's root.
+    /// The plain manifests by path, relative to the root of the repository.
     pub(crate) fn plain_manifests(&self) -> Vec<(&'static str, String)> {
         let provider = json!({ "operator": { "enabled": false }, "provider": { "enabled": true } });
         vec![
@@ -64,11 +64,11 @@ impl Helm {
         ]
     }
 
-    /// Without what says where in the chart it comes from.
+    /// Renders without Helm's source comments.
     fn plain(&self, namespace: &str, values: &Value) -> String {
         let rendered = self.template(namespace, values).unwrap();
         let lines = rendered.lines().filter(|line| !line.starts_with("# Source:") && !line.trim().is_empty());
-        // The first object needs nothing that parts it from another.
+        // The first object needs no separator.
         let text: String = lines.skip(1).map(|line| format!("{line}\n")).collect();
         format!("{HEADER}{text}")
     }

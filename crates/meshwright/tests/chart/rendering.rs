@@ -1,4 +1,4 @@
-//! The objects of a rendering, to be looked at.
+//! Access to the objects of a rendering.
 
 use serde_json::Value;
 
@@ -11,14 +11,14 @@ pub(crate) const NAMESPACE: &str = "here";
 pub(crate) struct Rendering(pub(crate) Vec<Value>);
 
 impl Rendering {
-    /// As release `meshwright` in a namespace of its own.
+    /// Renders release `meshwright` in its own namespace.
     #[track_caller]
     pub(crate) fn of(values: &Value) -> Self {
         let text = Helm::locate().unwrap().template(NAMESPACE, values);
         Self(documents(&text.unwrap_or_else(|wrong| panic!("{values}: {wrong}"))))
     }
 
-    /// `Kind name`, or `Kind namespace/name` where it is not the release's.
+    /// `Kind name`, or `Kind namespace/name` if the namespace is not the release's.
     pub(crate) fn names(&self) -> Vec<String> {
         let text = |object: &Value, field: &str| object["metadata"][field].as_str().map(str::to_owned);
         let name = |object: &Value| {
@@ -35,7 +35,7 @@ impl Rendering {
         self.0.iter().filter(move |object| object["kind"] == kind)
     }
 
-    /// The one of a kind for a component.
+    /// The only object of a kind for a component.
     #[track_caller]
     pub(crate) fn one(&self, kind: &str, component: &str) -> &Value {
         let name = format!("meshwright-{component}");

@@ -1,8 +1,8 @@
-//! What becomes of values.
+//! Effect of values on the rendered objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mw_operator::metrics::{ClusterLabels, FailureLabels, MeshLabels, Metrics, ObjectLabels};
+use mw_controller::metrics::{CertificateLabels, ClusterLabels, EndpointLabels, FailureLabels, MeshLabels, Metrics, ObjectLabels};
 use regex_lite::Regex;
 use serde_json::{Value, json};
 
@@ -16,6 +16,7 @@ scenarios![
     helm_finds_nothing_wrong_with_the_chart,
     the_chart_is_of_the_binarys_version,
     the_operator_alone_is_installed_unless_told_otherwise,
+    secure_metrics_bring_the_right_to_review_tokens_and_a_monitor_that_sends_one,
     the_provider_on_a_hub_has_rights_there,
     the_provider_of_kcp_has_no_rights_here_and_reads_its_kubeconfigs_from_secrets,
     roles_are_those_of_config_rbac,
@@ -30,7 +31,7 @@ scenarios![
     the_plain_manifests_are_up_to_date,
 ];
 
-/// Everything that can be switched on.
+/// Values that enable everything.
 fn everything() -> Value {
     json!({
         "provider": { "enabled": true }, "serviceMonitor": { "enabled": true }, "prometheusRule": { "enabled": true },
@@ -74,8 +75,25 @@ async fn the_operator_alone_is_installed_unless_told_otherwise() {
     let wanted: Vec<String> = kinds.iter().map(|kind| format!("{kind} meshwright-operator{}", suffix(kind))).collect();
     assert_eq!(default.names(), wanted);
     assert_eq!(default.one("Deployment", "operator")["spec"]["replicas"], 2);
-    assert!(default.args("operator").contains(&"--leader-elect".to_owned()));
+    assert!(default.args("operator").contains(&"--leader-elect=true".to_owned()));
     assert_eq!(default.args("operator")[0], "operator");
+}
+
+async fn secure_metrics_bring_the_right_to_review_tokens_and_a_monitor_that_sends_one() {
+    let reviews = |rendering: &Rendering, component: &str| {
+        let rules = rendering.one("ClusterRole", component)["rules"].as_array().unwrap().clone();
+        rules.iter().filter(|rule| rule["resources"][0].as_str().is_some_and(|resource| resource.ends_with("reviews"))).count()
+    };
+    let values = |secure: bool| json!({ "metricsSecure": secure, "serviceMonitor": { "enabled": true }, "provider": { "enabled": true } });
+    let (plain, secure) = (Rendering::of(&values(false)), Rendering::of(&values(true)));
+    for component in ["operator", "provider"] {
+        assert_eq!((reviews(&plain, component), reviews(&secure, component)), (0, 2));
+        assert!(secure.args(component).contains(&"--metrics-secure=true".to_owned()));
+        let endpoint = |rendering: &Rendering| rendering.one("ServiceMonitor", component)["spec"]["endpoints"][0].clone();
+        assert!(endpoint(&plain)["scheme"].is_null() && endpoint(&plain)["bearerTokenFile"].is_null());
+        assert_eq!(endpoint(&secure)["scheme"], "https");
+        assert!(endpoint(&secure)["bearerTokenFile"].is_string());
+    }
 }
 
 async fn the_provider_on_a_hub_has_rights_there() {
@@ -85,7 +103,7 @@ async fn the_provider_on_a_hub_has_rights_there() {
     assert_eq!(hub.args("provider")[..4], ["provider", "--hub", "--mgmt-namespace=here", "--node-id=$(POD_NAME)"]);
     assert_eq!(hub.pod("provider")["automountServiceAccountToken"], true);
 
-    // A hub elsewhere is reached by a kubeconfig alone.
+    // A hub in another cluster is accessed with a kubeconfig only.
     let provider = json!({ "enabled": true, "mgmtKubeconfig": { "secretName": "hub" } });
     let elsewhere = Rendering::of(&json!({ "operator": { "enabled": false }, "provider": provider }));
     assert_eq!(elsewhere.all("ClusterRole").count() + elsewhere.all("Role").count(), 0);
@@ -115,7 +133,7 @@ async fn the_provider_of_kcp_has_no_rights_here_and_reads_its_kubeconfigs_from_s
     }
 }
 
-/// By kind: the rules of a role, or what a binding binds.
+/// Rules of roles and subjects of bindings, by kind.
 fn rights(objects: &[Value]) -> BTreeMap<String, Value> {
     let of = |object: &Value| {
         let account = json!([object["subjects"][0]["kind"], object["subjects"][0]["name"]]);
@@ -160,7 +178,7 @@ async fn rights_follow_the_values() {
         assert_eq!(has_lease, role["metadata"]["namespace"] == NAMESPACE, "the Lease is in the release's namespace");
     }
     assert!(!Rendering::of(&json!({})).args("operator").iter().any(|argument| argument.contains("namespace")));
-    // The release's own Secrets are none of its business where others are named.
+    // With other namespaces set, the operator must not read the Secrets of the release's namespace.
     let elsewhere = Rendering::of(&json!({ "operator": { "namespaces": ["team-a", "team-b"] } }));
     assert!(elsewhere.args("operator").contains(&"--namespace=team-a,team-b".to_owned()));
     for role in elsewhere.all("Role") {
@@ -170,7 +188,7 @@ async fn rights_follow_the_values() {
     }
 }
 
-/// What the restricted Pod Security Standard wants, and more.
+/// Checks the restricted Pod Security Standard, and more.
 async fn pods_are_locked_down_whatever_is_set() {
     for (values, components) in [(everything(), &["operator", "provider"][..]), (kcp(), &["provider"]), (json!({}), &["operator"])] {
         let rendering = Rendering::of(&values);
@@ -218,7 +236,7 @@ async fn values_reach_the_pod() {
         assert_eq!(pod["nodeSelector"], json!({ "kubernetes.io/os": "linux" }));
         assert_eq!((&pod["tolerations"], &pod["affinity"]), (&tolerations, &affinity));
         assert_eq!(pod["priorityClassName"], "system-cluster-critical");
-        assert!(!rendering.args(component).contains(&"--leader-elect".to_owned()));
+        assert!(rendering.args(component).contains(&"--leader-elect=false".to_owned()));
         let (selector, labels) = (&deployment["spec"]["selector"]["matchLabels"], &deployment["spec"]["template"]["metadata"]["labels"]);
         assert!(selector.as_object().unwrap().iter().all(|(key, value)| labels[key] == *value), "{selector} {labels}");
         assert_eq!(selector["app.kubernetes.io/component"], component);
@@ -268,7 +286,7 @@ async fn extras_are_there_when_asked_for() {
     }
 }
 
-/// The names of all series of a process that has met everything there is.
+/// Names of all metrics that a process can serve.
 fn served() -> BTreeSet<String> {
     let metrics = Metrics::default();
     let (cluster, mesh) = (ClusterLabels { cluster: "a".into() }, MeshLabels { namespace: "n".into(), mesh: "m".into() });
@@ -277,6 +295,9 @@ fn served() -> BTreeSet<String> {
     metrics.skipped.get_or_create(&mesh).set(1);
     let object = ObjectLabels { kind: "GlobalService", workspace: String::new(), namespace: "n".into(), name: "o".into() };
     metrics.object_ready.get_or_create(&object).set(1);
+    metrics.version_skew.get_or_create(&object).set(1);
+    metrics.certificates.get_or_create(&CertificateLabels { cluster: "a".into(), certificate: "server" }).set(1);
+    metrics.endpoint_up.get_or_create(&EndpointLabels { url: "https://kcp.example".into() }).set(1);
     metrics.failures.get_or_create(&FailureLabels { cluster: "a".into(), category: "unreachable" }).inc();
     metrics.text().lines().filter_map(|line| line.split(['{', ' ']).next().map(str::to_owned)).collect()
 }

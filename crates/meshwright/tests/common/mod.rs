@@ -1,4 +1,4 @@
-//! Runs the built binary on files made for the occasion.
+//! Runs the built binary on files created by the test.
 #![allow(dead_code, unreachable_pub, missing_debug_implementations, reason = "each test file uses its part of this")]
 
 use std::io::Write;
@@ -23,7 +23,7 @@ pub fn meshwright(folder: &Path, args: &[&str], stdin: &str) -> Outcome {
     let mut command = Command::new(env!("CARGO_BIN_EXE_meshwright"));
     command.args(args).current_dir(folder).env_remove("NO_COLOR").env_remove("COLUMNS").env_remove("KUBERNETES_SERVICE_HOST");
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // A run that ends before it reads its input closes the pipe: that is fine.
+    // A run that exits before reading its input closes the pipe, which is fine.
     _ = child.stdin.take().unwrap().write_all(stdin.as_bytes());
     let output = child.wait_with_output().unwrap();
     Outcome {
@@ -33,7 +33,7 @@ pub fn meshwright(folder: &Path, args: &[&str], stdin: &str) -> Outcome {
     }
 }
 
-/// A folder of its own for one test.
+/// Temporary folder of one test.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
@@ -49,7 +49,7 @@ impl Folder {
         self
     }
 
-    /// `args` are split at spaces.
+    /// Splits `args` at spaces.
     pub fn run(&self, args: &str) -> Outcome {
         meshwright(&self.0, &args.split_whitespace().collect::<Vec<_>>(), "")
     }
@@ -81,7 +81,7 @@ spec:
     )
 }
 
-/// A valid key that depends on the number alone.
+/// A valid key derived from the number.
 pub fn key(number: u8) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     format!("{}A=", char::from(DIGITS[usize::from(number % 63) + 1]).to_string().repeat(42))
@@ -112,7 +112,7 @@ status:
     )
 }
 
-/// The Peer of that node as it should be, but for the labels given.
+/// The correct Peer of that node, with the given labels.
 pub fn peer(mesh: &str, cluster: u8, number: u8, labels: &str) -> String {
     let name = if cluster == 1 { "a" } else { "b" };
     let key = key(cluster * 16 + number);

@@ -1,5 +1,5 @@
-//! Every command in a page exists, with its flags and files, and is run by a
-//! test that `registry.rs` names.
+//! Every command in a page exists, with its flags and files, and is run by a test named in
+//! `registry.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,14 +9,15 @@ use crate::page::{pages, root};
 use crate::registry::{CILIUM, FOLLOWED, KUBECTL, REGISTRY};
 use crate::shell;
 
-const KUBECTL_VERBS: &[&str] = &["annotate", "apply", "config", "create", "delete", "describe", "edit", "get", "label", "rollout", "scale"];
+const KUBECTL_VERBS: &[&str] =
+    &["annotate", "apply", "config", "create", "delete", "describe", "edit", "get", "label", "patch", "rollout", "scale", "wait"];
 const HELM_VERBS: &[&str] = &["install", "template", "uninstall", "upgrade"];
 const OTHERS: &[&str] = &["base64", "date"];
-/// A chart of somebody else.
+/// A third-party chart.
 const CILIUM_CHART: &str = "cilium/cilium";
 const CILIUM_LINE: &str = "helm upgrade cilium cilium/cilium -n kube-system --reuse-values";
 
-/// The command lines of all pages, with the pages they are on.
+/// Command lines of all pages, with the pages they are on.
 fn lines() -> BTreeMap<String, BTreeSet<String>> {
     let mut lines: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for page in pages() {
@@ -30,7 +31,7 @@ fn lines() -> BTreeMap<String, BTreeSet<String>> {
     lines
 }
 
-/// More than the mere name of a command.
+/// Reports whether a code span is more than the name of a command.
 fn is_command(span: &str) -> bool {
     let mut words = span.split(' ');
     matches!(words.next(), Some("kubectl" | "meshwright" | "helm")) && words.count() > 1
@@ -99,9 +100,13 @@ fn check(command: &[String]) -> Result<(), String> {
     }
 }
 
-/// The program reads all arguments before it comes to the last one, which ends it.
+/// Parses the arguments with the binary. The last argument makes it exit before it acts.
 fn check_meshwright(arguments: &[String]) -> Result<(), String> {
-    let asked: Vec<&str> = arguments.iter().map(String::as_str).chain(["--help"]).collect();
+    // Value of a variable that the page sets earlier.
+    let identity = "0".repeat(64);
+    let filled = |word: &String| if word == "$IDENTITY" { identity.clone() } else { word.clone() };
+    let filled: Vec<String> = arguments.iter().map(filled).collect();
+    let asked: Vec<&str> = filled.iter().map(String::as_str).chain(["--help"]).collect();
     let outcome = meshwright(&root(), &asked, "");
     if outcome.code == 0 { Ok(()) } else { Err(outcome.stderr) }
 }
@@ -125,7 +130,7 @@ fn check_make(arguments: &[String]) -> Result<(), String> {
     }
 }
 
-/// The first word that is neither a flag nor what a flag takes.
+/// Checks the first word that is neither a flag nor a flag's value.
 fn check_verb(arguments: &[String], known: &[&str], before: &[&str]) -> Result<(), String> {
     let mut words = arguments.iter();
     let verb = loop {
@@ -138,7 +143,7 @@ fn check_verb(arguments: &[String], known: &[&str], before: &[&str]) -> Result<(
     known.contains(&verb.as_str()).then_some(()).ok_or_else(|| format!("{verb} is not among {known:?}"))
 }
 
-/// What has the form of a path in the repository is there.
+/// Checks that arguments that look like repository paths exist.
 fn check_files(arguments: &[String]) -> Result<(), String> {
     let paths = arguments.iter().map(|word| word.rsplit('=').next().unwrap());
     let mut paths = paths.filter(|word| ["config/", "examples/", "charts/"].iter().any(|folder| word.starts_with(folder)));
@@ -151,7 +156,7 @@ fn check_files(arguments: &[String]) -> Result<(), String> {
     }
 }
 
-/// `daemonset/cilium` names an object.
+/// Reports whether a word names an object, e.g. `daemonset/cilium`.
 fn is_object(word: &str) -> bool {
     ["daemonset/", "deployment/"].iter().any(|kind| word.starts_with(kind))
 }

@@ -1,4 +1,4 @@
-//! Troubleshooting has one entry for each word that people meet.
+//! Troubleshooting has one entry for every reason and condition.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use mw_core::problem::Reason;
 use crate::common::meshwright;
 use crate::page::root;
 
-/// Everything that a condition, an event or a plan may say.
+/// All reasons and condition types that a condition, an event or a plan may contain.
 fn words() -> BTreeSet<&'static str> {
     let lists = [kilo::kind::ALL, kilo::reason::ALL, cilium::kind::ALL, cilium::reason::ALL, event::ALL];
     let problems = Reason::ALL.iter().map(|reason| reason.as_str());
@@ -17,7 +17,7 @@ fn words() -> BTreeSet<&'static str> {
     lists.into_iter().flatten().copied().chain(problems).chain(skips).collect()
 }
 
-/// What `meshwright explain` lists: each word with its first sentence.
+/// Output of `meshwright explain`: each word with its first sentence.
 fn listed() -> Vec<(String, String)> {
     let list = meshwright(&root(), &["explain"], "");
     assert_eq!((list.code, list.stderr.as_str()), (0, ""));
@@ -43,7 +43,7 @@ fn every_entry_says_what_it_means_what_is_safe_how_to_see_it_and_what_to_do() {
             entry.stdout.starts_with(&format!("{word}\n\n")) && !sentence.is_empty() && !sentence.starts_with('-'),
             "{word}: {sentence}"
         );
-        for part in ["- Safe: ", "- See: ", "- Repair: "] {
+        for part in ["- Still works: ", "- Check: ", "- Fix: "] {
             assert_eq!(entry.stdout.matches(part).count(), 1, "{word} has not one line {part:?}");
         }
         assert!(!entry.stdout.contains("](") && !entry.stdout.contains("\n#"), "{word} has marks that a terminal does not show");
@@ -59,7 +59,7 @@ fn a_word_is_found_in_any_case_and_an_unknown_one_has_neighbours() {
     assert!(unknown.stderr.contains("NodeNoEndpoint") && unknown.stderr.contains("meshwright explain"), "{}", unknown.stderr);
 }
 
-/// People come with these words from the provider that was there before.
+/// Users of the earlier provider search for these words.
 #[test]
 fn the_symptoms_that_people_know_are_found() {
     let page = include_str!("../../../../docs/troubleshooting.md");

@@ -1,5 +1,5 @@
-//! Every line that starts with kubectl is typed, as it stands on its page, into
-//! a shell whose clusters are a real API server.
+//! Runs every kubectl line of the pages, unchanged, in a shell whose clusters are a real API
+//! server.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -13,7 +13,7 @@ use crate::page::{Block, Page, pages, root};
 use crate::registry::FOLLOWED;
 use crate::shell;
 
-/// What a reader would write for the words in capitals.
+/// Values for the placeholders in capitals.
 const FILLED: [(&str, &str); 13] = [
     ("NAME", "prod"),
     ("NAMESPACE", "kilo-system"),
@@ -30,7 +30,7 @@ const FILLED: [(&str, &str); 13] = [
     ("HASH", "0123456789abcdef"),
 ];
 
-/// A terminal at which somebody follows the pages.
+/// Shell of somebody who follows the pages.
 #[derive(Debug)]
 struct Terminal {
     folder: TempDir,
@@ -57,13 +57,13 @@ impl Terminal {
         std::fs::write(self.folder.path().join(name), text).unwrap();
     }
 
-    /// What went wrong, if anything did.
+    /// Returns the error output if the script fails.
     fn run(&self, script: &str) -> Result<(), String> {
         let mut command = Command::new("/bin/sh");
         command.args(["-euc", script]).current_dir(self.folder.path()).env_clear();
         command.env("PATH", format!("{}:/usr/bin:/bin", self.folder.path().join("bin").display()));
         command.env("HOME", self.folder.path()).env("KUBECONFIG", self.folder.path().join("kubeconfig"));
-        // What kubectl edit opens: it changes nothing.
+        // Editor for `kubectl edit` that changes nothing.
         command.env("KUBE_EDITOR", "/bin/true");
         let output = command.output().unwrap();
         let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
@@ -83,25 +83,25 @@ fn filled(line: &str) -> String {
     words.iter().map(fill).collect()
 }
 
-/// Whether it is run here: other tests run these programs, also as a plugin.
+/// Reports whether a line is run here: other tests run these programs, also as a plugin.
 pub(crate) fn is_followed(line: &str) -> bool {
     let others = ["meshwright", "make", "cargo", "helm"];
     shell::commands(line).iter().all(|command| command.iter().take(2).all(|word| !others.contains(&word.as_str())))
 }
 
-/// What the blocks of a page have one type, in one shell.
+/// All blocks of a page as one script.
 fn script(page: &Page) -> String {
     let blocks = page.blocks();
     let lines = blocks.iter().filter(|block| block.language == "sh").flat_map(|block| shell::lines(&block.text));
     lines.filter(|line| is_followed(line)).map(|line| tolerant(&filled(&line)) + "\n").collect()
 }
 
-/// What a page creates, another one may have created before.
+/// Tolerates objects that another page has already created.
 fn tolerant(line: &str) -> String {
     if line.contains(" create ") { format!("{line} 2>refused || grep -qi 'already *exists' refused") } else { line.to_owned() }
 }
 
-/// The server understood it: what it wants is there already.
+/// Reports whether the error says that the object already exists.
 fn is_there_already(wrong: &str) -> bool {
     ["AlreadyExists", "already exists", "already has a value", "already been triggered"].iter().any(|said| wrong.contains(said))
 }
@@ -121,7 +121,7 @@ async fn every_line_of_kubectl_works() {
     .unwrap();
 }
 
-/// Each on the same ground; what the quick start makes is of use.
+/// Follows each page on the same cluster; later pages use objects of the quick start.
 fn follow_pages(terminal: &Terminal) {
     let mut wrong = Vec::new();
     let pages = pages();

@@ -1,4 +1,4 @@
-//! What is generated from the command line is up to date.
+//! docs/cli.md, generated from the command line, is up to date.
 
 use crate::common::meshwright;
 use crate::page::root;

@@ -1,13 +1,13 @@
-//! What the clusters of a reader hold, as far as the pages speak of it.
+//! Objects that the pages expect in a reader's clusters.
 
-/// The names under which the pages know the one cluster that there is.
+/// Context names used by the pages, all for the one test cluster.
 pub(crate) const CONTEXTS: &str = r#"
 cluster=$(kubectl config view -o jsonpath='{.contexts[0].context.cluster}')
 user=$(kubectl config view -o jsonpath='{.contexts[0].context.user}')
 for name in eu us hub ffm ber; do kubectl config set-context "$name" --cluster "$cluster" --user "$user"; done
 "#;
 
-/// Brings everything that is missing.
+/// Creates everything that is missing.
 pub(crate) const PREPARE: &str = "
 kubectl apply --server-side --force-conflicts -f config/crd -f crates/mw-sim/crds/peers.kilo.squat.ai.yaml
 kubectl apply -f first.yaml
@@ -16,7 +16,7 @@ kubectl apply -f config/rbac/remote.yaml -f ground.yaml
 kubectl wait --for=jsonpath='{.data.token}' secret/clustermesh-reader-token -n kube-system --timeout=60s
 ";
 
-/// What must be there before the rest can be applied.
+/// Objects that must exist before the others can be applied.
 pub(crate) const FIRST: &str = r"
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition

@@ -1,4 +1,4 @@
-//! Every link leads to a file that is there, and to a heading in it.
+//! Every link points to an existing file and heading.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ fn no_link_is_dead() {
     assert!(dead.is_empty(), "dead links:\n{}", dead.join("\n"));
 }
 
-/// What stands in `](…)`, code apart.
+/// Link targets, outside of code.
 fn targets(page: &Page) -> Vec<String> {
     let mut found = Vec::new();
     for line in page.prose() {
@@ -41,7 +41,7 @@ fn leads_somewhere(pages: &[Page], from: &Page, target: &str) -> bool {
     }
 }
 
-/// Without `..`; the repository has no links in its file system.
+/// Resolves `..`; the repository has no symbolic links.
 fn normal(path: &Path) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.iter().map(|part| part.to_str().unwrap()) {

@@ -1,6 +1,5 @@
-//! The documentation is held against the program: links lead somewhere,
-//! manifests are accepted, commands exist and are run by a test, every reason
-//! has its entry, and what is generated is up to date.
+//! Checks the documentation against the program: links resolve, manifests are accepted, commands
+//! exist and are run by a test, every reason has its entry, and generated pages are up to date.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, clippy::print_stderr, reason = "a test may fail loudly")]
 
 mod commands;

@@ -1,5 +1,5 @@
-//! Every manifest in a page parses, and one of ours passes the validation that
-//! it meets in a cluster.
+//! Every manifest in a page parses, and meshwright's own kinds pass the validation that a cluster
+//! applies.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray,
@@ -29,7 +29,7 @@ fn every_manifest_is_accepted() {
     assert!(ours > 0, "no manifest was found");
 }
 
-/// False for a kind that is not ours.
+/// Validates an object. Returns false for kinds that are not meshwright's.
 fn is_accepted(object: &Value, place: &str) -> bool {
     let kind = object["kind"].as_str().unwrap();
     let crds = [mw_api::crd::crds(), mw_api::crd::cilium_crds()].concat();
@@ -39,7 +39,8 @@ fn is_accepted(object: &Value, place: &str) -> bool {
     assert_known(&object["spec"], spec_schema(crd), &format!("{place}: {kind}.spec"));
     match kind {
         "ClusterMesh" => {
-            let problems = validate(&mw_api::convert::mesh(&read(object, place)).spec).map_or_else(|wrong| wrong, |(_, remarks)| remarks);
+            let problems =
+                validate(&mw_api::kilo::convert::mesh(&read(object, place)).spec).map_or_else(|wrong| wrong, |(_, remarks)| remarks);
             assert_eq!(problems, [], "{place}");
         }
         kind => is_accepted_by_the_planner(kind, object, place),
@@ -84,7 +85,7 @@ fn spec_schema(crd: &CustomResourceDefinition) -> &JSONSchemaProps {
     &schema.properties.as_ref().unwrap()["spec"]
 }
 
-/// A field that the schema does not know would be dropped without a word.
+/// Fails for unknown fields, which an API server would silently drop.
 fn assert_known(value: &Value, schema: &JSONSchemaProps, path: &str) {
     match (value, &schema.properties, &schema.items) {
         (Value::Object(fields), Some(known), _) => {

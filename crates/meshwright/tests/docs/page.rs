@@ -1,10 +1,10 @@
-//! The Markdown pages of the repository, taken apart.
+//! Parser for the Markdown pages of the repository.
 
 use std::path::{Path, PathBuf};
 
 #[derive(Debug)]
 pub(crate) struct Page {
-    /// From the repository's root.
+    /// Path relative to the root of the repository.
     pub(crate) path: String,
     pub(crate) text: String,
 }
@@ -19,7 +19,7 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Every page, wherever it is.
+/// All pages of the repository.
 pub(crate) fn pages() -> Vec<Page> {
     let mut found = Vec::new();
     walk(&root(), "", &mut found);
@@ -60,7 +60,7 @@ impl Page {
         blocks
     }
 
-    /// The lines outside of code blocks.
+    /// Lines outside of code blocks.
     pub(crate) fn prose(&self) -> Vec<&str> {
         let mut within = false;
         let is_prose = |line: &&str| {
@@ -71,7 +71,7 @@ impl Page {
         self.text.lines().filter(is_prose).collect()
     }
 
-    /// What stands between backticks in a line.
+    /// Inline code spans.
     pub(crate) fn spans(&self) -> Vec<&str> {
         let spans =
             |line: &'_ str| assert!(line.matches('`').count().is_multiple_of(2), "{}: code goes on in the next line: {line}", self.path);
@@ -84,7 +84,7 @@ impl Page {
     }
 }
 
-/// As GitHub makes it of a heading.
+/// Anchor that GitHub generates for a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
     kept.flat_map(char::to_lowercase).map(|c| if c == ' ' { '-' } else { c }).collect()

@@ -1,19 +1,21 @@
-//! Which test runs which command line of the pages. Lines that start with
-//! kubectl are run by `follow.rs`, all of them, and those that configure Cilium
-//! by `CILIUM`; every other line is listed here.
+//! Maps command lines of the pages to the tests that run them. Lines that start with kubectl are
+//! run by `follow.rs`, and those that configure Cilium by `CILIUM`; every other line is listed
+//! here.
 
-/// Renders Cilium's chart with what each line sets.
+/// Renders Cilium's chart with the values of each line.
 pub(crate) const CILIUM: &str = "mw-api/tests/oracles/chart.rs::the_lines_of_the_pages_are_understood";
 pub(crate) const KUBECTL: &str = "meshwright/tests/docs/follow.rs::every_line_of_kubectl_works";
 
-/// Pages whose blocks another test follows.
-pub(crate) const FOLLOWED: &[(&str, &str)] =
-    &[("docs/install.md", "meshwright/tests/chart/installed.rs::every_command_of_the_page_is_run")];
+/// Pages whose blocks are run by another test.
+pub(crate) const FOLLOWED: &[(&str, &str)] = &[
+    ("docs/install.md", "meshwright/tests/chart/installed.rs::every_command_of_the_page_is_run"),
+    ("docs/kcp.md", "meshwright/tests/kcp.rs::the_page_on_kcp_leads_from_an_empty_kcp_to_a_served_tenant_and_back"),
+];
 
 /// `file under crates/::test`, and the lines.
 pub(crate) const REGISTRY: &[(&str, &[&str])] = &[
     ("meshwright/tests/demo.rs::into_a_pipe_every_step_is_told_with_its_time", &["make demo"]),
-    // This is a part of it.
+    // This test is itself part of `make test`.
     ("meshwright/tests/docs/commands.rs::every_command_is_run_by_a_test", &["make test"]),
     (
         "meshwright/tests/examples.rs::planned",
@@ -78,22 +80,17 @@ pub(crate) const REGISTRY: &[(&str, &[&str])] = &[
         "meshwright/tests/docs/entries.rs::every_entry_says_what_it_means_what_is_safe_how_to_see_it_and_what_to_do",
         &["meshwright explain REASON"],
     ),
-    (
-        "meshwright/tests/operator/leaders.rs::a_killed_leader_is_followed_by_the_other",
-        &["meshwright operator --namespace kilo-system --leader-elect"],
-    ),
+    ("meshwright/tests/operator/leaders.rs::a_killed_leader_is_followed_by_the_other", &["meshwright operator --namespace kilo-system"]),
     (
         "meshwright/tests/provider/joining.rs::a_binding_joins_three_clusters_and_nothing_is_left_of_it",
-        &["meshwright provider --hub", "meshwright provider --hub --node-id provider-1 --mgmt-namespace meshwright --leader-elect"],
+        &["meshwright provider --hub", "meshwright provider --hub --node-id provider-1 --mgmt-namespace meshwright"],
     ),
     (
         "meshwright/tests/provider/workspaces.rs::tenants_come_and_go_and_never_meet",
-        &["meshwright provider --kcp-kubeconfig kcp.yaml --mgmt-kubeconfig mgmt.yaml --node-id provider-1 --leader-elect"],
+        &["meshwright provider --kcp-kubeconfig kcp.yaml --mgmt-kubeconfig mgmt.yaml --node-id provider-1"],
     ),
     (
         "meshwright/tests/provider/takeover.rs::links_that_were_made_by_hand_stay_up",
-        &[
-            "meshwright provider --kcp-kubeconfig kcp.yaml --mgmt-kubeconfig mgmt.yaml --node-id provider-1 --leader-elect --trust-cluster-names",
-        ],
+        &["meshwright provider --kcp-kubeconfig kcp.yaml --mgmt-kubeconfig mgmt.yaml --node-id provider-1 --trust-cluster-names"],
     ),
 ];

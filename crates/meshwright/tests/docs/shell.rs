@@ -1,7 +1,7 @@
-//! As much of a shell as the pages use: words, quotes, pipes, redirections,
-//! variables that are set from a command.
+//! Parser for the shell syntax that the pages use: words, quotes, pipes, redirections, and
+//! variables set from a command.
 
-/// The programs that a line runs, each with its arguments.
+/// Programs that a line runs, each with its arguments.
 pub(crate) fn commands(line: &str) -> Vec<Vec<String>> {
     let (outer, inner) = substituted(line);
     let mut commands = vec![Vec::new()];
@@ -23,7 +23,7 @@ pub(crate) fn commands(line: &str) -> Vec<Vec<String>> {
     commands
 }
 
-/// The lines of a block, each with those it goes on in, without comments.
+/// Lines of a block, with continuation lines joined and comments removed.
 pub(crate) fn lines(block: &str) -> Vec<String> {
     let joined = block.replace("\\\n", " ");
     let without_comment = |line: &str| line.split(" #").next().unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
@@ -34,13 +34,13 @@ fn is_assignment(word: &str) -> bool {
     word.split_once('=').is_some_and(|(name, _)| !name.is_empty() && name.bytes().all(|b| b.is_ascii_uppercase() || b == b'_'))
 }
 
-/// The line with `$(…)` replaced, and what stood in them.
+/// The line with each `$(…)` replaced, and the replaced commands.
 fn substituted(line: &str) -> (String, Vec<String>) {
     let mut parts = line.split("$(");
     let mut outer = parts.next().unwrap().to_owned();
     let mut inner = Vec::new();
     for part in parts {
-        // What is inside may hold parentheses of its own only in quotes, and the pages have none.
+        // Parentheses inside occur only in quotes, and the pages have none.
         let (command, rest) = part.rsplit_once(')').unwrap_or_else(|| panic!("$( does not end: {line}"));
         inner.push(command.to_owned());
         outer.push_str("VALUE");

@@ -1,4 +1,4 @@
-//! The threat model names tests, and every one of them is there.
+//! Every test that the threat model names exists.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -16,13 +16,13 @@ fn every_test_that_the_threat_model_names_is_there() {
     assert!(missing.is_empty(), "docs/security.md names tests that do not exist: {missing:?}");
 }
 
-/// Test functions have many words; flags, files and fields have not.
+/// Reports whether a word is a test name: these have many words, unlike flags, files and fields.
 fn is_test_name(word: &str) -> bool {
     let plain = word.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_' || byte == b'-');
     plain && word.starts_with(|first: char| first.is_ascii_lowercase()) && word.split(['_', '-']).count() > 2
 }
 
-/// Functions of all sources, and stories, which are folders.
+/// Collects the functions of all sources, and the stories, which are folders.
 fn collect(folder: &Path, known: &mut BTreeSet<String>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

@@ -1,5 +1,5 @@
-//! Stands in for Kilo's agents and the kubelets under them: a kilo pod that is
-//! deleted comes back, and then its node says again what the agent knows.
+//! Simulates Kilo's agents and the kubelets: a deleted kilo pod comes back and annotates its node
+//! again.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub(crate) fn now() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs()
 }
 
-/// A pod of Kilo's on each node.
+/// Creates a kilo pod on each node.
 pub(crate) async fn start(cluster: &Cluster, site: &Site) {
     for node in site.nodes.keys() {
         cluster.create(&pod(node)).await.unwrap();
@@ -36,20 +36,20 @@ async fn check_in(cluster: &Cluster, site: &Site, node: &str) {
     cluster.merge_patch(&format!("/api/v1/nodes/{node}"), &patch).await.unwrap();
 }
 
-/// Agents check in twice a minute; one that hangs does not.
+/// Checks in, as agents do twice a minute; a hanging agent does not.
 async fn tick(cluster: &Cluster) {
     for node in cluster.list("/api/v1/nodes").await.unwrap_or_default() {
         let last = node["metadata"]["annotations"]["kilo.squat.ai/last-seen"].as_str().and_then(|text| text.parse::<u64>().ok());
         if last.is_some_and(|last| now() - last < 600 && now() - last >= 30) {
             let path = format!("/api/v1/nodes/{}", node["metadata"]["name"].as_str().unwrap());
             let annotations = json!({ "kilo.squat.ai/last-seen": now().to_string() });
-            // It may have left meanwhile.
+            // The node may have been deleted meanwhile.
             _ = cluster.merge_patch(&path, &json!({ "metadata": { "annotations": annotations } })).await;
         }
     }
 }
 
-/// Until it is dropped.
+/// Runs until dropped.
 pub(crate) async fn look_after(cluster: &Cluster, site: &Site) -> ! {
     loop {
         tick(cluster).await;
@@ -65,7 +65,7 @@ pub(crate) async fn look_after(cluster: &Cluster, site: &Site) -> ! {
     }
 }
 
-/// A node whose agent has yet to say anything.
+/// Adds a node whose agent has not annotated it yet.
 pub(crate) async fn join(cluster: &Cluster, site: u8, at: u8) {
     let mut node = Node::new(site, at);
     node.annotations.clear();

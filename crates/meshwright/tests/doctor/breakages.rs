@@ -1,5 +1,5 @@
-//! What can be broken, and what a person should be told first. Nothing here
-//! knows how it is found.
+//! Faults to inject, and the first failure that doctor must report for each. Independent of how
+//! doctor finds it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -21,7 +21,7 @@ pub(crate) struct Breakage {
     pub(crate) act: Act,
     pub(crate) layer: &'static str,
     pub(crate) subject: &'static str,
-    /// A part of what is told.
+    /// Part of the reported text.
     pub(crate) told: &'static str,
 }
 
@@ -38,16 +38,16 @@ macro_rules! breakages {
 }
 
 breakages! {
-    secret_is_gone: "credentials" of "east", told "does not exist";
-    kubeconfig_runs_a_program: "credentials" of "east", told "runs a program";
+    secret_is_gone: "credentials" of "east", told "not found";
+    kubeconfig_runs_a_program: "credentials" of "east", told "exec credential plugins";
     secret_has_another_key: "credentials" of "east", told "has none of the keys";
-    kubeconfig_is_cut_off: "credentials" of "west", told "does not parse";
+    kubeconfig_is_cut_off: "credentials" of "west", told "parse error";
     token_is_revoked: "reachability" of "east", told "401";
     server_has_moved: "reachability" of "west", told "can't be reached";
     role_lacks_a_verb: "rights" of "east", told "patch peers.kilo.squat.ai";
     binding_is_gone: "rights" of "west", told "list nodes";
     operator_lost_its_role: "rights" of "hub", told "in kilo-system";
-    peers_are_unknown: "crds" of "east", told "knows no Peer";
+    peers_are_unknown: "crds" of "east", told "the Peer CRD (peers.kilo.squat.ai) is not installed";
     agent_never_started: "health" of "east", told "node n9";
     agents_are_silent: "health" of "west", told "checked in";
     endpoint_is_missing: "annotations" of "east", told "node n2";
@@ -62,7 +62,7 @@ async fn secret_is_gone(fleet: &Fleet) {
     fleet.cluster("hub").delete(SECRET).await.unwrap();
 }
 
-/// The Secret holds this and nothing else.
+/// Replaces the Secret's data by this one key.
 async fn replace_secret(fleet: &Fleet, member: &str, key: &str, kubeconfig: &str) {
     fleet.cluster("hub").delete(&SECRET.replace("east", member)).await.unwrap();
     write_secret(fleet.cluster("hub"), member, key, kubeconfig).await;
@@ -83,7 +83,7 @@ async fn kubeconfig_is_cut_off(fleet: &Fleet) {
     replace_secret(fleet, "west", "value", "clusters: [").await;
 }
 
-/// As after a rotation that nobody told the hub of.
+/// A token rotation that the hub was not told about.
 async fn token_is_revoked(fleet: &Fleet) {
     fleet.cluster("east").delete("/api/v1/namespaces/kube-system/secrets/clustermesh-reader-token").await.unwrap();
 }
@@ -121,7 +121,7 @@ async fn peers_are_unknown(fleet: &Fleet) {
     .unwrap();
 }
 
-/// A node joins, and its pod hangs.
+/// A node joins, and its kilo pod hangs.
 async fn agent_never_started(fleet: &Fleet) {
     crate::agents::join(fleet.cluster("east"), 2, 9).await;
 }

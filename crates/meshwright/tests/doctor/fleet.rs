@@ -1,5 +1,5 @@
-//! A hub and two members with Kilo's nodes, the operator at work with the
-//! shipped roles, and a person with a kubeconfig that has a context for each.
+//! A hub and two members with Kilo's nodes, the running operator with the shipped roles, and a
+//! person whose kubeconfig has a context for each.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -25,15 +25,15 @@ pub(crate) const REMOTE: Account = Account {
     roles: include_str!("../../../../config/rbac/remote.yaml"),
 };
 pub(crate) const MESH_CRD: &str = include_str!("../../../../config/crd/kilo.squat.ai_clustermeshes.yaml");
-/// Deletes of this share of the Peers wait for a person.
+/// Percentage of Peers above which deletes are held.
 const MOST_DELETES: u8 = 10;
 
 pub(crate) struct Fleet {
-    /// Ends before the servers.
+    /// Dropped before the servers.
     _agents: JoinSet<()>,
     operator: Mutex<Option<Operator>>,
     pub(crate) mesh: Mesh,
-    /// Nothing of these may ever be shown.
+    /// Values that must never be shown.
     secrets: Vec<String>,
     folder: TempDir,
     pub(crate) person: Person,
@@ -78,7 +78,7 @@ impl Fleet {
         self.bed.cluster(name).unwrap()
     }
 
-    /// Nobody is at work while this happens.
+    /// Runs a change while the operator is stopped.
     pub(crate) async fn unseen(&self, happens: impl Future<Output = ()>) {
         let operator = self.operator.lock().unwrap().take();
         operator.unwrap().terminate().await;
@@ -95,7 +95,7 @@ impl Fleet {
         self.cluster(cluster).merge_patch(&format!("/api/v1/nodes/{node}"), &patch).await.unwrap();
     }
 
-    /// As a person, without colour.
+    /// Runs doctor as a person, without colour.
     pub(crate) fn doctor(&self, args: &str) -> Outcome {
         self.checked(self.person.types(args))
     }
@@ -115,7 +115,7 @@ impl Fleet {
         self.person.healthy(when, "doctor mesh -n kilo-system").await
     }
 
-    /// As the audit logs have it: whoever examines asks, and changes nothing.
+    /// Checks output and audit logs: doctor shows no secret and writes nothing.
     pub(crate) fn nothing_is_shown_or_written(&self) {
         let mut asked = 0;
         for name in CLUSTERS {
@@ -148,7 +148,7 @@ pub(crate) async fn write_secret(hub: &Cluster, member: &str, key: &str, kubecon
 
 fn start_operator(folder: &Path) -> Operator {
     let kubeconfig = folder.join("operator").display().to_string();
-    let arguments = ["operator", "--kubeconfig", &kubeconfig, "--namespace", NAMESPACE, "--leader-elect"];
+    let arguments = ["operator", "--kubeconfig", &kubeconfig, "--namespace", NAMESPACE];
     let more = ["--metrics-bind-address", "127.0.0.1:0", "--health-probe-bind-address", "0", "--log-level", "info"];
     let arguments: Vec<String> = arguments.iter().chain(&more).map(|argument| (*argument).to_owned()).collect();
     Operator::start(&arguments, &folder.join("log"))

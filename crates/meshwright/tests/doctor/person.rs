@@ -1,6 +1,7 @@
-//! Somebody with a kubeconfig that has a context for each cluster, who types
-//! what `meshwright doctor` tells to type.
+//! A person whose kubeconfig has a context for each cluster, and who runs the commands that
+//! `meshwright doctor` prints.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -29,7 +30,7 @@ impl Outcome {
 }
 
 impl Person {
-    /// Admin everywhere; the cluster `hub` is where one is.
+    /// Creates an admin of all clusters; the current context is `hub`.
     pub(crate) fn new<'a>(home: &Path, kubectl: PathBuf, clusters: impl Iterator<Item = &'a Cluster>) -> Self {
         let kubeconfig = home.join("person");
         let contexts: Vec<(&str, &Cluster)> = clusters.map(|cluster| (cluster.name(), cluster)).collect();
@@ -37,7 +38,7 @@ impl Person {
         Self { home: home.to_owned(), kubeconfig, kubectl }
     }
 
-    /// Without colour.
+    /// Runs meshwright without colour.
     pub(crate) fn types(&self, args: &str) -> Outcome {
         self.types_with(&self.kubeconfig, args)
     }
@@ -50,7 +51,7 @@ impl Person {
         Outcome { code: output.status.code().unwrap(), stdout: text(output.stdout), stderr: text(output.stderr) }
     }
 
-    /// Waits until nothing is broken, and returns that report.
+    /// Waits until all checks pass and returns that report.
     pub(crate) async fn healthy(&self, when: &str, doctor: &str) -> Value {
         until(format!("{when}: all is well"), || async {
             let outcome = self.types(&format!("{doctor} -o json"));
@@ -59,8 +60,7 @@ impl Person {
         .await
     }
 
-    /// Waits until this is the first that is broken: somebody may still be at
-    /// work on what came before.
+    /// Waits until this check is the first failure; an earlier fault may still be under repair.
     pub(crate) async fn first_broken(&self, doctor: &str, what: &str, layer: &str, subject: &str) -> Value {
         until(format!("{what}: {layer} of {subject} is the first that is broken"), || async {
             let outcome = self.types(&format!("{doctor} -o json --request-timeout 3s"));
@@ -75,11 +75,20 @@ impl Person {
         .await
     }
 
-    /// Types the command that a check tells to type.
+    /// Adds a program to the PATH that a printed command may run.
+    pub(crate) fn has_program(&self, name: &str, script: &str) {
+        let file = self.home.join("bin").join(name);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(&file, script).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// Runs the command that a check prints.
     pub(crate) fn repairs(&self, what: &str, check: &Value) {
         let command = check["repair"].as_str().unwrap_or_else(|| panic!("{what}: no command: {check:#}"));
         let ours = Path::new(env!("CARGO_BIN_EXE_meshwright")).parent().unwrap();
-        let path = std::env::join_paths([ours, self.kubectl.parent().unwrap(), Path::new("/usr/bin"), Path::new("/bin")]).unwrap();
+        let own = self.home.join("bin");
+        let path = std::env::join_paths([&own, ours, self.kubectl.parent().unwrap(), Path::new("/usr/bin"), Path::new("/bin")]).unwrap();
         let mut shell = Command::new("/bin/sh");
         let shell = shell.args(["-c", command]).env("KUBECONFIG", &self.kubeconfig).env("HOME", &self.home).env("PATH", path);
         let output = shell.output().unwrap();

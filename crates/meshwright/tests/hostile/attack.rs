@@ -1,10 +1,10 @@
-//! The hostile member: its Nodes, and what it does.
+//! The hostile member: its Nodes and its attacks.
 
 use std::time::Duration;
 
 use mw_sim::kilo::{Mesh, World, key};
 use mw_testbed::eventually;
-use mw_testbed::proxy::{Effect, Fault, Match, Outcome, RequestInfo, Verb, lies};
+use mw_testbed::proxy::{Effect, Fault, Match, ProxyOutcome, RequestInfo, Verb, lies};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -19,9 +19,9 @@ const NAMES: [&str; 4] = ["hub", "east", "storage", HOSTILE];
 const TEAM: &str = "team-b";
 const HEALTHY_NODES: u8 = 12;
 const NODES: usize = 10_000;
-/// Of ten Nodes one claims a healthy node's key, and one its pod CIDR.
+/// One in ten Nodes claims a healthy node's key, and one its pod CIDR.
 pub(crate) const CLEAN_NODES: usize = NODES / 10 * 8;
-/// Requests under way while Nodes are made.
+/// Parallel requests while Nodes are created.
 const LANES: usize = 8;
 const BRING_UP: Duration = Duration::from_secs(180);
 const KINDS: [&str; 2] = ["nodes", "peers"];
@@ -35,8 +35,7 @@ pub(crate) enum Force {
     Endless,
 }
 
-/// A healthy mesh, and a hostile one that shares its storage cluster with it
-/// and has an account of its own there.
+/// A healthy mesh, and a hostile one that shares the storage cluster with it under its own account.
 pub(crate) async fn fleet() -> Fleet {
     let meshes = |world: &mut World| {
         world.sites.get_mut(HOSTILE).unwrap().nodes.clear();
@@ -57,7 +56,7 @@ pub(crate) async fn fleet() -> Fleet {
     fleet
 }
 
-/// Makes every eighth Node.
+/// Creates every eighth Node.
 async fn fill(fleet: &Fleet, first: usize) {
     for number in (first..NODES).step_by(LANES) {
         fleet.cluster(HOSTILE).create(&node(number)).await.unwrap();
@@ -69,7 +68,7 @@ fn name(number: usize) -> String {
 }
 
 fn node(number: usize) -> Value {
-    // A healthy node, and the clusters' numbers begin at one.
+    // A healthy node; cluster numbers start at one.
     let (site, at) = (1 + number / 10 % 3, 1 + number / 10 % usize::from(HEALTHY_NODES));
     let claims_key = number.is_multiple_of(10);
     let claims_network = number % 10 == 1;
@@ -95,9 +94,9 @@ fn node(number: usize) -> Value {
     })
 }
 
-/// Waits until the storage cluster holds the Peers of so many hostile Nodes.
+/// Waits until the storage cluster holds the Peers of this many hostile Nodes.
 pub(crate) async fn all_written(fleet: &Fleet, peers: usize) {
-    // Those of the healthy mesh, and the foreign one.
+    // Peers of the healthy mesh, and the foreign one.
     let wanted = peers + 2 * usize::from(HEALTHY_NODES) + 1;
     eventually(BRING_UP, || async {
         let path = format!("{PEERS}?limit=1");
@@ -114,15 +113,14 @@ fn lists(resource: &str) -> Match {
     Match::verb(Verb::List).resource(resource)
 }
 
-/// Ends the watches of a kind, and has it listed again.
+/// Ends the watches of a kind and forces a relist.
 fn relist(fleet: &Fleet, resource: &str) {
     let proxy = fleet.proxy(HOSTILE);
     proxy.add(Fault::new(Match::verb(Verb::Watch).resource(resource), Effect::answer(410)).times(1));
     proxy.cut_watches(Match::all().resource(resource));
 }
 
-/// Makes the hostile member honest, and waits until the operator has listed and
-/// watches it again.
+/// Stops the attack and waits until the operator has listed and watches the member again.
 pub(crate) async fn quiet(fleet: &Fleet) {
     let proxy = fleet.proxy(HOSTILE);
     proxy.clear();
@@ -131,8 +129,8 @@ pub(crate) async fn quiet(fleet: &Fleet) {
     until("the hostile member is watched again", || async {
         let seen = proxy.requests();
         let is_watched = |resource: &&str| {
-            let opened = |(request, outcome): &(RequestInfo, Outcome)| {
-                request.verb == Verb::Watch && request.resource == **resource && *outcome == Outcome::Code(200)
+            let opened = |(request, outcome): &(RequestInfo, ProxyOutcome)| {
+                request.verb == Verb::Watch && request.resource == **resource && *outcome == ProxyOutcome::Code(200)
             };
             seen.iter().any(opened)
         };
@@ -142,7 +140,7 @@ pub(crate) async fn quiet(fleet: &Fleet) {
     known(fleet).await;
 }
 
-/// Waits until the hostile mesh says that its hostile member can be read.
+/// Waits until the hostile mesh reports its hostile member as reachable.
 pub(crate) async fn known(fleet: &Fleet) {
     let path = fleet.world.meshes[1].path();
     until("the hostile member is known", || async {
@@ -156,7 +154,7 @@ pub(crate) async fn known(fleet: &Fleet) {
 
 /// Measures changes of the healthy mesh under attack.
 pub(crate) async fn attack(fleet: &Fleet, force: Force, slice: usize) -> Vec<Duration> {
-    // Pages as large as they are asked for: smaller ones are refused at once.
+    // Pages have the requested size: the operator rejects smaller ones at once.
     let node = node(0);
     let spec = json!({ "allowedIPs": ["10.64.0.0/24"], "publicKey": key("endless") });
     let peer = json!({ "apiVersion": "kilo.squat.ai/v1alpha1", "kind": "Peer", "metadata": {}, "spec": spec });

@@ -1,8 +1,7 @@
-//! A hostile member of one mesh beside a healthy mesh of another namespace, on
-//! real API servers: 10,000 Nodes that claim keys and networks of the healthy
-//! clusters, annotations that change every second, lists without an end.
-//! How long a change of the healthy mesh takes and how much memory the operator
-//! uses are compared with the same objects at rest, in the same process.
+//! A hostile member of one mesh next to a healthy mesh in another namespace, on real API servers:
+//! 10,000 Nodes that claim keys and networks of the healthy clusters, annotations that change every
+//! second, endless lists. Compares the latency of a change in the healthy mesh and the operator's
+//! memory with the same objects at rest, in the same process.
 #![allow(
     dead_code,
     clippy::unwrap_used,
@@ -43,14 +42,14 @@ use measure::{Figures, Memory};
 use mw_testbed::binaries::Binaries;
 use process::Operator;
 
-/// What a hostile member may cost the others.
+/// Maximum slowdown that a hostile member may cause to others.
 const MOST_TIME: f64 = 1.5;
 const MOST_MEMORY: f64 = 2.0;
-/// The memory limit of the chart, in KiB.
+/// Memory limit of the chart, in KiB.
 const LIMIT: f64 = 256.0 * 1024.0;
 
-/// In one process a source may change ten times before it has to wait for its
-/// budget. Each of these slices takes one change of each source.
+/// A source may change ten times per process before its budget throttles it. Each slice uses one
+/// change of each source.
 const SLICES: [[Force; 10]; 2] = {
     use Force::{Changes, Endless, Quiet};
     [
@@ -65,7 +64,7 @@ async fn a_hostile_member_costs_a_healthy_mesh_neither_time_nor_memory() {
         return mw_testbed::skip_or_fail(&error.to_string());
     }
     let mut fleet = attack::fleet().await;
-    // What it takes to write the Peers of 10,000 Nodes is not measured.
+    // The time to write the Peers of 10,000 Nodes is not measured.
     let operator = fleet.operator(&["--all-namespaces"]).await;
     attack::all_written(&fleet, CLEAN_NODES).await;
     operator.kill();
@@ -97,7 +96,7 @@ async fn healthy(fleet: &Fleet) {
     fleet.condition_of(0, "Ready", "True", "Reconciled").await;
 }
 
-/// The first slice is at rest: what comes later may leave memory behind.
+/// The first slice is at rest, since later ones may leave memory allocated.
 async fn play(fleet: &Fleet, operator: &Operator, run: usize, slices: &[Force], figures: &mut Figures) -> Memory {
     let mut memory = Memory::default();
     for (at, force) in slices.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Times of changes, and memory of the operator.
+//! Measures latencies of changes, and memory of the operator.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,13 +10,13 @@ use crate::fleet::Fleet;
 use crate::process::Operator;
 use crate::wait::until;
 
-/// The healthy clusters; each is the source of a change, the others its targets.
+/// The healthy clusters; each is the source of a change, the others are its targets.
 const SITES: [&str; 3] = ["hub", "east", "storage"];
 const BETWEEN: Duration = Duration::from_millis(700);
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Changes one node of each healthy cluster, and says how long it took until
-/// both others had the changed Peer.
+/// Changes one node of each healthy cluster and returns the time until both others have the changed
+/// Peer.
 pub(crate) async fn changes(fleet: &Fleet, slice: usize) -> Vec<Duration> {
     let mut times = Vec::new();
     for source in SITES {
@@ -61,7 +61,7 @@ impl Figures {
         times[times.len() / 2]
     }
 
-    /// To the same objects at rest.
+    /// Ratio to the same objects at rest.
     pub(crate) fn ratio(&self, force: Force) -> f64 {
         self.median(force) / self.median(Force::Quiet)
     }
@@ -75,7 +75,7 @@ impl Figures {
     }
 }
 
-/// Peaks of resident memory, in KiB.
+/// Peak resident memory, in KiB.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     pub(crate) quiet: f64,
@@ -98,7 +98,7 @@ impl Memory {
     }
 }
 
-/// Starts anew with the peak of a process's resident memory.
+/// Resets the peak resident memory of a process.
 pub(crate) fn forget_peak(operator: &Operator) {
     std::fs::write(format!("/proc/{}/clear_refs", operator.pid()), "5").unwrap();
 }
@@ -109,7 +109,7 @@ pub(crate) fn peak(operator: &Operator) -> f64 {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// Waits until the operator has nothing left to do.
+/// Waits until the operator is idle.
 pub(crate) async fn at_rest(operator: &Operator) {
     until("the operator rests", || async {
         let before = ticks(operator);
@@ -120,7 +120,7 @@ pub(crate) async fn at_rest(operator: &Operator) {
     .await;
 }
 
-/// Its CPU time in user and kernel mode, in hundredths of a second.
+/// CPU time in user and kernel mode, in hundredths of a second.
 fn ticks(operator: &Operator) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", operator.pid())).expect("the operator runs");
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();

@@ -1,4 +1,4 @@
-//! The operator's accounts, and tokens of them.
+//! Accounts of the operator and their tokens.
 
 use mw_testbed::Cluster;
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ pub(crate) const REMOTE: Account = Account {
 };
 pub(crate) const ACCOUNTS: [Account; 2] = [HUB, REMOTE];
 
-/// Gives the operator its rights on the hub, and returns its token.
+/// Creates the operator's account on the hub and returns its token.
 pub(crate) async fn hub_account(hub: &Cluster, account: &str) -> String {
     for object in documents(HUB.roles) {
         hub.apply(&for_account(object, account)).await.unwrap();
@@ -28,7 +28,7 @@ pub(crate) async fn hub_account(hub: &Cluster, account: &str) -> String {
     hub.request_token(NAMESPACE, account, 3600).await.unwrap()
 }
 
-/// The Role of the operator's namespace, for another namespace.
+/// Copies the operator's Role to another namespace.
 pub(crate) async fn widen(hub: &Cluster, namespace: &str) {
     for mut object in documents(HUB.roles) {
         if matches!(object["kind"].as_str(), Some("Role" | "RoleBinding")) {
@@ -39,13 +39,14 @@ pub(crate) async fn widen(hub: &Cluster, namespace: &str) {
     may(hub, NAMESPACE, HUB_ACCOUNT, json!({ "verb": "list", "resource": "secrets", "namespace": namespace }), true).await;
 }
 
-/// Gives the operator its rights on a member, and returns its token.
+/// Creates the operator's account on a member and returns its token.
 pub(crate) async fn remote_account(remote: &Cluster) -> String {
     REMOTE.make(remote).await;
     REMOTE.kept_token(remote).await
 }
 
-/// Gives another tenant's operator the same rights on a member under another name, and returns its token.
+/// Creates an account with the same rights for another tenant's operator on a member and returns
+/// its token.
 pub(crate) async fn remote_account_as(remote: &Cluster, account: &str) -> String {
     for object in documents(REMOTE.roles).into_iter().filter(|object| object["kind"] != "Secret") {
         remote.apply(&for_account(object, account)).await.unwrap();
@@ -54,7 +55,7 @@ pub(crate) async fn remote_account_as(remote: &Cluster, account: &str) -> String
     remote.request_token(REMOTE_NAMESPACE, account, 3600).await.unwrap()
 }
 
-/// The same rights under another name.
+/// Renames the account in an object.
 fn for_account(mut object: Value, account: &str) -> Value {
     if object["kind"] == "ServiceAccount" {
         object["metadata"]["name"] = json!(account);

@@ -1,7 +1,8 @@
-//! One tenant attacks another, with `--all-namespaces`, on real API servers
-//! with real rights. The audit logs tell who wrote what to whose cluster.
+//! One tenant attacks another, with `--all-namespaces`, on real API servers with real rights. The
+//! audit logs show which account wrote to which cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
 use std::time::{Duration, Instant};
 
 use mw_testbed::audit::AuditRecord;
@@ -21,6 +22,7 @@ scenarios![
     copied_node_uids_lead_to_nobodys_cluster_whoever_comes_first,
     a_victims_address_without_credentials_leads_nowhere,
     tenants_that_share_a_cluster_write_with_their_own_credentials,
+    no_mesh_writes_with_the_credentials_of_another,
     a_key_that_another_tenant_uses_in_a_shared_cluster_is_not_written_twice,
     a_member_that_never_answers_delays_no_other_mesh,
     a_member_that_lists_endlessly_delays_no_other_mesh,
@@ -30,9 +32,12 @@ const TEAMS: [&str; 2] = ["team-a", "team-b"];
 const VICTIM: usize = 0;
 const ATTACKER: usize = 1;
 
-/// Replaces the mesh of all by one of the victim and one of the attacker; the
-/// hub is a member of neither.
-pub(crate) fn tenants(
+/// Clusters of the victim and of the attacker; the hub is a member of both meshes.
+const VICTIMS: &[&str] = &["hub", "east", "west"];
+const ATTACKERS: &[&str] = &["hub", "north", "south"];
+
+/// Replaces the mesh of all clusters by one of the victim and one of the attacker.
+fn tenants(
     [victims, attackers]: [&'static str; 2],
     victim: &'static [&'static str],
     attacker: &'static [&'static str],
@@ -47,15 +52,15 @@ pub(crate) fn tenants(
 }
 
 /// Starts an operator that acts on the meshes of both teams.
-pub(crate) async fn operator_of_all(fleet: &mut Fleet) -> Operator {
+async fn operator_of_all(fleet: &mut Fleet) -> Operator {
     for namespace in TEAMS {
         access::widen(fleet.cluster("hub"), namespace).await;
     }
     fleet.operator(&["--all-namespaces"]).await
 }
 
-/// Fails unless the operator created so many Peers in a cluster, and wrote none
-/// but those of one mesh.
+/// Fails unless the operator created this many Peers in a cluster and wrote no Peers of other
+/// meshes.
 fn wrote_only(fleet: &Fleet, since: &Mark, site: &str, mesh: &str, created: usize) {
     let writes: Vec<_> = fleet.peer_writes(since).into_iter().filter(|(of, _)| of == site).map(|(_, call)| call).collect();
     assert_eq!(writes.iter().filter(|call| call.verb == "create").count(), created, "creates in {site}: {writes:?}");
@@ -63,7 +68,26 @@ fn wrote_only(fleet: &Fleet, since: &Mark, site: &str, mesh: &str, created: usiz
     none(&strange, &format!("writes in {site} that are not of {mesh}"));
 }
 
-/// Fails if the attacker's object tells anything of its victim.
+/// Waits, and fails as soon as a cluster of the victim holds a Peer of the attacker's mesh.
+async fn unharmed<T>(fleet: &Fleet, wait: impl Future<Output = T>) -> T {
+    let intruder = async {
+        loop {
+            for site in ["east", "west"] {
+                let peers = fleet.peers(site).await.unwrap_or_default();
+                if let Some(name) = peers.into_keys().find(|name| name.starts_with("attacker--")) {
+                    return format!("{name} was written to {site}, which is the victim's");
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::select! {
+        intruder = intruder => panic!("{intruder}"),
+        done = wait => done,
+    }
+}
+
+/// Fails if the attacker's object reveals anything about the victim.
 async fn says_nothing_of_the_victim(fleet: &Fleet) {
     let attacker = &fleet.world.meshes[ATTACKER];
     let object = fleet.cluster("hub").get(&attacker.path()).await.unwrap().unwrap();
@@ -85,36 +109,38 @@ async fn copied_node_uids_lead_to_nobodys_cluster_whoever_comes_first() {
     copy_uids([TEAMS[1], TEAMS[0]]).await;
 }
 
-/// North shows the Node UIDs of east.
+/// North copies the Node UIDs of east.
 async fn copy_uids(teams: [&'static str; 2]) {
-    let mut fleet = Fleet::of(&FIVE).proxied(&["north"]).with(tenants(teams, &["east", "west"], &["north", "south"])).build().await;
+    let mut fleet = Fleet::of(&FIVE).proxied(&["north"]).with(tenants(teams, VICTIMS, ATTACKERS)).build().await;
     let nodes = fleet.cluster("east").list("/api/v1/nodes").await.unwrap();
     let text = |node: &Value, field: &str| node["metadata"][field].as_str().unwrap().to_owned();
     let uids: BTreeMap<String, String> = nodes.iter().map(|node| (text(node, "name"), text(node, "uid"))).collect();
     fleet.proxy("north").add(Fault::new(Match::all().resource("nodes"), lies::other_uids(uids)));
     let mark = fleet.mark();
     let _operator = operator_of_all(&mut fleet).await;
-    fleet.converged().await;
+    unharmed(&fleet, fleet.converged()).await;
     fleet.annotate("south", "n1", "force-endpoint", Some("198.51.100.81:51820")).await;
     fleet.annotate("north", "n1", "force-endpoint", Some("198.51.100.82:51820")).await;
     fleet.annotate("east", "n1", "force-endpoint", Some("198.51.100.83:51820")).await;
-    fleet.converged().await;
+    unharmed(&fleet, fleet.converged()).await;
     for (site, mesh) in [("east", "victim"), ("west", "victim"), ("north", "attacker"), ("south", "attacker")] {
-        wrote_only(&fleet, &mark, site, mesh, 2);
+        wrote_only(&fleet, &mark, site, mesh, 4);
     }
     says_nothing_of_the_victim(&fleet).await;
     fleet.finish().await;
 }
 
 async fn a_victims_address_without_credentials_leads_nowhere() {
-    let mut fleet = Fleet::of(&FIVE).with(tenants(TEAMS, &["east", "west"], &["north", "south"])).build().await;
+    let mut fleet = Fleet::of(&FIVE).with(tenants(TEAMS, VICTIMS, ATTACKERS)).build().await;
+    // It does not become ready: its hub and south exchange Peers, and north gets none.
     fleet.world.meshes[ATTACKER].active = false;
+    let own = ["hub", "south"];
     let east = fleet.cluster("east");
     let garbage = east.kubeconfig(east.url(), "garbage");
     let ca = garbage.lines().find(|line| line.contains("certificate-authority-data")).unwrap();
     let stolen = [
-        garbage.replace(&format!("{ca}\n"), ""),
         garbage.clone(),
+        garbage.replace(&format!("{ca}\n"), ""),
         fleet.member_kubeconfig("north").replace(fleet.cluster("north").url(), east.url()),
     ];
     fleet.write_secret("hub", TEAMS[ATTACKER], "north-kubeconfig", &stolen[0]).await;
@@ -122,17 +148,14 @@ async fn a_victims_address_without_credentials_leads_nowhere() {
     let _operator = operator_of_all(&mut fleet).await;
     for (at, kubeconfig) in stolen.iter().enumerate() {
         fleet.write_secret("hub", TEAMS[ATTACKER], "north-kubeconfig", kubeconfig).await;
-        fleet.condition_of(ATTACKER, "Ready", "False", "ClusterUnreachable").await;
-        fleet.converged().await;
+        unharmed(&fleet, fleet.condition_of(ATTACKER, "Ready", "False", "ClusterUnreachable")).await;
+        unharmed(&fleet, fleet.converged_but(&own)).await;
         fleet.annotate("south", "n1", "force-endpoint", Some(&format!("198.51.100.84:{}", 5000 + at))).await;
         fleet.annotate("east", "n1", "force-endpoint", Some(&format!("198.51.100.85:{}", 5000 + at))).await;
-        fleet.converged().await;
+        unharmed(&fleet, fleet.converged_but(&own)).await;
     }
-    for site in ["east", "west"] {
-        wrote_only(&fleet, &mark, site, "victim", 2);
-    }
-    for site in ["north", "south"] {
-        wrote_only(&fleet, &mark, site, "attacker", 0);
+    for (site, mesh, created) in [("east", "victim", 4), ("west", "victim", 4), ("north", "attacker", 0), ("south", "attacker", 2)] {
+        wrote_only(&fleet, &mark, site, mesh, created);
     }
     says_nothing_of_the_victim(&fleet).await;
     fleet.finish().await;
@@ -140,9 +163,9 @@ async fn a_victims_address_without_credentials_leads_nowhere() {
 
 const OTHER_ACCOUNT: &str = "clustermesh-reader-b";
 
-/// West stores for both teams; the second has an account of its own there.
-async fn sharing() -> (Fleet, Mark) {
-    let fleet = Fleet::of(&FIVE).with(tenants(TEAMS, &["east", "west"], &["north", "west"])).build().await;
+/// Both teams use west as storage cluster; the second one has its own account there.
+async fn sharing(victim: &'static [&'static str], attacker: &'static [&'static str]) -> (Fleet, Mark) {
+    let fleet = Fleet::of(&FIVE).with(tenants(TEAMS, victim, attacker)).build().await;
     let west = fleet.cluster("west");
     let token = access::remote_account_as(west, OTHER_ACCOUNT).await;
     fleet.write_secret("hub", TEAMS[ATTACKER], "west-kubeconfig", &west.kubeconfig(west.url(), &token)).await;
@@ -150,7 +173,18 @@ async fn sharing() -> (Fleet, Mark) {
     (fleet, mark)
 }
 
-/// Fails if two Peers of a cluster hold the same key or prefix.
+/// Fails unless each team wrote this many of its own Peers to west with its own account.
+fn own_accounts(fleet: &Fleet, since: &Mark, created: [usize; 2]) {
+    let writes: Vec<_> = fleet.peer_writes(since).into_iter().filter(|(site, _)| site == "west").map(|(_, call)| call).collect();
+    for (account, mesh, created) in [(REMOTE_ACCOUNT, "victim", created[VICTIM]), (OTHER_ACCOUNT, "attacker", created[ATTACKER])] {
+        let by: Vec<_> = writes.iter().filter(|call| call.user.ends_with(&format!(":{account}"))).collect();
+        let strange: Vec<_> = by.iter().filter(|call| !call.name.starts_with(&format!("{mesh}--"))).collect();
+        none(&strange, &format!("writes of {account} that are not of {mesh}"));
+        assert_eq!(by.iter().filter(|call| call.verb == "create").count(), created, "{account}: {writes:?}");
+    }
+}
+
+/// Fails if two Peers of a cluster share a key or prefix.
 async fn nothing_twice(fleet: &Fleet, site: &str) {
     let (mut seen, mut twice) = (BTreeSet::new(), Vec::new());
     for peer in fleet.cluster(site).list(PEERS).await.unwrap() {
@@ -161,7 +195,7 @@ async fn nothing_twice(fleet: &Fleet, site: &str) {
 }
 
 async fn tenants_that_share_a_cluster_write_with_their_own_credentials() {
-    let (mut fleet, mark) = sharing().await;
+    let (mut fleet, mark) = sharing(&["east", "west"], &["north", "west"]).await;
     let _operator = operator_of_all(&mut fleet).await;
     fleet.converged().await;
     fleet.annotate("west", "n1", "force-endpoint", Some("198.51.100.86:51820")).await;
@@ -169,16 +203,10 @@ async fn tenants_that_share_a_cluster_write_with_their_own_credentials() {
     fleet.annotate("north", "n1", "force-endpoint", Some("198.51.100.88:51820")).await;
     fleet.converged().await;
     nothing_twice(&fleet, "west").await;
-    let writes: Vec<_> = fleet.peer_writes(&mark).into_iter().filter(|(site, _)| site == "west").map(|(_, call)| call).collect();
-    let by = |account: &str| writes.iter().filter(|call| call.user.ends_with(&format!(":{account}"))).collect::<Vec<_>>();
-    for (account, mesh) in [(REMOTE_ACCOUNT, "victim"), (OTHER_ACCOUNT, "attacker")] {
-        assert_eq!(by(account).iter().filter(|call| call.verb == "create").count(), 2, "{account}: {writes:?}");
-        let strange = |call: &&AuditRecord| !call.name.starts_with(&format!("{mesh}--"));
-        none(&by(account).into_iter().filter(strange).collect::<Vec<_>>(), &format!("writes of {account} that are not of {mesh}"));
-    }
+    own_accounts(&fleet, &mark, [2, 2]);
     says_nothing_of_the_victim(&fleet).await;
 
-    // One leaves; the other does not notice.
+    // One team leaves; the other is not affected.
     let mark = fleet.mark();
     fleet.delete_mesh(ATTACKER).await;
     fleet.gone(ATTACKER).await;
@@ -188,9 +216,23 @@ async fn tenants_that_share_a_cluster_write_with_their_own_credentials() {
     fleet.finish().await;
 }
 
-/// A node of north claims the key of one of east.
+/// Both meshes contain the pair hub and west; the older mesh keeps it.
+async fn no_mesh_writes_with_the_credentials_of_another() {
+    let (mut fleet, mark) = sharing(VICTIMS, &["hub", "north", "west"]).await;
+    fleet.world.meshes[ATTACKER].active = false;
+    let _operator = operator_of_all(&mut fleet).await;
+    for (site, peer) in [("west", "attacker--north--n2"), ("west", "victim--east--n2"), ("north", "attacker--west--n2")] {
+        until(format!("{peer} in {site}"), || async { fleet.peer(site, peer).await.ok_or("not yet".to_owned()) }).await;
+    }
+    fleet.condition_of(ATTACKER, "Ready", "False", "DuplicatePeering").await;
+    own_accounts(&fleet, &mark, [4, 2]);
+    nothing_twice(&fleet, "west").await;
+    fleet.finish().await;
+}
+
+/// A node of north claims the key of a node of east.
 async fn a_key_that_another_tenant_uses_in_a_shared_cluster_is_not_written_twice() {
-    let (mut fleet, mark) = sharing().await;
+    let (mut fleet, mark) = sharing(&["east", "west"], &["north", "west"]).await;
     let _operator = operator_of_all(&mut fleet).await;
     fleet.converged().await;
     let key = fleet.world.sites["east"].nodes["n1"].annotation("key").unwrap().to_owned();
@@ -222,14 +264,14 @@ async fn a_member_that_lists_endlessly_delays_no_other_mesh() {
 
 /// North stalls from the start, and again when the victim's mesh is deleted.
 async fn stall(stalling: impl Fn() -> Effect, on: Match) {
-    // Shorter than the 5 s after which a request is given up.
+    // Shorter than the request timeout of 5 s.
     const PATIENCE: Duration = Duration::from_secs(4);
-    let mut fleet = Fleet::of(&FIVE).proxied(&["north"]).with(tenants(TEAMS, &["east", "west"], &["north", "south"])).build().await;
+    let mut fleet = Fleet::of(&FIVE).proxied(&["north"]).with(tenants(TEAMS, VICTIMS, ATTACKERS)).build().await;
     fleet.world.meshes[ATTACKER].active = false;
     for namespace in TEAMS {
         access::widen(fleet.cluster("hub"), namespace).await;
     }
-    // Rights and tokens take their time.
+    // Start once and wait for rights and tokens to take effect.
     fleet.operator(&["--all-namespaces"]).await.kill();
     let fault = fleet.proxy("north").add(Fault::new(on.clone(), stalling()));
     let start = Instant::now();
@@ -238,7 +280,7 @@ async fn stall(stalling: impl Fn() -> Effect, on: Match) {
     assert!(start.elapsed() < PATIENCE, "the start took {:?}", start.elapsed());
     assert!(fleet.proxy("north").count(&on) > 0, "north was never asked");
     fleet.annotate("east", "n1", "force-endpoint", Some("198.51.100.90:51820")).await;
-    fleet.converged_but(&["north", "south"]).await;
+    fleet.converged_but(ATTACKERS).await;
 
     fleet.proxy("north").remove(fault);
     fleet.condition_of(ATTACKER, "Ready", "True", "Reconciled").await;

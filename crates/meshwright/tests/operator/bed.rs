@@ -1,6 +1,6 @@
-//! API servers are dear, so scenarios pass them on: a scenario takes a testbed
-//! from the pool, finds it wiped, and gives it back. One that failed keeps its
-//! testbed, which ends with it: nobody knows in which state it is.
+//! Pool of testbeds. API servers are expensive to start, so scenarios reuse them: a scenario takes
+//! a wiped testbed from the pool and returns it. After a failure the testbed is dropped, since its
+//! state is unknown.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::wait::DEADLINE;
 use mw_sim::kilo::NAMESPACE;
 
-/// Namespaces that scenarios put meshes into.
+/// Namespaces that scenarios use for meshes.
 pub(crate) const NAMESPACES: [&str; 3] = [NAMESPACE, "team-a", "team-b"];
 pub(crate) const PEERS: &str = "/apis/kilo.squat.ai/v1alpha1/peers";
 const MESHES: &str = "/apis/kilo.squat.ai/v1alpha1/clustermeshes";
@@ -18,7 +18,7 @@ const MESH_CRD: &str = include_str!("../../../../config/crd/kilo.squat.ai_cluste
 
 static POOL: Mutex<Vec<Testbed>> = Mutex::new(Vec::new());
 
-/// A wiped testbed with at least these clusters.
+/// Takes a wiped testbed with at least these clusters.
 pub(crate) async fn take(names: &[&str]) -> Testbed {
     let mut bed = match from_pool(names) {
         Some(bed) => bed,
@@ -36,12 +36,12 @@ pub(crate) fn give_back(bed: Testbed) {
     POOL.lock().unwrap_or_else(PoisonError::into_inner).push(bed);
 }
 
-/// Ends all servers.
+/// Stops all servers.
 pub(crate) fn drain() {
     POOL.lock().unwrap_or_else(PoisonError::into_inner).clear();
 }
 
-/// The one that has most of what is wanted, then the smallest.
+/// Picks the testbed with most of the wanted clusters, then the smallest.
 fn from_pool(names: &[&str]) -> Option<Testbed> {
     let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
     let rank = |bed: &Testbed| (names.iter().filter(|name| bed.cluster(name).is_err()).count(), bed.clusters().count());
@@ -52,7 +52,7 @@ fn from_pool(names: &[&str]) -> Option<Testbed> {
 async fn wipe(cluster: &Cluster) {
     cluster.install_crd(PEER_CRD).await.unwrap();
     cluster.install_crd(MESH_CRD).await.unwrap();
-    // Right after a CRD came or changed, its storage may not be ready again.
+    // Right after a CRD is created or changed, its storage may not be ready.
     for mesh in eventually(DEADLINE, || cluster.list(MESHES)).await.unwrap() {
         remove_by_force(cluster, &mesh).await;
     }
@@ -79,7 +79,7 @@ pub(crate) async fn delete_all(cluster: &Cluster, collection: &str) {
     .unwrap();
 }
 
-/// As a person does who is tired of waiting: without its finalizers.
+/// Deletes a mesh by removing its finalizers.
 pub(crate) async fn remove_by_force(cluster: &Cluster, mesh: &Value) {
     let text = |name: &str| mesh["metadata"][name].as_str().unwrap();
     let path = format!("/apis/kilo.squat.ai/v1alpha1/namespaces/{}/clustermeshes/{}", text("namespace"), text("name"));

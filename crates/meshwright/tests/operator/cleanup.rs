@@ -1,4 +1,4 @@
-//! Meshes that end, and what is left of them.
+//! Deletion of meshes, and orphans.
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ async fn a_deleted_mesh_takes_its_peers_along() {
     fleet.delete_mesh(0).await;
     fleet.gone(0).await;
     fleet.holds(&["hub", "east", "west"]).await;
-    // The name can be used again.
+    // The name can be reused.
     let again = Mesh::new("mesh", &["hub", "east"].map(|name| &fleet.world.sites[name]));
     fleet.world.meshes.clear();
     fleet.add_mesh(again).await;
@@ -55,7 +55,7 @@ async fn a_deleted_mesh_waits_for_a_hung_cluster_until_its_time_is_up() {
     assert!(event["note"].as_str().unwrap().contains("west"), "{event}");
     assert_eq!(fleet.peers("west").await.unwrap().len(), 4);
 
-    // It comes back under another mesh and is swept.
+    // The cluster comes back in another mesh, and its orphans are deleted.
     let mesh = Mesh::new("other", &["hub", "west"].map(|name| &fleet.world.sites[name]));
     fleet.world.meshes.clear();
     fleet.add_mesh(mesh).await;
@@ -86,12 +86,12 @@ async fn peers_of_a_mesh_that_went_without_cleanup_are_swept_when_a_person_confi
     operator.kill();
     let mesh = fleet.mesh().await;
     remove_by_force(fleet.cluster("hub"), &mesh).await;
-    // Only the hub can be reached now, and east through another mesh.
+    // Now only the hub and east are reachable, the latter through another mesh.
     let other = Mesh::new("other", &["hub", "east"].map(|name| &fleet.world.sites[name]));
     fleet.world.meshes.clear();
     fleet.add_mesh(other).await;
     let _operator = fleet.operator(&["--leader-elect"]).await;
-    // They are most of this hub's Peers, and a list that lacks a mesh can be wrong.
+    // They are most of this hub's Peers, and a list without a mesh may be wrong.
     fleet.condition("Ready", "False", "KeyTaken").await;
     let mut lines = Vec::new();
     for (site, link) in [("hub", "local"), ("east", "kilo-system/east-kubeconfig")] {
@@ -136,7 +136,7 @@ async fn a_broken_spec_does_not_block_the_cleanup() {
     spec["clusters"][1]["podCIDRs"] = json!(["127.0.0.0/8"]);
     fleet.cluster("hub").merge_patch(&fleet.world.meshes[0].path(), &json!({ "spec": spec })).await.unwrap();
     fleet.condition("Ready", "False", "InvalidSpec").await;
-    // What ran goes on until somebody decides.
+    // Existing Peers stay until somebody decides.
     fleet.holds(&["hub", "east", "west"]).await;
     fleet.delete_mesh(0).await;
     fleet.gone(0).await;
@@ -184,7 +184,7 @@ async fn a_cluster_that_leaves_the_spec_loses_its_peers() {
     fleet.converged().await;
     let left = fleet.cluster("west").list(PEERS).await.unwrap();
     assert_eq!(left.len(), 1, "only the foreign one: {left:?}");
-    // Gone is gone: the operator does not ask that cluster any more.
+    // The operator stops contacting that cluster.
     until("the connection ends", || async {
         let mark = fleet.mark();
         fleet.annotate_unseen("west", "n1", &[("force-endpoint", Some("198.51.100.4:1"))]).await;

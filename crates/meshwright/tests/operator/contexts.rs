@@ -1,10 +1,10 @@
-//! A kubeconfig as people have it.
+//! A kubeconfig with several contexts.
 
 use base64ct::{Base64, Encoding};
 use mw_testbed::Cluster;
 use serde_json::{Value, json};
 
-/// Admin of each cluster under a name, of which one is the current context.
+/// Admin access to each cluster under a context name; `current` is the current context.
 pub(crate) fn kubeconfig(contexts: &[(&str, &Cluster)], current: &str) -> Value {
     let of = |make: &dyn Fn(&str, &Cluster) -> Value| contexts.iter().map(|(name, cluster)| make(name, cluster)).collect::<Vec<_>>();
     let authority = |cluster: &Cluster| Base64::encode_string(cluster.ca_pem().as_bytes());

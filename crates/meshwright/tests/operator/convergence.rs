@@ -1,4 +1,4 @@
-//! Every Peer exact, in all clusters, after every kind of change.
+//! All Peers are exact, in all clusters, after every kind of change.
 
 use serde_json::json;
 
@@ -26,7 +26,7 @@ scenarios![
     a_reconcile_trigger_lists_everything_again,
 ];
 
-/// A fleet that has converged, with its operator.
+/// A converged fleet with its operator.
 async fn running(fleet: crate::fleet::Builder) -> (Fleet, Operator) {
     let mut fleet = fleet.build().await;
     let operator = fleet.operator(&[]).await;
@@ -72,7 +72,7 @@ async fn nodes_come_and_go() {
     second.external_ip = Some("198.51.100.8".into());
     fleet.add_node("west", second).await;
     fleet.converged().await;
-    // A node that is replaced under the same name gets another pod CIDR.
+    // A node replaced under the same name gets another pod CIDR.
     fleet.delete_node("east", "n3").await;
     fleet.converged().await;
     let mut again = Node::new(2, 3);
@@ -100,7 +100,7 @@ async fn each_annotation_that_matters_reaches_every_cluster() {
         }
         fleet.converged().await;
     }
-    // From now on only the leader of the place has a Peer, for all its nodes.
+    // From now on only the leader of the location has a Peer, for all its nodes.
     for node in ["n1", "n2"] {
         fleet.annotate("east", node, "granularity", Some("location")).await;
     }
@@ -147,11 +147,11 @@ async fn a_roaming_node_needs_a_keepalive() {
 }
 
 async fn a_skipped_node_is_named_with_its_reason() {
-    // Two of three would be held.
+    // By default, deleting two of three would be held.
     let any = |world: &mut World| world.meshes[0].settings = json!({ "maxDeletePercent": 100 }).as_object().unwrap().clone();
     let (mut fleet, _operator) = running(Fleet::three().nodes(3).with(any)).await;
     for (node, annotation) in [("n2", "wireguard-ip"), ("n3", "key")] {
-        // The agent goes on: it is not the loss of all annotations at its end.
+        // The agent keeps running: it does not remove all annotations as at its end.
         fleet.annotate("east", node, annotation, Some("")).await;
     }
     fleet.converged().await;
@@ -174,7 +174,7 @@ async fn a_discovered_endpoint_counts_on_the_cluster_that_saw_it() {
     let seen = |port: u16| json!({ key("2/1"): { "IP": "198.51.100.200", "Port": port, "Zone": "" } }).to_string();
     fleet.annotate("west", "n1", "discovered-endpoints", Some(&seen(6000))).await;
     fleet.converged().await;
-    // The next change has to wait for 30 s from the last one.
+    // The next change is allowed 30 s after the last one.
     let mark = fleet.mark();
     fleet.annotate("west", "n1", "discovered-endpoints", Some(&seen(6001))).await;
     fleet.no_peer_writes(&mark, std::time::Duration::from_secs(3)).await;
@@ -193,8 +193,8 @@ async fn keys_and_addresses_that_change_places_converge() {
     };
     swap(&mut fleet, "wireguard-ip").await;
     fleet.converged().await;
-    // Seen one by one, a key would be held twice for a moment and the anchor
-    // move: the operator finds all of it done.
+    // Observed one by one, a key would be taken twice for a moment and the anchor would move. The
+    // operator is stopped so that it sees only the final state.
     operator.kill();
     for name in ["key", "wireguard-ip", "force-endpoint"] {
         swap(&mut fleet, name).await;
@@ -219,7 +219,7 @@ async fn an_edited_peer_is_put_back() {
         fleet.cluster("west").merge_patch(&path, &patch).await.unwrap();
         fleet.converged().await;
     }
-    // What is not ours to decide stays.
+    // Fields that we do not manage stay.
     let mark = fleet.mark();
     let theirs =
         json!({ "metadata": { "labels": { "team": "a" }, "annotations": { "note": "b" } }, "spec": { "presharedKey": key("secret") } });
@@ -281,7 +281,7 @@ async fn the_anchor_moves_only_when_it_must() {
     fleet.world.sites.get_mut("east").unwrap().anchor = Some("n2".into());
     fleet.converged().await;
     fleet.cluster_status("east", |status| status["anchorNode"] == "n2").await;
-    // The first by name is back, and nothing moves.
+    // The first node by name is back, and the anchor does not move.
     let mark = fleet.mark();
     fleet.set_ready("east", "n1", true).await;
     fleet.no_peer_writes(&mark, std::time::Duration::from_secs(1)).await;

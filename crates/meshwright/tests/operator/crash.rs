@@ -1,4 +1,4 @@
-//! The operator killed at any of its writes, and restarted.
+//! Kills the operator at every one of its writes, and restarts it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,11 +22,11 @@ scenarios![
     restarted_while_a_source_is_down_it_keeps_its_peers,
 ];
 
-/// More writes than any of these takes.
+/// Upper bound for the number of writes in these tests.
 const TOO_MANY: u64 = 60;
 const ALL: [&str; 3] = ["hub", "east", "west"];
 
-/// Starts an operator that dies at its N-th write. Even ones still count.
+/// Starts an operator that is killed at its N-th write; for even N that write still takes effect.
 async fn mortal(fleet: &mut Fleet, nth: u64) -> (Operator, Trigger) {
     let pid = Arc::new(AtomicI32::new(0));
     let victim = pid.clone();
@@ -46,7 +46,7 @@ async fn mortal(fleet: &mut Fleet, nth: u64) -> (Operator, Trigger) {
     (operator, trigger)
 }
 
-/// Waits until it is dead, or until all is done before its N-th write.
+/// Waits until the operator is dead, or until it is done before its N-th write.
 async fn dies_before<F: Future<Output = bool>>(mut operator: Operator, trigger: &Trigger, done: impl Fn() -> F) -> bool {
     let start = Instant::now();
     while operator.exit_code().is_none() && (trigger.has_fired() || !done().await) {

@@ -1,4 +1,4 @@
-//! Secrets that come, change, break and go, and kubeconfigs that are refused.
+//! Secrets that are created, changed, broken and deleted, and kubeconfigs that are rejected.
 
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ async fn a_deleted_or_broken_secret_costs_one_cluster_and_heals() {
     rewrite(&fleet, "east", &fleet.member_kubeconfig("east")).await;
     fleet.converged().await;
 
-    // From here on nothing that is known of east may be lost.
+    // From here on no known state of east may be lost.
     let mark = fleet.mark();
     fleet.cluster("hub").delete(&secret_path("east")).await.unwrap();
     fleet.unreachable("east", "secret").await;
@@ -161,8 +161,8 @@ async fn a_secret_that_leads_to_another_member_costs_no_peer() {
     fleet.finish().await;
 }
 
-/// A kubeconfig like this is refused from the start, with words that say why,
-/// and nothing is sent to its server. The other clusters do not care.
+/// Checks that such a kubeconfig is rejected with a reason, that nothing is sent to its server, and
+/// that the other clusters are not affected.
 async fn refused(edit: impl Fn(&str) -> String, words: &str) {
     let mut fleet = Fleet::three().nodes(1).proxied(&["east"]).build().await;
     let kubeconfig = edit(&fleet.member_kubeconfig("east"));
@@ -189,7 +189,7 @@ fn user(lines: &str) -> impl Fn(&str) -> String {
     }
 }
 
-/// Adds a line to the cluster.
+/// Adds a line to the cluster entry.
 fn server(line: &'static str) -> impl Fn(&str) -> String {
     move |kubeconfig| kubeconfig.replace("  cluster:\n", &format!("  cluster:\n    {line}\n"))
 }
@@ -230,8 +230,8 @@ async fn a_kubeconfig_of_a_link_local_server_is_refused() {
     refused(|kubeconfig| kubeconfig.replace("https://127.0.0.1", "https://169.254.169.254"), "link-local").await;
 }
 
-/// All servers of the test are on loopback, the hub's included: that one was
-/// configured by whoever runs the operator.
+/// All test servers are on loopback, also the hub's, which is allowed since the operator's own
+/// configuration names it.
 async fn inside_a_cluster_a_loopback_server_is_refused_unless_allowed() {
     let mut fleet = Fleet::three().build().await;
     let mut operator = fleet.operator_inside(&[]).await;

@@ -1,4 +1,4 @@
-//! What the earlier operator leaves, and how it behaves.
+//! Peers and behaviour of the Go operator.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use mw_sim::kilo::NAMESPACE;
@@ -9,10 +9,10 @@ use crate::bed::PEERS;
 use crate::expected::expected_peers;
 use crate::fleet::Fleet;
 
-/// The labels that it knew.
+/// Labels that it sets.
 pub(crate) const KEPT: [&str; 2] = ["kilo-clustermesh.io/mesh", "kilo-clustermesh.io/source-cluster"];
 
-/// A Peer as it wrote it.
+/// A Peer as the Go operator writes it.
 pub(crate) fn legacy(name: &str, wanted: &Value) -> Value {
     let labels: serde_json::Map<_, _> = KEPT.into_iter().map(|label| (label.to_owned(), wanted["labels"][label].clone())).collect();
     json!({ "apiVersion": "kilo.squat.ai/v1alpha1", "kind": "Peer", "metadata": { "name": name, "labels": labels }, "spec": wanted["spec"] })
@@ -22,7 +22,7 @@ pub(crate) async fn write_all(fleet: &Fleet) {
     for site in fleet.world.sites.keys() {
         for (name, wanted) in expected_peers(&fleet.world, site) {
             let mut peer = legacy(&name, &wanted);
-            // It left the order of allowedIPs to chance, and wrote zeros.
+            // It wrote allowedIPs in random order, and zeros.
             peer["spec"]["allowedIPs"].as_array_mut().unwrap().reverse();
             peer["spec"]["persistentKeepalive"] = json!(0);
             fleet.cluster(site).create(&peer).await.unwrap();
@@ -30,7 +30,7 @@ pub(crate) async fn write_all(fleet: &Fleet) {
     }
 }
 
-/// All Peers of all clusters, with what tells whether they were replaced.
+/// UIDs of all Peers in all clusters, to detect replaced ones.
 pub(crate) async fn identities(fleet: &Fleet) -> Vec<(String, String, Value)> {
     let mut all = Vec::new();
     for site in fleet.world.sites.keys() {
@@ -43,7 +43,7 @@ pub(crate) async fn identities(fleet: &Fleet) -> Vec<(String, String, Value)> {
     all
 }
 
-/// Its Lease is ours, by the same rules.
+/// Renews the Lease, which it shares with this operator.
 pub(crate) async fn renew(hub: &Cluster, holder: &str) {
     let now = MicroTime(k8s_openapi::jiff::Timestamp::now());
     let spec = json!({ "holderIdentity": holder, "leaseDurationSeconds": 15, "acquireTime": now, "renewTime": now });

@@ -1,7 +1,7 @@
-//! Which Peers a cluster must hold, computed in the plainest way from the
-//! model. It must not use our own crates: it would share their bugs.
+//! Computes the Peers that a cluster must hold from the model, in the simplest way. It must not use
+//! our own crates: it would share their bugs.
 //!
-//! Covers what the scenarios do and no more: IPv4, valid values, one anchor.
+//! Covers only the scenarios: IPv4, valid values, one anchor.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use mw_sim::kilo::{Entry, Mesh, Node, Site, World};
 
-/// By name, each with our labels and its spec.
+/// Peers by name, with meshwright's labels and the spec.
 pub(crate) type Peers = BTreeMap<String, Value>;
 
 const LABELS: &str = "kilo-clustermesh.io/";
@@ -25,7 +25,7 @@ pub(crate) fn expected_peers(world: &World, site: &str) -> Peers {
     peers
 }
 
-/// The part of a real Peer that `expected_peers` speaks of.
+/// The part of a real Peer that `expected_peers` computes.
 pub(crate) fn essence(peer: &Value) -> Value {
     let labels: BTreeMap<&String, &Value> =
         peer["metadata"]["labels"].as_object().into_iter().flatten().filter(|(name, _)| name.starts_with(LABELS)).collect();
@@ -75,7 +75,7 @@ fn labels(world: &World, mesh: &Mesh, source: &Entry) -> Value {
     })
 }
 
-/// The nodes that run WireGuard, each with the nodes whose traffic it carries.
+/// Nodes that run WireGuard, each with the nodes whose traffic it carries.
 fn speakers(site: &Site) -> Vec<(&Node, Vec<&Node>)> {
     let mut speakers = Vec::new();
     let mut places: BTreeMap<&str, Vec<&Node>> = BTreeMap::new();
@@ -125,7 +125,7 @@ fn endpoint(node: &Node) -> Option<Value> {
     Some(json!({ "dnsOrIP": { kind: host }, "port": port.parse::<u16>().unwrap() }))
 }
 
-/// Where the nodes of a target saw a key.
+/// Endpoint at which the nodes of a target saw a key.
 fn discovered(target: &Site, key: &str) -> Option<Value> {
     target.nodes.values().filter_map(|node| node.annotation("discovered-endpoints")).find_map(|text| {
         let seen = serde_json::from_str::<Value>(text).unwrap().get(key)?.clone();
@@ -137,7 +137,7 @@ fn host_route(cidr: &str) -> String {
     format!("{}/32", cidr.split('/').next().unwrap())
 }
 
-/// Whether a range of whole bytes contains an address.
+/// Reports whether a range of whole bytes contains an address.
 fn contains(range: &str, address: &str) -> bool {
     let (network, bits) = range.split_once('/').unwrap();
     let bytes = bits.parse::<usize>().unwrap() / 8;

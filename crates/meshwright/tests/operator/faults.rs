@@ -1,4 +1,4 @@
-//! Clusters that hang, refuse, err and break off.
+//! Clusters that hang, refuse connections, return errors and close connections.
 
 use std::time::{Duration, Instant};
 
@@ -25,8 +25,8 @@ scenarios![
     it_ends_in_time_whatever_hangs,
 ];
 
-/// How long a change of a node takes to reach two clusters.
-/// One cluster after the other: each may change only so often.
+/// Time that a change of a node takes to reach two clusters. Uses one cluster after the other,
+/// since each may change only so often.
 async fn change(fleet: &mut Fleet, at: usize) -> Duration {
     let [source, targets @ ..] = [["hub", "east", "west"], ["east", "west", "hub"], ["west", "hub", "east"]][at % 3];
     let port = 20_000 + at;
@@ -71,7 +71,7 @@ async fn a_hung_and_a_refusing_cluster_delay_nobody() {
         assert!(slow <= before.mul_f64(1.5), "{slow:?} against {before:?}");
     }
 
-    // Nor do they hold up a start.
+    // They do not delay a start either.
     operator.kill();
     let start = Instant::now();
     let _operator = fleet.operator(&[]).await;
@@ -104,7 +104,7 @@ async fn every_unreachable_cluster_is_named_and_since_when() {
     fleet.finish().await;
 }
 
-/// Its connections stay open, so nothing tells but that it does not answer.
+/// Its connections stay open, so only the missing answers reveal it.
 async fn a_stopped_api_server_is_noticed_and_comes_back() {
     let mut fleet = Fleet::three().build().await;
     let _operator = fleet.operator(&["--request-timeout", "2s"]).await;
@@ -141,11 +141,11 @@ async fn a_missing_peer_crd_heals_by_itself() {
     let says_so = |status: &Value| status["message"].as_str().is_some_and(|text| text.contains("CRD"));
     fleet.cluster_status("east", says_so).await;
     fleet.condition("Ready", "False", "").await;
-    // Its nodes can be read, so its Peers elsewhere are there.
+    // Its nodes can be read, so its Peers elsewhere exist.
     fleet.holds(&["hub", "west"]).await;
     fleet.cluster("east").install_crd(PEER_CRD).await.unwrap();
     fleet.converged().await;
-    // The same while it runs: Kilo was removed and installed again.
+    // The same at run time: Kilo is removed and reinstalled.
     remove_peer_crd(&fleet, "east").await;
     fleet.cluster_status("east", says_so).await;
     fleet.holds(&["hub", "west"]).await;
@@ -171,7 +171,7 @@ async fn a_missing_permission_heals_by_itself() {
     access::remote_account(fleet.cluster("east")).await;
     fleet.converged().await;
 
-    // Only the right to write is taken away, while it runs.
+    // Only the right to write is revoked, at run time.
     let role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/kilo-clustermesh-remote";
     let mut shipped = documents(REMOTE.roles).into_iter().find(|object| object["kind"] == "ClusterRole").unwrap();
     shipped["rules"].as_array_mut().unwrap().iter_mut().for_each(|rule| rule["verbs"] = json!(["list", "watch"]));
@@ -235,7 +235,7 @@ async fn broken_watches_lose_nothing() {
         fleet.cluster("west").delete(&format!("{PEERS}/mesh--east--n2")).await.unwrap();
         fleet.converged().await;
     }
-    // A Node that goes while nobody watches was still seen going, or is held.
+    // A Node deleted while the watch is down: its deletion is seen later, or the deletes are held.
     fleet.proxy("east").cut_watches(Match::all());
     fleet.delete_node("east", "n2").await;
     fleet.converged().await;
@@ -254,7 +254,7 @@ async fn the_hub_may_err_as_well() {
     fleet.converged().await;
     for effect in [Effect::answer(409), Effect::answer(500), Effect::DropAfter] {
         fleet.proxy("hub").add(Fault::new(Match::writes().resource("clustermeshes/status"), effect).times(1));
-        // What somebody else changed is looked at again, on the hub as anywhere.
+        // After a conflict the object is read again, on the hub like anywhere else.
         fleet.proxy("hub").add(Fault::new(Match::writes().resource("peers"), Effect::answer(409)).times(1));
         fleet.mesh_model().entry("east").unwrap().keepalive += 10;
         fleet.update_mesh(0).await;

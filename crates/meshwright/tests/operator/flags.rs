@@ -1,6 +1,12 @@
-//! What the flags switch on and off.
+//! Effects of the flags.
 
-use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+use mw_sim::kilo::NAMESPACE;
+use mw_testbed::Cluster;
+use mw_testbed::binaries::kubectl;
+use serde_json::{Value, json};
 
 use crate::fleet::Fleet;
 use crate::look::{none, until};
@@ -8,6 +14,7 @@ use crate::trials::scenarios;
 
 scenarios![
     it_says_that_it_is_ready_and_what_it_does_as_json,
+    secure_metrics_are_served_over_https_to_those_who_may_get_them,
     it_leaves_the_crds_alone_when_told,
     an_older_crd_of_somebody_else_is_brought_up_to_date,
     a_resync_period_lists_everything_again,
@@ -33,6 +40,70 @@ async fn it_says_that_it_is_ready_and_what_it_does_as_json() {
     fleet.finish().await;
 }
 
+/// Status code of /metrics, or None if the port does not speak HTTP.
+fn code_of_metrics(kubectl: &Path, url: &str, token: Option<&str>) -> (Option<u16>, String) {
+    let mut command = Command::new(kubectl);
+    command.args(["get", "--raw", "/metrics", "--server", url, "-v=6"]).env("KUBECONFIG", "/dev/null");
+    command.args(url.starts_with("https").then_some("--insecure-skip-tls-verify"));
+    match token {
+        Some(token) => command.arg(format!("--token={token}")),
+        // Without any credentials kubectl would prompt for them.
+        None => command.args(["--username=somebody", "--password=something"]),
+    };
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let status = said.lines().find_map(|line| line.split_once(" status=\"")).unwrap_or_else(|| panic!("no request: {said}")).1;
+    (status.split([' ', '"']).next().and_then(|code| code.parse().ok()), String::from_utf8(output.stdout).unwrap())
+}
+
+async fn account(hub: &Cluster, name: &str) -> String {
+    let metadata = json!({ "name": name, "namespace": NAMESPACE });
+    hub.apply(&json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata })).await.unwrap();
+    hub.request_token(NAMESPACE, name, 3600).await.unwrap()
+}
+
+async fn secure_metrics_are_served_over_https_to_those_who_may_get_them() {
+    let kubectl = match kubectl() {
+        Ok(kubectl) => kubectl,
+        Err(error) => return mw_testbed::skip_or_fail(&error.to_string()),
+    };
+    let mut fleet = Fleet::three().nodes(1).build().await;
+    let hub = fleet.cluster("hub");
+    hub.apply_yaml(include_str!("../../../../config/rbac/secure-metrics.yaml")).await.unwrap();
+    let (prometheus, guest) = (account(hub, "prometheus").await, account(hub, "guest").await);
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": { "name": "prometheus" },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "meshwright-metrics-reader" },
+        "subjects": [{ "kind": "ServiceAccount", "name": "prometheus", "namespace": NAMESPACE }],
+    });
+    hub.apply(&binding).await.unwrap();
+    let operator = fleet.operator(&["--metrics-secure"]).await;
+    let address = operator.served("metrics").await;
+    let ask = |token: Option<&str>| code_of_metrics(&kubectl, &format!("https://{address}"), token);
+    // The authorizer learns of roles and bindings one object at a time.
+    until("metrics for who has the role", || async {
+        match ask(Some(&prometheus)) {
+            (Some(200), text) => Ok(text),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    fleet.converged().await;
+    let (code, text) = ask(Some(&prometheus));
+    assert!(code == Some(200) && text.contains("meshwright_leader 1"), "{code:?} {text}");
+    let nothing = |answer: (Option<u16>, String)| {
+        assert!(!answer.1.contains("meshwright_"), "metrics were told: {answer:?}");
+        answer.0
+    };
+    assert_eq!(nothing(ask(Some(&guest))), Some(403), "a token without the role");
+    assert_eq!(nothing(ask(Some("guess"))), Some(401), "a token of nobody");
+    assert_eq!(nothing(ask(None)), Some(401), "no token");
+    assert_eq!(nothing(code_of_metrics(&kubectl, &format!("http://{address}"), Some(&prometheus))), None, "without TLS");
+    let log = operator.log();
+    assert!([&prometheus, &guest].iter().all(|token| !log.contains(token.as_str())), "a token is in the log");
+    fleet.finish().await;
+}
+
 async fn it_leaves_the_crds_alone_when_told() {
     let mut fleet = Fleet::three().nodes(1).build().await;
     let mark = fleet.mark();
@@ -42,7 +113,7 @@ async fn it_leaves_the_crds_alone_when_told() {
     fleet.finish().await;
 }
 
-/// As a chart or kubectl left it: another manager owns every field.
+/// As applied by a chart or kubectl: another field manager owns every field.
 async fn an_older_crd_of_somebody_else_is_brought_up_to_date() {
     let mut fleet = Fleet::three().nodes(1).build().await;
     let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/clustermeshes.kilo.squat.ai";

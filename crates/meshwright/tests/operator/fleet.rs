@@ -1,6 +1,5 @@
-//! A fleet of real API servers with nodes as Kilo describes them, a mesh, and
-//! the operator's rights on all of them. What a scenario changes through it is
-//! changed in the model too.
+//! A fleet of real API servers with nodes annotated like Kilo's, a mesh, and the operator's rights
+//! on all of them. Changes made through it also update the model.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -19,7 +18,7 @@ use mw_sim::kilo::{Mesh, NAMESPACE, Node, Site, World, key};
 pub(crate) const FIVE: [&str; 5] = ["hub", "east", "west", "north", "south"];
 pub(crate) const FOREIGN: &str = "laptop";
 
-/// Where the audit logs of all clusters ended.
+/// Positions in the audit logs of all clusters.
 pub(crate) type Mark = BTreeMap<String, u64>;
 
 type Edit = Box<dyn FnOnce(&mut World)>;
@@ -36,7 +35,7 @@ pub(crate) struct Fleet {
     pub(crate) world: World,
     bed: Option<Testbed>,
     proxies: BTreeMap<String, FaultProxy>,
-    /// Of the operator: by member, and by hub and account.
+    /// Tokens of the operator: by member, and by hub and account.
     tokens: BTreeMap<String, String>,
     folder: TempDir,
     foreign: BTreeMap<String, Value>,
@@ -46,7 +45,7 @@ pub(crate) struct Fleet {
     finished: bool,
 }
 
-/// A testbed that waits until everything of its scenario has ended.
+/// A testbed that is returned once its scenario has ended.
 struct Used {
     bed: Testbed,
     start: Mark,
@@ -57,7 +56,7 @@ thread_local! {
     static USED: RefCell<Vec<Used>> = const { RefCell::new(Vec::new()) };
 }
 
-/// After a scenario: its calls are noted, its servers go to the next one.
+/// Records the calls of a finished scenario and returns its servers to the pool.
 pub(crate) fn settle(scenario: &str) {
     for used in USED.take() {
         for cluster in used.bed.clusters() {
@@ -81,7 +80,7 @@ impl Builder {
         self
     }
 
-    /// Changes the model before anything is made of it.
+    /// Edits the model before the fleet is created.
     pub(crate) fn with(mut self, edit: impl FnOnce(&mut World) + 'static) -> Self {
         self.edits.push(Box::new(edit));
         self
@@ -130,7 +129,7 @@ fn mark_of(bed: &Testbed) -> Mark {
 }
 
 impl Fleet {
-    /// Clusters with these names, the first is the hub of one mesh of all.
+    /// Clusters with these names; the first is the hub of a mesh of all.
     pub(crate) fn of(names: &[&'static str]) -> Builder {
         Builder { names: names.to_vec(), nodes: 2, proxied: vec![], edits: vec![] }
     }
@@ -159,7 +158,7 @@ impl Fleet {
         &mut self.world.meshes[0]
     }
 
-    /// Makes a cluster what its model says, with rights for the operator.
+    /// Creates the objects of a cluster's model, and the operator's account.
     async fn furnish(&mut self, name: &str) {
         let namespace = self.cluster(name).get("/api/v1/namespaces/kube-system").await.unwrap().unwrap();
         let uid = namespace["metadata"]["uid"].as_str().unwrap().to_owned();
@@ -176,7 +175,7 @@ impl Fleet {
         self.tokens.insert(name.to_owned(), token);
     }
 
-    /// A kubeconfig of the operator for a member, through its proxy if any.
+    /// Kubeconfig of the operator for a member, through its proxy if any.
     pub(crate) fn member_kubeconfig(&self, name: &str) -> String {
         let cluster = self.cluster(name);
         cluster.kubeconfig(self.address(name), &self.tokens[name])
@@ -202,12 +201,12 @@ impl Fleet {
         self.cluster(hub).apply(&secret).await.unwrap();
     }
 
-    /// Starts the operator on the hub with the flags of every scenario and more.
+    /// Starts the operator on the hub with the default flags and more.
     pub(crate) async fn operator(&mut self, more: &[&str]) -> Operator {
         self.operator_as("hub", HUB_ACCOUNT, more).await
     }
 
-    /// The same without a look at its rights: the scenario has changed them.
+    /// Starts it without waiting for its rights, which the scenario has changed.
     pub(crate) async fn restarted(&mut self, more: &[&str]) -> Operator {
         let token = self.cluster("hub").request_token(NAMESPACE, HUB_ACCOUNT, 3600).await.unwrap();
         self.operator_with("hub", &token, more)
@@ -227,7 +226,7 @@ impl Fleet {
         self.tokens[&key].clone()
     }
 
-    /// As a pod of a cluster.
+    /// Starts it as if in a pod.
     pub(crate) async fn operator_inside(&mut self, more: &[&str]) -> Operator {
         let token = self.token("hub", HUB_ACCOUNT).await;
         let arguments = self.arguments("hub", &token, more);
@@ -239,7 +238,7 @@ impl Fleet {
         Operator::start(&arguments, &self.log())
     }
 
-    /// Of the newest operator.
+    /// Log of the latest operator.
     fn log(&self) -> PathBuf {
         self.folder.path().join(format!("log-{}", self.operators))
     }
@@ -260,11 +259,15 @@ impl Fleet {
                 arguments.extend([flag.to_owned(), value.to_owned()]);
             }
         }
+        // A replica would wait for the Lease of one that was killed.
+        if !more.iter().any(|argument| argument.starts_with("--leader-elect")) {
+            arguments.push("--leader-elect=false".to_owned());
+        }
         arguments.extend(more.iter().map(|argument| (*argument).to_owned()));
         arguments
     }
 
-    /// Sets or, with None, removes an annotation of Kilo's.
+    /// Sets a Kilo annotation, or removes it if None.
     pub(crate) async fn annotate(&mut self, site: &str, node: &str, name: &str, value: Option<&str>) {
         let annotations = &mut self.world.sites.get_mut(site).unwrap().nodes.get_mut(node).unwrap().annotations;
         match value {
@@ -274,7 +277,7 @@ impl Fleet {
         self.annotate_unseen(site, node, &[(name, value)]).await;
     }
 
-    /// The same without the model: what is expected stays.
+    /// Changes annotations without the model, so that the expected Peers stay.
     pub(crate) async fn annotate_unseen(&self, site: &str, node: &str, changes: &[(&str, Option<&str>)]) {
         let annotations: BTreeMap<String, Option<&str>> =
             changes.iter().map(|(name, value)| (format!("kilo.squat.ai/{name}"), *value)).collect();
@@ -299,7 +302,7 @@ impl Fleet {
         self.cluster(site).delete(&format!("/api/v1/nodes/{node}")).await.unwrap();
     }
 
-    /// Writes a mesh's spec as the model has it.
+    /// Writes a mesh's spec from the model.
     pub(crate) async fn update_mesh(&self, at: usize) {
         let mesh = &self.world.meshes[at];
         self.cluster(&mesh.hub).merge_patch(&mesh.path(), &json!({ "spec": mesh.spec() })).await.unwrap();
@@ -311,7 +314,7 @@ impl Fleet {
         self.world.meshes.push(mesh);
     }
 
-    /// Marks a mesh for deletion and expects nothing of it any more.
+    /// Deletes a mesh and no longer expects its Peers.
     pub(crate) async fn delete_mesh(&mut self, at: usize) {
         let mesh = &mut self.world.meshes[at];
         mesh.active = false;
@@ -323,17 +326,17 @@ impl Fleet {
         mark_of(self.bed())
     }
 
-    /// This scenario takes rights away: being denied is no finding.
+    /// Tolerates denied requests: the scenario revokes rights.
     pub(crate) fn expect_denials(&mut self) {
         self.denials_are_meant = true;
     }
 
-    /// This scenario removes what it is on, the CRD say.
+    /// Skips the check for the foreign Peer: the scenario deletes it, e.g. with the CRD.
     pub(crate) fn forget_foreign(&mut self, site: &str) {
         self.foreign.remove(site);
     }
 
-    /// The end of every scenario: nobody touched what is not ours.
+    /// Final checks of every scenario: no foreign object was changed.
     pub(crate) async fn finish(&mut self) {
         self.finished = true;
         for (name, before) in &self.foreign {

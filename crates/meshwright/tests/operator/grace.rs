@@ -1,4 +1,4 @@
-//! Agents that stop for a moment, and Nodes that vanish by the dozen.
+//! Agents that stop briefly, and Nodes that vanish in large numbers.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -22,7 +22,7 @@ scenarios![
     the_spec_says_how_many_may_go_at_once,
 ];
 
-/// What Kilo's agent removes from its node when it ends.
+/// Annotations that Kilo's agent removes from its node when it ends.
 const REMOVED: [&str; 7] = ["endpoint", "internal-ip", "key", "last-seen", "wireguard-ip", "discovered-endpoints", "granularity"];
 
 async fn stop_agent(fleet: &Fleet, site: &str, node: &str) {
@@ -40,7 +40,7 @@ async fn annotations_that_return_within_the_grace_cost_nothing() {
     let _operator = fleet.operator(&["--node-grace", "60s"]).await;
     fleet.converged().await;
     let mark = fleet.mark();
-    // As a DaemonSet rolls: one after the other, the anchor first; then all.
+    // Like a DaemonSet rollout: one after the other, the anchor first; then all.
     for node in ["n1", "n2"] {
         stop_agent(&fleet, "east", node).await;
         fleet.no_peer_writes(&mark, Duration::from_millis(1500)).await;
@@ -58,8 +58,8 @@ async fn annotations_that_return_within_the_grace_cost_nothing() {
     fleet.finish().await;
 }
 
-/// A started agent writes everything but its WireGuard address, and that up to
-/// half a minute later.
+/// A starting agent writes everything except its WireGuard address, which follows up to half a
+/// minute later.
 async fn an_agent_that_says_its_address_last_keeps_the_peer() {
     let mut fleet = Fleet::three().build().await;
     let _operator = fleet.operator(&["--node-grace", "6s"]).await;
@@ -75,7 +75,7 @@ async fn an_agent_that_says_its_address_last_keeps_the_peer() {
     fleet.no_peer_writes(&mark, Duration::from_millis(1500)).await;
     fleet.annotate_unseen("east", "n1", &[("wireguard-ip", Some(&address))]).await;
     fleet.no_peer_writes(&mark, Duration::from_secs(1)).await;
-    // One that never says it is given up when the grace is over.
+    // An agent that never publishes it loses its Peer after the grace period.
     stop_agent(&fleet, "east", "n1").await;
     fleet.annotate_unseen("east", "n1", &changes).await;
     fleet.annotate("east", "n1", "wireguard-ip", Some("")).await;
@@ -112,7 +112,7 @@ async fn most_nodes_gone_while_nobody_looked_are_held_until_confirmed() {
     let held = fleet.condition("Ready", "False", "DeletionHeld").await;
     let event = fleet.event("DeletionHeld").await;
     fleet.no_peer_writes(&mark, Duration::from_secs(1)).await;
-    // The rest goes on.
+    // Other changes go on.
     fleet.annotate("hub", "n1", "force-endpoint", Some("198.51.100.41:51820")).await;
     fleet.holds(&["hub", "east", "west"]).await;
 
@@ -180,7 +180,7 @@ async fn nodes_that_went_behind_a_broken_watch_are_held() {
     for node in ["n2", "n3", "n4"] {
         fleet.cluster("east").delete(&format!("/api/v1/nodes/{node}")).await.unwrap();
     }
-    // What was missed is not told any more: the Nodes have to be listed.
+    // The watch can't resume after this, so the Nodes must be relisted.
     fleet.proxy("east").add(Fault::new(Match::verb(Verb::Watch).resource("nodes"), Effect::answer(410)).times(1));
     fleet.proxy("east").refuse(false).await.unwrap();
     fleet.condition("Ready", "False", "DeletionHeld").await;

@@ -1,4 +1,4 @@
-//! The harness itself: what it sets up, computes and concludes.
+//! Tests of the harness: its setup, its model and its checks.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! What the operator asks of the API servers when little or nothing happens.
+//! Requests of the operator when little or nothing happens.
 
 use std::time::Duration;
 

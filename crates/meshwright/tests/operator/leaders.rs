@@ -17,7 +17,7 @@ scenarios![a_killed_leader_is_followed_by_the_other, a_stopped_leader_writes_not
 const SECOND: &str = "meshwright-operator-b";
 const LEASE_DURATION: Duration = Duration::from_secs(15);
 
-/// The leader first.
+/// Starts two operators and returns the leader first.
 async fn two(fleet: &mut Fleet) -> (Operator, Operator) {
     let first = fleet.operator_as("hub", HUB_ACCOUNT, &["--leader-elect"]).await;
     fleet.converged().await;
@@ -32,7 +32,7 @@ async fn two(fleet: &mut Fleet) -> (Operator, Operator) {
     (first, second)
 }
 
-/// The calls of one of the two on the hub.
+/// Calls of one of the two on the hub.
 fn by(fleet: &Fleet, since: &Mark, account: &str) -> Vec<AuditRecord> {
     let user = format!("system:serviceaccount:{NAMESPACE}:{account}");
     fleet.calls(since).into_iter().map(|(_, call)| call).filter(|call| call.user == user).collect()
@@ -59,13 +59,13 @@ async fn a_stopped_leader_writes_nothing_when_it_goes_on() {
     fleet.annotate("east", "n1", "force-endpoint", Some("198.51.100.52:51820")).await;
     fleet.converged().await;
     tokio::time::sleep((LEASE_DURATION * 2 + Duration::from_secs(1)).saturating_sub(start.elapsed())).await;
-    // It has missed two changes, which the other has dealt with.
+    // It missed two changes, which the other one has handled.
     fleet.delete_node("east", "n2").await;
     fleet.converged().await;
     let mark = fleet.mark();
     first.signal(Signal::SIGCONT);
     assert_eq!(first.ended(Duration::from_secs(10)).await, 1, "it ends at once with 1");
-    // The other may still write the status, under its own name.
+    // The other may still write the status with its own account.
     let other = format!("system:serviceaccount:{NAMESPACE}:{SECOND}");
     none(&fleet.writes(&mark).into_iter().filter(|(_, call)| call.user != other).collect::<Vec<_>>(), "the former leader wrote");
     fleet.annotate("east", "n1", "force-endpoint", Some("198.51.100.53:51820")).await;

@@ -1,6 +1,5 @@
-//! What the accounts of the process under test asked the API servers for, over all scenarios,
-//! held against the roles they have: nothing may be denied, and nothing may be
-//! granted that no scenario uses.
+//! Compares the calls of the tested accounts, over all scenarios, with their roles: nothing may be
+//! denied, and nothing may be granted that no scenario uses.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -13,25 +12,25 @@ use crate::rights::{Account, documents};
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Call {
-    /// The place of the account that made it.
+    /// Place of the account that made the call.
     pub(crate) place: &'static str,
     pub(crate) verb: String,
     pub(crate) group: String,
     pub(crate) resource: String,
     pub(crate) namespace: String,
     pub(crate) name: String,
-    /// The scenario in which it was denied without being meant to be.
+    /// Scenario in which the call was unexpectedly denied.
     pub(crate) denied_in: Option<String>,
 }
 
 static LEDGER: Mutex<BTreeSet<Call>> = Mutex::new(BTreeSet::new());
 
-/// Who made a call, if it was the process under test.
+/// Account that made a call, if it is one of the tested process.
 pub(crate) fn account(record: &AuditRecord) -> Option<Account> {
     ACCOUNTS.into_iter().find(|account| account.made(record))
 }
 
-/// Notes the calls of those accounts among some records.
+/// Records the calls of those accounts.
 pub(crate) fn note(records: &[AuditRecord], scenario: &str, denials_are_meant: bool) {
     let mut ledger = LEDGER.lock().unwrap_or_else(PoisonError::into_inner);
     for record in records {
@@ -49,7 +48,7 @@ pub(crate) fn note(records: &[AuditRecord], scenario: &str, denials_are_meant: b
             name: record.name.clone(),
             denied_in,
         };
-        // An apply that makes the object needs the right to create as well.
+        // An apply that creates the object also needs the right to create.
         if call.verb == "patch" && record.code == 201 {
             ledger.insert(Call { verb: "create".into(), ..call.clone() });
         }
@@ -57,7 +56,7 @@ pub(crate) fn note(records: &[AuditRecord], scenario: &str, denials_are_meant: b
     }
 }
 
-/// What is wrong with the shipped roles, after everything.
+/// Errors in the shipped roles, after all scenarios.
 pub(crate) fn findings() -> Vec<String> {
     let calls = LEDGER.lock().unwrap_or_else(PoisonError::into_inner);
     judge(&calls, &ACCOUNTS.map(|account| (account.place, documents(account.roles))))

@@ -1,5 +1,5 @@
-//! Agents that say when they were last seen: what they write all the time
-//! costs nothing, and one that stops is noticed by the others' clocks.
+//! Agents that publish last-seen: these frequent updates cost nothing, and an agent that stops is
+//! detected by the others' clocks.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ async fn a_leader_that_stops_is_replaced_once_the_others_moved_on() {
         }
     }
     fleet.no_peer_writes(&mark, Duration::from_secs(1)).await;
-    // One clock that runs ahead is not believed.
+    // A single clock that runs ahead is ignored.
     fleet.annotate("east", "n3", "last-seen", Some(&(LAST_SEEN + 5000).to_string())).await;
     fleet.no_peer_writes(&mark, Duration::from_secs(1)).await;
     fleet.annotate("east", "n2", "last-seen", Some(&(LAST_SEEN + 4990).to_string())).await;

@@ -1,4 +1,4 @@
-//! Looking at a fleet: its states, and what was asked of the servers.
+//! Observing a fleet: its state, and the requests sent to its servers.
 
 use std::future::Future;
 use std::time::Duration;
@@ -16,19 +16,19 @@ use mw_sim::kilo::Mesh;
 const WRITES: [&str; 5] = ["create", "update", "patch", "delete", "deletecollection"];
 
 impl Fleet {
-    /// Every cluster holds exactly what it must, and every mesh says so.
+    /// Waits until every cluster holds exactly the expected Peers and every mesh is ready.
     #[track_caller]
     pub(crate) fn converged(&self) -> impl Future<Output = ()> {
         self.converged_but(&[])
     }
 
-    /// The same, without a look at these clusters.
+    /// Like `converges`, without checking these clusters.
     #[track_caller]
     pub(crate) fn converged_but(&self, left_out: &[&str]) -> impl Future<Output = ()> {
         until("converged", move || self.check(left_out))
     }
 
-    /// Whether it is so at this moment.
+    /// Reports whether the fleet is converged right now.
     pub(crate) async fn has_converged(&self) -> bool {
         self.check(&[]).await.is_ok()
     }
@@ -43,7 +43,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// These clusters hold exactly what they must, whatever the status says.
+    /// Waits until these clusters hold exactly the expected Peers, whatever the status says.
     #[track_caller]
     pub(crate) fn holds(&self, sites: &[&str]) -> impl Future<Output = ()> {
         until("Peers", move || async move {
@@ -63,7 +63,7 @@ impl Fleet {
         }
     }
 
-    /// The Peers of a cluster besides the foreign one.
+    /// Peers of a cluster, without the foreign one.
     pub(crate) async fn peers(&self, site: &str) -> Result<Peers, String> {
         let peers = self.cluster(site).list(PEERS).await.map_err(|error| error.to_string())?;
         let name = |peer: &Value| peer["metadata"]["name"].as_str().unwrap().to_owned();
@@ -89,7 +89,7 @@ impl Fleet {
         found.ok_or_else(|| format!("there is no mesh {}", mesh.name))
     }
 
-    /// The first mesh as it is on its hub.
+    /// The first mesh, read from its hub.
     pub(crate) async fn mesh(&self) -> Value {
         self.object(&self.world.meshes[0]).await.unwrap()
     }
@@ -125,7 +125,7 @@ impl Fleet {
         })
     }
 
-    /// Waits until a cluster shows as unreachable with words that say why.
+    /// Waits until a cluster is reported as unreachable with this text.
     #[track_caller]
     pub(crate) fn unreachable(&self, name: &str, words: &str) -> impl Future<Output = Value> {
         let words = words.to_lowercase();
@@ -151,7 +151,7 @@ impl Fleet {
         events.into_iter().filter(|event| event["regarding"]["name"] == mesh.name.as_str()).collect()
     }
 
-    /// Waits until a mesh is gone for good.
+    /// Waits until a mesh is deleted.
     #[track_caller]
     pub(crate) fn gone(&self, at: usize) -> impl Future<Output = ()> {
         until("the mesh is gone", move || async move {
@@ -162,7 +162,7 @@ impl Fleet {
         })
     }
 
-    /// The operator's requests since a mark, with the cluster they went to.
+    /// Requests of the operator since a mark, with the cluster they went to.
     pub(crate) fn calls(&self, since: &Mark) -> Vec<(String, AuditRecord)> {
         let mut calls = Vec::new();
         for (name, start) in since {
@@ -172,12 +172,12 @@ impl Fleet {
         calls
     }
 
-    /// Those that changed a Peer or tried to.
+    /// Requests that write Peers, also failed ones.
     pub(crate) fn peer_writes(&self, since: &Mark) -> Vec<(String, AuditRecord)> {
         self.writes(since).into_iter().filter(|(_, record)| record.resource == "peers").collect()
     }
 
-    /// All writes besides Leases.
+    /// All writes except Leases.
     pub(crate) fn writes(&self, since: &Mark) -> Vec<(String, AuditRecord)> {
         let is_write = |record: &AuditRecord| WRITES.contains(&record.verb.as_str()) && record.resource != "leases";
         self.calls(since).into_iter().filter(|(_, record)| is_write(record)).collect()

@@ -1,9 +1,9 @@
-//! `meshwright operator` from outside: the real binary, with exactly the roles
-//! in config/rbac/, against real API servers.
+//! End-to-end tests of `meshwright operator`: the real binary, with exactly the roles in
+//! config/rbac/, against real API servers.
 //!
-//! Each scenario is a named test and can be picked by name, for example
-//! `cargo test -p meshwright --test operator -- an_edited_peer`. When all of
-//! them ran, the audit logs of all API servers are held against the roles.
+//! Each scenario is a named test and can be run by name, for example `cargo test -p meshwright
+//! --test operator -- an_edited_peer`. After all scenarios, the audit logs of all API servers are
+//! compared with the roles.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
     if conclusion.has_failed() || !findings.is_empty() { ExitCode::from(101) } else { ExitCode::SUCCESS }
 }
 
-/// The long ones first, so that none is left alone at the end.
+/// Long ones first, so that none runs alone at the end.
 fn all() -> Vec<Trial> {
     let all = [
         crash::trials(),

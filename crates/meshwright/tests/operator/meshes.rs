@@ -23,7 +23,7 @@ scenarios![
     without_sight_of_all_namespaces_the_scope_is_said_to_be_limited,
 ];
 
-/// Replaces the mesh of all by meshes of a hub and one other each.
+/// Replaces the mesh of all clusters by meshes of a hub and one other cluster each.
 fn pairs(pairs: &'static [(&'static str, &'static str, &'static str, &'static str)]) -> impl FnOnce(&mut World) {
     move |world| {
         let mesh = |(namespace, name, hub, member): &(&str, &str, &str, &str)| {
@@ -58,7 +58,7 @@ async fn a_rebuilt_hub_takes_its_old_peers_over_when_told() {
     let operator = fleet.operator(&[]).await;
     fleet.converged().await;
     operator.kill();
-    // As if the hub had had another identity when they were written.
+    // As if the hub had had another UID when they were written.
     let (old, label) = ("00000000-aaaa-bbbb-cccc-000000000000", "kilo-clustermesh.io/hub");
     for site in ["hub", "east", "west"] {
         for name in fleet.peers(site).await.unwrap().keys() {
@@ -132,7 +132,7 @@ async fn a_newcomer_that_overlaps_is_held_back() {
     }
     fleet.condition_of(1, "Ready", "False", "NetworksOverlap").await;
     assert!(fleet.peer_writes(&mark).is_empty());
-    // The one that runs goes on, also after a restart.
+    // The running mesh goes on, also after a restart.
     fleet.annotate("east", "n1", "force-endpoint", Some("198.51.100.64:51820")).await;
     fleet.converged().await;
     operator.kill();
@@ -144,7 +144,7 @@ async fn a_newcomer_that_overlaps_is_held_back() {
     fleet.world.meshes[1].active = true;
     fleet.update_mesh(1).await;
     fleet.converged().await;
-    // A change that makes a running mesh overlap leaves it as it was.
+    // A change that makes a running mesh overlap leaves its Peers as they are.
     let mark = fleet.mark();
     let mut spec = fleet.world.meshes[1].spec();
     spec["clusters"][1]["serviceCIDR"] = json!("10.2.0.0/17");
@@ -175,7 +175,7 @@ async fn the_younger_of_two_meshes_with_one_pair_is_held_back() {
 async fn without_sight_of_all_namespaces_the_scope_is_said_to_be_limited() {
     let mut fleet = Fleet::three().build().await;
     fleet.expect_denials();
-    // The roles come with the operator, so it is started once before.
+    // Starting an operator creates the roles that are changed below.
     fleet.operator(&[]).await.kill();
     for mut role in documents(HUB.roles) {
         let is_mesh_rule = |rule: &Value| rule["resources"] == json!(["clustermeshes"]);

@@ -1,4 +1,4 @@
-//! What the operator says about itself at /metrics.
+//! The operator's metrics.
 
 #[derive(Debug)]
 pub(crate) struct Metrics(String);
@@ -8,7 +8,7 @@ impl Metrics {
         Self(text.to_owned())
     }
 
-    /// The sum over all series of a name that carry these labels.
+    /// Sum over all series of a name with these labels.
     pub(crate) fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let wanted: Vec<String> = labels.iter().map(|(name, value)| format!("{name}=\"{value}\"")).collect();
         self.0

@@ -1,4 +1,4 @@
-//! Pages of the documentation whose commands are typed as they stand there.
+//! Documentation pages whose commands are run as written.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -9,15 +9,15 @@ use tempfile::TempDir;
 
 use crate::contexts::kubeconfig;
 
-/// A shell in which an administrator of some clusters types.
+/// Shell of an administrator of some clusters.
 #[derive(Debug)]
 pub(crate) struct Shell {
     folder: TempDir,
 }
 
 impl Shell {
-    /// With a context for each cluster, of which the first is the current one,
-    /// and these programs besides meshwright.
+    /// Creates a shell with a context for each cluster, the first one current, and these programs
+    /// besides meshwright.
     pub(crate) fn new(contexts: &[(&str, &Cluster)], programs: &[(&str, PathBuf)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let place = |name: &str| folder.path().join(name);
@@ -34,7 +34,7 @@ impl Shell {
         shell
     }
 
-    /// Of a file in the folder where one types.
+    /// Path of a file in the working directory.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -47,10 +47,11 @@ impl Shell {
         self.try_run(script).await.unwrap();
     }
 
-    /// What was said, if it went wrong.
+    /// Returns the output if the script fails.
     pub(crate) async fn try_run(&self, script: &str) -> Result<(), String> {
-        let mut command = Command::new("/bin/sh");
-        command.args(["-euc", script]).current_dir(self.folder.path()).env_clear();
+        // A command that hangs, such as a delete that waits, would keep the whole suite from ending.
+        let mut command = Command::new("timeout");
+        command.args(["240", "/bin/sh", "-euc", script]).current_dir(self.folder.path()).env_clear();
         command.env("PATH", format!("{}:/usr/bin:/bin", self.path("bin").display()));
         command.env("HOME", self.folder.path()).env("KUBECONFIG", self.path("kubeconfig"));
         let output = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
@@ -59,10 +60,10 @@ impl Shell {
     }
 }
 
-/// A block of a page.
+/// A code block of a page.
 #[derive(Debug)]
 pub(crate) struct Block {
-    /// What it stands under.
+    /// Heading above the block.
     pub(crate) heading: &'static str,
     pub(crate) language: &'static str,
     pub(crate) text: &'static str,
@@ -82,7 +83,7 @@ pub(crate) fn blocks(page: &'static str) -> Vec<Block> {
     found
 }
 
-/// What is to be typed under a heading, block by block.
+/// Commands under a heading, block by block.
 pub(crate) fn typed(page: &'static str, heading: &str) -> Vec<&'static str> {
     let wanted = |block: &Block| block.heading == heading && block.language == "sh";
     let found: Vec<&str> = blocks(page).into_iter().filter(wanted).map(|block| block.text).collect();

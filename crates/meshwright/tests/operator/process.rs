@@ -1,7 +1,8 @@
-//! The operator, or another command that runs on, as a child process that never outlives the test.
+//! Runs the operator, or another long-running command, as a child process that never outlives the
+//! test.
 //!
-//! As in the testbed a shell is its parent, which kills it when the pipe that
-//! only this process holds is closed. It ends with the operator's exit code.
+//! As in the testbed, its parent is a shell that kills it when the pipe held by this process is
+//! closed. The shell exits with the operator's exit code.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -32,10 +33,10 @@ kill -KILL "$watcher"
 exit "$code"
 "#;
 
-/// Every pod has this variable.
+/// Kubernetes sets this variable in every pod.
 const INSIDE: &str = "KUBERNETES_SERVICE_HOST";
 
-/// What the machine of the test must not add to the operator.
+/// Environment variables that are removed for the operator.
 const FOREIGN_ENVIRONMENT: [&str; 10] = [
     INSIDE,
     "KUBECONFIG",
@@ -59,18 +60,18 @@ pub(crate) struct Operator {
 }
 
 impl Operator {
-    /// With a command and its flags.
+    /// Starts a command with its flags.
     pub(crate) fn start(arguments: &[String], log: &Path) -> Self {
         Self::launch(arguments, log, None)
     }
 
-    /// As a pod of a namespace.
+    /// Starts a pod of a namespace.
     #[allow(dead_code, reason = "the chart's pods are")]
     pub(crate) fn start_in(namespace: &str, arguments: &[String], log: &Path) -> Self {
         Self::launch(arguments, log, Some(("POD_NAMESPACE", namespace)))
     }
 
-    /// As a pod of a cluster.
+    /// Starts it as if in a pod.
     pub(crate) fn start_inside(arguments: &[String], log: &Path) -> Self {
         Self::launch(arguments, log, Some((INSIDE, "10.96.0.1")))
     }
@@ -98,19 +99,19 @@ impl Operator {
         kill(Pid::from_raw(self.pid), signal).unwrap();
     }
 
-    /// Kills it at once and waits until it is gone.
+    /// Kills it and waits until it is gone.
     pub(crate) fn kill(mut self) {
         self.end();
     }
 
-    /// Asks it to end, and says with which code and how long it took.
+    /// Sends SIGTERM and returns the exit code and the time it took.
     pub(crate) async fn terminate(&mut self) -> (i32, Duration) {
         let start = Instant::now();
         self.signal(Signal::SIGTERM);
         (self.ended(Duration::from_secs(15)).await, start.elapsed())
     }
 
-    /// Waits for it to end by itself; a signal counts as 128 and its number.
+    /// Waits until it exits; a signal counts as 128 plus its number.
     pub(crate) async fn ended(&mut self, deadline: Duration) -> i32 {
         let start = Instant::now();
         loop {
@@ -137,10 +138,9 @@ impl Operator {
         Metrics::of(&self.fetch("metrics", "/metrics").await.1)
     }
 
-    /// Code and text at a path of what the log says is served.
+    /// Status code and body at a path of a server whose address is in the log.
     pub(crate) async fn fetch(&self, what: &str, path: &str) -> (u16, String) {
-        let served = eventually(Duration::from_secs(10), || async { self.address(what).ok_or(format!("no {what} served yet")) });
-        let address = served.await.unwrap();
+        let address = self.served(what).await;
         let mut stream = TcpStream::connect(&address).await.unwrap();
         stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").as_bytes()).await.unwrap();
         let mut answer = String::new();
@@ -149,10 +149,15 @@ impl Operator {
         (code, answer)
     }
 
-    /// From the line of the log that says so.
+    /// Waits for the address of a server in the log.
+    pub(crate) async fn served(&self, what: &str) -> String {
+        eventually(Duration::from_secs(10), || async { self.address(what).ok_or(format!("no {what} served yet")) }).await.unwrap()
+    }
+
+    /// Finds the address in the log.
     fn address(&self, what: &str) -> Option<String> {
         let log = self.log();
-        let line = log.lines().find(|line| line.contains(what) && line.contains(" served"))?;
+        let line = log.lines().find(|line| line.contains(&format!("serving {what}")))?;
         let port = line.split_once("127.0.0.1:")?.1;
         let end = port.find(|c: char| !c.is_ascii_digit()).unwrap_or(port.len());
         Some(format!("127.0.0.1:{}", &port[..end]))

@@ -1,5 +1,4 @@
-//! Accounts with exactly the rights that a shipped file grants, and their
-//! tokens.
+//! Accounts with exactly the rights that a shipped file grants, and their tokens.
 
 use base64ct::{Base64, Encoding};
 use mw_testbed::audit::AuditRecord;
@@ -11,27 +10,28 @@ use crate::wait::DEADLINE;
 /// An account of the process under test.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Account {
-    /// Where it has its rights, as findings call it.
+    /// Place of the account, as named in findings.
     pub(crate) place: &'static str,
     pub(crate) namespace: &'static str,
     pub(crate) name: &'static str,
-    /// The file that grants them.
+    /// File that grants the rights.
     pub(crate) roles: &'static str,
 }
 
 impl Account {
-    /// Also true for one of a longer name: a second process of a test has it.
+    /// Reports whether the account, or one whose name starts with its name (a second process), made
+    /// a call.
     pub(crate) fn made(&self, record: &AuditRecord) -> bool {
         record.user.strip_prefix(&format!("system:serviceaccount:{}:", self.namespace)).is_some_and(|name| name.starts_with(self.name))
     }
 
-    /// Makes it as the file says.
+    /// Creates the account from the file.
     pub(crate) async fn make(&self, cluster: &Cluster) {
         cluster.apply_yaml(self.roles).await.unwrap();
         self.wait_for_rights(cluster, self.name).await;
     }
 
-    /// From the Secret that comes with the roles.
+    /// Token from the Secret that comes with the roles.
     pub(crate) async fn kept_token(&self, cluster: &Cluster) -> String {
         let path = format!("/api/v1/namespaces/{}/secrets/{}-token", self.namespace, self.name);
         eventually(DEADLINE, || async {
@@ -43,8 +43,8 @@ impl Account {
         .unwrap()
     }
 
-    /// The first and the last right of each role: the authorizer learns of
-    /// roles and bindings one object at a time.
+    /// Waits for the first and last right of each role: the authorizer learns of roles and bindings
+    /// one object at a time.
     pub(crate) async fn wait_for_rights(&self, cluster: &Cluster, account: &str) {
         let objects = documents(self.roles);
         for role in objects.iter().filter(|object| matches!(object["kind"].as_str(), Some("Role" | "ClusterRole"))) {
@@ -66,7 +66,7 @@ pub(crate) fn documents(yaml: &str) -> Vec<Value> {
     serde_saphyr::from_multiple(yaml).unwrap()
 }
 
-/// Waits until the authorizer says yes, or no, to one access.
+/// Waits until the authorizer allows, or denies, an access.
 pub(crate) async fn may(cluster: &Cluster, namespace: &str, account: &str, access: Value, allowed: bool) {
     let user = format!("system:serviceaccount:{namespace}:{account}");
     let spec = json!({ "user": user, "resourceAttributes": access });

@@ -1,10 +1,10 @@
-//! Scenarios as named tests, and what comes before and after each.
+//! Runs scenarios as named tests, with setup and cleanup.
 
 use std::future::Future;
 
 use libtest_mimic::{Arguments, Trial};
 
-/// Two cores and two testbeds are what a build machine has.
+/// A build machine has two cores, enough for two testbeds.
 const MOST_AT_ONCE: usize = 2;
 
 pub(crate) fn arguments() -> Arguments {
@@ -13,7 +13,7 @@ pub(crate) fn arguments() -> Arguments {
     arguments
 }
 
-/// Makes a test of each scenario, named like its function.
+/// Creates a test for each scenario, named like its function.
 macro_rules! scenarios {
     ($($name:ident),* $(,)?) => {
         pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
@@ -23,17 +23,18 @@ macro_rules! scenarios {
 }
 pub(crate) use scenarios;
 
-pub(crate) fn trial<F, Fut>(name: &'static str, scenario: F) -> Trial
+pub(crate) fn trial<F, Fut>(name: impl Into<String>, scenario: F) -> Trial
 where
     F: FnOnce() -> Fut + Send + 'static,
     Fut: Future<Output = ()>,
 {
-    Trial::test(name, move || {
+    let name = name.into();
+    Trial::test(name.clone(), move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let longest = crate::LONGEST_SCENARIO;
         let ended = runtime.block_on(async { tokio::time::timeout(longest, scenario()).await });
         assert!(ended.is_ok(), "{name} did not end within {longest:?}");
-        crate::settle(name);
+        crate::settle(&name);
         Ok(())
     })
 }

@@ -1,4 +1,4 @@
-//! Waiting for states, and failing with what was there instead.
+//! Waits for states, and fails with the last observed one.
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use mw_testbed::eventually;
 use serde_json::Value;
 
-/// For what takes a second or two on an idle machine.
+/// Deadline for what takes a second or two on an idle machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(40);
 
 /// Waits for a state, and fails the scenario with the last reason.

@@ -1,5 +1,4 @@
-//! An API server that answers wrongly: what it leaves out, repeats or takes
-//! back is never a reason to delete.
+//! API servers that return wrong data: missing, repeated or withdrawn objects never cause a delete.
 
 use std::time::Duration;
 
@@ -20,25 +19,28 @@ scenarios![
     a_list_that_cannot_be_whole_deletes_nothing,
     a_list_of_meshes_that_cannot_be_whole_deletes_nothing,
     an_older_state_deletes_nothing,
+    a_watch_that_goes_back_deletes_nothing,
+    nodes_that_one_list_lacks_keep_their_peers,
     deletions_that_a_watch_omits_are_held,
+    deletions_that_a_watch_omits_are_counted_together,
     a_secret_of_another_name_is_not_used,
 ];
 
-/// Long enough for Peers to have been deleted.
+/// Long enough for a wrong delete to happen.
 const WINDOW: Duration = Duration::from_secs(4);
 
 fn lists(resource: &str) -> Match {
     Match::verb(Verb::List).resource(resource)
 }
 
-/// Has the operator list a kind: its watch ends and can't be resumed.
+/// Forces a relist of a kind: its watch ends and can't be resumed.
 fn relist(fleet: &Fleet, site: &str, resource: &str) {
     let proxy = fleet.proxy(site);
     proxy.add(Fault::new(Match::verb(Verb::Watch).resource(resource), Effect::answer(410)).times(1));
     proxy.cut_watches(Match::all().resource(resource));
 }
 
-/// Has the operator list a kind, answers with a lie, and waits until it was told.
+/// Forces a relist of a kind, returns a wrong list, and waits until that was served.
 async fn tell(fleet: &Fleet, site: &str, resource: &str, lie: Fault) -> FaultId {
     let proxy = fleet.proxy(site);
     proxy.forget_counts();
@@ -51,7 +53,7 @@ async fn tell(fleet: &Fleet, site: &str, resource: &str, lie: Fault) -> FaultId 
     told
 }
 
-/// Waits until east is not known any more, with words that say why.
+/// Waits until east is reported as unknown with this reason.
 async fn unknown(fleet: &Fleet, words: &'static str) {
     let says_why = move |message: &str| !message.is_empty() && message.contains(words);
     fleet.cluster_status("east", move |status| status["message"].as_str().is_some_and(says_why)).await;
@@ -70,7 +72,7 @@ async fn one_empty_list_of_meshes_deletes_no_peer() {
     fleet.finish().await;
 }
 
-/// Also when the operator starts, and knows of them only by their Peers.
+/// Also at a start, when the operator knows the meshes only by their Peers.
 async fn meshes_that_every_list_lacks_lose_no_peer() {
     let mut fleet = Fleet::three().proxied(&["hub"]).build().await;
     let operator = fleet.operator(&[]).await;
@@ -95,7 +97,7 @@ async fn nodes_that_vanish_step_by_step_are_held_as_one() {
     fleet.converged().await;
     let left = async |site: &str| fleet.peers(site).await.unwrap().keys().filter(|name| name.starts_with("mesh--east--")).count();
     let mut told = tell(&fleet, "east", "nodes", Fault::new(lists("nodes"), lies::truncated_list(5, false))).await;
-    // Half of them may go, as the spec says.
+    // The spec allows deleting half of them.
     until("five Peers go", || async {
         let left = (left("hub").await, left("west").await);
         if left == (5, 5) { Ok(()) } else { Err(format!("{left:?}")) }
@@ -114,7 +116,7 @@ async fn nodes_that_vanish_step_by_step_are_held_as_one() {
     fleet.finish().await;
 }
 
-/// West has nodes and networks like east, and other keys.
+/// West has nodes and networks like east, but other keys.
 async fn a_secret_that_leads_to_another_cluster_changes_nothing_until_confirmed() {
     let double = |world: &mut World| {
         let mut nodes = world.sites["east"].nodes.clone();
@@ -144,8 +146,7 @@ async fn a_secret_that_leads_to_another_cluster_changes_nothing_until_confirmed(
     fleet.finish().await;
 }
 
-/// A list that cannot be what it was asked for makes its cluster unknown, with
-/// a reason.
+/// A list that contradicts the request makes its cluster unknown, with a reason.
 async fn a_list_that_cannot_be_whole_deletes_nothing() {
     let mut fleet = Fleet::three().nodes(4).proxied(&["east"]).build().await;
     let _operator = fleet.operator(&[]).await;
@@ -204,7 +205,44 @@ async fn an_older_state_deletes_nothing() {
     fleet.finish().await;
 }
 
-/// Nobody told of them, and they are most.
+/// A change of a Node is shown as its deletion at an earlier version. One of four is below the
+/// guard's limit.
+async fn a_watch_that_goes_back_deletes_nothing() {
+    let mut fleet = Fleet::three().nodes(4).proxied(&["east"]).build().await;
+    let _operator = fleet.operator(&[]).await;
+    fleet.converged().await;
+    let mark = fleet.mark();
+    let back = Effect::edit(|mut event| {
+        event["type"] = json!("DELETED");
+        event["object"]["metadata"]["resourceVersion"] = json!("1");
+        Some(event)
+    });
+    let east = fleet.proxy("east");
+    east.add(Fault::new(Match::verb(Verb::Watch).resource("nodes"), back).times(1));
+    east.cut_watches(Match::all().resource("nodes"));
+    east.forget_counts();
+    fleet.annotate_unseen("east", "n4", &[("changed", Some("yes"))]).await;
+    fleet.no_peer_writes(&mark, WINDOW).await;
+    assert!(east.count(&lists("nodes")) > 0, "the lie was not told, or believed");
+    fleet.converged().await;
+    fleet.no_peer_writes(&mark, Duration::ZERO).await;
+    fleet.finish().await;
+}
+
+/// One of four is below the guard's limit.
+async fn nodes_that_one_list_lacks_keep_their_peers() {
+    let mut fleet = Fleet::three().nodes(4).proxied(&["east"]).build().await;
+    let _operator = fleet.operator(&[]).await;
+    fleet.converged().await;
+    let mark = fleet.mark();
+    tell(&fleet, "east", "nodes", Fault::new(lists("nodes"), lies::truncated_list(3, false)).times(1)).await;
+    fleet.no_peer_writes(&mark, WINDOW).await;
+    fleet.converged().await;
+    fleet.no_peer_writes(&mark, Duration::ZERO).await;
+    fleet.finish().await;
+}
+
+/// The watch did not show them, and they are the majority.
 async fn deletions_that_a_watch_omits_are_held() {
     let mut fleet = Fleet::three().nodes(4).proxied(&["east", "west"]).build().await;
     for site in ["east", "west"] {
@@ -217,8 +255,7 @@ async fn deletions_that_a_watch_omits_are_held() {
         fleet.cluster("east").delete(&format!("/api/v1/nodes/{node}")).await.unwrap();
     }
     fleet.cluster("west").delete(&format!("{PEERS}/mesh--hub--n1")).await.unwrap();
-    let resync = json!({ "metadata": { "annotations": { "reconcile-trigger": "now" } } });
-    fleet.cluster("hub").merge_patch(&fleet.world.meshes[0].path(), &resync).await.unwrap();
+    resync(&fleet, "now").await;
     until("the mesh is not ready", || async {
         let ready = condition(&fleet.mesh().await, "Ready");
         if ready["status"] == "False" { Ok(()) } else { Err(ready.to_string()) }
@@ -230,7 +267,35 @@ async fn deletions_that_a_watch_omits_are_held() {
     fleet.finish().await;
 }
 
-/// The hub answers with the Secret of west when it is asked for that of east.
+/// Forces a relist of everything.
+async fn resync(fleet: &Fleet, trigger: &str) {
+    let trigger = json!({ "metadata": { "annotations": { "reconcile-trigger": trigger } } });
+    fleet.cluster("hub").merge_patch(&fleet.world.meshes[0].path(), &trigger).await.unwrap();
+}
+
+/// Half of them may be deleted; half of the rest may not.
+async fn deletions_that_a_watch_omits_are_counted_together() {
+    let mut fleet = Fleet::three().nodes(4).proxied(&["east"]).build().await;
+    fleet.proxy("east").add(Fault::new(Match::verb(Verb::Watch), lies::without_deletes()));
+    let _operator = fleet.operator(&[]).await;
+    fleet.converged().await;
+    for node in ["n4", "n3"] {
+        fleet.delete_node("east", node).await;
+    }
+    resync(&fleet, "first").await;
+    fleet.converged().await;
+    let mark = fleet.mark();
+    fleet.cluster("east").delete("/api/v1/nodes/n2").await.unwrap();
+    fleet.proxy("east").forget_counts();
+    resync(&fleet, "second").await;
+    until("the Nodes are listed", || async { if fleet.proxy("east").count(&lists("nodes")) > 0 { Ok(()) } else { Err("not yet".into()) } })
+        .await;
+    fleet.no_peer_writes(&mark, WINDOW).await;
+    fleet.condition("Ready", "False", "DeletionHeld").await;
+    fleet.finish().await;
+}
+
+/// The hub returns the Secret of west when asked for that of east.
 async fn a_secret_of_another_name_is_not_used() {
     let two = |world: &mut World| world.meshes = vec![Mesh::new("mesh", &["hub", "east"].map(|name| &world.sites[name]))];
     let mut fleet = Fleet::three().proxied(&["hub"]).with(two).build().await;

@@ -1,5 +1,4 @@
-//! What an event costs in packets: with the operator, and without it in the
-//! same run.
+//! Packet loss of an event, with and without the operator in the same run.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,7 +7,7 @@ use mw_testbed::net::{Flow, Report, total_since};
 
 use crate::ground::Ground;
 
-/// How long one looks on after an event, for what comes of it later.
+/// Time to keep measuring after an event.
 const AFTERMATH: Duration = Duration::from_secs(2);
 
 struct Row {
@@ -19,8 +18,7 @@ struct Row {
 
 static ROWS: Mutex<Vec<Row>> = Mutex::new(Vec::new());
 
-/// Counts what is lost from the beginning of an event until some time after
-/// its end.
+/// Counts lost packets from the start of an event until some time after its end.
 pub(crate) async fn of(ground: &mut Ground, flows: &[Flow], event: impl AsyncFnOnce(&mut Ground)) -> Report {
     let start = Instant::now();
     event(ground).await;
@@ -28,11 +26,11 @@ pub(crate) async fn of(ground: &mut Ground, flows: &[Flow], event: impl AsyncFnO
     total_since(flows, start).await
 }
 
-/// More than this is not a handshake, which takes milliseconds, but one that
-/// did not come about, which takes seconds.
+/// A longer gap is not one handshake, which takes milliseconds, but a failed one, which takes
+/// seconds.
 const ONE_HANDSHAKE: Duration = Duration::from_millis(500);
 
-/// Notes both, and fails when the operator makes it worse.
+/// Records both, and fails if the operator makes it worse.
 pub(crate) fn compare(event: &'static str, alone: Report, with: Report) {
     note(event, alone, with);
     assert!(with.gap <= alone.gap + ONE_HANDSHAKE, "{event}: {alone:?} alone, {with:?} with the operator");

@@ -1,4 +1,4 @@
-//! What happens to a mesh in ordinary life, with packets on all ways.
+//! Ordinary events in a mesh, with packets on all paths.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use mw_sim::kilo::NAMESPACE;
 
 scenarios![packets_pass_when_nodes_join_agents_roll_and_credentials_change, services_move_when_their_anchor_dies];
 
-/// With nothing to wait for, so long.
+/// Duration of an event that has nothing to wait for.
 const WHILE: Duration = Duration::from_secs(2);
 
 async fn packets_pass_when_nodes_join_agents_roll_and_credentials_change() {
@@ -45,9 +45,8 @@ async fn packets_pass_when_nodes_join_agents_roll_and_credentials_change() {
     ground.fleet.finish().await;
 }
 
-/// One more node of east, until a pod of the hub reaches its pod. Without the
-/// operator somebody writes the Peers by hand. Each time another node:
-/// neighbours remember the hardware address of the last.
+/// Adds a node to east and waits until a pod of the hub reaches its pod. Without the operator, the
+/// test writes the Peers. Uses another node each time, because neighbours cache the MAC address.
 async fn joining(ground: &mut Ground, flows: &[Flow], at: u8, by_hand: bool) -> Report {
     let name = format!("n{at}");
     let mark = ground.fleet.mark();
@@ -64,7 +63,8 @@ async fn joining(ground: &mut Ground, flows: &[Flow], at: u8, by_hand: bool) -> 
         ground.arrive(&paths).await;
     })
     .await;
-    // Each write makes Kilo end all sessions of that cluster: one is what it takes by hand too.
+    // Each write makes Kilo end all sessions of that cluster, so there may be only one per cluster,
+    // as by hand.
     let one_each: &[&str] = if by_hand { &[] } else { &["create on hub", "create on west"] };
     assert_eq!(ground.peer_writes(&mark), one_each);
     ground.leave("east", &name).await;
@@ -77,7 +77,7 @@ async fn joining(ground: &mut Ground, flows: &[Flow], at: u8, by_hand: bool) -> 
     cost
 }
 
-/// As soon as its agent has said everything.
+/// Spec of the node's Peer, once its agent has published everything.
 async fn peer_of(ground: &Ground, node: &str) -> Value {
     let path = format!("/api/v1/nodes/{node}");
     until("the agent describes its node", || async {
@@ -112,7 +112,7 @@ async fn rolling(ground: &mut Ground, flows: &[Flow]) -> Report {
     cost
 }
 
-/// Until the old token is refused.
+/// Waits until the old token is rejected.
 async fn rotating(ground: &mut Ground, flows: &[Flow]) -> Report {
     cost::of(ground, flows, async |ground| {
         let old = token(&ground.fleet.member_kubeconfig("east"));
@@ -141,9 +141,8 @@ async fn restart(ground: &mut Ground, operator: &mut Option<Operator>) {
     tokio::time::sleep(WHILE).await;
 }
 
-/// Services ride on one node's Peer. When it dies nothing but the operator can
-/// bring them back; the measure is the same done by hand, with the Peers known
-/// beforehand: one event and one write on each cluster.
+/// Services are routed through one node's Peer. If it dies, only the operator can restore them. The
+/// baseline is the same done by hand with known Peers: one event and one write per cluster.
 async fn services_move_when_their_anchor_dies() {
     let (mut ground, operator) = Ground::running(Layout::default()).await;
     let flows = ground.service_flows("east");
@@ -160,7 +159,7 @@ async fn services_move_when_their_anchor_dies() {
     ground.fleet.finish().await;
 }
 
-/// What was lost, and how long it took from the Node's not being Ready.
+/// Packet loss, and the time since the Node became NotReady.
 async fn anchor_dies(ground: &mut Ground, flows: &[Flow], by_hand: bool) -> (Report, Duration) {
     let [on_hub, on_west] = [moved(ground, "hub", "n1", "n2").await, moved(ground, "west", "n1", "n2").await];
     let mut took = Duration::ZERO;
@@ -196,8 +195,8 @@ async fn bring_back(ground: &mut Ground) {
     ground.arrive(&ground.paths()).await;
 }
 
-/// Peers and what becomes of them when the services are moved: first who loses
-/// them, then who gets them, as the operator writes it.
+/// Peers and their new contents when services move, in the operator's order: first those that lose
+/// them, then those that get them.
 type Moved = Vec<(String, Value)>;
 
 async fn moved(ground: &Ground, site: &str, from: &str, to: &str) -> Moved {

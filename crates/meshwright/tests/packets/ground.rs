@@ -1,6 +1,5 @@
-//! Three clusters with everything below the operator: API servers, hosts and
-//! pods, and an agent on every host. What the operator needs comes from its
-//! own suite.
+//! Three clusters with everything below the operator: API servers, hosts and pods, and an agent on
+//! every host. The operator's part comes from its own test suite.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -19,31 +18,34 @@ use crate::process::Operator;
 use mw_sim::kilo::{Mesh, Node, World};
 
 pub(crate) const SITES: [&str; 3] = ["hub", "east", "west"];
-/// So many of an agent's seconds are one of ours.
+/// Agent seconds per real second.
 pub(crate) const SPEED: u32 = 10;
-/// What an agent writes by itself.
+/// Annotations that an agent writes.
 const WRITTEN: [&str; 7] = ["endpoint", "internal-ip", "key", "last-seen", "wireguard-ip", "discovered-endpoints", "granularity"];
 const INTERVAL: Duration = Duration::from_millis(10);
 
-/// How the clusters are made; all in `full` granularity unless said otherwise.
+/// Layout of the clusters; `full` granularity by default.
 #[derive(Debug, Clone)]
 pub(crate) struct Layout {
     pub(crate) nodes: u8,
-    /// By number of the site.
+    /// By site number.
     pub(crate) granularity: [Granularity; 3],
-    /// Of every node, in seconds, and declared by every cluster.
+    /// Keepalive of every node in seconds, also declared by every cluster.
     pub(crate) keepalive: u16,
-    /// This cluster is behind an address translation whose mappings last so long.
+    /// A cluster behind NAT, and the lifetime of its mappings.
     pub(crate) hidden: Option<(&'static str, Duration)>,
     pub(crate) two_families: bool,
     pub(crate) internal_ips: bool,
+    /// Number of locations over which a cluster's nodes are spread.
+    pub(crate) locations: u8,
     pub(crate) speed: u32,
 }
 
 impl Default for Layout {
     fn default() -> Self {
         let granularity = [Granularity::Full; 3];
-        Self { nodes: 2, granularity, keepalive: 1, hidden: None, two_families: false, internal_ips: true, speed: SPEED }
+        let (nodes, keepalive, locations) = (2, 1, 1);
+        Self { nodes, granularity, keepalive, hidden: None, two_families: false, internal_ips: true, locations, speed: SPEED }
     }
 }
 
@@ -57,7 +59,7 @@ pub(crate) struct Ground {
     layout: Layout,
 }
 
-/// A way that packets have to go.
+/// A path that packets take.
 #[derive(Debug, Clone)]
 pub(crate) struct Path {
     pub(crate) name: String,
@@ -71,17 +73,21 @@ impl Path {
     }
 
     pub(crate) fn flow(&self) -> Flow {
-        Flow::start(&self.name, &self.from, self.to, INTERVAL).unwrap()
+        self.flow_every(INTERVAL)
+    }
+
+    pub(crate) fn flow_every(&self, interval: Duration) -> Flow {
+        Flow::start(&self.name, &self.from, self.to, interval).unwrap()
     }
 }
 
 impl Ground {
-    /// Everything but the operator.
+    /// Creates everything except the operator.
     pub(crate) async fn new(layout: Layout) -> Self {
         let edit = layout.clone();
         let mut fleet = Fleet::three().nodes(layout.nodes).with(move |world| prepare(world, &edit)).build().await;
         for site in SITES {
-            // It has no endpoint, and that alone would confuse Kilo.
+            // The foreign Peer has no endpoint, which alone would confuse Kilo.
             fleet.forget_foreign(site);
             fleet.cluster(site).delete(&format!("{PEERS}/{FOREIGN}")).await.unwrap();
         }
@@ -97,7 +103,7 @@ impl Ground {
         ground
     }
 
-    /// With the operator, and all packets arriving.
+    /// Starts everything and waits until all packets arrive.
     pub(crate) async fn running(layout: Layout) -> (Self, Operator) {
         let mut ground = Self::new(layout).await;
         let operator = ground.operator().await;
@@ -107,7 +113,7 @@ impl Ground {
     }
 
     pub(crate) async fn operator(&mut self) -> Operator {
-        // 90 s of the agents' time.
+        // 90 s of agent time.
         let grace = format!("{}s", 90 / self.layout.speed);
         self.fleet.operator(&["--node-grace", &grace]).await
     }
@@ -116,7 +122,7 @@ impl Ground {
         let token = self.fleet.cluster(site).service_account("kube-system", "kilo", &kilo_role()).await.unwrap();
         let granularity = self.layout.granularity[usize::from(number) - 1];
         let range = format!("100.64.{number}.0/24").parse().unwrap();
-        let spec = AgentSpec { token, granularity, range, clock, names: Names::default() };
+        let spec = AgentSpec { token, granularity, range, clock, names: Names::default(), running_for: Duration::ZERO };
         self.specs.insert(site.to_owned(), spec);
         let hidden = self.layout.hidden.filter(|(name, _)| *name == site).map(|(_, idle)| idle);
         let lan = Lan::new(&self.wire, LanSpec { number, hidden }).await.unwrap();
@@ -130,7 +136,8 @@ impl Ground {
         let host = self.lans[site].add_host(at).await.unwrap();
         let name = host.name.clone();
         self.hosts.insert((site.to_owned(), name.clone()), host);
-        self.start_agent(site, &name);
+        // The nodes of a cluster check in 10 s of agent time apart.
+        self.launch(site, &name, Duration::from_secs(10) * u32::from(at % 3));
     }
 
     pub(crate) fn host(&self, site: &str, node: &str) -> &Host {
@@ -138,7 +145,12 @@ impl Ground {
     }
 
     pub(crate) fn start_agent(&mut self, site: &str, node: &str) {
-        let agent = Agent::start(self.fleet.cluster(site), self.host(site, node), &self.specs[site]).unwrap();
+        self.launch(site, node, Duration::ZERO);
+    }
+
+    fn launch(&mut self, site: &str, node: &str, running_for: Duration) {
+        let spec = AgentSpec { running_for, ..self.specs[site].clone() };
+        let agent = Agent::start(self.fleet.cluster(site), self.host(site, node), &spec).unwrap();
         self.agents.insert((site.to_owned(), node.to_owned()), agent);
     }
 
@@ -150,7 +162,7 @@ impl Ground {
         self.agents.remove(&(site.to_owned(), node.to_owned())).unwrap().kill();
     }
 
-    /// A node that was not there, with its agent.
+    /// Adds a node with its agent.
     pub(crate) async fn join(&mut self, site: &str, at: u8) {
         let number = SITES.iter().position(|name| *name == site).unwrap();
         let mut node = Node::new(u8::try_from(number).unwrap() + 1, at);
@@ -159,14 +171,15 @@ impl Ground {
         self.add_host(site, at).await;
     }
 
-    /// A node that goes for good.
+    /// Removes a node for good.
     pub(crate) async fn leave(&mut self, site: &str, node: &str) {
-        self.kill_agent(site, node);
+        // Its agent may already be dead.
+        self.agents.remove(&(site.to_owned(), node.to_owned()));
         self.hosts.remove(&(site.to_owned(), node.to_owned()));
         self.fleet.delete_node(site, node).await;
     }
 
-    /// Pulls the plug: no cable, no agent. The cluster notices later.
+    /// Cuts the power of a node: no cable, no agent. The cluster detects it later.
     pub(crate) async fn break_down(&mut self, site: &str, node: &str) {
         self.host(site, node).cut().await.unwrap();
         self.kill_agent(site, node);
@@ -177,8 +190,8 @@ impl Ground {
         self.start_agent(site, node);
     }
 
-    /// Every way from a cluster to another: pod to pod, pod to service and
-    /// host to pod; in both families where there are two.
+    /// All paths between clusters: pod to pod, pod to service and host to pod, for each address
+    /// family.
     pub(crate) fn paths(&self) -> Vec<Path> {
         let pairs = SITES.into_iter().flat_map(|from| SITES.into_iter().map(move |to| (from, to))).filter(|(from, to)| from != to);
         pairs.flat_map(|(from, to)| self.paths_between(from, to)).collect()
@@ -202,7 +215,7 @@ impl Ground {
         paths
     }
 
-    /// From the first pod of each cluster to the last of each other.
+    /// Flows from the first pod of each cluster to the last of each other.
     pub(crate) fn pod_flows(&self) -> Vec<Flow> {
         let wanted = |path: &&Path| path.name.starts_with("pod ") && path.name.contains("/n1 to pod") && path.name.ends_with("/n2");
         self.paths().iter().filter(wanted).map(Path::flow).collect()
@@ -213,7 +226,7 @@ impl Ground {
         self.paths().iter().filter(wanted).map(Path::flow).collect()
     }
 
-    /// Waits until packets arrive on all of these ways.
+    /// Waits until packets arrive on all of these paths.
     pub(crate) async fn arrive(&self, paths: &[Path]) {
         until("packets arrive", || async {
             let lost = lost(paths).await;
@@ -222,7 +235,7 @@ impl Ground {
         .await;
     }
 
-    /// Waits until packets arrive on none of these ways.
+    /// Waits until packets arrive on none of these paths.
     pub(crate) async fn stop_arriving(&self, paths: &[Path]) {
         until("packets stop", || async {
             let lost = lost(paths).await;
@@ -231,7 +244,7 @@ impl Ground {
         .await;
     }
 
-    /// What the operator did to Peers, sorted.
+    /// Writes of the operator to Peers, sorted.
     pub(crate) fn peer_writes(&self, since: &Mark) -> Vec<String> {
         let mut writes: Vec<_> = self.fleet.peer_writes(since).into_iter().map(|(site, call)| format!("{} on {site}", call.verb)).collect();
         writes.sort();
@@ -256,7 +269,7 @@ pub(crate) fn path(name: String, from: &Namespace, to: IpAddr) -> Path {
     Path { name, from: from.clone(), to }
 }
 
-/// The names of those on which a ping is not answered.
+/// Names of the paths without a ping reply.
 pub(crate) async fn lost(paths: &[Path]) -> Vec<String> {
     let mut pings = JoinSet::new();
     for path in paths.iter().cloned() {
@@ -267,7 +280,7 @@ pub(crate) async fn lost(paths: &[Path]) -> Vec<String> {
     lost
 }
 
-/// Takes away what agents write, and sets what people would.
+/// Removes annotations that agents write, and sets those that people set.
 fn prepare(world: &mut World, layout: &Layout) {
     for (name, site) in &mut world.sites {
         for (at, node) in (1..).zip(site.nodes.values_mut()) {
@@ -294,13 +307,16 @@ fn prepare_node(node: &mut Node, layout: &Layout, site: &str, at: u8) {
     if !layout.internal_ips {
         node.annotations.insert("force-internal-ip".into(), "-".into());
     }
+    if layout.locations > 1 {
+        node.annotations.insert("location".into(), format!("place-{}", at % layout.locations));
+    }
     if layout.two_families {
         let second = node.pod_cidrs[0].replace("10.", "fd00:").replace(".0/24", "::/64").replace('.', ":");
         node.pod_cidrs.push(second);
     }
 }
 
-/// As Kilo's manifests have it.
+/// The role in Kilo's manifests.
 fn kilo_role() -> Vec<PolicyRule> {
     let rule = |group: &str, resource: &str, verbs: &[&str]| PolicyRule {
         api_groups: Some(vec![group.into()]),

@@ -1,19 +1,25 @@
-//! A cluster behind an address translation, whose nodes have no endpoint.
+//! A cluster behind NAT, whose nodes have no endpoint.
 
-use std::time::Duration;
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use mw_testbed::net::{Impairment, total_since};
+use serde_json::{Value, json};
 
 use crate::bed::PEERS;
-use crate::ground::{Ground, Layout};
+use crate::ground::{Ground, Layout, Path};
 use crate::look::until;
 use crate::trials::scenarios;
 
-scenarios![a_hidden_cluster_is_reached_both_ways_and_its_address_stays_with_who_saw_it];
+scenarios![
+    a_hidden_cluster_is_reached_both_ways_and_its_address_stays_with_who_saw_it,
+    a_hidden_cluster_gets_another_address_and_kilo_forgets_it_for_a_moment,
+];
 
 const IDLE: Duration = Duration::from_secs(3);
+const STEP: Duration = Duration::from_millis(200);
 
-/// Endpoints of the Peers of west, as they are on a cluster.
+/// Endpoints in the Peers of west on a cluster.
 async fn endpoints(ground: &Ground, site: &str) -> Result<Vec<(String, u64)>, String> {
     let peers = ground.fleet.cluster(site).list(PEERS).await.map_err(|error| error.to_string())?;
     let of_west = |peer: &&Value| peer["metadata"]["name"].as_str().unwrap().contains("--west--");
@@ -28,8 +34,8 @@ async fn endpoints(ground: &Ground, site: &str) -> Result<Vec<(String, u64)>, St
 async fn a_hidden_cluster_is_reached_both_ways_and_its_address_stays_with_who_saw_it() {
     let layout = Layout { hidden: Some(("west", IDLE)), ..Layout::default() };
     let (mut ground, _operator) = Ground::running(layout).await;
-    // What each cluster's agents found out is in its own Peers only: the
-    // translation has a mapping for each pair, so another's would be wrong.
+    // Endpoints discovered by a cluster's agents appear only in its own Peers: the NAT has a
+    // mapping per pair, so another cluster's would be wrong.
     let mut seen = Vec::new();
     for site in ["hub", "east"] {
         let found = until(format!("endpoints on {site}"), || endpoints(&ground, site)).await;
@@ -38,9 +44,72 @@ async fn a_hidden_cluster_is_reached_both_ways_and_its_address_stays_with_who_sa
     }
     assert!(seen[0].iter().all(|endpoint| !seen[1].contains(endpoint)), "shared between clusters: {seen:?}");
     ground.arrive(&ground.paths()).await;
-    // Nobody speaks for longer than a mapping lasts, but for the keepalive.
+    // No traffic except keepalives for longer than a mapping lasts.
     tokio::time::sleep(IDLE * 2).await;
     let lost = crate::ground::lost(&ground.paths()).await;
     assert!(lost.is_empty(), "{lost:#?}");
     ground.fleet.finish().await;
+}
+
+/// During each reconfiguration Kilo lists no discovered endpoints, and a new NAT address appears a
+/// minute later. The Peers keep an address all the time, and packets need neither list.
+async fn a_hidden_cluster_gets_another_address_and_kilo_forgets_it_for_a_moment() {
+    let (mut ground, _operator) = Ground::running(Layout { hidden: Some(("west", IDLE)), ..Layout::default() }).await;
+    for site in ["hub", "east"] {
+        until(format!("endpoints on {site}"), || endpoints(&ground, site)).await;
+    }
+    let ways = |path: &&Path| path.name.starts_with("pod ") && path.name.contains("west") && !path.name.contains("service");
+    let flows: Vec<_> = ground.paths().iter().filter(ways).map(|path| path.flow_every(STEP)).collect();
+    let start = kilo_forgets(&ground).await;
+    let forgotten = total_since(&flows, start).await;
+    eprintln!("Kilo forgets discovered endpoints: {forgotten:?}");
+    // An agent that lost the endpoint uses what its neighbour saw, which this NAT does not let in;
+    // the other side retries after WireGuard's 15 s.
+    assert!(forgotten.gap <= Duration::from_secs(16), "{forgotten:?}");
+    ground.arrive(&ground.paths()).await;
+
+    let (mark, start) = (ground.fleet.mark(), Instant::now());
+    ground.wire.readdress(ground.lans["west"].public(), Ipv4Addr::new(198, 18, 3, 2));
+    for site in ["hub", "east"] {
+        until(format!("the new address on {site}"), || async {
+            let found = endpoints(&ground, site).await.expect("no Peer goes without an address");
+            let new = found.iter().all(|(address, _)| address == "198.18.3.2");
+            if new { Ok(()) } else { Err(format!("{found:?}")) }
+        })
+        .await;
+    }
+    eprintln!("another public address: in all Peers after {:?}", start.elapsed());
+    assert_eq!(ground.peer_writes(&mark), [["patch on east"; 2], ["patch on hub"; 2]].concat(), "from the old one to the new one");
+    let moved = total_since(&flows, start).await;
+    // A hidden node sends at the latest after its keepalive of one second.
+    assert!(moved.gap <= Duration::from_secs(1) + STEP, "{moved:?}");
+    ground.arrive(&ground.paths()).await;
+    ground.fleet.finish().await;
+}
+
+/// A foreign Peer makes Kilo set up its tunnels again while nobody in west can do a handshake.
+/// Returns the time when west could again.
+async fn kilo_forgets(ground: &Ground) -> Instant {
+    let west: Vec<String> = ["n1", "n2"].map(|node| ground.host("west", node).device.key().to_string()).into();
+    let (before, mark) = (endpoints(ground, "hub").await.unwrap(), ground.fleet.mark());
+    let lists_west = async |listed: bool| {
+        until(format!("the hub's first node lists west: {listed}"), || async {
+            let node = ground.fleet.cluster("hub").get("/api/v1/nodes/n1").await.unwrap().unwrap();
+            let text = node["metadata"]["annotations"]["kilo.squat.ai/discovered-endpoints"].as_str().unwrap_or_default();
+            if west.iter().all(|key| text.contains(key) == listed) { Ok(()) } else { Err(text.to_owned()) }
+        })
+        .await;
+        assert_eq!(endpoints(ground, "hub").await.unwrap(), before);
+    };
+    ground.wire.impair(ground.lans["west"].public(), Impairment { loss_percent: 100, delay: Duration::ZERO });
+    let endpoint = json!({ "dnsOrIP": { "ip": "198.18.9.9" }, "port": 51_820 });
+    let spec = json!({ "publicKey": format!("{}0=", "A".repeat(42)), "allowedIPs": ["10.250.0.0/24"], "endpoint": endpoint });
+    let peer = json!({ "apiVersion": "kilo.squat.ai/v1alpha1", "kind": "Peer", "metadata": { "name": "one" }, "spec": spec });
+    ground.fleet.cluster("hub").create(&peer).await.unwrap();
+    lists_west(false).await;
+    ground.wire.impair(ground.lans["west"].public(), Impairment::default());
+    let start = Instant::now();
+    lists_west(true).await;
+    assert_eq!(ground.peer_writes(&mark), [""; 0]);
+    start
 }

@@ -1,7 +1,6 @@
-//! Packets through the mesh: the real operator on real API servers, with the
-//! shipped roles; hosts and pods in network namespaces; userspace WireGuard,
-//! set up by a stand-in for Kilo's agent from the Peers that the operator
-//! wrote. Needs root. See docs/packets.md.
+//! Packets through the mesh: the real operator on real API servers, with the shipped roles; hosts
+//! and pods in network namespaces; userspace WireGuard, configured by a simulated Kilo agent from
+//! the Peers that the operator wrote. Needs root. See docs/packets.md.
 //!
 //! `cargo test -p meshwright --test packets -- a_hidden_cluster` runs one.
 #![allow(
@@ -49,6 +48,7 @@ mod places;
 mod removal;
 mod restarts;
 mod rules;
+mod sequences;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -75,10 +75,11 @@ fn main() -> ExitCode {
     conclusion.exit_code()
 }
 
-/// The long ones first, so that none is left alone at the end.
+/// Long ones first, so that none runs alone at the end.
 fn all() -> Vec<Trial> {
     let all = [
         outages::trials(),
+        sequences::trials(),
         events::trials(),
         places::trials(),
         restarts::trials(),

@@ -1,4 +1,4 @@
-//! From the Go operator to ours while packets pass.
+//! Migration from the Go operator while packets flow.
 
 use std::time::Duration;
 
@@ -15,11 +15,10 @@ scenarios![
 ];
 
 const EXTRAS: [&str; 2] = ["172.20.2.0/24", "192.168.2.0/24"];
-/// The labels of the earlier operator.
+/// Labels of the Go operator.
 const KEPT: [&str; 2] = ["kilo-clustermesh.io/mesh", "kilo-clustermesh.io/source-cluster"];
 
-/// As the earlier operator left it: two labels, zeros, and the order of
-/// allowedIPs left to chance.
+/// Rewrites Peers as the Go operator left them: two labels, zeros, and allowedIPs in random order.
 async fn make_earlier(ground: &Ground) {
     for site in SITES {
         let cluster = ground.fleet.cluster(site);
@@ -56,8 +55,8 @@ async fn a_fleet_of_the_earlier_operator_is_taken_over_without_a_lost_packet() {
     ground.fleet.finish().await;
 }
 
-/// The cluster-wide networks on a Peer of their own, with the key of n1: Kilo
-/// knows one Peer for each key, so n1's pods were cut off all the time.
+/// Puts the cluster-wide networks on a separate Peer with the key of n1. Kilo uses one Peer per
+/// key, so n1's pods are unreachable.
 async fn separate_anchor(ground: &Ground, site: &str) {
     let cluster = ground.fleet.cluster(site);
     let peer = ground.fleet.peer(site, "mesh--east--n1").await.unwrap();

@@ -1,4 +1,4 @@
-//! API servers that are away: packets do not need them.
+//! API server outages: packets do not need them.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::trials::scenarios;
 
 scenarios![packets_pass_while_api_servers_are_down_or_hang];
 
-/// Agents notice within seconds that they can't check in.
+/// At this speed agents detect a failed check-in within seconds.
 const SPEED: u32 = 4;
 const DOWN: Duration = Duration::from_secs(60);
 const HANGING: Duration = Duration::from_secs(15);

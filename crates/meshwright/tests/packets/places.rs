@@ -1,4 +1,4 @@
-//! A leader speaks for its place: when it dies, another does.
+//! A leader carries its location; if it dies, another node takes over.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ scenarios![a_leader_dies_and_packets_go_through_the_next];
 
 const EVENT: &str = "a leader dies (60 s of silence are 6 s here)";
 
-/// Waits until n2 says that it leads, or does not.
+/// Waits until n2 reports that it is, or is not, a leader.
 async fn n2_leads(ground: &Ground, leads: bool) {
     until("n2 leads", || async {
         let node = ground.fleet.cluster("east").get("/api/v1/nodes/n2").await.unwrap().unwrap();
@@ -61,7 +61,7 @@ async fn a_leader_dies_and_packets_go_through_the_next() {
     ground.fleet.finish().await;
 }
 
-/// To and from what is left of the place.
+/// Paths to and from the remaining nodes of the location.
 fn ways(ground: &Ground) -> Vec<Path> {
     ground.paths().into_iter().filter(|path| path.name.contains("east/n2") && !path.name.contains("east/n1")).collect()
 }

@@ -1,4 +1,4 @@
-//! Packets stop when what lets them pass goes, and only those.
+//! Packets stop when the Peer that lets them pass is deleted, and only those.
 
 use std::time::Instant;
 
@@ -21,7 +21,7 @@ async fn packets_stop_with_the_peer_the_entry_and_the_mesh_and_only_those() {
     ground.fleet.finish().await;
 }
 
-/// Nobody puts it back while the operator is away.
+/// The operator is stopped, so nothing restores the Peer.
 async fn a_peer_goes(ground: &Ground) {
     let all = ground.paths();
     // Both hosts of the hub lose east/n2: nothing between them passes.
@@ -61,7 +61,7 @@ async fn the_mesh_goes(ground: &mut Ground) {
     assert_eq!(lost(&inside).await, [""; 0], "clusters stay whole");
 }
 
-/// Every way would be many packets.
+/// Some of the paths; all would be too many packets.
 fn some_flows(paths: &[Path]) -> Vec<Flow> {
     paths.iter().filter(|path| path.name.starts_with("pod ")).take(8).map(Path::flow).collect()
 }

@@ -1,10 +1,9 @@
-//! Why some things are never written: each rule with packets that are lost
-//! without it and pass with it.
+//! Justification of the planner's rules: for each rule, packets are lost without it and pass with
+//! it.
 //!
-//! The binary has no switch for them. For each rule the operator first runs in
-//! a situation in which the rule says no. Then it is stopped, and the test
-//! writes what it would have written without the rule: packets are lost. Then
-//! it is started again, repairs that, and packets pass.
+//! The binary can't disable rules. For each rule the operator first runs in a situation in which
+//! the rule applies. Then it is stopped, and the test writes what the operator would have written
+//! without the rule: packets are lost. Then it is restarted and repairs that, and packets pass.
 
 use std::net::IpAddr;
 
@@ -20,7 +19,7 @@ use crate::trials::scenarios;
 
 scenarios![prefixes_that_are_never_written_would_cost_packets, keys_and_endpoints_that_are_never_written_would_cost_packets];
 
-/// Somebody outside of all clusters, whom the hub knows by a Peer of its own.
+/// A host outside of all clusters that has its own Peer on the hub.
 struct Laptop {
     host: Host,
     _lan: Lan,
@@ -28,7 +27,7 @@ struct Laptop {
 
 const LAPTOP: &str = "zz-laptop";
 const LAPTOP_PODS: &str = "10.9.1.0/24";
-/// The Peer that the situations of this file are about.
+/// The Peer that the tests in this file attack.
 const VICTIM: &str = "mesh--east--n1";
 
 impl Laptop {
@@ -68,17 +67,17 @@ impl Laptop {
     }
 }
 
-/// Declares one more network of east.
+/// Declares an additional network of east.
 async fn declare(ground: &mut Ground, cidr: Option<&str>) {
     let mut spec = ground.fleet.mesh_model().spec();
     let own = "192.168.2.0/24";
     spec["clusters"][1]["additionalCIDRs"] = [own].into_iter().chain(cidr).collect();
-    // What the hub's nodes have is not declared, so that it can be overlapped.
+    // The hub's own network is not declared, so that it can be overlapped.
     spec["clusters"][0].as_object_mut().unwrap().remove("additionalCIDRs");
     ground.patch_mesh(&json!({ "spec": spec })).await;
 }
 
-/// The operator says that it leaves this out on the hub.
+/// Waits until the operator reports that it omits this on the hub.
 async fn refused(ground: &Ground, reason: &str) {
     until(format!("{reason} is reported"), || async {
         let found = ground.fleet.events().await.into_iter().any(|event| event["reason"] == reason);
@@ -92,7 +91,7 @@ async fn victim(ground: &Ground) -> Vec<Value> {
     peer["spec"]["allowedIPs"].as_array().unwrap().clone()
 }
 
-/// One prefix more on the hub, as without the rule.
+/// Adds a prefix on the hub, as without the rule.
 async fn write_prefix(ground: &Ground, cidr: &str) {
     let mut allowed = victim(ground).await;
     allowed.push(json!(cidr));
@@ -106,7 +105,7 @@ async fn prefixes_that_are_never_written_would_cost_packets() {
     let to_laptop = laptop.way(&ground);
     let to_east: Vec<Path> =
         ground.paths_between("hub", "east").into_iter().filter(|path| path.name.contains("pod hub/n1 to pod east/n1")).collect();
-    // Nodes reach each other through the tunnel; this is one that is no node.
+    // Nodes reach each other through the tunnel; this host is not a node.
     let neighbour: IpAddr = "192.168.1.254".parse().unwrap();
     let to_neighbour = vec![path("host hub/n1 to its own network".into(), &ground.host("hub", "n1").namespace, neighbour)];
     ground.arrive(&to_laptop).await;
@@ -142,7 +141,7 @@ async fn prefixes_that_are_never_written_would_cost_packets() {
     ground.fleet.finish().await;
 }
 
-/// A route that was replaced does not come back by itself.
+/// Restores a replaced route, which does not come back by itself.
 async fn restore_lan(ground: &Ground) {
     for node in ["n1", "n2"] {
         let host = ground.host("hub", node);
@@ -152,14 +151,14 @@ async fn restore_lan(ground: &Ground) {
     }
 }
 
-/// A prefix with host bits stops Kilo from setting the routes of all others.
+/// A prefix with host bits keeps Kilo from setting all other routes.
 async fn host_bits(ground: &mut Ground, operator: Option<Operator>) {
     let to_west: Vec<Path> =
         ground.paths_between("hub", "west").into_iter().filter(|path| path.name.starts_with("pod hub/n1 to pod")).collect();
     ground.arrive(&to_west).await;
     drop(operator);
     write_prefix(ground, "100.64.2.1/24").await;
-    // It shows when routes are set anew.
+    // It takes effect when routes are set again.
     ground.stop_agent("hub", "n1").await;
     ground.start_agent("hub", "n1");
     let services: Vec<Path> =
@@ -171,7 +170,7 @@ async fn host_bits(ground: &mut Ground, operator: Option<Operator>) {
     ground.arrive(&to_west).await;
 }
 
-/// A Node that nobody runs an agent for, with somebody else's key.
+/// Creates a Node without an agent, with the key of another node.
 async fn clone_node(ground: &Ground, key: &str) {
     let seen = ground.fleet.cluster("east").get("/api/v1/nodes/n1").await.unwrap().unwrap();
     let annotations = json!({
@@ -196,7 +195,7 @@ async fn write_clone(ground: &Ground, key: &str) {
 }
 
 async fn keys_and_endpoints_that_are_never_written_would_cost_packets() {
-    // Without keepalive nobody hides what the loss of all sessions costs.
+    // Without keepalive nothing hides the loss of all sessions.
     let (mut ground, operator) = Ground::running(Layout { keepalive: 0, ..Layout::default() }).await;
     let laptop = Laptop::join(&ground).await;
     let to_laptop = laptop.way(&ground);
@@ -221,7 +220,7 @@ async fn keys_and_endpoints_that_are_never_written_would_cost_packets() {
         })
         .await;
         if reason == "KeyTaken" {
-            // Kilo forgot the key with that Peer, and needs to be told again.
+            // Kilo lost the key with that Peer and needs an update.
             touch(&ground).await;
         }
         ground.arrive(victims).await;
@@ -230,15 +229,15 @@ async fn keys_and_endpoints_that_are_never_written_would_cost_packets() {
     ground.fleet.finish().await;
 }
 
-/// The anchor of east says that it is to be called inside west's network: its
-/// services have to go another way.
+/// The anchor of east publishes an endpoint inside west's network: its services must take another
+/// path.
 async fn endpoint_inside_mesh(ground: &mut Ground, operator: Option<Operator>) {
     const OTHER: &str = "mesh--east--n2";
     let services: Vec<Path> =
         ground.paths_between("hub", "east").into_iter().filter(|path| path.name.starts_with("pod hub/n1 to a service")).collect();
     let [mut anchor, other] = [ground.fleet.peer("hub", VICTIM).await.unwrap(), ground.fleet.peer("hub", OTHER).await.unwrap()];
     let right = ground.host("east", "n1").endpoint().unwrap();
-    // With the Peers that went before, this one would be held.
+    // Together with the earlier deletes, this one would be held.
     let any = json!({ "spec": { "maxDeletePercent": 100 } });
     ground.fleet.cluster("hub").merge_patch(&ground.fleet.world.meshes[0].path(), &any).await.unwrap();
     ground.fleet.annotate_unseen("east", "n1", &[("force-endpoint", Some("192.168.3.9:51820"))]).await;

@@ -1,4 +1,4 @@
-//! The provider's accounts.
+//! Accounts of the provider.
 
 use crate::rights::Account;
 
@@ -22,7 +22,7 @@ pub(crate) const TARGET: Account = Account {
         include_str!("../../../../config/cilium-connection-secrets.yaml"),
     ),
 };
-/// Beside kcp the hub is the management plane.
+/// With kcp, the hub is the management plane.
 pub(crate) const MANAGEMENT: Account = Account {
     place: "Management",
     namespace: "default",

@@ -19,7 +19,7 @@ async fn a_cluster_that_claims_to_be_anothers_gains_nothing() {
     claim(NAMESPACES).await;
 }
 
-/// Its Secret comes before the victim's.
+/// The attacker's Secret sorts before the victim's.
 async fn a_cluster_that_claims_to_be_anothers_gains_nothing_by_its_name() {
     claim([NAMESPACES[1], NAMESPACES[0]]).await;
 }
@@ -31,12 +31,12 @@ async fn claim([victims, attackers]: [&'static str; 2]) {
     let provider = ground.provider(&[]).await;
     let [victim, attacker] = [victims, attackers].map(|namespace| Home { namespace, ..ground.home() });
     attacker.bind("mesh", &["west", "nowhere"], &json!({})).await;
-    attacker.says("mesh", "there is no Secret nowhere").await;
+    attacker.says("mesh", "no Secret nowhere").await;
     victim.bind("mesh", &["east", "north"], &json!({})).await;
     victim.connected("mesh").await;
     ground.reads("east", &["north"]).await;
     ground.reads("north", &["east"]).await;
-    // Everything was verified again several times.
+    // Wait until everything was verified again several times.
     let before = victim.connected("mesh").await["status"]["lastSyncTime"].clone();
     victim.status(BINDINGS, "mesh", move |binding| binding["status"]["lastSyncTime"] != before).await;
     victim.connected("mesh").await;
@@ -64,7 +64,7 @@ async fn a_cluster_that_never_answers_delays_no_other_tenant() {
     victim.remove(BINDINGS, "mesh").await;
     assert!(before.elapsed() < PATIENCE, "the deletion took {:?}", before.elapsed());
     ground.reads("east", &[]).await;
-    // What hangs goes on hanging: another process asks anew.
+    // The stalled request keeps hanging, so a new process asks again.
     provider.terminate().await;
     ground.repent();
     let provider = ground.provider(&[]).await;

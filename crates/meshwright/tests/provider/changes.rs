@@ -1,4 +1,4 @@
-//! What changes while the mesh stands: addresses and certificates.
+//! Changes to a connected mesh: addresses and certificates.
 
 use mw_testbed::cilium::Ca;
 use serde_json::{Value, json};
@@ -32,7 +32,7 @@ async fn addresses_and_certificates_change_and_the_mesh_follows() {
     ground.is_followed("east", "moved", &["north", "west"]).await;
     settled(&ground).await;
 
-    // The keys lead to the files of each reader, so that they stay.
+    // The keys point to each reader's files, so they stay.
     let before = keys(&ground).await;
     ground.note_secrets().await;
     ground.cilium_mut("north").renew(None).await.unwrap();
@@ -40,7 +40,7 @@ async fn addresses_and_certificates_change_and_the_mesh_follows() {
     settled(&ground).await;
     assert!(before == keys(&ground).await, "a renewed certificate changes no key");
 
-    // From here on east is read by its own files.
+    // From here on east is read with its own files.
     let next = Ca::new().unwrap();
     ground.note_secrets().await;
     ground.cilium_mut("east").replace_ca(&next).await.unwrap();
@@ -62,8 +62,7 @@ async fn addresses_and_certificates_change_and_the_mesh_follows() {
     ground.finish(provider).await;
 }
 
-/// Charts from 1.19 make clustermesh-apiserver wait for a ConfigMap that nobody
-/// writes.
+/// Charts from 1.19 on make clustermesh-apiserver wait for a ConfigMap that nobody else writes.
 async fn users_are_listed_where_a_server_waits_for_them(ground: &Ground) {
     let west = ground.cluster("west");
     let server = west.get(API_SERVER).await.unwrap().unwrap();

@@ -1,6 +1,5 @@
-//! A hub and three clusters with Cilium's control plane, and the provider's
-//! rights on all of them. API servers are passed on from scenario to scenario,
-//! Cilium is installed for each anew.
+//! A hub and three clusters with Cilium's control plane, and the provider's rights on all of them.
+//! Scenarios reuse the API servers; Cilium is reinstalled for each.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use base64ct::{Base64, Encoding};
 use mw_testbed::cilium::{Ca, Cilium, CiliumSpec};
-use mw_testbed::proxy::{Effect, Fault, Match, Outcome, Verb, lies};
+use mw_testbed::proxy::{Effect, Fault, Match, ProxyOutcome, Verb, lies};
 use mw_testbed::{Cluster, FaultProxy, Kcp, Testbed};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -24,14 +23,14 @@ use crate::tenants;
 
 pub(crate) const SITES: [&str; 3] = ["east", "north", "west"];
 pub(crate) const GROUP: &str = "networking.edge-portal.eu/v1alpha1";
-/// Where the objects are, and those of somebody else.
+/// Namespace of the objects, and one of another owner.
 pub(crate) const NAMESPACES: [&str; 2] = ["net", "yonder"];
 pub(crate) const SYSTEM: &str = "/api/v1/namespaces/kube-system";
 pub(crate) const POLICIES: &str = "/apis/cilium.io/v2/namespaces/shop/ciliumnetworkpolicies";
 pub(crate) const CONNECTIONS: [&str; 2] = ["cilium-clustermesh", "cilium-kvstoremesh"];
 const HUB_CLUSTER: &str = "hub";
 const CLUSTERS: [&str; 4] = [HUB_CLUSTER, SITES[0], SITES[1], SITES[2]];
-/// What somebody else keeps in east's connection Secrets.
+/// Foreign keys in east's connection Secrets.
 const FOREIGN: [(&str, &str); 2] = [("notes", "kept by hand"), ("zz.etcd-client.key", "a key of somebody else's")];
 
 /// Plural and kind.
@@ -43,13 +42,13 @@ pub(crate) const INTENTS: Kind = ("connectivityintents", "ConnectivityIntent");
 static POOL: Mutex<Vec<Testbed>> = Mutex::new(Vec::new());
 
 thread_local! {
-    /// Wait until everything of their scenario has ended.
+    /// Testbeds that are returned once their scenario has ended.
     static USED: RefCell<Vec<(Testbed, BTreeMap<String, u64>)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// After a scenario: its calls are noted, its servers go to the next one.
+/// Records the calls of a finished scenario and returns its servers to the pool.
 pub(crate) fn settle(scenario: &str) {
-    // It takes a right away to see whether that is found.
+    // These scenarios revoke a right to check that doctor reports it.
     let denials_are_meant = scenario.starts_with("doctor_");
     for (bed, start) in USED.take() {
         for cluster in bed.clusters() {
@@ -60,7 +59,7 @@ pub(crate) fn settle(scenario: &str) {
     }
 }
 
-/// Ends all servers.
+/// Stops all servers.
 pub(crate) fn drain() {
     POOL.lock().unwrap_or_else(PoisonError::into_inner).clear();
 }
@@ -69,35 +68,36 @@ pub(crate) struct Ground {
     ciliums: BTreeMap<String, Cilium>,
     proxies: Vec<FaultProxy>,
     bed: Option<Testbed>,
-    /// Where the objects are, if they are not on the hub.
+    /// Location of the objects, if they are not on the hub.
     pub(crate) kcp: Option<Kcp>,
     start: BTreeMap<String, u64>,
     folder: TempDir,
     leaks: Leaks,
-    /// Every status that was seen.
+    /// Every observed status.
     pub(crate) statuses: RefCell<BTreeSet<String>>,
     providers: usize,
     finished: bool,
 }
 
-/// Three whole installations of one CA.
+/// Three complete installations with one CA.
 pub(crate) fn alike(ca: &Ca) -> Vec<CiliumSpec> {
     SITES.iter().zip(1..).map(|(name, id)| CiliumSpec::new(name, id, ca)).collect()
 }
 
 impl Ground {
-    /// With three clusters that are alike.
+    /// Creates three clusters with one CA.
     pub(crate) async fn alike() -> (Self, Ca) {
         let ca = Ca::new().unwrap();
         (Self::new(alike(&ca)).await, ca)
     }
 
-    /// With three clusters that are alike, which belong to tenants in kcp.
+    /// Creates three clusters with one CA, which belong to tenants in kcp.
     pub(crate) async fn beside(kcp: Kcp) -> Self {
         Self::build(alike(&Ca::new().unwrap()), Some(kcp)).await
     }
 
-    /// Everything but the provider: Cilium as told, in the order of the sites.
+    /// Creates everything except the provider, with the given Cilium installations in the order of
+    /// the sites.
     pub(crate) async fn new(specs: Vec<CiliumSpec>) -> Self {
         Self::build(specs, None).await
     }
@@ -126,7 +126,7 @@ impl Ground {
     async fn furnish(&self) {
         for namespace in NAMESPACES.into_iter().chain([HUB.namespace]) {
             self.hub().apply(&namespace_of(namespace)).await.unwrap();
-            // Those of an earlier scenario on the same servers speak of its clusters.
+            // Events of an earlier scenario on the same servers refer to its clusters.
             remove(self.hub(), &format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events")).await;
         }
         self.account().make(self.hub()).await;
@@ -140,7 +140,7 @@ impl Ground {
         }
     }
 
-    /// Of each of these the provider's first change meets a conflict there.
+    /// Makes the provider's first change of each of these resources fail with a conflict.
     pub(crate) async fn outpace(&mut self, site: &str, resources: &[&str]) {
         let proxy = FaultProxy::start(self.cluster(site)).unwrap();
         for resource in resources {
@@ -150,16 +150,15 @@ impl Ground {
         self.proxies.push(proxy);
     }
 
-    /// In one namespace the Secret of a site leads to a server that shows the
-    /// UID of another one.
+    /// Points the Secret of a site in one namespace to a server that returns the UID of another
+    /// cluster.
     pub(crate) async fn impersonate(&mut self, namespace: &str, site: &str, victim: &str) {
         let (from, to) = (self.uid(site).await, self.uid(victim).await);
         let lie = Fault::new(Match::all().resource("namespaces"), lies::rewritten(from, to));
         self.lead_through(namespace, site, lie).await;
     }
 
-    /// In one namespace the Secret of a site leads to a server that never says
-    /// which cluster it is.
+    /// Points the Secret of a site in one namespace to a server that never returns its UID.
     pub(crate) async fn silence(&mut self, namespace: &str, site: &str) {
         self.lead_through(namespace, site, Fault::new(Match::all().resource("namespaces"), Effect::Hang)).await;
     }
@@ -181,21 +180,21 @@ impl Ground {
         namespace["metadata"]["uid"].as_str().unwrap().to_owned()
     }
 
-    /// Every server is honest from now on.
+    /// Makes all servers answer correctly again.
     pub(crate) fn repent(&self) {
         self.proxies.iter().for_each(FaultProxy::clear);
     }
 
-    /// How many requests for namespaces go without an answer.
+    /// Number of requests for namespaces without an answer.
     pub(crate) fn unanswered(&self) -> u64 {
         let seen = self.proxies.iter().flat_map(FaultProxy::requests);
-        seen.filter(|(_, outcome)| matches!(outcome, Outcome::Hung)).map(|_| 1).sum()
+        seen.filter(|(_, outcome)| matches!(outcome, ProxyOutcome::Hung)).map(|_| 1).sum()
     }
 
     async fn give_access(&self, site: &str, url: &str) {
         let token = TARGET.kept_token(self.cluster(site)).await;
         let kubeconfig = self.cluster(site).kubeconfig(url, &token);
-        // The second key is Cluster API's.
+        // Cluster API uses the second key.
         let data = json!({ "kubeconfig": kubeconfig, "value": kubeconfig });
         for namespace in self.vaults() {
             let metadata = json!({ "name": format!("{site}-kubeconfig"), "namespace": namespace });
@@ -209,7 +208,7 @@ impl Ground {
         if self.kcp.is_some() { MANAGEMENT } else { HUB }
     }
 
-    /// The namespaces of the hub that have kubeconfigs.
+    /// Namespaces of the hub that have kubeconfig Secrets.
     fn vaults(&self) -> Vec<&'static str> {
         if self.kcp.is_some() { vec![MANAGEMENT.namespace] } else { NAMESPACES.to_vec() }
     }
@@ -222,7 +221,7 @@ impl Ground {
         }
     }
 
-    /// Where the objects of most scenarios are.
+    /// Location of the objects in most scenarios.
     pub(crate) fn home(&self) -> Home<'_> {
         Home { ground: self, cluster: self.hub(), namespace: NAMESPACES[0] }
     }
@@ -261,24 +260,28 @@ impl Ground {
         };
         let source: Vec<&str> = source.iter().map(String::as_str).collect();
         let level = std::env::var("MESHWRIGHT_TEST_LOG").unwrap_or_else(|_| "debug".to_owned());
+        // A replica would wait for the Lease of one that was killed.
+        let alone: &[&str] =
+            if more.iter().any(|argument| argument.starts_with("--leader-elect")) { &[] } else { &["--leader-elect=false"] };
         let arguments = [
             &["provider", "--node-id", "test", "--mgmt-kubeconfig", &hub, "--mgmt-namespace", account.namespace][..],
             &source,
             &["--mesh-check-interval", "2s", "--log-level", &level],
             &["--metrics-bind-address", "127.0.0.1:0", "--health-probe-bind-address", "0"],
+            alone,
             more,
         ];
         self.start(arguments.concat())
     }
 
-    /// Its log is searched in the end.
+    /// Starts a process. Its log is searched for secrets at the end.
     pub(crate) fn start<'a>(&mut self, arguments: impl IntoIterator<Item = &'a str>) -> Operator {
         self.providers += 1;
         let arguments: Vec<String> = arguments.into_iter().map(str::to_owned).collect();
         Operator::start(&arguments, &self.log(self.providers))
     }
 
-    /// Of the provider's account on the hub.
+    /// Kubeconfig of the provider's account on the hub.
     pub(crate) async fn hub_kubeconfig(&mut self) -> String {
         let account = self.account();
         let token = self.hub().request_token(account.namespace, account.name, 3600).await.unwrap();
@@ -286,7 +289,7 @@ impl Ground {
         self.hub().kubeconfig(self.hub().url(), &token)
     }
 
-    /// Of the provider's account in its workspace.
+    /// Kubeconfig of the provider's account in its workspace.
     pub(crate) async fn kcp_kubeconfig(&mut self) -> String {
         let token = tenants::token(self.kcp()).await;
         self.leaks.note("kcp's token", &token);
@@ -301,7 +304,7 @@ impl Ground {
         self.bed().clusters()
     }
 
-    /// The path of a file of its own.
+    /// Writes a file and returns its path.
     fn write(&self, name: &str, content: &str) -> String {
         let path = self.folder.path().join(format!("{name}-{}", self.providers));
         std::fs::write(&path, content).unwrap();
@@ -312,10 +315,10 @@ impl Ground {
         self.folder.path().join(format!("log-{number}"))
     }
 
-    /// A Service with one endpoint, which nobody exports yet.
+    /// Creates a Service with one endpoint that is not exported yet.
     pub(crate) async fn open_shop(&self, site: &str, name: &str, annotations: Value) {
         let mut metadata = json!({ "name": name, "namespace": "shop" });
-        // Who applies null owns it.
+        // Applying null would own the field.
         if !annotations.is_null() {
             metadata["annotations"] = annotations;
         }
@@ -328,7 +331,7 @@ impl Ground {
         self.cluster(site).apply(&slice).await.unwrap();
     }
 
-    /// What nobody may ever read in a log, an event or a status.
+    /// Collects values that must never appear in a log, an event or a status.
     pub(crate) async fn note_secrets(&mut self) {
         let vaults: Vec<(&str, &str)> = self.vaults().into_iter().map(|namespace| (HUB_CLUSTER, namespace)).collect();
         for (cluster, namespace) in SITES.iter().map(|site| (*site, "kube-system")).chain(vaults) {
@@ -339,8 +342,8 @@ impl Ground {
         }
     }
 
-    /// The end of every scenario: nothing of ours is left, nobody touched what
-    /// is not ours, and no secret was shown.
+    /// Final checks of every scenario: nothing of ours is left, nothing foreign was changed, and no
+    /// secret was shown.
     pub(crate) async fn finish(mut self, provider: Operator) {
         self.note_secrets().await;
         let (_, metrics) = provider.fetch("metrics", "/metrics").await;
@@ -359,7 +362,7 @@ impl Ground {
             self.leaks.search("a status", &status);
         }
         for (place, kind) in self.places().into_iter().flat_map(|place| [BINDINGS, SERVICES, INTENTS].map(|kind| (place, kind))) {
-            // A tenant that left has no such kind.
+            // A tenant that unbound no longer has the kind.
             let left = place.get(&format!("/apis/{GROUP}/{}", kind.0)).await.unwrap().unwrap_or_default();
             assert!(left["items"].as_array().is_none_or(Vec::is_empty), "a scenario deletes what it made: {left:#?}");
         }
@@ -385,7 +388,7 @@ impl Ground {
         }
     }
 
-    /// The foreign keys are there, whatever else is.
+    /// Checks that the foreign keys still exist.
     pub(crate) async fn assert_foreign(&self) {
         for secret in CONNECTIONS {
             let keys = self.keys("east", secret).await;
@@ -421,10 +424,11 @@ fn foreign(name: &str) -> Value {
     json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name, "namespace": "kube-system" }, "data": data })
 }
 
-/// Nothing of an earlier installation is left.
+/// Deletes everything of an earlier installation.
 async fn wipe(cluster: &Cluster) {
     let certificates = ["admin", "local", "remote", "server"].map(|name| format!("secrets/clustermesh-apiserver-{name}-cert"));
-    let others = ["secrets/cilium-ca", "configmaps/cilium-config", "services/clustermesh-apiserver"].map(str::to_owned);
+    let others = ["secrets/cilium-ca", "configmaps/cilium-config", "configmaps/clustermesh-remote-users", "services/clustermesh-apiserver"]
+        .map(str::to_owned);
     let connections = CONNECTIONS.map(|name| format!("secrets/{name}"));
     for object in certificates.into_iter().chain(others).chain(connections) {
         remove(cluster, &format!("{SYSTEM}/{object}")).await;

@@ -1,4 +1,4 @@
-//! A binding and nothing else: everything from first key to last.
+//! Connecting clusters with a single binding, from the first key to the last.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -14,7 +14,7 @@ scenarios![a_binding_joins_three_clusters_and_nothing_is_left_of_it];
 
 async fn a_binding_joins_three_clusters_and_nothing_is_left_of_it() {
     let (mut ground, _) = Ground::alike().await;
-    // Somebody is always faster there, once.
+    // The first write of each of these kinds to north meets a conflict.
     ground.outpace("north", &["secrets", "services", "ciliumnetworkpolicies", "ciliumclusterwidenetworkpolicies"]).await;
     let provider = ground.provider(&[]).await;
     ground.home().bind("mesh", &SITES, &json!({})).await;
@@ -65,7 +65,7 @@ async fn assert_measured(provider: &Operator) {
     assert!((metrics.sum("meshwright_object_ready", &of) - 1.0).abs() < f64::EPSILON);
     assert!(metrics.sum("meshwright_dials_total", &[("result", "read")]) >= 6.0);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
-    let ends = metrics.sum("meshwright_certificate_expiry_seconds", &[("certificate", "server")]);
+    let ends = metrics.sum("meshwright_certificate_expiry_timestamp_seconds", &[("certificate", "server")]);
     assert!(ends > 3.0 * now, "the certificates of three clusters end after {ends}");
 }
 
@@ -84,7 +84,7 @@ fn assert_rows(binding: &Value) {
     assert_eq!(condition(binding, "Ready")["status"], "True");
 }
 
-/// With one CA nothing but the two files of each remote is needed.
+/// With one CA, only the two files of each remote are needed.
 async fn assert_keys(ground: &Ground) {
     for (reader, remote) in pairs() {
         let address = ground.cilium(remote).addresses()[0];
@@ -95,12 +95,12 @@ async fn assert_keys(ground: &Ground) {
     }
 }
 
-/// Who applies an empty map owns it, and whatever would be in it.
+/// Applying an empty map owns it and everything below it.
 async fn what_is_owned_by_others_is_told(ground: &Ground) {
     ground.open_shop("east", "bare", json!({})).await;
     let selector = json!({ "namespace": "shop", "name": "bare" });
     ground.home().declare(SERVICES, "bare", &json!({ "meshRef": { "name": "mesh" }, "selector": selector })).await;
-    let owned = "cluster east: writing failed: somebody else owns it (409): .metadata.annotations";
+    let owned = "cluster east: writing failed: managed by another field manager (409): .metadata.annotations";
     ground.home().status(SERVICES, "bare", |service| message(service).contains(owned)).await;
     ground.home().remove(SERVICES, "bare").await;
 }
@@ -133,7 +133,7 @@ async fn policies_come_and_go(ground: &Ground) {
     }
 }
 
-/// Before 1.16 a policy with nothing but a deny cuts off everything else too.
+/// Before 1.16, a policy that only denies also blocks everything else.
 async fn a_deny_that_cilium_would_widen_is_not_written(ground: &Ground) {
     let spec = json!({
         "meshRef": { "name": "mesh" }, "action": "Deny",

@@ -1,5 +1,5 @@
-//! Clusters that are not alike: other CAs and none, without KVStoreMesh, behind
-//! node ports, without an identity.
+//! Clusters that differ: different CAs and none, without KVStoreMesh, behind NodePorts, without an
+//! identity.
 
 use mw_testbed::cilium::{Ca, CiliumSpec, Exposure};
 use serde_json::json;
@@ -11,8 +11,7 @@ use crate::wait::until;
 
 scenarios![clusters_that_are_not_alike_are_joined];
 
-/// North is of another CA, read by its agents, behind node ports. West has
-/// neither CA nor name nor id.
+/// North has another CA, no KVStoreMesh, and NodePorts. West has neither CA nor name nor id.
 async fn clusters_that_are_not_alike_are_joined() {
     let (ours, theirs) = (Ca::new().unwrap(), Ca::new().unwrap());
     let mut specs = alike(&ours);
@@ -24,10 +23,10 @@ async fn clusters_that_are_not_alike_are_joined() {
 
     ground.home().bind("mesh", &SITES, &json!({})).await;
     let refused = ground.home().status(BINDINGS, "mesh", |binding| message(binding).contains("serviceType")).await;
-    assert!(message(&refused).contains(r#"serviceType LoadBalancer is wanted, but the Service is of type "NodePort""#), "{refused:#}");
+    assert!(message(&refused).contains(r#"meshConfig.serviceType is LoadBalancer, but the Service is of type "NodePort""#), "{refused:#}");
     ground.home().patch(BINDINGS, "mesh", &json!({ "spec": { "meshConfig": { "serviceType": "NodePort" } } })).await;
 
-    // Its CA is that of the first cluster that has one.
+    // It gets the CA of the first cluster that has one.
     until("west has a CA", || async {
         let keys = ground.keys("west", "cilium-ca").await;
         let right = keys.get("ca.crt").map(|of| of.trim()) == Some(ours.pem().trim())
@@ -44,7 +43,7 @@ async fn clusters_that_are_not_alike_are_joined() {
     let told = ground.home().status(BINDINGS, "mesh", |binding| binding["status"].to_string().contains("RestartRequired")).await;
     assert_ne!(told["status"]["phase"], "Connected");
 
-    // As certgen and a person do who read that.
+    // Replace the CA as certgen or a person would after that message.
     ground.cilium_mut("west").replace_ca(&ours).await.unwrap();
     ground.home().connected("mesh").await;
     ground.mesh(&SITES).await;

@@ -1,24 +1,24 @@
-//! Whether something that is secret was shown anywhere.
+//! Searches output for secrets.
 
 use base64ct::{Base64, Encoding};
 use serde_json::Value;
 
 use crate::rights::documents;
 
-/// So much of a long secret is enough to tell it.
+/// This many characters identify a long secret.
 const PIECE: usize = 40;
 
 #[derive(Debug, Default)]
 pub(crate) struct Leaks {
-    /// With what they are pieces of.
+    /// Pieces to search for, with the name of the secret.
     pieces: Vec<(String, String)>,
     found: Vec<String>,
 }
 
 impl Leaks {
-    /// A text that may not be shown, neither as it is nor in base64.
+    /// Records a text that must not be shown, neither raw nor in base64.
     pub(crate) fn note(&mut self, what: &str, text: &str) {
-        // Of a key the first and last lines are no secret.
+        // The first and last lines of a key are not secret.
         let lines: Vec<&str> = text.lines().filter(|line| line.len() > 8 && !line.contains("-----")).collect();
         let encoded = Base64::encode_string(text.as_bytes());
         for whole in lines.into_iter().chain([encoded.as_str()]) {
@@ -30,7 +30,7 @@ impl Leaks {
         }
     }
 
-    /// Whatever in a Secret is secret.
+    /// Records all confidential values of a Secret.
     pub(crate) fn note_secret(&mut self, cluster: &str, secret: &Value) {
         for (key, value) in secret["data"].as_object().into_iter().flatten() {
             let bytes = Base64::decode_vec(value.as_str().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Looking at objects, Secrets and what Cilium makes of them.
+//! Observing objects, Secrets and the state of Cilium.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -18,7 +18,7 @@ pub(crate) struct Home<'a> {
     pub(crate) namespace: &'a str,
 }
 
-/// All that a binding says is wrong.
+/// All messages of a binding.
 pub(crate) fn message(object: &Value) -> String {
     condition(object, "Ready")["message"].as_str().unwrap_or_default().to_owned()
 }
@@ -40,7 +40,7 @@ impl<'a> Home<'a> {
     pub(crate) async fn declare(self, kind: Kind, name: &str, spec: &Value) {
         let metadata = json!({ "name": name, "namespace": self.namespace });
         let object = json!({ "apiVersion": GROUP, "kind": kind.1, "metadata": metadata, "spec": spec });
-        // The provider installs the CRDs when it starts.
+        // The provider installs the CRDs at startup.
         until(format!("{} can be created", kind.1), || async { self.cluster.create(&object).await.map(drop).map_err(wrong) }).await;
     }
 
@@ -51,7 +51,7 @@ impl<'a> Home<'a> {
         Ok(object)
     }
 
-    /// Waits until an object's status, of its last generation, is as wanted.
+    /// Waits until an object's status, for its current generation, is as wanted.
     #[track_caller]
     pub(crate) fn status(self, kind: Kind, name: &str, wanted: impl Fn(&Value) -> bool + 'a) -> impl Future<Output = Value> {
         let (wanted, name) = (std::rc::Rc::new(wanted), name.to_owned());
@@ -76,7 +76,7 @@ impl<'a> Home<'a> {
         self.phase(BINDINGS, name, "Connected")
     }
 
-    /// Waits until the message of a binding says something.
+    /// Waits until the message of a binding contains a text.
     #[track_caller]
     pub(crate) fn says(self, name: &str, text: &str) -> impl Future<Output = Value> {
         let text = text.to_owned();
@@ -91,7 +91,7 @@ impl<'a> Home<'a> {
         self.cluster.merge_patch(&format!("{}/status", self.path(kind, name)), patch).await.unwrap();
     }
 
-    /// Deletes an object, and waits until it is gone.
+    /// Deletes an object and waits until it is gone.
     pub(crate) async fn remove(self, kind: Kind, name: &str) {
         self.cluster.delete(&self.path(kind, name)).await.unwrap();
         until(format!("{name} is gone"), || async {
@@ -102,7 +102,7 @@ impl<'a> Home<'a> {
 }
 
 impl Ground {
-    /// The keys of a Secret, decoded.
+    /// Keys of a Secret, decoded.
     pub(crate) async fn keys(&self, site: &str, secret: &str) -> BTreeMap<String, String> {
         let found = self.cluster(site).get(&format!("{SYSTEM}/secrets/{secret}")).await.unwrap().unwrap_or_default();
         let decoded = |(key, value): (&String, &Value)| {
@@ -111,7 +111,7 @@ impl Ground {
         found["data"].as_object().into_iter().flatten().map(decoded).collect()
     }
 
-    /// Waits until Cilium reads these remotes in this cluster, and no others.
+    /// Waits until Cilium reads exactly these remotes in this cluster.
     #[track_caller]
     pub(crate) fn reads(&self, site: &str, remotes: &[&str]) -> impl Future<Output = ()> {
         until(format!("{site} reads {remotes:?}"), move || async move {
@@ -125,8 +125,8 @@ impl Ground {
         })
     }
 
-    /// Waits until these clusters all read each other, as Cilium has it: by
-    /// kvstoremesh, and by what the agents would find.
+    /// Waits until these clusters all read each other, according to kvstoremesh and to what the
+    /// agents would find.
     pub(crate) async fn mesh(&self, sites: &[&str]) {
         for site in sites {
             let others: Vec<&str> = sites.iter().copied().filter(|other| other != site).collect();
@@ -155,7 +155,7 @@ impl Ground {
         })
     }
 
-    /// What happens in a cluster from now on is read in the others.
+    /// Checks that new changes in a cluster reach the others.
     pub(crate) async fn is_followed(&self, site: &str, name: &str, by: &[&str]) {
         self.open_shop(site, name, json!({ "service.cilium.io/global": "true" })).await;
         for other in by {

@@ -1,10 +1,10 @@
-//! `meshwright provider` from outside: the real binary, with exactly the roles
-//! in config/, on real API servers with Cilium's own control plane in three
-//! clusters; the objects on a hub, or in tenants' workspaces of kcp. What its kvstoremesh says of a remote is the judge of
-//! what the provider wrote. Needs root and, once, Go. See docs/cilium-testbed.md.
+//! End-to-end tests of `meshwright provider`: the real binary, with exactly the roles in config/,
+//! on real API servers with Cilium's own control plane in three clusters; the objects are on a hub,
+//! or in tenants' kcp workspaces. Verified by what kvstoremesh reports for each remote. Needs root
+//! and, once, Go. See docs/cilium-testbed.md.
 //!
-//! `cargo test -p meshwright --test provider -- a_binding` runs one. When all of
-//! them ran, the audit logs of all API servers are held against the roles.
+//! `cargo test -p meshwright --test provider -- a_binding` runs one. After all scenarios, the audit
+//! logs of all API servers are compared with the roles.
 #![allow(
     dead_code,
     clippy::unwrap_used,
@@ -42,11 +42,13 @@ mod look;
 mod tenants;
 
 mod attacks;
+mod auth_modes;
 mod changes;
 mod joining;
 mod kinds;
 mod members;
 mod neighbours;
+mod shards;
 mod takeover;
 mod troubles;
 mod workspaces;
@@ -81,12 +83,14 @@ fn main() -> ExitCode {
     if conclusion.has_failed() || !findings.is_empty() { ExitCode::from(101) } else { ExitCode::SUCCESS }
 }
 
-/// The long ones first, so that none is left alone at the end.
+/// Long ones first, so that none runs alone at the end.
 fn all() -> Vec<Trial> {
     let all = [
         workspaces::trials(),
+        shards::trials(),
         attacks::trials(),
         troubles::trials(),
+        auth_modes::trials(),
         neighbours::trials(),
         changes::trials(),
         kinds::trials(),

@@ -1,4 +1,4 @@
-//! Who leads, who belongs to a mesh, and to which of several.
+//! Leader election, and membership in one or several meshes.
 
 use serde_json::json;
 
@@ -22,7 +22,7 @@ async fn a_cluster_leaves_and_of_two_bindings_one_goes() {
     ground.home().connected("mesh").await;
     ground.assert_foreign().await;
 
-    // All three again, and a pair of them once more.
+    // All three again, and two of them in a second binding.
     ground.home().patch(BINDINGS, "mesh", &json!({ "spec": { "clusterRefs": SITES.map(|site| json!({ "name": site })) } })).await;
     ground.home().connected("mesh").await;
     ground.home().bind("pair", &["north", "west"], &json!({})).await;
@@ -37,7 +37,7 @@ async fn a_cluster_leaves_and_of_two_bindings_one_goes() {
     ground.finish(provider).await;
 }
 
-/// Of several the one that has the Lease works, until it ends.
+/// With several replicas, the Lease holder works until it ends.
 async fn leads_and_lets_go(ground: &mut Ground) {
     let mut provider = ground.provider(&["--leader-elect"]).await;
     let lease = "/apis/coordination.k8s.io/v1/namespaces/meshwright/leases/meshwright-provider";

@@ -1,5 +1,4 @@
-//! Two who know nothing of each other give their objects equal names and share
-//! a cluster.
+//! Two independent owners use the same object names and share a cluster.
 
 use serde_json::{Value, json};
 
@@ -10,8 +9,8 @@ use crate::wait::until;
 
 scenarios![equal_names_in_two_namespaces_of_a_hub_do_not_meet];
 
-/// Each has a Secret of its own for east: the younger object is refused there,
-/// until the older one is gone.
+/// Each has its own Secret for east: the younger object is rejected there until the older one is
+/// gone.
 async fn equal_names_in_two_namespaces_of_a_hub_do_not_meet() {
     let (mut ground, _) = Ground::alike().await;
     let provider = ground.provider(&[]).await;
@@ -28,7 +27,7 @@ async fn equal_names_in_two_namespaces_of_a_hub_do_not_meet() {
     ground.reads("east", &["north"]).await;
     ground.reads("west", &[]).await;
     keep_apart([(ours, &["west", "yonder"]), (theirs, &["north"])]).await;
-    // All of one, in the order in which people do it wrong.
+    // Delete everything of one owner, in the wrong order.
     ours.remove(BINDINGS, "mesh").await;
     ours.remove(INTENTS, "cart").await;
     ours.remove(SERVICES, "cart").await;
@@ -52,8 +51,8 @@ async fn is_complete(home: Home<'_>, refs: &[&str]) {
     assert_eq!(home.phase(INTENTS, "cart", "Applied").await["status"]["appliedClusters"], json!(refs));
 }
 
-/// The first joins east and north, the second east and west; each exports the
-/// same Service and allows the same.
+/// The first owner connects east and north, the second east and west; each exports the same Service
+/// and allows the same.
 pub(crate) async fn settle_in(ground: &Ground, homes: [Home<'_>; 2]) {
     for site in SITES {
         ground.open_shop(site, "cart", Value::Null).await;
@@ -82,8 +81,7 @@ pub(crate) fn intent(mode: &str) -> Value {
     })
 }
 
-/// Of neither anything shows in what the other can see: words that are only in
-/// the other's objects.
+/// Checks that words that occur only in one owner's objects are not visible to the other.
 pub(crate) async fn keep_apart<const N: usize>(homes: [(Home<'_>, &[&str]); N]) {
     for (home, strange) in homes {
         let mut seen = Vec::new();
@@ -100,7 +98,7 @@ pub(crate) async fn keep_apart<const N: usize>(homes: [(Home<'_>, &[&str]); N]) 
     }
 }
 
-/// One left; the other notices nothing.
+/// One owner left; the other is not affected.
 pub(crate) async fn is_left_alone(ground: &Ground, home: Home<'_>) {
     ground.reads("north", &[]).await;
     ground.reads("east", &["west"]).await;

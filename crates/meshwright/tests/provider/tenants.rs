@@ -1,5 +1,4 @@
-//! Tenants in kcp, the clusters that they see, and the management plane that
-//! knows how these are reached.
+//! Tenants in kcp, their clusters, and the management plane that knows how to reach these.
 
 use mw_testbed::Kcp;
 use mw_testbed::kcp::binding;
@@ -10,12 +9,12 @@ use crate::look::Home;
 use crate::rights::documents;
 use crate::wait::until;
 
-/// The workspace with the exports.
+/// Workspace with the exports.
 pub(crate) const PROVIDER: &str = "system";
-/// All tenants that there are in any scenario.
+/// All tenants of all scenarios.
 pub(crate) const NAMES: [&str; 4] = ["tenant-a", "tenant-b", "tenant-c", "tenant-d"];
 pub(crate) const EXPORT: &str = "edge-portal-networking";
-/// The annotation of a Cluster that names its workspaces.
+/// Annotation of a Cluster that names its workspaces.
 pub(crate) const OWNER: &str = "networking.edge-portal.eu/workspace";
 
 const FLEET: &str = "edge-portal-fleet";
@@ -25,17 +24,17 @@ const EXPORT_FILE: &str = include_str!("../../../../config/kcp-cilium-mesh-apiex
 const CLAIM_FILE: &str = include_str!("../../../../config/kcp-cilium-mesh-fleet-claim.yaml");
 const RBAC_FILE: &str = include_str!("../../../../config/kcp-cilium-mesh-rbac.yaml");
 
-/// The groups of clusters on a management plane, with their versions.
+/// Groups of clusters on a management plane, with their versions.
 pub(crate) const OWN: (&str, &str) = ("platform.edge-portal.eu", "v1alpha1");
 pub(crate) const CLUSTER_API: (&str, &str) = ("cluster.x-k8s.io", "v1beta1");
 
-/// Both exports, as their files say.
+/// Starts kcp with both exports from their files.
 pub(crate) async fn start(tenants: &[&str]) -> Kcp {
     let kcp = Kcp::start(&[&[PROVIDER], tenants].concat()).await.unwrap();
     let identity = kcp.export(PROVIDER, include_str!("fleet.yaml")).await.unwrap();
     let system = kcp.workspace(PROVIDER).unwrap();
     system.apply_yaml(RBAC_FILE).await.unwrap();
-    // As it is, and then with the claim on tenants' clusters.
+    // As shipped, then with the claim on tenants' clusters.
     kcp.export(PROVIDER, EXPORT_FILE).await.unwrap();
     let claim = documents(&CLAIM_FILE.replace(PLACEHOLDER, &identity)).remove(0);
     system.merge_patch(&format!("/apis/apis.kcp.io/v1alpha2/apiexports/{EXPORT}"), &claim).await.unwrap();
@@ -60,7 +59,7 @@ impl Ground {
         Home { ground: self, cluster: self.kcp().workspace(name).unwrap(), namespace: NAMESPACES[0] }
     }
 
-    /// A tenant binds, and answers the claim on its clusters.
+    /// Binds a tenant, which accepts or rejects the claim on its clusters.
     pub(crate) async fn bind_tenant(&self, name: &str, claim: &str) {
         let kcp = self.kcp();
         let cluster = kcp.workspace(name).unwrap();
@@ -74,20 +73,19 @@ impl Ground {
         kcp.bind(name, &ours).await.unwrap();
     }
 
-    /// What a tenant has in its workspace for each cluster that it may name.
+    /// Creates the KubernetesClusters that a tenant may name.
     pub(crate) async fn give_clusters(&self, tenant: &str, names: &[&str], annotations: &Value) {
         for name in names {
             let metadata = json!({ "name": name, "namespace": NAMESPACES[0], "annotations": annotations });
             let cluster = json!({ "apiVersion": "platform.edge-portal.eu/v1alpha1", "kind": "KubernetesCluster", "metadata": metadata,
                 "spec": { "provider": "KIND" }, "status": { "phase": "Ready" } });
             let workspace = self.kcp().workspace(tenant).unwrap();
-            // A CRD that is young answers after a while.
+            // A new CRD takes a while to be served.
             until("a KubernetesCluster", || async { workspace.apply(&cluster).await.map_err(|error| error.to_string()) }).await;
         }
     }
 
-    /// What the management plane says of a cluster, which is for all tenants;
-    /// `change` is laid over it.
+    /// Creates a cluster on the management plane that all tenants may use, merged with `change`.
     pub(crate) async fn manage(&self, group: (&str, &str), name: &str, change: Value) {
         let owners = NAMES.map(|name| format!("root:{name}")).join(",");
         let metadata = json!({ "name": name, "namespace": "default", "annotations": { OWNER: owners } });
@@ -115,7 +113,7 @@ impl Ground {
         self.hub().apply(&crd).await.unwrap();
     }
 
-    /// All sites as the management plane's own clusters.
+    /// Creates all sites as clusters of the management plane.
     pub(crate) async fn manage_all(&self) {
         self.serve_clusters(OWN).await;
         for site in SITES {

@@ -1,5 +1,4 @@
-//! What is wrong with a cluster is told in words of its own, and a mesh with it
-//! is never Connected.
+//! Every fault of a cluster has its own message, and a mesh with it is never Connected.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, SystemTime};
@@ -16,7 +15,7 @@ use crate::trials::scenarios;
 scenarios![every_trouble_has_its_words_and_heals];
 
 const PAIR: [&str; 2] = ["east", "west"];
-/// After this the provider has looked at all links again.
+/// Time after which the provider has verified all links again.
 const CHECK: Duration = Duration::from_secs(3);
 
 async fn every_trouble_has_its_words_and_heals() {
@@ -33,8 +32,8 @@ async fn every_trouble_has_its_words_and_heals() {
     ground.finish(provider).await;
 }
 
-/// A binding that meets this trouble at once; once it is told nothing of the
-/// remote is read, and nothing but a wrong address may be written.
+/// Creates a binding that meets the fault at once. Once reported, nothing of the remote is read, and
+/// keys exist only if `written`, which is for wrong addresses.
 async fn told(ground: &Ground, words: &[&str], written: bool) {
     ground.home().bind("mesh", &PAIR, &json!({})).await;
     let words_of = words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
@@ -46,7 +45,7 @@ async fn told(ground: &Ground, words: &[&str], written: bool) {
             words_of.iter().all(|word| message.contains(word))
         })
         .await;
-    // Looked at once more it is still so.
+    // It is still so after another check.
     tokio::time::sleep(CHECK).await;
     let binding = ground.home().object(BINDINGS, "mesh").await.unwrap();
     assert_ne!(binding["status"]["phase"], "Connected", "{:#}", binding["status"]);
@@ -61,8 +60,8 @@ async fn healed(ground: &Ground) {
     ground.home().remove(BINDINGS, "mesh").await;
 }
 
-/// The clusters may reach each other where the provider can't, so the keys are
-/// written; but nobody calls that a mesh.
+/// Clusters may reach each other where the provider can't, so the keys are written, but the mesh is
+/// not Connected.
 async fn wrong_port(ground: &Ground) {
     set_port(ground, 2380).await;
     told(ground, &["cluster west: to east: ", ":2380"], true).await;
@@ -111,7 +110,7 @@ async fn expired_certificates(ground: &mut Ground) {
     healed(ground).await;
 }
 
-/// Its etcd still tells the name that it had.
+/// Its etcd still has the old name.
 async fn wrong_name(ground: &Ground) {
     patch(ground, "east", "configmaps/cilium-config", &json!({ "data": { "cluster-name": "orient" } })).await;
     told(ground, &["cluster west: to east (Cilium name orient): keys: dial failed: Name: "], false).await;
@@ -135,7 +134,7 @@ async fn duplicate_id(ground: &Ground) {
     patch(ground, "west", "configmaps/cilium-config", &json!({ "data": { "cluster-id": "1" } })).await;
     told(
         ground,
-        &["cluster east: identity: cluster-id 1 is also that of west", "cluster west: identity: cluster-id 1 is also that of east"],
+        &["cluster east: identity: cluster-id 1 is also used by west", "cluster west: identity: cluster-id 1 is also used by east"],
         false,
     )
     .await;
@@ -145,7 +144,7 @@ async fn duplicate_id(ground: &Ground) {
 
 async fn hung_etcd(ground: &Ground) {
     ground.cilium("east").pause_etcd().unwrap();
-    told(ground, &["cluster west: to east: keys: dial failed: TLS: ", "says nothing within 5 s"], false).await;
+    told(ground, &["cluster west: to east: keys: dial failed: TLS: ", "sends nothing within 5s"], false).await;
     ground.cilium("east").resume_etcd().unwrap();
     healed(ground).await;
 }

@@ -1,4 +1,4 @@
-//! The objects in workspaces of tenants, through a virtual workspace of kcp.
+//! Objects in tenants' workspaces, through a virtual workspace of kcp.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ async fn tenants_come_and_go_and_never_meet() {
     let kcp = tenants::start(&["tenant-a", "tenant-b", "tenant-c"]).await;
     let mut ground = Ground::beside(kcp).await;
     ground.manage_all().await;
-    // Nobody is bound: there is no endpoint, and nothing to be read.
+    // No tenant is bound: there is no endpoint and nothing to read.
     assert!(ground.kcp().endpoints(tenants::PROVIDER, EXPORT).is_empty());
     let provider = ground.provider(&[]).await;
     for (tenant, claim, clusters) in [
@@ -43,7 +43,7 @@ async fn tenants_come_and_go_and_never_meet() {
     let [of_a, of_b, of_c] = ids.each_ref().map(|ids| ids.each_ref().map(String::as_str));
     keep_apart([(a, &["west", of_b[0], of_b[1], of_c[0], of_c[1]]), (b, &["north", of_a[0], of_a[1], of_c[0], of_c[1]])]).await;
 
-    // In the middle of everything one of them unbinds.
+    // One of them unbinds while everything is connected.
     ground.kcp().unbind("tenant-a", EXPORT).await.unwrap();
     is_left_alone(&ground, b).await;
     only_theirs_is_left(&ground).await;
@@ -52,7 +52,7 @@ async fn tenants_come_and_go_and_never_meet() {
     ground.finish(provider).await;
 }
 
-/// The third may not see its clusters, and then not those of others.
+/// The third tenant can't see its clusters, and then not those of others.
 async fn claims_and_owners_decide(ground: &Ground) {
     let tenant = ground.tenant("tenant-c");
     tenant.bind("mesh", &["east", "north"], &json!({})).await;
@@ -62,18 +62,18 @@ async fn claims_and_owners_decide(ground: &Ground) {
     ground.bind_tenant("tenant-c", "Accepted").await;
     let pending = tenant.says("mesh", "Cluster east not found on the management plane").await;
     assert_eq!(pending["status"]["phase"], "Pending");
-    // Nobody is named: what was written stays, and the message has the command.
+    // No workspace is named: written keys stay, and the message has the command.
     ground.manage(OWN, "north", json!({ "metadata": { "annotations": { OWNER: "" } } })).await;
     let missing = ground.tenant("tenant-a").says("mesh", "does not name its owner").await;
     assert!(missing.to_string().contains(&format!("{OWNER}={}", ground.kcp().id("tenant-a"))), "{missing:#}");
     ground.reads("east", &["north", "west"]).await;
     ground.manage(OWN, "north", json!({})).await;
-    // As if there were no such cluster at all.
+    // Same message as for a cluster that does not exist.
     tenant.patch(BINDINGS, "mesh", &json!({ "spec": { "clusterRefs": [{ "name": "nowhere" }, { "name": "north" }] } })).await;
     tenant.says("mesh", "KubernetesCluster nowhere not found").await;
     ground.tenant("tenant-a").connected("mesh").await;
     ground.tenant("tenant-b").connected("mesh").await;
-    // The second is no owner any more: its keys go, the first notices nothing.
+    // The second tenant is no longer an owner: its keys are deleted, the first is not affected.
     ground.manage(OWN, "east", json!({ "metadata": { "annotations": { OWNER: a } } })).await;
     ground.tenant("tenant-b").says("mesh", "Cluster east not found on the management plane").await;
     ground.reads("west", &[]).await;
@@ -83,8 +83,8 @@ async fn claims_and_owners_decide(ground: &Ground) {
     ground.tenant("tenant-b").connected("mesh").await;
 }
 
-/// The versions of the Secrets that hold the keys of two clusters.
-async fn key_versions(ground: &Ground) -> Vec<String> {
+/// Resource versions of the Secrets that hold the keys of two clusters.
+pub(crate) async fn key_versions(ground: &Ground) -> Vec<String> {
     let mut versions = Vec::new();
     for (site, secret) in ["east", "north"].iter().flat_map(|site| [(site, "cilium-clustermesh"), (site, "cilium-kvstoremesh")]) {
         let found = ground.cluster(site).get(&format!("/api/v1/namespaces/kube-system/secrets/{secret}")).await.unwrap().unwrap();
@@ -93,7 +93,7 @@ async fn key_versions(ground: &Ground) -> Vec<String> {
     versions
 }
 
-/// Whatever hides a cluster from its tenant, what works there stays as it is.
+/// Whatever hides a cluster from its tenant, its keys stay.
 async fn losing_the_way_to_a_cluster_touches_nothing(ground: &Ground) {
     let tenant = ground.tenant("tenant-a");
     let before = key_versions(ground).await;
@@ -122,8 +122,8 @@ async fn losing_the_way_to_a_cluster_touches_nothing(ground: &Ground) {
     assert_eq!(key_versions(ground).await, before);
 }
 
-/// A closed port, a port where something else listens, and a name that nobody
-/// knows are the same to a tenant; the log tells them apart.
+/// A closed port, a port with another service, and an unknown name look the same to a tenant; the
+/// log distinguishes them.
 async fn a_tenant_learns_nothing_of_the_network(ground: &Ground, provider: &Operator) {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
@@ -152,7 +152,7 @@ async fn a_tenant_learns_nothing_of_the_network(ground: &Ground, provider: &Oper
     let binding = tenant.status(BINDINGS, "scan", move |binding| binding["status"]["meshStatus"].is_array() && told(binding)).await;
     assert_eq!(texts(&binding).len(), 1, "{:#}", binding["status"]);
     assert!(provider.log().contains("Connection refused"), "the log says nothing");
-    // Nobody waits for a cluster without a Secret to be cleaned up.
+    // Cleanup does not wait for a cluster without a Secret.
     for name in names {
         let path = format!("/api/v1/namespaces/default/secrets/{name}-kubeconfig");
         let answer = ground.hub().request("DELETE", &path, None).await.unwrap();
@@ -179,7 +179,7 @@ async fn a_whole_cluster_is_not_one_tenants(ground: &Ground) {
     tenant.remove(INTENTS, "wide").await;
 }
 
-fn refs(names: &[&str]) -> Value {
+pub(crate) fn refs(names: &[&str]) -> Value {
     json!({ "spec": { "clusterRefs": names.iter().map(|name| json!({ "name": name })).collect::<Vec<_>>() } })
 }
 
@@ -203,7 +203,7 @@ async fn the_weather_of_kcp_is_weathered() {
     ground.manage(OWN, "north", json!({ "status": { "capabilities": [] } })).await;
     home.connected("mesh").await;
 
-    // Whatever happens to the watches, what comes after it is seen.
+    // Whatever happens to the watches, later changes are seen.
     ground.kcp().switch_schema(tenants::PROVIDER, EXPORT, "clustermeshbindings").await.unwrap();
     home.patch(BINDINGS, "mesh", &refs(&SITES)).await;
     home.connected("mesh").await;
@@ -213,7 +213,7 @@ async fn the_weather_of_kcp_is_weathered() {
     ground.reads("west", &[]).await;
     home.connected("mesh").await;
 
-    // A second endpoint, whose revisions are its own.
+    // A second endpoint with its own resource versions.
     ground.kcp.as_mut().unwrap().add_shard(&["tenant-d"]).await.unwrap();
     ground.bind_tenant("tenant-d", "Accepted").await;
     ground.give_clusters("tenant-d", &SITES, &json!({})).await;
@@ -226,7 +226,7 @@ async fn the_weather_of_kcp_is_weathered() {
     ground.assert_foreign().await;
     what_vanished_is_not_gone(&ground).await;
 
-    // What has to be gone by then goes while nobody looks.
+    // Everything that must be gone by then is deleted while no provider runs.
     provider.terminate().await;
     ground.kcp().restart().await.unwrap();
     let provider = ground.provider(&["--mgmt-cluster-resource", "clusters.cluster.x-k8s.io"]).await;
@@ -234,8 +234,8 @@ async fn the_weather_of_kcp_is_weathered() {
     ground.finish(provider).await;
 }
 
-/// While nobody names the second endpoint, nothing is known of what is behind
-/// it: what it made stays, and what the others want comes about.
+/// While the second endpoint is not listed, the objects behind it are unknown: what they created
+/// stays, and changes of the others are applied.
 async fn what_vanished_is_not_gone(ground: &Ground) {
     let (home, other) = (ground.tenant("tenant-a"), ground.tenant("tenant-d"));
     ground.kcp().hide_endpoint(1, true);

@@ -1,5 +1,5 @@
-//! From the three kinds to the core's objects. What a ref leads to is not in
-//! the objects: `refs` is left for the caller to fill.
+//! Conversions from the three custom resources to the core's objects. The caller fills
+//! `refs`: resolving references needs other objects.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +13,10 @@ use crate::cilium::ANNOTATION_TOUCHED;
 use crate::cilium::binding::{ClusterMeshBinding, ClusterMeshBindingSpec, MeshConfig};
 use crate::cilium::intent::{ConnectivityIntent, ConnectivityIntentSpec, Peer, Port, Probe};
 use crate::cilium::service::{GlobalService, GlobalServiceSpec, ServiceSelector};
-use crate::convert::timestamp;
+use crate::time::timestamp;
 
-/// `elb_ids` stand on the KubernetesClusters: left for the caller to fill.
+/// Converts a ClusterMeshBinding. The caller fills `elb_ids`, which come from the
+/// KubernetesClusters.
 pub fn binding(workspace: &str, object: &ClusterMeshBinding) -> Binding {
     let ClusterMeshBindingSpec { cluster_refs, mesh_config } = &object.spec;
     let MeshConfig { service_type, enable_kv_store_mesh, hubble } = mesh_config.clone().unwrap_or_default();
@@ -35,6 +36,7 @@ pub fn binding(workspace: &str, object: &ClusterMeshBinding) -> Binding {
     }
 }
 
+/// Converts a GlobalService.
 pub fn global_service(workspace: &str, object: &GlobalService) -> CoreService {
     let GlobalServiceSpec { mesh_ref, selector, target_clusters, global_annotations, shared, affinity } = object.spec.clone();
     let ServiceSelector { namespace, name, label_selector } = selector.unwrap_or_default();
@@ -53,6 +55,7 @@ pub fn global_service(workspace: &str, object: &GlobalService) -> CoreService {
     }
 }
 
+/// Converts a ConnectivityIntent.
 pub fn intent(workspace: &str, object: &ConnectivityIntent) -> Intent {
     let ConnectivityIntentSpec { mesh_ref, action, policy_mode, source, destination, ports, probe, isolate } = object.spec.clone();
     let Probe { enabled, interval_seconds } = probe.unwrap_or_default();
@@ -91,6 +94,7 @@ fn common(workspace: &str, meta: &ObjectMeta) -> Common {
         deleting: meta.deletion_timestamp.as_ref().map(timestamp),
         refs: BTreeMap::new(),
         lost: BTreeMap::new(),
+        lost_uids: BTreeMap::new(),
         touched: touched.filter(|name| !name.is_empty()).map(str::to_owned).collect(),
     }
 }

@@ -1,4 +1,4 @@
-//! One example of each kind, as the files under `examples/cilium/`.
+//! Example objects of each kind, written to `examples/cilium/`.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,11 @@ use crate::cilium::intent::{ConnectivityIntent, ConnectivityIntentSpec, Peer, Po
 use crate::cilium::service::{GlobalService, GlobalServiceSpec, ServiceSelector};
 use crate::crd::{YamlError, to_yaml};
 
+/// Path of the ClusterMeshBinding example from the repository root.
 pub const BINDING_FILE: &str = "examples/cilium/mesh-binding.yaml";
+/// Path of the GlobalService example from the repository root.
 pub const SERVICE_FILE: &str = "examples/cilium/global-service.yaml";
+/// Path of the ConnectivityIntent example from the repository root.
 pub const INTENT_FILE: &str = "examples/cilium/connectivity-intent.yaml";
 
 fn meta(name: &str) -> ObjectMeta {
@@ -26,7 +29,7 @@ fn text(text: &str) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// Two clusters, reached through their load balancers.
+/// Returns a binding of two clusters that reach each other through load balancers.
 pub fn binding() -> ClusterMeshBinding {
     let cluster = |name: &str| ClusterRef { name: name.to_owned() };
     let config = MeshConfig {
@@ -38,7 +41,8 @@ pub fn binding() -> ClusterMeshBinding {
     ClusterMeshBinding { metadata: meta("edge-mesh-eu"), spec, status: None }
 }
 
-/// One Service, on both clusters, with the own endpoints preferred.
+/// Returns a GlobalService that exports one Service from both clusters and prefers
+/// local endpoints.
 pub fn service() -> GlobalService {
     let selector = ServiceSelector { namespace: text("production"), name: text("nginx"), label_selector: None };
     let spec =
@@ -46,7 +50,8 @@ pub fn service() -> GlobalService {
     GlobalService { metadata: meta("nginx-global"), spec, status: None }
 }
 
-/// The front end of any cluster may reach the back end of any cluster.
+/// Returns an intent that allows the front end of any cluster to reach the back end of
+/// any cluster.
 pub fn intent() -> ConnectivityIntent {
     let port = |number: i64| Port { protocol: text("TCP"), port: Some(number), end_port: None };
     let labels = BTreeMap::from([("role".to_owned(), "web".to_owned())]);
@@ -62,7 +67,7 @@ pub fn intent() -> ConnectivityIntent {
     ConnectivityIntent { metadata: meta("frontend-to-backend"), spec, status: None }
 }
 
-/// The files by their path from the repository's root.
+/// Returns the example files by their path from the repository root.
 pub fn files() -> Result<Vec<(&'static str, String)>, YamlError> {
     Ok(vec![(BINDING_FILE, to_yaml(&binding())?), (SERVICE_FILE, to_yaml(&service())?), (INTENT_FILE, to_yaml(&intent())?)])
 }

@@ -1,5 +1,5 @@
-//! Where clusters are kept: the KubernetesCluster of a tenant and the Cluster
-//! of the management plane. Neither is ours; both are only read.
+//! Cluster inventory: KubernetesClusters of tenants and Clusters of the management
+//! plane. Both belong to other controllers and are only read.
 
 use std::collections::BTreeMap;
 
@@ -9,99 +9,124 @@ use serde::Deserialize;
 
 use crate::lean::{self, null_is_default, served};
 
-/// Annotation of a KubernetesCluster: the load balancer of its
+/// Annotation of a KubernetesCluster with the ID of the load balancer of its
 /// clustermesh-apiserver.
 pub const ANNOTATION_ELB_ID: &str = "networking.edge-portal.eu/elb-id";
-/// The capability that says whether Cilium is there.
+/// Name of the capability that reports the state of Cilium.
 pub const CAPABILITY_CILIUM: &str = "cilium-cni";
 
-/// A cluster as a tenant sees it.
+/// A cluster as seen by a tenant.
 #[derive(Deserialize, Debug, Clone, PartialEq, Default)]
 pub struct KubernetesCluster {
+    /// Object metadata without managedFields.
     #[serde(default, deserialize_with = "lean::meta")]
     pub metadata: ObjectMeta,
+    /// Observed state.
     #[serde(default, deserialize_with = "null_is_default")]
     pub status: KubernetesClusterStatus,
 }
 
+/// Observed state of a KubernetesCluster.
 #[derive(Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(default)]
 pub struct KubernetesClusterStatus {
+    /// Phase; `Ready` if the cluster can be used.
     pub phase: Option<String>,
 }
 
-/// A cluster as the management plane keeps it; also Cluster API's, whose
-/// conditions have the same form.
+/// A cluster as seen by the management plane. Also reads Cluster API's Cluster, which
+/// has the same form of conditions.
 #[derive(Deserialize, Debug, Clone, PartialEq, Default)]
 pub struct Cluster {
+    /// Object metadata without managedFields.
     #[serde(default, deserialize_with = "lean::meta")]
     pub metadata: ObjectMeta,
+    /// Observed state.
     #[serde(default, deserialize_with = "null_is_default")]
     pub status: ClusterStatus,
 }
 
+/// Observed state of a Cluster.
 #[derive(Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClusterStatus {
+    /// All conditions, of any type.
     #[serde(deserialize_with = "null_is_default")]
     pub conditions: Vec<ClusterCondition>,
+    /// Secret with the kubeconfig of the cluster.
     pub kubeconfig_secret_ref: Option<KubeconfigRef>,
+    /// Capabilities of the cluster, e.g. its CNI.
     #[serde(deserialize_with = "null_is_default")]
     pub capabilities: Vec<Capability>,
 }
 
+/// A condition of a Cluster.
 #[derive(Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(default)]
 pub struct ClusterCondition {
+    /// Type of the condition, e.g. `Ready`.
     #[serde(rename = "type")]
     pub kind: String,
+    /// `True`, `False` or `Unknown`.
     pub status: String,
 }
 
+/// Reference to a Secret with a kubeconfig.
 #[derive(Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(default)]
 pub struct KubeconfigRef {
+    /// Name of the Secret.
     pub name: String,
+    /// Key in the Secret. If unset, `kubeconfig` and `value` are tried in this order.
     pub key: Option<String>,
 }
 
+/// A capability of a cluster.
 #[derive(Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Capability {
+    /// Name of the capability, e.g. [`CAPABILITY_CILIUM`].
     pub name: String,
+    /// Properties of the capability, e.g. its `status`.
     #[serde(deserialize_with = "null_is_default")]
     pub details: BTreeMap<String, String>,
+    /// Time of the last change, as written by the management plane.
     pub last_transition_time: Option<String>,
 }
 
 impl KubernetesCluster {
+    /// Reports whether the cluster can be used.
     pub fn is_ready(&self) -> bool {
         self.status.phase.as_deref() == Some("Ready")
     }
 
+    /// Returns the ID of the load balancer of the clustermesh-apiserver.
     pub fn elb_id(&self) -> Option<&str> {
         self.metadata.annotations.as_ref()?.get(ANNOTATION_ELB_ID).map(String::as_str)
     }
 }
 
 impl Cluster {
-    /// What a condition says, where there is one of this type.
+    /// Reports whether the condition of this type is `True`; `None` if there is no such
+    /// condition.
     pub fn condition(&self, kind: &str) -> Option<bool> {
         self.status.conditions.iter().find(|condition| condition.kind == kind).map(|condition| condition.status == "True")
     }
 
-    /// What is known of Cilium before anybody asks the cluster.
+    /// Returns the state of Cilium as recorded by the management plane, without
+    /// contacting the cluster.
     pub fn cilium(&self) -> Option<&Capability> {
         self.status.capabilities.iter().find(|capability| capability.name == CAPABILITY_CILIUM)
     }
 }
 
 impl Capability {
+    /// Returns the detail `status`.
     pub fn state(&self) -> Option<&str> {
         self.details.get("status").map(String::as_str)
     }
 
-    /// Whether it says that Cilium is not there.
+    /// Reports whether Cilium is recorded as missing or broken.
     pub fn is_missing(&self) -> bool {
         matches!(self.state(), Some("not-installed" | "error"))
     }

@@ -1,5 +1,5 @@
-//! What a kcp provider workspace needs to offer the three kinds, and what a
-//! tenant applies to use them.
+//! kcp objects: manifests with which a provider workspace offers the three custom
+//! resources and a tenant binds them, and the kcp objects that are read.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, CustomResourceDefinitionNames, CustomResourceDefinitionVersion,
@@ -7,7 +7,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::ClusterResourceScope;
 use mw_core::names::short_hash;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::cilium::GROUP;
@@ -16,16 +16,24 @@ use crate::crd::{YamlError, cilium_crds, to_yaml};
 use crate::lean::{self, null_is_default, served};
 use crate::rbac::{named, subject};
 
+/// Path of the APIExport manifest from the repository root.
 pub const EXPORT_FILE: &str = "config/kcp-cilium-mesh-apiexport.yaml";
+/// Path of the APIBinding manifest from the repository root.
 pub const BINDING_FILE: &str = "config/kcp-cilium-mesh-apibinding.yaml";
-/// A merge patch that adds the claim on tenants' clusters to the export.
+/// Path of the merge patch that adds the permission claim on KubernetesClusters to the
+/// export.
 pub const FLEET_CLAIM_FILE: &str = "config/kcp-cilium-mesh-fleet-claim.yaml";
+/// Path of the RBAC manifest of the provider workspace from the repository root.
 pub const RBAC_FILE: &str = "config/kcp-cilium-mesh-rbac.yaml";
 
+/// Name of the APIExport that provides KubernetesClusters to tenants.
+pub const FLEET_EXPORT: &str = "edge-portal-fleet";
+/// Name of the APIExport of the three custom resources.
 pub const EXPORT: &str = "edge-portal-networking";
-/// The workspace with the export, where nothing else is said.
+/// Default workspace of the export.
 pub const PROVIDER_WORKSPACE: &str = "root:system";
-/// Stands where the fleet export's identity goes, which differs per installation.
+/// Placeholder for the identity hash of the fleet export, which differs per
+/// installation.
 pub const FLEET_IDENTITY: &str = "REPLACE-WITH-THE-IDENTITY-HASH-OF-edge-portal-fleet";
 
 const FLEET_GROUP: &str = "platform.edge-portal.eu";
@@ -33,106 +41,257 @@ const FLEET_CLUSTERS: &str = "kubernetesclusters";
 const PROVIDER: &str = "kcp-cilium-mesh-provider";
 const PROVIDER_NAMESPACE: &str = "default";
 
-/// Annotation of every object in kcp: the logical cluster it is in.
+/// Annotation of every object in kcp with the logical cluster of the object.
 pub const ANNOTATION_CLUSTER: &str = "kcp.io/cluster";
-/// Annotation of an APIBinding: the path of its workspace.
+/// Annotation of an APIBinding with the path of its workspace.
 pub const ANNOTATION_PATH: &str = "kcp.io/path";
 
 /// A tenant's APIBinding to the export.
 #[derive(Deserialize, Debug, Clone, PartialEq, Default)]
 pub struct ApiBinding {
+    /// Object metadata without managedFields.
     #[serde(default, deserialize_with = "lean::meta")]
     pub metadata: ObjectMeta,
+    /// Bound export and accepted claims.
     #[serde(default, deserialize_with = "null_is_default")]
     pub spec: ApiBindingSpec,
+    /// Observed state.
     #[serde(default, deserialize_with = "null_is_default")]
     pub status: ApiBindingStatus,
 }
 
+/// Desired state of an APIBinding.
 #[derive(Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ApiBindingSpec {
+    /// Export that is bound.
+    #[serde(deserialize_with = "null_is_default")]
+    pub reference: BindingReference,
+    /// Answers of the tenant to the claims of the export.
     #[serde(deserialize_with = "null_is_default")]
     pub permission_claims: Vec<Claim>,
 }
 
+/// Reference of an APIBinding.
+#[derive(Deserialize, Debug, Clone, PartialEq, Eq, Default)]
+#[serde(default)]
+pub struct BindingReference {
+    /// Export that is bound.
+    #[serde(deserialize_with = "null_is_default")]
+    pub export: ExportRef,
+}
+
+/// Observed state of an APIBinding.
 #[derive(Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ApiBindingStatus {
+    /// Phase; `Bound` if the resources are served.
+    pub phase: Option<String>,
+    /// Resources that the workspace gets from this binding.
+    #[serde(deserialize_with = "null_is_default")]
+    pub bound_resources: Vec<BoundResource>,
+    /// Accepted claims that are in effect.
     #[serde(deserialize_with = "null_is_default")]
     pub applied_permission_claims: Vec<Claim>,
+    /// Claims that the export requests.
+    #[serde(deserialize_with = "null_is_default")]
+    pub export_permission_claims: Vec<Claim>,
 }
 
-/// What a tenant lets the provider see, or does not.
+/// A resource that a workspace gets from an APIBinding.
 #[derive(Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(default)]
-pub struct Claim {
+pub struct BoundResource {
+    /// API group of the resource.
     #[serde(deserialize_with = "null_is_default")]
     pub group: String,
+    /// Plural name of the resource.
     pub resource: String,
-    /// `Accepted` or `Rejected`, where it is the tenant's answer.
+    /// Schema of the resource.
+    #[serde(deserialize_with = "null_is_default")]
+    pub schema: BoundSchema,
+}
+
+/// Schema of a bound resource.
+#[derive(Deserialize, Debug, Clone, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BoundSchema {
+    /// Identity hash of the export that provides the resource.
+    pub identity_hash: String,
+}
+
+/// A permission claim: access to a resource that the provider requests and the tenant
+/// accepts or rejects.
+#[derive(Deserialize, Serialize, Debug, Clone, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Claim {
+    /// API group of the resource.
+    #[serde(deserialize_with = "null_is_default")]
+    pub group: String,
+    /// Plural name of the resource.
+    pub resource: String,
+    /// Identity hash of the export that provides the resource; none for built-in
+    /// resources.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub identity_hash: Option<String>,
+    /// Requested verbs.
+    #[serde(deserialize_with = "null_is_default")]
+    pub verbs: Vec<String>,
+    /// Objects that are covered; only set in the tenant's answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub selector: Option<Value>,
+    /// `Accepted` or `Rejected`; only set in the tenant's answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
 }
 
-impl ApiBinding {
-    /// Whether the tenant's clusters can be seen: its answer, and whether that
-    /// is in force.
-    pub fn shows_clusters(&self) -> bool {
-        let is_it = |claim: &&Claim| claim.group == FLEET_GROUP && claim.resource == FLEET_CLUSTERS;
-        let accepted = self.spec.permission_claims.iter().filter(is_it).any(|claim| claim.state.as_deref() == Some("Accepted"));
-        accepted && self.status.applied_permission_claims.iter().any(|claim| is_it(&claim))
+impl Claim {
+    /// Reports whether this is the claim on KubernetesClusters.
+    pub fn is_on_clusters(&self) -> bool {
+        self.group == FLEET_GROUP && self.resource == FLEET_CLUSTERS
+    }
+
+    /// Reports whether both claims are on the same resource, regardless of the export
+    /// that provides it.
+    pub fn is_alike(&self, other: &Claim) -> bool {
+        self.group == other.group && self.resource == other.resource
+    }
+
+    /// Reports whether the tenant accepted the claim.
+    pub fn is_accepted(&self) -> bool {
+        self.state.as_deref() == Some("Accepted")
+    }
+
+    /// Returns this claim, accepted for all objects.
+    pub fn accepted(&self) -> Claim {
+        Claim { state: Some("Accepted".to_owned()), selector: Some(json!({ "matchAll": true })), ..self.clone() }
     }
 }
 
-/// Where an export is served.
+/// An APIExport, of the provider or of the fleet.
 #[derive(Deserialize, Debug, Clone, PartialEq, Default)]
-pub struct EndpointSlice {
+pub struct ApiExport {
+    /// Object metadata without managedFields.
     #[serde(default, deserialize_with = "lean::meta")]
     pub metadata: ObjectMeta,
+    /// Exported resources and requested claims.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub spec: ApiExportSpec,
+    /// Observed state.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub status: ApiExportStatus,
+}
+
+/// Desired state of an APIExport.
+#[derive(Deserialize, Debug, Clone, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ApiExportSpec {
+    /// Exported resources.
+    #[serde(deserialize_with = "null_is_default")]
+    pub resources: Vec<ExportedResource>,
+    /// Claims that tenants are asked to accept.
+    #[serde(deserialize_with = "null_is_default")]
+    pub permission_claims: Vec<Claim>,
+}
+
+/// An exported resource.
+#[derive(Deserialize, Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[serde(default)]
+pub struct ExportedResource {
+    /// Plural name of the resource.
+    pub name: String,
+    /// Name of the APIResourceSchema.
+    pub schema: String,
+}
+
+/// Observed state of an APIExport.
+#[derive(Deserialize, Debug, Clone, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ApiExportStatus {
+    /// Identity hash of the export, set by kcp.
+    pub identity_hash: Option<String>,
+}
+
+impl ApiBinding {
+    /// Returns the identity hash of the export that provides KubernetesClusters, if
+    /// this binding provides them.
+    pub fn fleet_identity(&self) -> Option<&str> {
+        let is_it = |bound: &&BoundResource| bound.group == FLEET_GROUP && bound.resource == FLEET_CLUSTERS;
+        self.status.bound_resources.iter().find(is_it).map(|bound| bound.schema.identity_hash.as_str())
+    }
+
+    /// Reports whether the provider can read the tenant's KubernetesClusters: the claim
+    /// is accepted and in effect.
+    pub fn shows_clusters(&self) -> bool {
+        let accepted = self.spec.permission_claims.iter().any(|claim| claim.is_on_clusters() && claim.is_accepted());
+        accepted && self.status.applied_permission_claims.iter().any(Claim::is_on_clusters)
+    }
+}
+
+/// An APIExportEndpointSlice: the URLs at which an export is served.
+#[derive(Deserialize, Debug, Clone, PartialEq, Default)]
+pub struct EndpointSlice {
+    /// Object metadata without managedFields.
+    #[serde(default, deserialize_with = "lean::meta")]
+    pub metadata: ObjectMeta,
+    /// Export of the URLs.
     #[serde(default, deserialize_with = "null_is_default")]
     pub spec: EndpointSliceSpec,
+    /// URLs of the export.
     #[serde(default, deserialize_with = "null_is_default")]
     pub status: EndpointSliceStatus,
 }
 
+/// Desired state of an APIExportEndpointSlice.
 #[derive(Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(default)]
 pub struct EndpointSliceSpec {
+    /// Export of the URLs.
     pub export: ExportRef,
 }
 
+/// Reference to an APIExport.
 #[derive(Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(default)]
 pub struct ExportRef {
+    /// Name of the export.
     pub name: String,
+    /// Path of the export's workspace; the same workspace if unset.
+    pub path: Option<String>,
 }
 
+/// Observed state of an APIExportEndpointSlice.
 #[derive(Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(default)]
 pub struct EndpointSliceStatus {
+    /// One endpoint per shard.
     #[serde(deserialize_with = "null_is_default")]
     pub endpoints: Vec<Endpoint>,
 }
 
+/// An endpoint of an export.
 #[derive(Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(default)]
 pub struct Endpoint {
+    /// URL of the virtual workspace.
     pub url: String,
 }
 
 impl EndpointSlice {
+    /// Returns the URLs without trailing slashes.
     pub fn urls(&self) -> impl Iterator<Item = String> {
         self.status.endpoints.iter().map(|endpoint| endpoint.url.trim_end_matches('/').to_owned()).filter(|url| !url.is_empty())
     }
 }
 
 served!(ApiBinding, ClusterResourceScope, "apis.kcp.io", "v1alpha2", "APIBinding", "apibindings");
+served!(ApiExport, ClusterResourceScope, "apis.kcp.io", "v1alpha2", "APIExport", "apiexports");
 served!(EndpointSlice, ClusterResourceScope, "apis.kcp.io", "v1alpha1", "APIExportEndpointSlice", "apiexportendpointslices");
 
-/// The APIResourceSchema of a CRD. Its name comes from its content, because in
-/// kcp such a schema can't be changed.
+/// Returns the APIResourceSchema of a CRD. Its name contains a hash of its content,
+/// because kcp does not allow changes to an APIResourceSchema.
 pub fn schema(crd: &CustomResourceDefinition) -> Result<Value, YamlError> {
-    // A CRD gets its listKind from the API server, kcp asks for it.
+    // The API server fills in listKind for a CRD; kcp requires it.
     let list_kind = crd.spec.names.list_kind.clone().unwrap_or_else(|| format!("{}List", crd.spec.names.kind));
     let names = CustomResourceDefinitionNames { list_kind: Some(list_kind), ..crd.spec.names.clone() };
     let spec = json!({
@@ -145,7 +304,7 @@ pub fn schema(crd: &CustomResourceDefinition) -> Result<Value, YamlError> {
     Ok(json!({ "apiVersion": "apis.kcp.io/v1alpha1", "kind": "APIResourceSchema", "metadata": { "name": name }, "spec": spec }))
 }
 
-/// As in a CRD, but for the schema, which stands there bare.
+/// Returns a version as in a CRD, but with the schema inlined.
 fn version(version: &CustomResourceDefinitionVersion) -> Value {
     json!({
         "name": version.name,
@@ -157,8 +316,9 @@ fn version(version: &CustomResourceDefinitionVersion) -> Value {
     })
 }
 
-/// Without the identity of the fleet's export nothing of it can be claimed: kcp
-/// takes a wrong one silently, and then shows no clusters.
+/// Returns the permission claims of the export. The fleet resource is only claimed if
+/// the identity of its export is known: kcp accepts a wrong identity without an error,
+/// and then shows no clusters.
 fn claims(fleet_identity: Option<&str>) -> Vec<Value> {
     let clusters = fleet_identity
         .map(|hash| json!({ "group": FLEET_GROUP, "resource": FLEET_CLUSTERS, "identityHash": hash, "verbs": ["get", "list", "watch"] }));
@@ -166,7 +326,7 @@ fn claims(fleet_identity: Option<&str>) -> Vec<Value> {
     clusters.into_iter().chain([events]).collect()
 }
 
-/// The schemas and the APIExport, for the provider workspace.
+/// Returns the manifest for the provider workspace: schemas and APIExport.
 pub fn export_yaml(fleet_identity: Option<&str>) -> Result<String, YamlError> {
     let crds = cilium_crds();
     let schemas = crds.iter().map(schema).collect::<Result<Vec<Value>, YamlError>>()?;
@@ -181,12 +341,22 @@ pub fn export_yaml(fleet_identity: Option<&str>) -> Result<String, YamlError> {
     documents(&[schemas, vec![export]].concat())
 }
 
-/// Adds the claim on tenants' clusters to an APIExport that is there.
+/// Returns the exported resources and schema names of this version.
+pub fn exported() -> Result<Vec<ExportedResource>, YamlError> {
+    let resource = |crd: &CustomResourceDefinition| {
+        let schema = schema(crd)?.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
+        Ok(ExportedResource { name: crd.spec.names.plural.clone(), schema })
+    };
+    cilium_crds().iter().map(resource).collect()
+}
+
+/// Returns the merge patch that adds the claim on KubernetesClusters to an existing
+/// APIExport.
 pub fn fleet_claim_yaml(fleet_identity: &str) -> Result<String, YamlError> {
     to_yaml(&json!({ "spec": { "permissionClaims": claims(Some(fleet_identity)) } }))
 }
 
-/// The APIBinding, for each tenant.
+/// Returns the APIBinding for a tenant.
 pub fn binding_yaml(provider_workspace: &str, fleet_identity: Option<&str>) -> Result<String, YamlError> {
     let accepted = claims(fleet_identity).into_iter().map(|mut claim| {
         if let Value::Object(fields) = &mut claim {
@@ -204,8 +374,8 @@ pub fn binding_yaml(provider_workspace: &str, fleet_identity: Option<&str>) -> R
     to_yaml(&binding)
 }
 
-/// The provider's account and rights in the provider workspace, and the right
-/// of everybody to bind.
+/// Returns the RBAC manifest for the provider workspace: the provider's account and
+/// rules, and the right of all authenticated users to bind the export.
 pub fn rbac_yaml() -> Result<String, YamlError> {
     let content = named(EXPORT, rule("apis.kcp.io", &["apiexports/content"], &["list", "watch", "create", "patch"]));
     let slices = rule("apis.kcp.io", &["apiexportendpointslices"], &["list", "watch"]);

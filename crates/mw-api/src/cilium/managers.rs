@@ -1,4 +1,4 @@
-//! Who manages which fields of an object, read from its managedFields.
+//! Field managers of an object, read from its managedFields.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use mw_core::cilium::facts::{Held, MANAGER};
 use mw_core::time::Timestamp;
 use serde_json::Value;
 
-/// The managers of each key below a map, such as `data` or
+/// Returns the managers of each key of a map field, such as `data` or
 /// `metadata.annotations`.
 pub fn managers(meta: &ObjectMeta, path: &[&str]) -> BTreeMap<String, BTreeSet<String>> {
     let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -19,7 +19,7 @@ pub fn managers(meta: &ObjectMeta, path: &[&str]) -> BTreeMap<String, BTreeSet<S
     found
 }
 
-/// Values with their managers.
+/// Returns the values together with their managers.
 pub fn held<'a, V: 'a, T>(
     values: impl IntoIterator<Item = (&'a String, &'a V)>,
     managers: &BTreeMap<String, BTreeSet<String>>,
@@ -30,15 +30,16 @@ pub fn held<'a, V: 'a, T>(
     values.into_iter().map(with_managers).collect()
 }
 
-/// When our manager last changed one of these keys below a map.
+/// Returns the time when our manager last changed one of these keys of a map field. If
+/// `among` is empty, all keys count.
 pub fn changed_by_us(meta: &ObjectMeta, path: &[&str], among: &[&str]) -> Option<Timestamp> {
     let ours = meta.managed_fields.iter().flatten().filter(|entry| entry.manager.as_deref() == Some(MANAGER));
     let touching = ours.filter(|entry| keys(entry, path).iter().any(|key| among.is_empty() || among.contains(&key.as_str())));
     touching.filter_map(|entry| entry.time.as_ref()).map(|time| Timestamp(time.0.as_second())).max()
 }
 
-/// Only what we applied is pruned by our next apply, so what we merely patched
-/// counts as another's.
+/// Returns the name of a manager. Our next apply removes only fields that we applied
+/// before, so fields that we patched count as managed by somebody else.
 fn manager(entry: &ManagedFieldsEntry) -> String {
     let name = entry.manager.clone().unwrap_or_default();
     match entry.operation.as_deref() {

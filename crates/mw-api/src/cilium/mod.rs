@@ -1,5 +1,5 @@
-//! What the Cilium back end stores and touches: its three kinds, the clusters
-//! they refer to, Cilium's objects in a target, and what kcp serves them with.
+//! Objects of the Cilium back end: its three custom resources, the clusters they refer
+//! to, Cilium's objects in a target cluster, and kcp's objects.
 
 pub mod binding;
 pub mod convert;
@@ -18,23 +18,27 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-/// The group of the three kinds.
+/// API group of the three custom resources.
 pub const GROUP: &str = "networking.edge-portal.eu";
+/// API version of the three custom resources.
 pub const VERSION: &str = "v1alpha1";
 
-/// Every finalizer of the Go provider and of ours begins with this.
+/// Prefix of all finalizers, of the Go provider as well as ours.
 pub const FINALIZER_PREFIX: &str = "networking.edge-portal.eu/";
+/// Finalizer of a ClusterMeshBinding.
 pub const BINDING_FINALIZER: &str = "networking.edge-portal.eu/mesh-cleanup";
+/// Finalizer of a GlobalService.
 pub const SERVICE_FINALIZER: &str = "networking.edge-portal.eu/globalservice-cleanup";
+/// Finalizer of a ConnectivityIntent.
 pub const INTENT_FINALIZER: &str = "networking.edge-portal.eu/connectivityintent-cleanup";
-/// Annotation: the refs of clusters that this object may have left something
-/// on, so that cleanup knows them when the binding is gone.
+/// Annotation with the references to all clusters that this object may have written to.
+/// Cleanup needs it when the binding is already deleted.
 pub const ANNOTATION_TOUCHED: &str = "networking.edge-portal.eu/touched-clusters";
 
-/// The ClusterMeshBinding that an object relies on.
+/// Reference to a ClusterMeshBinding.
 #[derive(Serialize, Deserialize, JsonSchema, Debug, Clone, PartialEq, Eq, Default)]
 pub struct MeshRef {
-    /// The name of a ClusterMeshBinding in the namespace of this object.
+    /// Name of a ClusterMeshBinding in the namespace of this object.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
 }
@@ -47,7 +51,7 @@ fn conditions(generator: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Names of clusters, as many as one mesh can hold.
+/// Schema for a list of cluster names, limited to the size of a mesh.
 fn refs(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "array", "maxItems": MOST_CLUSTERS, "items": { "type": "string", "maxLength": 253 } })
 }
@@ -56,5 +60,6 @@ fn texts(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object", "maxProperties": 64, "additionalProperties": { "type": "string", "maxLength": 1024 } })
 }
 
-/// The most that Cilium connects to one cluster, and itself.
+/// Maximum number of clusters in a mesh: a cluster and the 511 that Cilium connects to
+/// it at most.
 pub const MOST_CLUSTERS: usize = 512;

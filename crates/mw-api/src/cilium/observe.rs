@@ -1,13 +1,13 @@
-//! From a target's objects to the core's facts. Texts go over as they are:
-//! what they mean is for the core to say. Certificates are not parsed here.
+//! Conversions from the objects of a target cluster to the core's facts. Strings are
+//! passed on unparsed; the core interprets them. Certificates are not parsed here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::ByteString;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use mw_core::cilium::facts::{
-    Agents, ApiServer, ClientFiles, Config, MeshPort, MeshService, NamespaceSeen, NodeAddresses, RemoteUsers, SecretSeen, ServiceName,
-    ServiceSeen, SliceSeen,
+    Agents, ApiServer, ClientFiles, Config, Maker, MeshPort, MeshService, NamespaceSeen, NodeAddresses, RemoteUsers, SecretSeen,
+    ServiceName, ServiceSeen, SliceSeen,
 };
 use mw_core::cilium::secret::SecretBytes;
 use mw_core::cilium::version::Version;
@@ -18,35 +18,36 @@ use crate::cilium::rbac::REMOTE_USERS;
 use crate::cilium::target::{
     ConfigMap, Container, DaemonSet, Deployment, EndpointSlice, Namespace, PodSpec, Secret, Service, VolumeConfigMap,
 };
-use crate::convert::{addresses, is_ready};
 use crate::node::Node;
 
 const CLUSTER_NAME: &str = "cluster-name";
 const CLUSTER_ID: &str = "cluster-id";
 const DEFAULT_MAX_CLUSTERS: u32 = 255;
-/// The one key of the ConfigMap clustermesh-remote-users.
+/// The only key of the ConfigMap clustermesh-remote-users.
 pub const USERS_KEY: &str = "users.yaml";
 const ELB_ID: &str = "kubernetes.io/elb.id";
 
-/// Of several DaemonSets with Cilium's label, the one that is its agents.
+/// Selects the DaemonSet of the Cilium agents among all with Cilium's label.
 pub fn choose_agents(found: &[DaemonSet]) -> Option<&DaemonSet> {
     let name = |set: &&DaemonSet| set.metadata.name.clone().unwrap_or_default();
     found.iter().find(|set| name(set) == "cilium").or_else(|| found.iter().min_by_key(name))
 }
 
-/// `oldest_start` is when the first of its pods started.
+/// Converts the DaemonSet of the agents. `oldest_start` is the start time of the oldest
+/// agent pod.
 pub fn agents(set: &DaemonSet, oldest_start: Option<Timestamp>) -> Agents {
     let pods = &set.spec.template.spec;
     Agents {
         ready: count(set.status.number_ready),
         desired: count(set.status.desired_number_scheduled),
-        version: version(pods, "cilium-agent"),
+        version: version(pods, "cilium-agent").or_else(|| chart_version(&set.metadata)),
         client_files: client_paths(pods),
         host_aliases: host_aliases(pods),
         oldest_start,
     }
 }
 
+/// Converts the Deployment clustermesh-apiserver.
 pub fn api_server(deployment: &Deployment) -> ApiServer {
     let pods = &deployment.spec.template.spec;
     ApiServer {
@@ -60,7 +61,8 @@ pub fn api_server(deployment: &Deployment) -> ApiServer {
     }
 }
 
-/// The last of several flags counts, as everywhere.
+/// Reports whether --cluster-users-enabled is set. If the flag is repeated, the last
+/// one counts.
 fn has_cluster_users(container: &Container) -> bool {
     let mut values = container.args.iter().filter_map(|arg| match arg.strip_prefix("--cluster-users-enabled")? {
         "" => Some(true),
@@ -73,6 +75,7 @@ fn is_users(volume: &VolumeConfigMap) -> bool {
     volume.name == REMOTE_USERS && volume.optional != Some(true)
 }
 
+/// Converts the ConfigMap clustermesh-remote-users.
 pub fn remote_users(map: &ConfigMap) -> RemoteUsers {
     RemoteUsers {
         uid: map.metadata.uid.clone().unwrap_or_default(),
@@ -86,10 +89,32 @@ fn count(number: i64) -> u32 {
     u32::try_from(number.max(0)).unwrap_or(u32::MAX)
 }
 
-/// The version of the named container, else of the first that has one.
+/// Returns the version of the named container. If there is no such container, the
+/// version of the first container that has one.
 fn version(pods: &PodSpec, container: &str) -> Option<Version> {
-    let named = pods.containers.iter().filter(|of| of.name == container);
-    named.chain(&pods.containers).find_map(|of| Version::of_image(&of.image))
+    match pods.containers.iter().find(|of| of.name == container) {
+        Some(named) => Version::of_image(&named.image),
+        None => pods.containers.iter().find_map(|of| Version::of_image(&of.image)),
+    }
+}
+
+/// Returns the version from the chart label, for images that are referenced by digest
+/// only.
+fn chart_version(meta: &ObjectMeta) -> Option<Version> {
+    meta.labels.as_ref()?.get("helm.sh/chart").and_then(|label| Version::of_chart(label))
+}
+
+/// Returns the tool that issued the certificate in a Secret.
+pub fn maker(meta: &ObjectMeta) -> Maker {
+    let annotations = meta.annotations.as_ref();
+    // The name becomes part of a command in a hint.
+    let is_name = |name: &&String| name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-.".contains(&b));
+    let certificate = annotations.and_then(|all| all.get("cert-manager.io/certificate-name")).filter(is_name);
+    match (certificate, helm_marks(meta).0.is_empty()) {
+        (Some(name), _) => Maker::CertManager(name.clone()),
+        (None, false) => Maker::Helm,
+        (None, true) => Maker::Job,
+    }
 }
 
 fn client_paths(pods: &PodSpec) -> BTreeSet<String> {
@@ -102,6 +127,7 @@ fn host_aliases(pods: &PodSpec) -> BTreeSet<String> {
     pods.host_aliases.iter().flat_map(|alias| alias.hostnames.iter().cloned()).collect()
 }
 
+/// Converts the ConfigMap cilium-config.
 pub fn config(map: &ConfigMap) -> Config {
     let value = |key: &str| map.data.get(key).map(|text| text.trim().to_owned()).unwrap_or_default();
     let ipam = value("ipam");
@@ -116,6 +142,7 @@ pub fn config(map: &ConfigMap) -> Config {
     }
 }
 
+/// Converts the Service clustermesh-apiserver.
 pub fn mesh_service(service: &Service) -> MeshService {
     let ingress = || service.status.load_balancer.ingress.iter();
     let text = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
@@ -133,10 +160,13 @@ pub fn mesh_service(service: &Service) -> MeshService {
     }
 }
 
+/// Converts the addresses of a node.
 pub fn node_addresses(node: &Node) -> NodeAddresses {
-    NodeAddresses { ready: is_ready(node), internal: addresses(node, "InternalIP"), external: addresses(node, "ExternalIP") }
+    NodeAddresses { ready: node.is_ready(), internal: node.addresses("InternalIP"), external: node.addresses("ExternalIP") }
 }
 
+/// Converts a Secret with connections to remote clusters. The caller fills `ends`,
+/// which needs parsed certificates.
 pub fn connection_secret(secret: &Secret) -> SecretSeen {
     let meta = &secret.metadata;
     SecretSeen {
@@ -144,6 +174,7 @@ pub fn connection_secret(secret: &Secret) -> SecretSeen {
         resource_version: meta.resource_version.clone().unwrap_or_default(),
         keys: held(&secret.data, &managers(meta, &["data"]), secret_bytes),
         written: changed_by_us(meta, &["data"], &[]),
+        ends: BTreeMap::new(),
     }
 }
 
@@ -151,13 +182,13 @@ fn secret_bytes(bytes: &ByteString) -> SecretBytes {
     SecretBytes::new(&bytes.0)
 }
 
-/// The three files of a certificate Secret, where all of them are there.
+/// Returns the three files of a certificate Secret, if all are present.
 pub fn client_files(secret: &Secret) -> Option<ClientFiles> {
     let file = |key: &str| secret.data.get(key).filter(|bytes| !bytes.0.is_empty()).map(secret_bytes);
     Some(ClientFiles { ca: file("ca.crt")?, certificate: file("tls.crt")?, key: file("tls.key")? })
 }
 
-/// The labels and annotations by which Helm knows an object for its own.
+/// Returns the labels and annotations by which Helm recognizes objects of a release.
 pub fn helm_marks(meta: &ObjectMeta) -> (BTreeMap<String, String>, BTreeMap<String, String>) {
     let of_helm = |key: &str| key == "app.kubernetes.io/managed-by" || key.starts_with("meta.helm.sh/");
     let chosen = |all: &Option<BTreeMap<String, String>>| -> BTreeMap<String, String> {
@@ -167,6 +198,7 @@ pub fn helm_marks(meta: &ObjectMeta) -> (BTreeMap<String, String>, BTreeMap<Stri
     (chosen(&meta.labels), chosen(&meta.annotations))
 }
 
+/// Converts a Namespace.
 pub fn namespace(namespace: &Namespace) -> NamespaceSeen {
     let annotations = namespace.metadata.annotations.as_ref();
     NamespaceSeen {
@@ -175,6 +207,7 @@ pub fn namespace(namespace: &Namespace) -> NamespaceSeen {
     }
 }
 
+/// Converts a Service.
 pub fn service(service: &Service) -> (ServiceName, ServiceSeen) {
     let meta = &service.metadata;
     let annotations = meta.annotations.iter().flatten();
@@ -193,10 +226,11 @@ fn service_name(meta: &ObjectMeta, name: String) -> ServiceName {
     ServiceName { namespace: meta.namespace.clone().unwrap_or_default(), name }
 }
 
+/// Converts an EndpointSlice.
 pub fn slice(slice: &EndpointSlice) -> SliceSeen {
     let meta = &slice.metadata;
     let label = |key: &str| meta.labels.as_ref().and_then(|all| all.get(key)).cloned().unwrap_or_default();
-    // A missing `ready` counts as ready, as the API says.
+    // The API defines a missing `ready` as ready.
     let ready = slice.endpoints.iter().filter(|endpoint| endpoint.conditions.ready.unwrap_or(true));
     let behind = ready.filter_map(|endpoint| {
         let pod = endpoint.target_ref.as_ref().and_then(|target| target.uid.clone());
@@ -235,6 +269,11 @@ mod tests {
         }));
         let agents = agents(&set, Some(Timestamp(5)));
         assert_eq!((agents.ready, agents.desired, agents.version), (2, 3, Some(Version { major: 1, minor: 20 })));
+        let mut by_digest = set.clone();
+        by_digest.spec.template.spec.containers[1].image = "r/cilium@sha256:a".to_owned();
+        assert_eq!(super::agents(&by_digest, None).version, None, "no claim without a tag or a label");
+        by_digest.metadata.labels = Some(BTreeMap::from([("helm.sh/chart".to_owned(), "cilium-1.19.3".to_owned())]));
+        assert_eq!(super::agents(&by_digest, None).version, Some(Version { major: 1, minor: 19 }));
         assert_eq!(agents.client_files.iter().collect::<Vec<_>>(), ["common-etcd-client.key", "local-etcd-client.key"]);
         assert!(agents.host_aliases.contains("b.mesh.cilium.io"));
         let bare: DaemonSet = read(json!({ "metadata": { "name": "a-cilium" }, "spec": null, "status": null }));
@@ -314,6 +353,15 @@ mod tests {
         })));
         assert_eq!(seen.service, ServiceName { namespace: "shop".to_owned(), name: "web".to_owned() });
         assert_eq!(seen.ready.iter().collect::<Vec<_>>(), ["10.0.0.9", "p1"]);
+    }
+
+    #[test]
+    fn a_certificate_tells_by_what_it_was_made() {
+        let of = |meta: Value| maker(&read::<ObjectMeta>(meta));
+        assert_eq!(of(json!({ "labels": { "app.kubernetes.io/managed-by": "Helm" } })), Maker::Helm);
+        let certificate = json!({ "annotations": { "cert-manager.io/certificate-name": "remote" } });
+        assert_eq!(of(certificate), Maker::CertManager("remote".to_owned()));
+        assert_eq!(of(json!({})), Maker::Job);
     }
 
     #[test]

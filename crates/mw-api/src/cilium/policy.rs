@@ -1,5 +1,5 @@
-//! Cilium's policies. Those with our labels are ours alone; their CRDs are
-//! Cilium's to install.
+//! Cilium's network policies. Policies with our labels are managed by us alone; the
+//! CRDs are installed by Cilium.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::{ClusterResourceScope, NamespaceResourceScope};
@@ -10,22 +10,31 @@ use serde_json::{Map, Value, json};
 
 use crate::lean::{self, null_is_default, served};
 
+/// API version of Cilium's policies.
 pub const API_VERSION: &str = "cilium.io/v2";
+/// Name of the CRD of namespaced policies.
 pub const NAMESPACED_CRD: &str = "ciliumnetworkpolicies.cilium.io";
+/// Name of the CRD of cluster-wide policies.
 pub const CLUSTERWIDE_CRD: &str = "ciliumclusterwidenetworkpolicies.cilium.io";
 
+/// A namespaced policy.
 #[derive(Deserialize, Debug, Clone, PartialEq, Default)]
 pub struct CiliumNetworkPolicy {
+    /// Object metadata without managedFields.
     #[serde(default, deserialize_with = "lean::meta")]
     pub metadata: ObjectMeta,
+    /// Policy rule, unparsed.
     #[serde(default, deserialize_with = "null_is_default")]
     pub spec: Value,
 }
 
+/// A cluster-wide policy.
 #[derive(Deserialize, Debug, Clone, PartialEq, Default)]
 pub struct CiliumClusterwideNetworkPolicy {
+    /// Object metadata without managedFields.
     #[serde(default, deserialize_with = "lean::meta")]
     pub metadata: ObjectMeta,
+    /// Policy rule, unparsed.
     #[serde(default, deserialize_with = "null_is_default")]
     pub spec: Value,
 }
@@ -40,18 +49,20 @@ served!(
     "ciliumclusterwidenetworkpolicies"
 );
 
-/// The CRD of a policy: what it can express.
+/// The CRD of a policy, read to learn which fields the installed Cilium supports.
 #[derive(Deserialize, Debug, Clone, PartialEq, Default)]
 pub struct Definition {
+    /// Object metadata without managedFields.
     #[serde(default, deserialize_with = "lean::meta")]
     pub metadata: ObjectMeta,
+    /// Spec with the schemas, unparsed.
     #[serde(default, deserialize_with = "null_is_default")]
     pub spec: Value,
 }
 
 served!(Definition, ClusterResourceScope, "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions");
 
-/// A policy of either kind for the core.
+/// Converts a policy of either kind.
 pub fn policy_seen(metadata: &ObjectMeta, spec: &Value) -> (PolicyKey, PolicySeen) {
     let key = PolicyKey { namespace: metadata.namespace.clone(), name: metadata.name.clone().unwrap_or_default() };
     let seen = PolicySeen {
@@ -64,7 +75,7 @@ pub fn policy_seen(metadata: &ObjectMeta, spec: &Value) -> (PolicyKey, PolicySee
     (key, seen)
 }
 
-/// The object to create.
+/// Returns the policy object to create.
 pub fn policy_object(wanted: &WantedPolicy) -> Value {
     let WantedPolicy { key, labels, spec } = wanted;
     let (kind, metadata) = match &key.namespace {
@@ -74,9 +85,9 @@ pub fn policy_object(wanted: &WantedPolicy) -> Value {
     json!({ "apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec })
 }
 
-/// The JSON merge patch that turns the policy that was seen into the wanted
-/// one. It names uid and resourceVersion, so that a policy that changed or was
-/// replaced since is refused by the API server instead of overwritten.
+/// Returns the JSON merge patch that turns the observed policy into the wanted one. It
+/// contains uid and resourceVersion, so the API server rejects it if the policy was
+/// changed or replaced in the meantime.
 pub fn policy_patch(update: &PolicyUpdate) -> Value {
     let PolicyUpdate { on, before, after } = update;
     json!({
@@ -85,8 +96,8 @@ pub fn policy_patch(update: &PolicyUpdate) -> Value {
     })
 }
 
-/// RFC 7386: null for what must go, nothing for what is equal. Lists are
-/// replaced whole.
+/// Returns the JSON merge patch (RFC 7386) between two values: null for removed keys,
+/// nothing for equal ones. Lists are replaced as a whole.
 fn difference(before: &Value, after: &Value) -> Value {
     let (Value::Object(before), Value::Object(after)) = (before, after) else { return after.clone() };
     let gone = before.keys().filter(|key| !after.contains_key(*key)).map(|key| (key.clone(), Value::Null));
@@ -95,7 +106,7 @@ fn difference(before: &Value, after: &Value) -> Value {
     Value::Object(gone.chain(changed).collect::<Map<_, _>>())
 }
 
-/// What a policy's CRD can express.
+/// Returns the optional fields that the CRD of a policy supports.
 pub fn policy_features(crd: &Value) -> PolicyFeatures {
     let versions = crd.pointer("/spec/versions").and_then(Value::as_array).into_iter().flatten();
     let schemas =

@@ -1,5 +1,5 @@
-//! The rights that a target's kubeconfig needs, and those of the provider on a
-//! hub or on the management plane beside kcp, and no more.
+//! Minimal RBAC rules of the Cilium back end: for the kubeconfig of a target cluster,
+//! and for the provider on a hub or on the management plane of kcp.
 
 use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding};
@@ -10,33 +10,39 @@ use crate::cilium::GROUP;
 use crate::crd::{YamlError, to_yaml};
 use crate::rbac::{meta, named, role_ref, subject};
 
+/// Path of the manifest for target clusters from the repository root.
 pub const TARGET_FILE: &str = "config/rbac/cilium-target.yaml";
-/// Optional: copies a missing CA from another member.
+/// Path of the optional manifest that allows copying a missing CA from another member.
 pub const TARGET_CA_FILE: &str = "config/rbac/cilium-target-ca.yaml";
-/// Optional, from Kubernetes 1.30 on: limits what that role can create.
+/// Path of the optional manifest that limits the Secrets that role can create. Needs
+/// Kubernetes 1.30.
 pub const TARGET_CA_POLICY_FILE: &str = "config/rbac/cilium-target-ca-policy.yaml";
-/// Optional: reads what KVStoreMesh reports of its remotes.
+/// Path of the optional manifest that allows reading KVStoreMesh's metrics.
 pub const TARGET_METRICS_FILE: &str = "config/rbac/cilium-target-metrics.yaml";
-/// The Secrets that the provider puts keys into, without data.
+/// Path of the manifest with the connection Secrets, without data.
 pub const CONNECTION_SECRETS_FILE: &str = "config/cilium-connection-secrets.yaml";
+/// Path of the manifest for a hub from the repository root.
 pub const HUB_FILE: &str = "config/rbac/cilium-hub.yaml";
+/// Path of the manifest for the management plane from the repository root.
 pub const MANAGEMENT_FILE: &str = "config/rbac/cilium-management.yaml";
 
-const PROVIDER: &str = "meshwright-provider";
-const PROVIDER_NAMESPACE: &str = "meshwright";
-/// By which one of several providers acts.
+pub(crate) const PROVIDER: &str = "meshwright-provider";
+pub(crate) const PROVIDER_NAMESPACE: &str = "meshwright";
+/// Name of the Lease that elects the leader among several providers.
 pub const LEASE: &str = "meshwright-provider";
 
-const MANAGER: &str = "meshwright-management";
-const MANAGEMENT_NAMESPACE: &str = "default";
+pub(crate) const MANAGER: &str = "meshwright-management";
+pub(crate) const MANAGEMENT_NAMESPACE: &str = "default";
 
-/// The account in every target.
+/// ServiceAccount of the provider in every target cluster.
 pub const TARGET: &str = "meshwright-target";
+/// Namespace that Cilium runs in.
 pub const CILIUM_NAMESPACE: &str = "kube-system";
 
-/// The CA's Secret; only the optional role may read and create it.
+/// Secret of the CA. Only the optional role may read and create it.
 pub const CA_SECRET: &str = "cilium-ca";
-/// The Secrets that hold the keys of the mesh; only these are read.
+/// Secrets with the certificates and connections of the mesh. No other Secrets are
+/// read.
 pub const READ_SECRETS: [&str; 5] = [
     "cilium-clustermesh",
     "cilium-kvstoremesh",
@@ -44,7 +50,7 @@ pub const READ_SECRETS: [&str; 5] = [
     "clustermesh-apiserver-remote-cert",
     "clustermesh-apiserver-server-cert",
 ];
-/// The ConfigMap that lists etcd users for single readers.
+/// ConfigMap that lists the etcd users of remote clusters.
 pub const REMOTE_USERS: &str = "clustermesh-remote-users";
 const WRITTEN_SECRETS: [&str; 2] = ["cilium-clustermesh", "cilium-kvstoremesh"];
 
@@ -57,7 +63,7 @@ fn among(names: &[&str], rule: PolicyRule) -> PolicyRule {
     PolicyRule { resource_names: Some(names.iter().map(|name| (*name).to_owned()).collect()), ..rule }
 }
 
-/// In the whole target.
+/// Returns the cluster-wide rules for a target cluster.
 pub fn target_rules() -> Vec<PolicyRule> {
     let policies = ["ciliumnetworkpolicies", "ciliumclusterwidenetworkpolicies"];
     let crds = ["ciliumclusterwidenetworkpolicies.cilium.io", "ciliumnetworkpolicies.cilium.io"];
@@ -70,34 +76,34 @@ pub fn target_rules() -> Vec<PolicyRule> {
     ]
 }
 
-/// In the namespace that Cilium runs in.
+/// Returns the rules for the namespace that Cilium runs in.
 pub fn cilium_rules() -> Vec<PolicyRule> {
     vec![
         rule("apps", &["daemonsets", "deployments"], &["list", "watch"]),
         rule("", &["pods"], &["list", "watch"]),
         named("cilium-config", rule("", &["configmaps"], &["get", "list", "watch", "patch"])),
-        // It is created by apply, which RBAC can limit to a name.
+        // Created with server-side apply, which RBAC can limit to a name.
         named(REMOTE_USERS, rule("", &["configmaps"], &["create", "list", "watch", "patch"])),
         among(&READ_SECRETS, rule("", &["secrets"], &["get", "list", "watch"])),
         among(&WRITTEN_SECRETS, rule("", &["secrets"], &["patch"])),
     ]
 }
 
-/// In Cilium's namespace, to copy a missing CA. RBAC can't limit a creation to
-/// a name, so the holder could also create a token Secret of any account there:
-/// [`ca_policy_yaml`] forbids that.
+/// Returns the rules for copying a missing CA, for Cilium's namespace. RBAC can't limit
+/// creation to a name, so the holder could also create a token Secret for any account
+/// in the namespace; [`ca_policy_yaml`] prevents that.
 pub fn ca_rules() -> Vec<PolicyRule> {
     vec![named(CA_SECRET, rule("", &["secrets"], &["list", "watch"])), rule("", &["secrets"], &["create"])]
 }
 
-/// In Cilium's namespace, to read KVStoreMesh's metrics. The holder can send
-/// GET requests to every pod there.
+/// Returns the rules for reading KVStoreMesh's metrics, for Cilium's namespace. The
+/// holder can send GET requests to every pod in it.
 pub fn metrics_rules() -> Vec<PolicyRule> {
     vec![rule("", &["pods/proxy"], &["get"])]
 }
 
-/// On a hub: the three kinds, the Secrets that refs lead to, and what a process
-/// needs for itself.
+/// Returns the rules for a hub: the three custom resources, the kubeconfig Secrets, and
+/// CRDs and events for the provider itself.
 pub fn hub_rules() -> Vec<PolicyRule> {
     let kinds = ["clustermeshbindings", "globalservices", "connectivityintents"];
     let statuses = kinds.map(|kind| format!("{kind}/status"));
@@ -114,20 +120,20 @@ pub fn hub_rules() -> Vec<PolicyRule> {
     ]
 }
 
-/// On the management plane: clusters of either kind, and the Secrets that they
-/// lead to.
+/// Returns the rules for the management plane: Clusters of either group and their
+/// kubeconfig Secrets.
 pub fn management_rules() -> Vec<PolicyRule> {
     let clusters = |group: &str| rule(group, &["clusters"], &["list", "watch"]);
     vec![clusters("platform.edge-portal.eu"), clusters("cluster.x-k8s.io"), rule("", &["secrets"], &["list", "watch"])]
 }
 
-/// Where the provider's Lease is.
+/// Returns the rules for the namespace of the provider's Lease.
 pub fn lease_rules() -> Vec<PolicyRule> {
     let leases = |verbs: &[&str]| rule("coordination.k8s.io", &["leases"], verbs);
     vec![leases(&["create"]), named(LEASE, leases(&["get", "update"]))]
 }
 
-/// For the cluster that the provider works on with `--hub`.
+/// Returns the manifest for the cluster that `--hub` selects.
 pub fn hub_yaml() -> Result<String, YamlError> {
     let account = ServiceAccount { metadata: meta(PROVIDER, Some(PROVIDER_NAMESPACE)), ..ServiceAccount::default() };
     let role = ClusterRole { metadata: meta(PROVIDER, None), rules: Some(hub_rules()), ..ClusterRole::default() };
@@ -139,8 +145,8 @@ pub fn hub_yaml() -> Result<String, YamlError> {
     Ok([to_yaml(&account)?, to_yaml(&role)?, to_yaml(&binding)?, to_yaml(&own)?, to_yaml(&own_binding)?].join("---\n"))
 }
 
-/// For the management plane of a provider that works on kcp, in the namespace
-/// of the clusters.
+/// Returns the manifest for the management plane of a provider on kcp, in the namespace
+/// of the Clusters.
 pub fn management_yaml() -> Result<String, YamlError> {
     let own = meta(MANAGER, Some(MANAGEMENT_NAMESPACE));
     let account = ServiceAccount { metadata: own.clone(), ..ServiceAccount::default() };
@@ -151,7 +157,7 @@ pub fn management_yaml() -> Result<String, YamlError> {
     Ok([to_yaml(&account)?, to_yaml(&role)?, to_yaml(&binding)?].join("---\n"))
 }
 
-/// For every cluster that a binding names.
+/// Returns the manifest for every cluster of a binding.
 pub fn target_yaml() -> Result<String, YamlError> {
     let account = ServiceAccount { metadata: meta(TARGET, Some(CILIUM_NAMESPACE)), ..ServiceAccount::default() };
     let role = ClusterRole { metadata: meta(TARGET, None), rules: Some(target_rules()), ..ClusterRole::default() };
@@ -170,12 +176,12 @@ pub fn target_yaml() -> Result<String, YamlError> {
     Ok(documents.join("---\n"))
 }
 
-/// Lets a target's account copy a missing CA.
+/// Returns the role that allows a target's account to copy a missing CA.
 pub fn target_ca_yaml() -> Result<String, YamlError> {
     optional_role(&format!("{TARGET}-ca"), ca_rules())
 }
 
-/// Lets a target's account read KVStoreMesh's metrics.
+/// Returns the role that allows a target's account to read KVStoreMesh's metrics.
 pub fn target_metrics_yaml() -> Result<String, YamlError> {
     optional_role(&format!("{TARGET}-metrics"), metrics_rules())
 }
@@ -188,8 +194,8 @@ fn optional_role(name: &str, rules: Vec<PolicyRule>) -> Result<String, YamlError
     Ok([to_yaml(&role)?, to_yaml(&binding)?].join("---\n"))
 }
 
-/// Limits what a target's account can create among the Secrets of Cilium's
-/// namespace to the CA.
+/// Returns the admission policy that limits a target's account to creating the CA
+/// Secret.
 pub fn ca_policy_yaml() -> Result<String, YamlError> {
     let name = format!("{TARGET}-ca");
     let api_version = "admissionregistration.k8s.io/v1";
@@ -205,7 +211,7 @@ pub fn ca_policy_yaml() -> Result<String, YamlError> {
                 "expression": format!(
                     "request.namespace == '{CILIUM_NAMESPACE}' && object.metadata.name == '{CA_SECRET}' && object.type == 'Opaque'"
                 ),
-                "message": format!("{TARGET} may create no Secret but {CA_SECRET} of type Opaque"),
+                "message": format!("{TARGET} may only create the Secret {CA_SECRET} with type Opaque"),
             }],
         },
     });
@@ -215,7 +221,7 @@ pub fn ca_policy_yaml() -> Result<String, YamlError> {
     Ok([to_yaml(&policy)?, to_yaml(&binding)?].join("---\n"))
 }
 
-/// The connection Secrets without data: the provider may change them, and
+/// Returns the connection Secrets without data. The provider may change them, but
 /// neither create nor delete them.
 pub fn connection_secrets_yaml() -> Result<String, YamlError> {
     let secret = |name: &str| {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{MOST_CLUSTERS, MeshRef};
 
-/// Which Services are exported, and where.
+/// Desired export: the Services to export, and the clusters on which they are exported.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
 #[kube(
     group = "networking.edge-portal.eu",
@@ -25,109 +25,110 @@ use super::{MOST_CLUSTERS, MeshRef};
     status = "GlobalServiceStatus",
     derive = "PartialEq",
     doc = "A GlobalService exports Services across the clusters of a ClusterMeshBinding.",
-    printcolumn(name = "Phase", type_ = "string", description = "How far the Services are exported", json_path = ".status.phase"),
-    printcolumn(name = "Mesh", type_ = "string", description = "The ClusterMeshBinding", json_path = ".spec.meshRef.name"),
+    printcolumn(name = "Phase", type_ = "string", description = "Progress of exporting the Services", json_path = ".status.phase"),
+    printcolumn(name = "Mesh", type_ = "string", description = "ClusterMeshBinding of the mesh", json_path = ".spec.meshRef.name"),
     printcolumn(
         name = "Ready",
         type_ = "string",
-        description = "Whether the Services are exported everywhere",
+        description = "True if the Services are exported on all clusters",
         json_path = ".status.conditions[?(@.type==\"Ready\")].status"
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct GlobalServiceSpec {
-    /// The mesh across which the Services are exported.
+    /// Mesh in which the Services are exported.
     pub mesh_ref: MeshRef,
 
-    /// The Services on the clusters.
+    /// Services to export.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<ServiceSelector>,
 
-    /// The clusters of the mesh on which the Services are exported; without
-    /// any, all of them.
+    /// Clusters of the mesh on which the Services are exported. If empty, all clusters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "super::refs")]
     pub target_clusters: Option<Vec<String>>,
 
-    /// Further annotations for the Services, of Cilium's prefixes.
+    /// Additional annotations for the Services. Keys must start with service.cilium.io/,
+    /// io.cilium/ or a prefix that the provider allows with --allow-annotation-prefix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "super::texts")]
     pub global_annotations: Option<BTreeMap<String, String>>,
 
-    /// Whether a cluster offers its own endpoints to the others. Without it
-    /// they are offered.
+    /// Share the endpoints of each cluster with the other clusters. If unset, they are
+    /// shared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<bool>,
 
-    /// Which endpoints are preferred: those of the own cluster or the others'.
+    /// Preferred endpoints: those of the local cluster or those of remote clusters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["local", "remote"]))]
     pub affinity: Option<String>,
 }
 
-/// Services by name or by labels.
+/// Services, selected by name or by labels.
 #[derive(Serialize, Deserialize, JsonSchema, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceSelector {
-    /// The namespace of the Services on the clusters.
+    /// Namespace of the Services on the clusters. Required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub namespace: Option<String>,
 
-    /// The name of one Service. Either this or labelSelector.
+    /// Name of a Service. Mutually exclusive with labelSelector.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub name: Option<String>,
 
-    /// Labels that the Services carry.
+    /// Labels of the Services, at least one. Mutually exclusive with name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "super::texts")]
     pub label_selector: Option<BTreeMap<String, String>>,
 }
 
-/// What the provider last saw and did. Written by the provider alone.
+/// Observed state of the export, written by the provider.
 #[derive(Serialize, Deserialize, JsonSchema, Debug, Clone, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct GlobalServiceStatus {
-    /// Pending, Exporting, Exported, Degraded or Error.
+    /// Phase of the export: Pending, Exporting, Exported, Degraded or Error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
 
-    /// The generation of the spec that this status speaks of.
+    /// Generation of the spec that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
-    /// When the clusters were last compared with the spec.
+    /// Time when the clusters were last compared with the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_sync_time: Option<Time>,
 
-    /// The clusters on which the Services are exported.
+    /// Clusters on which the Services are exported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "super::refs")]
     pub exported_clusters: Option<Vec<String>>,
 
-    /// The endpoints that each cluster has of its own.
+    /// Local endpoints of each cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = MOST_CLUSTERS))]
     pub endpoint_summary: Option<Vec<EndpointSummary>>,
 
-    /// Accepted, Exported, Ready and Degraded, each with a reason and a message.
+    /// Conditions of the export: Accepted, Exported, Ready and Degraded, each with a
+    /// reason and a message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "super::conditions")]
     pub conditions: Option<Vec<Condition>>,
 }
 
-/// The endpoints of the Services on one cluster.
+/// Endpoints of the Services on one cluster.
 #[derive(Serialize, Deserialize, JsonSchema, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct EndpointSummary {
-    /// The cluster's name in the mesh.
+    /// Name of the cluster in the mesh.
     pub cluster_name: String,
-    /// Endpoints of this cluster that are ready.
+    /// Number of ready endpoints on this cluster.
     #[serde(default)]
     pub endpoints: i64,
-    /// Whether there is one at least.
+    /// True if there is at least one ready endpoint.
     #[serde(default)]
     pub ready: bool,
 }

@@ -1,4 +1,4 @@
-//! An API server's structural checks, for the tests of the schemas.
+//! Structural validation of an API server, for the schema tests.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ pub(crate) fn walk(schema: &Value, path: &str, visit: &mut impl FnMut(&str, &Val
     }
 }
 
-/// The structural part of what an API server checks; CEL apart.
+/// Validates like an API server, without CEL rules, and returns the violations.
 pub(crate) fn refusals(schema: &Value, value: &Value, path: &str) -> Vec<String> {
     let mut found = Vec::new();
     let bound = |key: &str| schema[key].as_f64();

@@ -1,5 +1,5 @@
-//! What a ConnectivityIntent asks for, read from the specification and not from
-//! the planner: which flows pass where some intents are in force.
+//! Model of ConnectivityIntents, written from the specification independently of the
+//! planner: decides which flows pass while some intents are in force.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::policycheck::{Flow, Pod};
 
-/// An intent as somebody writes it.
+/// An intent as written by a user.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Asked {
     pub(crate) deny: bool,
@@ -39,18 +39,18 @@ pub(crate) struct Ports {
     pub(crate) last: Option<u16>,
 }
 
-/// Why a flow passes or does not.
+/// Reason why a flow passes or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Because {
-    /// A Deny names it.
+    /// A Deny matches it.
     Denied,
-    /// An Allow that isolates names it.
+    /// An isolating Allow matches it.
     Admitted,
-    /// An Allow isolates its destination, another one that does not isolate names it.
+    /// An Allow isolates its destination, and a non-isolating Allow matches it.
     AdmittedToo,
-    /// An Allow isolates its destination and none names it.
+    /// An Allow isolates its destination, and no Allow matches it.
     Cut,
-    /// Intents select its destination, but none of them isolates or names it.
+    /// Intents select its destination, but none isolates it or matches the flow.
     Spared,
     /// No intent selects its destination.
     Untouched,
@@ -65,7 +65,8 @@ impl Because {
     }
 }
 
-/// What becomes of a flow. `mesh` are the Cilium names of the mesh's clusters.
+/// Decides whether a flow passes. `mesh` contains the Cilium names of the mesh's
+/// clusters.
 pub(crate) fn decide(intents: &[Asked], mesh: &BTreeSet<String>, flow: &Flow) -> Because {
     let selecting: Vec<&Asked> = intents.iter().filter(|of| of.destination.is(&flow.to)).collect();
     let naming: Vec<&Asked> = selecting.iter().copied().filter(|of| of.names_source_and_port(mesh, flow)).collect();
@@ -85,7 +86,7 @@ impl Asked {
         !self.deny && self.isolate != Some(false)
     }
 
-    /// Sources are pods of the mesh's clusters and nothing else.
+    /// Matches only pods of the mesh's clusters as sources.
     fn names_source_and_port(&self, mesh: &BTreeSet<String>, flow: &Flow) -> bool {
         let from_mesh = mesh.contains(&flow.from.cluster);
         from_mesh && self.source.is(&flow.from) && (self.ports.is_empty() || self.ports.iter().any(|ports| ports.are(flow)))
@@ -113,7 +114,7 @@ impl Peer {
         here && self.labels().iter().all(|(key, value)| pod.labels.get(key) == Some(value))
     }
 
-    /// The labels that its pods carry.
+    /// Returns the labels that select the pods.
     pub(crate) fn labels(&self) -> BTreeMap<String, String> {
         match &self.pods {
             Pods::All => BTreeMap::new(),
@@ -137,7 +138,7 @@ impl Peer {
 }
 
 impl Ports {
-    /// Any protocol that has ports; ICMP has none.
+    /// Matches protocols with ports only; ICMP has none.
     fn are(&self, flow: &Flow) -> bool {
         let spoken = match self.protocol {
             None | Some("ANY") => ["TCP", "UDP", "SCTP"].contains(&flow.protocol),

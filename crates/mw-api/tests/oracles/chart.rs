@@ -1,4 +1,4 @@
-//! The connection Secrets of Cilium 1.20, compared with what its Helm chart
+//! Compares our connection Secrets with those that the Helm chart of Cilium 1.20
 //! renders for the same clusters.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,11 +13,11 @@ use serde_json::{Value, json};
 use crate::apply::settle;
 use crate::fleet::{Fleet, id};
 
-/// Files by Secret and key.
+/// File contents by Secret and key.
 type Files = BTreeMap<String, BTreeMap<String, Vec<u8>>>;
 
-/// A mesh of a reader and two remotes, `b` and `c`; they differ from healthy
-/// clusters as told.
+/// Returns a mesh of a reader `a` and two remotes `b` and `c`. The values override
+/// those of a healthy cluster.
 fn mesh(reader: Value, b: Value, c: Value, service_type: &str) -> World {
     let spec = json!({ "clusterRefs": ["a", "b", "c"], "meshConfig": { "serviceType": service_type } });
     let fleet =
@@ -27,7 +27,7 @@ fn mesh(reader: Value, b: Value, c: Value, service_type: &str) -> World {
     world
 }
 
-/// Ours, in the reader's Secrets.
+/// Returns the reader's Secrets as written by us.
 fn ours(world: &World) -> Files {
     let secrets = world.clusters[&id("a")].secrets.known().unwrap();
     let files = |secret: &ConnectionSecret| {
@@ -37,8 +37,8 @@ fn ours(world: &World) -> Files {
     ConnectionSecret::ALL.iter().map(|of| (of.as_str().to_owned(), files(of))).filter(|(_, files)| !files.is_empty()).collect()
 }
 
-/// The chart's, for a cluster with these peers. Nothing when this machine can't
-/// build Helm.
+/// Returns the Secrets that the chart renders for a cluster with these peers. `None` if
+/// this machine can't build Helm.
 fn charts(kvstoremesh: bool, peers: &Value) -> Option<Files> {
     let helm = mw_testbed::or_skip(mw_testbed::binaries::helm())?;
     let chart = mw_testbed::or_skip(mw_testbed::binaries::cilium_chart())?;
@@ -69,7 +69,7 @@ fn data(secret: &Value) -> BTreeMap<String, Vec<u8>> {
     data.iter().map(|(key, value)| (key.clone(), Base64::decode_vec(value.as_str().unwrap()).unwrap())).collect()
 }
 
-/// The client files of a remote, as the chart takes them.
+/// Returns the client files of a remote as values of the chart.
 fn tls(world: &World, remote: &str) -> Value {
     let certificates = world.clusters[&id(remote)].certificates.known().unwrap();
     let files = &certificates.remote.known().unwrap().as_ref().unwrap().files;
@@ -77,7 +77,8 @@ fn tls(world: &World, remote: &str) -> Value {
     json!({ "cert": text(&files.certificate), "key": text(&files.key), "caCert": text(&files.ca) })
 }
 
-/// A configuration is what Cilium takes for one; the rest are certificates and keys.
+/// Reports whether a file is an etcd configuration by Cilium's own criterion; all
+/// others are certificates and keys.
 fn is_config(bytes: &[u8]) -> bool {
     String::from_utf8_lossy(bytes).contains("endpoints:")
 }
@@ -86,7 +87,7 @@ fn parsed(bytes: &[u8]) -> Value {
     serde_saphyr::from_str(&String::from_utf8_lossy(bytes)).unwrap()
 }
 
-/// Equal key by key: configurations once parsed, everything else in its bytes.
+/// Compares key by key: configurations after parsing, all other files byte for byte.
 #[track_caller]
 fn assert_equal(ours: &Files, charts: &Files) {
     let keys = |files: &Files| -> BTreeSet<(String, String)> {
@@ -105,8 +106,8 @@ fn assert_equal(ours: &Files, charts: &Files) {
     }
 }
 
-/// The one thing that a parser does not see: the hash that makes Cilium connect
-/// anew with another CA.
+/// Checks the comment with the CA's hash, which a parser ignores. Cilium reconnects
+/// when it changes.
 #[track_caller]
 fn assert_tells_its_ca(config: &[u8]) {
     let text = String::from_utf8_lossy(config);
@@ -114,13 +115,13 @@ fn assert_tells_its_ca(config: &[u8]) {
     assert!(matches!(comments[..], [line] if line.starts_with("# CA ") && line.len() == 21), "{text}");
 }
 
-/// Certificates are of the mesh's names alone, as the chart makes them.
+/// Limits the certificate to the mesh's names, like those of the chart.
 fn plain(mut cluster: Value) -> Value {
     cluster["certificateNames"] = json!(["*.mesh.cilium.io", "127.0.0.1", "::1"]);
     cluster
 }
 
-/// With and without KVStoreMesh at the reader.
+/// Compares with the chart, with and without KVStoreMesh on the reader.
 fn assert_same_as_chart(b: &Value, c: &Value, service_type: &str, peers: impl Fn(&World) -> Value) {
     for kvstoremesh in [false, true] {
         let world = mesh(json!({ "kvstoremesh": kvstoremesh }), b.clone(), c.clone(), service_type);
@@ -170,8 +171,8 @@ fn with_another_ca_the_remotes_client_files_are_the_charts_per_peer_files() {
     });
 }
 
-/// The chart has one address for a peer. Where the certificate covers several
-/// we name them all, so that the peer is reached while one of them is down.
+/// The chart takes one address per peer. If the certificate covers several, we write
+/// all of them, so that the peer stays reachable while one of them is down.
 #[test]
 fn several_addresses_in_the_certificate_are_all_named_where_the_chart_takes_one() {
     let ips = json!(["198.51.100.7", "198.51.100.8"]);
@@ -186,10 +187,10 @@ fn several_addresses_in_the_certificate_are_all_named_where_the_chart_takes_one(
 }
 
 const LINE: &str = "helm upgrade cilium cilium/cilium -n kube-system --reuse-values";
-/// What a reader would write for the words in capitals.
+/// Values for the placeholders in the documented commands.
 const FILLED: [(&str, &str); 3] = [("CLUSTER", "north"), ("ADDRESS", "192.0.2.1"), ("=ID", "=7")];
 
-/// What the lines of the pages have people set, as it is given to --set.
+/// Collects the arguments of --set from the commands in the docs.
 fn settings() -> BTreeSet<String> {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     let mut found = BTreeSet::new();

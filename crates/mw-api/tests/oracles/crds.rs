@@ -1,5 +1,5 @@
-//! What Cilium's CRDs can express, read from its own files, and what is planned
-//! where they can express less.
+//! Policy features read from Cilium's own CRDs, and plans for Cilium versions that lack
+//! some of them.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use crate::asked::Asked;
 use crate::mesh::{CLUSTERS, planned, sent};
 use crate::policies::drawn_meshes;
 
-/// What stands in a folder with Cilium's CRDs.
+/// Reads the policy CRDs from a folder.
 fn crds(folder: mw_testbed::Result<PathBuf>) -> Option<PolicyCrds> {
     let folder = mw_testbed::or_skip(folder)?;
     let features = |name: &str| {
@@ -36,7 +36,7 @@ fn what_a_policy_may_say_is_read_from_ciliums_own_crds() {
     assert_eq!(new, alike(PolicyFeatures { default_deny: true, end_port: true }));
 }
 
-/// The fields that Cilium 1.15 would drop without a word.
+/// Reports whether the intent needs a field that Cilium 1.15 would silently drop.
 fn needs_more(intent: &Asked) -> bool {
     intent.deny || intent.isolate == Some(false) || intent.ports.iter().any(|ports| ports.last.is_some())
 }

@@ -1,4 +1,4 @@
-//! Intents drawn from a seed: legal ones, however odd.
+//! Valid but unusual intents, generated from a seed.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,12 @@ use fastrand::Rng;
 
 use crate::asked::{Asked, Peer, Pods, Ports};
 
-/// Few, so that intents of one mesh meet on the same pods.
+/// Few namespaces, so that the intents of a mesh select the same pods.
 pub(crate) const NAMESPACES: [&str; 4] = ["prod", "front", "shop-2", "kube-system"];
 pub(crate) const PROTOCOLS: [&str; 3] = ["TCP", "UDP", "SCTP"];
 
-/// Cilium's separators, sources and reserved words are fair game in a label.
+/// Keys with Cilium's separators, label sources and reserved words, all of which are
+/// valid.
 const KEYS: [&str; 9] =
     ["app", "tier", "app.kubernetes.io/name", "example.com/Some_key.1", "k8s/app", "any.thing", "reserved.host", "cidr.10", "0"];
 const VALUES: [&str; 10] = ["web", "db", "", "true", "null", "0x10", "1e3", "a.b_c-D", "k8s.web", "65535"];
@@ -19,7 +20,7 @@ pub(crate) fn one_of<'a>(rng: &mut Rng, all: &[&'a str]) -> &'a str {
     all[rng.usize(..all.len())]
 }
 
-/// As many intents as stand on one mesh at once.
+/// Generates the intents of one mesh.
 pub(crate) fn some(rng: &mut Rng) -> Vec<Asked> {
     (0..rng.usize(1..=4)).map(|_| asked(rng)).collect()
 }
@@ -53,7 +54,7 @@ fn labels(rng: &mut Rng) -> BTreeMap<String, String> {
 fn key(rng: &mut Rng) -> String {
     match rng.u8(..12) {
         0 => "n".repeat(63),
-        // As long as a key can be.
+        // Maximum length of a key.
         1 => format!("{}/{}", ["p".repeat(63), "q".repeat(63), "r".repeat(63), "s".repeat(61)].join("."), "n".repeat(63)),
         _ => one_of(rng, &KEYS).to_owned(),
     }
@@ -68,7 +69,7 @@ fn ports(rng: &mut Rng) -> Vec<Ports> {
         0 | 1 => 0,
         2 | 3 => 1,
         4..=6 => rng.usize(2..=5),
-        // More than Cilium takes in one list.
+        // More than the 40 ports that Cilium accepts in one list.
         _ => rng.usize(41..=90),
     };
     (0..count).map(|_| one_port(rng)).collect()

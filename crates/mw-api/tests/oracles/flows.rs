@@ -1,5 +1,5 @@
-//! Flows that tell an intent from its neighbours: what it names, and what
-//! differs from that in one thing.
+//! Flows around an intent: some that it matches, and some that differ from those in one
+//! property.
 
 use fastrand::Rng;
 
@@ -8,10 +8,10 @@ use crate::drawn::{NAMESPACES, PROTOCOLS, one_of, value};
 use crate::mesh::{CLUSTERS, Mesh, namespaces};
 use crate::policycheck::{Flow, Pod};
 
-/// A cluster that is connected to these and not of the mesh.
+/// Name of a cluster that is connected, but not part of the mesh.
 const OUTSIDE: &str = "elsewhere";
 
-/// Flows to pods of one cluster.
+/// Generates flows to pods of one cluster.
 pub(crate) fn samples(rng: &mut Rng, mesh: &Mesh, local: &str, intents: &[Asked]) -> Vec<Flow> {
     let mut flows: Vec<Flow> = intents.iter().flat_map(|intent| around(rng, mesh, local, intent)).collect();
     flows.retain(|flow| namespaces(local).contains(&flow.to.namespace.as_str()));
@@ -39,7 +39,7 @@ fn around(rng: &mut Rng, mesh: &Mesh, local: &str, intent: &Asked) -> Vec<Flow> 
     for port in wrong_ports(rng, &named, &intent.ports) {
         flows.push(with(&|flow| flow.port = port));
     }
-    // Where there are many, those at the end count too.
+    // The last of many ports may end up in another list than the first.
     if let Some(ports) = intent.ports.last() {
         flows.push(with(&|flow| (flow.protocol, flow.port) = (spoken(ports), ports.first)));
     }
@@ -55,7 +55,7 @@ fn around(rng: &mut Rng, mesh: &Mesh, local: &str, intent: &Asked) -> Vec<Flow> 
     flows
 }
 
-/// A flow that the intent names.
+/// Returns a flow that the intent matches.
 fn named(rng: &mut Rng, intent: &Asked, from: &str, to: &str) -> Flow {
     let (protocol, port) = match intent.ports.get(rng.usize(..intent.ports.len().max(1))) {
         None => (one_of(rng, &PROTOCOLS), rng.u16(1..)),
@@ -64,12 +64,12 @@ fn named(rng: &mut Rng, intent: &Asked, from: &str, to: &str) -> Flow {
     Flow { from: pod(rng, &intent.source, from), to: pod(rng, &intent.destination, to), protocol, port }
 }
 
-/// A protocol that these ports are of.
+/// Returns a protocol that matches these ports.
 fn spoken(ports: &Ports) -> &'static str {
     ports.protocol.filter(|protocol| *protocol != "ANY").unwrap_or("SCTP")
 }
 
-/// A pod that a peer means, most often with a label more than it asks for.
+/// Returns a pod that a peer selects, usually with an additional label.
 fn pod(rng: &mut Rng, of: &Peer, cluster: &str) -> Pod {
     let namespace = of.namespace.clone().unwrap_or_else(|| one_of(rng, &NAMESPACES).to_owned());
     let mut labels = of.labels();
@@ -79,7 +79,7 @@ fn pod(rng: &mut Rng, of: &Peer, cluster: &str) -> Pod {
     Pod { cluster: cluster.to_owned(), namespace, labels }
 }
 
-/// Pods that differ from this one in one thing.
+/// Returns pods that differ from this one in one property.
 fn others(rng: &mut Rng, pod: &Pod, of: &Peer) -> Vec<Pod> {
     let mut others: Vec<Pod> =
         NAMESPACES.iter().filter(|name| **name != pod.namespace).map(|name| Pod { namespace: (*name).to_owned(), ..pod.clone() }).collect();
@@ -96,7 +96,7 @@ fn others(rng: &mut Rng, pod: &Pod, of: &Peer) -> Vec<Pod> {
     others
 }
 
-/// Ports next to those that are named, and any.
+/// Returns ports next to the matched ones, and an arbitrary one.
 fn wrong_ports(rng: &mut Rng, named: &Flow, ports: &[Ports]) -> Vec<u16> {
     let edges = ports.iter().flat_map(|ports| [ports.first.saturating_sub(1), ports.last.unwrap_or(ports.first).saturating_add(1)]);
     let mut wrong: Vec<u16> = edges.filter(|port| *port > 0).collect();

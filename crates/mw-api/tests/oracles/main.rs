@@ -1,9 +1,9 @@
-//! What we want to stand in Cilium's clusters, judged by Cilium itself: the
-//! policies of ConnectivityIntents by its policy library (`tools/policycheck`),
-//! the connection Secrets by its Helm chart, what a policy may say by its CRDs.
+//! Checks of our output by Cilium's own code: policies by its policy library
+//! (`tools/policycheck`), connection Secrets by its Helm chart, policy features by its
+//! CRDs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "a test may fail loudly")]
 
-// The worlds of the core's stories; a part of them is enough here.
+// Shared with the core's stories, which use more of it.
 #[path = "../../../mw-core/tests/cilium/apply.rs"]
 mod apply;
 #[path = "../../../mw-core/tests/cilium/cluster.rs"]

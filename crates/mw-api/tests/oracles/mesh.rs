@@ -1,4 +1,4 @@
-//! Three connected clusters, and what is sent to them for some intents.
+//! A mesh of three connected clusters, and the policies planned for them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,16 +16,16 @@ use crate::drawn::NAMESPACES;
 use crate::fleet::{Fleet, id};
 
 pub(crate) const CLUSTERS: [&str; 3] = ["a", "b", "c"];
-/// This one lacks a namespace.
+/// A cluster, and the namespace it lacks.
 const POOR: (&str, &str) = ("c", "shop-2");
 
-/// The Cilium names of the three, none of which is that cluster's ref.
+/// Cilium names of the three clusters. No cluster has the same name and ref.
 pub(crate) const NAMES: [[&str; 3]; 3] = [["b", "c", "a"], ["east-1", "east-10", "1"], ["k8s", "any", "reserved-0-with-the-longest-name"]];
 
-/// Three clusters of one mesh.
+/// A mesh of three clusters.
 #[derive(Debug, Clone)]
 pub(crate) struct Mesh {
-    /// By ref.
+    /// Cilium name of each cluster by ref.
     pub(crate) names: BTreeMap<&'static str, String>,
     world: World,
 }
@@ -47,7 +47,7 @@ impl Mesh {
         self.names.values().cloned().collect()
     }
 
-    /// The plan for these intents, none of which was there before.
+    /// Plans new intents.
     pub(crate) fn plan(&self, intents: &[Asked]) -> Plan {
         let mut world = self.world.clone();
         for (at, intent) in intents.iter().enumerate() {
@@ -61,18 +61,18 @@ impl Mesh {
         mw_core::cilium::plan(&world)
     }
 
-    /// Replaces what the policies of one cluster can express.
+    /// Replaces the policy features of one cluster.
     pub(crate) fn set_crds(&mut self, of: &str, crds: PolicyCrds) {
         self.world.clusters.get_mut(&id(of)).unwrap().policy_crds = Seen::Known(crds);
     }
 }
 
-/// The namespaces of a cluster.
+/// Returns the namespaces of a cluster.
 pub(crate) fn namespaces(of: &str) -> Vec<&'static str> {
     NAMESPACES.into_iter().filter(|namespace| (of, *namespace) != POOR).collect()
 }
 
-/// What is sent to a cluster to be created there.
+/// Returns the objects that the plan creates in a cluster.
 pub(crate) fn sent(plan: &Plan, to: &str) -> Vec<Value> {
     let policies = plan.targets.get(&id(to)).map(|target| &target.policies);
     policies.into_iter().flat_map(|policies| policies.create.values()).map(policy_object).collect()

@@ -1,4 +1,4 @@
-//! The policies of at least 300 drawn intents, in Cilium's judgement.
+//! Policies of at least 300 generated intents, checked by Cilium.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::policycheck::{Flow, Pod, Question, Verdict, ask};
 const SEED: u64 = 7;
 const INTENTS: usize = 320;
 
-/// Meshes with the intents that stand on each.
+/// Generates meshes with their intents.
 pub(crate) fn drawn_meshes() -> Vec<(Mesh, Vec<Asked>)> {
     let mut rng = Rng::with_seed(SEED);
     let meshes = NAMES.map(Mesh::new);
@@ -28,8 +28,8 @@ pub(crate) fn drawn_meshes() -> Vec<(Mesh, Vec<Asked>)> {
     drawn
 }
 
-/// Every cluster of every mesh with its policies and flows to its pods, and what
-/// should become of each flow.
+/// Returns a question for each cluster of each mesh, with its policies and flows to its
+/// pods, and the expected result of each flow.
 fn questions() -> Vec<(Question, Vec<Because>, Vec<Asked>)> {
     let mut rng = Rng::with_seed(SEED);
     let mut questions = Vec::new();
@@ -49,7 +49,7 @@ fn questions() -> Vec<(Question, Vec<Because>, Vec<Asked>)> {
     questions
 }
 
-/// The questions as they are, and without policy-default-local-cluster.
+/// Returns each question with and without policy-default-local-cluster.
 fn both_ways(questions: Vec<Question>) -> Vec<Question> {
     let without = questions.iter().cloned().map(|question| Question { default_local_cluster: false, ..question });
     questions.iter().cloned().chain(without).collect()
@@ -67,7 +67,7 @@ fn cilium_accepts_every_policy_and_means_by_it_what_was_asked() {
         }
         assert_eq!(answer.flows.len(), question.flows.len());
         for ((flow, verdict), because) in question.flows.iter().zip(&answer.flows).zip(meant) {
-            // Nobody's own traffic is ever restricted: it would cut DNS.
+            // Intents never restrict egress: that would cut off DNS.
             let expected = Verdict { egress: true, ingress: because.passes() };
             assert_eq!(*verdict, expected, "{because:?}: {flow:#?}\n{intents:#?}\n{:#}", json!(question.policies));
             *reached.entry(*because).or_default() += 1;
@@ -78,7 +78,7 @@ fn cilium_accepts_every_policy_and_means_by_it_what_was_asked() {
     }
 }
 
-// Below: that Cilium's judgement is really asked for.
+// The tests below prove that Cilium's code really runs.
 
 fn policy(spec: &Value) -> Value {
     json!({ "apiVersion": "cilium.io/v2", "kind": "CiliumNetworkPolicy", "metadata": { "name": "p", "namespace": "prod" }, "spec": spec })
@@ -109,8 +109,8 @@ fn what_cilium_does_not_take_is_refused() {
     assert_refused(policy(&json!({ "endpointSelector": elsewhere, "ingress": [{}] })), "illegal namespace match");
     let mut clusterwide = policy(&json!({ "endpointSelector": {}, "ingress": [{}] }));
     clusterwide["kind"] = json!("CiliumClusterwideNetworkPolicy");
-    assert_refused(clusterwide, "it has a namespace");
-    assert_refused(json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "n" } }), "is no policy");
+    assert_refused(clusterwide, "must not have a namespace");
+    assert_refused(json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "n" } }), "is not a policy");
 }
 
 #[test]

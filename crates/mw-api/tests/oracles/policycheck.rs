@@ -1,4 +1,4 @@
-//! What Cilium answers.
+//! Client of `tools/policycheck`.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -7,13 +7,13 @@ use std::process::{Command, Stdio};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// One cluster with the policies that stand there, and what is asked of it.
+/// A cluster with its policies, and flows to check.
 #[derive(Serialize, Debug, Clone)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Question {
-    /// Its Cilium name.
+    /// Cilium name of the cluster.
     pub(crate) cluster: String,
-    /// The agent's policy-default-local-cluster.
+    /// Value of the agent's option policy-default-local-cluster.
     pub(crate) default_local_cluster: bool,
     pub(crate) policies: Vec<Value>,
     pub(crate) flows: Vec<Flow>,
@@ -27,7 +27,7 @@ pub(crate) struct Flow {
     pub(crate) port: u16,
 }
 
-/// A pod; without a cluster it is the world outside.
+/// A pod, or the outside world if there is no cluster.
 #[derive(Serialize, Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct Pod {
     pub(crate) cluster: String,
@@ -37,9 +37,9 @@ pub(crate) struct Pod {
 
 #[derive(Deserialize, Debug)]
 pub(crate) struct Answer {
-    /// What is wrong with each policy.
+    /// Errors of each policy.
     pub(crate) errors: Vec<Vec<String>>,
-    /// Only where all are accepted.
+    /// Verdict of each flow. Empty unless all policies are accepted.
     pub(crate) flows: Vec<Verdict>,
 }
 
@@ -49,11 +49,11 @@ pub(crate) struct Verdict {
     pub(crate) ingress: bool,
 }
 
-/// Nothing when this machine cannot build the program.
+/// Runs the check. `None` if this machine cannot build it.
 pub(crate) fn ask(questions: &[Question]) -> Option<Vec<Answer>> {
     let program = mw_testbed::or_skip(mw_testbed::binaries::policycheck())?;
     let mut child = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // It reads everything before it answers.
+    // The program reads all input before it writes.
     child.stdin.take().unwrap().write_all(&serde_json::to_vec(questions).unwrap()).unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

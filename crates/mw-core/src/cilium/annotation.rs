@@ -1,4 +1,4 @@
-//! The annotations that a GlobalService asks for, read from its spec alone.
+//! The annotations that a GlobalService asks for, parsed from its spec alone.
 
 use std::collections::BTreeMap;
 
@@ -11,20 +11,20 @@ const SHARED: Pair = Pair { new: "service.cilium.io/shared", old: "io.cilium/sha
 const AFFINITY: Pair = Pair { new: "service.cilium.io/affinity", old: "io.cilium/service-affinity" };
 const PREFIXES: [&str; 2] = ["service.cilium.io/", "io.cilium/"];
 
-/// One meaning in Cilium's two spellings, which are kept alike.
+/// One annotation in Cilium's two spellings, which are kept equal.
 struct Pair {
     new: &'static str,
     old: &'static str,
 }
 
-/// Which Services of a namespace are meant.
+/// Selects Services of a namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Chosen {
     Named(String),
     Labelled(BTreeMap<String, String>),
 }
 
-/// A GlobalService that can be acted on.
+/// A valid GlobalService.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Export {
     pub(super) namespace: String,
@@ -32,12 +32,12 @@ pub(super) struct Export {
     pub(super) annotations: BTreeMap<String, String>,
 }
 
-/// All that is wrong with a spec, or what it asks for.
+/// Parses a spec; returns all its problems if it is invalid.
 pub(super) fn read(spec: &ServiceSpec, more_prefixes: &[String]) -> Result<Export, Vec<Problem>> {
     let mut check = Check { wrong: Vec::new() };
     let namespace = spec.namespace.clone().filter(|text| !text.is_empty());
     if namespace.is_none() {
-        check.refuse("selector.namespace", "is required", "name the namespace of the Services");
+        check.refuse("selector.namespace", "is required", "set it to the namespace of the Services");
     }
     let chosen = check.chosen(spec);
     let annotations = check.annotations(spec, more_prefixes);
@@ -62,7 +62,7 @@ impl Check {
             (Some(name), None) => Some(Chosen::Named(name.clone())),
             (None, Some(labels)) if !labels.is_empty() => Some(Chosen::Labelled(labels.clone())),
             (None, Some(_)) => {
-                self.refuse("selector.labelSelector", "is empty", "name a label at least");
+                self.refuse("selector.labelSelector", "is empty", "set at least one label");
                 None
             }
             _ => {
@@ -79,7 +79,7 @@ impl Check {
             if !allowed {
                 self.refuse(
                     "globalAnnotations",
-                    format!("{} is not of Cilium's prefixes", quoted(key)),
+                    format!("{} has none of Cilium's prefixes", quoted(key)),
                     "use service.cilium.io/ or io.cilium/",
                 );
             }
@@ -88,7 +88,7 @@ impl Check {
         let shared = spec.shared.map(|shared| ("shared", shared.to_string()));
         let affinity = spec.affinity.clone().map(|affinity| ("affinity", affinity));
         if spec.affinity.as_ref().is_some_and(|affinity| !["local", "remote"].contains(&affinity.as_str())) {
-            self.refuse("affinity", "is neither local nor remote", "use local or remote, or leave it out");
+            self.refuse("affinity", "is neither local nor remote", "use local or remote, or omit it");
         }
         for (pair, field, default) in [(GLOBAL, None, Some("true")), (SHARED, shared, Some("true")), (AFFINITY, affinity, None)] {
             if let Some(value) = self.pair(&pair, field, given).or(default.map(str::to_owned)) {
@@ -102,19 +102,19 @@ impl Check {
         all
     }
 
-    /// The one value that field and annotations agree on.
+    /// The value that the field and both annotations agree on.
     fn pair(&mut self, pair: &Pair, field: Option<(&str, String)>, given: &BTreeMap<String, String>) -> Option<String> {
         let annotations = [given.get(pair.new), given.get(pair.old)];
         let by_annotation = annotations.into_iter().flatten().next();
         if let [Some(one), Some(other)] = annotations
             && one != other
         {
-            self.refuse("globalAnnotations", format!("{} and {} contradict each other", pair.new, pair.old), "give one of the two");
+            self.refuse("globalAnnotations", format!("{} and {} contradict each other", pair.new, pair.old), "set only one of the two");
         }
         if let (Some((name, value)), Some(other)) = (&field, by_annotation)
             && value != other
         {
-            self.refuse("globalAnnotations", format!("{} contradicts {name}", pair.new), "give it once");
+            self.refuse("globalAnnotations", format!("{} contradicts {name}", pair.new), "set it only once");
         }
         field.map(|(_, value)| value).or_else(|| by_annotation.cloned())
     }

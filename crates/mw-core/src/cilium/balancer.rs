@@ -1,5 +1,6 @@
-//! The load balancer that a KubernetesCluster names for its
-//! clustermesh-apiserver: put on that Service where none is, and left there.
+//! The load balancer id that a KubernetesCluster names for its
+//! clustermesh-apiserver: set on that Service if it has none, and never
+//! removed.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,7 @@ use crate::names::ClusterId;
 use crate::problem::Reason;
 use crate::text::quoted;
 
-/// What to write; the oldest binding decides.
+/// The writes; the oldest binding decides.
 pub(super) fn writes(world: &World, meshes: &[Mesh<'_>]) -> BTreeMap<ClusterId, ElbWrite> {
     let mut writes = BTreeMap::new();
     for mesh in meshes {
@@ -29,7 +30,7 @@ pub(super) fn writes(world: &World, meshes: &[Mesh<'_>]) -> BTreeMap<ClusterId, 
     writes
 }
 
-/// Why the load balancer that a ref names is not used.
+/// The reason why the load balancer id of a ref is not used.
 pub(super) fn refused(world: &World, mesh: &Mesh<'_>, name: &str) -> Option<Finding> {
     let id = mesh.binding.spec.elb_ids.get(name)?;
     if !is_uuid(id) {
@@ -39,7 +40,10 @@ pub(super) fn refused(world: &World, mesh: &Mesh<'_>, name: &str) -> Option<Find
     let service = world.clusters.get(mesh.binding.common.cluster(name)?)?.service.known()?.as_ref()?;
     let other = service.elb_id.as_ref().filter(|other| *other != id)?;
     let text = format!("the Service has the load balancer {}, not {}", quoted(other), quoted(id));
-    Some(Finding::remark(Step::ApiServer, Reason::ELBIDRefused, text).hint("remove kubernetes.io/elb.id from the Service to let it be set"))
+    Some(
+        Finding::remark(Step::ApiServer, Reason::ELBIDRefused, text)
+            .hint("remove annotation kubernetes.io/elb.id from the Service so that it can be set"),
+    )
 }
 
 fn is_uuid(text: &str) -> bool {

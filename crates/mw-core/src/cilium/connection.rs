@@ -1,39 +1,42 @@
-//! The keys of the connection Secrets of each target, as the union of what all
-//! bindings want there: our next apply lets go what it leaves out.
+//! The keys of each target's connection Secrets: the union of what all bindings
+//! want there. Server-side apply removes our keys that are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::cilium::context::Context;
 use crate::cilium::facts::{ClusterSeen, ConnectionSecret, SecretSeen};
 use crate::cilium::finding::{Finding, Step};
 use crate::cilium::identity::Identities;
 use crate::cilium::link::{LinkPlan, Links};
 use crate::cilium::material::Key;
-use crate::cilium::membership::{Mesh, named_or_touched, untouchable};
+use crate::cilium::membership::{Mesh, named_or_touched};
 use crate::cilium::peer_file::{has_address, mentions, remote_of};
 use crate::cilium::plan::{Link, SecretApply};
-use crate::cilium::scene::Scene;
 use crate::cilium::secret::SecretBytes;
-use crate::cilium::sharing::claimants;
+use crate::cilium::sharing::{LostWays, claimants};
 use crate::cilium::world::World;
 use crate::names::{CiliumName, ClusterId};
 use crate::precondition::Precondition;
 use crate::problem::Reason;
 
-/// The applies of every target that needs one.
+/// The applies of all targets that need one.
 pub(super) fn applies(
     world: &World,
     meshes: &[Mesh<'_>],
     identities: &Identities,
     links: &Links,
+    untouchable: &BTreeSet<&ClusterId>,
 ) -> BTreeMap<ClusterId, BTreeMap<ConnectionSecret, SecretApply>> {
+    let around = Around { world, meshes, identities, links, untouchable };
     let of_target = |(target, seen): (&ClusterId, &ClusterSeen)| {
         let secrets = seen.secrets.known().filter(|_| seen.silent.is_none())?;
-        let stays = Stays {
+        let stays = RetainedKeys {
             claimed: claimants(world, target).any(|(_, other)| other.secrets.known().is_none()),
-            neighbours: neighbours(world, target).filter_map(|id| identities.name(id)).map(CiliumName::as_str).collect(),
+            lost: LostWays::to(world, identities, target),
+            neighbours: neighbour_names(world, identities, target),
             left: left_names(world, identities, target, secrets),
-            own: Wishes::of(world, meshes, identities, links, target),
-            others: others(world, meshes, identities, links, target),
+            own: around.wishes(target),
+            others: around.others(target),
         };
         let applies = ConnectionSecret::ALL.into_iter().filter_map(|name| Some((name, apply(name, secrets.get(&name), &stays)?)));
         let applies: BTreeMap<ConnectionSecret, SecretApply> = applies.collect();
@@ -42,12 +45,13 @@ pub(super) fn applies(
     world.clusters.iter().filter_map(of_target).collect()
 }
 
-/// Returns the keys of a cluster's Secrets that another owner of the same cluster
+/// The keys of a cluster's Secrets that another owner of the same cluster
 /// wants, or may want.
-pub(super) fn wanted_by_others(scene: &Scene<'_>, target: &ClusterId) -> BTreeSet<Key> {
-    let Scene { world, meshes, identities, links } = scene;
+pub(super) fn wanted_by_others(context: &Context<'_>, target: &ClusterId) -> BTreeSet<Key> {
+    let Context { world, meshes, identities, links, untouchable } = context;
+    let around = Around { world, meshes, identities, links, untouchable };
     let secrets = world.clusters.get(target).and_then(|seen| seen.secrets.known());
-    let others = others(world, meshes, identities, links, target);
+    let others = around.others(target);
     let held = secrets.into_iter().flatten().flat_map(|(name, secret)| secret.keys.keys().map(move |key| ((*name, key.clone()), secret)));
     let wanted = held.filter(|(key, secret)| others.iter().any(|other| other.shows(key.0, secret) && other.wishes.holds(key)));
     wanted.map(|(key, _)| key).collect()
@@ -56,25 +60,40 @@ pub(super) fn wanted_by_others(scene: &Scene<'_>, target: &ClusterId) -> BTreeSe
 /// The keys that one owner wants, or may want, in a cluster.
 struct Wishes<'a> {
     wanted: BTreeMap<Key, SecretBytes>,
-    /// Not everything is known that may want something here.
+    /// True if not all objects that may want something here are known.
     unknown: bool,
-    /// Neighbours whose keys stay as they are.
+    /// Neighbours whose keys are kept unchanged.
     kept: BTreeSet<&'a str>,
-    /// A neighbour's name is not known: a key may be its, unless it is known to
-    /// be another's.
+    /// True if a neighbour's name is not known: any key may belong to it,
+    /// unless the key is known to belong to another.
     nameless: bool,
 }
 
-impl<'a> Wishes<'a> {
-    fn of(world: &World, meshes: &[Mesh<'_>], identities: &'a Identities, links: &Links, target: &ClusterId) -> Self {
+/// Inputs for working out the wanted keys of owners.
+struct Around<'a, 'm> {
+    world: &'a World,
+    meshes: &'m [Mesh<'m>],
+    identities: &'a Identities,
+    links: &'m Links,
+    untouchable: &'m BTreeSet<&'m ClusterId>,
+}
+
+impl<'a> Around<'a, '_> {
+    fn wishes(&self, target: &ClusterId) -> Wishes<'a> {
         Wishes {
-            wanted: wanted(links, target),
-            unknown: !world.settled.contains(target) || untouchable(world).contains(target),
-            kept: kept_names(meshes, identities, links, target),
-            nameless: has_nameless_neighbour(meshes, identities, target),
+            wanted: wanted(self.links, target),
+            unknown: !self.world.settled.contains(target) || self.untouchable.contains(target),
+            kept: kept_names(self.meshes, self.identities, self.links, target),
+            nameless: has_nameless_neighbour(self.meshes, self.identities, target),
         }
     }
 
+    fn others(&self, target: &ClusterId) -> Vec<Other<'a>> {
+        claimants(self.world, target).map(|(id, seen)| Other { seen, wishes: self.wishes(id) }).collect()
+    }
+}
+
+impl Wishes<'_> {
     fn holds(&self, key: &Key) -> bool {
         self.unknown || self.kept.contains(remote_of(&key.1)) || self.wanted.contains_key(key)
     }
@@ -87,66 +106,73 @@ struct Other<'a> {
 }
 
 impl Other<'_> {
-    /// Whether it is the same: the UID of an object there is not known to
-    /// anybody who can't read it.
+    /// Reports whether it is the same cluster: only clients that can read an
+    /// object there know its UID.
     fn shows(&self, name: ConnectionSecret, secret: &SecretSeen) -> bool {
         self.seen.secrets.known().and_then(|all| all.get(&name)).is_some_and(|other| other.uid == secret.uid)
     }
 
-    /// Whether it wants exactly what is there.
+    /// Reports whether it wants exactly the present value.
     fn has_taken(&self, key: &Key, secret: &SecretSeen, held: &SecretBytes) -> bool {
         self.shows(key.0, secret) && self.wishes.wanted.get(key) == Some(held)
     }
 }
 
-fn others<'a>(world: &'a World, meshes: &[Mesh<'_>], identities: &'a Identities, links: &Links, target: &ClusterId) -> Vec<Other<'a>> {
-    let other = |(id, seen)| Other { seen, wishes: Wishes::of(world, meshes, identities, links, id) };
-    claimants(world, target).map(other).collect()
-}
-
-/// What of ours is not let go although no link was planned that wants it.
-struct Stays<'a> {
+/// Keys of ours that are kept although no planned link wants them.
+struct RetainedKeys<'a> {
     own: Wishes<'a>,
     others: Vec<Other<'a>>,
-    /// Another owner may write here too: a key of no neighbour may be theirs.
+    /// True if another owner may write here too: a key of no neighbour may be
+    /// theirs.
     claimed: bool,
-    /// The names of present and former neighbours, as far as they are known.
+    /// Keys that owners may want who lost access to this cluster. Keys of
+    /// neighbours are not kept for them.
+    lost: LostWays<'a>,
+    /// The known names of present and former neighbours.
     neighbours: BTreeSet<&'a str>,
-    /// Those of them to which the keys of that name lead. Two clusters can have
-    /// the same name, so the name alone does not tell whose a key is.
+    /// Neighbours to which the keys of that name lead. Two clusters can have
+    /// the same name, so the name alone does not identify the owner of a key.
     left: BTreeSet<&'a str>,
 }
 
-impl Stays<'_> {
+impl RetainedKeys<'_> {
     fn holds(&self, key: &Key, secret: &SecretSeen) -> bool {
         let remote = remote_of(&key.1);
         let others: Vec<&Wishes<'_>> = self.others.iter().filter(|other| other.shows(key.0, secret)).map(|other| &other.wishes).collect();
         let nameless = self.own.nameless || others.iter().any(|other| other.nameless);
-        let strange = nameless && !self.left.contains(remote) || self.claimed && !self.neighbours.contains(remote);
+        let may_be_theirs = !self.neighbours.contains(remote) && (self.claimed || self.lost.may_want(remote));
+        let strange = nameless && !self.left.contains(remote) || may_be_theirs;
         strange || self.own.holds(key) || others.iter().any(|other| other.holds(key))
     }
 
-    /// Whether another owner wants exactly what is there: the first value stays,
-    /// so that two owners do not overwrite each other without end.
+    /// Reports whether another owner wants exactly the present value: the first
+    /// value stays, so that two owners don't keep overwriting each other.
     fn is_taken(&self, key: &Key, secret: &SecretSeen, held: &SecretBytes) -> bool {
         self.others.iter().any(|other| other.has_taken(key, secret, held))
     }
 }
 
-/// Says of every link whose key another owner of the reader took first why it
-/// does not come up.
-pub(super) fn tell_taken(world: &World, meshes: &[Mesh<'_>], identities: &Identities, links: &mut Links) {
+/// Adds a finding to every link whose key another owner of the reader set
+/// first.
+pub(super) fn tell_taken(
+    world: &World,
+    meshes: &[Mesh<'_>],
+    identities: &Identities,
+    links: &mut Links,
+    untouchable: &BTreeSet<&ClusterId>,
+) {
+    let around = Around { world, meshes, identities, links, untouchable };
     let taken = |(link, plan): (&Link, &LinkPlan)| {
         let secrets = world.clusters.get(&link.reader)?.secrets.known()?;
-        let others = others(world, meshes, identities, links, &link.reader);
+        let others = around.others(&link.reader);
         let is_taken = |key: &&Key| {
             let found = secrets.get(&key.0).and_then(|secret| Some((secret, secret.keys.get(&key.1)?)));
             found.is_some_and(|(secret, held)| others.iter().any(|other| other.has_taken(key, secret, &held.value)))
         };
         let (secret, key) = plan.keys.as_ref().filter(|_| !plan.in_place)?.keys().find(is_taken)?;
-        let text = format!("key {key} of Secret {} holds what another owner of the cluster wants there", secret.as_str());
+        let text = format!("key {key} of Secret {} is set by another owner of the cluster", secret.as_str());
         let finding = Finding::permanent(Step::Keys, Reason::KeyOwnedByOther, text);
-        Some((link.clone(), finding.hint("use another name for the remote, or leave the pair to the other owner")))
+        Some((link.clone(), finding.hint("use a different Cilium name for the remote, or let the other owner connect these clusters")))
     };
     let taken: Vec<(Link, Finding)> = links.plans.iter().filter_map(taken).collect();
     for (link, finding) in taken {
@@ -169,27 +195,32 @@ fn left_names<'a>(
         let keys = secrets.values().filter_map(|secret| secret.keys.get(name)).filter(|held| held.is_ours());
         let keys: Vec<&SecretBytes> = keys.map(|held| &held.value).collect();
         let by_address = keys.iter().any(|key| addresses(seen).any(|address| mentions(key, address)));
-        // A key without an address leads to whoever has the name at present.
+        // A key without an address leads to the cluster that has the name now.
         by_address || seen.config.known().is_some() && !keys.iter().any(|key| has_address(key))
     };
     let known = neighbours(world, target).filter_map(|id| Some((identities.name(id)?.as_str(), world.clusters.get(id)?)));
     known.filter(|(name, seen)| leads_to(name, seen)).map(|(name, _)| name).collect()
 }
 
-/// All that are or were neighbours of a cluster.
+/// The known Cilium names of all present and former neighbours of a cluster.
+pub(super) fn neighbour_names<'a>(world: &World, identities: &'a Identities, target: &ClusterId) -> BTreeSet<&'a str> {
+    neighbours(world, target).filter_map(|id| identities.name(id)).map(CiliumName::as_str).collect()
+}
+
+/// All present and former neighbours of a cluster.
 fn neighbours<'a>(world: &'a World, target: &ClusterId) -> impl Iterator<Item = &'a ClusterId> {
     world.bindings.values().map(named_or_touched).filter(|clusters| clusters.contains(target)).flatten()
 }
 
-/// Every address under which a cluster's clustermesh-apiserver may be reached.
+/// All addresses at which a cluster's clustermesh-apiserver may be reachable.
 fn addresses(seen: &ClusterSeen) -> impl Iterator<Item = &String> {
     let balanced = seen.service.known().into_iter().flatten().flat_map(|service| &service.ingress_ips);
     let nodes = seen.nodes.known().into_iter().flat_map(BTreeMap::values);
     balanced.chain(nodes.flat_map(|node| node.internal.iter().chain(&node.external)))
 }
 
-/// The remotes of links that are not written now, and those that a mesh which
-/// lost its way to some clusters has.
+/// The remotes of links that are not written now, and those of meshes that lost
+/// access to some clusters.
 fn kept_names<'a>(meshes: &[Mesh<'_>], identities: &'a Identities, links: &Links, target: &ClusterId) -> BTreeSet<&'a str> {
     let kept = links.plans.iter().filter(|(link, plan)| link.reader == *target && plan.keys.is_none());
     let lost = meshes.iter().filter(|mesh| !mesh.binding.common.lost.is_empty() && mesh.involved().contains(target));
@@ -202,7 +233,7 @@ fn wanted(links: &Links, target: &ClusterId) -> BTreeMap<Key, SecretBytes> {
     plans.filter_map(|(_, plan)| plan.keys.clone()).flatten().collect()
 }
 
-fn apply(name: ConnectionSecret, seen: Option<&SecretSeen>, stays: &Stays<'_>) -> Option<SecretApply> {
+fn apply(name: ConnectionSecret, seen: Option<&SecretSeen>, stays: &RetainedKeys<'_>) -> Option<SecretApply> {
     let missing = SecretSeen::default();
     let secret = seen.unwrap_or(&missing);
     let on =

@@ -1,5 +1,5 @@
-//! Where a remote's clustermesh-apiserver is reached, and under which name a
-//! reader is told to connect to it.
+//! The address of a remote's clustermesh-apiserver, and the name under which a
+//! reader connects to it.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use crate::text::{listed, quoted};
 const ETCD_PORT: u16 = 2379;
 const ETCD_PORT_NAME: &str = "etcd";
 
-/// Addresses, or one name where a load balancer has but a name.
+/// Addresses, or one name if the load balancer has only a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Address {
     pub(super) hosts: Vec<String>,
@@ -25,40 +25,40 @@ pub(super) struct Address {
     pub(super) port: u16,
 }
 
-/// What a reader is told.
+/// The endpoint that is written for a reader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Endpoint {
     pub(super) urls: Vec<String>,
     pub(super) hosts: Vec<String>,
     pub(super) port: u16,
-    /// The name in the URLs, where that is not the host itself.
+    /// The host name in the URLs, if it is not the host itself.
     pub(super) name: Option<String>,
-    /// The name is resolved by aliases in the file itself.
+    /// True if the name is resolved by aliases in the file itself.
     pub(super) aliased: bool,
 }
 
-/// The reader's side of the choice.
+/// The reader's input to the choice.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reader<'a> {
     pub(super) version: Option<Version>,
     pub(super) host_aliases: &'a BTreeSet<String>,
 }
 
-/// Where the remote is reached. `in_use` says whether an address was written
-/// to a reader before: a node stays while it is Ready.
+/// The address of the remote. `in_use` reports whether an address was written
+/// for a reader before: such a node is kept while it is Ready.
 pub(super) fn address(remote: &ClusterSeen, reach: Reach, in_use: &dyn Fn(&str) -> bool) -> Result<Address, Finding> {
     let waiting = |text: String| Finding::waiting(Step::ApiServer, Reason::AddressPending, text);
     let service = match (remote.service.known(), remote.service.why_unknown()) {
         (Some(Some(service)), _) => service,
-        (_, Some(why)) => return Err(waiting(format!("its Service is not known yet: {why}"))),
+        (_, Some(why)) => return Err(waiting(format!("Service clustermesh-apiserver is not known yet: {why}"))),
         _ => return Err(Finding::permanent(Step::ApiServer, Reason::APIServerNotFound, "Service clustermesh-apiserver not found")),
     };
-    let port = etcd_port(service).ok_or_else(|| waiting("its Service has no port".to_owned()))?;
+    let port = etcd_port(service).ok_or_else(|| waiting("Service clustermesh-apiserver has no port".to_owned()))?;
     match (reach, service.kind.as_str()) {
         (Reach::LoadBalancer, "LoadBalancer") => balanced(service, port.port),
         (Reach::NodePort, "NodePort" | "LoadBalancer") => {
-            let port = port.node_port.ok_or_else(|| waiting("its Service has no nodePort".to_owned()))?;
-            let host = node(remote, in_use).ok_or_else(|| waiting("no node is Ready and has an address".to_owned()))?;
+            let port = port.node_port.ok_or_else(|| waiting("Service clustermesh-apiserver has no nodePort".to_owned()))?;
+            let host = node(remote, in_use).ok_or_else(|| waiting("no Ready node has an address".to_owned()))?;
             Ok(Address { hosts: vec![host], is_name: false, port })
         }
         (reach, kind) => Err(wrong_type(reach.as_str(), kind)),
@@ -77,14 +77,16 @@ fn balanced(service: &MeshService, port: u16) -> Result<Address, Finding> {
     match (ips.is_empty(), service.ingress_hostnames.iter().filter_map(|name| host_name(name)).min()) {
         (false, _) => Ok(Address { hosts: ips, is_name: false, port }),
         (true, Some(name)) => Ok(Address { hosts: vec![name], is_name: true, port }),
-        (true, None) => {
-            Err(Finding::waiting(Step::ApiServer, Reason::AddressPending, "the load balancer of its Service has no address yet"))
-        }
+        (true, None) => Err(Finding::waiting(
+            Step::ApiServer,
+            Reason::AddressPending,
+            "the load balancer of Service clustermesh-apiserver has no address yet",
+        )),
     }
 }
 
-/// What stands in a cluster's status goes into another's Secret, so it must be
-/// a name and nothing else.
+/// A cluster's status is untrusted and ends up in another cluster's Secret, so
+/// only a valid DNS name is accepted.
 fn host_name(text: &str) -> Option<String> {
     match split_host_port(&format!("{text}:1")) {
         Ok((Host::Dns(name), _)) => Some(name.into()),
@@ -92,7 +94,7 @@ fn host_name(text: &str) -> Option<String> {
     }
 }
 
-/// The first Ready node by name, unless one that is in use is Ready.
+/// The first Ready node by name, preferring a Ready node that is in use.
 fn node(remote: &ClusterSeen, in_use: &dyn Fn(&str) -> bool) -> Option<String> {
     let ready = remote.nodes.known()?.values().filter(|node| node.ready);
     let address = |texts: &[String]| texts.iter().find(|text| text.parse::<IpAddr>().is_ok()).cloned();
@@ -100,8 +102,8 @@ fn node(remote: &ClusterSeen, in_use: &dyn Fn(&str) -> bool) -> Option<String> {
     hosts.iter().find(|host| in_use(host)).or(hosts.first()).cloned()
 }
 
-/// The address where the certificate covers it, else the remote's mesh name
-/// where the reader can resolve it.
+/// The address if the certificate covers it, otherwise the remote's mesh name
+/// if the reader can resolve it.
 pub(super) fn choose(
     address: &Address,
     certificate: &[String],
@@ -140,7 +142,7 @@ fn direct(hosts: Vec<String>, port: u16) -> Endpoint {
 fn mismatch(address: &Address, certificate: &[String], mesh_name: &str) -> Finding {
     let names: Vec<String> = certificate.iter().map(|name| quoted(name)).collect();
     let text = format!(
-        "the address {} is not in the server certificate (valid for {}), and {mesh_name} can't be resolved here",
+        "address {} is not in the server certificate (valid for {}), and the reader can't resolve {mesh_name}",
         listed(&address.hosts, 5),
         listed(&names, 10)
     );
@@ -152,7 +154,7 @@ fn mismatch(address: &Address, certificate: &[String], mesh_name: &str) -> Findi
     Finding::permanent(Step::Keys, Reason::ServerNameMismatch, text).hint(hint)
 }
 
-/// Whether a certificate with these names is valid for a host.
+/// Reports whether a certificate with these names is valid for a host.
 fn covers(names: &[String], host: &str) -> bool {
     match host.parse::<IpAddr>() {
         Ok(ip) => names.iter().any(|name| name.parse::<IpAddr>() == Ok(ip)),

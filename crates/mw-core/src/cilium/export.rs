@@ -1,15 +1,15 @@
-//! GlobalServices: the annotations that each Service of each target gets, as
-//! the union of what all of them want, and how far each of them is.
+//! GlobalServices: the annotations of each Service in each target, as the union
+//! of what all of them want, and the progress of each GlobalService.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cilium::annotation::{Chosen, Export, read};
+use crate::cilium::binding_dependents::{self, Unmet, Words, conditions, held_clusters, touches};
+use crate::cilium::context::{Context, Targets};
 use crate::cilium::facts::{ClusterSeen, Held, ServiceName, ServiceSeen};
 use crate::cilium::object::{Binding, GlobalService, ObjectId};
-use crate::cilium::plan::{AnnotationApply, BindingPlan, Endpoints, Outcome, ServicePhase, ServicePlan};
+use crate::cilium::plan::{AnnotationApply, BindingPlan, Endpoints, ObjectOutcome, ServicePhase, ServicePlan};
 use crate::cilium::planner::at;
-use crate::cilium::reliance::{self, Unmet, Words, conditions, held_clusters, touches};
-use crate::cilium::scene::{Scene, Targets};
 use crate::cilium::sharing::claimants;
 use crate::cilium::teardown;
 use crate::cilium::version::GLOBAL_NAMESPACES;
@@ -21,25 +21,25 @@ use crate::problem::{Problem, Reason};
 use crate::text::quoted;
 
 const WORDS: Words = Words { done: kind::EXPORTED, everywhere: reason::ALL_CLUSTERS_EXPORTED, doing: reason::EXPORTING };
-/// Cilium's own copies of other clusters' endpoints.
+/// Manager of Cilium's own copies of other clusters' endpoints.
 const SYNCED_SLICES: &str = "endpointslice-mesh-controller.cilium.io";
 
-/// A GlobalService that is acted on.
+/// A valid GlobalService.
 struct Active<'a> {
     of: &'a GlobalService,
     export: Export,
     targets: Vec<&'a String>,
 }
 
-/// What is wanted of each Service: each annotation's value, of the oldest.
+/// The wanted annotations of each Service; the oldest GlobalService decides.
 type Wanted<'a> = BTreeMap<(&'a ClusterId, &'a ServiceName), BTreeMap<&'a str, &'a str>>;
 
 pub(super) fn plan(
-    scene: &Scene<'_>,
+    context: &Context<'_>,
     bindings: &BTreeMap<ObjectId, BindingPlan>,
     targets: &mut Targets,
 ) -> BTreeMap<ObjectId, ServicePlan> {
-    let world = scene.world;
+    let world = context.world;
     let mut plans = BTreeMap::new();
     let mut active = Vec::new();
     for of in world.services.values().filter(|of| of.common.deleting.is_none()) {
@@ -55,20 +55,20 @@ pub(super) fn plan(
         world.services.values().flat_map(|of| held_clusters(&of.common, acted_on(&of.common.id))).collect()
     };
     write(world, &wanted, &held, targets);
-    plans.extend(active.iter().map(|one| (one.of.common.id.clone(), status(scene, one, &wanted, &held))));
+    plans.extend(active.iter().map(|one| (one.of.common.id.clone(), status(context, one, &wanted, &held))));
     let deleted = world.services.values().filter(|of| of.common.deleting.is_some());
     plans.extend(deleted.map(|of| (of.common.id.clone(), deletion(world, of, targets))));
     plans
 }
 
 fn stopped(of: &GlobalService, unmet: Unmet) -> ServicePlan {
-    let outcome = reliance::stopped(WORDS, &of.common, unmet, ServicePhase::Pending, ServicePhase::Error);
+    let outcome = binding_dependents::stopped(WORDS, &of.common, unmet, ServicePhase::Pending, ServicePhase::Error);
     ServicePlan { outcome, ..ServicePlan::default() }
 }
 
 fn activate<'a>(world: &'a World, bindings: &BTreeMap<ObjectId, BindingPlan>, of: &'a GlobalService) -> Result<Active<'a>, Unmet> {
     let export = read(&of.spec, &world.options.annotation_prefixes).map_err(Unmet::Refused)?;
-    let binding = reliance::binding(world, bindings, &of.common, &of.spec.mesh)?;
+    let binding = binding_dependents::binding(world, bindings, &of.common, &of.spec.mesh)?;
     match unknown_targets(&of.spec.targets, binding) {
         Some(problem) => Err(Unmet::Never(problem)),
         None if of.spec.targets.is_empty() => Ok(Active { of, export, targets: binding.spec.refs.iter().collect() }),
@@ -78,8 +78,8 @@ fn activate<'a>(world: &'a World, bindings: &BTreeMap<ObjectId, BindingPlan>, of
 
 fn unknown_targets(targets: &[String], binding: &Binding) -> Option<Problem> {
     let unknown: Vec<String> = targets.iter().filter(|name| !binding.spec.refs.contains(name)).map(|name| quoted(name)).collect();
-    let text = format!("targetClusters names {}, which the mesh does not have", unknown.join(", "));
-    let hint = "use names of the binding's clusterRefs";
+    let text = format!("targetClusters names {}, which is not in the mesh", unknown.join(", "));
+    let hint = "use names from the binding's clusterRefs";
     (!unknown.is_empty()).then(|| Problem::new(Reason::UnknownTargetCluster, "spec.targetClusters", text, hint))
 }
 
@@ -90,7 +90,7 @@ impl<'a> Active<'a> {
         Some((id, world.clusters.get(id)?))
     }
 
-    /// The Services that are meant, where they are known.
+    /// The selected Services; `None` if they are not known.
     fn matches(&self, seen: &'a ClusterSeen) -> Option<Vec<(&'a ServiceName, &'a ServiceSeen)>> {
         let services = seen.services.known().filter(|_| seen.silent.is_none())?;
         let fits = |(name, service): &(&ServiceName, &ServiceSeen)| {
@@ -120,27 +120,30 @@ fn wanted<'a>(world: &'a World, active: &'a [Active<'a>]) -> Wanted<'a> {
     wanted
 }
 
+/// Another owner's credentials for a cluster that may be the same.
+type Claimant<'a> = (&'a ClusterId, &'a ClusterSeen);
+
 /// The annotations that other owners of the same cluster want on a Service.
 #[derive(Default)]
 struct Others<'a> {
     wanted: Vec<&'a BTreeMap<&'a str, &'a str>>,
-    /// Not everything is known that one of them may want.
+    /// True if not everything is known that one of them may want.
     unknown: bool,
 }
 
 impl<'a> Others<'a> {
-    /// Those who show this very Service: its UID is not known to anybody who
-    /// can't read it.
+    /// Owners that observe this very Service: only clients that can read it
+    /// know its UID.
     fn of(
         world: &'a World,
         wanted: &'a Wanted<'a>,
         held: &BTreeSet<&ClusterId>,
-        cluster: &ClusterId,
+        claimants: &[Claimant<'a>],
         name: &'a ServiceName,
         service: &ServiceSeen,
     ) -> Self {
         let shows = |seen: &ClusterSeen| seen.services.known().and_then(|all| all.get(name)).is_some_and(|other| other.uid == service.uid);
-        let others: Vec<&ClusterId> = claimants(world, cluster).filter(|(_, seen)| shows(seen)).map(|(id, _)| id).collect();
+        let others: Vec<&ClusterId> = claimants.iter().filter(|(_, seen)| shows(seen)).map(|(id, _)| *id).collect();
         Others {
             unknown: others.iter().any(|id| !world.settled.contains(*id) || held.contains(*id)),
             wanted: others.iter().filter_map(|id| wanted.get(&(*id, name))).collect(),
@@ -151,14 +154,15 @@ impl<'a> Others<'a> {
         self.unknown || self.wanted.iter().any(|of| of.contains_key(key))
     }
 
-    /// Whether one of them wants this value: the first value stays, so that two
-    /// owners do not overwrite each other without end.
+    /// Reports whether one of them wants this value: the first value stays, so
+    /// that two owners don't keep overwriting each other.
     fn has_taken(&self, key: &str, value: &str) -> bool {
         self.wanted.iter().any(|of| of.get(key) == Some(&value))
     }
 }
 
-/// Whether an annotation can be what is wanted: somebody else's other value stays.
+/// Reports whether an annotation can be set: a different value of another
+/// manager stays.
 fn is_ours_to_set(service: &ServiceSeen, others: &Others<'_>, key: &str, value: &str) -> bool {
     let changeable = |held: &Held<String>| held.is_ours_alone() && !others.has_taken(key, &held.value);
     service.annotations.get(key).is_none_or(|held| held.value == value || changeable(held))
@@ -167,9 +171,10 @@ fn is_ours_to_set(service: &ServiceSeen, others: &Others<'_>, key: &str, value: 
 fn write(world: &World, wanted: &Wanted<'_>, held: &BTreeSet<&ClusterId>, targets: &mut Targets) {
     let nothing = BTreeMap::new();
     for (id, seen) in world.clusters.iter().filter(|(_, seen)| seen.silent.is_none()) {
-        let stays = !world.settled.contains(id) || held.contains(id) || may_be_anothers(world, id);
+        let claimants: Vec<Claimant<'_>> = claimants(world, id).collect();
+        let stays = !world.settled.contains(id) || held.contains(id) || may_be_anothers(world, id, &claimants);
         for (name, service) in seen.services.known().into_iter().flatten() {
-            let others = Others::of(world, wanted, held, id, name, service);
+            let others = Others::of(world, wanted, held, &claimants, name, service);
             let apply = apply(service, wanted.get(&(id, name)).unwrap_or(&nothing), &others, stays);
             if let Some(apply) = apply {
                 at(targets, id).services.insert(name.clone(), apply);
@@ -178,11 +183,23 @@ fn write(world: &World, wanted: &Wanted<'_>, held: &BTreeSet<&ClusterId>, target
     }
 }
 
-/// Whether what stands on a cluster may be another owner's alone: his Services
-/// can't be read now, and no GlobalService of this owner ever wrote there.
-fn may_be_anothers(world: &World, cluster: &ClusterId) -> bool {
+/// Reports whether annotations on a cluster may belong to another owner only:
+/// its Services can't be read now, or it lost access, and no GlobalService of
+/// this owner ever wrote there.
+fn may_be_anothers(world: &World, cluster: &ClusterId, claimants: &[Claimant<'_>]) -> bool {
     let mut touched = world.services.values().flat_map(|of| of.common.touched_clusters());
-    claimants(world, cluster).any(|(_, other)| other.services.known().is_none()) && !touched.any(|id| id == cluster)
+    let unread = claimants.iter().any(|(_, other)| other.services.known().is_none());
+    (unread || is_lost(world, cluster)) && !touched.any(|id| id == cluster)
+}
+
+/// Reports whether a GlobalService lost access to a cluster that may be this
+/// one.
+fn is_lost(world: &World, cluster: &ClusterId) -> bool {
+    let may_have_led = |of: &GlobalService, uid: &str| {
+        let mesh = world.bindings.get(&of.common.id.neighbour(&of.spec.mesh));
+        of.common.may_have_led_to(mesh.map_or(&of.common.touched, |mesh| &mesh.spec.refs), uid)
+    };
+    world.origins.get(cluster).is_some_and(|origin| world.services.values().any(|of| may_have_led(of, &origin.uid)))
 }
 
 fn apply(service: &ServiceSeen, wanted: &BTreeMap<&str, &str>, others: &Others<'_>, stays: bool) -> Option<AnnotationApply> {
@@ -191,7 +208,7 @@ fn apply(service: &ServiceSeen, wanted: &BTreeMap<&str, &str>, others: &Others<'
     let ours: BTreeMap<&String, &String> =
         service.annotations.iter().filter(|(_, held)| held.is_ours()).map(|(key, held)| (key, &held.value)).collect();
     for (key, value) in &ours {
-        // What we hold together with somebody who changed his mind stays as it is.
+        // A value shared with another owner stays, even if they want a different one now.
         if stays || wanted.contains_key(key.as_str()) || others.holds(key) {
             annotations.entry((*key).clone()).or_insert_with(|| (*value).clone());
         }
@@ -202,7 +219,7 @@ fn apply(service: &ServiceSeen, wanted: &BTreeMap<&str, &str>, others: &Others<'
     (!as_wanted).then_some(AnnotationApply { on, annotations, removed })
 }
 
-/// How far one cluster is.
+/// Progress in one cluster.
 #[derive(Debug, PartialEq, Eq)]
 enum Progress {
     Exported,
@@ -211,16 +228,16 @@ enum Progress {
     Failing,
 }
 
-fn status(scene: &Scene<'_>, one: &Active<'_>, wanted: &Wanted<'_>, held: &BTreeSet<&ClusterId>) -> ServicePlan {
+fn status(context: &Context<'_>, one: &Active<'_>, wanted: &Wanted<'_>, held: &BTreeSet<&ClusterId>) -> ServicePlan {
     let mut problems = Vec::new();
     let mut progress = Vec::new();
     let mut plan = ServicePlan::default();
     for name in &one.targets {
-        let state = examine(scene.world, one, name, wanted, held, &mut problems);
+        let state = examine(context.world, one, name, wanted, held, &mut problems);
         if state == Progress::Exported {
             plan.exported.push((*name).clone());
         }
-        plan.endpoints.extend(endpoints(scene.world, one, name));
+        plan.endpoints.extend(endpoints(context.world, one, name));
         progress.push(state);
     }
     let count = |state: Progress| progress.iter().filter(|of| **of == state).count();
@@ -233,8 +250,8 @@ fn status(scene: &Scene<'_>, one: &Active<'_>, wanted: &Wanted<'_>, held: &BTree
     };
     let done = phase == ServicePhase::Exported;
     let conditions = conditions(WORDS, &[], done, phase == ServicePhase::Degraded, &problems);
-    let written = one.targets.iter().copied().filter(|name| one.seen(scene.world, name).is_some_and(|(_, seen)| has_match(one, seen)));
-    plan.outcome = Outcome { phase, conditions, problems, touches: touches(&one.of.common, written), teardown: None };
+    let written = one.targets.iter().copied().filter(|name| one.seen(context.world, name).is_some_and(|(_, seen)| has_match(one, seen)));
+    plan.outcome = ObjectOutcome { phase, conditions, problems, touches: touches(&one.of.common, written), teardown: None };
     plan
 }
 
@@ -254,29 +271,30 @@ fn examine(
     let mut tell =
         |reason: Reason, text: String, hint: &str| problems.push(Problem::new(reason, &subject, format!("cluster {name}: {text}"), hint));
     let Some((id, seen)) = one.seen(world, name).filter(|(_, seen)| seen.silent.is_none()) else {
-        tell(Reason::ClusterUnreachable, "it can't be read".to_owned(), "look at the status of the binding");
+        tell(Reason::ClusterUnreachable, "can't be read".to_owned(), "check the status of the binding");
         return Progress::Failing;
     };
     let Some(matches) = one.matches(seen) else { return Progress::Untried };
     if matches.is_empty() {
-        tell(Reason::ServiceNotFound, "Service not found".to_owned(), "create the Service there");
+        tell(Reason::ServiceNotFound, "Service not found".to_owned(), "create the Service in that cluster");
         return Progress::Missing;
     }
     if !is_global(seen, &one.export.namespace) {
-        let text = format!("namespace {} is not global there", quoted(&one.export.namespace));
+        let text = format!("namespace {} is not global", quoted(&one.export.namespace));
         tell(Reason::NamespaceNotGlobal, text, "annotate the namespace with clustermesh.cilium.io/global=true");
     }
     let mut applied = true;
+    let claimants: Vec<Claimant<'_>> = claimants(world, id).collect();
     for (service, found) in matches {
         let agreed = wanted.get(&(id, service));
-        let others = Others::of(world, wanted, held, id, service, found);
+        let others = Others::of(world, wanted, held, &claimants, service, found);
         for (key, value) in &one.export.annotations {
             if agreed.and_then(|agreed| agreed.get(key.as_str())) != Some(&value.as_str()) {
-                let text = format!("an older GlobalService wants another value of {key} on {}", service.name);
-                tell(Reason::Conflict, text, "make both agree");
+                let text = format!("an older GlobalService sets a different value of {key} on {}", service.name);
+                tell(Reason::Conflict, text, "use the same value in both");
             } else if !is_ours_to_set(found, &others, key, value) {
-                let text = format!("{key} on {} is set to another value by somebody else", service.name);
-                tell(Reason::AnnotationOwnedByOther, text, "remove that annotation from the Service to let it be set");
+                let text = format!("{key} on {} has a different value, set by another field manager", service.name);
+                tell(Reason::AnnotationOwnedByOther, text, "remove that annotation from the Service so that meshwright can set it");
             } else {
                 applied &= found.annotations.get(key).is_some_and(|held| held.value == *value);
             }
@@ -285,7 +303,7 @@ fn examine(
     if applied { Progress::Exported } else { Progress::Untried }
 }
 
-/// From 1.20 on a namespace may be kept from being global.
+/// Since 1.20 a namespace can be excluded from being global.
 fn is_global(seen: &ClusterSeen, namespace: &str) -> bool {
     let version = seen.agents.known().and_then(Option::as_ref).and_then(|agents| agents.version);
     if version.is_none_or(|version| version < GLOBAL_NAMESPACES) {
@@ -308,7 +326,7 @@ fn deletion(world: &World, of: &GlobalService, targets: &Targets) -> ServicePlan
     let remains = |id: &ClusterId, seen: &ClusterSeen| {
         seen.services.known()?;
         let pending = targets.get(id).is_some_and(|target| target.services.values().any(|apply| !apply.removed.is_empty()));
-        // While not everything is known nothing is let go, so it is still there.
+        // Nothing is removed until everything is known, so it is still there.
         Some(pending || !world.settled.contains(id))
     };
     ServicePlan { outcome: teardown::outcome(world, &of.common, &[], remains), ..ServicePlan::default() }

@@ -1,5 +1,5 @@
-//! What was seen in one cluster, reduced to what the rules read. Certificates
-//! arrive parsed; everything else as the texts that were found.
+//! Observed state of one cluster, reduced to what the rules need. Certificates
+//! are already parsed; everything else is raw text.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,24 +11,24 @@ use crate::names::{CiliumName, NodeName};
 use crate::seen::Seen;
 use crate::time::Timestamp;
 
-/// Our name among the field managers.
+/// Our field manager.
 pub const MANAGER: &str = "meshwright";
 
-/// One target cluster. `Known(None)` is: it is not there.
+/// One target cluster. `Known(None)` means that the object does not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterSeen {
-    /// Why it does not answer at the moment, or may not be read.
+    /// The reason why it is unreachable or must not be read.
     pub silent: Option<Silence>,
     pub agents: Seen<Option<Agents>>,
     pub config: Seen<Option<Config>>,
-    /// What this provider itself last read of the identity. It counts while
-    /// `config` is unknown. A status is never its source.
+    /// The identity that this provider last read itself, used while `config` is
+    /// not known. Never taken from a status.
     pub remembered: Option<Identity>,
     pub certificates: Seen<Certificates>,
     pub apiserver: Seen<Option<ApiServer>>,
     pub service: Seen<Option<MeshService>>,
     pub nodes: Seen<BTreeMap<NodeName, NodeAddresses>>,
-    /// The two connection Secrets; one that is missing is not in the map.
+    /// The two connection Secrets; a missing one is not in the map.
     pub secrets: Seen<BTreeMap<ConnectionSecret, SecretSeen>>,
     /// The ConfigMap clustermesh-remote-users.
     pub users: Seen<Option<RemoteUsers>>,
@@ -40,16 +40,16 @@ pub struct ClusterSeen {
     pub policy_crds: Seen<PolicyCrds>,
 }
 
-/// Why a cluster can't be read.
+/// The reason why a cluster can't be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Silence {
-    /// It does not answer; it may again.
+    /// No answer; it may answer again.
     Unreachable(String),
-    /// It refuses us: verb and resource.
+    /// Access denied: verb and resource.
     Forbidden(String),
 }
 
-/// cluster-name and cluster-id, where they are set.
+/// cluster-name and cluster-id, if set.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Identity {
     pub name: Option<CiliumName>,
@@ -60,17 +60,18 @@ pub struct Identity {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Config {
     pub resource_version: String,
-    /// cluster-name, as it stands there.
+    /// Raw value of cluster-name.
     pub cluster_name: String,
-    /// cluster-id, as it stands there.
+    /// Raw value of cluster-id.
     pub cluster_id: String,
-    /// max-connected-clusters; Cilium's default where it is not given.
+    /// max-connected-clusters, or Cilium's default.
     pub max_clusters: u32,
-    /// ENI or Alibaba Cloud IPAM, or chained to aws-cni: ids from 128 on are refused.
+    /// ENI or Alibaba Cloud IPAM, or chained to aws-cni: ids from 128 on are
+    /// not supported.
     pub small_ids: bool,
-    /// When we set the name or the id, where it was us.
+    /// The time at which we set the name or the id, if we did.
     pub set_by_us: Option<Timestamp>,
-    /// clustermesh-default-global-namespace, which is on unless said otherwise.
+    /// clustermesh-default-global-namespace; true unless disabled.
     pub namespaces_global: bool,
 }
 
@@ -80,11 +81,11 @@ pub struct Agents {
     pub ready: u32,
     pub desired: u32,
     pub version: Option<Version>,
-    /// The files that its clustermesh volume offers.
+    /// The files in its clustermesh volume.
     pub client_files: BTreeSet<String>,
-    /// The names that its pods resolve by hostAliases.
+    /// Names in the hostAliases of its pods.
     pub host_aliases: BTreeSet<String>,
-    /// When the oldest of its pods started.
+    /// Start time of its oldest pod.
     pub oldest_start: Option<Timestamp>,
 }
 
@@ -96,22 +97,22 @@ pub struct ApiServer {
     pub version: Option<Version>,
     pub client_files: BTreeSet<String>,
     pub host_aliases: BTreeSet<String>,
-    /// Its etcd has a user for each entry of the ConfigMap
+    /// True if its etcd has a user for each entry of the ConfigMap
     /// clustermesh-remote-users: authMode `migration` or `cluster`.
     pub cluster_users: bool,
-    /// Its pods do not start without that ConfigMap.
+    /// True if its pods do not start without that ConfigMap.
     pub mounts_users: bool,
 }
 
-/// The ConfigMap that lists the etcd users of a clustermesh-apiserver besides
-/// its own ones.
+/// The ConfigMap with the etcd users of a clustermesh-apiserver, besides the
+/// built-in ones.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RemoteUsers {
     pub uid: String,
     pub resource_version: String,
-    /// users.yaml; empty where there is none.
+    /// users.yaml; empty if missing.
     pub text: String,
-    /// Helm knows it for its own, and writes it anew at each upgrade.
+    /// True if Helm manages it and rewrites it at each upgrade.
     pub of_helm: bool,
 }
 
@@ -123,7 +124,7 @@ pub struct MeshService {
     pub ports: Vec<MeshPort>,
     pub ingress_ips: Vec<String>,
     pub ingress_hostnames: Vec<String>,
-    /// kubernetes.io/elb.id, where it is set.
+    /// kubernetes.io/elb.id, if set.
     pub elb_id: Option<String>,
 }
 
@@ -141,17 +142,18 @@ pub struct NodeAddresses {
     pub external: Vec<String>,
 }
 
-/// What identifies a CA: made by whoever parsed it, equal for equal CAs.
+/// Identifies a CA; computed by the parser, equal for equal CAs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CaId(pub String);
 
-/// The certificates that the mesh runs on. One whose Secret is there and can't
-/// be understood is unknown: it is not absent.
+/// The certificates of the mesh. One whose Secret exists but can't be parsed is
+/// unknown, not missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Certificates {
     /// The Secret cilium-ca.
     pub root: Seen<Option<RootCa>>,
-    /// The credentials may not read cilium-ca, which only copying it needs.
+    /// True if the credentials may not read cilium-ca, which is needed only for
+    /// copying it.
     pub root_withheld: bool,
     /// clustermesh-apiserver-server-cert.
     pub server: Seen<Option<Certificate>>,
@@ -165,11 +167,24 @@ pub struct Certificates {
 pub struct RootCa {
     pub ca: CaId,
     pub certificate: SecretBytes,
-    /// Not there where somebody else holds it, as cert-manager does.
+    /// `None` if the Secret does not contain it, as with cert-manager.
     pub key: Option<SecretBytes>,
-    /// The labels and annotations by which Helm knows it for its own.
+    /// The labels and annotations that mark it as managed by Helm.
     pub helm_labels: BTreeMap<String, String>,
     pub helm_annotations: BTreeMap<String, String>,
+    pub not_after: Timestamp,
+    pub maker: Maker,
+}
+
+/// The issuing method of a certificate, which also renews it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Maker {
+    /// The chart issues it at each upgrade.
+    Helm,
+    /// The cert-manager Certificate of this name.
+    CertManager(String),
+    /// Cilium's certgen, as a Job or a CronJob.
+    Job,
 }
 
 /// One Secret with tls.crt, tls.key and ca.crt.
@@ -180,9 +195,12 @@ pub struct Certificate {
     /// The CAs in ca.crt: one, or a bundle.
     pub trusts: BTreeSet<CaId>,
     pub common_name: String,
-    /// DNS names and addresses it is valid for.
+    /// DNS names and addresses for which it is valid.
     pub names: Vec<String>,
     pub not_after: Timestamp,
+    /// Expiry of the first CA in ca.crt.
+    pub ca_not_after: Timestamp,
+    pub maker: Maker,
     pub files: ClientFiles,
 }
 
@@ -194,7 +212,7 @@ pub struct ClientFiles {
     pub key: SecretBytes,
 }
 
-/// The Secrets whose keys become files in Cilium's clustermesh folder.
+/// The Secrets whose keys become files in Cilium's clustermesh directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConnectionSecret {
     /// Read by the agents.
@@ -219,11 +237,13 @@ pub struct SecretSeen {
     pub uid: String,
     pub resource_version: String,
     pub keys: BTreeMap<String, Held<SecretBytes>>,
-    /// When we last wrote it.
+    /// The time of our last write.
     pub written: Option<Timestamp>,
+    /// Expiry of the certificates under its keys.
+    pub ends: BTreeMap<String, Timestamp>,
 }
 
-/// A value in an object of others, and who manages it.
+/// A value in an object that we share with others, and its field managers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held<T> {
     pub value: T,
@@ -231,17 +251,17 @@ pub struct Held<T> {
 }
 
 impl<T> Held<T> {
-    /// Whether we hold it, alone or with others.
+    /// Reports whether we own it, alone or with others.
     pub fn is_ours(&self) -> bool {
         self.managers.contains(MANAGER)
     }
 
-    /// The managers apart from us.
+    /// The managers other than us.
     pub fn others(&self) -> Vec<&str> {
         self.managers.iter().map(String::as_str).filter(|name| *name != MANAGER).collect()
     }
 
-    /// Whether an unforced apply may set another value.
+    /// Reports whether an unforced apply may change the value.
     pub fn is_ours_alone(&self) -> bool {
         self.is_ours() && self.managers.len() == 1
     }
@@ -255,7 +275,7 @@ pub struct Hubble {
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NamespaceSeen {
-    /// clustermesh.cilium.io/global, where it is set.
+    /// clustermesh.cilium.io/global, if set.
     pub global: Option<String>,
     pub deleting: bool,
 }
@@ -283,11 +303,11 @@ pub struct SliceSeen {
     pub service: ServiceName,
     /// endpointslice.kubernetes.io/managed-by.
     pub managed_by: String,
-    /// What stands behind each ready endpoint: the pod's UID, else its address.
+    /// The target of each ready endpoint: the pod's UID, otherwise its address.
     pub ready: BTreeSet<String>,
 }
 
-/// A policy of Cilium's; without a namespace it is cluster-wide.
+/// A Cilium policy; cluster-wide if it has no namespace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PolicyKey {
     pub namespace: Option<String>,
@@ -303,7 +323,7 @@ pub struct PolicySeen {
     pub spec: Value,
 }
 
-/// What the policies' CRDs can express. `None`: there is no such CRD.
+/// Features of the policy CRDs. `None` if the CRD does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PolicyCrds {
     pub namespaced: Option<PolicyFeatures>,

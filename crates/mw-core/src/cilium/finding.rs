@@ -1,12 +1,11 @@
-//! What stands in the way of a cluster or a link, before it is told to the
-//! people of one binding: the same finding names the clusters by other refs in
-//! another's status, or not at all.
+//! Problems of a cluster or a link, before they are worded for one binding:
+//! each binding uses its own refs for the clusters, or must not name them.
 
 use crate::condition::cilium::reason;
 use crate::names::ClusterId;
 use crate::problem::{Problem, Reason};
 
-/// The steps of setting up a cluster, in their order.
+/// The setup steps of a cluster, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {
     Credentials,
@@ -19,7 +18,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// In messages.
+    /// The name in messages.
     pub fn as_str(self) -> &'static str {
         match self {
             Step::Credentials => "credentials",
@@ -32,7 +31,7 @@ impl Step {
         }
     }
 
-    /// As the reason of Ready.
+    /// The reason of condition Ready.
     pub fn reason(self) -> &'static str {
         match self {
             Step::Credentials => reason::CREDENTIALS,
@@ -46,16 +45,16 @@ impl Step {
     }
 }
 
-/// What a finding does to the phase.
+/// Effect of a finding on the phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Fault {
-    /// Somebody must do something.
+    /// The user must act.
     Permanent,
     /// The cluster is not Ready.
     NotReady,
-    /// It may pass.
+    /// Expected to pass.
     Waiting,
-    /// Nothing: it is worth knowing.
+    /// No effect; for information.
     Remark,
 }
 
@@ -65,7 +64,7 @@ pub(super) struct Finding {
     pub(super) fault: Fault,
     pub(super) reason: Reason,
     pub(super) text: String,
-    /// Another cluster that the text ends with.
+    /// Another cluster, whose name is appended to the text.
     pub(super) other: Option<ClusterId>,
     pub(super) hint: String,
 }
@@ -99,7 +98,7 @@ impl Finding {
         Finding { other: Some(other.clone()), ..self }
     }
 
-    /// `<step>: <text>`, with the other cluster under the name it is given here.
+    /// `<step>: <text>`, with the name of the other cluster in this binding.
     pub(super) fn message(&self, name: impl Fn(&ClusterId) -> String) -> String {
         let other = self.other.as_ref().map(|other| format!(" {}", name(other))).unwrap_or_default();
         format!("{}: {}{other}", self.step.as_str(), self.text)

@@ -1,5 +1,6 @@
-//! cluster-name and cluster-id: what each cluster has, where two of them clash,
-//! and what is set where nothing is set. A live one is never changed.
+//! cluster-name and cluster-id: the values of each cluster, conflicts between
+//! clusters, and values to set where they are missing. A value in use is never
+//! changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,15 +13,15 @@ use crate::names::{CiliumName, ClusterId, InvalidName, UNNAMED};
 use crate::problem::Reason;
 use crate::text::quoted;
 
-const NAME_HINT: &str = "set cluster-name in its cilium-config: at most 32 of a-z, 0-9 and '-'";
-/// Ids from here on are refused with ENI and aws-cni.
+const NAME_HINT: &str = "set cluster-name in the cluster's cilium-config: at most 32 characters of a-z, 0-9 and '-'";
+/// Ids from here on are not supported with ENI and aws-cni.
 const FIRST_LARGE_ID: u32 = 128;
 
 #[derive(Debug, Default)]
 pub(super) struct Identities {
     pub(super) of: BTreeMap<ClusterId, Identity>,
     pub(super) findings: BTreeMap<ClusterId, Vec<Finding>>,
-    /// Clashes of two clusters, at each of them.
+    /// Conflicts of two clusters, listed at each of them.
     clashes: BTreeMap<ClusterId, Vec<Clash>>,
     pub(super) writes: BTreeMap<ClusterId, IdentityWrite>,
 }
@@ -28,14 +29,14 @@ pub(super) struct Identities {
 /// Two clusters that can't be in one component.
 #[derive(Debug)]
 struct Clash {
-    /// The rank by age of the binding that brought them together. To older ones
-    /// it is nothing: nobody can break a mesh by joining it.
+    /// The rank by age of the binding that connected them. Older bindings
+    /// ignore the conflict: nobody can break a mesh by joining it.
     from: usize,
     finding: Finding,
 }
 
 impl Identities {
-    /// The Cilium name and id of a cluster that has both.
+    /// The Cilium name and id of a cluster, if it has both.
     pub(super) fn full(&self, cluster: &ClusterId) -> Option<(&CiliumName, u32)> {
         let identity = self.of.get(cluster)?;
         Some((identity.name.as_ref()?, identity.id?))
@@ -45,19 +46,20 @@ impl Identities {
         self.of.get(cluster)?.name.as_ref()
     }
 
-    /// Everything that is to be told of a cluster to the binding of a rank.
+    /// All findings about a cluster for the binding of this rank.
     pub(super) fn told(&self, cluster: &ClusterId, rank: usize) -> impl Iterator<Item = &Finding> {
         let clashes = self.clashes.get(cluster).into_iter().flatten().filter(move |clash| clash.from <= rank);
         self.findings.get(cluster).into_iter().flatten().chain(clashes.map(|clash| &clash.finding))
     }
 
-    /// Whether a cluster that the binding of a rank may meet has the same name.
+    /// Reports whether a cluster that the binding of this rank may connect to
+    /// has the same name.
     pub(super) fn shares_name(&self, cluster: &ClusterId, rank: usize) -> bool {
         self.told(cluster, rank).any(|finding| finding.reason == Reason::DuplicateClusterName)
     }
 
-    /// A binding of this rank connects nothing new to a cluster whose identity
-    /// clashes.
+    /// Reports whether the cluster's identity conflicts. A binding of this rank
+    /// then adds no new link to it.
     pub(super) fn clashes(&self, cluster: &ClusterId, rank: usize) -> bool {
         self.told(cluster, rank).any(|finding| CLASHES.contains(&finding.reason))
     }
@@ -67,13 +69,13 @@ const CLASHES: [Reason; 4] =
     [Reason::DuplicateClusterID, Reason::DuplicateClusterName, Reason::MaxConnectedClustersDiffer, Reason::ClusterNameRefused];
 
 impl Config {
-    /// What stands there and can be used; to be remembered for when it can't be read.
+    /// The valid values, remembered for when they can't be read.
     pub fn identity(&self) -> Identity {
         Identity { name: live_name(self).ok().flatten(), id: live_id(self).ok().flatten() }
     }
 }
 
-/// What a cluster has, or had when it was last read.
+/// The identity of a cluster, or the one last read.
 fn read(seen: &ClusterSeen) -> Option<Identity> {
     match seen.config.known() {
         Some(Some(config)) => Some(config.identity()),
@@ -93,7 +95,7 @@ fn live_id(config: &Config) -> Result<Option<u32>, String> {
         "" | "0" => Ok(None),
         text => match text.parse::<u32>() {
             Ok(id) if id <= config.max_clusters => Ok(Some(id)),
-            _ => Err(format!("cluster-id {} is not one of 1 to {}", quoted(text), config.max_clusters)),
+            _ => Err(format!("cluster-id {} is not between 1 and {}", quoted(text), config.max_clusters)),
         },
     }
 }
@@ -146,15 +148,17 @@ impl Identities {
     fn find_clash(&mut self, world: &World, one: &ClusterId, other: &ClusterId, from: impl Fn() -> usize) {
         let (Some(a), Some(b)) = (self.of.get(one).cloned(), self.of.get(other).cloned()) else { return };
         if let Some(id) = a.id.filter(|id| b.id == Some(*id)) {
-            let text = format!("cluster-id {id} is also that of");
+            let text = format!("cluster-id {id} is also used by");
             self.note_both(from(), one, other, || {
-                Finding::permanent(Step::Identity, Reason::DuplicateClusterID, &text).hint("give one of them another id and restart it")
+                Finding::permanent(Step::Identity, Reason::DuplicateClusterID, &text)
+                    .hint("set a different cluster-id in one of them and restart Cilium there")
             });
         }
         if let Some(name) = a.name.as_ref().filter(|name| b.name.as_ref() == Some(name)) {
-            let text = format!("cluster-name {} is also that of", quoted(name.as_str()));
+            let text = format!("cluster-name {} is also used by", quoted(name.as_str()));
             self.note_both(from(), one, other, || {
-                Finding::permanent(Step::Identity, Reason::DuplicateClusterName, &text).hint("give one of them another name and restart it")
+                Finding::permanent(Step::Identity, Reason::DuplicateClusterName, &text)
+                    .hint("set a different cluster-name in one of them and restart Cilium there")
             });
         }
         let most = |id: &ClusterId| config(world, id).map(|config| config.max_clusters);
@@ -171,7 +175,7 @@ impl Identities {
         }
     }
 
-    /// Gives names and ids to those of a component that lack them.
+    /// Assigns missing names and ids in a component.
     fn complete(&mut self, world: &World, meshes: &[Mesh<'_>], component: &Component<'_>, taken: &mut BTreeSet<u32>) {
         let never_read = component.incomplete || component.clusters.iter().any(|id| !self.of.contains_key(*id));
         for cluster in &component.clusters {
@@ -191,7 +195,7 @@ impl Identities {
                 },
             };
             if never_read {
-                let text = "no identity is given while a cluster of the mesh was never read";
+                let text = "no identity is set until every cluster of the mesh has been read";
                 self.note(cluster, Finding::waiting(Step::Identity, Reason::IdentityIncomplete, text));
                 continue;
             }
@@ -199,7 +203,7 @@ impl Identities {
             let inside: BTreeSet<u32> = component.clusters.iter().filter_map(|id| self.of.get(*id)?.id).chain(given).collect();
             let numbered = if id.is_none() { new_id(config, taken, &inside) } else { None };
             if id.is_none() && numbered.is_none() {
-                self.note(cluster, Finding::permanent(Step::Identity, Reason::NoClusterIDLeft, "every cluster-id is taken"));
+                self.note(cluster, Finding::permanent(Step::Identity, Reason::NoClusterIDLeft, "no cluster-id is left"));
                 continue;
             }
             self.give(cluster, config, named, numbered);
@@ -207,25 +211,25 @@ impl Identities {
     }
 
     fn give(&mut self, cluster: &ClusterId, config: &Config, name: Option<CiliumName>, id: Option<u32>) {
-        let finding = Finding::waiting(Step::Identity, Reason::IdentityIncomplete, "its identity is being set");
+        let finding = Finding::waiting(Step::Identity, Reason::IdentityIncomplete, "cluster-name and cluster-id are being set");
         self.note(cluster, finding);
         let write = IdentityWrite { resource_version: config.resource_version.clone(), name, id };
         self.writes.insert(cluster.clone(), write);
     }
 
-    /// The ref under which the oldest binding knows it, of those that Cilium
-    /// takes. A refused one may be a stranger's and is not told.
+    /// The ref of the oldest binding that Cilium accepts as a name. An invalid
+    /// ref may belong to another tenant and is not shown.
     fn new_name(&self, meshes: &[Mesh<'_>], component: &Component<'_>, cluster: &ClusterId) -> Result<CiliumName, Finding> {
         let mut refs = meshes.iter().filter_map(|mesh| mesh.ref_of(cluster));
         let Some(name) = refs.find_map(|name| CiliumName::try_from(name).ok()) else {
-            let text = "it has no cluster-name, and Cilium refuses its ref as one";
+            let text = "cluster-name is not set, and Cilium does not accept the ref as one";
             return Err(Finding::permanent(Step::Identity, Reason::ClusterNameRefused, text).hint(NAME_HINT));
         };
         let given = |id: &&ClusterId| self.writes.get(*id).and_then(|write| write.name.as_ref());
         let holder = component.clusters.iter().find(|id| self.name(id) == Some(&name) || given(id) == Some(&name));
         match holder {
             Some(holder) => {
-                let text = format!("cluster-name {} is already that of", quoted(name.as_str()));
+                let text = format!("cluster-name {} is already used by", quoted(name.as_str()));
                 Err(Finding::permanent(Step::Identity, Reason::DuplicateClusterName, text).about(holder))
             }
             None => Ok(name),
@@ -233,8 +237,8 @@ impl Identities {
     }
 }
 
-/// The rank of the binding that first connects two clusters, directly or through
-/// others.
+/// The rank of the binding that first connects two clusters, directly or
+/// through others.
 fn joined(meshes: &[Mesh<'_>], one: &ClusterId, other: &ClusterId) -> usize {
     let together = |oldest: &[Mesh<'_>]| components(oldest).iter().any(|of| of.clusters.contains(one) && of.clusters.contains(other));
     (0..meshes.len()).find(|rank| meshes.get(..=*rank).is_some_and(together)).unwrap_or_default()
@@ -244,8 +248,8 @@ fn config<'a>(world: &'a World, cluster: &ClusterId) -> Option<&'a Config> {
     world.clusters.get(cluster)?.config.known()?.as_ref()
 }
 
-/// The lowest that no cluster known to this provider has, else the lowest that
-/// none of the component has: strangers can't use up all ids.
+/// The lowest id that no known cluster has, otherwise the lowest that none of
+/// the component has: other tenants can't use up all ids.
 fn new_id(config: &Config, taken: &mut BTreeSet<u32>, inside: &BTreeSet<u32>) -> Option<u32> {
     let most = if config.small_ids { config.max_clusters.min(FIRST_LARGE_ID - 1) } else { config.max_clusters };
     let id = (1..=most).find(|id| !taken.contains(id)).or_else(|| (1..=most).find(|id| !inside.contains(id)))?;

@@ -1,17 +1,19 @@
-//! ConnectivityIntents: the policy that each cluster of the mesh gets, and how
-//! far each of them is. A policy that vanishes fails open, so nothing goes but
-//! what is known not to be wanted.
+//! ConnectivityIntents: the policy in each cluster of the mesh, and the
+//! progress of each intent. A deleted policy fails open, so a policy is deleted
+//! only if it is known not to be wanted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::cilium::binding_dependents::{self, Unmet, Words, conditions, touches};
+use crate::cilium::context::{Context, Targets};
 use crate::cilium::facts::{ClusterSeen, NamespaceSeen, PolicyFeatures, PolicyKey, PolicySeen};
 use crate::cilium::object::{Binding, Intent, ObjectId};
-use crate::cilium::plan::{BindingPlan, Condition, IntentPhase, IntentPlan, Outcome, PolicyChanges, PolicyUpdate, Status, WantedPolicy};
+use crate::cilium::plan::{
+    BindingPlan, Condition, IntentPhase, IntentPlan, ObjectOutcome, PolicyChanges, PolicyUpdate, Status, WantedPolicy,
+};
 use crate::cilium::planner::at;
 use crate::cilium::policy::{is_of, key, named_in, render};
-use crate::cilium::reliance::{self, Unmet, Words, conditions, touches};
 use crate::cilium::rule::{Rule, read};
-use crate::cilium::scene::{Scene, Targets};
 use crate::cilium::teardown;
 use crate::cilium::world::World;
 use crate::condition::cilium::{kind, reason};
@@ -21,14 +23,14 @@ use crate::problem::{Problem, Reason};
 use crate::text::{listed, quoted};
 
 const WORDS: Words = Words { done: kind::APPLIED, everywhere: reason::ALL_CLUSTERS_APPLIED, doing: reason::APPLYING };
-const NOTHING_PROBED: &str = "nothing was probed: there is no probe yet";
+const NOTHING_PROBED: &str = "not probed: probes are not implemented yet";
 
-/// An intent that is acted on.
+/// A valid intent.
 struct Active<'a> {
     of: &'a Intent,
     rule: Rule,
     binding: &'a Binding,
-    /// The Cilium names of the mesh's clusters, as far as they are known.
+    /// The known Cilium names of the mesh's clusters.
     names: BTreeSet<CiliumName>,
     /// The refs whose Cilium names are not known.
     nameless: Vec<&'a String>,
@@ -36,8 +38,8 @@ struct Active<'a> {
 }
 
 impl Active<'_> {
-    /// The policy for a cluster. What an earlier one names stays named while
-    /// a name is not known: it may be that one.
+    /// The policy for a cluster. While a name is not known, clusters named by
+    /// the existing policy stay in it: it may be one of them.
     fn policy(&self, found: Option<&PolicySeen>) -> WantedPolicy {
         let kept = found.filter(|_| !self.nameless.is_empty()).map(|found| named_in(&found.spec)).unwrap_or_default();
         let names: BTreeSet<&CiliumName> = self.names.iter().chain(&kept).collect();
@@ -45,23 +47,27 @@ impl Active<'_> {
     }
 }
 
-/// How far one cluster is.
+/// Progress in one cluster.
 #[derive(Debug, PartialEq, Eq)]
 enum Progress {
     Applied,
-    /// The namespace is not there.
+    /// The namespace does not exist.
     Skipped,
     Untried,
     Failing,
 }
 
-pub(super) fn plan(scene: &Scene<'_>, bindings: &BTreeMap<ObjectId, BindingPlan>, targets: &mut Targets) -> BTreeMap<ObjectId, IntentPlan> {
+pub(super) fn plan(
+    context: &Context<'_>,
+    bindings: &BTreeMap<ObjectId, BindingPlan>,
+    targets: &mut Targets,
+) -> BTreeMap<ObjectId, IntentPlan> {
     let mut plans = BTreeMap::new();
-    for of in scene.world.intents.values() {
+    for of in context.world.intents.values() {
         let plan = match of.common.deleting {
-            Some(_) => deletion(scene.world, of, targets),
-            None => match activate(scene, bindings, of) {
-                Ok(active) => act(scene, &active, targets),
+            Some(_) => deletion(context.world, of, targets),
+            None => match activate(context, bindings, of) {
+                Ok(active) => act(context, &active, targets),
                 Err(unmet) => stopped(of, unmet),
             },
         };
@@ -71,58 +77,59 @@ pub(super) fn plan(scene: &Scene<'_>, bindings: &BTreeMap<ObjectId, BindingPlan>
 }
 
 fn stopped(of: &Intent, unmet: Unmet) -> IntentPlan {
-    let outcome = reliance::stopped(WORDS, &of.common, unmet, IntentPhase::Pending, IntentPhase::Error);
+    let outcome = binding_dependents::stopped(WORDS, &of.common, unmet, IntentPhase::Pending, IntentPhase::Error);
     IntentPlan { outcome, ..IntentPlan::default() }
 }
 
-fn activate<'a>(scene: &Scene<'a>, bindings: &BTreeMap<ObjectId, BindingPlan>, of: &'a Intent) -> Result<Active<'a>, Unmet> {
-    let world = scene.world;
+fn activate<'a>(context: &Context<'a>, bindings: &BTreeMap<ObjectId, BindingPlan>, of: &'a Intent) -> Result<Active<'a>, Unmet> {
+    let world = context.world;
     let rule = read(&of.spec, world.options.allow_system_namespaces).map_err(Unmet::Refused)?;
-    let binding = reliance::binding(world, bindings, &of.common, &of.spec.mesh)?;
+    let binding = binding_dependents::binding(world, bindings, &of.common, &of.spec.mesh)?;
     if let Some(problem) = shared(world, of, binding).filter(|_| rule.clusterwide) {
         return Err(Unmet::Never(problem));
     }
     let refs = &binding.spec.refs;
-    let name = |of: &String| binding.common.cluster(of).and_then(|id| scene.identities.name(id)).cloned();
+    let name = |of: &String| binding.common.cluster(of).and_then(|id| context.identities.name(id)).cloned();
     let names: BTreeSet<CiliumName> = refs.iter().filter_map(name).collect();
     if names.is_empty() {
-        let text = "the Cilium name of no cluster of the mesh is known";
-        return Err(Unmet::Later(Problem::new(Reason::MeshNotReady, "spec.meshRef", text, "look at the status of the binding")));
+        let text = "no Cilium name of any cluster of the mesh is known";
+        return Err(Unmet::Later(Problem::new(Reason::MeshNotReady, "spec.meshRef", text, "check the status of the binding")));
     }
     let nameless = refs.iter().filter(|of| name(of).is_none() && !binding.common.is_revoked(of)).collect();
     let key = key(&of.common.id, &rule);
     Ok(Active { of, rule, binding, names, nameless, key })
 }
 
-/// A cluster-wide policy would reach into another workspace's pods.
+/// A cluster-wide policy would affect another workspace's pods.
 fn shared(world: &World, of: &Intent, binding: &Binding) -> Option<Problem> {
     let strangers = world.bindings.values().filter(|other| other.common.id.workspace != of.common.id.workspace);
     let theirs: BTreeSet<&ClusterId> =
         strangers.flat_map(|other| other.spec.refs.iter().filter_map(|name| other.common.cluster(name))).collect();
     let name = binding.spec.refs.iter().find(|name| binding.common.cluster(name).is_some_and(|id| theirs.contains(id)))?;
-    let text = format!("cluster {name} is also used by others, so that no cluster-wide policy is applied");
+    let text = format!("cluster {name} is also used by others, so no cluster-wide policy is written");
     Some(Problem::new(Reason::ClusterShared, format!("cluster {name}"), text, "use policyMode Namespaced"))
 }
 
-fn act(scene: &Scene<'_>, active: &Active<'_>, targets: &mut Targets) -> IntentPlan {
+fn act(context: &Context<'_>, active: &Active<'_>, targets: &mut Targets) -> IntentPlan {
     let mut problems: Vec<Problem> = hole(active).into_iter().collect();
     let mut progress = Vec::new();
     let mut plan = IntentPlan::default();
     let mut lacking_crd = Vec::new();
     for name in &active.binding.spec.refs {
-        let state = apply(scene.world, active, name, targets, &mut problems, &mut lacking_crd);
+        let state = apply(context.world, active, name, targets, &mut problems, &mut lacking_crd);
         if state == Progress::Applied {
             plan.applied.push(name.clone());
         }
         progress.push(state);
     }
     problems.extend(crd_missing(active, &lacking_crd));
-    leave_others(scene.world, active, targets);
+    leave_others(context.world, active, targets);
     let all = progress.len();
     let count = |state: Progress| progress.iter().filter(|of| **of == state).count();
     let (applied, skipped, untried) = (count(Progress::Applied), count(Progress::Skipped), count(Progress::Untried));
     if skipped == all {
-        let text = format!("namespace {} exists on no cluster", quoted(active.rule.destination.namespace.as_deref().unwrap_or_default()));
+        let text =
+            format!("namespace {} does not exist in any cluster", quoted(active.rule.destination.namespace.as_deref().unwrap_or_default()));
         problems.push(Problem::new(Reason::NamespaceMissing, "spec.destination.namespace", text, "create the namespace"));
     }
     let phase = match () {
@@ -133,21 +140,21 @@ fn act(scene: &Scene<'_>, active: &Active<'_>, targets: &mut Targets) -> IntentP
     };
     let conditions = conditions(WORDS, &[], phase == IntentPhase::Applied, phase == IntentPhase::Degraded, &problems);
     let written = active.binding.spec.refs.iter().filter(|name| active.binding.common.cluster(name).is_some());
-    plan.outcome = Outcome { phase, conditions, problems, touches: touches(&active.of.common, written), teardown: None };
+    plan.outcome = ObjectOutcome { phase, conditions, problems, touches: touches(&active.of.common, written), teardown: None };
     plan
 }
 
-/// A deny that leaves out a cluster has a hole.
+/// A Deny without one of the clusters is incomplete.
 fn hole(active: &Active<'_>) -> Option<Problem> {
-    let text = format!("traffic from {} may not be denied: its Cilium name is not known", listed(&active.nameless, 20));
+    let text = format!("traffic from {} may pass: its Cilium name is not known", listed(&active.nameless, 20));
     let is_hole = active.rule.deny && !active.nameless.is_empty();
-    is_hole.then(|| Problem::new(Reason::DenyIncomplete, "spec.source", text, "look at the status of the binding"))
+    is_hole.then(|| Problem::new(Reason::DenyIncomplete, "spec.source", text, "check the status of the binding"))
 }
 
 fn crd_missing(active: &Active<'_>, names: &[String]) -> Option<Problem> {
     let kind = if active.rule.clusterwide { "CiliumClusterwideNetworkPolicy" } else { "CiliumNetworkPolicy" };
     let text = format!("{kind} CRD not found on {}", names.join(", "));
-    (!names.is_empty()).then(|| Problem::new(Reason::PolicyCRDMissing, "spec.policyMode", text, "install Cilium's CRDs there"))
+    (!names.is_empty()).then(|| Problem::new(Reason::PolicyCRDMissing, "spec.policyMode", text, "install Cilium's CRDs in these clusters"))
 }
 
 fn apply(
@@ -164,7 +171,7 @@ fn apply(
     };
     let found = active.binding.common.cluster(name).and_then(|id| Some((id, world.clusters.get(id)?)));
     let Some((id, seen)) = found.filter(|(_, seen)| seen.silent.is_none()) else {
-        return tell(Reason::ClusterUnreachable, "it can't be read", "look at the status of the binding");
+        return tell(Reason::ClusterUnreachable, "can't be read", "check the status of the binding");
     };
     let (Some(policies), Some(crds), Some(namespaces)) = (seen.policies.known(), seen.policy_crds.known(), seen.namespaces.known()) else {
         return Progress::Untried;
@@ -177,8 +184,8 @@ fn apply(
     if let Some(field) = too_old(&active.rule, features) {
         return tell(
             Reason::CiliumTooOld,
-            &format!("its Cilium does not know {field}, so nothing is applied there"),
-            "upgrade Cilium there",
+            &format!("its Cilium does not support {field}, so no policy is written"),
+            "upgrade Cilium in that cluster",
         );
     }
     if active.key.namespace.as_ref().is_some_and(|namespace| !exists(namespaces, namespace)) {
@@ -187,14 +194,14 @@ fn apply(
     let changes = &mut at(targets, id).policies;
     match policies.get(&active.key) {
         Some(found) if !is_of(&active.of.common.id, &found.labels) => {
-            let text = format!("there is a policy {} that is not ours", quoted(&active.key.name));
-            tell(Reason::PolicyNameTaken, &text, "rename or remove that policy")
+            let text = format!("policy {} exists and is not managed by meshwright", quoted(&active.key.name));
+            tell(Reason::PolicyNameTaken, &text, "rename or delete that policy")
         }
         found => compare(&active.policy(found), found, changes),
     }
 }
 
-/// The field that a policy needs and the CRD lacks.
+/// The field that a policy needs and the CRD does not support.
 fn too_old(rule: &Rule, features: PolicyFeatures) -> Option<&'static str> {
     match (rule.spares_others() && !features.default_deny, rule.has_ranges() && !features.end_port) {
         (true, _) => Some("enableDefaultDeny"),
@@ -224,11 +231,11 @@ fn on(found: &PolicySeen) -> Precondition {
     Precondition { uid: found.uid.as_str().into(), resource_version: found.resource_version.as_str().into() }
 }
 
-/// What this intent has elsewhere than it wants goes, but only once the new
-/// policy stands where both are wanted.
+/// Deletes policies of this intent that are no longer wanted, but only after
+/// the new policy exists everywhere.
 fn leave_others(world: &World, active: &Active<'_>, targets: &mut Targets) {
     let wanted_on: BTreeSet<&ClusterId> = active.binding.spec.refs.iter().filter_map(|name| active.binding.common.cluster(name)).collect();
-    // A ref that leads nowhere may have led to any of the others.
+    // An unresolved ref may have led to any of the others.
     let common = &active.binding.common;
     let all_known = active.binding.spec.refs.iter().all(|name| common.cluster(name).is_some() || common.is_revoked(name));
     for (id, seen) in own_clusters(world, active.of.common.clusters().chain(common.clusters())) {
@@ -240,12 +247,13 @@ fn leave_others(world: &World, active: &Active<'_>, targets: &mut Targets) {
     }
 }
 
-/// What was seen of the clusters that an object's own refs lead to.
+/// Observed state of the clusters that an object's own refs lead to.
 fn own_clusters<'a>(world: &'a World, ids: impl Iterator<Item = &'a ClusterId>) -> BTreeMap<&'a ClusterId, &'a ClusterSeen> {
     ids.filter_map(|id| Some((id, world.clusters.get(id)?))).collect()
 }
 
-/// The new policy stands here, or can't because its namespace does not exist.
+/// Reports whether the new policy exists here, or can't because its namespace
+/// does not exist.
 fn is_settled(active: &Active<'_>, seen: &ClusterSeen) -> bool {
     let key = &active.key;
     let (Some(policies), Some(namespaces)) = (seen.policies.known(), seen.namespaces.known()) else { return false };
@@ -253,8 +261,8 @@ fn is_settled(active: &Active<'_>, seen: &ClusterSeen) -> bool {
     stands || key.namespace.as_ref().is_some_and(|namespace| !exists(namespaces, namespace))
 }
 
-/// Returns whether something can be created in a namespace: not in one that is
-/// being deleted, however long that takes.
+/// Reports whether objects can be created in a namespace: not while it is being
+/// deleted.
 fn exists(namespaces: &BTreeMap<String, NamespaceSeen>, name: &str) -> bool {
     namespaces.get(name).is_some_and(|namespace| !namespace.deleting)
 }
@@ -278,7 +286,7 @@ fn deletion(world: &World, of: &Intent, targets: &mut Targets) -> IntentPlan {
     IntentPlan { outcome: teardown::outcome(world, &of.common, &[], remains), ..IntentPlan::default() }
 }
 
-/// Never a success that is borrowed from what was applied.
+/// Never reports success without a probe.
 fn with_probe(of: &Intent, mut plan: IntentPlan) -> IntentPlan {
     if of.spec.probe && of.common.deleting.is_none() {
         let message = NOTHING_PROBED.to_owned();

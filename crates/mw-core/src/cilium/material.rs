@@ -1,5 +1,5 @@
-//! What one reader needs to connect to one remote: the keys of its Secrets and
-//! the dial that proves them.
+//! The material that a reader needs to connect to a remote: the keys of its
+//! Secrets and the dial that verifies them.
 
 use std::collections::BTreeMap;
 
@@ -31,12 +31,12 @@ pub(super) struct Remote<'a> {
     pub(super) name: &'a CiliumName,
     pub(super) id: u32,
     pub(super) certificates: &'a Certificates,
-    /// Whether its etcd has users for single readers.
+    /// True if its etcd has users for single readers.
     pub(super) cluster_users: bool,
     pub(super) address: &'a Address,
 }
 
-/// Nothing where something is not known yet or missing that is told elsewhere.
+/// `None` if something is not known yet, or is missing and reported elsewhere.
 pub(super) fn material(reader: &ClusterSeen, remote: Remote<'_>, namespace: &str) -> Result<Option<Material>, Finding> {
     let (Some(Some(agents)), Some(Some(server)), Some(own)) =
         (reader.agents.known(), reader.apiserver.known(), reader.certificates.known())
@@ -44,7 +44,8 @@ pub(super) fn material(reader: &ClusterSeen, remote: Remote<'_>, namespace: &str
         return Ok(None);
     };
     let (Some(Some(served)), Some(Some(own_client))) = (remote.certificates.server.known(), own.remote.known()) else { return Ok(None) };
-    // Whether the agents have files of their own to read the cache with is not known.
+    // It is not known whether the agents have their own client files to read
+    // the cache.
     if server.kvstoremesh && own.local.known().is_none() {
         return Ok(None);
     }
@@ -58,12 +59,12 @@ pub(super) fn material(reader: &ClusterSeen, remote: Remote<'_>, namespace: &str
     let endpoint = choose(remote.address, &served.names, remote.name, through)?;
     let keys = keys(agents, server, own, &endpoint, remote.name, (client, files), namespace)?;
     let user = single_user(certificate).map(str::to_owned);
-    Ok(Some(Material { keys, dial: dial(&endpoint, files, remote), user }))
+    Ok(Some(Material { keys, dial: dial(&endpoint, files, remote.name, remote.id), user }))
 }
 
-/// The reader's own client files where both sides trust each other's CA and the
-/// remote can have their user, else those that the remote gave out. No key of a
-/// CA moves.
+/// The reader's own client files if both sides trust each other's CA and the
+/// remote can list their user, otherwise those issued by the remote. CA keys
+/// are never copied.
 fn client<'a>(own: &'a Certificate, served: &Certificate, remote: Remote<'a>) -> Option<(Client, &'a Certificate)> {
     let trusted = own.trusts.contains(&served.issuer) && served.trusts.contains(&own.issuer);
     if trusted && (remote.cluster_users || single_user(own).is_none()) {
@@ -72,8 +73,8 @@ fn client<'a>(own: &'a Certificate, served: &Certificate, remote: Remote<'a>) ->
     remote.certificates.remote.known()?.as_ref().map(|certificate| (Client::Own, certificate))
 }
 
-/// The etcd user of a certificate, if it is that of a single cluster. The user
-/// `remote` is there in every mode.
+/// The etcd user of a certificate, if it is specific to a cluster. The user
+/// `remote` exists in every mode.
 fn single_user(certificate: &Certificate) -> Option<&str> {
     let name = certificate.common_name.as_str();
     name.strip_prefix("remote-").filter(|cluster| CiliumName::try_from(*cluster).is_ok()).map(|_| name)
@@ -110,12 +111,13 @@ fn keys(
 }
 
 fn no_files(file: &str) -> Finding {
-    let text = format!("Cilium's clustermesh volume does not offer {file}");
+    let text = format!("Cilium's clustermesh volume does not contain {file}");
     let hint = "helm upgrade cilium cilium/cilium -n kube-system --reuse-values --set clustermesh.useAPIServer=true";
     Finding::permanent(Step::Keys, Reason::ClientFilesMissing, text).hint(hint)
 }
 
-fn dial(endpoint: &Endpoint, files: &ClientFiles, remote: Remote<'_>) -> Dial {
+/// The dial of an endpoint with client files.
+pub(super) fn dial(endpoint: &Endpoint, files: &ClientFiles, cluster: &CiliumName, id: u32) -> Dial {
     let Endpoint { urls: _, hosts, port, name, aliased: _ } = endpoint;
     let mut hash = Sha256::new();
     let mut field = |bytes: &[u8]| {
@@ -125,8 +127,8 @@ fn dial(endpoint: &Endpoint, files: &ClientFiles, remote: Remote<'_>) -> Dial {
     hosts.iter().for_each(|host| field(host.as_bytes()));
     field(&port.to_le_bytes());
     field(name.as_deref().unwrap_or_default().as_bytes());
-    field(remote.name.as_str().as_bytes());
-    field(&remote.id.to_le_bytes());
+    field(cluster.as_str().as_bytes());
+    field(&id.to_le_bytes());
     [&files.ca, &files.certificate, &files.key].into_iter().for_each(|file| field(file.expose()));
     let fingerprint = hex::encode(hash.finalize().get(..8).unwrap_or_default());
     Dial {
@@ -135,7 +137,7 @@ fn dial(endpoint: &Endpoint, files: &ClientFiles, remote: Remote<'_>) -> Dial {
         port: *port,
         server_name: name.clone(),
         files: files.clone(),
-        cluster_name: remote.name.clone(),
-        cluster_id: remote.id,
+        cluster_name: cluster.clone(),
+        cluster_id: id,
     }
 }

@@ -1,5 +1,5 @@
-//! Who is in which mesh: the bindings that are acted on, their members, and
-//! the components that the members form.
+//! Bindings that are reconciled, their members, and the components that the
+//! members form.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::names::ClusterId;
 use crate::problem::{Problem, Reason};
 use crate::text::quoted;
 
-/// By what a remote is reached.
+/// The way to reach a remote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Reach {
     LoadBalancer,
@@ -25,7 +25,7 @@ impl Reach {
     }
 }
 
-/// A binding that is acted on.
+/// A valid binding.
 #[derive(Debug)]
 pub(super) struct Mesh<'a> {
     pub(super) binding: &'a Binding,
@@ -33,43 +33,44 @@ pub(super) struct Mesh<'a> {
 }
 
 impl<'a> Mesh<'a> {
-    /// The clusters whose identity is known to be behind a ref, each once.
+    /// The clusters that its refs resolve to, each once.
     pub(super) fn members(&self) -> BTreeSet<&'a ClusterId> {
         self.binding.spec.refs.iter().filter_map(|name| self.binding.common.cluster(name)).collect()
     }
 
-    /// Whether every ref leads to a cluster.
+    /// Reports whether every ref resolves to a cluster.
     pub(super) fn is_resolved(&self) -> bool {
         self.binding.spec.refs.iter().all(|name| self.binding.common.cluster(name).is_some())
     }
 
-    /// Whether it is known which clusters its refs lead to, and which lead to
-    /// none.
+    /// Reports whether it is known for every ref which cluster it leads to, or
+    /// that it leads to none.
     pub(super) fn is_complete(&self) -> bool {
         let common = &self.binding.common;
         self.binding.spec.refs.iter().all(|name| common.cluster(name).is_some() || common.is_revoked(name))
     }
 
-    /// The members, and the clusters to which the way is lost.
+    /// The members, and the clusters to which access is lost.
     pub(super) fn involved(&self) -> BTreeSet<&'a ClusterId> {
         self.members().into_iter().chain(self.binding.common.lost.values()).collect()
     }
 
-    /// Whether it is known which clusters its refs lead or led to.
+    /// Reports whether it is known which clusters its refs lead or led to.
     pub(super) fn is_known(&self) -> bool {
         let common = &self.binding.common;
         let known = |name: &String| common.cluster(name).is_some() || common.is_revoked(name) || common.lost.contains_key(name);
         self.binding.spec.refs.iter().all(known)
     }
 
-    /// The ref of this mesh that leads to the cluster; of several, the first by name.
+    /// The ref of this mesh that leads to the cluster; the first by name if
+    /// there are several.
     pub(super) fn ref_of(&self, cluster: &ClusterId) -> Option<&'a str> {
         let refs = self.binding.spec.refs.iter().map(String::as_str);
         refs.filter(|name| self.binding.common.cluster(name) == Some(cluster)).min()
     }
 }
 
-/// What is wrong with a binding's spec, or how to act on it.
+/// Validates a binding's spec.
 pub(super) fn validate(binding: &Binding) -> Result<Reach, Vec<Problem>> {
     let mut wrong = Vec::new();
     let mut refuse = |path: &str, message: String, hint: &str| wrong.push(Problem::new(Reason::InvalidSpec, path, message, hint));
@@ -79,23 +80,23 @@ pub(super) fn validate(binding: &Binding) -> Result<Reach, Vec<Problem>> {
         refuse("spec.clusterRefs", format!("lists {} cluster(s)", refs.len()), "a mesh connects at least two clusters");
     }
     if names.len() < refs.len() {
-        refuse("spec.clusterRefs", "names a cluster twice".to_owned(), "list every cluster once");
+        refuse("spec.clusterRefs", "lists a cluster twice".to_owned(), "list every cluster once");
     }
     if names.iter().any(|name| name.is_empty()) {
-        refuse("spec.clusterRefs", "has an entry without a name".to_owned(), "name every cluster");
+        refuse("spec.clusterRefs", "has an entry without a name".to_owned(), "set a name in every entry");
     }
     let reach = match binding.spec.service_type.as_deref() {
         None | Some("LoadBalancer") => Reach::LoadBalancer,
         Some("NodePort") => Reach::NodePort,
         Some(other) => {
-            refuse("spec.meshConfig.serviceType", format!("{} is not known", quoted(other)), "use LoadBalancer or NodePort");
+            refuse("spec.meshConfig.serviceType", format!("{} is not a valid value", quoted(other)), "use LoadBalancer or NodePort");
             Reach::LoadBalancer
         }
     };
     if wrong.is_empty() { Ok(reach) } else { Err(wrong) }
 }
 
-/// The bindings that are acted on, the oldest first.
+/// The valid bindings, the oldest first.
 pub(super) fn meshes(world: &World) -> Vec<Mesh<'_>> {
     let active = world.bindings.values().filter(|binding| binding.common.deleting.is_none());
     let mut meshes: Vec<Mesh<'_>> = active.filter_map(|binding| validate(binding).ok().map(|reach| Mesh { binding, reach })).collect();
@@ -107,11 +108,12 @@ pub(super) fn meshes(world: &World) -> Vec<Mesh<'_>> {
 #[derive(Debug, Default)]
 pub(super) struct Component<'a> {
     pub(super) clusters: BTreeSet<&'a ClusterId>,
-    /// A ref of one of its bindings leads nowhere yet, so not all members are known.
+    /// True if a ref of one of its bindings is not resolved, so that not all
+    /// members are known.
     pub(super) incomplete: bool,
 }
 
-/// Every cluster is in one component.
+/// Groups the clusters; every cluster is in exactly one component.
 pub(super) fn components<'a>(meshes: &[Mesh<'a>]) -> Vec<Component<'a>> {
     let mut components: Vec<Component<'a>> = Vec::new();
     for mesh in meshes {
@@ -127,14 +129,14 @@ pub(super) fn components<'a>(meshes: &[Mesh<'a>]) -> Vec<Component<'a>> {
     components
 }
 
-/// Clusters on which a binding that can't be acted on may have written: there
-/// nothing is let go.
+/// Clusters to which an invalid binding may have written: nothing is removed
+/// there.
 pub(super) fn untouchable(world: &World) -> BTreeSet<&ClusterId> {
     let broken = world.bindings.values().filter(|binding| binding.common.deleting.is_none() && validate(binding).is_err());
     broken.flat_map(|binding| named_or_touched(binding).into_iter().chain(binding.common.lost.values())).collect()
 }
 
-/// The clusters that a binding names now or has written to before.
+/// The clusters that a binding names or has written to.
 pub(super) fn named_or_touched(binding: &Binding) -> BTreeSet<&ClusterId> {
     binding.spec.refs.iter().chain(&binding.common.touched).filter_map(|name| binding.common.cluster(name)).collect()
 }

@@ -1,79 +1,84 @@
-//! The Cilium back end: from ClusterMeshBindings, GlobalServices and
-//! ConnectivityIntents, and what the clusters were seen to hold, to what each
-//! of them must hold.
+//! The Cilium backend: computes the wanted state of every cluster from
+//! ClusterMeshBindings, GlobalServices and ConnectivityIntents and the observed
+//! state of the clusters.
 //!
-//! # The contract
+//! # Contract
 //!
 //! `plan(&World) -> Plan` is pure: the same world gives the same plan, whatever
-//! was planned before. Whoever calls it keeps the world, does what the plan
-//! says and puts into the world what came of it.
+//! was planned before. The caller keeps the world, carries out the plan and
+//! feeds the results back into the world.
 //!
-//! **Given** (`World`):
+//! **Input** (`World`):
 //! - `bindings`, `services`, `intents`: the objects of all tenants, specs as
-//!   texts. `Common::workspace` keeps equal names of two tenants apart; on a
-//!   hub it is the hub's UID. `Common::refs` says where each ref leads that the
-//!   object names or has touched (`Resolution`). A `ClusterId` stands for the
-//!   credentials of one owner that lead to a cluster, so no object is ever
-//!   planned for through another owner's. Two refs of one owner lead to the
-//!   same cluster if and only if their `ClusterId`s are equal. A ref that led to
-//!   a cluster goes on leading to it, silent if need be, until it is known to be
-//!   gone or to lead elsewhere: what can't be attributed can't be held. A ref of
-//!   the spec that can't be resolved (not Ready, no Secret, no claim) is unknown,
-//!   not absent; `Common::lost` says where it led.
-//! - `clusters`: what each target was seen to hold (`ClusterSeen`), also of
-//!   those that only a touched ref leads to. What was
-//!   not listed, or not since the connection broke, is `Seen::Unknown`; what
-//!   was looked for and is not there is `Known(None)` or not in the map.
-//!   `silent` says that the cluster does not answer at all. `remembered` is the
-//!   identity that this provider itself read last; a status is never its
-//!   source. Certificates arrive parsed. Fields that we own in objects of
-//!   others are told by their managers (`Held`): only what `meshwright`
-//!   *applied* counts as ours, because only that our next apply lets go.
-//! - `origins`: by cluster, whose credentials lead there, the UID that it
-//!   reports and the private CA that proves it, while the connection works.
-//!   Where two owners are proven to use the same cluster, the younger object is
-//!   refused. A UID alone refuses nobody.
+//!   raw text. `Common::workspace` keeps equal names of two tenants apart; on a
+//!   hub it is the hub's UID. `Common::refs` holds the `Resolution` of each ref
+//!   that the object names or has recorded. A `ClusterId` identifies the
+//!   credentials of one owner for a cluster, so no object is ever planned with
+//!   another owner's credentials. Two refs of one owner lead to the same cluster
+//!   if and only if their `ClusterId`s are equal. A ref that led to a cluster
+//!   keeps leading to it, even if the cluster is unreachable, until it is known
+//!   to be deleted or to lead elsewhere: what can't be attributed can't be kept.
+//!   A ref of the spec that can't be resolved (not Ready, no Secret, no claim)
+//!   is unknown, not absent; `Common::lost` holds the cluster it led to.
+//! - `clusters`: the observed state of each target (`ClusterSeen`), including
+//!   those that only a recorded ref leads to. State that was not listed, or not
+//!   since the connection broke, is `Seen::Unknown`; an object that does not
+//!   exist is `Known(None)` or not in the map. `silent` is set if the cluster
+//!   does not answer at all. `remembered` is the identity that this provider
+//!   last read itself, never taken from a status. Certificates are already
+//!   parsed. Ownership of fields in shared objects follows from their field
+//!   managers (`Held`): only fields that `meshwright` *applied* count as ours,
+//!   because our next apply removes only those.
+//! - `origins`: by cluster, the owner of the credentials, the UID that the
+//!   cluster reports and the private CA that proves it, while the connection
+//!   works. If two owners are proven to use the same cluster, the younger object
+//!   is rejected. A UID alone rejects nobody.
 //! - `evidence`: by link, the answer to the last dial with the fingerprint of
-//!   what was dialled, and what the reader itself says of the remote.
+//!   the dialled material, and the reader's own view of the remote.
 //! - `listed`: the workspaces whose objects are all known. `settled`: the
 //!   clusters for which every object of their owners is known and every ref was
-//!   looked up once; nothing is removed from the others. Both are per tenant, so
-//!   that nobody waits for another tenant's clusters.
+//!   resolved once; nothing is removed from the others. Both are per tenant, so
+//!   that no tenant waits for another tenant's clusters.
 //!
-//! **Returned** (`Plan`):
-//! - `targets`: by cluster everything to be written there, all objects
-//!   together; what is as wanted is not in it. `SecretApply` and
-//!   `AnnotationApply` carry *all* that is ours in that object from now on, for
-//!   one server-side apply, never forced. `IdentityWrite` and `ElbWrite` are
-//!   merge patches with the resourceVersion: they stay when we go. `CaCreate`
-//!   is a create. `UsersWrite` is a merge patch with the resourceVersion, or an
-//!   apply that creates. Policies are ours alone: create, merge patch and delete with
-//!   preconditions. Where both connection Secrets change, cilium-kvstoremesh is
-//!   written first.
-//! - `touches` of an object must be noted on it before anything is written for it.
-//! - `dials`: what to connect to for each link. The answer goes into `evidence`
-//!   with the dial's fingerprint; an answer to other material counts for
-//!   nothing. Without an answer no new key is written (unless dialling is off).
+//! **Output** (`Plan`):
+//! - `targets`: by cluster, all writes of all objects together; what is up to
+//!   date is left out. `SecretApply` and `AnnotationApply` contain *all* our
+//!   fields of that object, for one unforced server-side apply. `IdentityWrite`
+//!   and `ElbWrite` are merge patches with the resourceVersion; they are not
+//!   reverted on deletion. `CaCreate` is a create. `UsersWrite` is a merge patch
+//!   with the resourceVersion, or an apply that creates. Policies belong to us
+//!   alone: create, merge patch and delete with preconditions. If both
+//!   connection Secrets change, cilium-kvstoremesh is written first.
+//! - `touches` of an object must be recorded on it before anything is written
+//!   for it.
+//! - `dials`: the connection to test for each link. The answer goes into
+//!   `evidence` with the dial's fingerprint; an answer for other material is
+//!   ignored. Without an answer no new key is written (unless dialling is off).
 //! - `bindings`, `services`, `intents`: phase, conditions, rows and problems of
-//!   each object, in words that name nothing of another tenant; for a deleted
-//!   one how far its cleanup is. While `awaits_dials` is set, a phase worse than
-//!   the one before should not be published yet.
-//! - `recheck_at`: when time alone changes something.
+//!   each object, without names of another tenant; for a deleted object its
+//!   cleanup progress. While `awaits_dials` is set, a phase worse than the
+//!   previous one should not be published yet.
+//! - `recheck_at`: the next time at which the result changes without new
+//!   observations.
 //!
-//! What is never planned: a change of a live identity, of a CA, of a Service's
-//! type, of a key, annotation or policy that is another's; a delete on account
+//! Never planned: a change of an identity in use, of a CA, of a Service's type,
+//! or of a key, annotation or policy that belongs to another; a delete because
 //! of something unknown.
 
+mod addons;
 mod annotation;
-mod authority;
 mod balancer;
 mod binding;
+mod binding_dependents;
+mod ca;
 mod connection;
+mod context;
 mod endpoint;
-mod expected;
+pub mod expiry;
 mod export;
 pub mod facts;
 mod finding;
+mod foreign_keys;
 mod identity;
 mod intent;
 mod link;
@@ -84,12 +89,11 @@ mod peer_file;
 pub mod plan;
 mod planner;
 pub mod policy;
-mod reliance;
 mod remote_users;
 mod rule;
-mod scene;
 pub mod secret;
 mod sharing;
+mod skew;
 mod survey;
 mod teardown;
 mod users_file;

@@ -1,5 +1,5 @@
-//! The three kinds as they were declared: texts as they stand in the object,
-//! and what the provider knows of the clusters they name.
+//! The three kinds as declared, with raw values, and what the provider knows
+//! about the clusters they name.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,7 +20,7 @@ impl ObjectId {
         ObjectId { workspace: Workspace::from(workspace), namespace: namespace.to_owned(), name: name.to_owned() }
     }
 
-    /// The object of this name next to this one.
+    /// The object of this name in the same workspace and namespace.
     pub fn neighbour(&self, name: &str) -> ObjectId {
         ObjectId { name: name.to_owned(), ..self.clone() }
     }
@@ -32,53 +32,57 @@ impl fmt::Display for ObjectId {
     }
 }
 
-/// What all three kinds have in common.
+/// Fields that all three kinds share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Common {
     pub id: ObjectId,
     pub created: Option<Timestamp>,
-    /// Since when it is being deleted.
+    /// The time of its deletion.
     pub deleting: Option<Timestamp>,
-    /// What each ref leads to that the object names or has touched before.
+    /// The resolution of each ref that the object names or has recorded.
     pub refs: BTreeMap<String, Resolution>,
-    /// The clusters to which refs of its spec led that can't be resolved at
-    /// the moment. What the object wants there stays.
+    /// The clusters to which refs of its spec led that can't be resolved now.
+    /// Everything the object wants there is kept.
     pub lost: BTreeMap<String, ClusterId>,
-    /// The refs on which something of this object may stand.
+    /// The UIDs of the clusters to which such refs led, as far as this process
+    /// learnt them. They outlive the credentials, and `lost`.
+    pub lost_uids: BTreeMap<String, String>,
+    /// The refs to which this object may have written.
     pub touched: Vec<String>,
 }
 
-/// Where a ref leads, as far as credentials are concerned.
+/// The cluster that a ref leads to, as far as credentials are concerned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Resolution {
-    /// To this cluster; whether it answers is the cluster's to say.
+    /// This cluster; its reachability is part of the cluster's state.
     Cluster(ClusterId),
-    /// The cluster is not Ready, its object is missing or may not be read.
+    /// The cluster is not Ready, its object does not exist or may not be read.
     Pending(String),
-    /// The Cluster does not name its owner; the text has the command that does.
+    /// The Cluster does not name its owner; the text has the command that sets
+    /// it.
     OwnerMissing(String),
-    /// The Cluster names other owners. To this object it does not exist, and
-    /// the keys that lead to it go.
+    /// The Cluster names other owners. For this object it does not exist, and
+    /// the keys that lead to it are removed.
     Revoked(String),
-    /// There are credentials and they are no good, or Cilium is known not to
-    /// be there: nothing but a person's doing mends it.
+    /// The credentials are unusable, or Cilium is known not to be installed:
+    /// the user must act.
     Refused(Refusal),
     /// No answer yet, so it is not known which cluster it is.
     Unreachable(String),
-    /// Cluster, KubernetesCluster or Secret are gone: there is nothing to
-    /// clean up with.
+    /// Cluster, KubernetesCluster or Secret do not exist: cleanup is
+    /// impossible.
     Gone(String),
 }
 
-/// What makes a cluster unusable before it is asked anything.
+/// The reason why a cluster is unusable before the first request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// The Secret or its key is missing, it is no kubeconfig, or one that is
-    /// not allowed.
+    /// The Secret or its key is missing, or it is not a kubeconfig or not an
+    /// allowed one.
     Kubeconfig(String),
     /// 401 or 403, with verb and resource.
     Forbidden(String),
-    /// The capability cilium-cni says that Cilium is not there.
+    /// The capability cilium-cni says that Cilium is not installed.
     Capability { status: String, checked: Option<String> },
     /// An older object of another owner uses the same cluster.
     Shared,
@@ -89,7 +93,8 @@ pub enum Refusal {
 pub struct Binding {
     pub common: Common,
     pub spec: BindingSpec,
-    /// It was Connected or Degraded before, so this is not its first bring-up.
+    /// True if it was Connected or Degraded before, so this is not its first
+    /// bring-up.
     pub was_up: bool,
 }
 
@@ -100,7 +105,7 @@ pub struct BindingSpec {
     pub kvstoremesh: bool,
     pub hubble: bool,
     pub hubble_ui: bool,
-    /// By ref: the load balancer that its KubernetesCluster names.
+    /// By ref: the load balancer id that its KubernetesCluster names.
     pub elb_ids: BTreeMap<String, String>,
 }
 
@@ -158,12 +163,12 @@ pub struct PortSpec {
 }
 
 impl Common {
-    /// The older object wins where two want different things.
+    /// Sort key: the older object wins conflicts.
     pub fn age(&self) -> (Timestamp, &ObjectId) {
         (self.created.unwrap_or(Timestamp(i64::MAX)), &self.id)
     }
 
-    /// The cluster behind a ref, where it is known.
+    /// The cluster that a ref leads to, if known.
     pub fn cluster(&self, name: &str) -> Option<&ClusterId> {
         match self.refs.get(name) {
             Some(Resolution::Cluster(id)) => Some(id),
@@ -171,7 +176,16 @@ impl Common {
         }
     }
 
-    /// Whether a ref is known to lead to no cluster of this object.
+    /// Reports whether one of these refs can't be resolved and may lead to the
+    /// cluster that reports a UID: it led there, or this object may have
+    /// written through it to an unknown cluster.
+    pub fn may_have_led_to(&self, names: &[String], uid: &str) -> bool {
+        let is_lost = |name: &&String| self.cluster(name).is_none() && !self.is_revoked(name);
+        let led_there = |name: &String| self.lost_uids.get(name).map_or_else(|| self.touched.contains(name), |led| led == uid);
+        self.deleting.is_none() && names.iter().filter(is_lost).any(led_there)
+    }
+
+    /// Reports whether a ref is known to lead to no cluster of this object.
     pub fn is_revoked(&self, name: &str) -> bool {
         matches!(self.refs.get(name), Some(Resolution::Revoked(_)))
     }
@@ -181,7 +195,7 @@ impl Common {
         self.refs.keys().filter_map(|name| self.cluster(name))
     }
 
-    /// The clusters on which something of this object may stand.
+    /// The clusters to which this object may have written.
     pub fn touched_clusters(&self) -> impl Iterator<Item = &ClusterId> {
         self.touched.iter().filter_map(|name| self.cluster(name))
     }

@@ -1,46 +1,55 @@
-//! The files of one remote in Cilium's clustermesh folder: the etcd client
-//! configuration under the remote's name, and client files of its own where the
-//! reader's are no good there.
+//! The files of one remote in Cilium's clustermesh directory: the etcd client
+//! configuration under the remote's name, and separate client files if the
+//! reader's are not accepted there.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use serde::Deserialize;
+
 use crate::cilium::endpoint::Endpoint;
 use crate::cilium::facts::ClientFiles;
 use crate::cilium::secret::SecretBytes;
+use crate::endpoint::{Host, split_host_port};
 use crate::names::CiliumName;
 
 const FOLDER: &str = "/var/lib/cilium/clustermesh";
 const OWN: &str = ".etcd-client";
 
-/// Which client files a configuration names.
+const COMMON_STEM: &str = "common-etcd-client";
+const LOCAL_STEM: &str = "local-etcd-client";
+/// Longer text is not a configuration written for Cilium.
+const LONGEST: usize = 64 * 1024;
+
+/// The client files that a configuration names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Client {
-    /// Those of the reader for all remotes.
+    /// The reader's files for all remotes.
     Common,
-    /// Those of the reader for its own etcd.
+    /// The reader's files for its own etcd.
     Local,
-    /// Some that come with the remote.
+    /// Separate files for this remote.
     Own,
 }
 
 impl Client {
     fn stem(self, remote: &CiliumName) -> String {
         match self {
-            Client::Common => "common-etcd-client".to_owned(),
-            Client::Local => "local-etcd-client".to_owned(),
+            Client::Common => COMMON_STEM.to_owned(),
+            Client::Local => LOCAL_STEM.to_owned(),
             Client::Own => format!("{remote}{OWN}"),
         }
     }
 
-    /// A file that is there where all three are.
+    /// The certificate's file name; it exists if all three files do.
     pub(super) fn certificate(self, remote: &CiliumName) -> String {
         format!("{}.crt", self.stem(remote))
     }
 }
 
 /// The configuration of a remote's endpoint. Cilium reads the CA only when it
-/// connects, and connects anew when this text changes: hence the hash of it.
+/// connects, and reconnects when this text changes, so it contains the hash of
+/// the CA.
 pub(super) fn remote(name: &CiliumName, endpoint: &Endpoint, client: Client, ca: &SecretBytes) -> SecretBytes {
     let mut text = config(&endpoint.urls, &client.stem(name), ca);
     if let (true, Some(host)) = (endpoint.aliased, &endpoint.name) {
@@ -50,7 +59,7 @@ pub(super) fn remote(name: &CiliumName, endpoint: &Endpoint, client: Client, ca:
     SecretBytes::new(text.as_bytes())
 }
 
-/// The configuration under a remote's name of the reader's own etcd, which
+/// The configuration, under a remote's name, of the reader's own etcd, which
 /// KVStoreMesh fills.
 pub(super) fn local(name: &CiliumName, namespace: &str, client: Client, ca: &SecretBytes) -> SecretBytes {
     let url = format!("https://clustermesh-apiserver.{namespace}.svc:2379");
@@ -65,7 +74,7 @@ fn config(urls: &[String], stem: &str, ca: &SecretBytes) -> String {
     )
 }
 
-/// The remote's own client files, by key.
+/// The separate client files of a remote, by key.
 pub(super) fn own_files(name: &CiliumName, files: &ClientFiles) -> BTreeMap<String, SecretBytes> {
     let stem = Client::Own.stem(name);
     let ClientFiles { ca, certificate, key } = files;
@@ -75,18 +84,88 @@ pub(super) fn own_files(name: &CiliumName, files: &ClientFiles) -> BTreeMap<Stri
         .collect()
 }
 
-/// The remote that a key is about.
+/// A file that the clustermesh volume takes from a certificate's Secret:
+/// whether it is for the reader's own etcd, and the suffix of its name.
+pub(super) fn projected(file: &str) -> Option<(bool, &str)> {
+    let stems = [(COMMON_STEM, false), (LOCAL_STEM, true)];
+    let (end, is_local) = stems.into_iter().find_map(|(stem, is_local)| Some((file.strip_prefix(stem)?, is_local)))?;
+    ["-ca.crt", ".crt", ".key"].contains(&end).then_some((is_local, end))
+}
+
+/// A configuration as found in a Secret, whoever wrote it.
+#[derive(Deserialize, Debug)]
+#[serde(rename_all = "kebab-case")]
+pub(super) struct ClientConfig {
+    endpoints: Vec<String>,
+    trusted_ca_file: Option<String>,
+    cert_file: Option<String>,
+    key_file: Option<String>,
+    #[serde(default)]
+    cilium_host_aliases: Vec<HostAlias>,
+}
+
+#[derive(Deserialize, Debug)]
+struct HostAlias {
+    hostname: String,
+    ips: Vec<String>,
+}
+
+impl ClientConfig {
+    /// Returns `None` if Cilium can't parse it either.
+    pub(super) fn read(config: &SecretBytes) -> Option<ClientConfig> {
+        let text = std::str::from_utf8(config.expose()).ok().filter(|text| text.len() <= LONGEST)?;
+        serde_saphyr::from_str(text).ok()
+    }
+
+    /// The CA, the certificate and the key, each with the field that names it.
+    pub(super) fn files(&self) -> [(&'static str, Option<&str>); 3] {
+        let ClientConfig { trusted_ca_file, cert_file, key_file, .. } = self;
+        [("trusted-ca-file", trusted_ca_file), ("cert-file", cert_file), ("key-file", key_file)]
+            .map(|(field, path)| (field, path.as_deref()))
+    }
+
+    /// The name of a file in the clustermesh directory.
+    pub(super) fn file_name(path: &str) -> Option<&str> {
+        path.strip_prefix(FOLDER)?.strip_prefix('/').filter(|name| !name.contains('/'))
+    }
+
+    /// The endpoint. `hosts` returns the addresses of a name that the reader
+    /// resolves itself. Endpoints with a different port than the first, or with
+    /// another aliased name, are left out.
+    pub(super) fn endpoint(&self, hosts: impl Fn(&str) -> Option<Vec<String>>) -> Result<Endpoint, String> {
+        let all: Vec<(String, u16)> = self.endpoints.iter().map(|url| host_and_port(url)).collect::<Result<_, _>>()?;
+        let (first, port) = all.first().ok_or("it has no endpoint")?;
+        let alias = self.cilium_host_aliases.iter().find(|alias| alias.hostname == *first);
+        let (hosts, name) = match alias.map(|alias| alias.ips.clone()).or_else(|| hosts(first)) {
+            Some(hosts) => (hosts, Some(first.clone())),
+            None => (all.iter().filter(|(_, of)| of == port).map(|(host, _)| host.clone()).collect(), None),
+        };
+        Ok(Endpoint { urls: self.endpoints.clone(), hosts, port: *port, name, aliased: alias.is_some() })
+    }
+}
+
+/// Errors don't quote the content of a Secret, except addresses.
+fn host_and_port(url: &str) -> Result<(String, u16), String> {
+    let wrong = || "an endpoint is not https://host:port".to_owned();
+    let rest = url.strip_prefix("https://").ok_or_else(wrong)?;
+    match split_host_port(rest.strip_suffix('/').unwrap_or(rest)).map_err(|_| wrong())? {
+        (Host::Ip(ip), port) => Ok((ip.to_string(), port)),
+        (Host::Dns(name), port) => Ok((name.into(), port)),
+    }
+}
+
+/// The remote that a key belongs to.
 pub(super) fn remote_of(key: &str) -> &str {
     let ends = ["-ca.crt", ".crt", ".key"].map(|end| format!("{OWN}{end}"));
     ends.iter().find_map(|end| key.strip_suffix(end.as_str())).unwrap_or(key)
 }
 
-/// Whether a configuration mentions an address.
+/// Reports whether a configuration contains an address.
 pub(super) fn mentions(config: &SecretBytes, address: &str) -> bool {
     has_host(config, |host| host == address)
 }
 
-/// Whether a configuration mentions any address, and not only names.
+/// Reports whether a configuration contains any address, not only names.
 pub(super) fn has_address(config: &SecretBytes) -> bool {
     has_host(config, |host| host.parse::<IpAddr>().is_ok())
 }
@@ -143,6 +222,58 @@ mod tests {
         let text = local(&name(), "cilium", Client::Local, &SecretBytes::new(b"CA"));
         let text = String::from_utf8_lossy(text.expose());
         assert!(text.contains("- https://clustermesh-apiserver.cilium.svc:2379\n") && text.contains("/local-etcd-client.key\n"), "{text}");
+    }
+
+    fn read(text: &str) -> ClientConfig {
+        ClientConfig::read(&SecretBytes::new(text.as_bytes())).unwrap()
+    }
+
+    #[test]
+    fn a_configuration_of_ours_is_read_back() {
+        for aliased in [true, false] {
+            let config = remote(&name(), &endpoint(aliased), Client::Own, &SecretBytes::new(b"CA"));
+            let config = ClientConfig::read(&config).unwrap();
+            assert_eq!(config.endpoint(|_| None).unwrap(), endpoint(aliased));
+            let names = config.files().map(|(_, path)| ClientConfig::file_name(path.unwrap()).unwrap().to_owned());
+            assert_eq!(names, ["b.etcd-client-ca.crt", "b.etcd-client.crt", "b.etcd-client.key"]);
+        }
+    }
+
+    #[test]
+    fn a_configuration_of_others_is_read_in_any_style() {
+        let flow = "{endpoints: ['https://[2001:db8::1]:2379/', \"https://192.0.2.9:1\"], cilium-host-aliases: [], other: 1}";
+        let found = read(flow).endpoint(|_| None).unwrap();
+        assert_eq!((found.hosts, found.port, found.name), (vec!["2001:db8::1".to_owned()], 2379, None));
+        let named = read("endpoints:\n- https://lb.example:2379\n").endpoint(|name| Some(vec![format!("ip of {name}")])).unwrap();
+        assert_eq!((named.hosts, named.name.as_deref()), (vec!["ip of lb.example".to_owned()], Some("lb.example")));
+    }
+
+    #[test]
+    fn a_configuration_that_leads_nowhere_says_why() {
+        for (text, why) in [
+            ("endpoints: []", "it has no endpoint"),
+            ("endpoints: [http://a:1]", "an endpoint is not https://host:port"),
+            ("endpoints: [https://a]", "an endpoint is not https://host:port"),
+        ] {
+            assert_eq!(read(text).endpoint(|_| None).unwrap_err(), why);
+        }
+        for text in ["endpoints: nowhere", "x", "", "endpoints: [", "- endpoints"] {
+            assert!(ClientConfig::read(&SecretBytes::new(text.as_bytes())).is_none(), "{text}");
+        }
+        let long = format!("endpoints: [https://a:1]\n#{}", "x".repeat(LONGEST));
+        assert!(ClientConfig::read(&SecretBytes::new(long.as_bytes())).is_none());
+    }
+
+    #[test]
+    fn the_files_of_the_volume_are_known_by_their_names() {
+        assert_eq!(projected("common-etcd-client-ca.crt"), Some((false, "-ca.crt")));
+        assert_eq!(projected("local-etcd-client.key"), Some((true, ".key")));
+        for other in ["b.etcd-client.crt", "common-etcd-client", "common-etcd-clientx.crt"] {
+            assert_eq!(projected(other), None, "{other}");
+        }
+        for path in ["/etc/passwd", "/var/lib/cilium/clustermesh", "/var/lib/cilium/clustermesh/../x", "b.crt"] {
+            assert_eq!(ClientConfig::file_name(path), None, "{path}");
+        }
     }
 
     #[test]

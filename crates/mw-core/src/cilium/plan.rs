@@ -1,5 +1,5 @@
-//! What planning yields: the writes of every target, what to dial, and for
-//! each object its phase, conditions and problems.
+//! The result of planning: the writes of every target, the dials, and the
+//! phase, conditions and problems of each object.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::cilium::facts::{ClientFiles, ConnectionSecret, PolicyKey, ServiceName};
 use crate::cilium::object::ObjectId;
 use crate::cilium::secret::SecretBytes;
+use crate::cilium::version::Version;
 use crate::names::{CiliumName, ClusterId};
 use crate::precondition::Precondition;
 use crate::problem::Problem;
@@ -16,12 +17,12 @@ use crate::time::Timestamp;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan {
     pub targets: BTreeMap<ClusterId, TargetPlan>,
-    /// What to connect to, with what, and what to find there.
+    /// The dials, with their material and the expected identity.
     pub dials: BTreeMap<Link, Dial>,
     pub bindings: BTreeMap<ObjectId, BindingPlan>,
     pub services: BTreeMap<ObjectId, ServicePlan>,
     pub intents: BTreeMap<ObjectId, IntentPlan>,
-    /// When to plan again although nothing was seen to change.
+    /// The time at which to replan although nothing changed.
     pub recheck_at: Option<Timestamp>,
 }
 
@@ -32,7 +33,7 @@ pub struct Link {
     pub remote: ClusterId,
 }
 
-/// Everything to be written in one cluster. Nothing where all is as wanted.
+/// All writes in one cluster. Empty if everything is up to date.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TargetPlan {
     pub identity: Option<IdentityWrite>,
@@ -44,8 +45,8 @@ pub struct TargetPlan {
     pub policies: PolicyChanges,
 }
 
-/// Fields of the ConfigMap cilium-config that are not set yet: a patch that
-/// names the resourceVersion.
+/// Fields of the ConfigMap cilium-config that are not set yet: a patch with the
+/// resourceVersion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdentityWrite {
     pub resource_version: String,
@@ -63,20 +64,20 @@ pub struct CaCreate {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// kubernetes.io/elb.id on the Service clustermesh-apiserver, where it is not
-/// set: a patch that names the resourceVersion. It stays when we go.
+/// kubernetes.io/elb.id on the Service clustermesh-apiserver if it is not set:
+/// a patch with the resourceVersion. It is not removed on deletion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ElbWrite {
     pub resource_version: String,
     pub id: String,
 }
 
-/// users.yaml of the ConfigMap clustermesh-remote-users. One text can't be
-/// shared by fields: a patch that names the resourceVersion, or an apply that
-/// creates it.
+/// users.yaml of the ConfigMap clustermesh-remote-users. Its text can't be
+/// split into owned fields, so it is a patch with the resourceVersion, or an
+/// apply that creates it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsersWrite {
-    /// The ConfigMap that was seen; none where it is to be created.
+    /// The observed ConfigMap; `None` to create it.
     pub on: Option<Precondition>,
     pub text: String,
     pub added: BTreeSet<String>,
@@ -86,21 +87,22 @@ pub struct UsersWrite {
 /// A server-side apply of all our keys in one Secret.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SecretApply {
-    /// The Secret that was seen; none where it is to be created. Somebody may
-    /// have written it since, and an apply removes what it leaves out.
+    /// The observed Secret; `None` to create it. Somebody may have changed it
+    /// since, and an apply removes our keys that it leaves out.
     pub on: Option<Precondition>,
-    /// Everything that is ours there from now on.
+    /// All keys that we own there from now on.
     pub data: BTreeMap<String, SecretBytes>,
     pub added: BTreeSet<String>,
     pub changed: BTreeSet<String>,
-    /// What this apply lets go.
+    /// The keys that this apply removes.
     pub removed: BTreeSet<String>,
 }
 
 /// A server-side apply of all our annotations on one Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AnnotationApply {
-    /// The Service that was seen: an apply removes what it leaves out.
+    /// The observed Service: an apply removes our annotations that it leaves
+    /// out.
     pub on: Precondition,
     pub annotations: BTreeMap<String, String>,
     pub removed: BTreeSet<String>,
@@ -123,22 +125,22 @@ pub struct WantedPolicy {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolicyUpdate {
     pub on: Precondition,
-    /// The spec that was seen, so that a patch can remove what is not wanted.
+    /// The observed spec, so that a patch can remove unwanted fields.
     pub before: Value,
     pub after: WantedPolicy,
 }
 
-/// What to connect to. Equal fingerprints stand for equal material.
+/// The target of a connection attempt. Equal fingerprints mean equal material.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dial {
     pub fingerprint: String,
-    /// Addresses or one host name, all under the same port.
+    /// Addresses or one host name, all with the same port.
     pub hosts: Vec<String>,
     pub port: u16,
-    /// The name the certificate must be valid for, where that is not the host.
+    /// The name for which the certificate must be valid, if it is not the host.
     pub server_name: Option<String>,
     pub files: ClientFiles,
-    /// Whose cluster-config must be there, with which id.
+    /// The cluster-config to find there, and its id.
     pub cluster_name: CiliumName,
     pub cluster_id: u32,
 }
@@ -205,29 +207,29 @@ pub enum IntentPhase {
     Error,
 }
 
-/// What all three kinds' results have in common.
+/// Fields that the results of all three kinds share.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Outcome<Phase> {
+pub struct ObjectOutcome<Phase> {
     pub phase: Phase,
     pub conditions: Vec<Condition>,
     pub problems: Vec<Problem>,
-    /// The refs to note on the object before anything is written for it.
+    /// The refs to record on the object before anything is written for it.
     pub touches: BTreeSet<String>,
-    /// Only for an object that is being deleted.
+    /// Set only for an object that is being deleted.
     pub teardown: Option<Teardown>,
 }
 
-/// How far the cleanup of a deleted object is.
+/// Cleanup progress of a deleted object.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Teardown {
-    /// The refs on which something of it still stands or may stand.
+    /// The refs where something of it is left or may be left.
     pub waits_for: BTreeSet<String>,
-    /// The refs that were given up, with what stays there and why.
+    /// The refs that were given up, with the reason.
     pub left_behind: BTreeMap<String, String>,
 }
 
 impl Teardown {
-    /// The finalizer may go.
+    /// Reports whether the finalizer may be removed.
     pub fn is_done(&self) -> bool {
         self.waits_for.is_empty()
     }
@@ -235,11 +237,24 @@ impl Teardown {
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct BindingPlan {
-    pub outcome: Outcome<BindingPhase>,
+    pub outcome: ObjectOutcome<BindingPhase>,
     /// In the order of clusterRefs.
     pub rows: Vec<Row>,
-    /// Dials without an answer yet: what is said here may change at once.
+    /// True if dials are unanswered: this status may change soon.
     pub awaits_dials: bool,
+    /// The number of minor Cilium releases between its oldest and its newest
+    /// cluster.
+    pub skew: Option<u16>,
+    /// The clusters that are too far behind the newest one, the oldest first.
+    pub behind: Vec<Behind>,
+}
+
+/// A cluster whose Cilium has to be upgraded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Behind {
+    /// The ref.
+    pub cluster: String,
+    pub runs: Version,
 }
 
 /// A cluster's row in the status.
@@ -256,7 +271,7 @@ pub struct Row {
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServicePlan {
-    pub outcome: Outcome<ServicePhase>,
+    pub outcome: ObjectOutcome<ServicePhase>,
     pub exported: Vec<String>,
     pub endpoints: Vec<Endpoints>,
 }
@@ -269,9 +284,9 @@ pub struct Endpoints {
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct IntentPlan {
-    pub outcome: Outcome<IntentPhase>,
+    pub outcome: ObjectOutcome<IntentPhase>,
     pub applied: Vec<String>,
-    /// What there is to say of a probe, where one is asked for.
+    /// The probe's result, if a probe is requested.
     pub probe: Option<&'static str>,
 }
 

@@ -1,4 +1,4 @@
-//! A ConnectivityIntent as a policy of Cilium's.
+//! Renders a ConnectivityIntent as a Cilium policy.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,12 +18,12 @@ const MANAGED_BY: &str = "meshwright";
 
 const NAMESPACE: &str = "k8s:io.kubernetes.pod.namespace";
 const CLUSTER: &str = "k8s:io.cilium.k8s.policy.cluster";
-/// Cilium takes no more in one list.
+/// Cilium's limit for one list of ports.
 const MOST_PORTS: usize = 40;
 const LONGEST_NAME: usize = 253;
 
-/// By what a policy is known to be of an intent. Equal names in two workspaces
-/// give different owners.
+/// The label value that ties a policy to an intent. Equal names in two
+/// workspaces give different owners.
 pub(super) fn owner(intent: &ObjectId) -> String {
     short_hash(&intent.to_string())
 }
@@ -44,19 +44,20 @@ fn labels(intent: &ObjectId) -> BTreeMap<String, String> {
     labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-/// Whether a policy with these labels is of this intent.
+/// Reports whether a policy with these labels belongs to this intent.
 pub(super) fn is_of(intent: &ObjectId, found: &BTreeMap<String, String>) -> bool {
     let has = |key: &str, value: &str| found.get(key).is_some_and(|is| is == value);
     has(LABEL_MANAGED_BY, MANAGED_BY) && has(LABEL_OWNER, &owner(intent))
 }
 
-/// Where an intent's policy stands.
+/// The namespace and name of an intent's policy.
 pub(super) fn key(intent: &ObjectId, rule: &Rule) -> PolicyKey {
     let namespace = if rule.clusterwide { None } else { rule.destination.namespace.clone() };
     PolicyKey { namespace, name: name(intent) }
 }
 
-/// The policy that admits or denies traffic from the clusters of these Cilium names.
+/// The policy that allows or denies traffic from the clusters with these Cilium
+/// names.
 pub(super) fn render(intent: &ObjectId, rule: &Rule, clusters: &BTreeSet<&CiliumName>) -> WantedPolicy {
     let from: Vec<Value> = clusters.iter().map(|cluster| json!({ "matchLabels": source(&rule.source, cluster) })).collect();
     let mut peers = Map::from_iter([("fromEndpoints".to_owned(), Value::from(from))]);
@@ -73,7 +74,7 @@ pub(super) fn render(intent: &ObjectId, rule: &Rule, clusters: &BTreeSet<&Cilium
     WantedPolicy { key: key(intent, rule), labels: labels(intent), spec: spec.into() }
 }
 
-/// The clusters that a policy of ours names.
+/// The clusters that one of our policies names.
 pub(super) fn named_in(spec: &Value) -> BTreeSet<CiliumName> {
     let rules = ["ingress", "ingressDeny"].into_iter().filter_map(|list| spec.get(list)?.as_array()).flatten();
     let sources = rules.filter_map(|rule| rule.get("fromEndpoints")?.as_array()).flatten();
@@ -89,7 +90,8 @@ fn subject(rule: &Rule) -> Value {
     if labels.is_empty() { json!({}) } else { json!({ "matchLabels": labels }) }
 }
 
-/// Always with the cluster: without it a selector means the local one alone.
+/// Always includes the cluster: without it a selector matches only the local
+/// cluster.
 fn source(pods: &Pods, cluster: &CiliumName) -> BTreeMap<String, String> {
     let mut labels = prefixed(pods);
     labels.extend(pods.namespace.iter().map(|namespace| (NAMESPACE.to_owned(), namespace.clone())));

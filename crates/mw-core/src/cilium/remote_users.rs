@@ -1,16 +1,17 @@
 //! ConfigMap clustermesh-remote-users of each remote whose etcd has users for
-//! single readers: lists the users that its readers' certificates need.
+//! single readers: adds the users of its readers' certificates.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::cilium::connection::neighbour_names;
+use crate::cilium::context::Context;
 use crate::cilium::facts::{ClusterSeen, RemoteUsers};
 use crate::cilium::finding::{Fault, Finding, Step};
 use crate::cilium::identity::Identities;
 use crate::cilium::link::Links;
-use crate::cilium::membership::{Mesh, untouchable};
+use crate::cilium::membership::Mesh;
 use crate::cilium::plan::UsersWrite;
-use crate::cilium::scene::Scene;
-use crate::cilium::sharing::claimants;
+use crate::cilium::sharing::{LostWays, claimants};
 use crate::cilium::users_file::UsersFile;
 use crate::cilium::world::World;
 use crate::names::ClusterId;
@@ -20,9 +21,14 @@ use crate::problem::Reason;
 const CONFIG_MAP: &str = "ConfigMap clustermesh-remote-users";
 const PREFIX: &str = "remote-";
 
-/// What to write in each cluster that needs it.
-pub(super) fn writes(world: &World, meshes: &[Mesh<'_>], identities: &Identities, links: &Links) -> BTreeMap<ClusterId, UsersWrite> {
-    let untouchable = untouchable(world);
+/// The writes of each cluster that needs one.
+pub(super) fn writes(
+    world: &World,
+    meshes: &[Mesh<'_>],
+    identities: &Identities,
+    links: &Links,
+    untouchable: &BTreeSet<&ClusterId>,
+) -> BTreeMap<ClusterId, UsersWrite> {
     let of_target = |(target, seen): (&ClusterId, &ClusterSeen)| {
         let users = seen.users.known().filter(|_| seen.silent.is_none())?;
         let owners = owners(world, target, users.as_ref());
@@ -36,7 +42,9 @@ pub(super) fn writes(world: &World, meshes: &[Mesh<'_>], identities: &Identities
         let file = UsersFile::read(&found.text)?;
         let added: BTreeSet<String> = needed.into_iter().filter(|name| !file.lists(name)).collect();
         let everything = owners.iter().any(|id| !world.settled.contains(*id) || untouchable.contains(id));
-        let stays = |user: &str| everything || around.iter().any(|mesh| may_use(mesh, identities, user));
+        let (lost, neighbours) = (LostWays::to(world, identities, target), neighbour_names(world, identities, target));
+        let is_lost = |user: &str| user.strip_prefix(PREFIX).is_some_and(|name| !neighbours.contains(name) && lost.may_want(name));
+        let stays = |user: &str| everything || is_lost(user) || around.iter().any(|mesh| may_use(mesh, identities, user));
         let removed: BTreeSet<String> = file.ours().filter(|user| !stays(user)).map(str::to_owned).collect();
         let changes = !added.is_empty() || !removed.is_empty();
         changes.then(|| (target.clone(), UsersWrite { on: Some(on(found)), text: file.with(&added, &removed), added, removed }))
@@ -44,8 +52,8 @@ pub(super) fn writes(world: &World, meshes: &[Mesh<'_>], identities: &Identities
     world.clusters.iter().filter_map(of_target).collect()
 }
 
-/// A cluster, and as what other owners know it: those who show this very object
-/// by its UID can read it.
+/// A cluster, and the ids under which other owners know it: only those who can
+/// read this object know its UID.
 fn owners<'a>(world: &'a World, target: &'a ClusterId, found: Option<&RemoteUsers>) -> BTreeSet<&'a ClusterId> {
     let uid = |users: &RemoteUsers| users.uid.clone();
     let shows = |seen: &ClusterSeen| found.is_some() && seen.users.known().and_then(Option::as_ref).map(uid) == found.map(uid);
@@ -66,7 +74,7 @@ fn on(found: &RemoteUsers) -> Precondition {
     Precondition { uid: found.uid.as_str().into(), resource_version: found.resource_version.as_str().into() }
 }
 
-/// Whether a user may be that of a cluster in a mesh.
+/// Reports whether a user may belong to a cluster in a mesh.
 fn may_use(mesh: &Mesh<'_>, identities: &Identities, user: &str) -> bool {
     let is_it = |cluster: &&ClusterId| {
         let name = identities.name(cluster);
@@ -75,24 +83,24 @@ fn may_use(mesh: &Mesh<'_>, identities: &Identities, user: &str) -> bool {
     !mesh.is_known() || mesh.involved().iter().any(is_it)
 }
 
-/// Whether entries of ours are left that no mesh may use, for clusters that
-/// `is_left` says.
-pub(super) fn left_by(scene: &Scene<'_>, cluster: &ClusterId, seen: &ClusterSeen, is_left: impl Fn(&str) -> bool) -> bool {
+/// Reports whether entries of ours are left that no mesh may use, for the
+/// clusters selected by `is_left`.
+pub(super) fn left_by(context: &Context<'_>, cluster: &ClusterId, seen: &ClusterSeen, is_left: impl Fn(&str) -> bool) -> bool {
     let found = seen.users.known().and_then(Option::as_ref);
-    let around = around(&scene.meshes, &owners(scene.world, cluster, found));
-    let unused = |user: &&str| !around.iter().any(|mesh| may_use(mesh, &scene.identities, user));
+    let around = around(&context.meshes, &owners(context.world, cluster, found));
+    let unused = |user: &&str| !around.iter().any(|mesh| may_use(mesh, &context.identities, user));
     let file = found.and_then(|found| UsersFile::read(&found.text));
     file.is_some_and(|file| file.ours().filter(unused).filter_map(|user| user.strip_prefix(PREFIX)).any(is_left))
 }
 
-/// Tells what the user of a link's certificate still needs. A refused dial names
-/// it; it passes while the entry is on its way.
+/// Adds what the user of a link's certificate still needs. A denied dial names
+/// the user; the finding is temporary while the entry is being added.
 pub(super) fn explain(findings: &mut Vec<Finding>, user: &str, remote: &ClusterSeen, id: &ClusterId) {
     let missing = missing(user, remote, id);
     for finding in findings.iter_mut().filter(|finding| finding.reason == Reason::DialPermission) {
         let state = match &missing {
-            None => format!("which {CONFIG_MAP} there lists; it takes about a minute until it is a user of its etcd"),
-            Some(_) => format!("which {CONFIG_MAP} there does not list yet"),
+            None => format!("listed in {CONFIG_MAP} there; etcd knows it after about a minute"),
+            Some(_) => format!("not yet listed in {CONFIG_MAP} there"),
         };
         finding.text.push_str(&format!(" (etcd user {user}, {state})"));
         if missing.as_ref().is_none_or(|missing| missing.fault != Fault::Permanent) {
@@ -103,13 +111,13 @@ pub(super) fn explain(findings: &mut Vec<Finding>, user: &str, remote: &ClusterS
     findings.extend(helm(user, remote, id));
 }
 
-/// Why a user can't be listed, or is not yet.
+/// The reason why a user can't be listed, or is not listed yet.
 fn missing(user: &str, remote: &ClusterSeen, id: &ClusterId) -> Option<Finding> {
     let reason = Reason::RemoteUserMissing;
     let found = match (remote.users.known(), remote.users.why_unknown()) {
         (_, Some(why)) => {
-            let text = format!("etcd user {user} may not be listed: {CONFIG_MAP} can't be read ({why}) in");
-            let hint = "apply config/rbac/cilium-target.yaml there";
+            let text = format!("etcd user {user} may be missing: can't read {CONFIG_MAP} ({why}) in");
+            let hint = "apply config/rbac/cilium-target.yaml in that cluster";
             return Some(Finding::waiting(Step::Keys, reason, text).hint(hint).about(id));
         }
         (found, None) => found?,
@@ -125,14 +133,14 @@ fn missing(user: &str, remote: &ClusterSeen, id: &ClusterId) -> Option<Finding> 
             Some(Finding::waiting(Step::Keys, reason, text).about(id))
         }
         None => {
-            let text = format!("etcd user {user} is not listed, and users.yaml is no plain list, in {CONFIG_MAP} of");
+            let text = format!("etcd user {user} is not listed and can't be added: users.yaml is not a plain list in {CONFIG_MAP} of");
             let hint = format!("add to its users: {{name: {user}, role: remote}}");
             Some(Finding::permanent(Step::Keys, reason, text).hint(hint).about(id))
         }
     }
 }
 
-/// Charts up to 1.18 render the ConfigMap from the clusters that Helm connects.
+/// Charts up to 1.18 render the ConfigMap from the clusters configured in Helm.
 fn helm(user: &str, remote: &ClusterSeen, id: &ClusterId) -> Option<Finding> {
     let found = remote.users.known()?.as_ref().filter(|found| found.of_helm)?;
     let file = UsersFile::read(&found.text)?;

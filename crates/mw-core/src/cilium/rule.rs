@@ -1,4 +1,4 @@
-//! What a ConnectivityIntent asks for, read from its spec alone.
+//! The rule that a ConnectivityIntent asks for, parsed from its spec alone.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use crate::text::quoted;
 const SYSTEM_NAMESPACES: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
 const PROTOCOLS: [&str; 4] = ["TCP", "UDP", "SCTP", "ANY"];
 const SHORTEST_INTERVAL: i64 = 10;
-/// Labels that Cilium gives itself.
+/// Labels that Cilium sets itself.
 const RESERVED_KEYS: [&str; 2] = ["io.cilium.", "io.kubernetes.pod.namespace"];
 
-/// An intent that can be acted on.
+/// A valid intent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Rule {
     pub(super) deny: bool,
@@ -37,7 +37,7 @@ pub(super) struct Ports {
 }
 
 impl Rule {
-    /// The policy must not cut what it does not name.
+    /// Reports whether the policy must not block traffic that it does not name.
     pub(super) fn spares_others(&self) -> bool {
         self.deny || !self.isolate
     }
@@ -47,19 +47,19 @@ impl Rule {
     }
 }
 
-/// All that is wrong with a spec, or what it asks for.
+/// Parses a spec; returns all its problems if it is invalid.
 pub(super) fn read(spec: &IntentSpec, allow_system_namespaces: bool) -> Result<Rule, Vec<Problem>> {
     let mut check = Check { wrong: Vec::new() };
     let deny = match spec.action.as_deref() {
         Some("Allow") => false,
         Some("Deny") => true,
         None => check.refuse("action", "is required", "use Allow or Deny"),
-        Some(other) => check.refuse("action", format!("{} is not known", quoted(other)), "use Allow or Deny"),
+        Some(other) => check.refuse("action", format!("{} is not a valid value", quoted(other)), "use Allow or Deny"),
     };
     let clusterwide = match spec.mode.as_deref() {
         None | Some("Namespaced") => false,
         Some("Clusterwide") => true,
-        Some(other) => check.refuse("policyMode", format!("{} is not known", quoted(other)), "use Namespaced or Clusterwide"),
+        Some(other) => check.refuse("policyMode", format!("{} is not a valid value", quoted(other)), "use Namespaced or Clusterwide"),
     };
     let rule = Rule {
         deny,
@@ -83,7 +83,7 @@ struct Check {
 }
 
 impl Check {
-    /// Returns false, so that it can stand for a value.
+    /// Returns false, so that it can be used as a value.
     fn refuse(&mut self, path: impl AsRef<str>, what: impl AsRef<str>, hint: impl AsRef<str>) -> bool {
         self.wrong.push(Problem::new(Reason::InvalidSpec, path, what, hint));
         false
@@ -92,9 +92,13 @@ impl Check {
     fn pods(&mut self, path: &str, peer: &PeerSpec, clusterwide: bool) -> Pods {
         let namespace = peer.namespace.clone().filter(|text| !text.is_empty());
         match &namespace {
-            None if !clusterwide => _ = self.refuse(format!("{path}.namespace"), "is required", "name the namespace of the pods"),
+            None if !clusterwide => _ = self.refuse(format!("{path}.namespace"), "is required", "set it to the namespace of the pods"),
             Some(name) if !is_namespace(name) => {
-                self.refuse(format!("{path}.namespace"), format!("{} is not a namespace", quoted(name)), "use a namespace's name");
+                self.refuse(
+                    format!("{path}.namespace"),
+                    format!("{} is not a namespace name", quoted(name)),
+                    "use the name of a namespace",
+                );
             }
             _ => {}
         }
@@ -108,10 +112,10 @@ impl Check {
         };
         for (key, value) in &labels {
             if key.contains(':') || RESERVED_KEYS.iter().any(|reserved| key.starts_with(reserved)) || !is_label_key(key) {
-                self.refuse(format!("{path}.selector"), format!("label {} is refused", quoted(key)), "use the pods' own labels");
+                self.refuse(format!("{path}.selector"), format!("label {} is not allowed", quoted(key)), "use the pods' own labels");
             }
             if !is_label_part(value, true) {
-                self.refuse(path, format!("{} is not a label's value", quoted(value)), "use the value of the pods' label");
+                self.refuse(path, format!("{} is not a label value", quoted(value)), "use a label value of the pods");
             }
         }
         Pods { namespace, labels }
@@ -122,10 +126,10 @@ impl Check {
         let number = |number: i64| u16::try_from(number).ok().filter(|number| *number > 0);
         let protocol = port.protocol.clone().unwrap_or_else(|| "ANY".to_owned());
         if !PROTOCOLS.contains(&protocol.as_str()) {
-            self.refuse(format!("{path}.protocol"), format!("{} is not known", quoted(&protocol)), "use TCP, UDP, SCTP or ANY");
+            self.refuse(format!("{path}.protocol"), format!("{} is not a valid value", quoted(&protocol)), "use TCP, UDP, SCTP or ANY");
         }
         let Some(first) = port.port.and_then(number) else {
-            self.refuse(format!("{path}.port"), "is required and must be 1 to 65535", "give a port");
+            self.refuse(format!("{path}.port"), "is required and must be 1 to 65535", "set a port");
             return None;
         };
         let last = match port.end_port {
@@ -133,7 +137,7 @@ impl Check {
             Some(last) => match number(last).filter(|last| *last >= first) {
                 Some(last) => Some(last),
                 None => {
-                    self.refuse(format!("{path}.endPort"), "is less than port or more than 65535", "give the last port of the range");
+                    self.refuse(format!("{path}.endPort"), "is less than port or more than 65535", "set it to the last port of the range");
                     None
                 }
             },
@@ -142,7 +146,7 @@ impl Check {
     }
 
     fn system(&mut self, rule: &Rule) {
-        let hint = "the provider's flag --allow-system-namespaces allows it";
+        let hint = "to allow it, run the provider with --allow-system-namespaces";
         let Pods { namespace, labels } = &rule.destination;
         if let Some(name) = namespace.as_deref().filter(|name| SYSTEM_NAMESPACES.contains(name)) {
             self.refuse("destination.namespace", format!("{name} is a system namespace"), hint);
@@ -167,7 +171,7 @@ fn is_label_key(key: &str) -> bool {
     }
 }
 
-/// A label's name, or its value, which may be empty.
+/// Reports whether text is a label's name, or its value, which may be empty.
 fn is_label_part(text: &str, may_be_empty: bool) -> bool {
     let ends = |c: char| c.is_ascii_alphanumeric();
     let inside = |c: char| ends(c) || "-_.".contains(c);

@@ -1,5 +1,5 @@
-//! Bytes that may be a private key: they can be carried, compared and written,
-//! not shown.
+//! Bytes that may be a private key: they can be stored, compared and written,
+//! but not printed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ impl SecretBytes {
         SecretBytes(bytes.into())
     }
 
-    /// To write them, and for nothing else.
+    /// The bytes, for writing them only.
     pub fn expose(&self) -> &[u8] {
         &self.0
     }

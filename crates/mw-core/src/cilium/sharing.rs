@@ -1,14 +1,15 @@
-//! Clusters that several owners reach, each with credentials of its own. They
-//! are never planned as one: what a cluster reports of itself proves nothing.
+//! Clusters that several owners use, each with its own credentials. They are
+//! never planned as one: a cluster's own reports prove nothing.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cilium::facts::{CaId, ClusterSeen};
+use crate::cilium::identity::Identities;
 use crate::cilium::membership::named_or_touched;
-use crate::cilium::object::{Common, Refusal, Resolution};
+use crate::cilium::object::{Binding, Common, Refusal, Resolution};
 use crate::cilium::world::{Origin, World};
-use crate::names::{ClusterId, Owner};
+use crate::names::{CiliumName, ClusterId, Owner};
 
 /// Two connections lead to the same cluster if both were verified against the
 /// same private CA and report the same UID.
@@ -19,7 +20,7 @@ fn proof(origin: &Origin) -> Option<Proof<'_>> {
 }
 
 /// The world without the clusters that an older object of another owner uses:
-/// nothing is read or written there for the younger ones.
+/// nothing is read or written there for younger objects.
 pub(super) fn without_shared(world: &World) -> Cow<'_, World> {
     let shared = shared(world);
     if shared.is_empty() {
@@ -42,27 +43,26 @@ fn refuse(common: &mut Common, shared: &BTreeSet<ClusterId>) {
     }
 }
 
-/// The clusters that are proven to be in use by an older object of another owner.
+/// The clusters that are proven to be used by an older object of another owner,
+/// whether or not an object of their own owner names them.
 fn shared(world: &World) -> BTreeSet<ClusterId> {
-    let bindings = world.bindings.values().map(|of| (of.common.age(), named_or_touched(of)));
-    let services = world.services.values().map(|of| (of.common.age(), of.common.touched_clusters().collect()));
-    let intents = world.intents.values().map(|of| (of.common.age(), of.common.touched_clusters().collect()));
-    let mut objects: Vec<(_, BTreeSet<&ClusterId>)> = bindings.chain(services).chain(intents).collect();
-    objects.sort_by_key(|(age, _)| *age);
+    let bindings = world.bindings.values().map(|of| (&of.common, named_or_touched(of)));
+    let services = world.services.values().map(|of| (&of.common, of.common.touched_clusters().collect()));
+    let intents = world.intents.values().map(|of| (&of.common, of.common.touched_clusters().collect()));
+    let mut objects: Vec<(&Common, BTreeSet<&ClusterId>)> = bindings.chain(services).chain(intents).collect();
+    objects.sort_by_key(|(common, _)| common.age());
     let mut users: BTreeMap<Proof<'_>, &Owner> = BTreeMap::new();
-    let mut shared = BTreeSet::new();
-    for id in objects.into_iter().flat_map(|(_, clusters)| clusters) {
-        let Some(origin) = world.origins.get(id) else { continue };
-        let Some(proof) = proof(origin) else { continue };
-        if *users.entry(proof).or_insert(&origin.owner) != &origin.owner {
-            shared.insert(id.clone());
+    for id in objects.into_iter().flat_map(|(common, clusters)| clusters.into_iter().chain(common.lost.values())) {
+        if let Some((origin, proof)) = world.origins.get(id).and_then(|origin| Some((origin, proof(origin)?))) {
+            users.entry(proof).or_insert(&origin.owner);
         }
     }
-    shared
+    let is_shared = |origin: &Origin| proof(origin).and_then(|proof| users.get(&proof)).is_some_and(|user| **user != origin.owner);
+    world.origins.iter().filter(|(_, origin)| is_shared(origin)).map(|(id, _)| id.clone()).collect()
 }
 
-/// Clusters of other owners that report the UID of this one and that an object
-/// uses. A cluster can report any UID, so this alone proves nothing.
+/// Clusters of other owners that report the same UID as this one and are used
+/// by an object. A cluster can report any UID, so this alone proves nothing.
 pub(super) fn claimants<'a>(world: &'a World, cluster: &ClusterId) -> impl Iterator<Item = (&'a ClusterId, &'a ClusterSeen)> {
     let origin = world.origins.get(cluster);
     let claims = move |other: &Origin| origin.is_some_and(|origin| other.uid == origin.uid && other.owner != origin.owner);
@@ -70,7 +70,38 @@ pub(super) fn claimants<'a>(world: &'a World, cluster: &ClusterId) -> impl Itera
     claimants.filter_map(|(id, _)| Some((id, world.clusters.get(id)?)))
 }
 
-/// Whether an object names a cluster, or noted that it wrote there.
+/// Bindings that lost access to a cluster that may be this one. It is not known
+/// what their owners want here, and without a connection it can't be proven
+/// that they share the cluster.
+#[derive(Debug, Default)]
+pub(super) struct LostWays<'a> {
+    /// Their remotes.
+    names: BTreeSet<&'a str>,
+    /// True if the name of a remote is not known.
+    nameless: bool,
+}
+
+impl<'a> LostWays<'a> {
+    pub(super) fn to(world: &World, identities: &'a Identities, target: &ClusterId) -> Self {
+        let Some(origin) = world.origins.get(target) else { return LostWays::default() };
+        let mut lost = LostWays::default();
+        for Binding { common, spec, .. } in world.bindings.values().filter(|of| of.common.may_have_led_to(&of.spec.refs, &origin.uid)) {
+            let clusters: Vec<&ClusterId> = spec.refs.iter().filter_map(|name| common.cluster(name).or(common.lost.get(name))).collect();
+            let names: Vec<&str> = clusters.iter().filter_map(|id| identities.name(id)).map(CiliumName::as_str).collect();
+            // One of the refs is the lost one; all others must be known.
+            lost.nameless |= names.len() < clusters.len() || clusters.len() + 1 < spec.refs.len();
+            lost.names.extend(names);
+        }
+        lost
+    }
+
+    /// Reports whether one of them may want a key of a remote here.
+    pub(super) fn may_want(&self, remote: &str) -> bool {
+        self.nameless || self.names.contains(remote)
+    }
+}
+
+/// Reports whether an object names a cluster, or recorded a write there.
 fn is_used(world: &World, cluster: &ClusterId) -> bool {
     let services = world.services.values().map(|of| &of.common);
     let mut others = services.chain(world.intents.values().map(|of| &of.common)).flat_map(Common::touched_clusters);

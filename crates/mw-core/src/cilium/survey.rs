@@ -1,5 +1,5 @@
-//! Looks at one cluster, whoever its neighbours are: does it answer, does
-//! Cilium run, are its certificates good, is its clustermesh-apiserver up.
+//! Checks of one cluster on its own: is it reachable, does Cilium run, are its
+//! certificates valid, is its clustermesh-apiserver available.
 
 use crate::cilium::facts::{Certificate, ClusterSeen, Silence};
 use crate::cilium::finding::{Finding, Step};
@@ -12,12 +12,12 @@ use crate::time::Timestamp;
 const COPY_CA: &str = "install the certificates with Helm; to have a missing cilium-ca copied from another member, apply \
                        config/rbac/cilium-target-ca.yaml in both clusters";
 
-/// Why a ref leads to no cluster.
+/// The reason why a ref does not resolve to a cluster.
 pub(super) fn unresolved(resolution: Option<&Resolution>) -> Option<Finding> {
     let step = Step::Credentials;
     Some(match resolution {
         Some(Resolution::Cluster(_)) => return None,
-        None => Finding::not_ready(step, Reason::ClusterNotReady, "not looked up yet"),
+        None => Finding::not_ready(step, Reason::ClusterNotReady, "not resolved yet"),
         Some(Resolution::Pending(why) | Resolution::Gone(why)) => Finding::not_ready(step, Reason::ClusterNotReady, why),
         Some(Resolution::Revoked(why)) => Finding::not_ready(step, Reason::ClusterNotReady, why),
         Some(Resolution::OwnerMissing(why)) => Finding::not_ready(step, Reason::OwnerMissing, why),
@@ -27,7 +27,7 @@ pub(super) fn unresolved(resolution: Option<&Resolution>) -> Option<Finding> {
         }
         Some(Resolution::Refused(Refusal::Forbidden(why))) => Finding::permanent(step, Reason::AccessDenied, why),
         Some(Resolution::Refused(Refusal::Shared)) => {
-            let hint = "give each cluster to one namespace; in kcp, name all workspaces that share it on the Cluster";
+            let hint = "use each cluster in one namespace only; in kcp, list all workspaces that share it on the Cluster";
             Finding::permanent(step, Reason::ClusterShared, "the cluster is already used by another owner").hint(hint)
         }
         Some(Resolution::Refused(Refusal::Capability { status, checked })) => {
@@ -38,7 +38,7 @@ pub(super) fn unresolved(resolution: Option<&Resolution>) -> Option<Finding> {
     })
 }
 
-/// Everything that stands in the way at a cluster, in the order of the steps.
+/// All findings of a cluster, in the order of the steps.
 pub(super) fn survey(seen: &ClusterSeen, now: Timestamp) -> Vec<Finding> {
     if let Some(silence) = &seen.silent {
         return vec![match silence {
@@ -49,7 +49,7 @@ pub(super) fn survey(seen: &ClusterSeen, now: Timestamp) -> Vec<Finding> {
     [agents(seen), config(seen), certificates(seen, now), api_server(seen)].into_iter().flatten().collect()
 }
 
-/// What is not known may be known soon.
+/// A temporary finding: the state may be known soon.
 fn unknown(step: Step, why: &str) -> Finding {
     Finding::waiting(step, Reason::ClusterUnreachable, format!("not known yet: {why}"))
 }
@@ -83,14 +83,14 @@ fn certificates(seen: &ClusterSeen, now: Timestamp) -> Option<Finding> {
     let unreadable = root.or_else(|| all.iter().find_map(|(_, certificate)| certificate.why_unknown()));
     if let Some(why) = unreadable {
         let finding = Finding::permanent(Step::Authority, Reason::CertificateUnreadable, why);
-        return Some(finding.hint("issue it anew, for instance with helm upgrade"));
+        return Some(finding.hint("reissue it, e.g. with helm upgrade"));
     }
     let expired = all.iter().find(|(_, certificate)| is_expired(certificate, now));
     let missing = all.iter().take(2).find(|(_, certificate)| matches!(certificate, Seen::Known(None)));
     match (expired, missing) {
         (Some((name, _)), _) => {
             let text = format!("the certificate in Secret clustermesh-apiserver-{name}-cert has expired");
-            Some(Finding::permanent(Step::Authority, Reason::CertificateExpired, text).hint("renew it, for instance with helm upgrade"))
+            Some(Finding::permanent(Step::Authority, Reason::CertificateExpired, text).hint("renew it, e.g. with helm upgrade"))
         }
         (None, Some((name, _))) => {
             let text = format!("Secret clustermesh-apiserver-{name}-cert is missing");
@@ -117,9 +117,9 @@ fn api_server(seen: &ClusterSeen) -> Option<Finding> {
     }
 }
 
-/// What is said of a Service of another type than wanted.
+/// The finding for a Service with the wrong type.
 pub(super) fn wrong_type(wanted: &str, is: &str) -> Finding {
-    let text = format!("serviceType {wanted} is wanted, but the Service is of type {}", quoted(is));
-    let hint = "change meshConfig.serviceType, or the Service's type with Helm";
+    let text = format!("meshConfig.serviceType is {wanted}, but the Service is of type {}", quoted(is));
+    let hint = "change meshConfig.serviceType, or change the type of the Service with Helm";
     Finding::permanent(Step::ApiServer, Reason::ServiceTypeMismatch, text).hint(hint)
 }

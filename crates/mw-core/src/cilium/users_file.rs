@@ -1,18 +1,18 @@
-//! The text of `users.yaml` in the ConfigMap clustermesh-remote-users: a list of
-//! etcd users with their roles. Entries of others are kept byte for byte and in
-//! place, ours carry a comment.
+//! The text of `users.yaml` in the ConfigMap clustermesh-remote-users: a list
+//! of etcd users with their roles. Entries of others are preserved byte for
+//! byte and in order; ours carry a comment.
 
 use std::collections::BTreeSet;
 
 /// Marks the entries that we added.
 const MARK: &str = "# meshwright";
-/// The only role that we give.
+/// The only role that we assign.
 const ROLE: &str = "remote";
 
-/// A text with a form that can be extended: one list in block style, or empty.
+/// A text that can be extended: one list in block style, or an empty one.
 #[derive(Debug, Default)]
 pub(super) struct UsersFile<'a> {
-    /// Everything up to the key, which is not in it.
+    /// Everything before the key.
     head: &'a str,
     entries: Vec<Entry<'a>>,
 }
@@ -25,7 +25,7 @@ struct Entry<'a> {
 }
 
 impl<'a> UsersFile<'a> {
-    /// Nothing where the text has another form.
+    /// Returns `None` if the text has any other form.
     pub(super) fn read(text: &'a str) -> Option<UsersFile<'a>> {
         let is_aside = |line: &str| line.trim().is_empty() || line.trim_start().starts_with('#');
         let before: usize = text.split_inclusive('\n').take_while(|line| is_aside(line)).map(str::len).sum();
@@ -50,7 +50,7 @@ impl<'a> UsersFile<'a> {
         self.entries.iter().filter(|entry| entry.ours).map(|entry| entry.name)
     }
 
-    /// The text with further entries of ours, and without some of ours.
+    /// The text with some of our entries added and some removed.
     pub(super) fn with(&self, added: &BTreeSet<String>, removed: &BTreeSet<String>) -> String {
         let indent = self.entries.first().map_or("", |first| indent_of(first.text));
         let stays = self.entries.iter().filter(|entry| !entry.ours || !removed.contains(entry.name));
@@ -96,7 +96,7 @@ fn entries(list: &str) -> Option<Vec<Entry<'_>>> {
         at += line.len();
     }
     let Some(first) = starts.first_mut() else { return list.trim().is_empty().then(Vec::new) };
-    // What stands before the first entry belongs to it.
+    // Lines before the first entry belong to it.
     *first = 0;
     let ends = starts.iter().skip(1).copied().chain([list.len()]);
     starts.iter().zip(ends).map(|(start, end)| list.get(*start..end).map(entry)).collect()

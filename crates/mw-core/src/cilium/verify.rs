@@ -1,5 +1,5 @@
-//! What the evidence says of a link: whether its keys may be written, and
-//! whether it is known to work.
+//! Evaluates the evidence for a link: whether its keys may be written, and
+//! whether it works.
 
 use crate::cilium::finding::{Finding, Step};
 use crate::cilium::plan::Dial;
@@ -8,17 +8,17 @@ use crate::problem::Reason;
 use crate::seen::Seen;
 use crate::time::Timestamp;
 
-/// A heartbeat is written each minute; this old it is stale.
+/// A heartbeat is written every minute; an older one is stale.
 const HEARTBEAT_SECONDS: i64 = 120;
-/// For so long after a start there may be none.
+/// Time after a start during which the heartbeat may be missing.
 const HEARTBEAT_ABSENT_SECONDS: i64 = 90;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Evident {
     Verified(Timestamp),
-    /// The keys are there, and nobody can say whether they work.
+    /// The keys are written, but the link can't be verified.
     Unverifiable,
-    /// The keys are there, and the dial has not been answered yet.
+    /// The keys are written, and the dial is not answered yet.
     Awaited,
     Not,
 }
@@ -28,8 +28,8 @@ fn answer<'a>(dial: &Dial, evidence: Option<&'a Evidence>) -> Option<&'a Dialled
     evidence?.dial.as_ref().filter(|dialled| dialled.fingerprint == dial.fingerprint)
 }
 
-/// Whether the keys behind a dial may be written; if not, why, unless that is
-/// only because the answer is awaited.
+/// Checks whether the keys of a dial may be written. Returns the reason if not,
+/// or `None` while the answer is outstanding.
 pub(super) fn may_write(dial: &Dial, evidence: Option<&Evidence>, mode: VerifyDial) -> Result<(), Option<Finding>> {
     if mode == VerifyDial::Off {
         return Ok(());
@@ -60,10 +60,10 @@ fn failed(kind: DialFailure, text: &str) -> Finding {
     }
 }
 
-/// What is known of a link. `in_place` is the dial of the keys that stand in
-/// the reader's Secrets, where they are the wanted ones; `has_key` says whether
-/// there is any key for that remote. The reader's own view decides where it is
-/// known: it is about the keys it has, whoever wrote them.
+/// The state of a link. `in_place` is the dial of the keys in the reader's
+/// Secrets if they are the wanted ones; `has_key` is true if there is any key
+/// for that remote. The reader's own view takes precedence: it concerns the
+/// keys it has, whoever wrote them.
 pub(super) fn judge(in_place: Option<&Dial>, has_key: bool, evidence: Option<&Evidence>, world: &World) -> (Evident, Vec<Finding>) {
     let view = evidence.map(|evidence| &evidence.reader);
     if let (true, Some(Seen::Known(view))) = (has_key, view) {
@@ -75,7 +75,7 @@ pub(super) fn judge(in_place: Option<&Dial>, has_key: bool, evidence: Option<&Ev
                     Some(DialOutcome::Failed { kind, text }) => Some(failed(*kind, text)),
                     _ => None,
                 };
-                let not_ready = not_verified("the reader does not report it ready");
+                let not_ready = not_verified("the reader does not report the remote as ready");
                 (Evident::Not, [not_ready].into_iter().chain(why).collect())
             }
         };
@@ -91,17 +91,17 @@ pub(super) fn judge(in_place: Option<&Dial>, has_key: bool, evidence: Option<&Ev
 fn by_dial(dial: &Dial, dialled: &Dialled, unasked: Option<&str>) -> (Evident, Vec<Finding>) {
     match &dialled.outcome {
         DialOutcome::Failed { kind, text } if kind.is_unreachable() => {
-            let unasked = unasked.map(|why| format!("; the reader can't be asked: {why}")).unwrap_or_default();
-            (Evident::Unverifiable, vec![not_verifiable(&format!("it can't be reached from here: {text}{unasked}"))])
+            let unasked = unasked.map(|why| format!("; the reader can't be queried: {why}")).unwrap_or_default();
+            (Evident::Unverifiable, vec![not_verifiable(&format!("the provider can't reach the remote: {text}{unasked}"))])
         }
         DialOutcome::Failed { kind, text } => (Evident::Not, vec![failed(*kind, text)]),
         DialOutcome::Read { id, .. } if *id != dial.cluster_id => {
-            let text = format!("its clustermesh-apiserver says cluster-id {id}, its cilium-config {}", dial.cluster_id);
+            let text = format!("its clustermesh-apiserver reports cluster-id {id}, its cilium-config {}", dial.cluster_id);
             let finding = Finding::waiting(Step::Verify, Reason::ClusterIDMismatch, text);
-            (Evident::Not, vec![finding.hint("restart its clustermesh-apiserver, cilium-operator and agents")])
+            (Evident::Not, vec![finding.hint("restart clustermesh-apiserver, cilium-operator and the agents of the remote")])
         }
         DialOutcome::Read { heartbeat, .. } if is_fresh(*heartbeat, dialled.at) => (Evident::Verified(dialled.at), Vec::new()),
-        DialOutcome::Read { .. } => (Evident::Not, vec![not_verified("its heartbeat is stale")]),
+        DialOutcome::Read { .. } => (Evident::Not, vec![not_verified("the remote's heartbeat is stale")]),
     }
 }
 
@@ -118,8 +118,8 @@ fn not_verified(text: &str) -> Finding {
 }
 
 fn not_verifiable(why: &str) -> Finding {
-    let text = format!("the keys are written, but nobody can say whether they work: {why}");
-    let hint = "evidence would be: the remote's address reachable from the provider, or KVStoreMesh's metrics port in the reader";
+    let text = format!("the keys are written, but the link can't be verified: {why}");
+    let hint = "to verify it, make the remote's address reachable from the provider, or expose KVStoreMesh's metrics port in the reader";
     Finding::waiting(Step::Verify, Reason::NotVerifiable, text).hint(hint)
 }
 

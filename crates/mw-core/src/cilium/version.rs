@@ -1,24 +1,53 @@
 //! Cilium's version, as far as rules depend on it.
 
-/// Major and minor, read from an image's tag.
+use std::fmt;
+
+/// Major and minor, read from an image's tag or the name of a chart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
     pub major: u16,
     pub minor: u16,
 }
 
-/// From here on a peer's file may bring its own host aliases.
+/// First version in which a peer's file can contain host aliases.
 pub const HOST_ALIASES: Version = Version { major: 1, minor: 20 };
-/// From here on namespaces may be kept from being global.
+/// First version in which namespaces can be excluded from being global.
 pub const GLOBAL_NAMESPACES: Version = Version { major: 1, minor: 20 };
 
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
 impl Version {
-    /// From `registry/cilium:v1.20.2@sha256:…`; nothing where the tag is no version.
+    /// Parses `registry/cilium:v1.20.2@sha256:…`; `None` if the tag is not a
+    /// version.
     pub fn of_image(image: &str) -> Option<Version> {
         let without_digest = image.split_once('@').map_or(image, |(name, _)| name);
-        let (_, tag) = without_digest.rsplit_once(':')?;
-        let mut parts = tag.strip_prefix('v').unwrap_or(tag).split(['.', '-', '+']);
+        Version::read(without_digest.rsplit_once(':')?.1)
+    }
+
+    /// Parses the label helm.sh/chart, `cilium-1.20.2`.
+    pub fn of_chart(label: &str) -> Option<Version> {
+        Version::read(label.strip_prefix("cilium-")?)
+    }
+
+    fn read(text: &str) -> Option<Version> {
+        let mut parts = text.strip_prefix('v').unwrap_or(text).split(['.', '-', '+']);
         Some(Version { major: parts.next()?.parse().ok()?, minor: parts.next()?.parse().ok()? })
+    }
+
+    /// The next minor release: Cilium is upgraded one minor release at a time.
+    #[must_use]
+    pub fn next_minor(self) -> Version {
+        Version { minor: self.minor.saturating_add(1), ..self }
+    }
+
+    /// The number of minor releases between two versions; `None` if the major
+    /// version differs.
+    pub fn minors_between(self, other: Version) -> Option<u16> {
+        (self.major == other.major).then(|| self.minor.abs_diff(other.minor))
     }
 }
 
@@ -32,6 +61,9 @@ mod tests {
         assert_eq!(version("registry.example/cilium:v1.20.2@sha256:abc"), Some((1, 20)));
         assert_eq!(version("host:5000/cilium:1.15.19"), Some((1, 15)));
         assert_eq!(version("cilium:v1.21.0-dev"), Some((1, 21)));
+        let chart = |label: &str| Version::of_chart(label).map(|version| version.to_string());
+        assert_eq!(chart("cilium-1.20.2").as_deref(), Some("1.20"));
+        assert_eq!((chart("cilium"), chart("hubble-1.20.2"), chart("cilium-next")), (None, None, None));
         for unknown in ["cilium", "host:5000/cilium", "cilium:latest", "cilium@sha256:abc", "cilium:v1"] {
             assert_eq!(version(unknown), None, "{unknown}");
         }

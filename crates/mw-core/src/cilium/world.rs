@@ -1,4 +1,4 @@
-//! Everything that planning depends on.
+//! All inputs of planning.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,33 +21,33 @@ pub struct World {
     pub evidence: BTreeMap<Link, Evidence>,
     /// The workspaces whose objects are all known.
     pub listed: BTreeSet<Workspace>,
-    /// The clusters of which all objects and refs are known that may lead
-    /// there, so that what none of them wants may go.
+    /// The clusters for which all objects and refs that may lead there are
+    /// known, so that unwanted content may be removed.
     pub settled: BTreeSet<ClusterId>,
 }
 
-/// How a cluster is reached.
+/// The connection to a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
     pub owner: Owner,
-    /// UID of the Namespace kube-system as the cluster reports it. A cluster
+    /// UID of the Namespace kube-system as reported by the cluster. A cluster
     /// can report any UID.
     pub uid: String,
-    /// The one private CA that the connection in use was verified against.
+    /// The private CA that verified the current connection.
     pub private_ca: Option<CaId>,
 }
 
-/// How to plan.
+/// Planner options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     pub verify_dial: VerifyDial,
-    /// A missing cilium-ca may be created.
+    /// True if a missing cilium-ca may be created.
     pub sync_ca: bool,
-    /// Where Cilium runs.
+    /// The namespace of Cilium.
     pub cilium_namespace: String,
     pub cleanup_timeout_seconds: u64,
     pub allow_system_namespaces: bool,
-    /// Prefixes of annotations that are allowed beside Cilium's.
+    /// Allowed annotation prefixes besides Cilium's.
     pub annotation_prefixes: Vec<String>,
 }
 
@@ -64,31 +64,31 @@ impl Default for Options {
     }
 }
 
-/// What a failed dial keeps us from writing.
+/// Writes that a failed dial prevents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum VerifyDial {
-    /// Everything but what failed for DNS or TCP: the clusters may reach each
-    /// other where we can't.
+    /// All, unless DNS or TCP failed: the clusters may reach each other even if
+    /// we can't.
     #[default]
     Warn,
-    /// Everything.
+    /// All.
     Require,
     /// Nothing is dialled.
     Off,
 }
 
-/// What is known of one link beyond what its clusters hold.
+/// Evidence for one link, besides the state of its clusters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evidence {
     pub dial: Option<Dialled>,
-    /// What the reader itself says of the remote.
+    /// The reader's own view of the remote.
     pub reader: Seen<ReaderView>,
 }
 
 /// The answer to a dial.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dialled {
-    /// Of the material that was dialled with.
+    /// Fingerprint of the dialled material.
     pub fingerprint: String,
     pub at: Timestamp,
     pub outcome: DialOutcome,
@@ -96,7 +96,7 @@ pub struct Dialled {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DialOutcome {
-    /// The remote's cluster-config was there.
+    /// The remote's cluster-config was read.
     Read {
         id: u32,
         heartbeat: Heartbeat,
@@ -109,19 +109,19 @@ pub enum DialOutcome {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heartbeat {
-    /// The time it says, and when it was last seen to change.
+    /// Its timestamp, and when it was last observed to change.
     At { time: Timestamp, moved: Option<Timestamp> },
-    /// Not there, and since when.
+    /// Missing, and since when.
     Absent { since: Timestamp },
 }
 
-/// What a dial failed at, in the order in which a dial gets there.
+/// The stage at which a dial failed, in the order of the stages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DialFailure {
-    /// What failed before a server answered, to somebody who must not know more.
+    /// Any failure before a server answered, for users who must not know more.
     Unreachable,
     Dns,
-    /// The process does not connect to this address.
+    /// The process must not connect to this address.
     Address,
     Tcp,
     Tls,
@@ -131,7 +131,7 @@ pub enum DialFailure {
 }
 
 impl DialFailure {
-    /// Whether the clusters may reach each other all the same.
+    /// Reports whether the clusters may still reach each other.
     pub(super) fn is_unreachable(self) -> bool {
         matches!(self, DialFailure::Unreachable | DialFailure::Dns | DialFailure::Tcp)
     }

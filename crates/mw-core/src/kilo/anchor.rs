@@ -7,7 +7,7 @@ use crate::kilo::node::Node;
 use crate::kilo::spec::{ClusterSpec, Networks};
 use crate::names::NodeName;
 
-/// The networks that no node stands for.
+/// Declared networks that no single node covers.
 pub(super) fn extras<'a>(spec: &ClusterSpec, nodes: impl Iterator<Item = &'a Node>) -> Vec<Cidr> {
     match &spec.networks {
         Networks::Typed { service, additional, .. } => service.iter().chain(additional).copied().collect(),
@@ -26,17 +26,18 @@ pub(super) fn extras<'a>(spec: &ClusterSpec, nodes: impl Iterator<Item = &'a Nod
     }
 }
 
-/// A node that can be anchor, and what is known of it.
+/// A node that qualifies as anchor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Eligible<'a> {
     pub(super) node: &'a NodeName,
     pub(super) ready: bool,
-    /// Whether its agent is alive.
+    /// True if its agent is alive.
     pub(super) alive: bool,
 }
 
-/// `eligible` comes by name; `present` says on how many targets a node's Peer
-/// carries an extra now. A node whose Peer is kept as it is keeps the role.
+/// Picks the anchor. `eligible` is sorted by name; `present` counts the targets
+/// on which a node's Peer carries an extra now. A node whose Peer is kept
+/// unchanged stays anchor.
 pub(super) fn choose(eligible: &[Eligible<'_>], kept: &[&NodeName], present: &BTreeMap<NodeName, usize>) -> Option<NodeName> {
     let on_targets = |node: &NodeName| present.get(node).copied().unwrap_or(0);
     let most = |nodes: &mut dyn Iterator<Item = Eligible<'_>>| {

@@ -1,5 +1,6 @@
-//! Which cluster of a mesh declared an address. The networks of a mesh that
-//! is acted on are disjoint, so one sorted list and a binary search do.
+//! Index from an address to the cluster of a mesh that declared it. The
+//! networks of an active mesh are disjoint, so one sorted list and a binary
+//! search are enough.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ impl DeclaredIndex {
         cidr.contains_address(address).then_some(name)
     }
 
-    /// The clusters one of whose networks overlaps `cidr`, each once.
+    /// The clusters with a network that overlaps `cidr`, each once.
     pub(super) fn owners(&self, cidr: Cidr) -> Vec<&ClusterName> {
         let mut found: Vec<&ClusterName> = self.owner(cidr.first()).into_iter().collect();
         let start = self.networks.partition_point(|(net, _)| net.first() <= cidr.first());

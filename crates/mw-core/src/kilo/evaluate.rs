@@ -1,20 +1,20 @@
-//! All decisions on one target: Peers to create, update and delete, deletes
-//! that are held, and what a person must know.
+//! All decisions on one target: Peers to create, update and delete, held
+//! changes, and remarks for the user.
 //!
-//! A target is evaluated as a whole, or only where something changed. The
-//! second way is taken where Peers can't get in each other's way across
-//! sources; both use the same decisions and must agree.
+//! A target is evaluated either as a whole or only where something changed. The
+//! incremental way is used if Peers of different sources can't conflict; both
+//! ways use the same decisions and must agree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::key::PublicKey;
-use crate::kilo::decide::{Decision, MeshState, Note, Pair, Scene, Standing, mesh_at};
+use crate::kilo::decide::{Decision, MeshState, Note, Pair, PeerVerdict, TargetContext, mesh_at};
 use crate::kilo::guard::{self, DeleteCause, HeldLine, History, Resting};
 use crate::kilo::ownership::Owner;
 use crate::kilo::peer::{BasePeer, WantedPeer};
 use crate::kilo::plan::{Delete, Held, HeldChange, HeldFor, Precondition, Update};
-use crate::kilo::target::{Content, Entry, Stay, Staying};
+use crate::kilo::target::{Content, Entry, RetainedPeer, RetainedPeers};
 use crate::names::{ClusterId, ClusterName, MeshId, PeerName};
 use crate::problem::Reason;
 use crate::time::Timestamp;
@@ -22,9 +22,9 @@ use crate::time::Timestamp;
 /// A source of a mesh, both by position.
 pub(super) type SourceAt = (usize, usize);
 
-/// What is planned for one Peer. Peers that stay as they are have none.
+/// The planned change of one Peer. Unchanged Peers have no entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Outcome {
+pub(super) struct PeerOutcome {
     pub(super) source: Option<usize>,
     pub(super) act: Act,
     pub(super) notes: Vec<Note>,
@@ -34,20 +34,20 @@ pub(super) struct Outcome {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Act {
     Nothing,
-    /// It is as wanted.
+    /// Already as wanted.
     Keep(WantedPeer),
     Create(WantedPeer),
     Update(Update),
     Delete(Delete),
     Held(Held),
-    /// It is in the way, but not surely ours: it stays and blocks.
+    /// In conflict, but not certainly ours: it stays and blocks others.
     Leave,
 }
 
-/// By name and mesh; orphans belong to none.
-pub(super) type Outcomes = BTreeMap<(PeerName, Option<usize>), Outcome>;
+/// Outcomes by name and mesh; orphans belong to no mesh.
+pub(super) type Outcomes = BTreeMap<(PeerName, Option<usize>), PeerOutcome>;
 
-/// Held changes that a person released.
+/// Held changes that the user confirmed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Released {
     /// By mesh.
@@ -64,21 +64,21 @@ pub(super) struct Target {
     pub(super) strangers: BTreeSet<PeerName>,
     pub(super) outcomes: Outcomes,
     pub(super) dirt: Dirt,
-    /// Whether a delete is held here.
+    /// True if a change is held here.
     pub(super) holds: bool,
-    staying: Staying,
-    /// Peers can get in each other's way: evaluate as a whole.
+    retained: RetainedPeers,
+    /// Peers of different sources can conflict: evaluate as a whole.
     entangled: bool,
 }
 
-/// Changes of one source that need a good reason.
+/// Changes of one source that may have to be held.
 #[derive(Default)]
 struct Doubts {
     deletes: BTreeSet<PeerName>,
     rekeyed: BTreeMap<PeerName, PublicKey>,
 }
 
-/// What must be evaluated again.
+/// Parts of a target to evaluate again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Dirt {
     pub(super) all: bool,
@@ -92,17 +92,17 @@ impl Dirt {
     }
 }
 
-/// The outside of one target.
+/// Everything that the evaluation of one target depends on.
 pub(super) struct Evaluation<'a> {
-    pub(super) scene: Scene<'a>,
+    pub(super) context: TargetContext<'a>,
     /// Active meshes that this cluster is a member of, oldest first: position
     /// of the mesh and of the cluster in it.
     pub(super) memberships: Vec<SourceAt>,
-    /// Changes that a person has confirmed.
+    /// Changes that the user confirmed.
     pub(super) released: &'a Released,
-    /// Changes that were held before.
+    /// Changes held by the previous plan.
     pub(super) held_before: &'a dyn Fn(usize) -> Option<&'a BTreeSet<HeldLine>>,
-    /// Orphans that were held before.
+    /// Orphans held by the previous plan.
     pub(super) orphans_before: &'a BTreeSet<HeldLine>,
     pub(super) history: &'a History,
     pub(super) max_delete_percent: &'a dyn Fn(usize) -> u8,
@@ -121,29 +121,29 @@ impl Evaluation<'_> {
     }
 
     fn meshes(&self) -> &[MeshState] {
-        self.scene.meshes
+        self.context.meshes
     }
 
     fn run_as_a_whole(&self, target: &mut Target) {
         target.outcomes.clear();
-        target.staying = Staying::default();
-        let mut standings = BTreeMap::new();
+        target.retained = RetainedPeers::default();
+        let mut verdicts = BTreeMap::new();
         for (name, entry) in &target.entries {
-            let standing = self.scene.standing(name, entry);
-            target.staying.set(name, stay(entry, &standing));
-            standings.insert(name.clone(), standing);
+            let verdict = self.context.verdict(name, entry);
+            target.retained.set(name, stay(entry, &verdict));
+            verdicts.insert(name.clone(), verdict);
         }
-        self.delete_surplus(target, standings.iter());
+        self.delete_surplus(target, verdicts.iter());
         let lost = self.lost_claims(target);
-        let staying = std::mem::take(&mut target.staying);
+        let retained = std::mem::take(&mut target.retained);
         let mut entangled = false;
         for (mesh, source) in self.sources() {
-            let Some(pair) = self.pair((mesh, source), &staying, &target.entries) else { continue };
+            let Some(pair) = self.pair((mesh, source), &retained, &target.entries) else { continue };
             entangled |= pair.is_entangled();
             for base in self.base((mesh, source)) {
                 let outcome = match lost.get(&(mesh, base.name.clone())) {
-                    Some(note) => self.lose(target, (mesh, source), base, &standings, note),
-                    None => self.judge(&target.entries, &pair, (mesh, source), base, standings.get(&base.name)),
+                    Some(note) => self.lose(target, (mesh, source), base, &verdicts, note),
+                    None => self.judge(&target.entries, &pair, (mesh, source), base, verdicts.get(&base.name)),
                 };
                 target.note(mesh, &base.name, outcome);
             }
@@ -151,13 +151,13 @@ impl Evaluation<'_> {
         self.guard(target);
         let blocked = target.has_blockers();
         if blocked {
-            self.make_way_for_held(target, staying.clone(), standings);
+            self.make_way_for_held(target, retained.clone(), verdicts);
         }
-        target.staying = staying;
+        target.retained = retained;
         target.entangled = blocked || entangled;
     }
 
-    /// Every source of every mesh that this cluster takes Peers of.
+    /// Every source of every mesh whose Peers this cluster gets.
     fn sources(&self) -> Vec<SourceAt> {
         let mut sources = Vec::new();
         for (mesh, own) in &self.memberships {
@@ -184,16 +184,16 @@ impl Evaluation<'_> {
         plan.into_iter().flat_map(|plan| plan.base.values())
     }
 
-    fn pair<'b>(&'b self, (mesh, source): SourceAt, staying: &'b Staying, entries: &BTreeMap<PeerName, Entry>) -> Option<Pair<'b>> {
+    fn pair<'b>(&'b self, (mesh, source): SourceAt, retained: &'b RetainedPeers, entries: &BTreeMap<PeerName, Entry>) -> Option<Pair<'b>> {
         let active = self.meshes().get(mesh)?.active()?;
-        Pair::new((mesh, active), source, self.own_position(mesh)?, (staying, entries), self.now)
+        Pair::new((mesh, active), source, self.own_position(mesh)?, (retained, entries), self.now)
     }
 
-    fn delete_surplus<'b>(&self, target: &mut Target, standings: impl Iterator<Item = (&'b PeerName, &'b Standing)>) {
-        for (name, standing) in standings {
-            if let (Standing::Surplus { mesh, source, cause }, Some(entry)) = (standing, target.entries.get(name)) {
+    fn delete_surplus<'b>(&self, target: &mut Target, verdicts: impl Iterator<Item = (&'b PeerName, &'b PeerVerdict)>) {
+        for (name, verdict) in verdicts {
+            if let (PeerVerdict::Surplus { mesh, source, cause }, Some(entry)) = (verdict, target.entries.get(name)) {
                 let act = Act::Delete(Delete { on: precondition(entry), cause: *cause, source: self.source_name(*mesh, *source) });
-                target.outcomes.insert((name.clone(), *mesh), Outcome { source: *source, act, notes: Vec::new(), recheck_at: None });
+                target.outcomes.insert((name.clone(), *mesh), PeerOutcome { source: *source, act, notes: Vec::new(), recheck_at: None });
             }
         }
     }
@@ -202,8 +202,8 @@ impl Evaluation<'_> {
         Some(self.meshes().get(mesh?)?.active()?.members.get(source?)?.name.clone())
     }
 
-    /// Two meshes can want the same key or the same Peer name here. The one
-    /// that has it keeps it, else the older mesh.
+    /// Two meshes can want the same key or the same Peer name here. The mesh
+    /// that already has it keeps it, otherwise the older mesh wins.
     fn lost_claims(&self, target: &Target) -> BTreeMap<(usize, PeerName), Note> {
         let mut lost = BTreeMap::new();
         if self.memberships.len() < 2 {
@@ -224,7 +224,7 @@ impl Evaluation<'_> {
         for claims in names.values().filter(|claims| claims.len() > 1) {
             let winner = claims.iter().find(|(mesh, name)| owns(*mesh, name).is_some()).or(claims.first());
             for (mesh, name) in claims.iter().filter(|claim| Some(*claim) != winner) {
-                let about = format!("{name}: another mesh has a Peer of this name here");
+                let about = format!("{name}: another mesh has a Peer with this name here");
                 lost.insert((*mesh, (*name).clone()), Note { reason: Reason::PeerNameTaken, about });
             }
         }
@@ -233,16 +233,23 @@ impl Evaluation<'_> {
             let holds = |(mesh, name): &&(usize, &PeerName)| owns(*mesh, name).is_some_and(|entry| entry.key() == Some(key));
             let winner = claims.iter().find(holds).or(claims.first()).copied();
             for (mesh, name) in claims.iter().filter(|claim| Some(**claim) != winner) {
-                let about = format!("{name}: another mesh has a Peer with its key here");
+                let about = format!("{name}: another mesh has a Peer with the same public key here");
                 lost.insert((*mesh, (*name).clone()), Note { reason: Reason::KeyTaken, about });
             }
         }
         lost
     }
 
-    fn lose(&self, target: &Target, at: SourceAt, base: &Arc<BasePeer>, standings: &BTreeMap<PeerName, Standing>, note: &Note) -> Outcome {
+    fn lose(
+        &self,
+        target: &Target,
+        at: SourceAt,
+        base: &Arc<BasePeer>,
+        verdicts: &BTreeMap<PeerName, PeerVerdict>,
+        note: &Note,
+    ) -> PeerOutcome {
         let decision = Decision { notes: vec![note.clone()], ..Decision::default() };
-        let entry = target.entries.get(&base.name).filter(|_| is_wanted(standings.get(&base.name), at));
+        let entry = target.entries.get(&base.name).filter(|_| is_wanted(verdicts.get(&base.name), at));
         self.outcome(at, decision, entry)
     }
 
@@ -253,13 +260,14 @@ impl Evaluation<'_> {
         pair: &Pair<'_>,
         at: SourceAt,
         base: &Arc<BasePeer>,
-        standing: Option<&Standing>,
-    ) -> Outcome {
+        verdict: Option<&PeerVerdict>,
+    ) -> PeerOutcome {
         let entry = entries.get(&base.name);
-        let goes = matches!(standing, Some(Standing::Surplus { mesh, .. }) if *mesh != Some(at.0));
+        let goes = matches!(verdict, Some(PeerVerdict::Surplus { mesh, .. }) if *mesh != Some(at.0));
         match entry {
-            Some(entry) if is_wanted(standing, at) => self.outcome(at, pair.decide(base, Some(entry)), Some(entry)),
-            // It leaves in the same pass, before this one is created.
+            Some(entry) if is_wanted(verdict, at) => self.outcome(at, pair.decide(base, Some(entry)), Some(entry)),
+            // The old Peer is deleted in the same pass, before this one is
+            // created.
             Some(_) if goes => self.outcome(at, pair.decide(base, None), None),
             Some(entry) => {
                 let notes = self.name_taken(at.0, &base.name, entry).into_iter().collect();
@@ -269,12 +277,13 @@ impl Evaluation<'_> {
         }
     }
 
-    /// The step from the Peer that is there to the one that is wanted.
-    fn outcome(&self, at: SourceAt, decision: Decision, entry: Option<&Entry>) -> Outcome {
+    /// The change that turns the existing Peer into the wanted one.
+    fn outcome(&self, at: SourceAt, decision: Decision, entry: Option<&Entry>) -> PeerOutcome {
         let Decision { wanted, notes, recheck_at } = decision;
         let act = match (wanted, entry) {
             (None, None) => Act::Nothing,
-            // Somebody took our labels from it: what can't be taken back is left.
+            // Somebody removed our labels: a Peer that can't be taken back is
+            // left alone.
             (None, Some(entry)) if !matches!(entry.owner.as_ref(), Owner::Mesh(_)) => Act::Leave,
             (None, Some(entry)) => Act::Delete(Delete {
                 on: precondition(entry),
@@ -292,25 +301,27 @@ impl Evaluation<'_> {
                 first: None,
             }),
         };
-        Outcome { source: Some(at.1), act, notes, recheck_at }
+        PeerOutcome { source: Some(at.1), act, notes, recheck_at }
     }
 
     fn name_taken(&self, mesh: usize, name: &PeerName, entry: &Entry) -> Option<Note> {
         let id = self.meshes().get(mesh).map(|mesh| &mesh.id);
         match entry.owner.as_ref() {
-            // Reported once for the mesh.
+            // Reported once for the whole mesh.
             Owner::Ambiguous(_) | Owner::HubConflict(_) => None,
             Owner::Mesh(owner) if Some(owner) == id && entry.deleting => {
-                Some(Note { reason: Reason::PeerTerminating, about: format!("{name}: it is created again when it is gone") })
+                Some(Note { reason: Reason::PeerTerminating, about: format!("{name}: being deleted; it is recreated afterwards") })
             }
             Owner::Mesh(owner) if Some(owner) == id => {
-                Some(Note { reason: Reason::PeerNameTaken, about: format!("{name}: the Peer of a node of another cluster has this name") })
+                Some(Note { reason: Reason::PeerNameTaken, about: format!("{name}: the Peer of another cluster's node has this name") })
             }
-            _ => Some(Note { reason: Reason::PeerNameTaken, about: format!("{name}: a Peer that is not ours has this name") }),
+            _ => {
+                Some(Note { reason: Reason::PeerNameTaken, about: format!("{name}: a Peer that meshwright does not manage has this name") })
+            }
         }
     }
 
-    /// Holds doubtful changes.
+    /// Holds changes that look like a mistake.
     fn guard(&self, target: &mut Target) {
         let mut doubts: BTreeMap<SourceAt, Doubts> = BTreeMap::new();
         for ((name, mesh), outcome) in &target.outcomes {
@@ -333,7 +344,7 @@ impl Evaluation<'_> {
         target.holds = target.outcomes.values().any(|outcome| matches!(outcome.act, Act::Held(_)));
     }
 
-    /// Makes sources wait that changed too often here.
+    /// Holds changes of sources that changed too often here.
     fn rest(&self, target: &mut Target) {
         let resting: Vec<(SourceAt, Resting)> =
             self.history.resting.iter().filter_map(|(at, rest)| Some((self.source_at(at)?, *rest))).collect();
@@ -350,7 +361,7 @@ impl Evaluation<'_> {
     }
 
     fn source_at(&self, (target, mesh, source): &(ClusterId, MeshId, ClusterName)) -> Option<SourceAt> {
-        let (at, state) = mesh_at(self.meshes(), mesh).filter(|_| target == self.scene.target)?;
+        let (at, state) = mesh_at(self.meshes(), mesh).filter(|_| target == self.context.target)?;
         Some((at, state.active()?.position_of(source.as_str())?))
     }
 
@@ -359,11 +370,11 @@ impl Evaluation<'_> {
         let Doubts { deletes, rekeyed } = doubts;
         let released = self.released.of_meshes.get(&at.0);
         let is_released = |line: &HeldLine| released.is_some_and(|released| released.contains(line));
-        let line = |name: &PeerName, key| HeldLine { target: self.scene.target.clone(), name: name.clone(), key };
+        let line = |name: &PeerName, key| HeldLine { target: self.context.target.clone(), name: name.clone(), key };
         let lines = deletes.iter().map(|name| line(name, None)).chain(rekeyed.iter().map(|(name, key)| line(name, Some(*key))));
         if self.is_replaced(at, &peers, &rekeyed) && !lines.clone().all(|line| is_released(&line)) {
             let of_source =
-                |((_, mesh), outcome): &(&(PeerName, Option<usize>), &Outcome)| *mesh == Some(at.0) && outcome.source == Some(at.1);
+                |((_, mesh), outcome): &(&(PeerName, Option<usize>), &PeerOutcome)| *mesh == Some(at.0) && outcome.source == Some(at.1);
             let all: Vec<PeerName> = target.outcomes.iter().filter(of_source).map(|((name, _), _)| name.clone()).collect();
             return all.iter().for_each(|name| target.hold(name, Some(at.0), HeldFor::Replaced));
         }
@@ -375,7 +386,7 @@ impl Evaluation<'_> {
         doubtful.iter().for_each(|name| target.hold(name, Some(at.0), HeldFor::Deletes));
     }
 
-    /// The Peers of a source on this target that last.
+    /// The Peers of a source on this target that are not terminating.
     fn peers_of_source(&self, target: &Target, (mesh, source): SourceAt) -> Option<BTreeSet<PeerName>> {
         let member = self.meshes().get(mesh).and_then(MeshState::active)?.members.get(source)?;
         let group = target.groups.get(&(mesh, member.name.as_str().into()));
@@ -383,8 +394,8 @@ impl Evaluation<'_> {
         Some(group.into_iter().flatten().filter(lasting).cloned().collect())
     }
 
-    /// Returns whether a source is probably another cluster than the one whose
-    /// Peers are here: most keys change, or its Nodes are strangers to those before.
+    /// Reports whether a source is probably a different cluster than before:
+    /// most keys change, or all its Nodes are new.
     fn is_replaced(&self, (mesh, source): SourceAt, peers: &BTreeSet<PeerName>, rekeyed: &BTreeMap<PeerName, PublicKey>) -> bool {
         let Some(active) = self.meshes().get(mesh).and_then(MeshState::active) else { return false };
         let Some(member) = active.members.get(source) else { return false };
@@ -400,25 +411,26 @@ impl Evaluation<'_> {
         self.history.replaced.contains(&member.id) || guard::is_replaced(rekeyed, peers.len(), (self.max_delete_percent)(mesh))
     }
 
-    /// Returns whether so many deletes, with those of the last minutes, are too many.
+    /// Reports whether these deletes, added to those of the last minutes, are
+    /// too many.
     fn holds(&self, (mesh, source): SourceAt, peers: &BTreeSet<PeerName>, doubtful: &BTreeSet<PeerName>) -> bool {
         let Some(active) = self.meshes().get(mesh).and_then(MeshState::active) else { return false };
         let Some(member) = active.members.get(source) else { return false };
-        let key = (self.scene.target.clone(), active.id.clone(), member.name.clone());
+        let key = (self.context.target.clone(), active.id.clone(), member.name.clone());
         let removed = self.history.removed.get(&key).into_iter().flatten().filter(|name| !peers.contains(*name)).count();
         let gone = doubtful.iter().filter(|name| !peers.contains(*name)).count();
-        let is_empty = self.scene.sources.nodes(&member.id).is_some_and(BTreeMap::is_empty);
+        let is_empty = self.context.sources.nodes(&member.id).is_some_and(BTreeMap::is_empty);
         let of_source = peers.len() + gone + removed;
         !doubtful.is_empty() && guard::holds(doubtful.len() + removed, of_source, (self.max_delete_percent)(mesh), is_empty)
     }
 
-    /// A mesh that exists may be missing from a list: most of the hub's Peers
-    /// do not go on account of that.
+    /// An existing mesh may be missing from a list, so most of the hub's Peers
+    /// are never deleted for that reason alone.
     fn guard_orphans(&self, target: &mut Target) {
         let orphans = target.outcomes.iter().filter(|((_, mesh), outcome)| mesh.is_none() && matches!(outcome.act, Act::Delete(_)));
         let orphans: Vec<PeerName> = orphans.map(|((name, _), _)| name.clone()).collect();
-        let line = |name: &PeerName| HeldLine { target: self.scene.target.clone(), name: name.clone(), key: None };
-        let is_finished = |name: &PeerName| target.entries.get(name).is_some_and(|entry| self.scene.absent.was_finished(entry.labels()));
+        let line = |name: &PeerName| HeldLine { target: self.context.target.clone(), name: name.clone(), key: None };
+        let is_finished = |name: &PeerName| target.entries.get(name).is_some_and(|entry| self.context.absent.was_finished(entry.labels()));
         let mut doubtful: Vec<PeerName> =
             orphans.into_iter().filter(|name| !self.released.orphans.contains(&line(name)) && !is_finished(name)).collect();
         if !guard::holds_orphans(doubtful.len(), doubtful.len() + target.count_of_hub()) {
@@ -427,15 +439,15 @@ impl Evaluation<'_> {
         doubtful.iter().for_each(|name| target.hold(name, None, HeldFor::Deletes));
     }
 
-    /// Held Peers keep their keys and prefixes. What would clash with them
-    /// waits, and so keeps its own for the time being.
-    fn make_way_for_held(&self, target: &mut Target, mut staying: Staying, mut standings: BTreeMap<PeerName, Standing>) {
+    /// Held Peers keep their keys and prefixes. Changes that conflict with them
+    /// wait, so their Peers keep their own keys and prefixes meanwhile.
+    fn make_way_for_held(&self, target: &mut Target, mut retained: RetainedPeers, mut verdicts: BTreeMap<PeerName, PeerVerdict>) {
         for ((name, mesh), outcome) in &target.outcomes {
             if let (Act::Held(_) | Act::Leave, Some(entry)) = (&outcome.act, target.entries.get(name)) {
-                staying.set(name, Some(Staying::stay(entry, false, None)));
+                retained.set(name, Some(RetainedPeers::stay(entry, false, None)));
                 if mesh.is_none() {
-                    // An orphan that was expected to go keeps its name.
-                    standings.insert(name.clone(), Standing::Stays { foreign: true, source: None });
+                    // An orphan that was about to be deleted keeps its name.
+                    verdicts.insert(name.clone(), PeerVerdict::Stays { foreign: true, source: None });
                 }
             }
         }
@@ -443,7 +455,7 @@ impl Evaluation<'_> {
         loop {
             let mut more: Vec<PeerName> = Vec::new();
             for at in self.sources() {
-                let Some(pair) = self.pair(at, &staying, &target.entries) else { continue };
+                let Some(pair) = self.pair(at, &retained, &target.entries) else { continue };
                 for base in self.base(at) {
                     let before = target.outcomes.get(&(base.name.clone(), Some(at.0)));
                     if frozen.contains(&base.name)
@@ -451,7 +463,7 @@ impl Evaluation<'_> {
                     {
                         continue;
                     }
-                    let mut now = self.judge(&target.entries, &pair, at, base, standings.get(&base.name));
+                    let mut now = self.judge(&target.entries, &pair, at, base, verdicts.get(&base.name));
                     if let Act::Delete(_) | Act::Leave = now.act {
                         now.act = Act::Nothing;
                         more.push(base.name.clone());
@@ -463,14 +475,14 @@ impl Evaluation<'_> {
                 return;
             }
             for name in &more {
-                staying.set(name, target.entries.get(name).map(|entry| Staying::stay(entry, false, None)));
+                retained.set(name, target.entries.get(name).map(|entry| RetainedPeers::stay(entry, false, None)));
             }
             frozen.extend(more);
         }
     }
 
-    /// Evaluates only what changed and what that touches. False when Peers
-    /// turn out to be in each other's way.
+    /// Evaluates only what changed and what depends on it. Returns false if
+    /// Peers turn out to conflict.
     fn run_where_changed(&self, target: &mut Target, dirt: Dirt) -> bool {
         let [(mesh, own)] = self.memberships.as_slice() else { return false };
         let Some(active) = self.meshes().get(*mesh).and_then(MeshState::active) else { return false };
@@ -484,14 +496,14 @@ impl Evaluation<'_> {
         for (_, source) in dirt.sources {
             add_source(&mut open, target, source);
         }
-        let mut standings: BTreeMap<PeerName, Option<Standing>> = BTreeMap::new();
+        let mut verdicts: BTreeMap<PeerName, Option<PeerVerdict>> = BTreeMap::new();
         while let Some(name) = open.pop_first() {
-            if standings.contains_key(&name) {
+            if verdicts.contains_key(&name) {
                 continue;
             }
-            let standing = target.entries.get(&name).map(|entry| self.scene.standing(&name, entry));
-            let stays = target.entries.get(&name).zip(standing.as_ref()).and_then(|(entry, standing)| stay(entry, standing));
-            for change in target.staying.set(&name, stays) {
+            let verdict = target.entries.get(&name).map(|entry| self.context.verdict(&name, entry));
+            let stays = target.entries.get(&name).zip(verdict.as_ref()).and_then(|(entry, verdict)| stay(entry, verdict));
+            for change in target.retained.set(&name, stays) {
                 let owners = change
                     .prefixes
                     .iter()
@@ -503,44 +515,45 @@ impl Evaluation<'_> {
                     add_source(&mut open, target, source);
                 }
             }
-            standings.insert(name, standing);
+            verdicts.insert(name, verdict);
         }
-        self.evaluate(target, (*mesh, *own), &standings);
+        self.evaluate(target, (*mesh, *own), &verdicts);
         self.guard(target);
         !target.has_blockers()
     }
 
-    fn evaluate(&self, target: &mut Target, (mesh, own): SourceAt, standings: &BTreeMap<PeerName, Option<Standing>>) {
+    fn evaluate(&self, target: &mut Target, (mesh, own): SourceAt, verdicts: &BTreeMap<PeerName, Option<PeerVerdict>>) {
         let Some(active) = self.meshes().get(mesh).and_then(MeshState::active) else { return };
-        standings.keys().for_each(|name| target.forget(name));
+        verdicts.keys().for_each(|name| target.forget(name));
         let mut pairs: BTreeMap<usize, Option<Pair<'_>>> = BTreeMap::new();
         let mut results = Vec::new();
-        for (name, standing) in standings {
+        for (name, verdict) in verdicts {
             let labelled = target.entries.get(name).and_then(|entry| entry.labels().source.as_deref());
             let source = active.wanted_by(name, labelled).filter(|source| *source != own && self.takes(mesh, *source));
             if let Some(source) = source
-                && let Some(pair) = pairs.entry(source).or_insert_with(|| self.pair((mesh, source), &target.staying, &target.entries))
+                && let Some(pair) = pairs.entry(source).or_insert_with(|| self.pair((mesh, source), &target.retained, &target.entries))
                 && let Some(base) = active.members.get(source).and_then(|member| member.plan.as_ref()).and_then(|plan| plan.base.get(name))
             {
-                results.push((name, self.judge(&target.entries, pair, (mesh, source), base, standing.as_ref())));
+                results.push((name, self.judge(&target.entries, pair, (mesh, source), base, verdict.as_ref())));
             }
         }
         target.entangled |= pairs.values().flatten().any(Pair::is_entangled);
         drop(pairs);
-        self.delete_surplus(target, standings.iter().filter_map(|(name, standing)| Some((name, standing.as_ref()?))));
+        self.delete_surplus(target, verdicts.iter().filter_map(|(name, verdict)| Some((name, verdict.as_ref()?))));
         for (name, outcome) in results {
             target.note(mesh, name, outcome);
         }
     }
 
-    /// Every name that a source and this target have to do with.
+    /// All Peer names that concern a source on this target.
     fn names_of(&self, target: &Target, at: SourceAt) -> BTreeSet<PeerName> {
         let mut names: BTreeSet<PeerName> = self.base(at).map(|base| base.name.clone()).collect();
         if let Some(mesh) = self.meshes().get(at.0).and_then(MeshState::active)
             && let Some(member) = mesh.members.get(at.1)
         {
             names.extend(target.groups.get(&(at.0, member.name.as_str().into())).into_iter().flatten().cloned());
-            // Labels can be edited: what is named like the source may be its own.
+            // Labels can be edited: a Peer named like those of the source may
+            // belong to it.
             let start = mesh.name_start_of(&member.name).unwrap_or_default();
             let named = target.entries.range(PeerName::from(start.as_str())..).map(|(name, _)| name);
             names.extend(named.take_while(|name| name.as_str().starts_with(&start)).cloned());
@@ -556,7 +569,7 @@ impl Target {
         Target { entries, ..Target::default() }
     }
 
-    /// How many Peers of a mesh are here.
+    /// Number of Peers of a mesh.
     pub(super) fn count_of(&self, mesh: usize) -> usize {
         let first = (mesh, Box::from(""));
         self.groups.range(first..).take_while(|((at, _), _)| *at == mesh).map(|(_, names)| names.len()).sum()
@@ -567,17 +580,17 @@ impl Target {
         self.strangers.iter().filter_map(|name| self.entries.get_key_value(name))
     }
 
-    /// Whether Peers stay here that were expected to go.
+    /// Reports whether Peers stay here that were expected to be deleted.
     fn has_blockers(&self) -> bool {
         self.outcomes.values().any(|outcome| matches!(outcome.act, Act::Held(_) | Act::Leave))
     }
 
-    /// How many Peers of the hub's meshes are here.
+    /// Number of Peers of all the hub's meshes.
     fn count_of_hub(&self) -> usize {
         self.groups.values().map(BTreeSet::len).sum()
     }
 
-    /// Returns whether a change of a source waits for a person or needs a good reason.
+    /// Reports whether a change of a source is held, or may have to be.
     pub(super) fn has_doubts(&self, (mesh, source): SourceAt) -> bool {
         let of_source = self.outcomes.iter().filter(|((_, at), outcome)| *at == Some(mesh) && outcome.source == Some(source));
         of_source.map(|(_, outcome)| &outcome.act).any(|act| match act {
@@ -588,7 +601,7 @@ impl Target {
         })
     }
 
-    /// Makes a change wait.
+    /// Holds a change.
     fn hold(&mut self, name: &PeerName, mesh: Option<usize>, why: HeldFor) {
         let Some(outcome) = self.outcomes.get_mut(&(name.clone(), mesh)) else { return };
         let change = match &outcome.act {
@@ -600,7 +613,8 @@ impl Target {
         outcome.act = Act::Held(Held { change, why });
     }
 
-    /// Leaves only deletes that do not depend on what the cluster's nodes are.
+    /// Drops all changes except deletes that don't depend on the cluster's
+    /// nodes.
     pub(super) fn keep_certain_deletes(&mut self) {
         use DeleteCause::{MeshDeleted, Orphan, SourceLeft, TargetLeft};
         let certain = |act: &Act| match act {
@@ -620,9 +634,9 @@ impl Target {
         }
     }
 
-    /// Keeps an outcome if there is anything to do or to say. A Peer that is
-    /// as wanted becomes a pointer to what is wanted.
-    fn note(&mut self, mesh: usize, name: &PeerName, outcome: Outcome) {
+    /// Stores an outcome unless there is nothing to do or report. A Peer that
+    /// is as wanted becomes a pointer to the wanted Peer.
+    fn note(&mut self, mesh: usize, name: &PeerName, outcome: PeerOutcome) {
         if let (Act::Keep(wanted), Some(entry)) = (&outcome.act, self.entries.get_mut(name)) {
             entry.content = Content::Same(wanted.clone());
         }
@@ -634,15 +648,15 @@ impl Target {
     }
 }
 
-fn stay(entry: &Entry, standing: &Standing) -> Option<Stay> {
-    match standing {
-        Standing::Stays { foreign, source } => Some(Staying::stay(entry, *foreign, *source)),
-        Standing::Wanted { .. } | Standing::Surplus { .. } => None,
+fn stay(entry: &Entry, verdict: &PeerVerdict) -> Option<RetainedPeer> {
+    match verdict {
+        PeerVerdict::Stays { foreign, source } => Some(RetainedPeers::stay(entry, *foreign, *source)),
+        PeerVerdict::Wanted { .. } | PeerVerdict::Surplus { .. } => None,
     }
 }
 
-fn is_wanted(standing: Option<&Standing>, (mesh, source): SourceAt) -> bool {
-    matches!(standing, Some(Standing::Wanted { mesh: m, source: s }) if (*m, *s) == (mesh, source))
+fn is_wanted(verdict: Option<&PeerVerdict>, (mesh, source): SourceAt) -> bool {
+    matches!(verdict, Some(PeerVerdict::Wanted { mesh: m, source: s }) if (*m, *s) == (mesh, source))
 }
 
 fn precondition(entry: &Entry) -> Precondition {

@@ -1,5 +1,6 @@
-//! The guard: too many deletes without a good reason, and a source that looks
-//! like another cluster, are held until a person confirms exactly these changes.
+//! The deletion guard: too many unexplained deletes, and changes of a source
+//! that looks like a different cluster, are held until the user confirms
+//! exactly these changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -7,27 +8,27 @@ use std::fmt;
 use crate::key::PublicKey;
 use crate::names::{ClusterId, ClusterName, MeshId, NodeName, PeerName, short_hash};
 
-/// Why a Peer is to go.
+/// The reason for deleting a Peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DeleteCause {
-    /// The Node's deletion was seen.
+    /// The Node's delete event was observed.
     NodeDeleted,
     /// The source cluster is no longer in the mesh.
     SourceLeft,
     /// The target cluster is no longer in the mesh.
     TargetLeft,
     MeshDeleted,
-    /// Another node of the location leads now and has the Peer.
+    /// Another node of the location is leader now and has the Peer.
     NewLeader,
-    /// A separate anchor Peer of the Go operator.
+    /// A separate anchor Peer written by the Go operator.
     LegacyAnchor,
-    /// A Peer of the target's own nodes.
+    /// A Peer for one of the target's own nodes.
     OwnNode,
-    /// Its mesh does not exist.
+    /// Its ClusterMesh does not exist.
     Orphan,
-    /// The node is there, but is no Peer any more; or it vanished unseen.
+    /// The node no longer qualifies, or it vanished without a delete event.
     NotWanted,
-    /// A rule forbids it on this target.
+    /// Not allowed on this target.
     Withheld,
 }
 
@@ -51,31 +52,31 @@ impl DeleteCause {
 
     pub fn words(self) -> &'static str {
         match self {
-            DeleteCause::NodeDeleted => "its node is gone",
-            DeleteCause::SourceLeft => "its cluster left the mesh",
-            DeleteCause::TargetLeft => "this cluster left the mesh",
+            DeleteCause::NodeDeleted => "its node was deleted",
+            DeleteCause::SourceLeft => "its cluster was removed from the mesh",
+            DeleteCause::TargetLeft => "this cluster was removed from the mesh",
             DeleteCause::MeshDeleted => "the mesh is being deleted",
             DeleteCause::NewLeader => "its location has a new leader",
             DeleteCause::LegacyAnchor => "a separate anchor Peer of the Go operator",
-            DeleteCause::OwnNode => "a cluster never peers with its own nodes",
-            DeleteCause::Orphan => "its mesh does not exist",
-            DeleteCause::NotWanted => "its node is no Peer any more",
-            DeleteCause::Withheld => "a rule forbids it here",
+            DeleteCause::OwnNode => "it belongs to a node of this cluster",
+            DeleteCause::Orphan => "its ClusterMesh does not exist",
+            DeleteCause::NotWanted => "its node no longer qualifies for a Peer",
+            DeleteCause::Withheld => "it is not allowed in this cluster",
         }
     }
 }
 
-/// A change that waits for a person, as the hash covers it.
+/// A held change, as covered by the confirmation hash.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HeldLine {
     pub target: ClusterId,
     pub name: PeerName,
-    /// The new key, where the Peer stays and gets another one.
+    /// The new key if the Peer stays and only its key changes.
     pub key: Option<PublicKey>,
 }
 
 impl fmt::Display for HeldLine {
-    /// The Peer and its new key, without the target.
+    /// Writes the Peer and its new key, without the target.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.key {
             None => write!(f, "{}", self.name),
@@ -85,7 +86,7 @@ impl fmt::Display for HeldLine {
 }
 
 impl HeldLine {
-    /// Reads what `Display` wrote.
+    /// Parses the output of `Display`.
     pub fn read(target: ClusterId, text: &str) -> Option<HeldLine> {
         match text.split_once('=') {
             None => Some(HeldLine { target, name: PeerName::from(text), key: None }),
@@ -94,46 +95,49 @@ impl HeldLine {
     }
 }
 
-/// Earlier events that the guard counts, as far as they are still of importance.
+/// Earlier events that the guard takes into account.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct History {
-    /// Peers that were deleted without a good reason within the window, by
-    /// target, mesh and source.
+    /// Peers deleted without a known reason within the window, by target, mesh
+    /// and source.
     pub removed: BTreeMap<(ClusterId, MeshId, ClusterName), BTreeSet<PeerName>>,
-    /// Clusters whose Nodes share no UID with those that the same entry led to before.
+    /// Clusters whose Nodes share no UID with the Nodes that the same entry had
+    /// before.
     pub replaced: BTreeSet<ClusterId>,
-    /// Nodes whose deletion was seen within the window and that exist again.
+    /// Nodes that were deleted within the window and exist again.
     pub recreated: BTreeMap<ClusterId, BTreeSet<NodeName>>,
-    /// Entries that an edit of the spec led to other credentials within the window.
+    /// Entries whose credentials were changed by a spec edit within the window.
     pub redirected: BTreeSet<(MeshId, ClusterName)>,
-    /// Sources that changed too often on a target, by target, mesh and source.
+    /// Sources that changed too often, by target, mesh and source.
     pub resting: BTreeMap<(ClusterId, MeshId, ClusterName), Resting>,
 }
 
-/// Which changes of a source wait until its budget on a target is refilled.
+/// Changes of a source that wait until its budget on a target is refilled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Resting {
-    /// Changes of Peers that exist.
+    /// Changes to existing Peers.
     pub changes: bool,
-    /// First Peers of new nodes, and deletes of gone ones.
+    /// First Peers of new nodes, and deletes for removed nodes.
     pub arrivals: bool,
 }
 
-/// A source with fewer Peers on a target is not judged by the keys that change.
+/// Below this number of Peers, changed keys don't mean that the source was
+/// replaced.
 const FEWEST_FOR_KEYS: usize = 3;
 
-/// Returns whether deletes without a good reason are held: always when the
-/// source shows no node at all, else when they exceed the share.
+/// Reports whether unexplained deletes are held: always if the source lists no
+/// node at all, otherwise if they exceed the percentage.
 pub(super) fn holds(doubtful: usize, of_source: usize, max_percent: u8, source_is_empty: bool) -> bool {
     doubtful > 0 && (source_is_empty || exceeds(doubtful, of_source, max_percent))
 }
 
-/// Returns whether so many changed keys mean that the source is another cluster.
+/// Reports whether this many changed keys mean that the source is a different
+/// cluster.
 pub(super) fn is_replaced(rekeyed: usize, of_source: usize, max_percent: u8) -> bool {
     of_source >= FEWEST_FOR_KEYS && exceeds(rekeyed, of_source, max_percent)
 }
 
-/// Returns whether orphans are most of this hub's Peers on a target.
+/// Reports whether orphans are the majority of this hub's Peers on a target.
 pub(super) fn holds_orphans(orphans: usize, of_hub: usize) -> bool {
     exceeds(orphans, of_hub, 50)
 }
@@ -142,7 +146,7 @@ fn exceeds(some: usize, all: usize, percent: u8) -> bool {
     some * 100 > usize::from(percent) * all
 }
 
-/// The hash a person confirms held changes with: over the sorted lines
+/// The hash with which the user confirms held changes: over the sorted lines
 /// `target/name` or `target/name=key`, each with its newline.
 pub(super) fn held_hash(held: impl Iterator<Item = String>) -> Option<String> {
     let mut lines: Vec<String> = held.map(|line| line + "\n").collect();

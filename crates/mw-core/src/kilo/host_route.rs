@@ -1,6 +1,6 @@
-//! The WireGuard host routes of a source that are withheld. Kilo renumbers its
-//! nodes when one comes or goes, and each publishes its new address up to 30 s
-//! apart: for that time two nodes have one address.
+//! Host routes for WireGuard addresses that are not written for now. Kilo
+//! renumbers its nodes when one is added or removed, and each node publishes
+//! its new address up to 30s apart: meanwhile two nodes have the same address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,17 +14,18 @@ pub(super) struct Claim<'a> {
     pub(super) address: IpAddr,
 }
 
-/// Withheld address of a node, with the node that keeps it.
+/// Node to its withheld address and the node that keeps the address.
 pub(super) type Withheld = BTreeMap<NodeName, (IpAddr, NodeName)>;
 
-/// Addresses that several claim.
+/// Addresses claimed by more than one node.
 pub(super) fn shared(claims: &[Claim<'_>]) -> BTreeSet<IpAddr> {
     let mut seen = BTreeSet::new();
     claims.iter().map(|claim| claim.address).filter(|address| !seen.insert(*address)).collect()
 }
 
-/// Decides who keeps a shared address: the node whose Peer carries it, else
-/// the first by name. `kept` are addresses on Peers that stay as they are.
+/// Decides which node keeps a shared address: the one whose Peer carries it,
+/// otherwise the first by name. `kept` holds the addresses of Peers that are
+/// kept unchanged.
 pub(super) fn withheld(claims: &[Claim<'_>], kept: &BTreeMap<IpAddr, NodeName>, carries: impl Fn(&Claim<'_>) -> bool) -> Withheld {
     let shared = shared(claims);
     let mut by_address: BTreeMap<IpAddr, Vec<Claim<'_>>> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Which agents are alive, judged by the cluster's own clocks and not by ours.
+//! Liveness of Kilo agents, judged by the cluster's own clocks, not by ours.
 
 use std::collections::BTreeSet;
 
@@ -7,9 +7,9 @@ use crate::names::NodeName;
 
 const SILENT_AFTER_SECONDS: i64 = 60;
 
-/// The nodes whose agent has been heard of lately. The yardstick is the newest
-/// check-in, or the second newest of three or more, so that one clock that
-/// runs ahead can't kill the rest.
+/// The nodes whose agent checked in recently, compared with the newest
+/// check-in, or with the second newest of three or more, so that one clock that
+/// runs ahead can't mark all others dead.
 pub(super) fn alive(nodes: &Nodes) -> BTreeSet<NodeName> {
     let mut seen: Vec<i64> = nodes.values().filter_map(|node| node.last_seen).collect();
     seen.sort_unstable_by(|a, b| b.cmp(a));

@@ -1,16 +1,17 @@
-//! A mesh while it is planned: its members, what each of them gives and what
-//! stands in the way at each, and who holds which key.
+//! A mesh during planning: its members, their source plans, constraints as
+//! targets, and which node has which key.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::cidr::Cidr;
 use crate::key::PublicKey;
-use crate::kilo::contest::{Contestant, Holdings, Losers, settle};
 use crate::kilo::declared::DeclaredIndex;
+use crate::kilo::duplicates::{Claimant, ExistingPeers, Losers, settle};
 use crate::kilo::node::Nodes;
 use crate::kilo::overlap::Duplicate;
 use crate::kilo::peer::Labels;
+use crate::kilo::roaming::Roaming;
 use crate::kilo::source::{Memory, SourcePlan, SourcePlanner, keepalive};
 use crate::kilo::spec::{ClusterSpec, MeshSpec, Networks};
 use crate::kilo::survey::{Survey, Surveyor};
@@ -18,23 +19,23 @@ use crate::kilo::target::{Own, Vanished};
 use crate::names::{ClusterId, ClusterName, MeshId, PeerName, label_value};
 use crate::time::Timestamp;
 
-/// A mesh that is acted on.
+/// A mesh that is reconciled.
 #[derive(Debug)]
 pub(super) struct ActiveMesh {
     pub(super) id: MeshId,
     pub(super) spec: MeshSpec,
     pub(super) declared: DeclaredIndex,
-    /// By cluster name; the position in this list stands for a cluster.
+    /// Sorted by cluster name; the position in this list identifies a cluster.
     pub(super) members: Vec<Member>,
     pub(super) by_id: Arc<BTreeMap<ClusterId, usize>>,
     /// Networks that an anchor may have to carry.
     pub(super) wide: BTreeSet<Cidr>,
-    /// What every Peer name of this mesh begins with, unless the mesh's name is
-    /// so long that names are cut.
+    /// Common prefix of all Peer names of this mesh; `None` if the mesh's name
+    /// is so long that names are truncated.
     name_start: Option<String>,
     pub(super) duplicates: Vec<Duplicate>,
     /// Every valid key of a node of the mesh, with the positions of the
-    /// clusters that have it: one for each node.
+    /// clusters that have it: one entry per node.
     keys: BTreeMap<PublicKey, Vec<usize>>,
     contested: BTreeSet<PublicKey>,
     rivals: bool,
@@ -45,32 +46,32 @@ pub(super) struct ActiveMesh {
 pub(super) struct Member {
     pub(super) name: ClusterName,
     pub(super) id: ClusterId,
-    /// The cluster itself, whoever leads to it, where that is proven.
+    /// Identifies the cluster across owners if proven to be the same.
     proven: ClusterId,
     pub(super) survey: Survey,
-    /// `None` while its nodes are unknown.
+    /// `None` while its nodes are not known.
     pub(super) plan: Option<SourcePlan>,
     pub(super) own: Own,
     keys: Vec<PublicKey>,
-    labels: Arc<Labels>,
+    pub(super) labels: Arc<Labels>,
 }
 
 impl Member {
-    /// When to plan it again although nothing was seen to change.
+    /// The time at which to replan although nothing changed.
     pub(super) fn recheck_at(&self) -> Option<Timestamp> {
         let of_plan = self.plan.as_ref().and_then(|plan| plan.recheck_at);
         of_plan.into_iter().chain(self.own.recheck_at()).min()
     }
 }
 
-/// What the entries of a mesh stand for.
+/// The clusters that the entries of a mesh refer to.
 #[derive(Debug)]
 pub(super) struct Clusters {
     pub(super) ids: BTreeMap<ClusterName, ClusterId>,
     pub(super) proven: BTreeMap<ClusterName, ClusterId>,
 }
 
-/// The circumstances of planning a source.
+/// Inputs of planning a source, besides its nodes.
 #[derive(Clone, Copy)]
 pub(super) struct Moment<'a> {
     pub(super) now: Timestamp,
@@ -125,38 +126,57 @@ impl ActiveMesh {
         }
     }
 
-    /// Whether an older mesh already holds this pair of clusters.
+    /// The older mesh that already connects this pair of clusters.
     pub(super) fn older_mesh_with(&self, source: usize, target: usize) -> Option<&MeshId> {
         let (source, target) = (&self.members.get(source)?.proven, &self.members.get(target)?.proven);
         self.duplicates.iter().find(|d| d.shared.contains(source) && d.shared.contains(target)).map(|d| &d.older)
     }
 
-    /// The clusters that have a node with this key.
+    /// The clusters with a node that has this key.
     pub(super) fn clusters_with_key(&self, key: PublicKey) -> &[usize] {
         self.keys.get(&key).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// Existing Peers can decide who keeps a name or a key.
+    /// Reports whether existing Peers can decide which node keeps a name or a
+    /// key.
     pub(super) fn is_contested(&self) -> bool {
         self.rivals || !self.contested.is_empty()
     }
 
-    /// Returns whether a Peer with one of these keys can decide who keeps a name or a key.
+    /// Reports whether a Peer with one of these keys can decide which node
+    /// keeps a name or a key.
     pub(super) fn may_be_settled_by(&self, keys: &BTreeSet<PublicKey>) -> bool {
         self.rivals || keys.iter().any(|key| self.contested.contains(key))
     }
 
     fn surveyor<'a>(&'a self, member: &'a Member) -> Option<Surveyor<'a>> {
         let spec = self.spec.clusters.get(&member.name)?;
-        let may_roam = spec.keepalive > 0 || self.spec.clusters.values().any(|other| other.keepalive > 0);
-        Some(Surveyor { mesh: &self.id.name, cluster: &member.name, spec, may_roam })
+        Some(Surveyor { mesh: &self.id.name, cluster: &member.name, spec })
     }
 
-    /// Looks at every member's nodes for the first time.
-    pub(super) fn survey_all<'a>(&mut self, nodes: impl Fn(&ClusterId) -> Option<&'a Nodes>) {
+    /// Reports whether another member gets the Peer of a node without an
+    /// endpoint: a keepalive in any cluster applies to at least one pair.
+    fn roams(&self, member: &Member, roaming: &Roaming<'_>, name: &PeerName, key: PublicKey) -> bool {
+        self.spec.clusters.values().any(|spec| spec.keepalive > 0) || roaming.exists(self, member, name, key)
+    }
+
+    /// The members with a node whose survey result no longer matches the
+    /// existing Peers; limited to one Peer name if given.
+    pub(super) fn unsettled(&self, roaming: &Roaming<'_>, name: Option<&PeerName>) -> Vec<usize> {
+        let unsettled = |at: &usize| {
+            self.members.get(*at).is_some_and(|member| {
+                let mut named = member.survey.candidates.iter().filter(|candidate| name.is_none_or(|name| candidate.peer_name == *name));
+                named.any(|candidate| !candidate.is_settled(&|name, key| self.roams(member, roaming, name, key)))
+            })
+        };
+        let members = name.map_or_else(|| (0..self.members.len()).collect(), |name| self.named_like(name));
+        members.into_iter().filter(unsettled).collect()
+    }
+
+    /// Surveys the nodes of all members for the first time.
+    pub(super) fn survey_all(&mut self, roaming: &Roaming<'_>) {
         for position in 0..self.members.len() {
-            let nodes = self.members.get(position).and_then(|member| nodes(&member.id));
-            self.survey_nodes(position, nodes);
+            self.survey_nodes(position, roaming);
         }
         let held = |(position, member): (usize, &Member)| member.keys.iter().map(|key| (*key, position)).collect::<Vec<_>>();
         let mut holders: Vec<(PublicKey, usize)> = self.members.iter().enumerate().flat_map(held).collect();
@@ -167,18 +187,19 @@ impl ActiveMesh {
         self.contested = self.keys.iter().filter(|(_, positions)| positions.len() > 1).map(|(key, _)| *key).collect();
     }
 
-    /// Looks at a member's nodes anew. Its plan must follow.
-    pub(super) fn survey(&mut self, position: usize, nodes: Option<&Nodes>) {
-        if let Some((old, new)) = self.survey_nodes(position, nodes) {
+    /// Surveys a member's nodes again. The member must be replanned afterwards.
+    pub(super) fn survey(&mut self, position: usize, roaming: &Roaming<'_>) {
+        if let Some((old, new)) = self.survey_nodes(position, roaming) {
             self.note_keys(position, &old, &new);
         }
     }
 
     /// Returns the keys of the member's nodes before and after.
-    fn survey_nodes(&mut self, position: usize, nodes: Option<&Nodes>) -> Option<(Vec<PublicKey>, Vec<PublicKey>)> {
+    fn survey_nodes(&mut self, position: usize, roaming: &Roaming<'_>) -> Option<(Vec<PublicKey>, Vec<PublicKey>)> {
         let member = self.members.get(position)?;
+        let nodes = roaming.sources.nodes(&member.id);
         let survey = match (self.surveyor(member), nodes) {
-            (Some(surveyor), Some(nodes)) => surveyor.survey(nodes, &member.survey),
+            (Some(surveyor), Some(nodes)) => surveyor.survey(nodes, &member.survey, &|name, key| self.roams(member, roaming, name, key)),
             _ => Survey::default(),
         };
         let keys = nodes.into_iter().flat_map(BTreeMap::values).filter_map(|node| node.key.as_ref().ok().copied().flatten());
@@ -204,18 +225,18 @@ impl ActiveMesh {
         }
     }
 
-    /// Decides who keeps contested names and keys. True when that changed for
-    /// anybody, so that every member must be planned again.
-    pub(super) fn settle(&mut self, holdings: &dyn Holdings) -> bool {
-        let contestants: Vec<Option<Contestant<'_>>> =
-            self.members.iter().map(|member| Some(Contestant { cluster: &member.name, survey: &member.survey })).collect();
-        let losers = settle(&contestants, &self.contested, holdings);
+    /// Decides which nodes keep contested names and keys. Returns true if that
+    /// changed, so that every member must be replanned.
+    pub(super) fn settle(&mut self, existing: &dyn ExistingPeers) -> bool {
+        let claimants: Vec<Option<Claimant<'_>>> =
+            self.members.iter().map(|member| Some(Claimant { cluster: &member.name, survey: &member.survey })).collect();
+        let losers = settle(&claimants, &self.contested, existing);
         let changed = losers != self.losers;
         self.losers = losers;
         changed
     }
 
-    /// Plans a member as a source. Returns its earlier plan.
+    /// Plans a member as a source. Returns its previous plan.
     pub(super) fn plan(&mut self, position: usize, nodes: Option<&Nodes>, memory: &dyn Memory, moment: Moment<'_>) -> Option<SourcePlan> {
         let (plan, own) = match (self.members.get(position), nodes) {
             (Some(member), Some(nodes)) => self.planned(position, member, nodes, memory, moment).unzip(),
@@ -237,7 +258,6 @@ impl ActiveMesh {
         let nothing = BTreeMap::new();
         let planner = SourcePlanner {
             surveyor: self.surveyor(member)?,
-            mesh: &self.spec,
             declared: &self.declared,
             labels: Arc::clone(&member.labels),
             nodes,
@@ -256,7 +276,7 @@ impl ActiveMesh {
         Some((plan, own))
     }
 
-    /// The member that wants a Peer of this name, where one does.
+    /// The member that wants a Peer of this name.
     pub(super) fn wanted_by(&self, name: &PeerName, labelled: Option<&str>) -> Option<usize> {
         let wants =
             |at: &usize| self.members.get(*at).and_then(|member| member.plan.as_ref()).is_some_and(|plan| plan.base.contains_key(name));
@@ -264,18 +284,19 @@ impl ActiveMesh {
         labelled.or_else(|| (0..self.members.len()).find(wants))
     }
 
-    /// Whether the nodes of the member with this name are unknown.
+    /// Reports whether the nodes of the member with this name are not known.
     pub(super) fn is_unknown(&self, name: &str) -> bool {
         self.position_of(name).and_then(|at| self.members.get(at)).is_some_and(|member| member.plan.is_none())
     }
 
-    /// Whether a Peer of this name could be of a member whose nodes are unknown.
+    /// Reports whether a Peer of this name could belong to a member whose nodes
+    /// are not known.
     pub(super) fn unknown_source_of(&self, name: &PeerName) -> bool {
         let unknown = |at: usize| self.members.get(at).is_some_and(|member| member.plan.is_none());
         self.named_like(name).into_iter().any(unknown)
     }
 
-    /// The members that a Peer of this name can be of, by its beginning.
+    /// The members that a Peer of this name can belong to, by its prefix.
     pub(super) fn named_like(&self, name: &PeerName) -> Vec<usize> {
         let Some(start) = &self.name_start else { return (0..self.members.len()).collect() };
         let Some(rest) = name.as_str().strip_prefix(start.as_str()) else { return Vec::new() };
@@ -283,7 +304,7 @@ impl ActiveMesh {
         clusters.filter_map(|cluster| self.position_of(cluster)).collect()
     }
 
-    /// What the Peer names of one member begin with.
+    /// Common prefix of the Peer names of one member.
     pub(super) fn name_start_of(&self, cluster: &ClusterName) -> Option<String> {
         self.name_start.as_ref().map(|start| format!("{start}{cluster}--"))
     }
@@ -311,7 +332,7 @@ fn wide_networks(spec: &ClusterSpec) -> Vec<Cidr> {
     }
 }
 
-/// The keys that two sorted lists do not hold equally often.
+/// The keys whose number of occurrences differs between two sorted lists.
 fn differing(old: &[PublicKey], new: &[PublicKey]) -> BTreeSet<PublicKey> {
     let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
     let mut found = BTreeSet::new();

@@ -1,24 +1,25 @@
-//! The Kilo back end: from ClusterMeshes and what the clusters were seen to
-//! hold to the WireGuard Peers each of them must hold.
+//! The Kilo backend: computes the WireGuard Peers of every cluster from the
+//! ClusterMeshes and the observed state of the clusters.
 
 mod anchor;
-mod contest;
 mod decide;
 mod declared;
+mod duplicates;
 mod evaluate;
 pub mod guard;
+mod history;
 mod host_route;
+mod invalidate;
 mod liveness;
-mod mark;
 mod mesh;
 pub mod node;
 pub mod overlap;
 mod ownership;
-mod past;
 pub mod peer;
 pub mod plan;
 pub mod planner;
 mod report;
+mod roaming;
 mod source;
 pub mod spec;
 mod stagger;
@@ -31,4 +32,4 @@ pub use node::Nodes;
 pub use ownership::{Absent, OrphanOf, Orphans};
 pub use report::{LEASE, plan};
 pub use survey::{Skip, SkipReason};
-pub use target::{DISCOVERED_SECONDS, Sighting, Vanished};
+pub use target::{DISCOVERED_SECONDS, LastDiscovery, Vanished};

@@ -1,6 +1,6 @@
-//! A Node as the planner needs it: read once from foreign text, with every
-//! value either understood or known to be unusable. Heartbeats and other noise
-//! never get in.
+//! A Node as the planner needs it: parsed once from untrusted text, with every
+//! value either valid or marked unusable. Heartbeats and other unrelated
+//! changes are left out.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -34,7 +34,7 @@ pub const ANNOTATIONS: [&str; 13] = [
     "wireguard-ip",
 ];
 
-/// A Node's raw texts, as an API server or a file gave them.
+/// A Node's raw values, as read from an API server or a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeFacts {
     pub name: String,
@@ -48,12 +48,12 @@ pub struct NodeFacts {
     pub external_ips: Vec<String>,
     /// The Node's Ready condition.
     pub ready: bool,
-    /// Since when the agent's annotations have been missing, all or still some,
-    /// where that is known.
+    /// The time since which the agent's annotations have been missing, or were
+    /// not complete again, if known.
     pub bare_since: Option<Timestamp>,
 }
 
-/// A text that is there but can't be used.
+/// A value that is set but invalid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unusable(pub String);
 
@@ -67,36 +67,37 @@ pub struct Node {
     pub labels: BTreeMap<String, String>,
     pub ready: bool,
     pub bare_since: Option<Timestamp>,
-    /// The first pod CIDR decides whether a node takes part.
+    /// The first pod CIDR decides whether a node qualifies for a Peer.
     pub first_pod_cidr: Read<Cidr>,
     pub pod_cidrs: Vec<Cidr>,
     pub wireguard_ip: Read<IpAddr>,
     pub key: Read<PublicKey>,
     pub last_seen: Option<i64>,
     pub endpoint: Read<Endpoint>,
-    /// Addresses of the Node's status.
+    /// Addresses from the Node's status.
     pub internal_ips: Vec<IpAddr>,
     pub external_ips: Vec<IpAddr>,
     /// The address Kilo uses inside the cluster.
     pub kilo_internal: Option<IpAddr>,
-    /// From where Kilo's routes into the mesh start; while no agent says, from
-    /// where they most likely will.
+    /// Source address of Kilo's routes into the mesh; without an agent, the
+    /// address it will most likely use.
     pub route_source: Option<IpAddr>,
     pub location_granularity: bool,
     pub location: Option<String>,
     pub leads: bool,
-    /// Whether the agent's own endpoint is usable, and is a public address.
+    /// Set if the agent's own endpoint is valid: whether it is a public
+    /// address.
     pub kilo_endpoint: Option<Publicness>,
-    /// The endpoint that the agent found, where it is one for others.
+    /// The endpoint published by the agent, if other clusters can use it.
     pub published_endpoint: Option<Endpoint>,
     pub keepalive_set: bool,
     pub discovered: Result<BTreeMap<PublicKey, SocketAddr>, Unusable>,
 }
 
-/// Which endpoints that Kilo found by itself are used.
+/// Policy for endpoints that Kilo detected itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EndpointFrom {
-    /// Those with a globally routable address.
+    /// Only those with a globally routable address.
     #[default]
     Global,
     /// All of them.
@@ -118,8 +119,8 @@ pub enum Publicness {
     Private,
 }
 
-/// The endpoint that an ExternalIP stands for depends on the cluster's port,
-/// so that one is left as an address until a mesh is planned.
+/// The endpoint for an ExternalIP depends on the cluster's WireGuard port, so
+/// it stays an address until a mesh is planned.
 impl Node {
     pub fn read(facts: NodeFacts) -> Node {
         let NodeFacts { name, uid, labels, kilo, pod_cidrs, internal_ips, external_ips, ready, bare_since } = facts;
@@ -154,8 +155,8 @@ impl Node {
         }
     }
 
-    /// The configured endpoint, with `port` for a bare ExternalIP. What the agent
-    /// found comes last, and only if `from` trusts it or everybody can reach it.
+    /// The configured endpoint, with `port` for a bare ExternalIP. The endpoint
+    /// published by the agent comes last, and only if `from` accepts it.
     pub fn configured_endpoint(&self, port: u16, from: EndpointFrom) -> Read<Endpoint> {
         if !matches!(self.endpoint, Ok(None)) {
             return self.endpoint.clone();
@@ -167,29 +168,30 @@ impl Node {
         }
     }
 
-    /// Whether the two are the same but for their last check-in.
+    /// Reports whether the two differ only in their last check-in.
     pub(super) fn but_last_seen(&self, other: &Node) -> bool {
         Node { last_seen: other.last_seen, ..self.clone() } == *other
     }
 
-    /// The agent took its annotations back: a clean stop, as in every roll.
+    /// Reports whether the agent removed its annotations: it stops cleanly in
+    /// every rollout.
     pub fn is_bare(&self) -> bool {
         self.key == Ok(None) && self.last_seen.is_none()
     }
 
-    /// The agent is away, or is back and does not say its address yet: it says
-    /// so a moment, or half a minute, after everything else.
+    /// Reports whether the agent is stopped, or is back and has not published
+    /// its address yet: that can take half a minute longer than the rest.
     pub fn is_away(&self) -> bool {
         self.is_bare() || (self.bare_since.is_some() && self.wireguard_ip == Ok(None))
     }
 
-    /// All addresses by which the node is reached inside its cluster.
+    /// All addresses at which the node is reachable inside its cluster.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
         let wireguard = self.wireguard_ip.as_ref().ok().copied().flatten();
         self.internal_ips.iter().chain(&self.external_ips).copied().chain(self.kilo_internal).chain(wireguard)
     }
 
-    /// Addresses other clusters may be given as host routes.
+    /// Addresses that other clusters may get as host routes.
     pub fn internal_addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
         self.internal_ips.iter().copied().chain(self.kilo_internal)
     }
@@ -206,7 +208,7 @@ fn parse_seconds(text: &str) -> Option<i64> {
     (text.len() <= 20).then(|| text.parse().ok()).flatten()
 }
 
-/// An unparsable override is ignored; an empty one, or "-", means none.
+/// An invalid override is ignored; an empty one, or "-", means none.
 fn kilo_internal(forced: Option<&str>, own: Option<&str>) -> Option<IpAddr> {
     let address = |text: &str| WrittenCidr::try_from(text).ok().map(|cidr| cidr.address);
     match forced {
@@ -216,8 +218,8 @@ fn kilo_internal(forced: Option<&str>, own: Option<&str>) -> Option<IpAddr> {
     }
 }
 
-/// Kilo's own notion of a public endpoint: a name is not one, and of the
-/// private ranges it knows the three IPv4 ones and fd00::/16.
+/// Kilo's own definition of a public endpoint: never a DNS name; the private
+/// ranges are the three IPv4 ones and fd00::/16.
 fn publicness(text: &str) -> Option<Publicness> {
     let (host, _) = split_host_port(text).ok()?;
     let public = match host {
@@ -236,11 +238,11 @@ struct DiscoveredEntry {
     port: u32,
 }
 
-/// The API server refuses annotations of this size in all.
+/// The API server's limit for all annotations of an object together.
 const LONGEST_DISCOVERED: usize = 256 * 1024;
 
 /// Public key to the address a handshake came from. Entries that can't be an
-/// endpoint are left out; a text that can't be read is said to be so.
+/// endpoint are left out; invalid text is an error.
 fn discovered(text: &str) -> Result<BTreeMap<PublicKey, SocketAddr>, Unusable> {
     if text.is_empty() {
         return Ok(BTreeMap::new());

@@ -1,5 +1,5 @@
-//! Declared networks must be disjoint: in a cluster, in a mesh, and between
-//! meshes that share a member. Decides which meshes may be acted on.
+//! Declared networks must be disjoint: within a cluster, within a mesh, and
+//! between meshes that share a member. Decides which meshes are admitted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,25 +9,26 @@ use crate::names::{ClusterId, ClusterName, MeshId};
 use crate::problem::{Problem, Reason};
 use crate::time::Timestamp;
 
-/// A mesh that asks to be acted on.
+/// A mesh to be admitted.
 #[derive(Debug, Clone)]
 pub struct Applicant<'a> {
     pub mesh: &'a MeshId,
     pub created: Option<Timestamp>,
     pub spec: &'a MeshSpec,
-    /// What it runs with now, and keeps if the new spec is refused.
+    /// The spec it runs with now, and keeps if the new spec is rejected.
     pub running: Option<&'a MeshSpec>,
-    /// Only a status says that it runs, which others can write, too.
+    /// True if only the status says that it runs; others can write the status
+    /// too.
     pub recalled: bool,
-    /// Which physical cluster an entry stands for.
+    /// The physical cluster of each entry.
     pub members: BTreeMap<ClusterName, ClusterId>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Admission {
-    /// Why the new spec is refused; empty when it is not.
+    /// Problems of the new spec; empty if it is accepted.
     pub overlaps: Vec<Problem>,
-    /// Pairs that an older mesh already holds: the clusters shared with it.
+    /// Pairs that an older mesh already connects: the clusters shared with it.
     pub duplicates: Vec<Duplicate>,
 }
 
@@ -42,20 +43,22 @@ pub struct Duplicate {
 struct Claim<'a> {
     cidr: Cidr,
     applicant: usize,
-    /// Whether it belongs to the spec that runs, not to the one asked for.
+    /// True if it belongs to the running spec, false if to the new one.
     running: bool,
     cluster: &'a ClusterName,
     id: Option<&'a ClusterId>,
     index: usize,
 }
 
-/// Oldest first; the same age by name. Each is admitted when it is disjoint
-/// with itself and with what the others run or were admitted with.
+/// Admits meshes from the oldest to the youngest, then by name. A mesh is
+/// admitted if it is disjoint with itself and with the running or admitted
+/// specs of the others.
 pub fn admit(applicants: &[Applicant<'_>]) -> BTreeMap<MeshId, Admission> {
     let shared = shared_members(applicants);
     let conflicts = conflicts(&shared, &claims(applicants));
     let mut order = by_age(applicants);
-    // What is said to run goes before what is new, and proves itself like that.
+    // Meshes that run according to their status go first, so that they are
+    // confirmed before new ones.
     order.sort_by_key(|at| !applicants.get(*at).is_some_and(|a| a.recalled));
     let unchanged = |at: &usize| applicants.get(*at).is_some_and(|a| a.running == Some(a.spec) && !a.recalled);
     let mut admitted: BTreeSet<usize> = order.iter().copied().filter(unchanged).collect();
@@ -106,7 +109,7 @@ fn claims<'a>(applicants: &'a [Applicant<'a>]) -> Vec<Claim<'a>> {
     claims
 }
 
-/// One sweep over the sorted networks with the stack of those that are open.
+/// One pass over the sorted networks with a stack of the enclosing ones.
 fn conflicts<'a>(shared: &SharedMembers, claims: &[Claim<'a>]) -> Vec<(Claim<'a>, Claim<'a>)> {
     // Small keys sort fast; wider networks come before those they contain.
     let mut order: Vec<(Cidr, u32)> = claims.iter().zip(0..).map(|(claim, at)| (claim.cidr, at)).collect();
@@ -130,8 +133,9 @@ fn conflicts<'a>(shared: &SharedMembers, claims: &[Claim<'a>]) -> Vec<(Claim<'a>
     found
 }
 
-/// Whether two overlapping networks must not: those of one mesh always, those
-/// of two meshes with a common member unless they are of the same cluster.
+/// Reports whether two overlapping networks conflict: always within one mesh;
+/// between two meshes with a common member, unless both belong to the same
+/// cluster.
 fn clash(shared: &SharedMembers, one: &Claim<'_>, other: &Claim<'_>) -> bool {
     if one.applicant == other.applicant {
         return one.running == other.running;
@@ -189,6 +193,6 @@ fn overlap_problem(applicants: &[Applicant<'_>], own: &Claim<'_>, against: &Clai
         Reason::CIDROverlap,
         format!("spec.clusters[{}]{place}", own.index),
         message,
-        "every network must belong to one cluster alone: change one of the two",
+        "networks must not overlap: change one of the two",
     )
 }

@@ -1,4 +1,5 @@
-//! Whose a Peer is, by its labels. What is not ours is never touched.
+//! Ownership of a Peer, derived from its labels. Foreign Peers are never
+//! changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,21 +12,21 @@ use crate::names::{MeshId, label_value};
 pub(super) enum Owner {
     /// One of the hub's meshes.
     Mesh(MeshId),
-    /// Ours by the hub's label, of a mesh that does not exist.
+    /// Ours by the hub's label, but its mesh does not exist.
     Orphan,
-    /// Of the Go operator, of a mesh that does not exist.
+    /// Written by the Go operator for a mesh that does not exist.
     Ghost,
-    /// Of the Go operator; several meshes have that name.
+    /// Written by the Go operator; several meshes have that name.
     Ambiguous(BTreeSet<MeshId>),
-    /// Of this mesh by name, but two hubs claim that mesh.
+    /// Belongs to this mesh by name, but two hubs claim that mesh.
     HubConflict(MeshId),
-    /// Of another hub.
+    /// Belongs to another hub.
     OtherHub,
     Foreign,
 }
 
-/// A mesh that does not exist, as the labels of its Peers name it. Peers of the
-/// Go operator name no namespace.
+/// A mesh that does not exist, as named by the labels of its Peers. Peers of
+/// the Go operator have no namespace label.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OrphanOf {
     pub mesh: String,
@@ -38,15 +39,15 @@ impl OrphanOf {
     }
 }
 
-/// Which meshes are known not to exist, so that their Peers may go.
+/// Meshes known not to exist, so that their Peers may be deleted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Absent {
     #[default]
     Unknown,
-    /// All meshes of the hub are given.
+    /// All meshes of the hub are given, so any other does not exist.
     AllOthers,
-    /// Those that were looked for and not found. True for a mesh that was
-    /// cleaned up and let go by this process.
+    /// Meshes that were looked up and not found. True for a mesh whose cleanup
+    /// was finished by this process.
     Confirmed(BTreeMap<OrphanOf, bool>),
 }
 
@@ -67,17 +68,17 @@ impl Absent {
     }
 }
 
-/// What is known of Peers whose mesh does not exist.
+/// State of Peers whose mesh does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Orphans {
     pub absent: Absent,
-    /// The hash with which a person released held orphans.
+    /// The hash with which the user confirmed held orphans.
     pub confirm: Option<String>,
-    /// Orphans that were held when last planned.
+    /// Orphans held by the previous plan.
     pub held: BTreeSet<HeldLine>,
 }
 
-/// The hub's meshes, as labels name them.
+/// The hub's meshes, by the values of the labels.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Register {
     hub: Option<String>,
@@ -106,8 +107,8 @@ impl Register {
         self.hub.as_deref()
     }
 
-    /// Without the hub's UID a mesh's name and namespace decide; if two hubs
-    /// use the same ones, nobody can tell whose a Peer is.
+    /// Without the hub's UID, the mesh's name and namespace decide; if two hubs
+    /// use the same ones, the owner of a Peer is ambiguous.
     pub(super) fn note_hubs<'a>(&mut self, peers: impl Iterator<Item = &'a Labels>) {
         if self.hub.is_some() {
             return;
@@ -159,8 +160,8 @@ impl Register {
                 None if own == hub => Owner::Orphan,
                 _ => Owner::OtherHub,
             },
-            // A hub's label is missing although ours always write it: somebody
-            // stripped it. Only the exact name and key take such a Peer back.
+            // We always write the hub's label, so somebody removed it. Such a
+            // Peer is taken back only if its name and key match exactly.
             (Some(_), None) => Owner::Foreign,
             (None, hub) => match mesh {
                 Some(id) if hub.is_some() && self.conflicts.contains_key(id) => Owner::HubConflict(id.clone()),
@@ -171,7 +172,7 @@ impl Register {
     }
 }
 
-/// Whether every label that is there is one that we would write.
+/// Reports whether every label that is set has the value that we would write.
 pub(super) fn may_be_taken_back(found: &Labels, wanted: &Labels) -> bool {
     let fits = |found: &Option<String>, wanted: &Option<String>| found.is_none() || found == wanted;
     let Labels { mesh, source, namespace, hub } = found;

@@ -1,8 +1,8 @@
-//! Peers: as they were seen in a cluster, and as they are wanted there.
+//! Observed Peers and wanted Peers.
 //!
-//! A wanted Peer is made once per source cluster and shared by all targets;
-//! what one target needs differently is a small overlay on it. A Peer that was
-//! seen to equal the wanted one is kept as a pointer to that, nothing more.
+//! A wanted Peer is built once per source cluster and shared by all targets;
+//! differences on one target are a small overlay. An observed Peer that equals
+//! the wanted one is stored as a pointer to it.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ pub const LABEL_SOURCE: &str = "kilo-clustermesh.io/source-cluster";
 pub const LABEL_NAMESPACE: &str = "kilo-clustermesh.io/mesh-namespace";
 pub const LABEL_HUB: &str = "kilo-clustermesh.io/hub";
 
-/// The four labels by which a Peer is ours.
+/// The four labels that mark a Peer as ours.
 #[derive(Debug, Clone, PartialEq, Eq, Default, PartialOrd, Ord)]
 pub struct Labels {
     pub mesh: Option<String>,
@@ -44,7 +44,7 @@ impl Labels {
     }
 }
 
-/// A Peer as seen, with what the rules need of it.
+/// An observed Peer, reduced to what the rules need.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PeerFacts {
     pub name: String,
@@ -53,12 +53,11 @@ pub struct PeerFacts {
     pub deleting: bool,
     pub labels: Labels,
     pub spec: PeerSpecFacts,
-    /// When we last wrote its endpoint, where that is remembered.
+    /// The time at which we last wrote its endpoint, if known.
     pub endpoint_written: Option<Timestamp>,
 }
 
-/// A Peer's spec in the texts that were found there. The presharedKey is not
-/// ours and is never read.
+/// A Peer's spec as found. The presharedKey is not ours and is never read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PeerSpecFacts {
     pub public_key: String,
@@ -75,7 +74,8 @@ pub struct EndpointFacts {
 }
 
 impl EndpointFacts {
-    /// The address Kilo would dial, if it is one: a DNS name wins over an IP.
+    /// The address that Kilo dials, if it is one: a DNS name takes precedence
+    /// over an IP.
     pub fn address(&self) -> Option<IpAddr> {
         match self.dns.as_deref() {
             None | Some("") => self.ip.as_deref().and_then(crate::cidr::parse_address),
@@ -94,7 +94,7 @@ impl From<&Endpoint> for EndpointFacts {
     }
 }
 
-/// What distinguishes two Peers, apart from the keepalive.
+/// Fingerprint to compare two Peers, without the keepalive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fingerprint([u8; 16]);
 
@@ -128,7 +128,8 @@ fn fingerprint<'a>(labels: &Labels, key: &str, endpoint: Option<&EndpointFacts>,
 }
 
 impl PeerFacts {
-    /// `with_hub` is false where the hub's UID is unknown and its label is not compared.
+    /// `with_hub` is false if the hub's UID is not known and its label is not
+    /// compared.
     pub(super) fn fingerprint(&self, with_hub: bool) -> Fingerprint {
         let labels = Labels { hub: self.labels.hub.clone().filter(|_| with_hub), ..self.labels.clone() };
         let spec = &self.spec;
@@ -136,7 +137,7 @@ impl PeerFacts {
     }
 }
 
-/// A Peer that a source wants on all its targets, made once.
+/// A Peer that a source wants on all its targets, built once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BasePeer {
     pub name: PeerName,
@@ -145,15 +146,15 @@ pub struct BasePeer {
     pub key: PublicKey,
     /// The configured endpoint.
     pub endpoint: Option<Endpoint>,
-    /// What is written unless a target needs it otherwise.
+    /// Prefixes written unless a target overrides them.
     pub allowed_ips: Vec<Cidr>,
-    /// With those prefixes that contain a configured endpoint of the same
-    /// source, where there are such.
+    /// All prefixes, including those that contain a configured endpoint of the
+    /// same source; `None` if there are no such prefixes.
     pub(super) all_ips: Option<Vec<Cidr>>,
     pub(super) fingerprint: Fingerprint,
 }
 
-/// The parts of a `BasePeer` that decide whether it is still the same.
+/// The parts of a `BasePeer` that decide whether it changed.
 #[derive(Debug)]
 pub(super) struct BaseParts {
     pub(super) name: PeerName,
@@ -166,7 +167,8 @@ pub(super) struct BaseParts {
 }
 
 impl BasePeer {
-    /// The earlier Peer where nothing changed, so that all targets go on sharing it.
+    /// Returns the earlier Peer if nothing changed, so that all targets keep
+    /// sharing it.
     pub(super) fn share(earlier: Option<&Arc<BasePeer>>, parts: BaseParts) -> Arc<BasePeer> {
         let BaseParts { name, node, labels, key, endpoint, allowed_ips, all_ips } = parts;
         if let Some(same) = earlier.filter(|old| {
@@ -190,7 +192,7 @@ fn wanted_fingerprint(labels: &Labels, key: PublicKey, endpoint: Option<&Endpoin
     fingerprint(labels, &key.to_base64(), endpoint.as_ref(), texts.iter().map(String::as_str))
 }
 
-/// A Peer as one target must hold it.
+/// A Peer as wanted on one target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WantedPeer {
     pub(super) base: Arc<BasePeer>,
@@ -198,7 +200,7 @@ pub struct WantedPeer {
     pub(super) overlay: Option<Arc<Overlay>>,
 }
 
-/// What one target needs differently.
+/// Differences on one target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Overlay {
     endpoint: Option<Endpoint>,
@@ -211,7 +213,7 @@ impl WantedPeer {
         WantedPeer { base: Arc::clone(base), keepalive, overlay: None }
     }
 
-    /// Falls back to the shared form when there is no difference.
+    /// Returns the shared form if there is no difference.
     pub(super) fn overlaid(base: &Arc<BasePeer>, keepalive: u16, endpoint: Option<Endpoint>, allowed_ips: Vec<Cidr>) -> WantedPeer {
         if endpoint == base.endpoint && allowed_ips == base.allowed_ips {
             return WantedPeer::plain(base, keepalive);
@@ -220,7 +222,7 @@ impl WantedPeer {
         WantedPeer { base: Arc::clone(base), keepalive, overlay: Some(Arc::new(Overlay { endpoint, allowed_ips, fingerprint })) }
     }
 
-    /// The same less some prefixes.
+    /// A copy without some prefixes.
     pub(super) fn without(&self, prefixes: &BTreeSet<Cidr>) -> WantedPeer {
         let allowed = self.allowed_ips().iter().copied().filter(|cidr| !prefixes.contains(cidr)).collect();
         WantedPeer::overlaid(&self.base, self.keepalive, self.endpoint().cloned(), allowed)
@@ -258,7 +260,7 @@ impl WantedPeer {
         self.overlay.as_ref().map_or(self.base.fingerprint, |overlay| overlay.fingerprint)
     }
 
-    /// The spec in the texts that are written.
+    /// The spec as it is written.
     pub fn spec(&self) -> PeerSpecFacts {
         PeerSpecFacts {
             public_key: self.key().to_base64(),

@@ -1,5 +1,5 @@
-//! What planning yields: the changes of every target, the state of every
-//! node, what is wrong, and the conditions that follow from it.
+//! The result of planning: the changes on every target, the state of every
+//! node, problems and conditions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ pub struct Plan {
     pub orphans: BTreeMap<ClusterId, Changes>,
     /// Problems that belong to no mesh.
     pub problems: Vec<Problem>,
-    /// When to plan again although nothing was seen to change.
+    /// The time at which to replan although nothing changed.
     pub recheck_at: Option<Timestamp>,
 }
 
@@ -31,19 +31,19 @@ pub struct MeshPlan {
     pub clusters: BTreeMap<ClusterName, ClusterPlan>,
     pub problems: Vec<Problem>,
     pub conditions: Vec<Condition>,
-    /// The hash that releases the held deletes, if there are any.
+    /// The hash that confirms the held changes, if there are any.
     pub held_hash: Option<String>,
 }
 
-/// What is to be done about one mesh's Peers in one cluster.
+/// Changes to one mesh's Peers in one cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Changes {
     pub create: BTreeMap<PeerName, WantedPeer>,
     pub update: BTreeMap<PeerName, Update>,
     pub delete: BTreeMap<PeerName, Delete>,
-    /// Changes that wait for a person or for a budget.
+    /// Changes that wait for a confirmation or for a budget.
     pub held: BTreeMap<PeerName, Held>,
-    /// Peers of the mesh that stay untouched.
+    /// Number of unchanged Peers of the mesh.
     pub keep: usize,
 }
 
@@ -53,30 +53,32 @@ pub struct Update {
     pub after: WantedPeer,
     /// Only labels are added: the Peer is adopted or taken back.
     pub adopts: bool,
-    /// A key or prefix leaves this Peer, so that another may have it next.
+    /// A key or prefix is removed from this Peer, so that another Peer can get
+    /// it next.
     pub takes_away: bool,
-    /// The Peer gets another key.
+    /// The Peer's key changes.
     pub rekeys: bool,
-    /// Written first, where another Peer has yet to lose a prefix that this one
-    /// gets: all but that prefix.
+    /// The Peer to write first, without the prefixes that another Peer still
+    /// has to lose.
     pub first: Option<WantedPeer>,
 }
 
-/// A change that waits, and why.
+/// A change that waits, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
     pub change: HeldChange,
     pub why: HeldFor,
 }
 
-/// Why a change is held.
+/// The reason for holding a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeldFor {
-    /// Too many deletes without a good reason.
+    /// Too many unexplained deletes.
     Deletes,
-    /// The source looks like another cluster.
+    /// The source looks like a different cluster.
     Replaced,
-    /// The source changes too often; it waits for its budget, not for a person.
+    /// The source changes too often; the change waits for its budget, not for
+    /// the user.
     Budget,
 }
 
@@ -88,7 +90,7 @@ pub enum HeldChange {
 }
 
 impl Held {
-    /// The cluster whose node the Peer is of, where that is in the mesh.
+    /// The cluster of the Peer's node, if it is in the mesh.
     pub fn source(&self) -> Option<&str> {
         match &self.change {
             HeldChange::Create(peer) => peer.labels().source.as_deref(),
@@ -97,8 +99,8 @@ impl Held {
         }
     }
 
-    /// What a person confirms: deletes and new keys. The rest of a source
-    /// that was replaced follows them.
+    /// The change that the user confirms: a delete or a new key. Other changes
+    /// of a replaced source follow.
     fn line(&self, target: &ClusterId, name: &PeerName) -> Option<HeldLine> {
         let line = |key| Some(HeldLine { target: target.clone(), name: name.clone(), key });
         match &self.change {
@@ -114,22 +116,23 @@ impl Held {
 pub struct Delete {
     pub on: Precondition,
     pub cause: DeleteCause,
-    /// The cluster whose node it was, where that is in the mesh.
+    /// The cluster of the Peer's node, if it is in the mesh.
     pub source: Option<ClusterName>,
 }
 
-/// A cluster's part in a mesh.
+/// State of a cluster in a mesh.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ClusterPlan {
     pub id: Option<ClusterId>,
-    /// Why nothing is known of it.
+    /// The reason why its state is not known.
     pub unknown: Option<String>,
     pub nodes: usize,
-    /// Nodes that are a Peer elsewhere, with its name.
+    /// Nodes that have a Peer in other clusters, with its name.
     pub peers: BTreeMap<NodeName, PeerName>,
-    /// Carried node to the leader that carries it, if that one has a Peer.
+    /// Carried node to the leader that carries it; `None` if the leader has no
+    /// Peer.
     pub carried: BTreeMap<NodeName, Option<NodeName>>,
-    /// Nodes whose existing Peer is kept as it is.
+    /// Nodes whose existing Peer is kept unchanged.
     pub held: Vec<NodeName>,
     pub skipped: BTreeMap<NodeName, Skip>,
     pub anchor: Option<NodeName>,
@@ -137,7 +140,7 @@ pub struct ClusterPlan {
 }
 
 impl Changes {
-    /// The held changes that a person confirms, on one target.
+    /// The held changes on one target that the user confirms.
     pub fn held_lines(&self, target: &ClusterId) -> Vec<HeldLine> {
         self.held.iter().filter_map(|(name, held)| held.line(target, name)).collect()
     }
@@ -152,14 +155,14 @@ impl MeshPlan {
         self.targets.values().any(|changes| !changes.is_empty())
     }
 
-    /// What a person has to confirm, to be handed back when planning the next time.
+    /// The changes to confirm; input of the next plan.
     pub fn held(&self) -> BTreeSet<HeldLine> {
         self.targets.iter().flat_map(|(target, changes)| changes.held_lines(target)).collect()
     }
 }
 
 impl Plan {
-    /// The orphans that wait for a person, to be handed back when planning the next time.
+    /// The orphans to confirm; input of the next plan.
     pub fn held_orphans(&self) -> BTreeSet<HeldLine> {
         self.orphans.iter().flat_map(|(target, changes)| changes.held_lines(target)).collect()
     }
@@ -183,7 +186,7 @@ pub struct Condition {
     pub message: String,
 }
 
-/// The conditions that follow from a mesh's problems and pending changes.
+/// The conditions derived from a mesh's problems and pending changes.
 pub(super) fn conditions(plan: &MeshPlan) -> Vec<Condition> {
     let about = |reason: Reason| plan.problems.iter().filter(move |problem| problem.reason == reason);
     let flag = |kind: &'static str, good: bool, reason: Reason, fine: &'static str| match about(reason).next() {
@@ -196,7 +199,7 @@ pub(super) fn conditions(plan: &MeshPlan) -> Vec<Condition> {
     vec![ready(plan), overlap, anchor, keepalive]
 }
 
-/// A condition is all that many people look at: it says what to type as well.
+/// Includes the hint, because many people only read the condition.
 fn with_hint(problem: &Problem) -> String {
     match problem.hint.as_str() {
         "" => format!("{}: {}", problem.subject, problem.message),
@@ -228,7 +231,7 @@ fn ready(plan: &MeshPlan) -> Condition {
         }
         None if plan.has_changes() => no(reason::PROGRESSING, "changes are pending".to_owned()),
         None => {
-            let message = "every pair of clusters is applied".to_owned();
+            let message = "all Peers are written in all clusters".to_owned();
             Condition { kind: kind::READY, status: true, reason: reason::RECONCILED, message }
         }
     }

@@ -1,6 +1,6 @@
-//! The planner: takes what was declared and seen, piece by piece, and knows at
-//! any time what every cluster must hold. A change costs what it touches; the
-//! result is the same as if everything had been planned anew.
+//! The planner: takes specs and observations one by one and keeps the wanted
+//! state of every cluster up to date. The cost of a change depends on what it
+//! affects; the result equals planning everything from scratch.
 
 mod intake;
 mod memory;
@@ -9,17 +9,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::endpoint::Endpoint;
 use crate::key::PublicKey;
-use crate::kilo::decide::{Departures, MeshState, Scene, Sources, Stance, mesh_at};
+use crate::kilo::decide::{Departures, MeshMode, MeshState, Sources, TargetContext, mesh_at};
 use crate::kilo::evaluate::{Evaluation, Released, Target};
 use crate::kilo::guard::{HeldLine, History};
-use crate::kilo::mark::{mark_own, mark_source, source_change};
+use crate::kilo::history::{Landmarks, PeerHistory, group};
+use crate::kilo::invalidate::{mark_own, mark_source, source_change};
 use crate::kilo::mesh::{ActiveMesh, Clusters, Moment};
 use crate::kilo::node::Nodes;
 use crate::kilo::overlap::{Admission, Applicant, admit};
 use crate::kilo::ownership::{OrphanOf, Orphans, Owner, Register};
-use crate::kilo::past::{Landmarks, Past, group};
 use crate::kilo::peer::PeerFacts;
 use crate::kilo::plan::MeshPlan;
+use crate::kilo::roaming::Roaming;
 use crate::kilo::spec::{Mesh, MeshSpec, Validated, validate};
 use crate::kilo::target::{Entry, Vanished};
 use crate::names::{ClusterId, ClusterName, MeshId, PeerName};
@@ -27,14 +28,14 @@ use crate::problem::Problem;
 use crate::seen::Seen;
 use crate::time::Timestamp;
 
-/// How to plan.
+/// Planner options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// UID of the hub's kube-system namespace, where it is known.
+    /// UID of the hub's kube-system namespace, if known.
     pub hub: Option<String>,
-    /// For how long a node that lost its annotations keeps its Peer.
+    /// Grace period of a node that lost its annotations.
     pub node_grace_seconds: u64,
-    /// Remove what the Go operator left of meshes that do not exist.
+    /// Delete Peers that the Go operator left for meshes that do not exist.
     pub sweep_legacy: bool,
     /// The namespace of the operator's Lease, where held orphans are confirmed.
     pub lease_namespace: Option<String>,
@@ -46,7 +47,7 @@ impl Default for Options {
     }
 }
 
-/// What one cluster was seen to hold.
+/// Observed state of one cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterSeen {
     pub nodes: Seen<Nodes>,
@@ -54,40 +55,42 @@ pub struct ClusterSeen {
     pub departures: Departures,
 }
 
-/// One resource of a cluster, all of it.
+/// A complete list of one resource of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Listing {
     Nodes(Seen<Nodes>),
     Peers(Seen<BTreeMap<PeerName, PeerFacts>>),
 }
 
-/// The credentials that lead to a cluster, as far as they limit what may be
-/// done there. A cluster without an entry is anybody's, as in files.
+/// The credentials for each cluster, as far as they limit what may be done
+/// there. A cluster without an entry is not limited, as when planning from
+/// files.
 pub type Links = BTreeMap<ClusterId, LinkFacts>;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LinkFacts {
     /// Only meshes of this namespace act through the link.
     pub namespace: Option<String>,
-    /// Stands for the cluster where links of several owners are proven to lead to it.
+    /// Common id of the cluster if links of several owners are proven to lead
+    /// to it.
     pub proven: Option<ClusterId>,
     /// Links that may lead to the same cluster.
     pub kin: BTreeSet<ClusterId>,
 }
 
-/// Everything that planning depends on.
+/// All inputs of planning.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct World {
     pub options: Options,
     pub now: Timestamp,
     pub meshes: BTreeMap<MeshId, Mesh>,
     pub clusters: BTreeMap<ClusterId, ClusterSeen>,
-    /// Entries that stand for a cluster of another name.
+    /// Entries that refer to a cluster with a different name.
     pub identities: BTreeMap<(MeshId, ClusterName), ClusterId>,
     pub links: Links,
     pub orphans: Orphans,
     pub history: History,
-    /// Discovered endpoints that are remembered, by the cluster that saw them.
+    /// Discovered endpoints to remember, by the cluster that discovered them.
     pub vanished: BTreeMap<ClusterId, Vanished>,
 }
 
@@ -99,9 +102,9 @@ pub struct Planner {
     identities: BTreeMap<(MeshId, ClusterName), ClusterId>,
     links: Links,
     pub(super) register: Register,
-    /// Sorted by id; the position stands for a mesh.
+    /// Sorted by id; the position identifies a mesh.
     pub(super) meshes: Vec<MeshState>,
-    /// What is wrong with a mesh as declared, by position.
+    /// Problems of a mesh's spec, by position.
     pub(super) remarks: Vec<Vec<Problem>>,
     by_age: Vec<usize>,
     pub(super) clusters: BTreeMap<ClusterId, Cluster>,
@@ -113,8 +116,7 @@ pub struct Planner {
     released: Released,
 }
 
-/// A cluster as a source. What it holds as a target is in `targets`, where
-/// that is known.
+/// A cluster as a source. Its state as a target is in `targets`, if known.
 #[derive(Debug)]
 pub(super) struct Cluster {
     pub(super) nodes: Seen<Nodes>,
@@ -179,13 +181,13 @@ impl Planner {
         self.register.note_hubs(peers.map(|peer| &peer.labels));
     }
 
-    /// Replaces the meshes: everything is planned anew.
+    /// Replaces the meshes and replans everything.
     pub fn set_meshes(&mut self, meshes: BTreeMap<MeshId, Mesh>, identities: BTreeMap<(MeshId, ClusterName), ClusterId>, links: Links) {
         (self.identities, self.links) = (identities, links);
         self.reassign(meshes);
     }
 
-    /// Replaces what is known of meshes that do not exist.
+    /// Replaces the state of meshes that do not exist.
     pub fn set_orphans(&mut self, orphans: Orphans) {
         if self.orphans != orphans {
             self.orphans = orphans;
@@ -193,20 +195,20 @@ impl Planner {
         }
     }
 
-    /// The orphans that wait for a person.
+    /// The held orphans.
     pub fn held_orphans(&self) -> &BTreeSet<HeldLine> {
         &self.orphans.held
     }
 
-    /// Meshes that Peers name and that do not exist as far as is known.
+    /// Meshes that are named by Peers and not known to exist.
     pub fn orphaned(&self) -> BTreeSet<OrphanOf> {
         let strangers = self.targets.values().flat_map(Target::strangers);
         let orphans = strangers.filter(|(_, entry)| matches!(entry.owner.as_ref(), Owner::Orphan | Owner::Ghost));
         orphans.filter_map(|(_, entry)| OrphanOf::of(entry.labels())).collect()
     }
 
-    /// The Nodes of a cluster, where every target that takes its Peers is known
-    /// and none has a change that needs a good reason.
+    /// The Nodes of a cluster, if every target that gets its Peers is known and
+    /// has no change that may have to be held.
     pub fn settled_nodes(&self, cluster: &ClusterId) -> Option<&Nodes> {
         let nodes = self.clusters.get(cluster)?.nodes.known()?;
         for (at, active) in self.meshes.iter().enumerate().filter_map(|(at, mesh)| Some((at, mesh.active()?))) {
@@ -220,7 +222,7 @@ impl Planner {
         Some(nodes)
     }
 
-    /// Replaces the history that the guard counts.
+    /// Replaces the history used by the guard.
     pub fn set_history(&mut self, history: History) {
         if self.history != history {
             self.history = history;
@@ -236,7 +238,8 @@ impl Planner {
         }
     }
 
-    /// The discovered endpoints that a cluster's nodes list now, where its nodes are known.
+    /// The discovered endpoints that a cluster's nodes list now; `None` if its
+    /// nodes are not known.
     pub fn observed(&self, cluster: &ClusterId) -> Option<BTreeMap<PublicKey, Endpoint>> {
         self.clusters.get(cluster)?.nodes.known()?;
         let meshes = self.meshes.iter().filter_map(MeshState::active);
@@ -293,8 +296,8 @@ impl Planner {
         let mut meshes = Vec::new();
         let mut remarks = Vec::new();
         for (id, mesh) in &self.inputs {
-            let (stance, said) = self.stance(mesh, validated.get(id), admissions.get(id));
-            meshes.push(MeshState { id: id.clone(), stance });
+            let (mode, said) = self.mode(mesh, validated.get(id), admissions.get(id));
+            meshes.push(MeshState { id: id.clone(), mode });
             remarks.push(said);
         }
         let mut by_age: Vec<usize> = (0..meshes.len()).collect();
@@ -308,7 +311,7 @@ impl Planner {
         spec.clusters.keys().map(|name| (name.clone(), self.cluster_id(mesh, name))).collect()
     }
 
-    /// The clusters behind the entries, whoever leads to them, where that is proven.
+    /// The ids of the clusters across owners, where proven.
     fn proven(&self, members: &BTreeMap<ClusterName, ClusterId>) -> BTreeMap<ClusterName, ClusterId> {
         let proven = |id: &ClusterId| self.links.get(id).and_then(|link| link.proven.clone()).unwrap_or_else(|| id.clone());
         members.iter().map(|(name, id)| (name.clone(), proven(id))).collect()
@@ -318,9 +321,9 @@ impl Planner {
         self.identities.get(&(mesh.clone(), name.clone())).cloned().unwrap_or_else(|| ClusterId::from(name.as_str()))
     }
 
-    fn stance(&self, mesh: &Mesh, validated: Option<&Validated>, admission: Option<&Admission>) -> (Stance, Vec<Problem>) {
+    fn mode(&self, mesh: &Mesh, validated: Option<&Validated>, admission: Option<&Admission>) -> (MeshMode, Vec<Problem>) {
         if mesh.deleting {
-            return (Stance::Deleting, Vec::new());
+            return (MeshMode::Deleting, Vec::new());
         }
         let (spec, mut remarks) = match validated {
             Some(Ok((spec, remarks))) => (Some(spec), remarks.clone()),
@@ -331,33 +334,34 @@ impl Planner {
         remarks.extend_from_slice(overlaps);
         let running = mesh.running.as_ref().filter(|_| !mesh.recalled || overlaps.is_empty());
         let chosen = spec.filter(|_| overlaps.is_empty()).or(running);
-        let Some(chosen) = chosen else { return (Stance::HeldBack, remarks) };
+        let Some(chosen) = chosen else { return (MeshMode::HeldBack, remarks) };
         let duplicates = admission.map(|admission| admission.duplicates.clone()).unwrap_or_default();
         let ids = self.members(&mesh.id, chosen);
         let clusters = Clusters { proven: self.proven(&ids), ids };
         let active = ActiveMesh::new(mesh.id.clone(), chosen.clone(), &clusters, duplicates, self.options.hub.as_deref());
-        (Stance::Active(Box::new(active)), remarks)
+        (MeshMode::Active(Box::new(active)), remarks)
     }
 
     /// Surveys and plans every member of a mesh.
     fn plan_mesh(&mut self, mesh: usize) {
-        let Some(MeshState { stance: Stance::Active(active), .. }) = self.meshes.get_mut(mesh) else { return };
-        active.survey_all(|id| self.clusters.get(id).and_then(|cluster| cluster.nodes.known()));
+        let Some(MeshState { mode: MeshMode::Active(active), .. }) = self.meshes.get_mut(mesh) else { return };
+        let sources = ClusterMap(&self.clusters);
+        active.survey_all(&Roaming { targets: &self.targets, sources: &sources, vanished: &self.vanished, now: self.now });
         self.settle(mesh);
         self.plan_members(mesh, None);
     }
 
     fn settle(&mut self, mesh: usize) -> bool {
-        let Some(MeshState { stance: Stance::Active(active), .. }) = self.meshes.get_mut(mesh) else { return false };
+        let Some(MeshState { mode: MeshMode::Active(active), .. }) = self.meshes.get_mut(mesh) else { return false };
         let sources = ClusterMap(&self.clusters);
-        let past = Past::of(active, &self.targets, &self.landmarks, &sources);
+        let past = PeerHistory::of(active, &self.targets, &self.landmarks, &sources);
         active.settle(&past)
     }
 
-    /// Plans one member as a source, or all, and marks what follows from it.
+    /// Plans one member as a source, or all, and marks what depends on it.
     fn plan_members(&mut self, mesh: usize, only: Option<usize>) {
         let nothing = Vanished::new();
-        let Some(MeshState { stance: Stance::Active(active), .. }) = self.meshes.get_mut(mesh) else { return };
+        let Some(MeshState { mode: MeshMode::Active(active), .. }) = self.meshes.get_mut(mesh) else { return };
         let all_dirty = only.is_none() && self.targets.values().all(|target| target.dirt.all);
         let positions = only.map_or(0..active.members.len(), |position| position..position + 1);
         for position in positions {
@@ -368,7 +372,7 @@ impl Planner {
             let nodes = self.clusters.get(&id).and_then(|cluster| cluster.nodes.known());
             let last_anchor = self.inputs.get(&active.id).and_then(|mesh| mesh.anchors.get(&member.name)).cloned();
             let sources = ClusterMap(&self.clusters);
-            let past = Past::of(active, &self.targets, &self.landmarks, &sources).about(source, last_anchor);
+            let past = PeerHistory::of(active, &self.targets, &self.landmarks, &sources).about(source, last_anchor);
             let vanished = self.vanished.get(&id).unwrap_or(&nothing);
             let moment = Moment { now: self.now, node_grace: self.options.node_grace_seconds, vanished };
             let old = active.plan(position, nodes, &past, moment);
@@ -384,7 +388,7 @@ impl Planner {
         }
     }
 
-    /// Clusters that no longer concern anybody.
+    /// Removes clusters that are no longer used.
     pub fn forget_clusters(&mut self, gone: &BTreeSet<ClusterId>) {
         self.clusters.retain(|id, _| !gone.contains(id));
         self.targets.retain(|id, _| !gone.contains(id));
@@ -399,26 +403,49 @@ impl Planner {
 
     fn replan_cluster(&mut self, cluster: &ClusterId) {
         for mesh in 0..self.meshes.len() {
-            let Some(MeshState { stance: Stance::Active(active), .. }) = self.meshes.get_mut(mesh) else { continue };
+            let Some(MeshState { mode: MeshMode::Active(active), .. }) = self.meshes.get_mut(mesh) else { continue };
             let Some(position) = active.position(cluster) else { continue };
-            let contested = active.is_contested();
-            active.survey(position, self.clusters.get(cluster).and_then(|cluster| cluster.nodes.known()));
-            let contested = contested || active.is_contested();
-            if contested {
-                // Who has a key that several have concerns them all.
-                self.settle(mesh);
-            }
-            self.plan_members(mesh, (!contested).then_some(position));
+            self.survey_members(mesh, &[position]);
+            self.survey_unsettled(mesh, None);
         }
     }
 
-    /// Brings every target up to date, and tells which were not.
+    /// Surveys and replans members, and all members that depend on them.
+    fn survey_members(&mut self, mesh: usize, positions: &[usize]) {
+        let Some(MeshState { mode: MeshMode::Active(active), .. }) = self.meshes.get_mut(mesh) else { return };
+        let mut contested = active.is_contested();
+        let sources = ClusterMap(&self.clusters);
+        let roaming = Roaming { targets: &self.targets, sources: &sources, vanished: &self.vanished, now: self.now };
+        positions.iter().for_each(|position| active.survey(*position, &roaming));
+        contested |= active.is_contested();
+        if contested {
+            // A key that several nodes have affects all members.
+            self.settle(mesh);
+            self.plan_members(mesh, None);
+            return;
+        }
+        positions.iter().for_each(|position| self.plan_members(mesh, Some(*position)));
+    }
+
+    /// Surveys members again whose nodes without an endpoint may have gained or
+    /// lost their Peers because Peers or discovered endpoints changed.
+    fn survey_unsettled(&mut self, mesh: usize, name: Option<&PeerName>) {
+        let Some(active) = self.meshes.get(mesh).and_then(MeshState::active) else { return };
+        let sources = ClusterMap(&self.clusters);
+        let roaming = Roaming { targets: &self.targets, sources: &sources, vanished: &self.vanished, now: self.now };
+        let unsettled = active.unsettled(&roaming, name);
+        if !unsettled.is_empty() {
+            self.survey_members(mesh, &unsettled);
+        }
+    }
+
+    /// Evaluates every outdated target and returns which were outdated.
     pub fn refresh(&mut self) -> BTreeSet<ClusterId> {
         let mut stale = self.stale();
         let dirty = !stale.is_empty();
         let before = self.confirmed_before();
         if dirty && self.released != before {
-            // What is held must be found out as if nothing were released.
+            // Held changes must be determined as if nothing were confirmed.
             self.released = before;
             self.targets.values_mut().for_each(|target| target.dirt.all = true);
         }
@@ -439,30 +466,30 @@ impl Planner {
         stale
     }
 
-    /// How many Peers of a mesh a cluster holds, where that is known.
+    /// Number of Peers of a mesh in a cluster, if known.
     pub fn peers_of(&self, mesh: &MeshId, cluster: &ClusterId) -> Option<usize> {
         let target = self.targets.get(cluster)?;
         Some(mesh_at(&self.meshes, mesh).map_or(0, |(at, _)| target.count_of(at)))
     }
 
-    /// A mesh as it was given, with what is remembered of it.
+    /// A mesh as given, with its remembered decisions.
     pub fn input(&self, mesh: &MeshId) -> Option<&Mesh> {
         self.inputs.get(mesh)
     }
 
-    /// The spec that a mesh is acted on with.
+    /// The spec that a mesh currently runs with.
     pub fn running(&self, mesh: &MeshId) -> Option<&MeshSpec> {
         mesh_at(&self.meshes, mesh)?.1.active().map(|active| &active.spec)
     }
 
-    /// What a mesh amounts to, as last evaluated.
+    /// The plan of a mesh, as last evaluated.
     pub fn mesh_plan(&self, mesh: &MeshId) -> Option<MeshPlan> {
         let (at, state) = mesh_at(&self.meshes, mesh)?;
         Some(self.plan_of(at, state))
     }
 
-    /// Returns whether a cluster is known to hold no Peer of this hub that may
-    /// be removed through the link to it.
+    /// Reports whether a cluster is known to hold no Peer of this hub that may
+    /// be deleted through this link.
     pub fn is_swept(&self, cluster: &ClusterId) -> bool {
         let namespace = self.links.get(cluster).and_then(|link| link.namespace.as_ref());
         let acts = |at: usize| self.meshes.get(at).is_some_and(|mesh| namespace.is_none_or(|of| *of == mesh.id.namespace));
@@ -473,8 +500,8 @@ impl Planner {
         self.targets.get(cluster).is_some_and(swept)
     }
 
-    /// Brings one target up to date. Held deletes that a person confirmed are
-    /// looked at by `refresh` alone: they concern all targets of a mesh.
+    /// Evaluates one target. Confirmed changes are handled only by `refresh`,
+    /// because they concern all targets of a mesh.
     pub fn evaluate(&mut self, id: &ClusterId) {
         let Some(mut target) = self.targets.remove(id) else { return };
         if !target.dirt.is_clean() {
@@ -484,14 +511,14 @@ impl Planner {
     }
 
     fn evaluate_target(&self, id: &ClusterId, target: &mut Target) {
-        // While its own keys and addresses are unknown nothing is safe to write
-        // there, but what no mesh wants there can go.
+        // While its keys and addresses are not known, nothing can be written
+        // safely, but Peers that no mesh wants can be deleted.
         let readable = self.clusters.get(id).is_some_and(|cluster| cluster.nodes.known().is_some());
         let position = |at: &usize| Some((*at, self.meshes.get(*at)?.active()?.position(id)?)).filter(|_| readable);
         let other_hub = || target.strangers().any(|(_, entry)| *entry.owner == Owner::OtherHub);
         let anybodys = LinkFacts::default();
         let evaluation = Evaluation {
-            scene: Scene {
+            context: TargetContext {
                 target: id,
                 link: self.links.get(id).unwrap_or(&anybodys),
                 meshes: &self.meshes,

@@ -1,8 +1,8 @@
-//! Gathers the planner's state into a `Plan` for people and for writers.
+//! Builds the `Plan` from the planner's state.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::kilo::decide::{MeshState, Stance};
+use crate::kilo::decide::{MeshMode, MeshState};
 use crate::kilo::evaluate::{Act, Target};
 use crate::kilo::mesh::{ActiveMesh, Member};
 use crate::kilo::ownership::{Absent, Owner};
@@ -12,16 +12,17 @@ use crate::names::{ClusterId, ClusterName, MeshId, PeerName};
 use crate::problem::{Problem, Reason};
 use crate::text::{listed, shell_quoted};
 
-/// The operator's Lease. It is the Go operator's, so that old and new exclude each other.
+/// The operator's Lease. It has the name of the Go operator's Lease, so that
+/// the two can't run at the same time.
 pub const LEASE: &str = "f27237f1.squat.ai";
 
-/// The pure function: what everything that was declared and seen amounts to.
+/// Plans everything from scratch. Pure: the same world gives the same plan.
 pub fn plan(world: World) -> Plan {
     Planner::new(world).plan()
 }
 
 impl Planner {
-    /// The whole result, up to date.
+    /// The complete, up-to-date plan.
     pub fn plan(&mut self) -> Plan {
         self.refresh();
         let mut plan = Plan::default();
@@ -40,8 +41,8 @@ impl Planner {
         plan
     }
 
-    /// What is to be done in one cluster about each mesh, as last evaluated;
-    /// under no mesh what belongs to none any more.
+    /// The pending changes in one cluster by mesh, as last evaluated; changes
+    /// of orphans are under `None`.
     pub fn changes(&self, target: &ClusterId) -> BTreeMap<Option<&MeshId>, Changes> {
         let Some(target) = self.targets.get(target) else { return BTreeMap::new() };
         let mut changes: BTreeMap<Option<&MeshId>, Changes> = BTreeMap::new();
@@ -54,7 +55,7 @@ impl Planner {
         changes
     }
 
-    /// When to plan again although nothing was seen to change.
+    /// The time at which to replan although nothing changed.
     pub fn recheck_at(&self) -> Option<crate::time::Timestamp> {
         let sources = self.meshes.iter().filter_map(MeshState::active).flat_map(|mesh| &mesh.members);
         let sources = sources.filter_map(Member::recheck_at);
@@ -71,13 +72,13 @@ impl Planner {
                 plan.targets.insert(id.clone(), changes);
             }
         }
-        match &mesh.stance {
-            Stance::Active(active) => {
+        match &mesh.mode {
+            MeshMode::Active(active) => {
                 self.describe_members(&mut plan, active);
                 self.describe_pairs(&mut plan, at, active);
             }
-            Stance::Deleting => plan.problems.extend(self.unreachable(mesh)),
-            Stance::HeldBack => {}
+            MeshMode::Deleting => plan.problems.extend(self.unreachable(mesh)),
+            MeshMode::HeldBack => {}
         }
         plan.problems.extend(self.ownership_problems(&mesh.id));
         plan.held_hash = self.held_hash(Some(at), &plan.held());
@@ -111,9 +112,9 @@ impl Planner {
         }
     }
 
-    /// Why a cluster can be neither read as a source nor written as a target.
+    /// The reason why a cluster can be neither read nor written.
     fn why_unknown(&self, id: &ClusterId) -> Option<String> {
-        let Some(cluster) = self.clusters.get(id) else { return Some("nothing was seen of it".to_owned()) };
+        let Some(cluster) = self.clusters.get(id) else { return Some("not observed yet".to_owned()) };
         cluster.nodes.why_unknown().or(cluster.peers_unknown.as_deref()).map(str::to_owned)
     }
 
@@ -126,7 +127,7 @@ impl Planner {
         clusters.iter().filter_map(|cluster| why(&cluster.name)).collect()
     }
 
-    /// What was found out on the targets, once per pair of clusters and reason.
+    /// Reports the notes of all targets, once per pair of clusters and reason.
     fn describe_pairs(&self, plan: &mut MeshPlan, at: usize, mesh: &ActiveMesh) {
         for (target_at, to) in mesh.members.iter().enumerate() {
             let mut notes: BTreeMap<(usize, Reason), Vec<String>> = BTreeMap::new();
@@ -159,7 +160,7 @@ impl Planner {
                 problems.push(Problem::new(
                     Reason::AmbiguousOwner,
                     cluster.to_string(),
-                    format!("Peers of the Go operator that could be of several meshes named {}: {}", id.name, listed(&names, 5)),
+                    format!("Peers of the Go operator match several meshes named {}: {}", id.name, listed(&names, 5)),
                     "rename one of the meshes, or label these Peers with kilo-clustermesh.io/mesh-namespace and kilo-clustermesh.io/hub",
                 ));
             }
@@ -169,15 +170,15 @@ impl Planner {
             problems.push(Problem::new(
                 Reason::HubConflict,
                 id.to_string(),
-                format!("Peers of this mesh carry the UIDs of several hubs: {}; they are left alone", listed(&hubs, 5)),
-                "say which hub this is with --hub-uid, or add its Namespace kube-system to the local cluster's file",
+                format!("Peers of this mesh carry the UIDs of several hubs: {}; they are not changed", listed(&hubs, 5)),
+                "set --hub-uid, or add the hub's Namespace kube-system to the local cluster's file",
             ));
         }
         problems
     }
 
-    /// Peers that the Go operator left of meshes that do not exist, where they
-    /// are not removed.
+    /// Reports Peers that the Go operator left for meshes that do not exist,
+    /// unless they are deleted.
     fn ghosts(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         for (id, target) in self.targets.iter().filter(|_| self.orphans.absent != Absent::Unknown) {
@@ -189,8 +190,8 @@ impl Planner {
                 problems.push(Problem::new(
                     Reason::LegacyGhost,
                     id.to_string(),
-                    format!("Peers of the Go operator whose mesh does not exist on this hub: {}", listed(&names, 5)),
-                    "another hub may own them; if none does, delete them with kubectl delete peer",
+                    format!("Peers of the Go operator whose ClusterMesh does not exist on this hub: {}", listed(&names, 5)),
+                    "another hub may own them; if not, delete them with kubectl delete peer",
                 ));
             }
         }
@@ -199,7 +200,7 @@ impl Planner {
 }
 
 impl Planner {
-    /// What a person must know of orphans that are held.
+    /// The problem that reports held orphans.
     pub fn orphans_problem(&self) -> Option<Problem> {
         let lines = self.held_lines(None);
         let hash = self.held_hash(None, &lines)?;
@@ -210,15 +211,18 @@ impl Planner {
         Some(Problem::new(
             Reason::DeletionHeld,
             "orphans",
-            format!("the ClusterMeshes of these Peers do not exist, and they are most of this hub's Peers there: {}", listed(&held, 5)),
             format!(
-                "if these meshes are really gone: kubectl annotate lease -n {namespace} {LEASE} kilo-clustermesh.io/confirm-orphans={hash} --overwrite"
+                "deletes are held: most of this hub's Peers in these clusters belong to ClusterMeshes that do not exist: {}",
+                listed(&held, 5)
+            ),
+            format!(
+                "if these meshes were deleted on purpose, run: kubectl annotate lease -n {namespace} {LEASE} kilo-clustermesh.io/confirm-orphans={hash} --overwrite"
             ),
         ))
     }
 }
 
-/// Our Peers that nothing is to be done about.
+/// Number of our Peers without a change.
 fn kept(target: &Target, at: usize, mesh: &MeshId, changes: &Changes) -> usize {
     let ours =
         |name: &PeerName| target.entries.get(name).is_some_and(|entry| matches!(entry.owner.as_ref(), Owner::Mesh(id) if id == mesh));
@@ -227,7 +231,7 @@ fn kept(target: &Target, at: usize, mesh: &MeshId, changes: &Changes) -> usize {
 }
 
 fn unreachable(name: &str, why: &str) -> Problem {
-    let hint = "its Peers elsewhere stay as they are, and it is given none";
+    let hint = "nothing is deleted; the cluster gets its updates when it is reachable again";
     Problem::new(Reason::ClusterUnreachable, name, crate::text::printable(why, 200), hint)
 }
 
@@ -246,7 +250,7 @@ fn held_problems(plan: &MeshPlan, id: &MeshId) -> Vec<Problem> {
     let deletes = |changes: &Changes| changes.held.values().filter(|held| held.why == HeldFor::Deletes).count();
     let deletes: Vec<String> = counted(&plan.targets, deletes).map(|(target, count)| format!("{count} on {}", called(target))).collect();
     if !deletes.is_empty() {
-        let message = format!("deletes are held because they are too many at once: {}", listed(&deletes, 5));
+        let message = format!("too many deletes at once, so they are held: {}", listed(&deletes, 5));
         problems.push(Problem::new(Reason::DeletionHeld, id.to_string(), message, &command));
     }
     let replaced = sources(plan, HeldFor::Replaced);
@@ -255,14 +259,14 @@ fn held_problems(plan: &MeshPlan, id: &MeshId) -> Vec<Problem> {
             |changes: &Changes| changes.held.values().filter(|held| held.why == HeldFor::Replaced && held.source() == Some(source)).count();
         let held: Vec<String> = counted(&plan.targets, of_source).map(|(target, count)| format!("{count} on {}", called(target))).collect();
         let message = format!(
-            "most of its keys or all its Nodes are new, as if its kubeconfig led to another cluster; changes are held: {}",
+            "most keys or all Nodes are new, so the kubeconfig may point to a different cluster; changes are held: {}",
             listed(&held, 5)
         );
         problems.push(Problem::new(
             Reason::SourceReplaced,
             source,
             message,
-            format!("check its kubeconfig Secret; if the cluster was rebuilt: {command}"),
+            format!("check the kubeconfig Secret; if the cluster was rebuilt, run: {command}"),
         ));
     }
     problems
@@ -273,20 +277,20 @@ fn flapping_problems(plan: &MeshPlan) -> Vec<Problem> {
         Problem::new(
             Reason::SourceFlapping,
             source,
-            "its nodes change so often that their Peers elsewhere are written only every 30 s",
-            "look for a Kilo agent that changes its key, address or endpoint again and again",
+            "its nodes change too often; their Peers in other clusters are updated only every 30s",
+            "look for a Kilo agent that keeps changing its key, address or endpoint",
         )
     };
     sources(plan, HeldFor::Budget).into_iter().map(flapping).collect()
 }
 
-/// The sources with changes that are held for a reason.
+/// The sources with changes held for this reason.
 fn sources(plan: &MeshPlan, why: HeldFor) -> BTreeSet<&str> {
     let held = plan.targets.values().flat_map(|changes| changes.held.values());
     held.filter(|held| held.why == why).filter_map(Held::source).collect()
 }
 
-/// The targets on which something counts, with how much.
+/// The targets with a count above zero.
 fn counted<'a>(
     targets: &'a BTreeMap<ClusterId, Changes>,
     count: impl Fn(&Changes) -> usize + 'a,
@@ -297,20 +301,23 @@ fn counted<'a>(
 fn hint(reason: Reason) -> &'static str {
     match reason {
         Reason::KeyOfTarget => "two nodes have the same key pair: delete /var/lib/kilo/key on one of them and restart its kilo pod",
-        Reason::KeyTaken => "WireGuard keeps one entry per key: remove the other Peer, or give the node a new key",
-        Reason::PrefixTaken => "remove the prefix from the other Peer, or the Peer itself",
+        Reason::KeyTaken => "WireGuard allows one peer per key: delete the other Peer, or give the node a new key",
+        Reason::PrefixTaken => "remove the prefix from the other Peer, or delete that Peer",
         Reason::PrefixOverlapsTarget => {
-            "local traffic would be cut off; declare networks that do not overlap the other cluster's node addresses"
+            "routing it would cut off local traffic; declare networks that do not overlap the other cluster's node addresses"
         }
         Reason::PrefixOfAnotherFamily => {
-            "Kilo routes one family where nodes have an internal IP; in granularity full, and only there, nodes annotated with kilo.squat.ai/force-internal-ip=- route both"
+            "Kilo routes one IP family on nodes with an internal IP; with granularity full, and only then, nodes annotated with kilo.squat.ai/force-internal-ip=- route both"
         }
         Reason::PrefixContainsEndpoint => {
             "the tunnel would run through itself; move the endpoint out of the network, or the network out of the mesh"
         }
+        Reason::NodeNoEndpoint => {
+            "set annotation kilo.squat.ai/clustermesh-endpoint on the nodes, or persistentKeepalive for one of the two clusters"
+        }
         Reason::NothingToRoute => "see the other problems of this pair",
-        Reason::PeerNameTaken => "rename or remove the Peer that is in the way",
-        Reason::PeerTerminating => "a finalizer keeps the Peer from going",
+        Reason::PeerNameTaken => "rename or delete the conflicting Peer",
+        Reason::PeerTerminating => "a finalizer blocks the deletion of the Peer",
         _ => "",
     }
 }

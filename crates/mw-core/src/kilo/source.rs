@@ -1,5 +1,5 @@
-//! What one cluster of a mesh gives to all the others: its Peers before any
-//! target is looked at, and the state of its nodes.
+//! One cluster of a mesh as a source: its Peers before any target-specific
+//! change, and the state of its nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,8 +8,8 @@ use std::sync::Arc;
 use crate::cidr::Cidr;
 use crate::key::PublicKey;
 use crate::kilo::anchor::{self, Eligible};
-use crate::kilo::contest::{Losers, verdicts};
 use crate::kilo::declared::DeclaredIndex;
+use crate::kilo::duplicates::{Losers, verdicts};
 use crate::kilo::host_route::{self, Claim, Withheld};
 use crate::kilo::node::{Node, Nodes};
 use crate::kilo::peer::{BaseParts, BasePeer, Labels};
@@ -20,18 +20,18 @@ use crate::problem::{Problem, Reason};
 use crate::text::{listed, shell_quoted};
 use crate::time::Timestamp;
 
-/// Kubernetes gives a node one pod CIDR for each family.
+/// Kubernetes assigns one pod CIDR per IP family to a node.
 const MOST_POD_CIDRS: usize = 2;
-/// Prefixes that the nodes behind one Peer claim, besides the declared ones.
-/// Pod CIDRs and the host route always stay.
+/// Limit for prefixes that the nodes of one Peer contribute, besides the
+/// declared ones. Pod CIDRs and the host route are always kept.
 const MOST_ALLOWED_IPS: usize = 256;
 
-/// Why an existing Peer of a node is left as it is.
+/// The reason for keeping an existing Peer unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kept {
-    /// The agent took its annotations back a moment ago.
+    /// The agent removed its annotations recently.
     Grace,
-    /// No agent of its location has been heard of.
+    /// No agent of its location has checked in recently.
     SilentLocation,
 }
 
@@ -39,34 +39,35 @@ pub(super) enum Kept {
 pub(super) struct SourcePlan {
     pub(super) base: BTreeMap<PeerName, Arc<BasePeer>>,
     pub(super) kept: BTreeMap<PeerName, (NodeName, Kept)>,
-    /// Peers whose configured endpoint lies inside another cluster's networks.
+    /// Peers whose configured endpoint is inside another cluster's networks.
     pub(super) endpoint_inside: BTreeMap<PeerName, ClusterName>,
     /// Configured endpoints inside the source's own networks, with their keys.
     pub(super) inner_endpoints: BTreeMap<IpAddr, BTreeSet<PublicKey>>,
-    /// Peers of nodes whose location is now led by another that has a Peer.
+    /// Peers of nodes whose location has another leader that has a Peer.
     pub(super) led_by_another: BTreeSet<PeerName>,
     pub(super) skipped: BTreeMap<NodeName, Skip>,
     pub(super) carried: BTreeMap<NodeName, Option<NodeName>>,
     pub(super) anchor: Option<NodeName>,
-    /// The anchor's Peer, where the anchor has one that is planned.
+    /// The anchor's Peer, if one is planned.
     pub(super) anchor_peer: Option<Arc<BasePeer>>,
     pub(super) extras: Vec<Cidr>,
     pub(super) problems: Vec<Problem>,
     pub(super) recheck_at: Option<Timestamp>,
-    /// Whether existing Peers decide about host routes: several nodes have one
-    /// WireGuard address, or a leader has yet to publish its own.
+    /// True if existing Peers decide about host routes: several nodes have the
+    /// same WireGuard address, or a leader has not published its own yet.
     pub(super) reads_routes: bool,
 }
 
-/// What the existing Peers of the source say about its past.
+/// History of the source, read from its existing Peers.
 pub(super) trait Memory {
-    /// On how many readable targets each Peer carries one of `extras`.
+    /// The number of readable targets on which each Peer carries one of
+    /// `extras`.
     fn carriers(&self, extras: &[Cidr]) -> BTreeMap<PeerName, usize>;
     /// Keys of legacy anchor Peers, with the number of targets.
     fn legacy_anchor_keys(&self) -> BTreeMap<PublicKey, usize>;
-    /// Who was anchor when last planned.
+    /// The anchor of the previous plan.
     fn last_anchor(&self) -> Option<&NodeName>;
-    /// Whether a readable target holds that Peer.
+    /// Reports whether a readable target has that Peer.
     fn exists(&self, name: &PeerName) -> bool;
     /// Prefixes that the Peer carries on readable targets.
     fn prefixes(&self, name: &PeerName) -> BTreeSet<Cidr>;
@@ -74,7 +75,6 @@ pub(super) trait Memory {
 
 pub(super) struct SourcePlanner<'a> {
     pub(super) surveyor: Surveyor<'a>,
-    pub(super) mesh: &'a MeshSpec,
     pub(super) declared: &'a DeclaredIndex,
     pub(super) labels: Arc<Labels>,
     pub(super) nodes: &'a Nodes,
@@ -82,8 +82,8 @@ pub(super) struct SourcePlanner<'a> {
     pub(super) position: usize,
     pub(super) losers: &'a Losers,
     pub(super) memory: &'a dyn Memory,
-    /// Whether another member can take a Peer with this key: not if a node of
-    /// its own has the key.
+    /// Reports whether another member can get a Peer with this key: not if one
+    /// of its own nodes has the key.
     pub(super) takes_key: &'a dyn Fn(PublicKey) -> bool,
     pub(super) earlier: &'a BTreeMap<PeerName, Arc<BasePeer>>,
     pub(super) now: Timestamp,
@@ -137,22 +137,22 @@ impl<'a> SourcePlanner<'a> {
         PeerName::of(self.surveyor.mesh, self.cluster(), node.as_str())
     }
 
-    /// Whether a Peer of this name would be this node's: the first would-be
-    /// Peer has it, before nodes that are none.
+    /// Reports whether a Peer of this name would belong to this node: the first
+    /// candidate with the name takes precedence over other nodes.
     fn has_name(&self, node: &Node, name: &PeerName) -> bool {
         let first = self.survey.candidates.iter().find(|candidate| candidate.peer_name == *name);
         first.is_none_or(|candidate| candidate.node.name == node.name)
     }
 
-    /// The WireGuard address that a node's Peer carries already.
+    /// The WireGuard address that a node's existing Peer carries.
     fn address_before(&self, candidate: &Candidate) -> Option<IpAddr> {
         let internal: BTreeSet<IpAddr> = self.nodes.values().flat_map(|node| node.internal_addresses()).collect();
         let mut hosts = self.memory.prefixes(&candidate.peer_name).into_iter().filter_map(Cidr::as_host);
         hosts.find(|ip| self.surveyor.spec.networks.allows_wireguard(*ip) && !internal.contains(ip))
     }
 
-    /// The node that leads the location of another and has a Peer. A clean stop
-    /// takes a node's granularity away as well, but not its location.
+    /// The leader of a node's location, if it has a Peer. A clean stop removes
+    /// a node's granularity too, but not its location.
     fn led_by(&self, node: &Node, peered: &BTreeSet<&NodeName>) -> Option<&NodeName> {
         if self.survey.leaders.is_empty() || !(node.is_bare() || (node.location_granularity && node.kilo_internal.is_some())) {
             return None;
@@ -163,7 +163,7 @@ impl<'a> SourcePlanner<'a> {
 
     fn report_leaderless(&self, plan: &mut SourcePlan, candidate: &Candidate, skip: &Skip) {
         let Some(location) = &candidate.location else { return };
-        // The Peer of the leader before still answers for it.
+        // The Peer of the previous leader still carries the location.
         let in_grace = plan.kept.values().filter(|(_, why)| *why == Kept::Grace).filter_map(|(node, _)| self.nodes.get(node));
         if in_grace.into_iter().any(|node| self.surveyor.location(node) == *location) {
             return;
@@ -172,7 +172,7 @@ impl<'a> SourcePlanner<'a> {
             Reason::LocationWithoutPeer,
             format!("{}/{location}", self.cluster()),
             format!("node {} leads location \"{location}\" but can't be a Peer: {} ({})", candidate.node.name, skip.message, skip.reason),
-            "nothing else answers for this location: mend the node, or let Kilo choose another leader",
+            "no other Peer carries this location: fix the node, or let Kilo choose another leader",
         ));
     }
 
@@ -187,13 +187,14 @@ impl<'a> SourcePlanner<'a> {
             plan.problems.push(Problem::new(
                 Reason::LocationSilent,
                 format!("{}/{}", self.cluster(), silent.location),
-                format!("no Kilo agent of location \"{}\" has checked in for 60 s: {}", silent.location, listed(&silent.nodes, 5)),
-                "its Peer is kept as it is; look at the kilo pods of these nodes",
+                format!("no Kilo agent of location \"{}\" has checked in for 60s: {}", silent.location, listed(&silent.nodes, 5)),
+                "the Peer is kept unchanged; check the kilo pods on these nodes",
             ));
         }
     }
 
-    /// Every roll of Kilo's DaemonSet takes a node's annotations away for some seconds.
+    /// Every rollout of Kilo's DaemonSet removes a node's annotations for some
+    /// seconds.
     fn keep_nodes_in_grace(&self, plan: &mut SourcePlan, peered: &BTreeSet<&NodeName>) {
         for node in self.nodes.values().filter(|node| node.is_away() && !peered.contains(&node.name)) {
             let ends = node.bare_since.map(|since| since.plus(self.node_grace));
@@ -209,20 +210,15 @@ impl<'a> SourcePlanner<'a> {
             plan.problems.push(Problem::new(
                 Reason::NodeInGrace,
                 format!("{}/{}", self.cluster(), node.name),
-                format!("Kilo's annotations are gone from the node; its Peer is held for {} s", self.node_grace),
-                "nothing to do during a roll of Kilo; otherwise look at the kilo pod of this node",
+                format!("Kilo's annotations are missing on the node; its Peer is held for a grace period of {}s", self.node_grace),
+                "expected while Kilo restarts; otherwise check the kilo pod on this node",
             ));
         }
     }
 
     fn look_at_endpoints(&self, plan: &mut SourcePlan, chosen: &[Chosen<'_>]) {
-        let mut roaming = Vec::new();
         for Chosen { candidate, passed, .. } in chosen {
-            let Some(endpoint) = &passed.endpoint else {
-                roaming.push(&candidate.node.name);
-                continue;
-            };
-            let Some(ip) = endpoint.ip() else { continue };
+            let Some((endpoint, ip)) = passed.endpoint.as_ref().and_then(|endpoint| Some((endpoint, endpoint.ip()?))) else { continue };
             match self.declared.owner(ip) {
                 Some(owner) if owner == self.cluster() => {
                     plan.inner_endpoints.entry(ip).or_default().insert(passed.key);
@@ -232,32 +228,13 @@ impl<'a> SourcePlanner<'a> {
                     plan.problems.push(Problem::new(
                         Reason::EndpointInsideMesh,
                         format!("{}/{}", self.cluster(), candidate.node.name),
-                        format!("endpoint {endpoint} lies inside a network declared by cluster {owner}"),
-                        "give the node an endpoint outside the mesh with annotation kilo.squat.ai/clustermesh-endpoint",
+                        format!("endpoint {endpoint} is inside a network declared by cluster {owner}"),
+                        "set annotation kilo.squat.ai/clustermesh-endpoint to an endpoint outside the mesh's networks",
                     ));
                 }
                 None => {}
             }
         }
-        self.report_roaming(plan, &roaming);
-    }
-
-    fn report_roaming(&self, plan: &mut SourcePlan, roaming: &[&NodeName]) {
-        let untaken: Vec<&ClusterName> = self
-            .mesh
-            .clusters
-            .keys()
-            .filter(|other| *other != self.cluster() && keepalive(self.mesh, self.cluster(), other) == 0)
-            .collect();
-        if roaming.is_empty() || untaken.is_empty() {
-            return;
-        }
-        plan.problems.push(Problem::new(
-            Reason::NodeNoEndpoint,
-            self.cluster().to_string(),
-            format!("{} have no endpoint and get no Peer on {}, which share no keepalive with it", listed(roaming, 5), listed(&untaken, 5)),
-            format!("declare persistentKeepalive for cluster {} or give the nodes an endpoint", self.cluster()),
-        ));
     }
 
     fn choose_anchor(&self, plan: &mut SourcePlan, chosen: &[Chosen<'_>], peered: &BTreeSet<&NodeName>) {
@@ -294,10 +271,10 @@ impl<'a> SourcePlanner<'a> {
         chosen.iter().filter(fits).map(eligible).collect()
     }
 
-    /// The role stays with a location when another node comes to lead it.
+    /// The role stays with a location when another node becomes its leader.
     fn present_anchors(&self, extras: &[Cidr], peered: &BTreeSet<&NodeName>) -> BTreeMap<NodeName, usize> {
         let carriers = self.memory.carriers(extras);
-        // A node that is really named "anchor" has that Peer to itself.
+        // A node that is really named "anchor" owns that Peer.
         let anchor_is_a_node = self.nodes.values().any(|node| node.name.as_str().eq_ignore_ascii_case("anchor"));
         let legacy = if anchor_is_a_node { BTreeMap::new() } else { self.memory.legacy_anchor_keys() };
         if carriers.is_empty() && legacy.is_empty() {
@@ -332,12 +309,12 @@ impl<'a> SourcePlanner<'a> {
         let withheld = host_route::withheld(&claims, &kept, carries);
         if !withheld.is_empty() {
             let told: Vec<String> =
-                withheld.iter().map(|(node, (address, holder))| format!("{address} of {node}, which {holder} has, too")).collect();
+                withheld.iter().map(|(node, (address, holder))| format!("{address} of {node} (also used by {holder})")).collect();
             plan.problems.push(Problem::new(
                 Reason::WGIPDuplicate,
                 self.cluster().to_string(),
-                format!("no host route for WireGuard addresses that are not unique: {}", listed(&told, 5)),
-                "Kilo renumbers its nodes when one comes or goes, which takes up to 30 s; if it lasts, restart the kilo pod of a node that has a wrong address",
+                format!("no host route for duplicate WireGuard addresses: {}", listed(&told, 5)),
+                "expected for up to 30s after a node is added or removed, while Kilo renumbers its nodes; if it persists, restart the kilo pod of the node with the wrong address",
             ));
         }
         withheld
@@ -402,8 +379,8 @@ impl<'a> SourcePlanner<'a> {
         plan.problems.push(Problem::new(
             Reason::TooManyPrefixes,
             self.cluster().to_string(),
-            format!("left out of its Peers: {}", listed(surplus, 5)),
-            format!("a node has at most {MOST_POD_CIDRS} pod CIDRs, a Peer at most {MOST_ALLOWED_IPS} prefixes of its nodes; declare whole ranges in additionalCIDRs"),
+            format!("prefixes left out of its Peers: {}", listed(surplus, 5)),
+            format!("a node can have {MOST_POD_CIDRS} pod CIDRs, a Peer {MOST_ALLOWED_IPS} prefixes of its nodes; declare whole ranges in additionalCIDRs"),
         ));
     }
 
@@ -412,16 +389,16 @@ impl<'a> SourcePlanner<'a> {
             plan.problems.push(Problem::new(
                 Reason::PodCIDRDuplicate,
                 self.cluster().to_string(),
-                format!("pod CIDRs that another node has, too: {}", listed(twice, 5)),
-                "each stays with the first Peer by name; give every node its own pod CIDR",
+                format!("pod CIDRs used by more than one node: {}", listed(twice, 5)),
+                "only the first Peer by name routes each of them; give every node its own pod CIDR",
             ));
         }
         if !swallowed.is_empty() {
             plan.problems.push(Problem::new(
                 Reason::PrefixContainsEndpoint,
                 self.cluster().to_string(),
-                format!("not routed, because an endpoint of the cluster's own nodes lies inside: {}", listed(swallowed, 5)),
-                "a tunnel can't run through itself; give the nodes endpoints outside the declared networks to route these as well",
+                format!("not routed because they contain an endpoint of the cluster's own nodes: {}", listed(swallowed, 5)),
+                "a tunnel can't run through itself; to route these too, give the nodes endpoints outside the declared networks",
             ));
         }
     }
@@ -447,13 +424,13 @@ impl<'a> SourcePlanner<'a> {
         plan.problems.push(Problem::new(
             Reason::KeepaliveNotSet,
             self.cluster().to_string(),
-            format!("Kilo sends no keepalives from {}: it reads the interval from its own node, where annotation kilo.squat.ai/persistent-keepalive is missing", listed(&without, 5)),
+            format!("Kilo sends no keepalives from {}: it reads the interval from its own Node, where annotation kilo.squat.ai/persistent-keepalive is missing", listed(&without, 5)),
             format!("kubectl annotate node {} kilo.squat.ai/persistent-keepalive={seconds}", shell_quoted(first.as_str())),
         ));
     }
 }
 
-/// The smaller of the two clusters' intervals, where they have one.
+/// The smaller of the two clusters' intervals, ignoring those that are not set.
 pub(super) fn keepalive(mesh: &MeshSpec, one: &ClusterName, other: &ClusterName) -> u16 {
     let of = |name: &ClusterName| mesh.clusters.get(name).map(|spec| spec.keepalive).filter(|seconds| *seconds > 0);
     of(one).into_iter().chain(of(other)).min().unwrap_or(0)

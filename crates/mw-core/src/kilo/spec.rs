@@ -1,5 +1,5 @@
-//! A ClusterMesh as declared, and the check that turns it into something the
-//! planner can rely on. After `validate` nobody looks at the raw form again.
+//! The spec of a ClusterMesh and its validation. After `validate`, the raw form
+//! is not used again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,28 +12,28 @@ use crate::problem::{Problem, Reason};
 use crate::text::quoted;
 use crate::time::Timestamp;
 
-/// A ClusterMesh as it stands on the hub.
+/// A ClusterMesh on the hub.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mesh {
     pub id: MeshId,
     pub created: Option<Timestamp>,
     pub deleting: bool,
-    /// The hash with which a person released held deletes.
+    /// The hash with which the user confirmed held deletes.
     pub confirm_deletes: Option<String>,
-    /// Changes that were held when last planned. Deletes stay held until they are
-    /// confirmed or no longer doubtful: the Peers that are created meanwhile
-    /// must not make them a smaller share.
+    /// Changes held by the previous plan. Deletes stay held until they are
+    /// confirmed or explained: Peers that are created meanwhile must not lower
+    /// their percentage.
     pub held: BTreeSet<HeldLine>,
-    /// Who was anchor of a cluster when last planned. It counts where no Peer
-    /// says so any more, as between a delete and the write that follows it.
+    /// The anchors of the previous plan. They count if no Peer shows the anchor
+    /// any more, e.g. between a delete and the following write.
     pub anchors: BTreeMap<ClusterName, NodeName>,
     /// The UID of a former hub whose Peers this mesh takes over.
     pub take_over_hub: Option<String>,
     pub spec: RawSpec,
-    /// The last spec that was acted on. It stays in force when `spec` turns
-    /// out to overlap with another mesh.
+    /// The last spec that was reconciled. It stays in effect if `spec` overlaps
+    /// with another mesh.
     pub running: Option<MeshSpec>,
-    /// `running` was read from the status, and not decided by this process.
+    /// True if `running` was read from the status, not decided by this process.
     pub recalled: bool,
 }
 
@@ -75,7 +75,7 @@ pub struct MeshSpec {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterSpec {
-    /// Position in `spec.clusters`, to point at it in messages.
+    /// Position in `spec.clusters`, used in messages.
     pub index: usize,
     pub local: bool,
     pub kubeconfig_secret: Option<SecretRef>,
@@ -86,7 +86,7 @@ pub struct ClusterSpec {
     pub endpoint_from: EndpointFrom,
 }
 
-/// What a cluster may route, in one of the two forms.
+/// Networks that a cluster may route, in one of the two forms.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Networks {
     Typed { pods: Vec<Cidr>, wireguard: Cidr, service: Option<Cidr>, additional: Vec<Cidr> },
@@ -110,7 +110,7 @@ impl Networks {
         one.iter().copied().chain(two.into_iter().flatten()).chain(rest.iter().copied())
     }
 
-    /// Where in the cluster's entry a network is declared.
+    /// The path in the cluster's entry at which a network is declared.
     pub fn path_of(&self, cidr: Cidr) -> Option<String> {
         let numbered = |field: &str, list: &[Cidr]| list.iter().position(|net| *net == cidr).map(|at| format!("{field}[{at}]"));
         match self {
@@ -136,8 +136,8 @@ impl Networks {
         }
     }
 
-    /// The family of the declared WireGuard network; of the first network where
-    /// the entry does not say which that is.
+    /// The IP family of the declared WireGuard network; of the first network if
+    /// the entry does not declare a WireGuard network.
     pub fn wireguard_family(&self) -> Option<Family> {
         let network = match self {
             Networks::Typed { wireguard, .. } => Some(wireguard),
@@ -146,7 +146,8 @@ impl Networks {
         network.map(|network| Family::of(network.first()))
     }
 
-    /// Whether a node's own address is meant to be reachable through the mesh.
+    /// Reports whether a node's own address is declared to be reachable through
+    /// the mesh.
     pub fn declares_internal(&self, address: IpAddr) -> bool {
         match self {
             Networks::Typed { additional, .. } => additional.iter().any(|net| net.contains_address(address)),
@@ -155,14 +156,14 @@ impl Networks {
     }
 }
 
-/// A spec that passed, with remarks; or all that is wrong with it, errors first.
+/// A valid spec with warnings, or all its problems, errors first.
 pub type Validated = Result<(MeshSpec, Vec<Problem>), Vec<Problem>>;
 
 pub fn validate(raw: &RawSpec) -> Validated {
     let mut check = Check::default();
     let RawSpec { clusters, cleanup_timeout, max_delete_percent } = raw;
     if clusters.len() < 2 {
-        check.refuse("spec.clusters", format!("lists {} cluster(s)", clusters.len()), "a mesh joins at least two clusters");
+        check.refuse("spec.clusters", format!("lists {} cluster(s)", clusters.len()), "a mesh connects at least two clusters");
     }
     if clusters.len() > MOST_CLUSTERS {
         check.refuse("spec.clusters", format!("lists {} clusters", clusters.len()), "at most 1024 are supported");
@@ -208,7 +209,7 @@ impl Check {
         let locals: Vec<&str> = clusters.iter().filter(|c| c.local).map(|c| c.name.as_str()).collect();
         if locals.len() > 1 {
             let message = format!("{} clusters are local: {}", locals.len(), quoted(&locals.join(", ")));
-            self.refuse("spec.clusters", message, "set local: true on the one cluster the operator runs in, and on no other");
+            self.refuse("spec.clusters", message, "set local: true only on the cluster that the operator runs in");
         }
     }
 
@@ -222,7 +223,7 @@ impl Check {
         let keepalive = self.number(&format!("{path}.persistentKeepalive"), raw.persistent_keepalive, 0..=65535, 0);
         let topology_label = raw.topology_label.clone().unwrap_or_else(|| DEFAULT_TOPOLOGY_LABEL.to_owned());
         if topology_label.is_empty() || topology_label.len() > 317 {
-            self.refuse(format!("{path}.topologyLabel"), "is not a label key", "leave it out for Kilo's default");
+            self.refuse(format!("{path}.topologyLabel"), "is not a label key", "omit it to use Kilo's default");
         }
         let endpoint_from = self.endpoint_from(&format!("{path}.endpointFrom"), raw.endpoint_from.as_deref());
         let spec = ClusterSpec {
@@ -243,7 +244,7 @@ impl Check {
             None => EndpointFrom::Global,
             Some("Kilo") => EndpointFrom::Kilo,
             Some(other) => {
-                self.refuse(path, format!("{} is not known", quoted(other)), "write Kilo, or leave it out");
+                self.refuse(path, format!("{} is not a valid value", quoted(other)), "use Kilo, or omit it");
                 EndpointFrom::Global
             }
         }
@@ -255,13 +256,13 @@ impl Check {
             self.refuse(
                 format!("{path}.kubeconfigSecretRef"),
                 format!("cluster {} has no kubeconfig", quoted(&raw.name)),
-                "name the Secret in the mesh's namespace that holds its kubeconfig, or set local: true",
+                "set it to the Secret in the mesh's namespace that holds the kubeconfig, or set local: true",
             );
         }
     }
 
     fn networks(&mut self, path: &str, raw: &RawCluster) -> Option<Networks> {
-        // The Go operator writes an empty string where there is none.
+        // The Go operator writes an empty string for a missing value.
         let service_cidr = raw.service_cidr.as_ref().filter(|text| !text.is_empty());
         let typed = raw.pod_cidrs.is_some() || raw.wireguard_cidr.is_some() || service_cidr.is_some() || raw.additional_cidrs.is_some();
         match (&raw.allowed_networks, typed) {
@@ -282,7 +283,11 @@ impl Check {
                 let wireguard = match &raw.wireguard_cidr {
                     Some(text) => self.cidr(&format!("{path}.wireguardCIDR"), text),
                     None => {
-                        self.refuse(format!("{path}.wireguardCIDR"), "is missing", "give the range of Kilo's --subnet in that cluster");
+                        self.refuse(
+                            format!("{path}.wireguardCIDR"),
+                            "is missing",
+                            "set it to the value of Kilo's --subnet flag in that cluster",
+                        );
                         None
                     }
                 };
@@ -299,11 +304,11 @@ impl Check {
     fn list(&mut self, path: &str, texts: Option<&Vec<String>>, required: bool) -> Option<Vec<Cidr>> {
         let texts = texts.map(Vec::as_slice).unwrap_or_default();
         if required && texts.is_empty() {
-            self.refuse(path, "has no network", "give at least one CIDR");
+            self.refuse(path, "is empty", "list at least one CIDR");
             return None;
         }
         if texts.len() > MOST_CIDRS {
-            self.refuse(path, format!("has {} networks", texts.len()), "at most 64 are supported: summarise them");
+            self.refuse(path, format!("has {} networks", texts.len()), "at most 64 are supported: aggregate them");
             return None;
         }
         let parsed: Vec<Option<Cidr>> = texts.iter().enumerate().map(|(i, text)| self.cidr(&format!("{path}[{i}]"), text)).collect();
@@ -320,11 +325,11 @@ impl Check {
         };
         let network = written.network;
         if let Some(why) = network.unroutable() {
-            self.refuse(path, format!("{network} {why}"), "such a range can't be routed to another cluster");
+            self.refuse(path, format!("{network} {why}"), "this range can't be routed to another cluster");
             return None;
         }
         if written.has_host_bits() {
-            let message = format!("{} has host bits and is taken as {network}", quoted(text));
+            let message = format!("{} has host bits set; it is read as {network}", quoted(text));
             self.remarks.push(Problem::new(Reason::CIDRHostBits, path, message, format!("write {network}")));
         }
         Some(network)

@@ -1,16 +1,16 @@
-//! Prefixes that move between Peers in one pass, as when Kilo renumbers its
-//! nodes: no two Peers may have one at a time, so whoever gets a prefix that
-//! another has yet to lose gets it after that.
+//! Prefixes that move between Peers in one pass, e.g. when Kilo renumbers its
+//! nodes. No two Peers may have the same prefix at a time, so a Peer gets a
+//! prefix only after the other Peer has lost it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cidr::Cidr;
-use crate::kilo::evaluate::{Act, Outcome, Target};
+use crate::kilo::evaluate::{Act, PeerOutcome, Target};
 use crate::kilo::plan::Update;
 use crate::names::PeerName;
 
 impl Target {
-    /// Splits updates that take away and give at the same time where they clash.
+    /// Splits updates that both remove and add prefixes if they conflict.
     pub(super) fn stagger(&mut self) {
         let mut lost: BTreeMap<Cidr, PeerName> = BTreeMap::new();
         for ((name, _), outcome) in &self.outcomes {
@@ -19,7 +19,7 @@ impl Target {
             lost.extend(entry.prefixes().into_iter().filter(|cidr| !kept.contains(cidr)).map(|cidr| (cidr, name.clone())));
         }
         for ((name, _), outcome) in &mut self.outcomes {
-            let Outcome { act: Act::Update(update), .. } = outcome else { continue };
+            let PeerOutcome { act: Act::Update(update), .. } = outcome else { continue };
             let early = |cidr: &&Cidr| lost.get(*cidr).is_some_and(|holder| holder != name);
             let early: BTreeSet<Cidr> = update.after.allowed_ips().iter().filter(early).copied().collect();
             let splits = update.takes_away && !early.is_empty() && early.len() < update.after.allowed_ips().len();

@@ -1,6 +1,5 @@
-//! One cluster looked at by itself: its segments and their leaders, which
-//! nodes would become Peers, and whether they pass the checks that need no
-//! other cluster.
+//! Survey of one cluster: its segments and their leaders, the nodes that
+//! qualify for Peers, and all checks that need no other cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,7 +14,7 @@ use crate::kilo::spec::ClusterSpec;
 use crate::names::{ClusterName, NodeName, PeerName};
 use crate::text::printable;
 
-/// Why a node has no Peer. The names are stable.
+/// The reason why a node has no Peer. The names are stable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SkipReason {
     PeerNameDuplicate,
@@ -86,13 +85,14 @@ impl Skip {
     }
 }
 
-/// A node that runs WireGuard and so would become a Peer.
+/// A node that runs WireGuard and so is a candidate for a Peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Candidate {
     pub(super) node: Arc<Node>,
     pub(super) alive: bool,
     pub(super) peer_name: PeerName,
-    /// The nodes whose networks its Peer carries, itself among them, by name.
+    /// The nodes whose networks its Peer carries, including itself, sorted by
+    /// name.
     pub(super) carries: Vec<Arc<Node>>,
     /// Set for the leader of a location.
     pub(super) location: Option<String>,
@@ -102,12 +102,12 @@ pub(super) struct Candidate {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Passed {
     pub(super) key: PublicKey,
-    /// Missing where the leader of a location has yet to publish it.
+    /// `None` if the leader of a location has not published it yet.
     pub(super) wireguard_ip: Option<IpAddr>,
     pub(super) endpoint: Option<Endpoint>,
 }
 
-/// A location in which no agent has been heard of.
+/// A location without a live agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SilentLocation {
     pub(super) location: String,
@@ -117,7 +117,7 @@ pub(super) struct SilentLocation {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Survey {
     pub(super) alive: BTreeSet<NodeName>,
-    /// Live ones first, then by name.
+    /// Live nodes first, then by name.
     pub(super) candidates: Vec<Arc<Candidate>>,
     /// Carried node to leader.
     pub(super) carried: BTreeMap<NodeName, NodeName>,
@@ -128,19 +128,37 @@ pub(super) struct Survey {
     pub(super) leaders: BTreeMap<String, NodeName>,
 }
 
-/// What a survey depends on apart from the nodes.
+/// Inputs of a survey besides the nodes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Surveyor<'a> {
     pub(super) mesh: &'a str,
     pub(super) cluster: &'a ClusterName,
     pub(super) spec: &'a ClusterSpec,
-    /// Whether at least one pair with another cluster has a keepalive.
-    pub(super) may_roam: bool,
+}
+
+/// Reports whether another cluster gets the Peer of a node without an endpoint.
+pub(super) type Roams<'a> = &'a dyn Fn(&PeerName, PublicKey) -> bool;
+
+impl Candidate {
+    /// The key of a node that passes every check except that it has no
+    /// endpoint.
+    pub(super) fn roaming_key(&self) -> Option<PublicKey> {
+        match &self.verdict {
+            Ok(Passed { key, endpoint: None, .. }) => Some(*key),
+            Err(Skip { reason: SkipReason::NodeNoEndpoint, .. }) => self.node.key.clone().ok().flatten(),
+            _ => None,
+        }
+    }
+
+    /// Reports whether the result still matches the existing Peers.
+    pub(super) fn is_settled(&self, roams: Roams<'_>) -> bool {
+        self.roaming_key().is_none_or(|key| roams(&self.peer_name, key) == self.verdict.is_ok())
+    }
 }
 
 impl Surveyor<'_> {
-    /// Candidates of the earlier survey whose node is the same are taken over.
-    pub(super) fn survey(&self, nodes: &Nodes, earlier: &Survey) -> Survey {
+    /// Candidates of the earlier survey are reused if their node is unchanged.
+    pub(super) fn survey(&self, nodes: &Nodes, earlier: &Survey, roams: Roams<'_>) -> Survey {
         let mut survey = Survey { alive: alive(nodes), ..Survey::default() };
         let before: BTreeMap<&NodeName, &Arc<Candidate>> =
             earlier.candidates.iter().map(|candidate| (&candidate.node.name, candidate)).collect();
@@ -150,26 +168,29 @@ impl Surveyor<'_> {
                 locations.entry(self.location(node)).or_default().push(node);
             } else {
                 let alive = survey.alive.contains(&node.name);
-                let same = |old: &&&Arc<Candidate>| old.location.is_none() && old.alive == alive && Arc::ptr_eq(&old.node, node);
+                let same = |old: &&&Arc<Candidate>| {
+                    old.location.is_none() && old.alive == alive && Arc::ptr_eq(&old.node, node) && old.is_settled(roams)
+                };
                 let candidate = before.get(&node.name).filter(same).map(|old| Arc::clone(old));
-                let fresh = || Arc::new(self.candidate(node, alive, vec![Arc::clone(node)], None));
+                let fresh = || Arc::new(self.candidate((node, alive), vec![Arc::clone(node)], None, roams));
                 survey.candidates.push(candidate.unwrap_or_else(fresh));
             }
         }
         for (location, members) in locations {
-            self.survey_location(&mut survey, location, &members);
+            self.survey_location(&mut survey, location, &members, roams);
         }
         survey.candidates.sort_by(|a, b| (!a.alive, &a.node.name).cmp(&(!b.alive, &b.node.name)));
         survey
     }
 
-    /// The annotation where it is there, even if empty; else the topology label.
+    /// The annotation if it is set, even if empty; otherwise the topology
+    /// label.
     pub(super) fn location(&self, node: &Node) -> String {
         let label = || node.labels.get(&self.spec.topology_label).cloned().unwrap_or_default();
         node.location.clone().unwrap_or_else(label)
     }
 
-    fn survey_location(&self, survey: &mut Survey, location: String, members: &[&Arc<Node>]) {
+    fn survey_location(&self, survey: &mut Survey, location: String, members: &[&Arc<Node>], roams: Roams<'_>) {
         let mut ready = Vec::new();
         for node in members {
             match self.unready(node, survey.alive.contains(&node.name)) {
@@ -200,10 +221,11 @@ impl Surveyor<'_> {
             }
         }
         survey.leaders.insert(location.clone(), leader.name.clone());
-        survey.candidates.push(Arc::new(self.candidate(leader, true, carries, Some(location))));
+        survey.candidates.push(Arc::new(self.candidate((leader, true), carries, Some(location), roams)));
     }
 
-    /// Why Kilo would not count a node of a location, in the order of the checks.
+    /// The reason why Kilo ignores a node of a location, in the order of the
+    /// checks.
     fn unready(&self, node: &Node, alive: bool) -> Option<Skip> {
         if let Err(skip) = self.pod_cidr(node) {
             return Some(skip);
@@ -218,25 +240,21 @@ impl Surveyor<'_> {
         if node.kilo_endpoint.is_none() {
             return Some(Skip::new(
                 SkipReason::NodeNoEndpoint,
-                "Kilo's agent published no endpoint that parses, so Kilo leaves the node out of its location",
+                "Kilo's agent published no valid endpoint, so Kilo leaves the node out of its location",
             ));
         }
-        Some(Skip::new(SkipReason::NodeAgentSilent, "Kilo's agent on this node has not checked in for 60 s"))
+        Some(Skip::new(SkipReason::NodeAgentSilent, "Kilo's agent on this node has not checked in for 60s"))
     }
 
-    fn candidate(&self, node: &Arc<Node>, alive: bool, carries: Vec<Arc<Node>>, location: Option<String>) -> Candidate {
-        Candidate {
-            node: Arc::clone(node),
-            alive,
-            peer_name: PeerName::of(self.mesh, self.cluster, node.name.as_str()),
-            carries,
-            verdict: self.judge(node, location.is_some()),
-            location,
-        }
+    fn candidate(&self, node: (&Arc<Node>, bool), carries: Vec<Arc<Node>>, location: Option<String>, roams: Roams<'_>) -> Candidate {
+        let (node, alive) = node;
+        let peer_name = PeerName::of(self.mesh, self.cluster, node.name.as_str());
+        let verdict = self.judge(node, location.is_some(), &|key| roams(&peer_name, key));
+        Candidate { node: Arc::clone(node), alive, peer_name, carries, verdict, location }
     }
 
-    /// A leader publishes its address up to 30 s after it began to lead.
-    fn judge(&self, node: &Node, leads: bool) -> Result<Passed, Skip> {
+    /// A leader publishes its address up to 30s after it became leader.
+    fn judge(&self, node: &Node, leads: bool, roams: &dyn Fn(PublicKey) -> bool) -> Result<Passed, Skip> {
         self.pod_cidr(node)?;
         self.pods_in_range(node)?;
         let wireguard_ip = match self.wireguard_ip(node) {
@@ -244,7 +262,7 @@ impl Surveyor<'_> {
             found => Some(found?),
         };
         let key = self.key(node)?;
-        let endpoint = self.endpoint(node)?;
+        let endpoint = self.endpoint(node, &|| roams(key))?;
         Ok(Passed { key, wireguard_ip, endpoint })
     }
 
@@ -252,14 +270,14 @@ impl Surveyor<'_> {
         match &node.first_pod_cidr {
             Ok(Some(_)) => Ok(()),
             Ok(None) => Err(Skip::new(SkipReason::NodeNoPodCIDR, "the Node has no spec.podCIDRs")),
-            Err(text) => Err(Skip::new(SkipReason::NodeNoPodCIDR, format!("the Node's pod CIDR {} does not parse", text.0))),
+            Err(text) => Err(Skip::new(SkipReason::NodeNoPodCIDR, format!("the Node's pod CIDR {} is invalid", text.0))),
         }
     }
 
     fn pods_in_range(&self, node: &Node) -> Result<(), Skip> {
         match &node.first_pod_cidr {
             Ok(Some(cidr)) if !self.spec.networks.allows_pods(*cidr) => {
-                let message = format!("pod CIDR {cidr} lies in none of the networks declared for cluster {}", self.cluster);
+                let message = format!("pod CIDR {cidr} is outside the networks declared for cluster {}", self.cluster);
                 Err(Skip::new(SkipReason::NodePodCIDROutOfRange, message))
             }
             _ => Ok(()),
@@ -270,7 +288,7 @@ impl Surveyor<'_> {
         match &node.wireguard_ip {
             Ok(Some(ip)) if self.spec.networks.allows_wireguard(*ip) => Ok(*ip),
             Ok(Some(ip)) => {
-                let message = format!("WireGuard address {ip} lies outside the range declared for cluster {}", self.cluster);
+                let message = format!("WireGuard address {ip} is outside the range declared for cluster {}", self.cluster);
                 Err(Skip::new(SkipReason::WGIPOutOfRange, message))
             }
             Ok(None) => Err(Skip::new(SkipReason::NodeNoWireguardIP, "annotation kilo.squat.ai/wireguard-ip is missing or empty")),
@@ -291,11 +309,11 @@ impl Surveyor<'_> {
         }
     }
 
-    fn endpoint(&self, node: &Node) -> Result<Option<Endpoint>, Skip> {
+    fn endpoint(&self, node: &Node, roams: &dyn Fn() -> bool) -> Result<Option<Endpoint>, Skip> {
         match node.configured_endpoint(self.spec.wireguard_port, self.spec.endpoint_from) {
-            Ok(None) if !self.may_roam => Err(Skip::new(
+            Ok(None) if !roams() => Err(Skip::new(
                 SkipReason::NodeNoEndpoint,
-                "no annotation clustermesh-endpoint or force-endpoint, no ExternalIP, no public address in annotation endpoint, and no cluster of the mesh declares a persistentKeepalive",
+                "no annotation clustermesh-endpoint or force-endpoint, no ExternalIP, no public address in annotation endpoint, no persistentKeepalive in any cluster of the mesh, and no existing Peer without an endpoint",
             )),
             Ok(endpoint) => Ok(endpoint),
             Err(text) => {
@@ -305,7 +323,7 @@ impl Surveyor<'_> {
     }
 }
 
-/// Kilo's choice among the ready nodes of a location, which come by name.
+/// Kilo's choice among the ready nodes of a location, which are sorted by name.
 fn leader<'a>(ready: &[&'a Arc<Node>]) -> Option<&'a Arc<Node>> {
     let public = |node: &Node| node.kilo_endpoint == Some(Publicness::Public);
     let first = |wanted: &dyn Fn(&Node) -> bool| ready.iter().copied().find(|node| wanted(node));

@@ -1,5 +1,5 @@
-//! What one cluster holds, kept small: a Peer that equals the wanted one is a
-//! pointer to it, any other is kept with what the rules need.
+//! The observed Peers of one cluster, stored compactly: a Peer that equals the
+//! wanted one is a pointer to it, any other is stored with what the rules need.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -33,12 +33,12 @@ pub(super) struct Entry {
 
 #[derive(Debug, Clone)]
 pub(super) enum Content {
-    /// Seen to equal what was wanted.
+    /// Equal to the wanted Peer.
     Same(WantedPeer),
     Other(Box<Found>),
 }
 
-/// A Peer that differs from what is wanted, or is not wanted.
+/// A Peer that differs from the wanted one, or is not wanted.
 #[derive(Debug, Clone)]
 pub(super) struct Found {
     facts: PeerFacts,
@@ -85,7 +85,14 @@ impl Entry {
         }
     }
 
-    /// The endpoint, where it is one that we could have written.
+    pub(super) fn has_endpoint(&self) -> bool {
+        match &self.content {
+            Content::Same(wanted) => wanted.endpoint().is_some(),
+            Content::Other(found) => found.facts.spec.endpoint.is_some(),
+        }
+    }
+
+    /// The endpoint, if it is one that we could have written.
     pub(super) fn endpoint(&self) -> Option<Endpoint> {
         match &self.content {
             Content::Same(wanted) => wanted.endpoint().cloned(),
@@ -115,7 +122,7 @@ impl Entry {
         }
     }
 
-    /// Whether only our labels differ.
+    /// Reports whether only our labels differ.
     pub(super) fn same_spec(&self, wanted: &WantedPeer) -> bool {
         let mut texts = wanted.spec();
         let mut found = match &self.content {
@@ -130,10 +137,10 @@ impl Entry {
     }
 }
 
-/// What stands in the way on a target: Peers that stay whatever we plan.
+/// Peers that stay on a target whatever is planned, and so can block others.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Staying {
-    by_name: BTreeMap<PeerName, Stay>,
+pub(super) struct RetainedPeers {
+    by_name: BTreeMap<PeerName, RetainedPeer>,
     keys: BTreeMap<PublicKey, BTreeSet<PeerName>>,
     prefixes: BTreeMap<Cidr, BTreeSet<PeerName>>,
     /// Endpoints of Peers that are not ours.
@@ -141,23 +148,23 @@ pub(super) struct Staying {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Stay {
+pub(super) struct RetainedPeer {
     pub(super) foreign: bool,
     pub(super) key: Option<PublicKey>,
     pub(super) prefixes: Vec<Cidr>,
     pub(super) endpoint: Option<IpAddr>,
-    /// The mesh and source it is of, by position.
+    /// Its mesh and source, by position.
     pub(super) source: Option<(usize, usize)>,
 }
 
-impl Staying {
-    pub(super) fn stay(entry: &Entry, foreign: bool, source: Option<(usize, usize)>) -> Stay {
-        Stay { foreign, key: entry.key(), prefixes: entry.prefixes(), endpoint: entry.endpoint_address(), source }
+impl RetainedPeers {
+    pub(super) fn stay(entry: &Entry, foreign: bool, source: Option<(usize, usize)>) -> RetainedPeer {
+        RetainedPeer { foreign, key: entry.key(), prefixes: entry.prefixes(), endpoint: entry.endpoint_address(), source }
     }
 
-    /// Sets what is known of a name; returns what was there and what is there
-    /// now when they differ.
-    pub(super) fn set(&mut self, name: &PeerName, stay: Option<Stay>) -> Vec<Stay> {
+    /// Updates the entry of a name; returns the old and the new entry if they
+    /// differ.
+    pub(super) fn set(&mut self, name: &PeerName, stay: Option<RetainedPeer>) -> Vec<RetainedPeer> {
         let before = self.by_name.get(name);
         if before == stay.as_ref() {
             return Vec::new();
@@ -193,12 +200,12 @@ impl Staying {
         self.by_name.is_empty()
     }
 
-    /// A Peer other than `name` that has the key.
+    /// A Peer other than `name` with this key.
     pub(super) fn key_holder(&self, key: PublicKey, name: &PeerName) -> Option<&PeerName> {
         self.keys.get(&key)?.iter().find(|holder| *holder != name)
     }
 
-    /// A Peer other than `name` that has exactly this prefix.
+    /// A Peer other than `name` with exactly this prefix.
     pub(super) fn prefix_holder(&self, cidr: Cidr, name: &PeerName) -> Option<&PeerName> {
         self.prefixes.get(&cidr)?.iter().find(|holder| *holder != name)
     }
@@ -221,31 +228,41 @@ fn withdraw<K: Ord>(index: &mut BTreeMap<K, BTreeSet<PeerName>>, key: K, name: &
     }
 }
 
-/// A discovered endpoint stays for so long when no node lists its key any more.
+/// Time for which a discovered endpoint is kept after the last node stopped
+/// listing its key.
 pub const DISCOVERED_SECONDS: u64 = 300;
 
 /// Discovered endpoints of keys that no node of a cluster lists any more.
-pub type Vanished = BTreeMap<PublicKey, Sighting>;
+pub type Vanished = BTreeMap<PublicKey, LastDiscovery>;
 
-/// An endpoint that was discovered, and until when it counts.
+/// A discovered endpoint and its expiry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sighting {
+pub struct LastDiscovery {
     pub endpoint: Endpoint,
     pub until: Timestamp,
 }
 
-/// What a cluster's own nodes mean for the Peers it is given in one mesh.
+impl LastDiscovery {
+    /// Reports whether Kilo is expected to list the endpoint again.
+    pub(super) fn counts(&self, declared: &DeclaredIndex, now: Timestamp) -> bool {
+        self.until > now && self.endpoint.ip().is_none_or(|ip| declared.owner(ip).is_none())
+    }
+}
+
+/// Constraints that a cluster's own nodes put on the Peers it gets in one mesh.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Own {
     pub(super) keys: BTreeSet<PublicKey>,
-    /// The one family that its nodes can route, where they can't both.
+    /// The only IP family that its nodes route; `None` if they route both.
     pub(super) family: Option<Family>,
-    /// By source: own addresses and pod networks inside that source's networks.
+    /// By source: own addresses and pod CIDRs inside that source's networks.
     pub(super) hits: BTreeMap<ClusterName, Vec<Cidr>>,
-    /// Where handshakes of a key came from.
+    /// Addresses that handshakes came from, by key.
     pub(super) discovered: BTreeMap<PublicKey, Endpoint>,
-    /// Discovered keys that no node lists any more, with when they are dropped.
+    /// Discovered keys that no node lists any more, with their expiry.
     pub(super) remembered: BTreeMap<PublicKey, Timestamp>,
+    /// Discovered endpoints that expired, but may still be on Peers.
+    pub(super) faded: BTreeMap<PublicKey, Endpoint>,
     pub(super) problems: Vec<Problem>,
 }
 
@@ -276,8 +293,9 @@ impl Own {
         own
     }
 
-    /// Kilo can't set a route whose source is of another family, and sets none
-    /// of those that come after it.
+    /// Reports whether the nodes can route a network. Kilo can't set a route
+    /// with a source address of the other family, and skips all routes after
+    /// it.
     pub(super) fn routes(&self, cidr: Cidr) -> bool {
         self.family.is_none_or(|family| family == Family::of(cidr.first()))
     }
@@ -288,14 +306,15 @@ impl Own {
         }
     }
 
-    /// Kilo drops its entries for some seconds around every reload: a discovered
-    /// endpoint outlives its entry for a while.
+    /// Kilo drops its entries for some seconds around every reload, so a
+    /// discovered endpoint is kept for a while.
     fn remember(&mut self, vanished: &Vanished, declared: &DeclaredIndex, now: Timestamp) {
-        for (key, Sighting { endpoint, until }) in vanished {
-            let usable = endpoint.ip().is_none_or(|ip| declared.owner(ip).is_none());
-            if *until > now && usable && !self.discovered.contains_key(key) {
-                self.discovered.insert(*key, endpoint.clone());
-                self.remembered.insert(*key, *until);
+        for (key, last_discovery) in vanished.iter().filter(|(key, _)| !self.discovered.contains_key(*key)).collect::<Vec<_>>() {
+            if last_discovery.counts(declared, now) {
+                self.discovered.insert(*key, last_discovery.endpoint.clone());
+                self.remembered.insert(*key, last_discovery.until);
+            } else {
+                self.faded.insert(*key, last_discovery.endpoint.clone());
             }
         }
     }
@@ -305,15 +324,15 @@ impl Own {
         self.discovered.iter().filter(|(key, _)| !self.remembered.contains_key(*key))
     }
 
-    /// When the first remembered endpoint is dropped.
+    /// The time at which the first remembered endpoint expires.
     pub(super) fn recheck_at(&self) -> Option<Timestamp> {
         self.remembered.values().min().copied()
     }
 
-    /// Live observers go before dead ones, the value most of them saw before
-    /// others, the first node by name before later ones.
+    /// Live observers take precedence over dead ones, then the value seen by
+    /// most of them, then the first node by name.
     fn discover(&mut self, cluster: &ClusterName, nodes: &Nodes, survey: &Survey, declared: &DeclaredIndex) {
-        let mut sightings: BTreeMap<PublicKey, Vec<(bool, SocketAddr)>> = BTreeMap::new();
+        let mut last_discoveries: BTreeMap<PublicKey, Vec<(bool, SocketAddr)>> = BTreeMap::new();
         let mut unreadable = Vec::new();
         for node in nodes.values() {
             match &node.discovered {
@@ -321,12 +340,12 @@ impl Own {
                 Ok(seen) => {
                     let alive = survey.alive.contains(&node.name);
                     for (key, at) in seen.iter().filter(|(_, at)| declared.owner(at.ip()).is_none()) {
-                        sightings.entry(*key).or_default().push((alive, *at));
+                        last_discoveries.entry(*key).or_default().push((alive, *at));
                     }
                 }
             }
         }
-        for (key, mut seen) in sightings {
+        for (key, mut seen) in last_discoveries {
             if seen.iter().any(|(alive, _)| *alive) {
                 seen.retain(|(alive, _)| *alive);
             }
@@ -340,16 +359,16 @@ impl Own {
             self.problems.push(Problem::new(
                 Reason::DiscoveredEndpointsInvalid,
                 cluster.to_string(),
-                format!("annotation kilo.squat.ai/discovered-endpoints can't be read on {}", listed(&unreadable, 5)),
-                "configured endpoints are used; Kilo writes the annotation anew at its next check-in",
+                format!("annotation kilo.squat.ai/discovered-endpoints is invalid on {}", listed(&unreadable, 5)),
+                "configured endpoints are used; Kilo rewrites the annotation at its next check-in",
             ));
         }
     }
 }
 
-/// The family of the addresses from which most agents route; `None` where they
-/// have no internal IP and so route both. A node without an agent says nothing,
-/// unless no node has one.
+/// The IP family of the addresses from which most agents route; `None` if they
+/// have no internal IP and so route both. Nodes without an agent count only if
+/// no node has one.
 fn routed_family(nodes: &Nodes, declared: Option<Family>) -> Option<Family> {
     let agents = nodes.values().filter(|node| !node.is_bare()).map(|node| node.route_source.map(Family::of));
     let mut votes: Vec<Option<Family>> = agents.collect();

@@ -1,5 +1,5 @@
-//! A plan as people want to see it: who peers with whom, who carries whom,
-//! what is wrong. Terminal, dashboard and status all draw from this.
+//! A plan as shown to people: which clusters peer, which nodes carry others,
+//! and all problems. Used by the terminal, the dashboard and the status.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub struct MeshView {
 pub struct ClusterView {
     pub name: ClusterName,
     pub unknown: Option<String>,
-    /// By name.
+    /// Sorted by name.
     pub nodes: Vec<NodeView>,
 }
 
@@ -34,17 +34,17 @@ pub struct NodeView {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Role {
-    /// Its Peer carries the cluster-wide networks as well.
+    /// Its Peer also carries the cluster-wide networks.
     Anchor,
     Peer,
-    /// The leader of its location carries it, if that one has a Peer.
+    /// Carried by the leader of its location; `None` if the leader has no Peer.
     Carried(Option<NodeName>),
-    /// Its Peer is kept as it is for the time being.
+    /// Its Peer is kept unchanged for now.
     Held,
     Skipped(Skip),
 }
 
-/// What the nodes of one cluster are on another.
+/// State of the Peers of one cluster in another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PairView {
     pub source: ClusterName,
@@ -54,18 +54,18 @@ pub struct PairView {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PairState {
-    /// Every Peer that can be there is there.
+    /// All possible Peers are written.
     Applied,
     Pending {
         create: usize,
         update: usize,
         delete: usize,
     },
-    /// Deletes wait for a person.
+    /// Number of changes that wait for a confirmation.
     Held(usize),
     /// One of the two can't be read.
     Unknown,
-    /// An older mesh connects these two.
+    /// An older mesh connects these two clusters.
     Duplicate,
 }
 

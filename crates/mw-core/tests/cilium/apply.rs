@@ -1,18 +1,19 @@
-//! An API server's part: a plan's writes as they are seen afterwards, and the
-//! answers to its dials.
+//! The API server's role: applies a plan's writes to the world, and answers its
+//! dials.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use mw_core::cilium::facts::CaId;
-use mw_core::cilium::facts::{ClusterSeen, Held, MANAGER, PolicySeen, RemoteUsers, RootCa};
+use mw_core::cilium::facts::{ClusterSeen, Held, MANAGER, Maker, PolicySeen, RemoteUsers, RootCa};
 use mw_core::cilium::plan as plans;
 use mw_core::cilium::plan::{Plan, PolicyChanges, TargetPlan};
 use mw_core::cilium::world::{DialOutcome, Dialled, Evidence, Heartbeat, VerifyDial, World};
 use mw_core::names::ClusterId;
 use mw_core::seen::Seen;
+use mw_core::time::Timestamp;
 
-/// Carries out every write. A server-side apply leaves others' fields alone and
-/// fails where it would change one; the planner must never ask for that.
+/// Carries out every write. A server-side apply leaves fields of other managers
+/// alone and fails if it would change one; the planner must never request that.
 pub(crate) fn apply(plan: &Plan, world: &mut World) {
     let now = world.now;
     for (id, target) in &plan.targets {
@@ -61,6 +62,8 @@ fn write(id: &ClusterId, target: &TargetPlan, seen: &mut ClusterSeen, now: mw_co
             key: Some(create.key.clone()),
             helm_labels: create.labels.clone(),
             helm_annotations: create.annotations.clone(),
+            not_after: Timestamp(100_000_000),
+            maker: Maker::Helm,
         }));
     }
     if let Some(write) = elb {
@@ -92,7 +95,7 @@ fn write(id: &ClusterId, target: &TargetPlan, seen: &mut ClusterSeen, now: mw_co
     write_policies(policies, seen);
 }
 
-/// A server-side apply of a map that is not forced.
+/// An unforced server-side apply of a map.
 fn apply_fields<T: Clone + PartialEq>(held: &mut BTreeMap<String, Held<T>>, wanted: &BTreeMap<String, T>) {
     for (key, value) in wanted {
         let field = held.entry(key.clone()).or_insert_with(|| Held { value: value.clone(), managers: BTreeSet::new() });
@@ -130,7 +133,7 @@ fn write_policies(changes: &PolicyChanges, seen: &mut ClusterSeen) {
     }
 }
 
-/// Every dial of the plan finds what it looks for.
+/// Answers every dial of the plan successfully.
 pub(crate) fn answer(plan: &Plan, world: &mut World) {
     for (link, dial) in &plan.dials {
         let heartbeat = Heartbeat::At { time: world.now, moved: None };
@@ -141,7 +144,8 @@ pub(crate) fn answer(plan: &Plan, world: &mut World) {
     }
 }
 
-/// Until there is nothing to do. Each round is a plan, its writes and its dials.
+/// Repeats until there is nothing to do. Each round is a plan, its writes and
+/// its dials.
 pub(crate) fn settle(world: &mut World) {
     for _ in 0..12 {
         let plan = mw_core::cilium::plan(world);

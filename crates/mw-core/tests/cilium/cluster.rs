@@ -1,11 +1,11 @@
-//! A cluster in a few words: healthy, unless a story says otherwise.
+//! A concise description of a cluster: healthy, unless a story says otherwise.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use mw_core::cilium::facts::{
     Agents, ApiServer, CaId, Certificate, Certificates, ClientFiles, ClusterSeen, Config, ConnectionSecret, Held, Hubble, Identity,
-    MANAGER, MeshPort, MeshService, NamespaceSeen, NodeAddresses, PolicyCrds, PolicyFeatures, PolicyKey, PolicySeen, RemoteUsers, RootCa,
-    SecretSeen, ServiceName, ServiceSeen, Silence, SliceSeen,
+    MANAGER, Maker, MeshPort, MeshService, NamespaceSeen, NodeAddresses, PolicyCrds, PolicyFeatures, PolicyKey, PolicySeen, RemoteUsers,
+    RootCa, SecretSeen, ServiceName, ServiceSeen, Silence, SliceSeen,
 };
 use mw_core::cilium::secret::SecretBytes;
 use mw_core::cilium::version::Version;
@@ -16,7 +16,8 @@ use mw_core::time::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// What a story says of a cluster. `a` has id 1 and address 192.0.2.1, `b` 2, and so on.
+/// A cluster in a story. `a` has id 1 and address 192.0.2.1, `b` has 2, and so
+/// on.
 #[derive(Deserialize, Debug, Clone)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(crate) struct Sketch {
@@ -52,7 +53,7 @@ pub(crate) struct Sketch {
     root_key: bool,
     root_withheld: bool,
     certificates: Vec<String>,
-    /// Those whose Secrets are there and can't be understood.
+    /// Certificates whose Secrets exist and can't be parsed.
     broken: Vec<String>,
     certificate_names: Option<Vec<String>>,
     issued_to: Option<String>,
@@ -62,6 +63,9 @@ pub(crate) struct Sketch {
     users: Option<String>,
     users_of_helm: bool,
     not_after: i64,
+    ca_not_after: i64,
+    /// helm, job, or the name of cert-manager's Certificate.
+    made_by: String,
     hubble: Vec<String>,
     namespaces: Vec<String>,
     global_namespaces: BTreeMap<String, String>,
@@ -73,12 +77,12 @@ pub(crate) struct Sketch {
     unknown: Vec<String>,
     silent: Option<String>,
     forbidden: Option<String>,
-    /// Whose credentials lead there.
+    /// Owner of the credentials.
     owner: String,
-    /// The UID that it reports, if not one of its own.
+    /// The UID that it reports, if not its own.
     uid: Option<String>,
     private_ca: Option<String>,
-    /// The cluster that these credentials lead to as well.
+    /// Another cluster that these credentials lead to.
     same_as: Option<String>,
 }
 
@@ -99,7 +103,7 @@ struct SketchedService {
     external_name: bool,
     deleting: bool,
     labels: BTreeMap<String, String>,
-    /// Values that somebody else set.
+    /// Values set by another manager.
     annotations: BTreeMap<String, String>,
     ours: BTreeMap<String, String>,
 }
@@ -124,6 +128,9 @@ struct SketchedPolicy {
 struct SketchedKey {
     value: String,
     by: Vec<String>,
+    /// Expiry of the certificate under it.
+    #[serde(default)]
+    ends: Option<i64>,
 }
 
 impl Default for Sketch {
@@ -168,7 +175,9 @@ impl Default for Sketch {
             auth_mode: text("legacy"),
             users: None,
             users_of_helm: false,
-            not_after: 1_000_000,
+            not_after: 100_000_000,
+            ca_not_after: 100_000_000,
+            made_by: text("helm"),
             hubble: Vec::new(),
             namespaces: vec![text("prod"), text("kube-system")],
             global_namespaces: BTreeMap::new(),
@@ -188,7 +197,7 @@ impl Default for Sketch {
     }
 }
 
-/// The number that a cluster's letter stands for.
+/// The number of a cluster's letter.
 fn number(letter: &str) -> u32 {
     letter.bytes().next().map_or(0, |first| u32::from(first.to_ascii_lowercase().saturating_sub(b'a')) + 1)
 }
@@ -311,9 +320,11 @@ impl Sketch {
             key: self.root_key.then(|| SecretBytes::new(format!("SECRET {} root key", self.ca).as_bytes())),
             helm_labels: BTreeMap::from([("app.kubernetes.io/managed-by".to_owned(), "Helm".to_owned())]),
             helm_annotations: BTreeMap::new(),
+            not_after: Timestamp(self.ca_not_after),
+            maker: self.maker(),
         };
         let root = match is_broken("root") || self.root_withheld {
-            true => Seen::Unknown("Secret cilium-ca: it has neither ca.crt nor tls.crt".to_owned()),
+            true => Seen::Unknown("Secret cilium-ca: missing ca.crt (or tls.crt)".to_owned()),
             false => Seen::Known(self.root.then_some(root)),
         };
         Certificates { root, root_withheld: self.root_withheld, server: issued("server"), remote: issued("remote"), local: issued("local") }
@@ -338,10 +349,20 @@ impl Sketch {
             },
             names,
             not_after: Timestamp(self.not_after),
+            ca_not_after: Timestamp(self.ca_not_after),
+            maker: self.maker(),
         }
     }
 
-    /// An object's UID: no two clusters share one.
+    fn maker(&self) -> Maker {
+        match self.made_by.as_str() {
+            "helm" => Maker::Helm,
+            "job" => Maker::Job,
+            certificate => Maker::CertManager(certificate.to_owned()),
+        }
+    }
+
+    /// An object's UID, unique to its cluster.
     fn uid_of(&self, letter: &str, name: &str) -> String {
         format!("{}/{name}", self.same_as.as_deref().unwrap_or(letter))
     }
@@ -355,6 +376,7 @@ impl Sketch {
             let seen =
                 secrets.entry(secret).or_insert_with(|| SecretSeen { uid: self.uid_of(letter, secret.as_str()), ..SecretSeen::default() });
             seen.keys.insert(name.to_owned(), held);
+            seen.ends.extend(key.ends.map(|end| (name.to_owned(), Timestamp(end))));
         }
         secrets
     }

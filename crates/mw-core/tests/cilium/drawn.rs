@@ -1,4 +1,4 @@
-//! Fleets drawn at random, and what happens to them.
+//! Random fleets, and the steps applied to them.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,10 +17,10 @@ use crate::fleet::{Fleet, carry, id, merge};
 
 pub(crate) type Verdict = Result<(), TestCaseError>;
 
-/// The tenant whose names nobody else may see.
+/// The tenant whose names must not be visible to others.
 pub(crate) const STRANGER: &str = "w2";
-/// All that a stranger calls something begins with one of these. His refs are
-/// no names for Cilium, so that none becomes a cluster's, which all its users see.
+/// Prefixes of all names of that tenant. Its refs are not valid Cilium names,
+/// so that none becomes a cluster's name, which all users of the cluster see.
 pub(crate) const HIDDEN: [&str; 3] = ["Their.", "their-", "hidden-"];
 
 #[derive(Debug, Clone)]
@@ -31,11 +31,11 @@ pub(crate) struct Scenario {
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// The plan's writes are made.
+    /// Carries out the plan's writes.
     Apply,
-    /// Every dial is answered well.
+    /// Answers every dial successfully.
     Answer,
-    /// Until nothing is left to do.
+    /// Repeats until nothing is left to do.
     Settle,
     /// The dials of one reader fail.
     Fail(usize, usize),
@@ -48,7 +48,7 @@ enum Step {
 const CLUSTERS: [&str; 4] = ["a", "b", "c", "d"];
 const FAILURES: [&str; 6] = ["DNS", "TCP", "TLS", "Certificate", "Permission", "Name"];
 
-/// In what a cluster may differ from a healthy one.
+/// Ways in which a cluster may differ from a healthy one.
 fn quirks() -> Vec<Value> {
     vec![
         json!({ "kvstoremesh": true }),
@@ -93,6 +93,13 @@ fn quirks() -> Vec<Value> {
         json!({ "unknown": ["apiserver", "service", "namespaces"] }),
         json!({ "keys": { "cilium-clustermesh/b": { "value": "endpoints: helm's", "by": ["helm"] } } }),
         json!({ "keys": { "cilium-clustermesh/b": { "value": "endpoints: both", "by": ["helm", "meshwright"] } } }),
+        json!({ "keys": { "cilium-clustermesh/b": { "value": foreign("192.0.2.2", "common"), "by": ["helm"] } } }),
+        json!({ "keys": { "cilium-clustermesh/b": { "value": foreign("192.0.2.9", "common"), "by": ["helm", "meshwright"] } } }),
+        json!({ "kvstoremesh": true, "keys": {
+            "cilium-clustermesh/b": { "value": foreign("clustermesh-apiserver.kube-system.svc", "local"), "by": ["helm"] },
+            "cilium-kvstoremesh/b": { "value": foreign("lb.example", "common"), "by": ["helm"] },
+        } }),
+        json!({ "kvstoremesh": true, "keys": { "cilium-kvstoremesh/b": { "value": foreign("192.0.2.2", "common"), "by": ["helm"] } } }),
         json!({ "keys": { "cilium-kvstoremesh/old": { "value": "endpoints: ours", "by": ["meshwright"] } } }),
         json!({ "elb": "other" }),
         json!({ "authMode": "cluster", "users": "users: []" }),
@@ -108,8 +115,15 @@ fn quirks() -> Vec<Value> {
     .collect()
 }
 
-/// Differences that keep no mesh from coming up, drawn more often: only on one
-/// that is up anything is exported or applied.
+/// A configuration as another manager writes it.
+fn foreign(host: &str, files: &str) -> String {
+    let file = |field: &str, end: &str| format!("{field}: /var/lib/cilium/clustermesh/{files}-etcd-client{end}\n");
+    let files = [("trusted-ca-file", "-ca.crt"), ("key-file", ".key"), ("cert-file", ".crt")].map(|(field, end)| file(field, end));
+    format!("endpoints:\n- https://{host}:2379\n{}", files.concat())
+}
+
+/// Differences that don't prevent a mesh from coming up, chosen more often:
+/// exports and policies need a mesh that is up.
 fn harmless() -> Vec<Value> {
     vec![
         json!({ "crds": ["none"] }),
@@ -122,7 +136,7 @@ fn harmless() -> Vec<Value> {
     ]
 }
 
-/// One object of each place is drawn from these.
+/// Variants of the objects; one of each is chosen.
 fn places() -> Vec<(&'static str, Vec<Value>)> {
     let binding =
         |created: i64, spec: Value| json!({ "kind": "ClusterMeshBinding", "created": created, "wasUp": created < 2, "spec": spec });
@@ -197,7 +211,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 pub(crate) fn scenario() -> impl Strategy<Value = Scenario> {
-    // Most clusters are healthy, or no mesh would ever come up.
+    // Most clusters are healthy, otherwise no mesh would ever come up.
     let quirks = prop_oneof![3 => Just(Vec::new()), 1 => prop::collection::vec(0..quirks().len(), 1..3)];
     let clusters = prop::collection::vec(quirks, CLUSTERS.len());
     let objects: Vec<_> = places().iter().map(|(_, choices)| prop::option::weighted(0.7, 0..choices.len())).collect();
@@ -272,7 +286,7 @@ impl Step {
     }
 }
 
-/// Tells the world anew, with what was written before.
+/// Rebuilds the world, keeping everything written before.
 fn rebuild(told: &Value, world: &mut World, changed: &str) {
     let mut now = read(told).world();
     for letter in CLUSTERS {
@@ -305,7 +319,7 @@ fn evidence(world: &mut World, reader: &str, fails: Option<&str>, ready: Option<
     }
 }
 
-/// Every problem of a plan, with whose it is.
+/// Every problem of a plan, with the workspace it belongs to.
 pub(crate) fn problems(plan: &Plan) -> Vec<(&Workspace, &Problem)> {
     let bindings = plan.bindings.iter().flat_map(|(id, of)| of.outcome.problems.iter().map(move |problem| (&id.workspace, problem)));
     let services = plan.services.iter().flat_map(|(id, of)| of.outcome.problems.iter().map(move |problem| (&id.workspace, problem)));
@@ -315,8 +329,8 @@ pub(crate) fn problems(plan: &Plan) -> Vec<(&Workspace, &Problem)> {
 
 const CASES: u32 = 1500;
 
-/// How many fleets each law is tried on; LAW_CASES asks for more, and
-/// LAW_SEED for others.
+/// Number of fleets per law; set LAW_CASES for more, and LAW_SEED for different
+/// ones.
 fn runner() -> TestRunner {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let cases = number("LAW_CASES").and_then(|cases| u32::try_from(cases).ok()).unwrap_or(CASES);
@@ -326,8 +340,8 @@ fn runner() -> TestRunner {
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed))
 }
 
-/// The reasons that every law must have been tried on.
-const REACHED: [Reason; 43] = [
+/// The reasons that the fleets of every law must reach.
+const REACHED: [Reason; 44] = [
     Reason::AccessDenied,
     Reason::AddressPending,
     Reason::AnnotationOwnedByOther,
@@ -357,6 +371,7 @@ const REACHED: [Reason; 43] = [
     Reason::ELBIDRefused,
     Reason::IdentityIncomplete,
     Reason::InvalidSpec,
+    Reason::KeyManagedByOther,
     Reason::KeyOwnedByOther,
     Reason::MaxConnectedClustersDiffer,
     Reason::MeshNotReady,
@@ -373,7 +388,7 @@ const REACHED: [Reason; 43] = [
     Reason::UnknownTargetCluster,
 ];
 
-/// Tries a law on scenarios; it is given the world at the end and its plan.
+/// Checks a law on scenarios; the law gets the final world and its plan.
 pub(crate) fn law(check: impl Fn(&World, &Plan) -> Verdict) {
     let reached: RefCell<BTreeMap<Reason, usize>> = RefCell::default();
     let result = runner().run(&scenario(), |scenario| {

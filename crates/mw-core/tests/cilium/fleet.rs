@@ -1,5 +1,5 @@
-//! A world in a few words: clusters, the objects of the three kinds as people
-//! write them, and what is known of the links.
+//! A concise description of a world: clusters, the objects of the three kinds
+//! as users write them, and the evidence for links.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use crate::cluster::Sketch;
 
-/// What a story is told of.
+/// The input of a story.
 #[derive(Deserialize, Debug, Clone, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(crate) struct Fleet {
@@ -29,7 +29,7 @@ pub(crate) struct Fleet {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct SketchedOptions {
     some_objects_unknown: bool,
-    /// Clusters that some ref not looked up yet may lead to.
+    /// Clusters that an unresolved ref may lead to.
     unsettled: Vec<String>,
     verify_dial: Option<String>,
     sync_ca_off: bool,
@@ -47,10 +47,12 @@ pub(crate) struct SketchedObject {
     deleting: Option<i64>,
     touched: Vec<String>,
     was_up: bool,
-    /// Where refs lead, unless to the cluster of that letter.
+    /// Resolutions of refs, unless they lead to the cluster of that letter.
     refs: BTreeMap<String, Value>,
-    /// Where refs led that can't be resolved.
+    /// The clusters that unresolved refs led to.
     lost: BTreeMap<String, String>,
+    /// The UIDs of the clusters to which they led.
+    lost_uids: BTreeMap<String, String>,
     elb_ids: BTreeMap<String, String>,
     spec: Value,
 }
@@ -58,17 +60,17 @@ pub(crate) struct SketchedObject {
 #[derive(Deserialize, Debug, Clone, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(crate) struct SketchedLink {
-    /// How the dial of the wanted material failed.
+    /// The failure of the dial of the wanted material.
     fails: Option<String>,
     text: String,
-    /// The id that was read.
+    /// The id that the dial read.
     id: Option<u32>,
     heartbeat: Option<i64>,
     moved: bool,
     absent_since: Option<i64>,
-    /// The dial was of other material.
+    /// True if the dial used other material.
     stale: bool,
-    /// There was no dial.
+    /// True if there was no dial.
     none: bool,
     reader_ready: Option<bool>,
 }
@@ -132,6 +134,7 @@ impl Fleet {
         common.deleting = object.deleting.map(Timestamp);
         common.touched = object.touched.clone();
         common.lost = object.lost.iter().map(|(name, cluster)| (name.clone(), id(cluster))).collect();
+        common.lost_uids = object.lost_uids.clone();
         let all = refs.iter().chain(&object.touched).chain(self.clusters.keys());
         common.refs = all.map(|name| (name.clone(), self.resolution(object, name))).collect();
     }
@@ -156,7 +159,7 @@ impl Fleet {
         }
     }
 
-    /// What is known of the links, once it is known what would be dialled.
+    /// Sets the evidence for links, once the dialled material is known.
     pub(crate) fn tell_links(&self, world: &mut World) {
         let dials = mw_core::cilium::plan(world).dials;
         for (link, sketch) in &self.links {
@@ -246,7 +249,7 @@ pub(crate) fn merge(into: &mut Value, patch: &Value) {
     }
 }
 
-/// What was written before is still there.
+/// Keeps everything written before.
 pub(crate) fn carry(before: &World, now: &mut World, letter: &str, changed: bool) {
     let (old, new) = (&before.clusters[&id(letter)], now.clusters.get_mut(&id(letter)).unwrap());
     if !changed {

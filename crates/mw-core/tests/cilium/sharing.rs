@@ -1,5 +1,5 @@
-//! One cluster that two owners reach, each with credentials of its own: two
-//! views of the same objects.
+//! One cluster used by two owners, each with their own credentials: two views
+//! of the same objects.
 
 use mw_core::cilium::plan;
 use mw_core::cilium::world::World;
@@ -8,7 +8,8 @@ use serde_json::json;
 use crate::apply::{answer, apply};
 use crate::fleet::{Fleet, id};
 
-/// Ours reaches the cluster as `a`, theirs as `x`. Both have a remote called `r`.
+/// Our ref for the cluster is `a`, theirs is `x`. Both have a remote called
+/// `r`.
 fn fleet(their_mesh: &[&str]) -> World {
     let binding =
         |created: u32, refs: &[&str]| json!({ "kind": "ClusterMeshBinding", "created": created, "spec": { "clusterRefs": refs } });
@@ -37,7 +38,7 @@ fn fleet(their_mesh: &[&str]) -> World {
     world
 }
 
-/// Both see what one of them wrote.
+/// Makes the writes of one owner visible to the other.
 fn show(world: &mut World, from: &str, to: &str) {
     let seen = world.clusters[&id(from)].clone();
     let other = world.clusters.get_mut(&id(to)).unwrap();

@@ -1,4 +1,4 @@
-//! Golden stories: one file each, the expectation written by hand from the
+//! Golden stories: one file each, with the expectation written by hand from the
 //! specification. No flag rewrites them.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use mw_core::cilium::facts::{ConnectionSecret, PolicyKey};
-use mw_core::cilium::plan::{Condition, Outcome, Plan, Row, TargetPlan};
+use mw_core::cilium::plan::{Condition, ObjectOutcome, Plan, Row, TargetPlan};
 use mw_core::cilium::world::World;
 use serde::Deserialize;
 use serde_json::Value;
@@ -19,14 +19,14 @@ use crate::fleet::{Fleet, carry, id, merge};
 struct Story {
     says: String,
     given: Value,
-    /// First everything is written and every dial answered well, until nothing
-    /// is left to do.
+    /// First repeats all writes and answers every dial successfully, until
+    /// nothing is left to do.
     #[serde(default)]
     settled: bool,
-    /// Every dial of the first plan is answered well; nothing is written.
+    /// Answers every dial of the first plan successfully; writes nothing.
     #[serde(default)]
     dialled: bool,
-    /// What changes then, as a merge patch of what was given.
+    /// The change after that, as a merge patch of the input.
     #[serde(default)]
     then: Option<Value>,
     expect: Expect,
@@ -38,13 +38,14 @@ struct Expect {
     /// By object.
     #[serde(default)]
     phases: BTreeMap<String, String>,
-    /// By object/type: status/reason; "none" where there is no such condition.
+    /// By object/type: status/reason; "none" if there is no such condition.
     #[serde(default)]
     conditions: BTreeMap<String, String>,
-    /// By object, all of them.
+    /// By object: all problems.
     #[serde(default)]
     problems: BTreeMap<String, BTreeSet<String>>,
-    /// By object: texts in its conditions, problems or rows; with `!`, not there.
+    /// By object: texts in its conditions, problems or rows; with `!`, not in
+    /// them.
     #[serde(default)]
     says: BTreeMap<String, Vec<String>>,
     /// All writes, one line each.
@@ -77,7 +78,7 @@ fn read(value: &Value) -> Fleet {
     serde_json::from_value(value.clone()).unwrap_or_else(|wrong| panic!("{wrong} in {value}"))
 }
 
-/// The world at the end of the story, and what it was told of.
+/// The world at the end of the story, and its input.
 fn tell(story: &Story) -> (World, Fleet) {
     let fleet = read(&story.given);
     let mut world = fleet.world();
@@ -154,7 +155,7 @@ fn shown(key: &PolicyKey) -> String {
     format!("{}/{name}", key.namespace.as_deref().unwrap_or_default())
 }
 
-/// What the harness compares of each object, whatever its kind.
+/// The compared parts of each object, whatever its kind.
 struct Told {
     phase: &'static str,
     conditions: Vec<Condition>,
@@ -164,7 +165,7 @@ struct Told {
     touches: BTreeSet<String>,
 }
 
-fn told<P: Copy>(outcome: &Outcome<P>, phase: impl Fn(P) -> &'static str, rows: &[Row]) -> Told {
+fn told<P: Copy>(outcome: &ObjectOutcome<P>, phase: impl Fn(P) -> &'static str, rows: &[Row]) -> Told {
     let problems = outcome.problems.iter();
     let texts =
         outcome.conditions.iter().map(|of| of.message.clone()).chain(problems.clone().map(|of| format!("{} {}", of.message, of.hint)));
@@ -246,7 +247,7 @@ fn differences(world: &World, fleet: &Fleet, plan: &Plan, expect: &Expect) -> Ve
     found.0
 }
 
-/// A key as it will be.
+/// A key after the plan is carried out.
 fn content(world: &World, plan: &Plan, path: &str) -> String {
     let parts: Vec<&str> = path.split('/').collect();
     let secret = ConnectionSecret::ALL.into_iter().find(|of| of.as_str() == parts[1]).unwrap();

@@ -1,6 +1,6 @@
-//! Fleets to plan, drawn small so that nodes get in each other's way often.
-//! Every choice is a number whose zero is the harmless one, so that a failing
-//! fleet shrinks to what matters.
+//! Random fleets, kept small so that nodes conflict often. Every choice is a
+//! number whose zero is the harmless value, so that a failing fleet shrinks to
+//! the minimum.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -116,7 +116,7 @@ pub(crate) fn pod_cidr(cluster: u8, node: u8) -> String {
 }
 
 impl NodeDesign {
-    /// A first node with which nothing is wrong.
+    /// A first node without any defect.
     pub(crate) fn good(cluster: u8) -> NodeDesign {
         let (name, key, wireguard, pods, endpoint, internal, segment, seen, ready) = (0, 0, 0, 0, 0, 0, 0, 0, 3);
         NodeDesign { cluster, name, key, wireguard, pods, endpoint, internal, segment, seen, ready, discovered: vec![] }
@@ -160,7 +160,7 @@ impl NodeDesign {
             10 | 11 => set("clustermesh-endpoint", format!("{}:51820", endpoint_address(c, n))),
             12 => set("force-endpoint", format!("gw-{c}-{n}.example.org:51820")),
             13 => set("clustermesh-endpoint", "127.0.0.1:51820".to_owned()),
-            // Inside the own networks, inside another cluster's.
+            // Inside the cluster's own networks, and inside another cluster's.
             14 | 15 => set("clustermesh-endpoint", format!("192.168.{c}.{}:51820", 1 + n)),
             16 => set("clustermesh-endpoint", format!("10.{}.{}.9:51820", 1 + c, 1 + n)),
             17 => set("clustermesh-endpoint", format!("10.{}.{}.9:51820", 1 + (c + 1) % 2, 1 + n)),
@@ -256,7 +256,7 @@ impl ForeignDesign {
             3 => vec![pod_cidr(other, 0)],
             4 => vec![format!("10.{}.0.0/16", 60 + other)],
             5 => vec!["not a prefix".to_owned()],
-            // All that the first node has to give.
+            // All prefixes of the first node.
             _ => vec![pod_cidr(other, 0), format!("10.{}.0.1/32", 101 + other)],
         };
         let address = match self.endpoint {
@@ -341,7 +341,7 @@ impl FleetDesign {
         let prod = mesh("prod", 1, raw.clone(), self.max_delete_percent);
         world.meshes.insert(prod.id.clone(), prod);
         let z = ClusterDesign { form: 0, extras: 1, keepalive: 0 }.raw(4);
-        // A spoke of its own, or a pair that the first mesh holds already.
+        // A spoke of its own, or a pair that the first mesh connects already.
         let second = match self.second_mesh {
             10 => Some(vec![raw[0].clone(), z.clone()]),
             11 => Some(vec![raw[0].clone(), raw[1].clone(), z.clone()]),

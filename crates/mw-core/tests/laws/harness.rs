@@ -1,5 +1,5 @@
-//! Runs a law over drawn fleets and counts what they reached: a law that was
-//! never put to the test by some rule fails, whatever it found.
+//! Checks a law on random fleets and counts the cases they reach: a law fails
+//! if some rule was never exercised.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRu
 use crate::fleet::{FleetDesign, fleet};
 use crate::steps::{Step, step};
 
-/// A fleet and what happens to it.
+/// A fleet and the steps applied to it.
 #[derive(Debug, Clone)]
 pub(crate) struct Scenario {
     pub(crate) fleet: FleetDesign,
@@ -36,7 +36,7 @@ impl Scenario {
 
 pub(crate) type Verdict = Result<(), TestCaseError>;
 
-/// What the drawn fleets led to.
+/// Cases reached by the random fleets.
 #[derive(Debug, Default)]
 pub(crate) struct Reach(BTreeMap<String, usize>);
 
@@ -69,7 +69,7 @@ impl Reach {
         }
     }
 
-    /// Every skip reason, every never-write rule, every case of the guard.
+    /// Cases not reached: skip reasons, never-write rules, cases of the guard.
     fn missing(&self) -> Vec<String> {
         let skips = SkipReason::ALL.iter().map(|reason| format!("skip {reason}"));
         let never = [
@@ -107,8 +107,8 @@ fn kind(change: &HeldChange) -> &'static str {
 
 const CASES: u32 = 1500;
 
-/// How many fleets each law is tried on; LAW_CASES asks for more, and
-/// LAW_SEED for others.
+/// Number of fleets per law; set LAW_CASES for more, and LAW_SEED for different
+/// ones.
 fn runner() -> TestRunner {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let cases = number("LAW_CASES").and_then(|cases| u32::try_from(cases).ok()).unwrap_or(CASES);
@@ -124,7 +124,7 @@ pub(crate) fn scenario() -> impl Strategy<Value = Scenario> {
         .prop_map(|(fleet, (settled, steps))| Scenario { fleet, steps: settled.then_some(Step::Apply).into_iter().chain(steps).collect() })
 }
 
-/// Tries a law on scenarios; it is given the world at the end and its plan.
+/// Checks a law on scenarios; the law gets the final world and its plan.
 pub(crate) fn law(check: impl Fn(&Scenario, &World, &Plan) -> Verdict) {
     let reach = RefCell::new(Reach::default());
     let result = runner().run(&scenario(), |scenario| {

@@ -1,5 +1,5 @@
-//! After any sequence of changes the planner that saw them one by one agrees
-//! with one that plans everything anew.
+//! After any sequence of changes, the incremental planner agrees with one that
+//! plans everything from scratch.
 
 use mw_core::kilo::plan;
 use mw_core::kilo::planner::Planner;

@@ -1,5 +1,5 @@
-//! What Kilo accepts, and whose a Peer is, written down a second time: by
-//! hand from the facts and the spec, with nothing taken from the planner.
+//! Kilo's validation rules and Peer ownership, written a second time: by hand
+//! from the facts and the spec, independent of the planner.
 
 use std::net::IpAddr;
 
@@ -8,8 +8,8 @@ use mw_core::kilo::peer::{Labels, PeerFacts, WantedPeer};
 use mw_core::kilo::planner::World;
 use mw_core::kilo::{Absent, Nodes};
 
-/// Kilo's own validation of a Peer, and the traps behind it: prefixes without
-/// host bits, an endpoint where there is no keepalive.
+/// Kilo's own validation of a Peer, plus its undocumented requirements:
+/// prefixes without host bits, and an endpoint unless there is a keepalive.
 pub(crate) fn validate(peer: &WantedPeer) -> Result<(), String> {
     let spec = peer.spec();
     if spec.public_key.len() != 44 || !spec.public_key.ends_with('=') {
@@ -67,7 +67,7 @@ pub(crate) fn masked(text: &str) -> Option<(bool, u128, u32)> {
     (bits & host == 0).then_some((v6, bits, width - length))
 }
 
-/// Whether two CIDRs have an address in common.
+/// Reports whether two CIDRs have an address in common.
 pub(crate) fn overlap(one: &str, other: &str) -> bool {
     let (Some((v6, a, i)), Some((other_v6, b, j))) = (masked(one), masked(other)) else { return false };
     let shift = i.max(j);
@@ -75,7 +75,7 @@ pub(crate) fn overlap(one: &str, other: &str) -> bool {
     v6 == other_v6 && top(a) == top(b)
 }
 
-/// Whether the ownership rules let a plan of this hub touch a Peer.
+/// Reports whether the ownership rules let a plan of this hub change a Peer.
 pub(crate) fn may_be_touched(world: &World, peer: &PeerFacts, wanted: Option<&WantedPeer>) -> bool {
     let Labels { mesh, source, namespace, hub } = &peer.labels;
     let own = world.options.hub.as_deref();
@@ -90,7 +90,7 @@ pub(crate) fn may_be_touched(world: &World, peer: &PeerFacts, wanted: Option<&Wa
     (of_hub && orphan_ok) || of_go || stripped
 }
 
-/// Whether an agent has been heard of within a minute of the newest check-in,
+/// Reports whether an agent checked in within a minute of the newest check-in,
 /// or of the second newest of three or more.
 pub(crate) fn is_alive(nodes: &Nodes, node: &Node) -> bool {
     let mut seen: Vec<i64> = nodes.values().filter_map(|node| node.last_seen).collect();

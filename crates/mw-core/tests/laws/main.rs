@@ -1,4 +1,4 @@
-//! Laws of the planner over drawn fleets.
+//! Laws of the planner, checked on random fleets.
 
 #![allow(
     clippy::unwrap_used,

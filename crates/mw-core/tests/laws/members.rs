@@ -1,4 +1,4 @@
-//! What one member says is its own business.
+//! A member's data affects only that member.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mw_core::kilo::SkipReason;
 use mw_core::kilo::node::{EndpointFrom, Node};
 use mw_core::kilo::plan;
-use mw_core::kilo::planner::World;
+use mw_core::kilo::planner::{ClusterSeen, World};
 use mw_core::names::{ClusterId, ClusterName, NodeName, PeerName};
 use mw_core::seen::Seen;
 use proptest::prelude::*;
@@ -25,8 +25,8 @@ fn nodes_mut<'a>(world: &'a mut World, cluster: &ClusterId) -> Option<&'a mut mw
 fn what_one_member_claims_costs_no_other_member_what_it_holds() {
     law(|scenario, world, first| {
         let settled = after_applying(world, first);
-        // The last cluster of the mesh turns hostile: every node that the
-        // story ever set is set there again, with all its claims.
+        // The last cluster of the mesh turns hostile: it claims every node that
+        // was ever set in the scenario.
         let hostile = (scenario.fleet.clusters.len() - 1) as u8;
         let hostile_id = ClusterId::from(CLUSTERS[usize::from(hostile)]);
         let mut after = settled.clone();
@@ -165,7 +165,8 @@ fn a_node_with_a_smaller_name_does_not_move_the_anchor() {
             for (name, cluster) in &mesh.clusters {
                 let Some(anchor) = &cluster.anchor else { continue };
                 let nodes = joined.clusters[&ClusterId::from(name.as_str())].nodes.known().unwrap();
-                // One without an endpoint is anchor only while no other has one.
+                // A node without an endpoint is anchor only while no other node has
+                // one.
                 let lasting = |node: &Arc<Node>| {
                     node.ready
                         && kilo_rules::is_alive(nodes, node)
@@ -196,10 +197,13 @@ fn a_shared_wireguard_address_costs_nobody_a_peer() {
     law(|_, world, first| {
         let settled = after_applying(world, first);
         let before = plan(settled.clone());
+        let holds = |seen: &ClusterSeen, peer: &PeerName| seen.peers.known().is_some_and(|peers| peers.contains_key(peer));
+        let is_written = |peer: &PeerName| settled.clusters.values().any(|seen| holds(seen, peer));
         let mut shared = settled.clone();
         for seen in shared.clusters.values_mut() {
             let Seen::Known(nodes) = &mut seen.nodes else { continue };
-            // Kilo renumbers: the next node by name publishes before this one does.
+            // Kilo renumbers: the next node by name publishes before this one
+            // does.
             let addresses: Vec<_> = nodes.values().map(|node| node.wireguard_ip.clone()).collect();
             let next = addresses.iter().skip(1).chain(addresses.last());
             for (node, address) in nodes.values_mut().zip(next).filter(|(node, _)| matches!(node.wireguard_ip, Ok(Some(_)))).step_by(2) {
@@ -211,10 +215,14 @@ fn a_shared_wireguard_address_costs_nobody_a_peer() {
         let then = plan(shared);
         for (id, mesh) in before.meshes.iter().filter(|(id, _)| !world.meshes[*id].deleting) {
             for (name, cluster) in &mesh.clusters {
-                // An address outside the declared range is another matter.
+                // Addresses outside the declared range are skipped for another
+                // reason.
                 let after = &then.meshes[id].clusters[name];
                 let outside = |node: &NodeName| after.skipped.get(node).is_some_and(|skip| skip.reason == SkipReason::WGIPOutOfRange);
-                for node in cluster.peers.keys().filter(|node| !outside(node)) {
+                // So are Peers that no target wants, e.g. one with a key of the only
+                // target.
+                let is_held = |peer: &PeerName| mesh.targets.values().any(|changes| changes.held.contains_key(peer));
+                for (node, _) in cluster.peers.iter().filter(|(node, peer)| is_written(peer) && !is_held(peer) && !outside(node)) {
                     prop_assert!(after.peers.contains_key(node), "{} of {} lost its Peer", node, name);
                 }
             }

@@ -1,4 +1,4 @@
-//! The overlap check against the obvious one that compares all pairs.
+//! Compares the overlap check with a naive one that compares all pairs.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ type DrawnCluster = (u8, Vec<(u8, u8, u8)>);
 /// Meshes with their age.
 type Drawn = Vec<(i64, Vec<DrawnCluster>)>;
 
-/// Meshes of clusters of networks inside one /8, so that they meet often.
+/// Meshes of clusters of networks inside one /8, so that they overlap often.
 fn drawn() -> impl Strategy<Value = Drawn> {
     let network = (0..4u8, 0..4u8, 12..20u8);
     let cluster = (0..4u8, prop::collection::vec(network, 1..3));
@@ -47,7 +47,7 @@ fn spec(clusters: &[DrawnCluster]) -> MeshSpec {
     MeshSpec { clusters: clusters.collect(), cleanup_timeout_seconds: 0, max_delete_percent: 50 }
 }
 
-/// Which meshes are refused, by comparing every network with every other.
+/// The rejected meshes, found by comparing every network with every other.
 fn refused_by_hand(meshes: &[(i64, MeshSpec, Vec<u8>)]) -> BTreeSet<usize> {
     let mut order: Vec<usize> = (0..meshes.len()).collect();
     order.sort_by_key(|at| (meshes[*at].0, *at));
@@ -73,7 +73,7 @@ fn refused_by_hand(meshes: &[(i64, MeshSpec, Vec<u8>)]) -> BTreeSet<usize> {
     refused
 }
 
-/// What a set of drawn meshes came to.
+/// The case that a set of random meshes reached.
 fn outcome(count: usize, refused: &BTreeSet<usize>, meshes: &[(i64, MeshSpec, Vec<u8>)]) -> &'static str {
     let alone = |at: &usize| {
         let all: Vec<Cidr> = meshes[*at].1.clusters.values().flat_map(|cluster| cluster.networks.all().collect::<Vec<_>>()).collect();
@@ -132,7 +132,7 @@ proptest! {
         let shared = |spec: &MeshSpec| -> BTreeMap<ClusterName, ClusterId> {
             spec.clusters.keys().map(|name| (name.clone(), ClusterId::from(name.as_str()))).collect()
         };
-        // The last one runs already, however young it is.
+        // The last one already runs, however young it is.
         let runs = meshes.len() - 1;
         let applicants: Vec<Applicant<'_>> = meshes.iter().zip(&names).enumerate().map(|(at, ((age, spec), mesh))| Applicant {
             mesh, created: Some(Timestamp(*age)), spec, running: (at == runs).then_some(spec), recalled: false, members: shared(spec),
@@ -140,7 +140,7 @@ proptest! {
         prop_assert!(admit(&applicants)[&names[runs]].overlaps.is_empty());
     }
 
-    /// Whoever may write a status can claim that his mesh runs.
+    /// Anybody who may write a status can claim that their mesh runs.
     #[test]
     fn a_status_refuses_no_older_mesh(drawn in drawn()) {
         let meshes: Vec<(i64, MeshSpec)> = drawn.iter().map(|(age, clusters)| (*age, spec(clusters))).collect();

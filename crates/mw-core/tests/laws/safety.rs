@@ -1,4 +1,4 @@
-//! What a plan never does.
+//! Things that a plan never does.
 
 use std::collections::BTreeMap;
 
@@ -114,7 +114,8 @@ fn no_tunnel_runs_through_itself() {
         for (target, peer) in writes(first) {
             for cidr in peer.spec().allowed_ips {
                 for other in peers(&after, target).values().filter(|other| other.labels.source == peer.labels().source && !other.deleting) {
-                    // A Peer that is not written in this pass keeps an endpoint from before.
+                    // A Peer that is not written in this pass keeps its previous
+                    // endpoint.
                     let written = writes(first).any(|(at, wanted)| at == target && wanted.name().as_str() == other.name);
                     let Some(address) = other.spec.endpoint.as_ref().filter(|_| written).and_then(|endpoint| endpoint.address()) else {
                         continue;
@@ -159,7 +160,7 @@ fn an_unknown_target_is_given_nothing() {
                 prop_assert!(changes.create.is_empty() && changes.update.is_empty(), "{}", target);
                 let certain = [DeleteCause::MeshDeleted, DeleteCause::Orphan, DeleteCause::SourceLeft, DeleteCause::TargetLeft];
                 prop_assert!(changes.delete.values().all(|delete| certain.contains(&delete.cause)), "{}: {:?}", target, changes.delete);
-                // Orphans that are most of the hub's Peers wait for a person there as well.
+                // Orphans that are most of the hub's Peers are held there too.
                 let held = changes.held.values().map(|held| &held.change);
                 let orphans = |change: &HeldChange| matches!(change, HeldChange::Delete(delete) if delete.cause == DeleteCause::Orphan);
                 prop_assert!(held.into_iter().all(orphans), "{}: {:?}", target, changes.held);
@@ -201,8 +202,8 @@ fn doubtful_deletes_stay_below_the_share_or_are_held() {
     });
 }
 
-/// Whoever may write a status can claim any deletes to be held. Without any
-/// claim the law above holds too: nothing is released by wiping the status.
+/// Anybody who may write a status can claim that any deletes are held. Without
+/// any claim the law above holds too: clearing the status releases nothing.
 #[test]
 fn a_forged_status_releases_no_delete() {
     law(|_, world, first| {
@@ -234,7 +235,7 @@ fn confirming_releases_exactly_what_was_held() {
             let after = &plan(confirmed).meshes[id];
             let names = |mesh: &MeshPlan, held: bool| -> Vec<(ClusterId, PeerName)> {
                 let of = |c: &Changes| match held {
-                    // What waits for its budget is nobody's to confirm.
+                    // Changes that wait for a budget can't be confirmed.
                     true => c.held.iter().filter(|(_, held)| held.why != HeldFor::Budget).map(|(name, _)| name.clone()).collect::<Vec<_>>(),
                     false => c.delete.keys().chain(c.update.keys()).chain(c.create.keys()).chain(c.held.keys()).cloned().collect(),
                 };

@@ -1,4 +1,4 @@
-//! What a plan looks like, whatever it was made from.
+//! The form of a plan, whatever its input.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use crate::harness::law;
 use crate::kilo_rules;
 use crate::steps::apply;
 
-/// Every Peer a plan writes, with its target.
+/// Every Peer that a plan writes, with its target.
 pub(crate) fn writes(plan: &Plan) -> impl Iterator<Item = (&ClusterId, &WantedPeer)> {
     plan.meshes.values().flat_map(|mesh| &mesh.targets).flat_map(|(target, changes)| {
         let updates = changes.update.values().map(|update| &update.after);
@@ -119,7 +119,7 @@ fn no_update_gives_a_prefix_before_another_has_lost_it() {
                 let written = update.first.as_ref().unwrap_or(&update.after).spec().allowed_ips;
                 let others = taking().filter(|(other, _)| *other != name).flat_map(|(other, _)| &peers[other].spec.allowed_ips);
                 let early: BTreeSet<&String> = others.filter(|cidr| written.contains(cidr)).collect();
-                // One that has nothing else is written as a whole.
+                // A Peer with no other prefixes is written as a whole.
                 prop_assert!(early.is_empty() || early.len() == update.after.allowed_ips().len(), "{:?} of {} on {}", early, name, target);
             }
         }

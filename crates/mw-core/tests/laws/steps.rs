@@ -1,6 +1,6 @@
-//! What happens to a fleet: nodes come, change and go, people edit Peers,
-//! clusters fall silent, plans are applied, time passes. Each step is played
-//! on a `World` and, where asked, on a `Planner` beside it.
+//! Steps that change a fleet: nodes are added, changed and removed, people edit
+//! Peers, clusters become unreachable, plans are applied, time passes. Each
+//! step is applied to a `World` and, if requested, to a `Planner` in parallel.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use mw_core::kilo::node::Node;
 use mw_core::kilo::peer::{Labels, PeerFacts, WantedPeer};
 use mw_core::kilo::plan::Plan;
 use mw_core::kilo::planner::{Planner, World};
-use mw_core::kilo::{Departures, Sighting, plan};
+use mw_core::kilo::{Departures, LastDiscovery, plan};
 use mw_core::names::{ClusterId, ClusterName, PeerName};
 use mw_core::seen::Seen;
 use mw_core::time::Timestamp;
@@ -20,14 +20,14 @@ use crate::fleet::{CLUSTERS, ForeignDesign, NODES, NodeDesign, foreign, node};
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
     SetNode(NodeDesign),
-    /// A Node's deletion is seen.
+    /// A Node's delete event is observed.
     RemoveNode(u8, u8),
     /// A Node is missing from a later list.
     LoseNode(u8, u8),
     LoseAllNodes(u8),
     /// Kilo's agent stops cleanly.
     Bare(u8, u8),
-    /// Kilo's agent dies and leaves its annotations behind.
+    /// Kilo's agent crashes and leaves its annotations behind.
     Silence(u8, u8),
     Unknown(u8),
     /// Its Peers can be read, its Nodes can't.
@@ -48,24 +48,25 @@ pub(crate) enum Step {
     DropCluster(u8),
     Confirm,
     Heartbeat(u8),
-    /// Every Node of a cluster has another key.
+    /// Every Node of a cluster gets a new key.
     Rekey(u8),
-    /// A cluster's Nodes are strangers to those seen before, or no longer.
+    /// Sets or clears the fact that all Nodes of a cluster are new.
     Replace(u8),
-    /// A source has used up its budget on a target, or it is refilled.
+    /// Exhausts or refills the budget of a source on a target.
     Rest {
         target: u8,
         source: u8,
         arrivals: bool,
     },
-    /// The nodes of a cluster no longer list a key that they saw, for some seconds yet.
+    /// The nodes of a cluster no longer list a discovered key; it is still
+    /// remembered for some seconds.
     Vanish {
         target: u8,
         of: (u8, u8),
         at: u8,
         lasts: u8,
     },
-    /// The guard remembers that a Peer was deleted.
+    /// Records in the guard's history that a Peer was deleted.
     Remember {
         target: u8,
         peer: u8,
@@ -181,7 +182,7 @@ fn vanish(world: &mut World, beside: &mut Beside<'_>, target: &ClusterId, (clust
     let key = crate::fleet::key(cluster, node).as_str().try_into().unwrap();
     let endpoint = format!("203.0.113.{}:51820", 10 * cluster + at).as_str().try_into().unwrap();
     let vanished = world.vanished.entry(target.clone()).or_default();
-    vanished.insert(key, Sighting { endpoint, until: world.now.plus(u64::from(lasts)) });
+    vanished.insert(key, LastDiscovery { endpoint, until: world.now.plus(u64::from(lasts)) });
     if let Some(planner) = beside {
         planner.set_vanished(target, vanished.clone());
     }
@@ -344,7 +345,7 @@ fn heartbeat(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId) {
     }
 }
 
-/// The Peer that stands in a cluster after our write.
+/// The Peer in a cluster after our write.
 fn written(wanted: &WantedPeer, before: Option<&PeerFacts>, now: Timestamp) -> PeerFacts {
     let endpoint_same = before.is_some_and(|before| before.spec.endpoint == wanted.spec().endpoint);
     PeerFacts {
@@ -361,7 +362,7 @@ fn written(wanted: &WantedPeer, before: Option<&PeerFacts>, now: Timestamp) -> P
     }
 }
 
-/// Carries a plan out, deletes first, and remembers what was held.
+/// Carries out a plan, deletes first, and records the held changes.
 pub(crate) fn apply(plan: &Plan, world: &mut World, beside: &mut Beside<'_>) {
     if plan.meshes.iter().any(|(id, mesh)| world.meshes[id].held != mesh.held()) {
         change_meshes(world, beside, |world| {

@@ -1,11 +1,12 @@
-//! Fills in what a definition gives a default.
+//! Defaults of custom resources.
 
 use serde_json::Value;
 
 use super::{Schema, Type};
 
 impl Schema {
-    /// A null where none is allowed gives way to the default, or goes.
+    /// Fills in defaults. A null that is not allowed is replaced by the default, or
+    /// removed.
     pub(crate) fn fill(&self, value: &mut Value) {
         match value {
             Value::Object(fields) => {

@@ -1,8 +1,7 @@
-//! The shape of objects: structural schemas of custom resources, and by the same
-//! means the fields of built-in kinds.
+//! Structural schemas of custom resources, also used for the fields of built-in kinds.
 //!
-//! A keyword that is not understood makes the whole schema unsupported: an
-//! object must never pass because a rule was overlooked.
+//! An unknown keyword makes the whole schema unsupported, so that no object passes
+//! because a rule was ignored.
 
 mod defaults;
 mod parse;
@@ -54,9 +53,9 @@ pub(crate) enum Format {
     Int64,
     DateTime,
     Cidr,
-    /// Of built-in kinds only: a time with exactly six digits of a second.
+    /// A time with exactly six fractional digits; only in built-in kinds.
     MicroTime,
-    /// Of built-in kinds only: bytes in base64.
+    /// Base64 encoded bytes; only in built-in kinds.
     Base64,
 }
 
@@ -80,10 +79,10 @@ struct Pattern {
     regex: Regex,
 }
 
-/// `anyOf` and `oneOf`, as far as they say which fields must be there.
+/// `anyOf` or `oneOf`, limited to lists of required fields.
 #[derive(Debug, Clone)]
 struct Choice {
-    /// Whether two that fit are too many.
+    /// True for `oneOf`.
     only_one: bool,
     alternatives: Vec<Vec<String>>,
 }
@@ -92,7 +91,7 @@ struct Choice {
 pub(crate) struct Schema {
     pub kind: Type,
     pub properties: BTreeMap<String, Schema>,
-    /// Of all properties that are not named.
+    /// Schema of all properties that are not declared.
     pub additional: Option<Box<Schema>>,
     pub items: Option<Box<Schema>>,
     required: Vec<String>,
@@ -111,17 +110,17 @@ pub(crate) struct Schema {
     min_properties: Option<usize>,
     max_properties: Option<usize>,
     pub list_type: ListType,
-    /// Whoever changes anything in it manages all of it.
+    /// True if the value is managed as a whole.
     pub is_atomic: bool,
     rules: Vec<Rule>,
     choices: Vec<Choice>,
-    /// Of built-in kinds: written even when it is empty.
+    /// True if empty values are written; only in built-in kinds.
     keep: bool,
 }
 
 impl Schema {
-    /// An object of a built-in kind of which nothing is said yet: some parts are
-    /// there all the same.
+    /// Returns an empty object of a built-in kind, with the parts that are always
+    /// written.
     pub(crate) fn empty(&self) -> Value {
         let part = |(name, part): (&String, &Schema)| match part.kind {
             Type::Object if part.keep => Some((name.clone(), part.empty())),
@@ -131,7 +130,7 @@ impl Schema {
         Value::Object(self.properties.iter().filter_map(part).collect())
     }
 
-    /// With the metadata of all objects, which the server looks after itself.
+    /// Adds the schema of metadata, which is common to all objects.
     pub(crate) fn with_metadata(&self) -> Schema {
         let mut schema = self.clone();
         schema.properties.insert("metadata".to_owned(), crate::meta::schema().clone());
@@ -142,14 +141,14 @@ impl Schema {
         self.preserve_unknown
     }
 
-    /// Whether any rule is anywhere in it.
+    /// Reports whether the schema contains CEL rules.
     fn has_rules(&self) -> bool {
         let below = self.properties.values().chain(self.additional.as_deref()).chain(self.items.as_deref());
         !self.rules.is_empty() || below.into_iter().any(Schema::has_rules)
     }
 }
 
-/// How the fields of built-in kinds are written down.
+/// Builders for the fields of built-in kinds.
 pub(crate) mod build {
     use super::{Format, ListType, Schema, Type};
 
@@ -185,17 +184,17 @@ pub(crate) mod build {
         Schema { format: Format::Base64, ..of(Type::Text) }
     }
 
-    /// A quantity, like `10Gi` or 2.
+    /// A quantity, e.g. `10Gi` or 2.
     pub(crate) fn quantity() -> Schema {
         of(Type::IntOrText)
     }
 
-    /// Anything goes.
+    /// Any value.
     pub(crate) fn any() -> Schema {
         Schema { preserve_unknown: true, ..of(Type::Any) }
     }
 
-    /// Of built-in kinds: what is in it is not known here.
+    /// Content of a built-in kind that is not modelled.
     pub(crate) fn opaque() -> Schema {
         atomic(any())
     }
@@ -212,7 +211,7 @@ pub(crate) mod build {
         Schema { list_type: ListType::Set, ..list(items) }
     }
 
-    /// A list whose entries are told apart by these fields.
+    /// A list whose entries are identified by these fields.
     pub(crate) fn keyed<const N: usize>(keys: [&str; N], items: Schema) -> Schema {
         Schema { list_type: ListType::Map(keys.map(str::to_owned).to_vec()), ..list(items) }
     }
@@ -226,13 +225,13 @@ pub(crate) mod build {
         Schema { properties, ..of(Type::Object) }
     }
 
-    /// Written even when it is empty, zero or false.
+    /// A field that is written even if it is empty, zero or false.
     pub(crate) fn kept(schema: Schema) -> Schema {
         Schema { keep: true, ..schema }
     }
 }
 
-/// `spec.clusters` and `[0]`, or `name`.
+/// Appends a field name to a path, which is empty at the root: `spec.clusters`.
 fn under(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }

@@ -1,4 +1,4 @@
-//! Reads the schema of a CustomResourceDefinition.
+//! Parser for the schemas of CustomResourceDefinitions.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::json::texts;
 impl Schema {
     pub(crate) fn parse(schema: &Value, path: &str) -> Result<Schema, Unsupported> {
         let unsupported = |what: String| Unsupported::new(format!("{what} in the schema at {path:?}"));
-        let keywords = schema.as_object().ok_or_else(|| unsupported("what is no object".to_owned()))?;
+        let keywords = schema.as_object().ok_or_else(|| unsupported("a non-object".to_owned()))?;
         let mut parsed = Schema::default();
         for (keyword, value) in keywords {
             let understood = parsed.shape(keyword, value, path)? || parsed.bounds(keyword, value) || parsed.texts(keyword, value);
@@ -22,7 +22,7 @@ impl Schema {
         Ok(parsed)
     }
 
-    /// Keywords that say what is where.
+    /// Parses keywords about the structure.
     fn shape(&mut self, keyword: &str, value: &Value, path: &str) -> Result<bool, Unsupported> {
         match (keyword, value) {
             ("description" | "title" | "example" | "externalDocs", _) => {}
@@ -45,7 +45,7 @@ impl Schema {
             ("nullable", Value::Bool(nullable)) => self.nullable = *nullable,
             ("x-kubernetes-preserve-unknown-fields", Value::Bool(preserve)) => self.preserve_unknown = *preserve,
             ("x-kubernetes-int-or-string", Value::Bool(true)) => self.kind = Type::IntOrText,
-            // The type says the same.
+            // Redundant beside x-kubernetes-int-or-string.
             ("anyOf", _) if *value == json!([{ "type": "integer" }, { "type": "string" }]) => {}
             ("anyOf" | "oneOf", Value::Array(alternatives)) => {
                 let Some(alternatives) = alternatives.iter().map(alternative).collect() else { return Ok(false) };
@@ -91,7 +91,7 @@ impl Schema {
             ("x-kubernetes-list-type", Value::String(name)) => match (name.as_str(), &self.list_type) {
                 ("atomic", _) => {}
                 ("set", _) => self.list_type = ListType::Set,
-                // Its keys come as another keyword, before or after this one.
+                // The keys are set by another keyword, before or after this one.
                 ("map", ListType::Map(_)) => {}
                 ("map", _) => self.list_type = ListType::Map(Vec::new()),
                 _ => return false,
@@ -104,7 +104,7 @@ impl Schema {
         true
     }
 
-    /// A schema that a real server would refuse or read differently.
+    /// Rejects schemas that a real server would reject or read differently.
     fn check(&self, has_map_keys: bool, path: &str) -> Result<(), Unsupported> {
         let wrong = |what: &str| Err(Unsupported::new(format!("{what} in the schema at {path:?}")));
         if self.list_type == ListType::Map(Vec::new()) || has_map_keys != matches!(self.list_type, ListType::Map(_)) {
@@ -114,19 +114,20 @@ impl Schema {
             return wrong("a missing type");
         }
         if !self.choices.is_empty() && self.kind != Type::Object {
-            return wrong("a choice of fields in what is no object");
+            return wrong("a choice of fields in a non-object");
         }
         if self.additional.is_some() && !self.properties.is_empty() {
             return wrong("properties beside additionalProperties");
         }
         if (self.minimum, self.maximum) != (Bound::default(), Bound::default()) && !matches!(self.kind, Type::Integer | Type::Number) {
-            return wrong("bounds of what is no number");
+            return wrong("bounds of a non-number");
         }
         Ok(())
     }
 }
 
-/// The fields that must be there, when it says nothing else.
+/// Returns the required fields, if the schema contains nothing else than these and
+/// properties without rules.
 fn alternative(schema: &Value) -> Option<Vec<String>> {
     let says_nothing = |properties: &Value| properties.as_object().is_some_and(|all| all.values().all(|one| *one == json!({})));
     let understood = |(keyword, value): (&String, &Value)| keyword == "required" || (keyword == "properties" && says_nothing(value));
@@ -152,7 +153,7 @@ fn format_of(name: &str) -> Option<Format> {
         "int64" => Format::Int64,
         "date-time" => Format::DateTime,
         "cidr" => Format::Cidr,
-        // Real servers do not know it either.
+        // Unknown to real servers, too.
         "idn-hostname" => Format::None,
         _ => return None,
     })

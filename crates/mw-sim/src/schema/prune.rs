@@ -1,11 +1,11 @@
-//! Removes what a schema does not name.
+//! Pruning of unknown fields.
 
 use serde_json::Value;
 
 use super::{Schema, under};
 
 impl Schema {
-    /// Adds the places of what was removed.
+    /// Removes undeclared fields and adds their paths to `removed`.
     pub(crate) fn prune(&self, value: &mut Value, path: &str, removed: &mut Vec<String>) {
         match value {
             Value::Object(fields) if self.additional.is_some() => {

@@ -1,5 +1,5 @@
-//! The part of the Common Expression Language that our definitions use: which
-//! fields are there, combined. Anything else is unsupported.
+//! The subset of CEL that our definitions use: combinations of `has`. Everything else
+//! is unsupported.
 //!
 //! `CHOICE := OR ["?" CHOICE ":" CHOICE]`, `OR := AND {"||" AND}`,
 //! `AND := NOT {"&&" NOT}`, `NOT := "!" NOT | "(" CHOICE ")" | "true" | "false" | "has(self.FIELD)"`

@@ -1,5 +1,5 @@
-//! Built-in kinds are read into typed fields by a real server and written from
-//! them: a wrong type is no request at all, and what is empty is not written.
+//! Decoding of built-in kinds. A real server decodes them into typed fields: a wrong
+//! type fails the whole request, and empty fields are omitted on encoding.
 
 use base64ct::{Base64, Encoding};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use crate::json::type_name;
 use crate::wall::is_rfc3339;
 
 impl Schema {
-    /// Says what can't be read.
+    /// Normalizes a value, or returns the decoding error.
     pub(crate) fn read_typed(&self, value: &mut Value, path: &str) -> Result<(), String> {
         if value.is_null() || self.kind == Type::Any {
             return Ok(());
@@ -66,8 +66,8 @@ impl Schema {
         }
     }
 
-    /// A field that is empty is not told from one that is not there; an entry
-    /// of a map is.
+    /// Removes empty fields, which are the same as missing ones, unless the kind always
+    /// writes them. Entries of a map are kept.
     fn drop_empty(&self, fields: &mut serde_json::Map<String, Value>) {
         if self.additional.is_some() {
             for field in fields.values_mut().filter(|field| field.is_null()) {
@@ -79,7 +79,7 @@ impl Schema {
             let kept = self.properties.get(name).is_some_and(|schema| schema.keep);
             !field.is_null() && (kept || !is_empty(field))
         });
-        // A list that is written even when it is empty is null then.
+        // A list that is always written is null if it is empty.
         for (name, _) in self.properties.iter().filter(|(_, schema)| schema.keep && schema.kind == Type::Array) {
             let list = fields.entry(name.clone()).or_insert(Value::Null);
             if is_empty(list) {
@@ -93,7 +93,7 @@ fn has_micros(text: &str) -> bool {
     text.split_once('.').is_some_and(|(_, rest)| rest.bytes().take_while(u8::is_ascii_digit).count() == 6)
 }
 
-/// Bytes may also be a list of numbers.
+/// Converts bytes given as a list of numbers to base64.
 fn read_bytes(value: &mut Value) {
     let Value::Array(items) = value else { return };
     let byte = |item: &Value| if item.is_null() { Some(0) } else { item.as_u64().and_then(|number| u8::try_from(number).ok()) };

@@ -1,4 +1,4 @@
-//! Holds custom resources against their schema, in the words of a real server.
+//! Validation of custom resources, with the messages of a real server.
 
 use serde_json::{Map, Value, json};
 
@@ -7,13 +7,12 @@ use crate::json::type_name;
 use crate::refusal::FieldError;
 use crate::wall::is_rfc3339;
 
-/// Errors after which a real server does not look at rules.
+/// Errors after which a real server does not evaluate CEL rules.
 const BLOCKING: [&str; 5] =
     ["FieldValueRequired", "FieldValueTooLong", "FieldValueTooMany", "FieldValueTypeInvalid", "FieldValueNotSupported"];
 
 impl Schema {
-    /// Adds all that is wrong with an object of this schema to what is wrong with
-    /// it anyway.
+    /// Adds all errors of an object to the existing ones.
     pub(crate) fn add_errors(&self, object: &Value, errors: &mut Vec<FieldError>) {
         self.validate(object, "", errors);
         self.validate_lists(object, "", errors);
@@ -33,7 +32,7 @@ impl Schema {
         if value.is_null() && self.nullable {
             return;
         }
-        // What is of the wrong type is looked at all the same.
+        // Continues after a wrong type, like a real server.
         if !self.fits(value) {
             errors.push(mistyped(path, value, self.kind));
         }
@@ -53,7 +52,7 @@ impl Schema {
         match self.kind {
             Type::Object => value.is_object(),
             Type::Array => value.is_array(),
-            // Real servers do not look into lists that should be times.
+            // Real servers accept a list where a time is expected.
             Type::Text => value.is_string() || (self.format == Format::DateTime && value.is_array()),
             Type::Integer => value.as_f64().is_some_and(|number| number.fract() == 0.0 && number.abs() <= i64::MAX as f64),
             Type::Number => value.is_number(),
@@ -97,7 +96,7 @@ impl Schema {
         }
     }
 
-    /// Of length and pattern the first that is wrong is told.
+    /// Reports only the first error of length and pattern.
     fn validate_text(&self, value: &Value, text: &str, path: &str, errors: &mut Vec<FieldError>) {
         let mut invalid = |why: String| errors.push(FieldError::invalid(path, value, &format!("{path} in body {why}")));
         let length = text.chars().count();
@@ -137,7 +136,7 @@ impl Schema {
         }
     }
 
-    /// No entry twice where the list is a set or a map.
+    /// Rejects duplicate entries in sets and maps.
     fn validate_lists(&self, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
         match value {
             Value::Object(fields) => {
@@ -195,7 +194,7 @@ impl Schema {
 }
 
 impl Choice {
-    /// Of the alternatives that do not fit the first is told too.
+    /// If no alternative matches, also reports the first missing field.
     fn validate(&self, fields: &Map<String, Value>, path: &str, errors: &mut Vec<FieldError>) {
         let is_missing = |name: &&String| !fields.contains_key(*name);
         let fitting = self.alternatives.iter().filter(|names| !names.iter().any(|name| is_missing(&name))).count();
@@ -224,7 +223,7 @@ fn is_cidr(text: &str) -> bool {
 }
 
 impl ListType {
-    /// By what an entry is told from the others.
+    /// Returns the key that distinguishes an entry from the others.
     fn identity(&self, item: &Value) -> Option<Value> {
         match self {
             ListType::Atomic => None,

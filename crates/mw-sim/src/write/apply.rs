@@ -1,4 +1,4 @@
-//! Server-side apply: a manager says all that it wants, and no more.
+//! Server-side apply: a manager sends all fields that it wants, and no others.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(super) fn apply(state: &mut State, kind: &Arc<Kind>, account: &Account, requ
         return Err(Refusal::unsupported("server-side apply without managedFields"));
     }
     let found = existing(state, kind, target);
-    // Nobody makes an object by its status.
+    // An apply to a subresource can't create an object.
     if found.is_none() && target.subresource.is_some() {
         return Err(Refusal::not_found(kind, name_of(target)));
     }
@@ -54,7 +54,7 @@ pub(super) fn apply(state: &mut State, kind: &Arc<Kind>, account: &Account, requ
         None => {
             account.check(Verb::Create, target)?;
             check_hand(kind, request, "the creation")?;
-            // Nothing is there that it could be of.
+            // There is no object that the version could refer to.
             meta_mut(&mut new).remove("resourceVersion");
             admit(state, kind, target, new)
         }
@@ -65,7 +65,7 @@ pub(super) fn apply(state: &mut State, kind: &Arc<Kind>, account: &Account, requ
     }
 }
 
-/// What is applied, if it is an object of its kind.
+/// Decodes the apply configuration and checks its kind.
 fn read(kind: &Kind, request: &Request) -> Result<Value, Refusal> {
     let applied = decode::yaml(&request.body)?;
     let text = |field: &str| applied.get(field).and_then(Value::as_str).unwrap_or_default();
@@ -91,13 +91,13 @@ fn read(kind: &Kind, request: &Request) -> Result<Value, Refusal> {
     }
 }
 
-/// Adds what does not fit the schema. What nobody here can judge is refused.
+/// Adds mismatches with the schema. Rejects content that the simulator does not model.
 fn check(schema: &Schema, value: &Value, path: &str, errors: &mut Vec<String>) -> Result<(), Refusal> {
     if value.is_null() {
-        return Err(Refusal::unsupported(format!("to apply null, at {path:?}")));
+        return Err(Refusal::unsupported(format!("applying null at {path:?}")));
     }
     if schema.kind == Type::Any && schema.is_atomic {
-        return Err(Refusal::unsupported(format!("to apply {path:?}")));
+        return Err(Refusal::unsupported(format!("applying {path:?}")));
     }
     let fits = match schema.kind {
         Type::Object => value.is_object(),

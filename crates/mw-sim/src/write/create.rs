@@ -1,4 +1,4 @@
-//! New objects.
+//! Creation of objects.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::refusal::Refusal;
 use crate::request::Request;
 
 pub(crate) fn create(state: &mut State, kind: &Arc<Kind>, request: &Request, target: &Target) -> Result<Answer, Refusal> {
-    // Of custom resources the name in the path is not looked at.
+    // For custom resources, the name in the path is ignored.
     if target.name.is_some() && !kind.is_custom() {
         return Err(Refusal::method_not_allowed());
     }
@@ -35,11 +35,12 @@ pub(crate) fn create(state: &mut State, kind: &Arc<Kind>, request: &Request, tar
     admit(state, kind, target, object)
 }
 
-/// An object that was read, into the namespace of its path.
+/// Creates a decoded object in the namespace of the path.
 pub(super) fn admit(state: &mut State, kind: &Arc<Kind>, target: &Target, mut object: Value) -> Result<Answer, Refusal> {
     place(kind, target, &mut object)?;
     check_namespace(state, target, &object)?;
-    // Told by etcd, but before anything is kept.
+    // The storage of a real server rejects a resourceVersion, after validation. Read
+    // here, because `complete` removes it.
     let names_version = !matches!(meta_text(&object, "resourceVersion"), "" | "0");
     complete(state, kind, &mut object);
     let mut errors = metadata_errors(kind, &object, None);
@@ -60,7 +61,7 @@ pub(super) fn admit(state: &mut State, kind: &Arc<Kind>, target: &Target, mut ob
     Ok(written(201, &kept))
 }
 
-/// The namespace of an object is that of the path, whether it says so or not.
+/// Sets the namespace of the path, and rejects objects with a different one.
 pub(super) fn place(kind: &Kind, target: &Target, object: &mut Value) -> Result<(), Refusal> {
     let Some(wanted) = target.namespace.as_deref().filter(|_| kind.namespaced) else {
         meta_mut(object).remove("namespace");
@@ -91,13 +92,13 @@ fn check_namespace(state: &State, target: &Target, object: &Value) -> Result<(),
     }
 }
 
-/// What only the server says of a new object.
+/// Sets the fields of a new object that only the server sets.
 fn complete(state: &mut State, kind: &Kind, object: &mut Value) {
     let prefix = meta_text(object, "generateName").to_owned();
     let (uid, now) = (state.draws.uid(), state.wall.stamp());
     let metadata = meta_mut(object);
     if !metadata.contains_key("name") && !prefix.is_empty() {
-        // A real server cuts the prefix so that the name fits.
+        // A real server truncates the prefix so that the name fits.
         let prefix: String = prefix.chars().take(58).collect();
         metadata.insert("name".to_owned(), format!("{prefix}{}", state.draws.suffix()).into());
     }

@@ -1,4 +1,5 @@
-//! CustomResourceDefinitions come and go with what they define.
+//! Creation and deletion of CustomResourceDefinitions, together with the kinds that they
+//! define.
 
 use std::sync::Arc;
 
@@ -43,13 +44,13 @@ fn definition_kind(state: &State) -> Result<Arc<Kind>, Refusal> {
     all.map(|all| Arc::clone(&all.kind)).ok_or_else(Refusal::no_such_resource)
 }
 
-/// Server-side apply by force of a whole definition. Where that would change
-/// one that is there it is not supported, and so is every other patch.
+/// Handles a forced server-side apply of a whole definition. Changes to an existing
+/// definition and all other patches are unsupported.
 pub(super) fn apply(state: &mut State, kind: &Arc<Kind>, request: &Request, target: &Target, is_apply: bool) -> Result<Answer, Refusal> {
     if !is_apply || request.query.force != Some(true) || target.subresource.is_some() {
         return Err(Refusal::unsupported("this patch of a CustomResourceDefinition"));
     }
-    // Clients write JSON, which is YAML.
+    // Clients send JSON, which is valid YAML.
     let applied: Value = decode::patch(&request.body)?;
     if meta_text(&applied, "name") != name_of(target) {
         return Err(Refusal::bad_request("the name of the object does not match the name on the URL"));
@@ -61,14 +62,14 @@ pub(super) fn apply(state: &mut State, kind: &Arc<Kind>, request: &Request, targ
     if is_within(&applied, &old.value, "") {
         return Ok(written(200, &old));
     }
-    Err(Refusal::unsupported("the change of a CustomResourceDefinition that is served"))
+    Err(Refusal::unsupported("changes of an existing CustomResourceDefinition"))
 }
 
-/// Whether applying changes nothing: each field is there as it is.
+/// Reports whether applying changes nothing: each field exists with the same value.
 fn is_within(applied: &Value, kept: &Value, path: &str) -> bool {
     match (applied, kept) {
         (Value::Object(applied), Value::Object(kept)) => applied.iter().all(|(name, value)| match kept.get(name) {
-            // The status is not applied here, and an empty one is nothing.
+            // The status can't be applied here, so it is ignored.
             _ if path.is_empty() && name == "status" => true,
             _ if value.is_null() => true,
             Some(found) if path == "metadata" || path.is_empty() || path == "spec" => is_within(value, found, name),
@@ -79,7 +80,7 @@ fn is_within(applied: &Value, kept: &Value, path: &str) -> bool {
     }
 }
 
-/// With all objects of that kind.
+/// Deletes a definition and all objects of that kind.
 pub(super) fn delete(state: &mut State, kind: &Arc<Kind>, key: &str, old: &Object) -> Result<Answer, Refusal> {
     let (group, plural) = (at(&old.value, &["spec", "group"]).as_str(), at(&old.value, &["spec", "names", "plural"]).as_str());
     let (group, plural) = (group.unwrap_or_default().to_owned(), plural.unwrap_or_default().to_owned());
@@ -88,7 +89,7 @@ pub(super) fn delete(state: &mut State, kind: &Arc<Kind>, key: &str, old: &Objec
     meta_mut(&mut marked).insert("finalizers".to_owned(), json!(["customresourcecleanup.apiextensions.k8s.io"]));
     let Some(collection) = state.collection(&group, &plural) else { return Err(Refusal::no_such_resource()) };
     if collection.objects.values().any(|object| !at(&object.value, &["metadata", "finalizers"]).is_null()) {
-        return Err(Refusal::unsupported("the delete of a CustomResourceDefinition whose objects have finalizers"));
+        return Err(Refusal::unsupported("deleting a CustomResourceDefinition whose objects have finalizers"));
     }
     let (defined, keys) = (Arc::clone(&collection.kind), collection.objects.keys().cloned().collect::<Vec<_>>());
     for key in keys {

@@ -1,4 +1,4 @@
-//! Deletes: at once, or marked until the last finalizer is gone.
+//! Deletion: immediate, or by deletionTimestamp until the last finalizer is removed.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ fn options(request: &Request) -> Result<DeleteOptions, Refusal> {
     }
     match options.propagation.as_deref() {
         None | Some("Background") => Ok(options),
-        // A garbage collector would have to run.
+        // Needs a garbage collector.
         Some(other) => Err(Refusal::unsupported(format!("propagationPolicy={other}"))),
     }
 }
@@ -64,7 +64,8 @@ fn check_preconditions(kind: &Kind, name: &str, options: &DeleteOptions, old: &O
     Ok(())
 }
 
-/// What is left of it, marked, when something holds it.
+/// Deletes an object. If something holds it, sets its deletionTimestamp instead and
+/// returns it.
 fn remove(state: &mut State, kind: &Arc<Kind>, key: &str, old: &Arc<Object>) -> Option<Arc<Object>> {
     let held = texts(meta(&old.value, "finalizers")).next().is_some() || is_held(kind);
     if !held {
@@ -79,7 +80,7 @@ fn remove(state: &mut State, kind: &Arc<Kind>, key: &str, old: &Arc<Object>) -> 
     mark(&mut marked, &now);
     if is_held(kind) {
         child_mut(map_mut(&mut marked), "status").insert("phase".to_owned(), "Terminating".into());
-        // Graceful deletion has no grace period there.
+        // A Namespace is deleted without a grace period.
         meta_mut(&mut marked).remove("deletionGracePeriodSeconds");
     }
     state.commit(kind, key, Some(marked))
@@ -94,7 +95,7 @@ pub(super) fn mark(object: &mut Value, now: &str) {
     }
 }
 
-/// Answers with what there was.
+/// Deletes the selected objects of a collection and returns them as they were before.
 pub(crate) fn delete_collection(state: &mut State, kind: &Arc<Kind>, request: &Request, target: &Target) -> Result<Answer, Refusal> {
     if matches!(kind.builtin, Some(Builtin::Namespace)) {
         return Err(Refusal::method_not_allowed());

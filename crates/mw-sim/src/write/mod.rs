@@ -1,5 +1,5 @@
-//! Create, update, patch and delete, in the order in which a real server checks
-//! and changes things.
+//! Create, update, patch and delete, with checks and changes in the order of a real
+//! server.
 
 mod apply;
 mod create;
@@ -30,15 +30,16 @@ pub(crate) use delete::{delete, delete_collection};
 pub(crate) use patch::patch;
 pub(crate) use update::update;
 
-/// What etcd takes at most, with some room for what is around it.
+/// Size limit of etcd, with room for the envelope.
 const LARGEST_OBJECT: usize = 3 << 19;
 
-/// Who writes by this request.
+/// Returns the writer of this request.
 fn writer<'a>(state: &State, request: &Request, target: &'a Target) -> Writer<'a> {
     Writer { name: request.manager(), subresource: target.subresource.as_deref(), now: state.wall.stamp() }
 }
 
-/// Notes in what a request writes who manages it. A new object has no old one.
+/// Updates the managedFields of an object that is about to be written. `old` is `None`
+/// for a new object.
 fn note_managers(
     state: &State,
     kind: &Kind,
@@ -54,14 +55,14 @@ fn note_managers(
     let writer = writer(state, request, target);
     let before = old.and_then(|old| meta_of(old, "managedFields"));
     let mut managers = match &given {
-        // The way to have them forgotten.
+        // An empty list or a list with one empty entry resets them.
         Some(Value::Array(entries)) if entries.iter().all(|entry| entry.as_object().is_some_and(Map::is_empty)) && entries.len() < 2 => {
             Managers::default()
         }
         Some(entries) => Managers::read(kind, entries).ok_or_else(|| Refusal::unsupported("these managedFields"))?,
         None => before.and_then(|entries| Managers::read(kind, entries)).unwrap_or_default(),
     };
-    // Who is not noted from the beginning is not noted before somebody applies.
+    // Objects without entries get none until the first apply.
     if old.is_none() || !managers.is_empty() {
         match old {
             Some(old) => managers.update(kind, old, new, &writer),
@@ -72,15 +73,15 @@ fn note_managers(
     Ok(())
 }
 
-/// Only the tester's hand writes what is kept as it is written.
+/// Rejects writes by clients to kinds whose rules are not simulated.
 fn check_hand(kind: &Kind, request: &Request, what: &str) -> Result<(), Refusal> {
     if kind.is_as_written() && !request.is_by_hand() {
-        return Err(Refusal::unsupported(format!("{what} of {} but by the tester's hand", kind.qualified())));
+        return Err(Refusal::unsupported(format!("{what} of {} except through Cluster::call", kind.qualified())));
     }
     Ok(())
 }
 
-/// The object that a path means.
+/// Returns the object of a path.
 fn existing(state: &State, kind: &Kind, target: &Target) -> Option<(String, Arc<Object>)> {
     let key = key(target)?;
     let object = Arc::clone(state.of_kind(kind)?.objects.get(key.as_str())?);
@@ -91,7 +92,7 @@ fn name_of(target: &Target) -> &str {
     target.name.as_deref().unwrap_or_default()
 }
 
-/// Adds all that is wrong with what an object says beside its metadata.
+/// Validates an object except for its metadata.
 fn add_content_errors(kind: &Kind, object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
     match kind.builtin {
         Some(builtin) => errors.extend(builtin::errors(builtin, object, old)),
@@ -99,7 +100,8 @@ fn add_content_errors(kind: &Kind, object: &Value, old: Option<&Value>, errors: 
     }
 }
 
-/// As of a written object. Measured before it is kept: etcd refuses it then.
+/// Rejects an object that is too large for etcd, by the size of its JSON, before it is
+/// stored.
 fn check_size(object: &Value) -> Result<(), Refusal> {
     if crate::object::written(object).len() > LARGEST_OBJECT {
         return Err(Refusal::new(500, "", "etcdserver: request is too large"));
@@ -111,7 +113,7 @@ fn written(code: u16, object: &Object) -> Answer {
     Answer::new(code, object.bytes())
 }
 
-/// Metadata that only the server writes.
+/// Validates the metadata of a new object (`old` is `None`) or a changed one.
 fn metadata_errors(kind: &Kind, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
     match old {
         None => meta::errors(kind, object),

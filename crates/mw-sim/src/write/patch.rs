@@ -1,5 +1,4 @@
-//! Patches: merged into the object or applied to it step by step, then the same
-//! rules as for an update.
+//! Merge patches and JSON patches. The result is handled like an update.
 
 use std::sync::Arc;
 
@@ -20,7 +19,7 @@ use crate::path::Target;
 use crate::refusal::{FieldError, Refusal};
 use crate::request::{LONGEST_MANAGER, Request};
 
-/// What a real server takes at most in one JSON patch.
+/// Limit of a real server for operations in one JSON patch.
 const MOST_STEPS: usize = 10_000;
 
 pub(crate) fn patch(state: &mut State, kind: &Arc<Kind>, account: &Account, request: &Request, target: &Target) -> Result<Answer, Refusal> {
@@ -52,7 +51,7 @@ pub(crate) fn patch(state: &mut State, kind: &Arc<Kind>, account: &Account, requ
     replace(state, kind, target, &key, &old, new)
 }
 
-/// What may be said beside a patch.
+/// Validates the options of a patch.
 fn check_options(request: &Request, manner: Manner) -> Result<(), Refusal> {
     let mut errors = Vec::new();
     let manager = request.query.field_manager.as_deref().unwrap_or_default();
@@ -111,7 +110,7 @@ fn apply_steps(object: &mut Value, request: &Request) -> Result<(), Refusal> {
     }
     let is_path = |place: &Value| place.as_str().is_none_or(|place| place.is_empty() || place.starts_with('/'));
     if !steps.iter().all(|step| is_path(at(step, &["path"])) && is_path(at(step, &["from"]))) {
-        return Err(Refusal::unsupported("paths in a JSON patch that do not begin with a slash"));
+        return Err(Refusal::unsupported("JSON patch paths without a leading slash"));
     }
     let failed = || Refusal::new(422, "Invalid", "the server rejected our request due to an error in our request");
     for step in steps {
@@ -121,8 +120,8 @@ fn apply_steps(object: &mut Value, request: &Request) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Real servers are not as strict as the standard: they replace fields that are
-/// not there, and for them what is not there is null.
+/// Applies an operation of a JSON patch. Real servers are more lenient than RFC 6902:
+/// they replace missing fields, and treat missing fields as null.
 fn apply_step(object: &mut Value, step: PatchOperation) -> Result<(), json_patch::PatchError> {
     let step = match step {
         PatchOperation::Replace(ReplaceOperation { path, value }) if is_missing_field(object, &path.to_string()) => {
@@ -142,7 +141,8 @@ fn is_missing_field(object: &Value, path: &str) -> bool {
     object.pointer(path).is_none() && object.pointer(parent).is_some_and(Value::is_object)
 }
 
-/// What a patch made must still be an object of its kind and name.
+/// Decodes the result of a patch, which must still be an object of the same kind and
+/// name. Returns messages about its unknown fields.
 fn reshape(kind: &Kind, target: &Target, new: &mut Value) -> Result<Vec<String>, Refusal> {
     if !new.is_object() {
         return Err(rejected("it is no object"));
@@ -153,7 +153,8 @@ fn reshape(kind: &Kind, target: &Target, new: &mut Value) -> Result<Vec<String>,
     Ok(unknown)
 }
 
-/// A patch must not change the kind. Built-in kinds may lose it.
+/// Rejects changes of apiVersion and kind. Built-in kinds may lose them: they are
+/// filled in again.
 fn check_kind(kind: &Kind, new: &mut Value) -> Result<(), Refusal> {
     let wanted = [("apiVersion", kind.api_version()), ("kind", kind.kind.clone())];
     for (field, wanted) in wanted {
@@ -170,13 +171,13 @@ fn check_kind(kind: &Kind, new: &mut Value) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// What a real server did not foresee.
+/// A patch that removes apiVersion, which a real server answers with an internal error.
 fn without_version() -> Refusal {
     let why = "Internal error occurred: the patch removed the API version";
     Refusal::new(500, "InternalError", why).with_causes(serde_json::json!([{ "message": "the API version is missing" }]))
 }
 
-/// What a patch made can't be read.
+/// A patch whose result can't be decoded.
 fn rejected(why: &str) -> Refusal {
     Refusal::invalid_named("", "", "", "", &[FieldError::invalid("patch", &Value::Null, why)])
 }

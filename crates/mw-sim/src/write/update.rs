@@ -1,4 +1,4 @@
-//! Changes of objects that are there. PUT and PATCH meet here.
+//! Updates of existing objects, for PUT and PATCH.
 
 use std::sync::Arc;
 
@@ -47,22 +47,22 @@ pub(crate) fn update(state: &mut State, kind: &Arc<Kind>, request: &Request, tar
     replace(state, kind, target, &key, &old, object)
 }
 
-/// Clients may change no more than the metadata of what is kept as it is written.
+/// Limits clients to changes of metadata for kinds whose rules are not simulated.
 pub(super) fn check_parts(kind: &Kind, request: &Request, old: &Value, new: &Value) -> Result<(), Refusal> {
     let is_same = |part: &str| old.get(part) == new.get(part);
     let parts = [old, new].into_iter().filter_map(Value::as_object).flat_map(serde_json::Map::keys);
     if kind.is_as_written() && !parts.filter(|part| *part != "metadata").all(|part| is_same(part)) {
-        return check_hand(kind, request, "changes of other than the metadata");
+        return check_hand(kind, request, "changes outside of the metadata");
     }
     Ok(())
 }
 
-/// A path without the name that the verb needs.
+/// Returns the error for a path without a name.
 pub(super) fn nameless(kind: &Kind) -> Refusal {
     if kind.is_custom() { Refusal::bad_request("name must be provided") } else { Refusal::method_not_allowed() }
 }
 
-/// The name in the object must be that in the path.
+/// Checks that the name in the object matches the path.
 pub(super) fn check_name(kind: &Kind, target: &Target, object: &Value) -> Result<(), Refusal> {
     let (found, wanted) = (meta_text(object, "name"), name_of(target));
     if found.is_empty() {
@@ -75,7 +75,7 @@ pub(super) fn check_name(kind: &Kind, target: &Target, object: &Value) -> Result
     Ok(())
 }
 
-/// Puts a new object in the place of an old one, if the rules allow it.
+/// Replaces an object, if the rules allow it.
 pub(super) fn replace(
     state: &mut State,
     kind: &Arc<Kind>,
@@ -116,14 +116,15 @@ pub(super) fn replace(
     Ok(written(200, &kept))
 }
 
-/// At the path of the status, messages give places within it.
+/// Makes the path in a message relative to the status, for writes to the subresource.
 fn tell_from_the_status(error: &mut FieldError) {
     if let Some(within) = error.field.strip_prefix("status.") {
         error.message = error.message.replace(&format!("{} in body", error.field), &format!("{within} in body"));
     }
 }
 
-/// A Namespace goes when a controller emptied it, and none runs here.
+/// Reports whether deleted objects remain. A Namespace is removed by a controller,
+/// which is not simulated.
 pub(super) fn is_held(kind: &Kind) -> bool {
     kind.builtin == Some(Builtin::Namespace)
 }
@@ -137,7 +138,7 @@ fn check_version(kind: &Kind, name: &str, old: &Object, new: &Value) -> Result<(
     }
 }
 
-/// What a client can't change, whatever it sends.
+/// Restores metadata that clients can't change.
 fn keep_metadata(new: &mut Value, old: &Value) {
     let new_meta = meta_mut(new);
     new_meta.remove("selfLink");
@@ -158,14 +159,15 @@ fn keep_metadata(new: &mut Value, old: &Value) {
     }
 }
 
-/// The object keeps its status, or its status keeps the object.
+/// Restores the status on updates of the object. On updates of the status, restores
+/// everything else (custom kinds) or the spec (built-in kinds).
 fn keep_parts(kind: &Kind, is_status: bool, new: &mut Value, old: &Value) {
     match (is_status, kind.is_custom()) {
         (true, true) => {
             let status = map_mut(new).remove("status");
             let given = meta_text(new, "uid").to_owned();
             *new = old.clone();
-            // Looked at with the other rules.
+            // A different uid is rejected later, together with the other rules.
             meta_mut(new).insert("uid".to_owned(), given.into());
             if let Some(status) = status {
                 map_mut(new).insert("status".to_owned(), status);
@@ -190,7 +192,7 @@ fn keep(new: &mut Value, old: &Value, part: &str) {
     };
 }
 
-/// Counts the changes of what is neither metadata nor status.
+/// Increments the generation on changes outside of metadata and status.
 fn count_generation(kind: &Kind, new: &mut Value, old: &Value) {
     if !kind.has_generation() {
         return;
@@ -205,7 +207,7 @@ fn count_generation(kind: &Kind, new: &mut Value, old: &Value) {
     }
 }
 
-/// What may not change.
+/// Rejects changes of immutable metadata, and new finalizers during deletion.
 fn update_errors(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     if meta(old, "deletionTimestamp").is_some() {

@@ -68,7 +68,7 @@ async fn a_put_with_another_uid_conflicts(on: Subject) -> Value {
     object["spec"]["size"] = 2.into();
     let seen = on.put(&format!("{}/a", on.widgets()), object).await;
     assert_eq!(seen.code, 409);
-    // The message names a key in etcd.
+    // The message contains an etcd key.
     seen.brief()
 }
 

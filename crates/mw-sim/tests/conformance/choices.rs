@@ -1,4 +1,4 @@
-//! Schemas that leave a choice, as those of network policies do.
+//! Schemas with alternatives, like those of network policies.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! How large things may be, and how they are answered.
+//! Size limits and media types.
 
 use http::Method;
 use http::Request;

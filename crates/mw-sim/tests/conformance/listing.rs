@@ -154,7 +154,7 @@ async fn a_selector_that_makes_no_sense_is_refused(on: Subject) -> Value {
 
 async fn a_list_of_any_version_is_whole(on: Subject) -> Value {
     four(&on).await;
-    // A cache may lag a moment behind.
+    // The cache may lag behind for a moment.
     let path = format!("{}?resourceVersion=0&limit=2", on.widgets());
     let listed = on.until(&path, |seen| seen.names().len() == 4 || seen.body["metadata"]["continue"].is_string()).await;
     json!([listed.names(), listed.parts(&["/metadata"])])
@@ -210,7 +210,7 @@ async fn a_list_in_a_namespace_that_is_not_there_is_empty(on: Subject) -> Value 
     on.get("/apis/conformance.test/v1/namespaces/nowhere/widgets").await.told()
 }
 
-/// Real servers forget after minutes, and what was before they started.
+/// Real servers compact after minutes, and have no history from before their start.
 async fn a_forgotten_version_is_gone(on: Subject) -> Value {
     four(&on).await;
     if let Side::Simulated(cluster) = &on.side {

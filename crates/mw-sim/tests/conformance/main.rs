@@ -1,11 +1,11 @@
-//! What the simulator and a real API server must agree on.
+//! Conformance of the simulator with a real API server.
 //!
-//! Each behaviour is a function that sends requests and returns what it saw. It
-//! runs on the simulator and on a kube-apiserver from the testbed, and both
-//! must have seen the same. `--list` prints them all; one can be picked by
-//! name: `cargo test -p mw-sim --test conformance -- a_merge_patch`.
+//! Each behaviour is a function that sends requests and returns its observations. It
+//! runs on the simulator and on a kube-apiserver of the testbed, and the observations
+//! must be equal. `--list` prints all behaviours; select one by name:
+//! `cargo test -p mw-sim --test conformance -- a_merge_patch`.
 //!
-//! Without the servers only the simulator's side runs.
+//! Without the server binaries, only the simulator's side runs.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -47,13 +47,13 @@ use subject::Subject;
 
 const LONGEST_BEHAVIOUR: Duration = Duration::from_secs(90);
 
-/// One thing that API servers do.
+/// A behaviour of API servers.
 pub(crate) struct Behaviour {
     pub(crate) name: &'static str,
     pub(crate) run: fn(Subject) -> futures::future::BoxFuture<'static, Value>,
 }
 
-/// Makes a list of behaviours, named like their functions.
+/// Defines `all()`, which returns these behaviours, named like their functions.
 macro_rules! behaviours {
     ($($name:ident),* $(,)?) => {
         pub(crate) fn all() -> Vec<crate::Behaviour> {
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let real = if arguments.list { None } else { sides::Real::start() };
     if real.is_none() && !arguments.list {
-        eprintln!("only the simulator's side runs: all comparisons with a real API server are skipped");
+        eprintln!("running on the simulator only: no real API server to compare with");
     }
     let all = [
         creating::all(),

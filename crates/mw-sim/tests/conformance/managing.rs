@@ -1,4 +1,4 @@
-//! Who manages which fields, as those note it who create, update and patch.
+//! managedFields after create, update and patch.
 
 use http::Request;
 use kube::client::Body;

@@ -1,4 +1,4 @@
-//! Names, labels, annotations and the rest of the metadata.
+//! Names, labels, annotations and other metadata.
 
 use serde_json::{Value, json};
 

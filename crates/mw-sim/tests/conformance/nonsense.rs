@@ -1,5 +1,6 @@
-//! Objects in which one place holds something drawn: what people and broken
-//! programs send. Both sides must take or refuse the same, for the same fields.
+//! Objects with an arbitrary value in one place, like those of people and broken
+//! programs. Both sides must accept or reject the same objects, because of the same
+//! fields.
 
 use serde_json::{Value, json};
 
@@ -40,7 +41,7 @@ fn pool() -> Vec<Value> {
     ]
 }
 
-/// Every place in an object, the object itself not.
+/// Collects all paths in an object, except for the root.
 fn places(value: &Value, path: &str, all: &mut Vec<String>) {
     let entries: Vec<(String, &Value)> = match value {
         Value::Object(fields) => fields.iter().map(|(name, field)| (name.replace('/', "~1"), field)).collect(),
@@ -54,7 +55,8 @@ fn places(value: &Value, path: &str, all: &mut Vec<String>) {
     }
 }
 
-/// Each value at each place below the parts.
+/// Creates objects with each value of the pool at each path below `parts`, and returns
+/// the answers.
 async fn judge(on: &Subject, collection: &str, object: &Value, parts: &[&str]) -> Value {
     let mut all = Vec::new();
     places(object, "", &mut all);

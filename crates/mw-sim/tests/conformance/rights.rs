@@ -1,4 +1,4 @@
-//! Who may do what.
+//! Authorization.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -68,8 +68,7 @@ async fn a_rule_allows_its_verbs_only(on: Subject) -> Value {
     ])
 }
 
-/// An apply names what it creates, so a rule can limit it, which is not so for a
-/// create.
+/// Creation by apply can be limited to a name by a rule, creation by POST can't.
 async fn applying_creates_what_a_rule_names(on: Subject) -> Value {
     let verbs = json!(["create", "patch"]);
     let rules = json!([{ "apiGroups": ["conformance.test"], "resources": ["widgets"], "verbs": verbs, "resourceNames": ["a"] }]);

@@ -1,5 +1,4 @@
-//! The two sides: a simulated cluster for each behaviour, and one real API
-//! server for all of them.
+//! The two sides: a simulated cluster per behaviour, and one real API server for all.
 
 use std::sync::OnceLock;
 
@@ -17,8 +16,8 @@ const OWN_CRDS: &str = include_str!("crds.yaml");
 
 type Run = fn(Subject) -> futures::future::BoxFuture<'static, Value>;
 
-/// A real API server that all behaviours share. Never dropped: its supervisor
-/// ends it with the process.
+/// A real API server shared by all behaviours. Never dropped: its supervisor ends it
+/// together with the process.
 pub(crate) struct Real {
     pub(crate) bed: Testbed,
 }
@@ -46,7 +45,7 @@ fn runtime(paused: bool) -> tokio::runtime::Runtime {
 }
 
 fn ended<T>(ended: Result<T, tokio::time::error::Elapsed>) -> T {
-    ended.unwrap_or_else(|_| panic!("it did not end within {LONGEST_BEHAVIOUR:?}"))
+    ended.unwrap_or_else(|_| panic!("the behaviour did not end within {LONGEST_BEHAVIOUR:?}"))
 }
 
 pub(crate) fn on_simulator(index: usize, run: Run) -> Value {
@@ -75,7 +74,7 @@ pub(crate) async fn client(kubeconfig: &str) -> Client {
     Client::try_from(config).unwrap()
 }
 
-/// With all the definitions that behaviours use.
+/// Returns a cluster with all definitions that behaviours use.
 fn simulated() -> Cluster {
     static DEFINITIONS: OnceLock<Vec<Definition>> = OnceLock::new();
     let definitions = DEFINITIONS.get_or_init(|| {

@@ -1,5 +1,5 @@
-//! The API server under test as behaviours see it, and what they note of it:
-//! without what differs from run to run.
+//! The API server under test, and the observations of behaviours, without values that
+//! differ between runs.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -17,9 +17,9 @@ pub(crate) const MERGE: &str = "application/merge-patch+json";
 pub(crate) const STEPS: &str = "application/json-patch+json";
 pub(crate) const APPLY: &str = "application/apply-patch+yaml";
 pub(crate) const JSON: &str = "application/json";
-/// Long enough for an event that must not come to have come.
+/// Time to wait for an event that must not come.
 const QUIET: Duration = Duration::from_millis(700);
-/// For what takes milliseconds on an idle machine.
+/// Timeout for operations that take milliseconds on an idle machine.
 const SOON: Duration = Duration::from_secs(20);
 
 pub(crate) enum Side {
@@ -27,7 +27,7 @@ pub(crate) enum Side {
     Real(&'static mw_testbed::Cluster),
 }
 
-/// An API server with a namespace of one's own.
+/// An API server, with a separate namespace for each behaviour.
 pub(crate) struct Subject {
     pub(crate) client: Client,
     pub(crate) namespace: String,
@@ -42,7 +42,7 @@ impl Subject {
         subject
     }
 
-    /// A name for an object without namespace that nobody else uses.
+    /// Returns a unique name for a cluster-scoped object.
     pub(crate) fn own(&self, name: &str) -> String {
         format!("{}-{name}", self.namespace)
     }
@@ -98,7 +98,7 @@ impl Subject {
         self.send(Method::PATCH, path, STEPS, Some(patch)).await
     }
 
-    /// Server-side apply by a manager.
+    /// Applies an object as this field manager.
     pub(crate) async fn apply(&self, manager: &str, path: &str, object: Value) -> Seen {
         self.send(Method::PATCH, &format!("{path}?fieldManager={manager}"), APPLY, Some(object)).await
     }
@@ -114,7 +114,7 @@ impl Subject {
         self.send(Method::DELETE, path, JSON, Some(options)).await
     }
 
-    /// Of kinds that only the tester's hand writes on the simulator.
+    /// Sends a request for kinds that only `Cluster::call` writes on the simulator.
     pub(crate) async fn by_hand(&self, method: Method, path: &str, content: &str, body: Value) -> Seen {
         match &self.side {
             Side::Simulated(cluster) => {
@@ -125,7 +125,7 @@ impl Subject {
         }
     }
 
-    /// What there is of a widget; it must be there.
+    /// Creates an object, which must succeed, and returns it.
     pub(crate) async fn made(&self, path: &str, body: Value) -> Value {
         let made = self.post(path, body).await;
         assert_eq!(made.code, 201, "{}", made.body);
@@ -139,8 +139,8 @@ impl Subject {
         Watching { code, body: answer.into_body(), rest: Vec::new(), over: false }
     }
 
-    /// A client of somebody with these rules, and no other right but those
-    /// everybody has.
+    /// Returns a client of an account with these rules and the permissions of every
+    /// account.
     pub(crate) async fn somebody(&self, rules: Value) -> Client {
         let (namespace, name) = (self.namespace.as_str(), "somebody");
         match &self.side {
@@ -158,7 +158,7 @@ impl Subject {
         }
     }
 
-    /// A client with a token that is nobody's, or with none at all.
+    /// Returns a client with an unknown token, or without one.
     pub(crate) async fn stranger(&self, token: Option<&str>) -> Client {
         match (&self.side, token) {
             (Side::Simulated(cluster), Some(token)) => Client::new(cluster.server_as(token), "default"),
@@ -171,8 +171,7 @@ impl Subject {
         }
     }
 
-    /// Asks until something is as it should be: real servers do some things a
-    /// moment later.
+    /// Retries until the answer fits: real servers do some things asynchronously.
     pub(crate) async fn until(&self, path: &str, fits: impl Fn(&Seen) -> bool) -> Seen {
         let wait = async {
             loop {
@@ -183,7 +182,7 @@ impl Subject {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         };
-        timeout(SOON, wait).await.unwrap_or_else(|_| panic!("{path} does not become what it should"))
+        timeout(SOON, wait).await.unwrap_or_else(|_| panic!("{path} does not reach the expected state"))
     }
 }
 
@@ -196,28 +195,28 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// All that does not differ from run to run.
+    /// Returns everything that does not differ between runs.
     pub(crate) fn told(&self) -> Value {
         let mut body = clean(&self.body);
         let causes = body["details"]["causes"].as_array().into_iter().flatten();
-        // The message has all the causes too, in the order of a hash map.
+        // The message also lists all causes, in random order.
         if causes.filter(|cause| cause["field"] != "<nil>").count() > 1 {
-            body["message"] = "of several causes".into();
+            body["message"] = "(several causes)".into();
         }
         json!({ "code": self.code, "body": body })
     }
 
-    /// Of a refusal what programs read: no prose.
+    /// Returns the machine-readable part of a rejection.
     pub(crate) fn brief(&self) -> Value {
         let causes = self.body["details"]["causes"].as_array().into_iter().flatten();
         let mut causes: Vec<Value> = causes.map(|cause| json!({ "reason": cause["reason"], "field": cause["field"] })).collect();
         causes.sort_by_key(Value::to_string);
-        // Real servers look at some things twice, and then say so twice.
+        // Real servers check some things twice, and report them twice.
         causes.dedup();
         json!({ "code": self.code, "kind": self.body["kind"], "reason": self.body["reason"], "causes": causes })
     }
 
-    /// Parts of the object, by JSON pointers.
+    /// Returns parts of the object, selected by JSON pointers.
     pub(crate) fn parts(&self, pointers: &[&str]) -> Value {
         let part = |pointer: &&str| {
             let (field, value) = (pointer.rsplit('/').next().unwrap_or_default(), self.body.pointer(pointer));
@@ -230,7 +229,7 @@ impl Seen {
         version(&self.body)
     }
 
-    /// The names of the items of a list.
+    /// Returns the names of the items of a list.
     pub(crate) fn names(&self) -> Vec<String> {
         let items = self.body["items"].as_array().into_iter().flatten();
         items.map(|item| item["metadata"]["name"].as_str().unwrap_or_default().to_owned()).collect()
@@ -241,12 +240,12 @@ pub(crate) fn version(object: &Value) -> u64 {
     object["metadata"]["resourceVersion"].as_str().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
-/// Replaces what differs from run to run by its name.
+/// Replaces values that differ between runs by placeholders.
 pub(crate) fn clean(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
             let mut cleaned = serde_json::Map::new();
-            // Nobody is noted in definitions by the simulator.
+            // The simulator does not track managers of definitions.
             let is_definition = fields.get("kind").is_some_and(|kind| kind == "CustomResourceDefinition");
             for (name, field) in fields {
                 let symbol = match name.as_str() {
@@ -267,7 +266,7 @@ pub(crate) fn clean(value: &Value) -> Value {
                 metadata.remove("managedFields");
             }
             if let Some(Value::Array(causes)) = cleaned.get_mut("causes") {
-                // In the order of a hash map.
+                // Their order is random.
                 causes.sort_by_key(Value::to_string);
                 causes.dedup();
             }
@@ -279,7 +278,7 @@ pub(crate) fn clean(value: &Value) -> Value {
     }
 }
 
-/// Their order depends on times, and so on the machine.
+/// Replaces times, and sorts the entries, whose order depends on timing.
 fn managers(entries: &[Value]) -> Value {
     let mut entries = entries.to_vec();
     for entry in &mut entries {
@@ -309,7 +308,7 @@ pub(crate) struct Watching {
 }
 
 impl Watching {
-    /// The next event as it came; nothing when it is quiet, or over.
+    /// Returns the next event unchanged; `None` if no event comes or the watch ends.
     pub(crate) async fn raw(&mut self) -> Option<Value> {
         let wait = async {
             loop {
@@ -337,7 +336,7 @@ impl Watching {
         }
     }
 
-    /// Type and name only.
+    /// Returns type and name of the next event.
     pub(crate) async fn short(&mut self) -> Value {
         match self.raw().await {
             Some(event) => {
@@ -349,8 +348,8 @@ impl Watching {
         }
     }
 
-    /// All events until it is quiet or over. Bookmarks come when the server
-    /// likes.
+    /// Returns all events until none comes or the watch ends, without bookmarks, whose
+    /// timing is arbitrary.
     pub(crate) async fn shorts(&mut self) -> Vec<Value> {
         let mut all = Vec::new();
         loop {

@@ -1,4 +1,4 @@
-//! What schemas say of custom resources.
+//! Schema validation of custom resources.
 
 use serde_json::{Value, json};
 

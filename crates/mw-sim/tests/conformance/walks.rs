@@ -1,6 +1,5 @@
-//! Drawn sequences of writes: what nobody thought of writing down. The same
-//! seed draws the same steps on both sides, and each answer and each event of a
-//! watch has to be the same.
+//! Random sequences of writes, for cases that nobody thought of. The same seed generates
+//! the same steps on both sides, and all answers and watch events must be equal.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -29,9 +28,8 @@ async fn a_drawn_walk_ends_the_same_4(on: Subject) -> Value {
     Walk::new(on, 4).go().await
 }
 
-/// What else is sent to the path of a status has no effect, but who sent it is
-/// kept in `managedFields`, and with that the version of the object moves. The
-/// simulator keeps no such fields.
+/// Limits a patch of the status to the status. Other fields have no effect, but their
+/// manager is recorded in `managedFields`, which changes the version of the object.
 fn only_status(patch: &mut Value) {
     patch.as_object_mut().unwrap().remove("spec");
     patch["metadata"].as_object_mut().unwrap().retain(|field, _| field == "resourceVersion" || field == "uid");
@@ -40,7 +38,7 @@ fn only_status(patch: &mut Value) {
 struct Walk {
     on: Subject,
     seed: u64,
-    /// Objects as they were answered, to be sent again later.
+    /// Earlier answers, to be sent again later.
     known: Vec<Value>,
 }
 
@@ -109,7 +107,7 @@ impl Walk {
         (format!("delete {path} {}", crate::subject::clean(&options)), self.on.delete_with(path, options).await)
     }
 
-    /// Something that was once answered, changed or not, at any path.
+    /// Sends an earlier answer, changed or not, to any path.
     async fn put(&mut self, path: &str, part: &str) -> (String, Seen) {
         let mut object = self.recall();
         if !object.is_object() {
@@ -123,12 +121,12 @@ impl Walk {
             object["metadata"].as_object_mut().unwrap().remove("resourceVersion");
         }
         let seen = self.on.send(Method::PUT, &format!("{path}{part}"), crate::subject::JSON, Some(object)).await;
-        // Its message names a key in etcd.
+        // The message contains an etcd key.
         let is_told = !seen.body["message"].as_str().unwrap_or_default().contains("Precondition failed");
         (format!("put {path}{part}"), if is_told { seen } else { Seen { body: json!({ "reason": seen.body["reason"] }), ..seen } })
     }
 
-    /// One of the newest few, so that some are just right and some are old.
+    /// Returns one of the latest answers, so that some are current and some outdated.
     fn recall(&mut self) -> Value {
         let back = self.draw(5) as usize;
         self.known.iter().rev().nth(back).cloned().unwrap_or_default()

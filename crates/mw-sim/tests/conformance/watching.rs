@@ -45,7 +45,7 @@ async fn a_watch_without_version_begins_with_what_is_there(on: Subject) -> Value
     on.made(&on.widgets(), widget("a")).await;
     let mut watch = on.watch(&format!("{}?watch=true", on.widgets())).await;
     let mut first = vec![watch.short().await, watch.short().await];
-    // A real server tells them in any order.
+    // A real server sends them in any order.
     first.sort_by_key(Value::to_string);
     on.made(&on.widgets(), widget("c")).await;
     json!([first, watch.short().await, watch.short().await])
@@ -53,7 +53,7 @@ async fn a_watch_without_version_begins_with_what_is_there(on: Subject) -> Value
 
 async fn a_watch_of_any_version_begins_with_what_is_there(on: Subject) -> Value {
     on.made(&on.widgets(), widget("a")).await;
-    // So that a cache that lags a moment has seen it.
+    // A consistent read, after which a lagging cache has seen the object.
     on.get(&on.widgets()).await;
     let mut watch = on.watch(&format!("{}?watch=true&resourceVersion=0", on.widgets())).await;
     let first = watch.short().await;
@@ -77,7 +77,7 @@ async fn a_watch_with_a_selector_sees_objects_come_and_go(on: Subject) -> Value 
     for index in 0..6 {
         let Some(event) = watch.raw().await else { break };
         if index == 2 {
-            assert_eq!(version(&event["object"]), last.version(), "what no longer fits is told with the version of the change");
+            assert_eq!(version(&event["object"]), last.version(), "an object that no longer matches has the version of the change");
         }
         events.push(json!({ "type": event["type"], "labels": event["object"]["metadata"]["labels"], "spec": event["object"]["spec"] }));
     }

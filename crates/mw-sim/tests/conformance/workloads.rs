@@ -1,5 +1,5 @@
-//! Services, EndpointSlices, Pods, DaemonSets and Deployments: on the simulator
-//! only the tester's hand writes them, with all that a server would fill in.
+//! Services, EndpointSlices, Pods, DaemonSets and Deployments. On the simulator they
+//! are written through `Cluster::call`, with all fields that a server would fill in.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -95,10 +95,10 @@ fn template(name: &str) -> Value {
     })
 }
 
-/// Without its managers: what is below a template is one field on the simulator.
+/// Removes the managers, which differ: the simulator treats a template as one field.
 fn without_managers(mut object: Value) -> Value {
     object["metadata"].as_object_mut().unwrap().remove("managedFields");
-    // Real servers write these even when they are empty.
+    // Real servers write these even if they are empty.
     if let Some(metadata) = object["spec"]["template"]["metadata"].as_object_mut() {
         metadata.remove("creationTimestamp");
     }

@@ -1,5 +1,5 @@
-//! Starts a cluster, with `cilium` also Cilium, says what it holds, and waits to
-//! be killed: for the tests that nothing is left behind then.
+//! Starts a cluster, with the argument `cilium` also Cilium, prints its processes and
+//! folder, and waits to be killed. Used by tests that nothing is left behind.
 
 use std::io::Write;
 use std::time::Duration;

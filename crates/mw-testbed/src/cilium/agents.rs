@@ -1,5 +1,6 @@
-//! What the agents would find by their volume, since none runs: each remote's
-//! configuration is followed as they do, up to the first key that they read.
+//! Emulation of the agents' connections, since no agent runs: reads each remote's
+//! configuration from the agents' volume and connects with it, up to the first key that
+//! an agent reads.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -11,10 +12,10 @@ use super::range::Reader;
 use super::volume::Contents;
 use crate::error::{Error, Result};
 
-/// By this Cilium tells a configuration from a certificate.
+/// Text by which Cilium distinguishes a configuration from a certificate.
 const CONFIGURATION: &str = "endpoints:";
 
-/// By remote, its cluster-config or why it can't be read.
+/// Returns the cluster-config of each remote, or the reason why it can't be read.
 pub(super) async fn views(
     files: &Contents,
     resolve: &dyn Fn(&str) -> Option<Ipv4Addr>,
@@ -31,16 +32,16 @@ pub(super) async fn views(
 }
 
 async fn view(remote: &str, config: &str, files: &Contents, resolve: &dyn Fn(&str) -> Option<Ipv4Addr>) -> Result<String> {
-    let wrong = |what: &str| Error::Object(format!("the configuration of {remote}: {what}"));
+    let wrong = |what: &str| Error::Object(format!("configuration of {remote}: {what}"));
     let config: Value = serde_saphyr::from_str(config).map_err(|error| wrong(&error.to_string()))?;
     let endpoint = config.pointer("/endpoints/0").and_then(Value::as_str).unwrap_or_default();
     let (host, port) = endpoint.strip_prefix("https://").and_then(|rest| rest.split_once(':')).ok_or_else(|| wrong("no endpoint"))?;
     let port = port.parse().map_err(|_| wrong("no port"))?;
-    let address = host.parse().ok().or_else(|| resolve(host)).ok_or_else(|| wrong(&format!("{host} is not known")))?;
+    let address = host.parse().ok().or_else(|| resolve(host)).ok_or_else(|| wrong(&format!("unknown host {host}")))?;
     let file = |field: &str| {
         let path = config.get(field).and_then(Value::as_str).unwrap_or_default();
         let name = path.strip_prefix("/var/lib/cilium/clustermesh/").unwrap_or_default();
-        let bytes = files.get(name).ok_or_else(|| wrong(&format!("there is no {field} {path:?}")))?;
+        let bytes = files.get(name).ok_or_else(|| wrong(&format!("{field} {path:?} does not exist")))?;
         Ok::<_, Error>(String::from_utf8_lossy(bytes).into_owned())
     };
     let client = Files { ca: file("trusted-ca-file")?, certificate: file("cert-file")?, key: file("key-file")? };

@@ -1,4 +1,4 @@
-//! The certificates of an installation, as Helm or certgen would make them.
+//! Certificates of an installation, like those of Helm or certgen.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use super::{AuthMode, CiliumSpec};
 use crate::error::Result;
 use crate::pki::Authority;
 
@@ -14,15 +15,15 @@ pub(super) const REMOTE: &str = "clustermesh-apiserver-remote-cert";
 pub(super) const LOCAL: &str = "clustermesh-apiserver-local-cert";
 pub(super) const ADMIN: &str = "clustermesh-apiserver-admin-cert";
 
-/// Every CA that Helm makes has this name; only their keys differ.
+/// Common name of every CA that Helm creates; only the keys differ.
 const CA_NAME: &str = "Cilium CA";
 const SERVER_NAME: &str = "clustermesh-apiserver.cilium.io";
-/// The name of the Service inside the cluster, for those in the same pod.
+/// Name of the Service inside the cluster, used by clients in the same pod.
 pub(super) const SERVICE_NAME: &str = "clustermesh-apiserver.kube-system.svc";
 const LIFETIME: Duration = Duration::from_secs(3 * 365 * 24 * 3600);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A CA, of one cluster or of several.
+/// A CA, of one or more clusters.
 #[derive(Debug, Clone)]
 pub struct Ca(Arc<Authority>);
 
@@ -35,17 +36,17 @@ impl Ca {
         self.0.pem()
     }
 
-    /// The CA's own key, as it lies in Secret cilium-ca.
+    /// Returns the private key of the CA, as stored in the Secret cilium-ca.
     pub fn key(&self) -> String {
         self.0.key()
     }
 
-    /// A certificate that is good for three years.
+    /// Issues a certificate that is valid for three years.
     pub fn issue(&self, common_name: &str, names: &[String]) -> Result<Files> {
         self.issue_until(common_name, names, SystemTime::now() + LIFETIME)
     }
 
-    /// A certificate that ends, or has ended, at some time.
+    /// Issues a certificate that expires, or has expired, at this time.
     pub fn issue_until(&self, common_name: &str, names: &[String], end: SystemTime) -> Result<Files> {
         let start = end.min(SystemTime::now()) - HOUR;
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -54,7 +55,7 @@ impl Ca {
     }
 }
 
-/// What a Secret of type kubernetes.io/tls holds.
+/// Content of a Secret of type kubernetes.io/tls.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Files {
     pub ca: String,
@@ -63,7 +64,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// By the keys of the Secret.
+    /// Returns the files by the keys of the Secret.
     pub(super) fn by_key(&self) -> BTreeMap<&'static str, &str> {
         [("ca.crt", self.ca.as_str()), ("tls.crt", &self.certificate), ("tls.key", &self.key)].into()
     }
@@ -75,27 +76,28 @@ impl fmt::Debug for Files {
     }
 }
 
-/// The names that a server certificate of the chart is valid for.
+/// Returns the names and addresses in a server certificate of the chart.
 pub(super) fn server_names(addresses: &[IpAddr], more: &[String]) -> Vec<String> {
     let chart = [SERVER_NAME, "*.mesh.cilium.io", SERVICE_NAME, "127.0.0.1", "::1"].map(str::to_owned);
     chart.into_iter().chain(addresses.iter().map(IpAddr::to_string)).chain(more.iter().cloned()).collect()
 }
 
-/// The files of each Secret. In `ca.crt` are the CA's own certificate and those
-/// of all others that are trusted.
+/// Issues the certificates of all Secrets. `ca.crt` contains the CA and all
+/// additionally trusted CAs.
 pub(super) fn issue(
     ca: &Ca,
-    trusted: &[Ca],
+    spec: &CiliumSpec,
     cluster: &str,
     server: &[String],
     end: Option<SystemTime>,
 ) -> Result<BTreeMap<&'static str, Files>> {
     let end = end.unwrap_or_else(|| SystemTime::now() + LIFETIME);
-    let bundle: String = std::iter::once(ca).chain(trusted).map(Ca::pem).collect();
+    let bundle: String = std::iter::once(ca).chain(&spec.trusted).map(Ca::pem).collect();
     let issue = |common_name: &str, names: &[String]| Ok(Files { ca: bundle.clone(), ..ca.issue_until(common_name, names, end)? });
+    let remote = if spec.auth_mode == AuthMode::Cluster { format!("remote-{cluster}") } else { "remote".to_owned() };
     Ok(BTreeMap::from([
         (SERVER, issue(SERVER_NAME, server)?),
-        (REMOTE, issue("remote", &[])?),
+        (REMOTE, issue(&remote, &[])?),
         (LOCAL, issue(&format!("local-{cluster}"), &[])?),
         (ADMIN, issue(&format!("admin-{cluster}"), &["localhost".to_owned()])?),
     ]))

@@ -1,6 +1,6 @@
-//! Ways into a cluster: the addresses of a load balancer and of node ports,
-//! and the API server's own way to pods. All are carried by this process, so
-//! nothing is left of them when it ends.
+//! TCP forwarding into a cluster: the addresses of a load balancer and of node ports,
+//! and the API server's connections to pods. All forwarding runs in this process and
+//! ends with it.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -16,15 +16,15 @@ use crate::error::{Error, Result};
 use crate::http::runtime;
 
 const ATTEMPTS: usize = 100;
-/// Where the API server says whom it wants to reach.
+/// Maximum size of the API server's CONNECT request.
 const LONGEST_REQUEST: usize = 4096;
-/// After an accept that failed, for example without file descriptors left.
+/// Delay after a failed accept, e.g. for lack of file descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// An address of loopback on which nobody listens on these ports. There are so
-/// many that two testbeds don't meet.
+/// Returns a loopback address on which these ports are free. The range is large enough
+/// that two testbeds do not collide.
 pub(super) fn free_address(ports: &[u16]) -> Result<Ipv4Addr> {
-    let failed = |reason: String| Error::network("finding an address of loopback", reason);
+    let failed = |reason: String| Error::network("finding a loopback address", reason);
     for _ in 0..ATTEMPTS {
         let mut random = [0_u8; 3];
         SystemRandom::new().fill(&mut random).map_err(|error| failed(error.to_string()))?;
@@ -37,8 +37,8 @@ pub(super) fn free_address(ports: &[u16]) -> Result<Ipv4Addr> {
     Err(failed(format!("none of {ATTEMPTS} was free on {ports:?}")))
 }
 
-/// The address that stands in the API server for a loopback address, to which
-/// it would not connect.
+/// Returns the address that represents a loopback address in the API server, which
+/// refuses to connect to loopback.
 pub(super) fn shown(address: Ipv4Addr) -> Ipv4Addr {
     let [_, second, third, last] = address.octets();
     Ipv4Addr::new(10, second, third, last)
@@ -49,7 +49,7 @@ fn behind(shown: Ipv4Addr) -> Ipv4Addr {
     Ipv4Addr::new(127, second, third, last)
 }
 
-/// An address that leads to another. Dropping it closes it and breaks all
+/// An address that is forwarded to another one. Dropping it closes the address and all
 /// connections through it.
 #[derive(Debug)]
 pub(super) struct Door {
@@ -89,14 +89,14 @@ fn nonblocking(listener: std::net::TcpListener) -> io::Result<std::net::TcpListe
 
 async fn lead(mut from: TcpStream, target: SocketAddrV4) {
     if let Ok(mut to) = TcpStream::connect(target).await {
-        // A load balancer passes packets on as they come.
+        // A load balancer does not delay packets.
         let _ = from.set_nodelay(true).and_then(|()| to.set_nodelay(true));
-        // An error is one of the two, who see it themselves.
+        // Both ends notice errors themselves.
         let _ = copy_bidirectional(&mut from, &mut to).await;
     }
 }
 
-/// The API server's way to pods: it asks for an address as of an HTTP proxy.
+/// Forwards the API server's connections to pods, as an HTTP proxy.
 #[derive(Debug)]
 pub(super) struct Egress {
     socket: PathBuf,
@@ -124,7 +124,7 @@ impl Egress {
 impl Drop for Egress {
     fn drop(&mut self) {
         self.task.abort();
-        // Gone with the cluster's folder otherwise.
+        // If this fails, the file is removed with the cluster's folder.
         let _ = std::fs::remove_file(&self.socket);
     }
 }
@@ -140,7 +140,7 @@ async fn connect(mut api_server: UnixStream) {
     }
 }
 
-/// Nothing more comes after the request before it was answered.
+/// Reads a CONNECT request. The client sends nothing more before the response.
 async fn wanted(stream: &mut UnixStream) -> Option<SocketAddrV4> {
     let mut request = Vec::new();
     while !request.ends_with(b"\r\n\r\n") {

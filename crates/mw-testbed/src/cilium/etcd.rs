@@ -1,4 +1,4 @@
-//! The etcd of one cluster's mesh: TLS, clients told by their certificates.
+//! The etcd of one cluster's mesh, with TLS and client certificates.
 
 use std::net::SocketAddrV4;
 use std::path::Path;
@@ -12,8 +12,8 @@ use crate::wait::eventually;
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// A running etcd. Its certificate is read anew for each connection, its CA
-/// only at a start.
+/// A running etcd. It reloads its certificate for each connection, its CA only at the
+/// start.
 #[derive(Debug)]
 pub(super) struct Etcd {
     server: Server,
@@ -21,7 +21,7 @@ pub(super) struct Etcd {
 }
 
 impl Etcd {
-    /// `secrets` holds ca.crt, tls.crt and tls.key.
+    /// Starts etcd. `secrets` contains ca.crt, tls.crt and tls.key.
     pub(super) async fn start(program: &Path, folder: &Path, secrets: &Path, address: SocketAddrV4) -> Result<Self> {
         let file = |name: &str| secrets.join(name).display().to_string();
         let arguments = [
@@ -34,7 +34,7 @@ impl Etcd {
             format!("--listen-client-urls=https://{address}"),
             format!("--advertise-client-urls=https://{address}"),
             format!("--listen-peer-urls=unix://{}", folder.join("peers").display()),
-            // Nothing here has to survive a power cut.
+            // Data does not need to survive a power failure.
             "--unsafe-no-fsync".into(),
             "--log-level=warn".into(),
         ];
@@ -54,7 +54,7 @@ impl Etcd {
         .await?
     }
 
-    /// The users and roles that Cilium's init container makes.
+    /// Creates the same users and roles as Cilium's init container.
     pub(super) async fn make_users(&self, program: &Path, cluster: &str, server_name: &str, secrets: &Path) -> Result<()> {
         let file = |name: &str| secrets.join(name).display().to_string();
         let mut command = std::process::Command::new(program);
@@ -73,7 +73,8 @@ impl Etcd {
         if output.status.success() { Ok(()) } else { Err(failed(String::from_utf8_lossy(&output.stderr).into_owned())) }
     }
 
-    /// It hangs: connections are accepted by the kernel, nothing is answered.
+    /// Pauses etcd with SIGSTOP: the kernel accepts connections, but nothing is
+    /// answered.
     pub(super) fn pause(&self) -> Result<()> {
         self.server.signal(Signal::SIGSTOP)
     }
@@ -86,7 +87,7 @@ impl Etcd {
         self.server.stop()
     }
 
-    /// With the data and the users that it had.
+    /// Restarts etcd with its data and users.
     pub(super) async fn start_again(&self) -> Result<()> {
         self.server.start_again()?;
         self.wait_ready().await

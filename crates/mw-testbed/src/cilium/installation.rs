@@ -1,5 +1,4 @@
-//! One installation: its objects and processes, what can be done to it and
-//! what it can be asked.
+//! A Cilium installation: its objects and processes, changes to it, and its state.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
@@ -13,17 +12,17 @@ use super::certificates::{self, ADMIN, Ca, Files, LOCAL, REMOTE, SERVICE_NAME};
 use super::door::{Door, Egress, free_address, shown};
 use super::pod::{ETCD_PORT, Ground, Identity, PORTS, Pod};
 use super::range::Reader;
-use super::{CiliumSpec, Exposure, Remote, agents, kubelet, objects};
+use super::{AuthMode, CiliumSpec, Exposure, Remote, agents, kubelet, objects};
 use crate::binaries::CiliumBinaries;
 use crate::cluster::Cluster;
 use crate::error::{Error, Result};
 use crate::http::{APPLY_PATCH, Http, JSON, MERGE_PATCH};
 use crate::testbed::Testbed;
 
-/// As Cilium names itself where nobody else does.
+/// Default cluster name of Cilium.
 const DEFAULT_NAME: &str = "default";
 
-/// Cilium in one cluster. Dropping it ends its processes; its objects stay.
+/// Cilium in one cluster. Dropping it stops its processes; its objects remain.
 #[derive(Debug)]
 pub struct Cilium {
     pod: Option<Pod>,
@@ -31,18 +30,18 @@ pub struct Cilium {
     _egress: Egress,
     spec: CiliumSpec,
     ground: Ground,
-    /// Of the user `admin`.
+    /// Client of the user `admin`.
     http: Http,
-    /// Of the load balancer.
+    /// Addresses of the load balancer.
     balanced: Vec<Ipv4Addr>,
     nodes: Vec<Ipv4Addr>,
     node_port: u16,
-    /// By Secret.
+    /// Certificates by Secret.
     certificates: BTreeMap<&'static str, Files>,
 }
 
 impl Cilium {
-    /// Makes all objects and starts all processes; they work when this returns.
+    /// Creates all objects, starts all processes and waits until they are ready.
     pub async fn install(bed: &Testbed, cluster: &str, spec: CiliumSpec) -> Result<Self> {
         let programs = tokio::task::spawn_blocking(CiliumBinaries::locate)
             .await
@@ -76,11 +75,11 @@ impl Cilium {
         Ok(cilium)
     }
 
-    /// As `install`, but `None` after [`skip_or_fail`](crate::skip_or_fail)
-    /// when this machine lacks Go or the user the rights.
+    /// Like `install`, but returns `None` after [`skip_or_fail`](crate::skip_or_fail)
+    /// if this machine lacks Go or the user lacks permissions.
     ///
     /// # Panics
-    /// When everything is there and does not start.
+    /// If everything is installed but does not start.
     pub async fn install_or_skip(bed: &Testbed, cluster: &str, spec: CiliumSpec) -> Option<Self> {
         crate::or_skip(Self::install(bed, cluster, spec).await)
     }
@@ -97,6 +96,7 @@ impl Cilium {
         self.apply(&agents).await?;
         self.set_status(&agents, &objects::daemon_set_status(self.spec.nodes, self.spec.nodes)).await?;
         self.apply(&objects::deployment(&self.spec, self.version())).await?;
+        self.render_users().await?;
         let service = self.apply(&objects::service(&self.spec.exposure)).await?;
         let node_port = service.pointer("/spec/ports/0/nodePort").and_then(Value::as_u64);
         self.node_port = node_port.and_then(|port| u16::try_from(port).ok()).unwrap_or_default();
@@ -104,7 +104,16 @@ impl Cilium {
         self.tell_addresses().await
     }
 
-    /// Doors that are open already stay as they are.
+    async fn render_users(&self) -> Result<()> {
+        if self.spec.auth_mode != AuthMode::Legacy && self.spec.renders_users {
+            let name = self.identity().await?.name;
+            self.apply(&objects::users(&self.spec, &name)).await?;
+        }
+        Ok(())
+    }
+
+    /// Opens missing forwarders and closes those that are no longer wanted. The others
+    /// stay open, with their connections.
     fn open_doors(&mut self) -> Result<()> {
         let target = SocketAddrV4::new(self.ground.address, ETCD_PORT);
         let wanted = self.ways();
@@ -117,7 +126,7 @@ impl Cilium {
         Ok(())
     }
 
-    /// All addresses that lead to etcd.
+    /// Returns all addresses that are forwarded to etcd.
     fn ways(&self) -> Vec<SocketAddrV4> {
         self.balancer_ways().chain(self.node_ways()).collect()
     }
@@ -136,12 +145,12 @@ impl Cilium {
         self.set_status(&service, &objects::service_status(&self.spec.exposure, &addresses)).await
     }
 
-    /// Where the cluster is reached from outside, as its Service says.
+    /// Returns the external addresses of the cluster, as in its Service.
     pub fn addresses(&self) -> Vec<SocketAddrV4> {
         if self.spec.exposure == Exposure::NodePort { self.node_ways().collect() } else { self.balancer_ways().collect() }
     }
 
-    /// The client certificate that the cluster gives to those who read it.
+    /// Returns the client certificate that the cluster issues for remote readers.
     pub fn remote_client(&self) -> Result<&Files> {
         self.files(REMOTE)
     }
@@ -150,8 +159,9 @@ impl Cilium {
         self.certificates.get(secret).ok_or_else(|| Error::Object(format!("{} has no {secret}", self.ground.cluster)))
     }
 
-    /// Issues all certificates anew from the CA, as certgen does, for the name
-    /// in cilium-config and the addresses of now; they end as told.
+    /// Reissues all certificates from the CA like certgen, for the name in
+    /// cilium-config and the current addresses. They expire at `end`, or after three
+    /// years. Does nothing without a CA.
     pub async fn renew(&mut self, end: Option<SystemTime>) -> Result<()> {
         let Some(ca) = self.spec.ca.clone() else { return Ok(()) };
         if self.spec.ca_secret {
@@ -159,7 +169,7 @@ impl Cilium {
         }
         let cluster = self.identity().await?.name;
         let names = certificates::server_names(&self.covered(), &self.covered_names());
-        self.certificates = certificates::issue(&ca, &self.spec.trusted, &cluster, &names, end)?;
+        self.certificates = certificates::issue(&ca, &self.spec, &cluster, &names, end)?;
         if !self.spec.local_client {
             self.certificates.remove(LOCAL);
         }
@@ -181,23 +191,32 @@ impl Cilium {
         }
     }
 
-    /// Another CA, or a first one: all certificates are issued by it and the
-    /// pods are replaced, since etcd reads its CA at the start only.
+    /// Sets the first or another CA, reissues all certificates and replaces the pods,
+    /// since etcd reads its CA only at the start.
     pub async fn replace_ca(&mut self, ca: &Ca) -> Result<()> {
         self.spec.ca = Some(ca.clone());
         self.renew(None).await?;
         self.roll().await
     }
 
-    /// Trusts these CAs too, as with `tls.caBundle`; replaces the pods.
+    /// Trusts these CAs in addition, like `tls.caBundle`, and replaces the pods.
     pub async fn trust(&mut self, cas: &[&Ca]) -> Result<()> {
         self.spec.trusted = cas.iter().copied().cloned().collect();
         self.renew(None).await?;
         self.roll().await
     }
 
-    /// Replaces all pods, as `kubectl rollout restart` does: they take the
-    /// identity that cilium-config has now, and etcd starts empty.
+    /// Sets another authMode like a Helm upgrade: with new certificates and new pods.
+    pub async fn set_auth_mode(&mut self, mode: AuthMode) -> Result<()> {
+        self.spec.auth_mode = mode;
+        self.apply(&objects::deployment(&self.spec, self.version())).await?;
+        self.render_users().await?;
+        self.renew(None).await?;
+        self.roll().await
+    }
+
+    /// Replaces all pods like `kubectl rollout restart`: they read the current identity
+    /// from cilium-config, and etcd starts empty.
     pub async fn roll(&mut self) -> Result<()> {
         let identity = self.identity().await?;
         drop(self.pod.take());
@@ -220,7 +239,7 @@ impl Cilium {
     }
 
     async fn replace_pod(&self, pod: &Value, address: Option<Ipv4Addr>, ready: bool) -> Result<()> {
-        // Nobody is there who would say that it has ended.
+        // No kubelet confirms that the pod has terminated.
         let path = format!("{}?gracePeriodSeconds=0", objects::path(pod));
         match self.http.expect(Method::DELETE, &path, JSON, None).await {
             Err(error) if error.code() != Some(404) => return Err(error),
@@ -231,14 +250,14 @@ impl Cilium {
         self.set_status(pod, &objects::pod_status(start, address, ready)).await
     }
 
-    /// How many of the agents are ready.
+    /// Sets the number of ready agents.
     pub async fn set_ready_agents(&self, ready: usize) -> Result<()> {
         let agents = objects::daemon_set(&self.spec, self.version());
         self.set_status(&agents, &objects::daemon_set_status(self.spec.nodes, ready)).await
     }
 
-    /// The load balancer gets other addresses, the certificate too where it
-    /// covers them. The old addresses refuse from now on.
+    /// Gives the load balancer new addresses, and reissues the certificate if it covers
+    /// addresses. The old addresses refuse connections from now on.
     pub async fn move_balancer(&mut self) -> Result<()> {
         self.balanced = free_addresses(self.spec.exposure.addresses())?;
         if self.spec.covers_addresses {
@@ -248,7 +267,7 @@ impl Cilium {
         self.tell_addresses().await
     }
 
-    /// Gives the pods that read remotes a host alias, which replaces them.
+    /// Adds a host alias to the pods that read remotes, which replaces them.
     pub async fn alias(&mut self, name: &str, address: Ipv4Addr) -> Result<()> {
         self.spec.host_aliases.insert(name.to_owned(), address);
         self.apply(&objects::daemon_set(&self.spec, self.version())).await?;
@@ -256,20 +275,20 @@ impl Cilium {
         self.roll().await
     }
 
-    /// A name in the DNS of the pods.
+    /// Adds a name to the DNS of the pods.
     pub fn resolve(&mut self, name: &str, address: Ipv4Addr) -> Result<()> {
         self.spec.dns.insert(name.to_owned(), address);
         self.pod.as_ref().map_or(Ok(()), |pod| pod.write_hosts(&self.spec))
     }
 
-    /// etcd serves this certificate, whatever its Secret says, until that
-    /// changes.
+    /// Makes etcd serve this certificate, regardless of its Secret, until a Secret of
+    /// kube-system changes.
     pub fn serve(&self, files: &Files) -> Result<()> {
         let files = files.by_key().into_iter().map(|(key, text)| (key.to_owned(), text.as_bytes().to_vec())).collect();
         self.running()?.serve(&files)
     }
 
-    /// etcd hangs: connections are accepted, nothing is answered.
+    /// Pauses etcd: connections are accepted, but nothing is answered.
     pub fn pause_etcd(&self) -> Result<()> {
         self.running()?.etcd().pause()
     }
@@ -278,29 +297,30 @@ impl Cilium {
         self.running()?.etcd().resume()
     }
 
-    /// etcd is killed; its address refuses.
+    /// Kills etcd. Its address refuses connections.
     pub fn stop_etcd(&self) -> Result<()> {
         self.running()?.etcd().stop()
     }
 
-    /// A stopped etcd comes back with its data, as a container does.
+    /// Restarts a stopped etcd with its data, like a container.
     pub async fn start_etcd(&self) -> Result<()> {
         self.running()?.etcd().start_again().await
     }
 
-    /// What the cluster's reader says of each remote, by name.
+    /// Returns the status of each remote, as reported by the cluster's kvstoremesh,
+    /// sorted by name.
     pub async fn remotes(&self) -> Result<Vec<Remote>> {
         self.running()?.remotes().await
     }
 
-    /// What it says of one remote; nothing if it knows none of that name.
+    /// Returns the status of one remote; `None` if it is not configured.
     pub async fn remote(&self, name: &str) -> Result<Option<Remote>> {
         Ok(self.remotes().await?.into_iter().find(|remote| remote.name == name))
     }
 
-    /// What the agents would read of each remote by Secret cilium-clustermesh:
-    /// its cluster-config, from the cluster's own etcd with KVStoreMesh, or why
-    /// they can't.
+    /// Returns the cluster-config of each remote that the agents would read with the
+    /// Secret cilium-clustermesh (with KVStoreMesh from the cluster's own etcd), or the
+    /// reason why they can't.
     pub async fn agent_views(&self) -> Result<BTreeMap<String, std::result::Result<String, String>>> {
         let files = kubelet::files(&self.ground.http, &objects::agent_volume(&self.spec)).await?.unwrap_or_default();
         let known = |name: &str| {
@@ -310,12 +330,12 @@ impl Cilium {
         Ok(agents::views(&files, &known).await)
     }
 
-    /// A key of the cluster's etcd, read as its admin.
+    /// Returns the value of a key in the cluster's etcd, read as its admin.
     pub async fn key(&self, key: &str) -> Result<Option<String>> {
         Ok(self.reader()?.get(key).await?.map(|value| String::from_utf8_lossy(&value).into_owned()))
     }
 
-    /// The keys that begin so, and their values.
+    /// Returns the keys with this prefix, and their values.
     pub async fn keys(&self, prefix: &str) -> Result<BTreeMap<String, String>> {
         let found = self.reader()?.list(prefix).await?;
         Ok(found.into_iter().map(|(key, value)| (key, String::from_utf8_lossy(&value).into_owned())).collect())
@@ -329,12 +349,12 @@ impl Cilium {
         self.pod.as_ref().ok_or_else(|| Error::Stopped("clustermesh-apiserver".into()))
     }
 
-    /// The process numbers of all that runs.
+    /// Returns the process IDs of all running processes.
     pub fn pids(&self) -> Vec<i32> {
         self.pod.as_ref().map(Pod::pids).unwrap_or_default()
     }
 
-    /// The ends of the logs of all processes.
+    /// Returns the ends of the logs of all processes.
     pub fn logs(&self) -> String {
         self.pod.as_ref().map(Pod::logs).unwrap_or_default()
     }
@@ -351,13 +371,13 @@ impl Cilium {
         Ok(Identity { name, id: value("cluster-id").and_then(|id| id.parse().ok()).unwrap_or_default() })
     }
 
-    /// Creates or changes, as Helm.
+    /// Creates or changes an object as field manager `helm`.
     async fn apply(&self, object: &Value) -> Result<Value> {
         let path = format!("{}?fieldManager=helm&force=true&fieldValidation=Strict", objects::path(object));
         self.http.expect(Method::PATCH, &path, APPLY_PATCH, Some(object)).await
     }
 
-    /// In the place of a controller.
+    /// Writes a status like a controller.
     async fn set_status(&self, object: &Value, status: &Value) -> Result<()> {
         let path = format!("{}/status", objects::path(object));
         self.http.expect(Method::PATCH, &path, MERGE_PATCH, Some(status)).await.map(drop)

@@ -1,19 +1,18 @@
-//! Cilium's control plane of a mesh, on a cluster of the testbed.
+//! Cilium's mesh control plane on a cluster of the testbed.
 //!
-//! Real are the processes that carry a mesh: an etcd with TLS, users and roles,
+//! The processes of a mesh are real: an etcd with TLS, users and roles,
 //! `clustermesh-apiserver clustermesh`, which fills it from the API server, and
-//! `clustermesh-apiserver kvstoremesh`, which connects to the remotes by what
-//! the two connection Secrets hold. What it says is the proof that the Secrets
-//! are right.
+//! `clustermesh-apiserver kvstoremesh`, which connects to the remotes with the two
+//! connection Secrets. Its status proves that the Secrets are correct.
 //!
-//! The testbed stands in for the rest: for Helm (the objects) and certgen (the
-//! certificates), for the controllers (the status of those objects; nobody
-//! schedules a pod), for the kubelet (Secrets become files, at once), for the
-//! load balancer and node ports (addresses of loopback that lead to etcd), and
-//! for the network between API server and pods. There are no agents and no
-//! datapath. Without KVStoreMesh a kvstoremesh process reads the agents' volume
-//! in their place: connecting to remotes is the same code in both. With it,
-//! [`Cilium::agent_views`] says what they would find in their own cluster's etcd.
+//! The testbed replaces everything else: Helm (objects) and certgen (certificates), the
+//! controllers (status of those objects; no pod is scheduled), the kubelet (Secrets
+//! become files immediately), the load balancer and node ports (loopback addresses
+//! forwarded to etcd), and the network between API server and pods. There are no agents
+//! and no datapath. Without KVStoreMesh, a kvstoremesh process reads the agents' volume
+//! instead of the agents: the code that connects to remotes is the same. With it,
+//! [`Cilium::agent_views`] returns what the agents would find in their own cluster's
+//! etcd.
 
 mod agents;
 mod certificates;
@@ -34,28 +33,32 @@ pub use certificates::{Ca, Files};
 pub use installation::Cilium;
 pub use status::Remote;
 
-/// How Cilium is installed.
+/// Configuration of a Cilium installation.
 #[derive(Debug, Clone)]
 pub struct CiliumSpec {
-    /// cluster-name, if it is set.
+    /// cluster-name, if set.
     pub name: Option<String>,
-    /// cluster-id, if it is set.
+    /// cluster-id, if set.
     pub id: Option<u32>,
-    /// Who signs the certificates. Without one there are none, and the pods
-    /// wait for them.
+    /// CA of the certificates. Without it there are no certificates, and the pods wait
+    /// for them.
     pub ca: Option<Ca>,
-    /// Whether Secret cilium-ca is there; with cert-manager it may not be.
+    /// True if the Secret cilium-ca exists; with cert-manager it may not.
     pub ca_secret: bool,
-    /// Who is trusted besides the own CA, as client and as server.
+    /// Additional CAs that are trusted for clients and servers.
     pub trusted: Vec<Ca>,
+    pub auth_mode: AuthMode,
+    /// True if the chart renders ConfigMap clustermesh-remote-users, as charts up to 1.18
+    /// do. With newer ones the pods wait until another client creates it.
+    pub renders_users: bool,
     pub kvstoremesh: bool,
-    /// Whether the agents' volume offers local-etcd-client, as of charts newer
-    /// than the program: its etcd knows no such user.
+    /// True if the agents' volume contains local-etcd-client, like in newer charts. The
+    /// etcd of this Cilium version has no such user.
     pub local_client: bool,
     pub exposure: Exposure,
-    /// Whether the server certificate is also for the addresses of the Service.
+    /// True if the server certificate also covers the addresses of the Service.
     pub covers_addresses: bool,
-    /// The hostAliases of the pods that read remotes.
+    /// hostAliases of the pods that read remotes.
     pub host_aliases: BTreeMap<String, Ipv4Addr>,
     /// Names that the pods resolve without hostAliases.
     pub dns: BTreeMap<String, Ipv4Addr>,
@@ -63,8 +66,8 @@ pub struct CiliumSpec {
 }
 
 impl CiliumSpec {
-    /// Whole, with KVStoreMesh and a load balancer whose address is in the
-    /// certificate.
+    /// Returns a complete installation with KVStoreMesh and a load balancer whose
+    /// address is in the certificate.
     pub fn new(name: &str, id: u32, ca: &Ca) -> Self {
         Self {
             name: Some(name.to_owned()),
@@ -72,6 +75,8 @@ impl CiliumSpec {
             ca: Some(ca.clone()),
             ca_secret: true,
             trusted: Vec::new(),
+            auth_mode: AuthMode::Legacy,
+            renders_users: true,
             kvstoremesh: true,
             local_client: false,
             exposure: Exposure::LoadBalancer { addresses: 1 },
@@ -83,14 +88,25 @@ impl CiliumSpec {
     }
 }
 
-/// How a mesh's etcd is reached from outside.
+/// `clustermesh.apiserver.tls.authMode` of the chart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AuthMode {
+    /// All readers authenticate as the etcd user `remote`.
+    Legacy,
+    /// Like `Legacy`, and ConfigMap clustermesh-remote-users lists more users.
+    Migration,
+    /// Like `Migration`, and this cluster reads others as `remote-<its name>`.
+    Cluster,
+}
+
+/// External access to the etcd of a mesh.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Exposure {
-    /// With none the load balancer is not ready yet.
+    /// A load balancer with this many addresses; with none, it is not ready yet.
     LoadBalancer {
         addresses: usize,
     },
-    /// It has one address, but tells its name only.
+    /// A load balancer with one address, of which only the host name is published.
     LoadBalancerName(String),
     NodePort,
 }

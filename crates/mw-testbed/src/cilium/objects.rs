@@ -1,5 +1,5 @@
-//! The objects that an installation of Cilium leaves in its cluster, as its
-//! chart renders them, cut down to what somebody reads.
+//! Objects of a Cilium installation, as rendered by its chart, reduced to the fields
+//! that are read.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -10,14 +10,16 @@ use serde_json::{Value, json};
 
 use super::certificates::{ADMIN, Ca, Files, LOCAL, REMOTE, SERVER};
 use super::pod::{ETCD_PORT, KVSTOREMESH_METRICS_PORT, METRICS_PORT};
-use super::volume::{Source, Volume};
-use super::{CiliumSpec, Exposure};
+use super::volume::{Kind, Source, Volume};
+use super::{AuthMode, CiliumSpec, Exposure};
 
 pub(super) const ETCD_SECRETS: &str = "etcd-server-secrets";
+const USERS: &str = "clustermesh-remote-users";
+pub(super) const USERS_FOLDER: &str = "/var/lib/cilium/etcd-config";
 const AGENT: &str = "k8s-app=cilium";
 const SERVER_LABEL: &str = "k8s-app=clustermesh-apiserver";
 
-/// What clustermesh-apiserver may do.
+/// Returns the RBAC rules of clustermesh-apiserver.
 pub(super) fn rules() -> Vec<PolicyRule> {
     let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
     let rule = |group: &str, resources: &[&str], verbs: &[&str]| PolicyRule {
@@ -35,38 +37,60 @@ pub(super) fn rules() -> Vec<PolicyRule> {
     ]
 }
 
-/// The volume of etcd with its certificate.
+/// Returns the volume with etcd's certificate.
 pub(super) fn etcd_volume() -> Volume {
-    Volume { name: ETCD_SECRETS, sources: vec![source(SERVER, false, Some(""))] }
+    secrets(ETCD_SECRETS, vec![source(SERVER, false, Some(""))])
 }
 
-/// The volume of those who write to etcd.
+/// Returns the volume of clients that write to etcd.
 pub(super) fn admin_volume() -> Volume {
-    Volume { name: "etcd-admin-client", sources: vec![source(ADMIN, false, Some(""))] }
+    secrets("etcd-admin-client", vec![source(ADMIN, false, Some(""))])
 }
 
-/// The volume from which kvstoremesh reads its remotes.
+/// Returns the volume from which kvstoremesh reads its remotes.
 pub(super) fn kvstoremesh_volume() -> Volume {
     let sources = vec![source("cilium-kvstoremesh", true, None), source(REMOTE, true, Some("common-etcd-client"))];
-    Volume { name: "kvstoremesh-secrets", sources }
+    secrets("kvstoremesh-secrets", sources)
 }
 
-/// The volume from which the agents read their remotes.
+/// Returns the volume from which the agents read their remotes.
 pub(super) fn agent_volume(spec: &CiliumSpec) -> Volume {
     let mut sources = vec![source("cilium-clustermesh", true, None), source(REMOTE, true, Some("common-etcd-client"))];
     if spec.local_client {
         sources.push(source(LOCAL, true, Some("local-etcd-client")));
     }
-    Volume { name: "clustermesh-secrets", sources }
+    secrets("clustermesh-secrets", sources)
 }
 
-/// With all keys of the Secret, or the three of a certificate under a name.
+/// Returns the volume with the users that etcd gets besides its built-in ones. Its
+/// ConfigMap is not optional: without it the pod does not start.
+pub(super) fn users_volume() -> Volume {
+    let users = Source { object: USERS, optional: false, items: Some(vec![("users.yaml", "users.yaml".to_owned())]) };
+    Volume { name: "etcd-users-config", kind: Kind::ConfigMaps, sources: vec![users] }
+}
+
+fn secrets(name: &'static str, sources: Vec<Source>) -> Volume {
+    Volume { name, kind: Kind::Secrets, sources }
+}
+
+/// Returns the arguments with which container apiserver creates these users.
+pub(super) fn users_arguments(mode: AuthMode) -> Vec<String> {
+    match mode {
+        AuthMode::Legacy => Vec::new(),
+        AuthMode::Migration | AuthMode::Cluster => {
+            vec!["--cluster-users-enabled".to_owned(), format!("--cluster-users-config-path={USERS_FOLDER}/users.yaml")]
+        }
+    }
+}
+
+/// Returns a source with all keys of the Secret, or with the three files of a client
+/// certificate under this name; an empty name keeps the names of the keys.
 fn source(secret: &'static str, optional: bool, client: Option<&str>) -> Source {
     let items = client.map(|client| match client {
         "" => ["ca.crt", "tls.crt", "tls.key"].map(|key| (key, key.to_owned())).into(),
         client => vec![("tls.key", format!("{client}.key")), ("tls.crt", format!("{client}.crt")), ("ca.crt", format!("{client}-ca.crt"))],
     });
-    Source { secret, optional, items }
+    Source { object: secret, optional, items }
 }
 
 pub(super) fn config_map(name: Option<&str>, id: Option<u32>) -> Value {
@@ -78,14 +102,28 @@ pub(super) fn config_map(name: Option<&str>, id: Option<u32>) -> Value {
     object
 }
 
-/// Its owner is what Helm writes on what it makes.
 pub(super) fn ca_secret(ca: &Ca) -> Value {
     let mut object = secret("cilium-ca", "Opaque", [("ca.crt", ca.pem()), ("ca.key", &ca.key())]);
+    mark_as_helms(&mut object);
+    object
+}
+
+/// Returns the ConfigMap of users as the chart renders it. With KVStoreMesh the agents read
+/// their own cluster's etcd as one of them.
+pub(super) fn users(spec: &CiliumSpec, cluster: &str) -> Value {
+    let own = if spec.kvstoremesh { format!("\n- name: remote-{cluster}\n  role: remote\n") } else { String::new() };
+    let mut object = named("v1", "ConfigMap", USERS);
+    add(&mut object, "data", json!({ "users.yaml": format!("users:{own}") }));
+    mark_as_helms(&mut object);
+    object
+}
+
+/// Adds Helm's ownership labels and annotations.
+fn mark_as_helms(object: &mut Value) {
     if let Some(metadata) = object.get_mut("metadata") {
         add(metadata, "labels", json!({ "app.kubernetes.io/managed-by": "Helm" }));
         add(metadata, "annotations", json!({ "meta.helm.sh/release-name": "cilium", "meta.helm.sh/release-namespace": "kube-system" }));
     }
-    object
 }
 
 pub(super) fn certificate_secret(name: &str, files: &Files) -> Value {
@@ -135,8 +173,16 @@ fn server_pod(spec: &CiliumSpec, version: &str) -> Value {
     let port = |name: &str, port: u16| json!([{ "name": name, "containerPort": port, "protocol": "TCP" }]);
     let container =
         |name: &str, ports: Value| json!({ "name": name, "image": format!("cilium/clustermesh-apiserver:{version}"), "ports": ports });
-    let mut containers = vec![container("etcd", port("etcd", ETCD_PORT)), container("apiserver", port("apiserv-metrics", METRICS_PORT))];
+    let mut apiserver = container("apiserver", port("apiserv-metrics", METRICS_PORT));
     let mut volumes = vec![etcd_volume().spec(), admin_volume().spec()];
+    let users = users_arguments(spec.auth_mode);
+    if !users.is_empty() {
+        add(&mut apiserver, "args", json!(users));
+        let volume = users_volume();
+        add(&mut apiserver, "volumeMounts", json!([{ "name": volume.name, "mountPath": USERS_FOLDER, "readOnly": true }]));
+        volumes.push(volume.spec());
+    }
+    let mut containers = vec![container("etcd", port("etcd", ETCD_PORT)), apiserver];
     if spec.kvstoremesh {
         containers.push(container("kvstoremesh", port("kvmesh-metrics", KVSTOREMESH_METRICS_PORT)));
         volumes.push(kvstoremesh_volume().spec());
@@ -152,7 +198,7 @@ fn host_aliases(spec: &CiliumSpec) -> Value {
     spec.host_aliases.iter().map(|(name, address)| json!({ "ip": address, "hostnames": [name] })).collect()
 }
 
-/// The pod of the Deployment.
+/// Returns the pod of the Deployment.
 pub(super) fn server(spec: &CiliumSpec, version: &str) -> Value {
     let mut object = named("v1", "Pod", "clustermesh-apiserver-0");
     let mut pod = server_pod(spec, version);
@@ -162,7 +208,7 @@ pub(super) fn server(spec: &CiliumSpec, version: &str) -> Value {
     object
 }
 
-/// The pod of the DaemonSet on a node.
+/// Returns the pod of the DaemonSet on a node.
 pub(super) fn agent(spec: &CiliumSpec, version: &str, node: usize) -> Value {
     let mut object = named("v1", "Pod", &format!("cilium-{node}"));
     let mut pod = agent_pod(spec, version);
@@ -172,7 +218,7 @@ pub(super) fn agent(spec: &CiliumSpec, version: &str, node: usize) -> Value {
     object
 }
 
-/// Runs since `start`, and is ready.
+/// Returns the status of a pod that has been running since `start`.
 pub(super) fn pod_status(start: &str, address: Option<Ipv4Addr>, ready: bool) -> Value {
     let ready = if ready { "True" } else { "False" };
     let mut status = json!({ "phase": "Running", "startTime": start, "conditions": [{ "type": "Ready", "status": ready }] });
@@ -204,7 +250,7 @@ pub(super) fn service(exposure: &Exposure) -> Value {
     object
 }
 
-/// The addresses of the load balancer, or its name.
+/// Returns the addresses of the load balancer, or its host name.
 pub(super) fn service_status(exposure: &Exposure, addresses: &[IpAddr]) -> Value {
     let ingress: Value = match exposure {
         Exposure::LoadBalancer { .. } => addresses.iter().map(|address| json!({ "ip": address })).collect(),
@@ -229,7 +275,7 @@ pub(super) fn node_status(address: Ipv4Addr) -> Value {
     }})
 }
 
-/// Where an object of ours is kept.
+/// Returns the path of one of these objects.
 pub(super) fn path(object: &Value) -> String {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let root = if text("/apiVersion").contains('/') { "apis" } else { "api" };

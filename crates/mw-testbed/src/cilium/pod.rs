@@ -1,9 +1,9 @@
-//! The processes of one clustermesh-apiserver pod, each real: etcd, the
-//! apiserver that fills it, and kvstoremesh, which reads the remotes.
+//! Processes of a clustermesh-apiserver pod: etcd, the apiserver that fills it, and
+//! kvstoremesh, which reads the remotes.
 //!
-//! Cilium's two run in mount namespaces of their own, because the paths in the
-//! Secrets are fixed. There /var/lib is the pod's: neither the cache of programs
-//! nor the folder for temporary files may lie in it.
+//! Cilium's two processes run in their own mount namespaces, because the paths in the
+//! Secrets are fixed. There /var/lib belongs to the pod, so neither the program cache
+//! nor the folder for temporary files may be below /var/lib.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
@@ -15,10 +15,10 @@ use ring::rand::{SecureRandom, SystemRandom};
 use super::certificates::SERVICE_NAME;
 use super::etcd::Etcd;
 use super::kubelet::{Kubelet, Mounted};
-use super::objects::{admin_volume, agent_volume, etcd_volume, kvstoremesh_volume};
+use super::objects::{admin_volume, agent_volume, etcd_volume, kvstoremesh_volume, users_arguments, users_volume};
 use super::range::Reader;
 use super::volume::{Contents, Layout, Volume};
-use super::{CiliumSpec, kubelet, objects, status};
+use super::{AuthMode, CiliumSpec, kubelet, objects, status};
 use crate::binaries::CiliumBinaries;
 use crate::cluster::write;
 use crate::error::{Error, Result};
@@ -30,26 +30,27 @@ pub(super) const ETCD_PORT: u16 = 2379;
 pub(super) const METRICS_PORT: u16 = 9962;
 pub(super) const KVSTOREMESH_METRICS_PORT: u16 = 9964;
 const API_PORT: u16 = 9889;
-/// What Cilium finds under /var/lib, in the folder of each of its processes.
+/// Path of the secrets below /var/lib, in the folder of each Cilium process.
 const ETCD_SECRETS: &str = "var-lib/cilium/etcd-secrets";
+const ETCD_USERS: &str = "var-lib/cilium/etcd-config";
 const REMOTES: &str = "var-lib/cilium/clustermesh";
-/// All that a pod listens on at its own address.
+/// All ports of a pod at its address.
 pub(super) const PORTS: [u16; 4] = [ETCD_PORT, METRICS_PORT, KVSTOREMESH_METRICS_PORT, API_PORT];
 const DEADLINE: Duration = Duration::from_secs(60);
 const PORT_ATTEMPTS: usize = 100;
 
-/// What stays the same when a pod is replaced.
+/// State that is kept when a pod is replaced.
 pub(super) struct Ground {
     pub(super) programs: CiliumBinaries,
     pub(super) etcd: PathBuf,
-    /// Of the testbed.
+    /// Folder of the testbed.
     pub(super) root: PathBuf,
-    /// The testbed's name for the cluster.
+    /// Name of the cluster in the testbed.
     pub(super) cluster: String,
-    /// Of clustermesh-apiserver's service account.
+    /// Kubeconfig of clustermesh-apiserver's service account.
     pub(super) kubeconfig: String,
     pub(super) address: Ipv4Addr,
-    /// Of the user `testbed`.
+    /// Client of the user `testbed`.
     pub(super) http: Http,
 }
 
@@ -59,19 +60,19 @@ impl fmt::Debug for Ground {
     }
 }
 
-/// As cilium-config has it when the pod starts.
+/// Identity in cilium-config when the pod starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Identity {
     pub(super) name: String,
     pub(super) id: u32,
 }
 
-/// The running processes. The kubelet goes first: it writes into the folders of
-/// the others, which they take with them.
+/// Running processes. The kubelet is dropped first: it writes into the folders of the
+/// other processes, which are removed with them.
 #[derive(Debug)]
 pub(super) struct Pod {
     kubelet: Kubelet,
-    /// Nothing without a cluster-id, with which it would not start.
+    /// `None` without a cluster-id, which it needs to start.
     kvstoremesh: Option<Server>,
     apiserver: Server,
     etcd: Etcd,
@@ -80,7 +81,7 @@ pub(super) struct Pod {
 }
 
 impl Ground {
-    /// A new one; what is there was left by a start that failed.
+    /// Creates a new folder. An existing one is left from a failed start and replaced.
     fn folder(&self, part: &str) -> Result<PathBuf> {
         let folder = self.root.join(format!("cilium-{}-{part}", self.cluster));
         let _ = std::fs::remove_dir_all(&folder);
@@ -92,7 +93,7 @@ impl Ground {
         SocketAddrV4::new(self.address, port)
     }
 
-    /// A folder as /var/lib/cilium, and what else a process of Cilium finds.
+    /// Creates the folder for /var/lib/cilium, and the environment of a Cilium process.
     fn prepare(&self, part: &str, hosts: &str) -> Result<(PathBuf, Surroundings)> {
         let folder = self.folder(part)?;
         let library = folder.join("var-lib/cilium");
@@ -105,15 +106,16 @@ impl Ground {
         write(&library, "kubeconfig", &self.kubeconfig)?;
         write(&folder, "hosts", hosts)?;
         let mounts = vec![(folder.join("var-lib"), "/var/lib"), (folder.join("hosts"), "/etc/hosts")];
-        // Else they would leave files in the home of whoever runs the tests.
+        // Otherwise the processes would write files to the user's home folder.
         let environment = vec![("GOPS_CONFIG_DIR", folder.join("gops").display().to_string())];
         Ok((folder, Surroundings { environment, mounts }))
     }
 
-    /// Starts everything. Nothing when a Secret is missing that the pod would
-    /// wait for.
+    /// Starts all processes. Returns `None` if an object that the pod would wait for is
+    /// missing.
     pub(super) async fn start(&self, spec: &CiliumSpec, identity: &Identity) -> Result<Option<Pod>> {
-        for volume in [etcd_volume(), admin_volume()] {
+        let users = (spec.auth_mode != AuthMode::Legacy).then(users_volume);
+        for volume in [etcd_volume(), admin_volume()].into_iter().chain(users.clone()) {
             if kubelet::files(&self.http, &volume).await?.is_none() {
                 return Ok(None);
             }
@@ -123,11 +125,14 @@ impl Ground {
         let (apiserver_folder, apiserver_sees) = self.prepare("apiserver", &names)?;
         let (server_files, admin_files) = (etcd_folder.join("secrets"), apiserver_folder.join(ETCD_SECRETS));
         let mut volumes = vec![mounted(etcd_volume(), server_files.clone())?, mounted(admin_volume(), admin_files.clone())?];
+        if let Some(users) = users {
+            volumes.push(mounted(users, apiserver_folder.join(ETCD_USERS))?);
+        }
         let mut hosts = vec![apiserver_folder.join("hosts")];
         let reader = if identity.id == 0 { None } else { Some(self.prepare("kvstoremesh", &names)?) };
         if let Some((folder, _)) = &reader {
-            // Without KVStoreMesh the agents read the remotes. The part of them
-            // that does is in kvstoremesh too, and stands in for them.
+            // Without KVStoreMesh the agents read the remotes. kvstoremesh contains the
+            // same code and replaces them.
             let remotes = if spec.kvstoremesh { kvstoremesh_volume() } else { agent_volume(spec) };
             volumes.push(mounted(admin_volume(), folder.join(ETCD_SECRETS))?);
             volumes.push(mounted(remotes, folder.join(REMOTES))?);
@@ -136,13 +141,13 @@ impl Ground {
         let kubelet = Kubelet::start(&self.http, volumes).await?;
         let etcd = Etcd::start(&self.etcd, &etcd_folder, &server_files, self.at(ETCD_PORT)).await?;
         etcd.make_users(&self.programs.clustermesh_apiserver, &identity.name, SERVICE_NAME, &admin_files).await?;
-        let apiserver = self.start_apiserver(&apiserver_folder, &apiserver_sees, identity)?;
+        let apiserver = self.start_apiserver(&apiserver_folder, &apiserver_sees, spec, identity)?;
         let kvstoremesh = reader.map(|(folder, sees)| self.start_kvstoremesh(&folder, &sees, identity)).transpose()?;
         Ok(Some(Pod { kubelet, kvstoremesh, apiserver, etcd, hosts, address: self.address }))
     }
 
-    fn start_apiserver(&self, folder: &Path, sees: &Surroundings, identity: &Identity) -> Result<Server> {
-        let arguments = [
+    fn start_apiserver(&self, folder: &Path, sees: &Surroundings, spec: &CiliumSpec, identity: &Identity) -> Result<Server> {
+        let mut arguments = vec![
             "clustermesh".into(),
             format!("--cluster-name={}", identity.name),
             format!("--cluster-id={}", identity.id),
@@ -153,6 +158,7 @@ impl Ground {
             format!("--clustermesh-health-port={}", free_port()?),
             "--gops-port=0".into(),
         ];
+        arguments.extend(users_arguments(spec.auth_mode));
         Server::start_in(sees, &self.programs.clustermesh_apiserver, &arguments, folder)
     }
 
@@ -174,7 +180,8 @@ impl Ground {
 }
 
 impl Pod {
-    /// Until the apiserver has described its cluster and kvstoremesh answers.
+    /// Waits until the apiserver has written its cluster-config and kvstoremesh
+    /// answers.
     pub(super) async fn wait_ready(&self, reader: &Reader, identity: &Identity) -> Result<()> {
         let config = format!("cilium/cluster-config/{}", identity.name);
         eventually(DEADLINE, || async {
@@ -183,7 +190,7 @@ impl Pod {
             }
             match reader.get(&config).await {
                 Ok(Some(_)) => Ok(Ok(())),
-                Ok(None) => Err(format!("{config} is not in etcd; the apiserver says: {}", self.apiserver.log_tail())),
+                Ok(None) => Err(format!("{config} is not in etcd; log of the apiserver: {}", self.apiserver.log_tail())),
                 Err(error) => Err(error.to_string()),
             }
         })
@@ -210,15 +217,15 @@ impl Pod {
         &self.etcd
     }
 
-    /// What etcd serves from now on, whatever its Secret says.
+    /// Makes etcd serve these files, regardless of its Secret.
     pub(super) fn serve(&self, files: &Contents) -> Result<()> {
         self.kubelet.replace(objects::ETCD_SECRETS, files)
     }
 
-    /// What names mean to the pod from now on.
+    /// Updates the host names that the pod resolves.
     pub(super) fn write_hosts(&self, spec: &CiliumSpec) -> Result<()> {
         let names = hosts(self.address, spec);
-        // In place: a mount leads to this very file.
+        // Written in place, because the bind mount refers to this inode.
         self.hosts.iter().try_for_each(|file| std::fs::write(file, &names).map_err(Error::file("writing", file)))
     }
 
@@ -227,7 +234,7 @@ impl Pod {
         self.etcd.pid().into_iter().chain(servers.into_iter().flatten().filter_map(Server::pid)).collect()
     }
 
-    /// The ends of all logs.
+    /// Returns the ends of all logs.
     pub(super) fn logs(&self) -> String {
         let kvstoremesh = self.kvstoremesh.as_ref().map(Server::log_tail).unwrap_or_default();
         format!("etcd: {}\napiserver: {}\nkvstoremesh: {kvstoremesh}", self.etcd.log_tail(), self.apiserver.log_tail())
@@ -239,14 +246,14 @@ fn mounted(volume: Volume, folder: PathBuf) -> Result<Mounted> {
     Ok(Mounted { volume, layout })
 }
 
-/// The Service by its name, and what the spec says of others.
+/// Returns the hosts file with the Service and the names in the spec.
 fn hosts(address: Ipv4Addr, spec: &CiliumSpec) -> String {
     let others = spec.host_aliases.iter().chain(&spec.dns).map(|(name, address)| format!("{address} {name}\n"));
     format!("127.0.0.1 localhost\n{address} {SERVICE_NAME}\n{}", others.collect::<String>())
 }
 
-/// For the health port, which can't be told an address. Below the ports that
-/// connections take, of which one could have it when it is bound.
+/// Returns a free port for the health check, whose address can't be configured. It is
+/// below the ephemeral ports, so that no connection takes it before it is bound.
 fn free_port() -> Result<u16> {
     let failed = |reason: String| Error::network("finding a free port", reason);
     for _ in 0..PORT_ATTEMPTS {

@@ -22,7 +22,8 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// The server must be valid for the name, wherever it is.
+    /// Creates a client. The server's certificate must be valid for the name,
+    /// regardless of the address.
     pub(super) fn new(address: SocketAddrV4, server_name: &str, files: &Files) -> Result<Self> {
         let name = ServerName::try_from(server_name.to_owned()).map_err(|error| Error::Certificate(error.to_string()))?;
         let client = http2_client_for(name, client_config(&files.ca, &files.certificate, &files.key)?);
@@ -33,17 +34,17 @@ impl Reader {
         Ok(self.range(field(1, key.as_bytes())).await?.into_iter().next().map(|(_, value)| value))
     }
 
-    /// All keys that begin so.
+    /// Returns all keys with this prefix.
     pub(super) async fn list(&self, prefix: &str) -> Result<Vec<Pair>> {
         let mut end = prefix.as_bytes().to_vec();
-        // The first key after all that start so.
+        // The first key after all keys with this prefix.
         end.last_mut().into_iter().for_each(|last| *last += 1);
         self.range([field(1, prefix.as_bytes()), field(2, &end)].concat()).await
     }
 
     async fn range(&self, message: Vec<u8>) -> Result<Vec<Pair>> {
         let answer = call(&self.client, &self.address.to_string(), "KV/Range", &message).await?;
-        pairs(&answer).ok_or_else(|| Error::Object("etcd's answer can't be read".into()))
+        pairs(&answer).ok_or_else(|| Error::Object("cannot decode the response of etcd".into()))
     }
 }
 

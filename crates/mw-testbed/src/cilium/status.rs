@@ -1,4 +1,4 @@
-//! What kvstoremesh says of the clusters that it reads.
+//! Status of remote clusters as reported by kvstoremesh.
 
 use std::net::SocketAddrV4;
 
@@ -16,21 +16,21 @@ use crate::http::{causes, in_time};
 
 const PATH: &str = "/v1/cluster";
 
-/// A remote cluster, as kvstoremesh sees it.
+/// Status of a remote cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remote {
     pub name: String,
-    /// Connected, and its configuration was read.
+    /// True if connected and its configuration was read.
     pub ready: bool,
-    /// Also true for a remote that is not the one it should be.
+    /// True if connected, even to a cluster with a different identity.
     pub connected: bool,
-    /// Its cluster-id, once that was read.
+    /// The cluster-id, once it was read.
     pub id: Option<u64>,
-    /// In kvstoremesh's words.
+    /// Status message of kvstoremesh.
     pub status: String,
 }
 
-/// Sorted by name.
+/// Returns all remotes, sorted by name.
 pub(super) async fn remotes(address: SocketAddrV4) -> Result<Vec<Remote>> {
     let failed = |reason: String| Error::Request { method: "GET".into(), path: PATH.into(), reason };
     let body = in_time(get(address)).await.map_err(failed)?;
@@ -53,7 +53,7 @@ async fn get(address: SocketAddrV4) -> std::result::Result<Bytes, String> {
     Ok(response.into_body().collect().await.map_err(causes)?.to_bytes())
 }
 
-/// What is false or zero is left out.
+/// Parses a remote. kvstoremesh omits fields that are false or zero.
 fn read(remote: &Value) -> Remote {
     let text = |pointer: &str| remote.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
     let flag = |pointer: &str| remote.pointer(pointer).and_then(Value::as_bool).unwrap_or_default();

@@ -1,6 +1,5 @@
-//! Volumes made of Secrets, as a pod spec names them and as the kubelet lays
-//! them out: one folder holds all files of a moment, and a link to it is
-//! replaced in one step.
+//! Volumes of Secrets or of a ConfigMap, as in a pod spec and as written by the kubelet: a
+//! folder contains all files of a version, and a symbolic link to it is replaced atomically.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,42 +10,55 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-/// The link to the files of the moment.
+/// Symbolic link to the current files.
 const DATA: &str = "..data";
 
-/// The keys of each Secret.
-pub(super) type Secrets = BTreeMap<String, Contents>;
+/// Contents of Secrets or ConfigMaps, by name.
+pub(super) type Objects = BTreeMap<String, Contents>;
 pub(super) type Contents = BTreeMap<String, Vec<u8>>;
 
-/// A projected volume.
+/// Kind of the objects in a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Secrets,
+    ConfigMaps,
+}
+
+/// A projected volume of Secrets, or a volume of one ConfigMap.
 #[derive(Debug, Clone)]
 pub(super) struct Volume {
     pub(super) name: &'static str,
+    pub(super) kind: Kind,
     pub(super) sources: Vec<Source>,
 }
 
-/// One Secret of it.
+/// An object in a volume.
 #[derive(Debug, Clone)]
 pub(super) struct Source {
-    pub(super) secret: &'static str,
+    pub(super) object: &'static str,
     pub(super) optional: bool,
-    /// Keys and the files they become; nothing: all keys, as they are named.
+    /// Keys and their file names; `None` for all keys under their own names.
     pub(super) items: Option<Vec<(&'static str, String)>>,
 }
 
 impl Volume {
-    /// As in a pod spec.
+    /// Returns the volume as in a pod spec.
     pub(super) fn spec(&self) -> Value {
-        let sources: Vec<Value> = self.sources.iter().map(Source::spec).collect();
-        json!({ "name": self.name, "projected": { "defaultMode": 0o400, "sources": sources } })
+        match (self.kind, self.sources.first()) {
+            (Kind::ConfigMaps, Some(source)) => json!({ "name": self.name, "configMap": { "name": source.object, "defaultMode": 0o400 } }),
+            _ => {
+                let sources: Vec<Value> = self.sources.iter().map(Source::spec).collect();
+                json!({ "name": self.name, "projected": { "defaultMode": 0o400, "sources": sources } })
+            }
+        }
     }
 
-    /// The files; nothing while a Secret or key that has to be there is not.
-    pub(super) fn files(&self, secrets: &Secrets) -> Option<Contents> {
+    /// Returns the files; `None` while a required object or key is missing.
+    pub(super) fn files(&self, objects: &Objects) -> Option<Contents> {
         let mut files = Contents::new();
         for source in &self.sources {
-            match (secrets.get(source.secret), source.optional) {
-                (Some(secret), _) => files.extend(source.files(secret)?),
+            match (objects.get(source.object), source.optional) {
+                (Some(object), _) => files.extend(source.files(object)?),
                 (None, true) => {}
                 (None, false) => return None,
             }
@@ -58,21 +70,21 @@ impl Volume {
 impl Source {
     fn spec(&self) -> Value {
         let items = self.items.iter().flatten().map(|(key, path)| json!({ "key": key, "path": path }));
-        let mut secret = json!({ "name": self.secret, "optional": self.optional });
+        let mut secret = json!({ "name": self.object, "optional": self.optional });
         if let (Some(secret), Some(_)) = (secret.as_object_mut(), &self.items) {
             secret.insert("items".into(), items.collect());
         }
         json!({ "secret": secret })
     }
 
-    fn files(&self, secret: &Contents) -> Option<Contents> {
-        let Some(items) = &self.items else { return Some(secret.clone()) };
-        let found = items.iter().map(|(key, path)| secret.get(*key).map(|bytes| (path.clone(), bytes.clone())));
+    fn files(&self, object: &Contents) -> Option<Contents> {
+        let Some(items) = &self.items else { return Some(object.clone()) };
+        let found = items.iter().map(|(key, path)| object.get(*key).map(|bytes| (path.clone(), bytes.clone())));
         if self.optional { Some(found.flatten().collect()) } else { found.collect() }
     }
 }
 
-/// A folder that is laid out.
+/// A folder with the files of a volume.
 pub(super) struct Layout {
     folder: PathBuf,
     files: Contents,
@@ -91,7 +103,7 @@ impl Layout {
         Ok(Self { folder, files: Contents::new(), moment: 0 })
     }
 
-    /// Nothing is touched when nothing has changed.
+    /// Writes the files, if they have changed.
     pub(super) fn lay_out(&mut self, files: &Contents) -> io::Result<()> {
         if self.moment > 0 && self.files == *files {
             return Ok(());
@@ -161,12 +173,13 @@ mod tests {
 
     #[test]
     fn a_volume_waits_for_what_is_not_optional() {
-        let source = |secret, optional, items| Source { secret, optional, items };
+        let source = |object, optional, items| Source { object, optional, items };
         let volume = Volume {
             name: "v",
+            kind: Kind::Secrets,
             sources: vec![source("all", true, None), source("some", false, Some(vec![("tls.crt", "client.crt".to_owned())]))],
         };
-        let mut secrets = Secrets::from([("all".to_owned(), contents(&[("b", "x")]))]);
+        let mut secrets = Objects::from([("all".to_owned(), contents(&[("b", "x")]))]);
         assert_eq!(volume.files(&secrets), None);
         secrets.insert("some".to_owned(), contents(&[("tls.key", "k")]));
         assert_eq!(volume.files(&secrets), None, "a key is missing");

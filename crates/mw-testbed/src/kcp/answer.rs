@@ -1,4 +1,4 @@
-//! What the front answers: Statuses, and the two texts that are none.
+//! Responses of the front: Statuses, and some plain texts.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::http::JSON;
 use crate::serve::Served;
 
-/// An answer that ends the handling of a request at once.
+/// A response that ends the handling of a request.
 pub(super) type Refusal = Box<Served>;
 
 pub(super) fn json(code: u16, body: &Value) -> Served {
@@ -50,7 +50,7 @@ pub(super) fn no_such_resource() -> Refusal {
     failure(404, "NotFound", "the server could not find the requested resource")
 }
 
-/// As the authorizer says it.
+/// Returns the 403 of the authorizer.
 pub(super) fn forbidden(user: &User, target: &Target) -> Refusal {
     forbidden_because(target, &format!("User \"{}\" cannot {}: access denied", user.name, target.asked_for()))
 }
@@ -64,12 +64,12 @@ pub(super) fn forbidden_because(target: &Target, why: &str) -> Refusal {
     failure(403, "Forbidden", &format!("{subject}forbidden: {why}"))
 }
 
-/// A workspace that does not answer.
+/// Returns the response for an unreachable workspace.
 pub(super) fn unreachable(error: &Error) -> Refusal {
     failure(503, "ServiceUnavailable", &error.to_string())
 }
 
-/// An answer of a workspace's API server, read to its end.
+/// A complete response of a workspace's API server.
 #[derive(Debug)]
 pub(super) struct Backend {
     pub(super) code: u16,
@@ -92,7 +92,7 @@ impl Backend {
         (200..300).contains(&self.code)
     }
 
-    /// The same answer, with every object's cluster.
+    /// Returns the response with the cluster added to every object.
     pub(super) fn serve(self, cluster: &str) -> Served {
         let mut body = self.body();
         let bytes = if body.is_object() {
@@ -108,7 +108,7 @@ impl Backend {
     }
 }
 
-/// Writes the cluster's id into an object, or into all of a list or table.
+/// Adds the ID of the cluster to an object, or to all objects of a list or table.
 pub(super) fn name_cluster(body: &mut Value, cluster: &str) {
     let kind = string(body, "/kind").to_owned();
     if matches!(kind.as_str(), "Status" | "APIResourceList" | "APIGroupList" | "APIGroup" | "APIVersions") {
@@ -131,7 +131,7 @@ fn name_in_object(item: &mut Value, cluster: &str) {
     set_metadata(object, "annotations", CLUSTER, cluster);
 }
 
-/// Partial metadata in a virtual workspace says of which version the object is.
+/// Adds the version of the object to partial metadata in a virtual workspace.
 pub(super) fn name_version(object: &mut Value, version: &str) {
     if string(object, "/kind") == "PartialObjectMetadata" {
         set_metadata(object, "annotations", "kcp.io/original-api-version", version);

@@ -1,10 +1,10 @@
-//! Stands in for the part of kcp that labels claimed objects.
+//! Stand-in for the part of kcp that labels claimed objects.
 //!
-//! An object carries `claimed.internal.apis.kcp.io/<export>: <claim>` for each
-//! export whose claim its tenant accepted. kcp sets it when the object is
-//! written, here it follows a moment later. Both relabel all objects when a
-//! tenant changes its mind, and both forget to when it unbinds: then the label
-//! stays until the object is next written.
+//! An object has the label `claimed.internal.apis.kcp.io/<export>: <claim>` for each
+//! export whose claim its tenant accepted. kcp sets it when the object is written; here
+//! it follows a moment later. Both relabel all objects when a tenant changes its
+//! answer, and neither does when it unbinds: then the label stays until the next write
+//! of the object.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use crate::http::{JSON, MERGE_PATCH};
 
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The labels of claims in force: key, value, and who is selected.
+/// Labels of claims in effect: key, value, and the claim that selects the objects.
 type Rules = Vec<(String, String, Answered)>;
 
-/// One task for each resource that was ever claimed in the workspace.
+/// One task per resource that was ever claimed in the workspace.
 pub(super) struct Stampers {
     world: Arc<World>,
     workspace: Arc<Workspace>,
@@ -38,7 +38,7 @@ impl Stampers {
         Self { world, workspace, resources: BTreeSet::new(), tasks: JoinSet::new() }
     }
 
-    /// Starts those that are missing.
+    /// Starts missing tasks.
     pub(super) fn follow(&mut self) {
         for binding in self.world.bindings(&self.workspace.id) {
             for applied in &binding.applied {
@@ -108,7 +108,7 @@ impl Stamper {
         }
     }
 
-    /// Where the resource is served in its group's preferred version.
+    /// Returns the API path of the resource's group in its preferred version.
     async fn root(&self) -> Result<String> {
         if self.what.group.is_empty() {
             return Ok("/api/v1".to_owned());
@@ -127,14 +127,13 @@ impl Stamper {
         rules
     }
 
-    /// The label keys of all exports that are bound here, claimed or not.
+    /// Returns the label keys of all exports that are bound here, claimed or not.
     fn exports(&self) -> BTreeSet<String> {
         let bindings = self.world.bindings(&self.workspace.id);
         bindings.iter().filter_map(|binding| self.world.export_of(binding)).map(|export| export.claim_label()).collect()
     }
 
-    /// Sets and removes labels so that they follow the rules, but for those
-    /// that are to be kept.
+    /// Sets and removes labels according to the rules, except for those to be kept.
     async fn stamp(&self, path: &str, object: &Value, rules: &Rules, keep: impl Fn(&str) -> bool) -> Result<()> {
         let wanted: BTreeMap<&String, &String> =
             rules.iter().filter(|(_, _, claim)| claim.selects(object)).map(|(key, value, _)| (key, value)).collect();
@@ -159,7 +158,7 @@ impl Stamper {
         }
         let patch = json!({ "metadata": { "uid": string(object, "/metadata/uid"), "labels": changed } });
         match self.workspace.http.expect(Method::PATCH, &format!("{path}?fieldManager=kcp"), MERGE_PATCH, Some(&patch)).await {
-            // Gone or replaced since; there is an event for that.
+            // Deleted or replaced in the meantime; another event follows.
             Err(error) if !matches!(error.code(), Some(404 | 409)) => Err(error),
             _ => Ok(()),
         }

@@ -1,9 +1,8 @@
-//! Stands in for kcp's controllers, one for each workspace: they give exports
-//! an identity and an endpoint slice, bind and unbind, and apply claims.
+//! Stand-in for kcp's controllers, one instance per workspace: gives exports an
+//! identity and an endpoint slice, binds and unbinds, and applies claims.
 //!
-//! kcp keeps bound resources beside the workspace's own CRDs; here they are
-//! CRDs of the workspace's API server, with the label
-//! `internal.apis.kcp.io/binding`.
+//! kcp keeps bound resources separate from the workspace's own CRDs; here they are CRDs
+//! of the workspace's API server, with the label `internal.apis.kcp.io/binding`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,21 +20,21 @@ use super::world::{Kind, Workspace, World};
 use crate::error::{Error, Result};
 use crate::http::{APPLY_PATCH, JSON, MERGE_PATCH};
 
-/// While something is awaited that no mirror tells of.
+/// Interval while waiting for something that no mirror reports.
 const PAUSE: Duration = Duration::from_millis(50);
-/// While nothing is.
+/// Interval otherwise.
 const REST: Duration = Duration::from_secs(3600);
-const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+pub(super) const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
-/// Whether there is nothing left to be awaited.
+/// True if there is nothing left to wait for.
 type Done = bool;
 
 pub(super) struct Controller {
     world: Arc<World>,
     workspace: Arc<Workspace>,
-    /// Since when a delayed step is due, by what it is about.
+    /// Time at which each delayed step was first requested.
     due: BTreeMap<String, Instant>,
-    /// The schema of each exported resource when last seen.
+    /// Last observed schema of each exported resource.
     schemas: BTreeMap<(String, GroupResource), String>,
     claims: claims::Stampers,
 }
@@ -50,13 +49,18 @@ impl Controller {
         let mut changes = self.world.changes();
         loop {
             changes.mark_unchanged();
-            // An error is a conflict or a server that is away: both pass.
+            // An error is a conflict or an unreachable server; both are temporary.
             let done = self.reconcile().await.unwrap_or(false);
             let _ = tokio::time::timeout(if done { REST } else { PAUSE }, changes.changed()).await;
         }
     }
 
     async fn reconcile(&mut self) -> Result<Done> {
+        // Objects that are not listed yet are not deleted: a workspace that moved here
+        // keeps all of them.
+        if !self.world.is_mirrored(&self.workspace.id) {
+            return Ok(false);
+        }
         let mut done = true;
         for object in self.world.objects(&self.workspace.id, Kind::Export) {
             self.reconcile_export(&object).await?;
@@ -89,7 +93,7 @@ impl Controller {
         self.reconcile_slice(&export).await
     }
 
-    /// One endpoint for each shard on which the export is bound.
+    /// Writes one endpoint per shard on which the export is bound.
     async fn reconcile_slice(&self, export: &Export) -> Result<()> {
         let name = &export.key.name;
         let path = format!("{}/{name}", Kind::Slice.collection());
@@ -111,7 +115,8 @@ impl Controller {
         set_status(&self.workspace, &path, &slice, json!({ "conditions": conditions, "endpoints": endpoints })).await
     }
 
-    /// Nobody here follows owner references.
+    /// Deletes slices whose export is gone: nothing here garbage collects by owner
+    /// references.
     async fn drop_slices(&self) -> Result<()> {
         for slice in self.world.objects(&self.workspace.id, Kind::Slice) {
             let name = string(&slice, "/metadata/name");
@@ -193,7 +198,8 @@ impl Controller {
         Ok(claims_due)
     }
 
-    /// A resource of the export that an older binding of the workspace has.
+    /// Returns a resource of the export that an older binding of the workspace already
+    /// provides.
     fn taken(&self, binding: &Binding, export: &Export) -> Option<GroupResource> {
         let others = self.world.bindings(&self.workspace.id).into_iter();
         let older = others.filter(|other| (&other.created, &other.name) < (&binding.created, &binding.name));
@@ -201,16 +207,16 @@ impl Controller {
         export.resources.iter().map(|(what, _)| what).find(|what| bound.iter().any(|bound| bound.what == **what)).cloned()
     }
 
-    /// Whether a step that was first asked for now or earlier may be taken.
+    /// Reports whether the delay of a step has passed since it was first requested.
     fn is_due(&mut self, step: &str, delay: Duration) -> bool {
         self.due.entry(step.to_owned()).or_insert_with(Instant::now).elapsed() >= delay
     }
 
-    /// Makes the workspace serve a resource; its entry in `boundResources` once
-    /// it does.
+    /// Serves a resource in the workspace. Returns its entry in `boundResources` once
+    /// it is served.
     async fn serve(&self, binding: &Binding, export: &Export, what: &GroupResource, schema: &str) -> Result<Option<Value>> {
         let Some(schema) = self.world.object(&export.key.provider, Kind::Schema, schema) else { return Ok(None) };
-        let crd = crd(&schema, binding);
+        let crd = crd(&schema, &binding.uid);
         let path = format!("{CRDS}/{what}");
         if let Some(present) = self.get(&path).await?
             && present.pointer("/metadata/deletionTimestamp").is_some()
@@ -224,7 +230,7 @@ impl Controller {
         let Some(storage) = versions.iter().find(|version| version["storage"] == true).map(|version| string(version, "/name")) else {
             return Err(Error::Object(format!("{what} has no storage version")));
         };
-        // Established means that the name is taken; its handler follows.
+        // Established means only that the names are accepted; the handler follows.
         let list = format!("/apis/{}/{storage}/{}?limit=1", what.group, what.resource);
         let answer = self.workspace.http.send(Method::GET, &list, JSON, None).await?;
         if !established || !answer.is_success() {
@@ -240,7 +246,7 @@ impl Controller {
         })))
     }
 
-    /// Deletes everything that was bound, waits for finalizers, and lets go.
+    /// Deletes all bound objects, waits for their finalizers, and releases the binding.
     async fn unbind(&self, binding: &Binding) -> Result<Done> {
         let path = format!("{}/{}", Kind::Binding.collection(), binding.name);
         let mut remaining = 0;
@@ -268,7 +274,7 @@ impl Controller {
         Ok(true)
     }
 
-    /// Stops serving what belongs to no binding any more.
+    /// Deletes CRDs that belong to no binding.
     async fn drop_crds(&self) -> Result<Done> {
         let bindings = self.world.bindings(&self.workspace.id);
         let list = self.get(&format!("{CRDS}?labelSelector={BINDING_LABEL}&resourceVersion=0")).await?.unwrap_or_default();
@@ -302,7 +308,7 @@ impl Controller {
     }
 }
 
-/// The claims of the export that the tenant accepted, with the verbs that both
+/// Returns the claims of the export that the tenant accepted, with the verbs that both
 /// allow.
 pub(super) fn accepted(binding: &Binding, export: &Export) -> Vec<Answered> {
     let accepted = binding.answered.iter().filter(|answered| answered.accepted);
@@ -315,7 +321,8 @@ pub(super) fn accepted(binding: &Binding, export: &Export) -> Vec<Answered> {
     both.collect()
 }
 
-fn crd(schema: &Value, binding: &Binding) -> Value {
+/// Returns the CRD of a schema, for the binding with this UID.
+pub(super) fn crd(schema: &Value, binding: &str) -> Value {
     let versions = array(schema, "/spec/versions").iter().cloned().map(|mut version| {
         if let Some(fields) = version.as_object_mut() {
             let bare = fields.remove("schema").unwrap_or_default();
@@ -328,11 +335,11 @@ fn crd(schema: &Value, binding: &Binding) -> Value {
         "names": schema.pointer("/spec/names"), "versions": versions.collect::<Vec<_>>(),
     });
     let name = format!("{}.{}", string(schema, "/spec/names/plural"), string(schema, "/spec/group"));
-    let metadata = json!({ "name": name, "labels": { BINDING_LABEL: binding.uid } });
+    let metadata = json!({ "name": name, "labels": { BINDING_LABEL: binding } });
     json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": metadata, "spec": spec })
 }
 
-/// The path of an object in a list of all namespaces.
+/// Returns the path of an object from a list of all namespaces.
 pub(super) fn object_path(root: &str, resource: &str, object: &Value) -> String {
     let name = string(object, "/metadata/name");
     match string(object, "/metadata/namespace") {

@@ -1,13 +1,12 @@
-//! What a virtual workspace says it serves: what is exported and claimed, and
-//! the bindings.
+//! Discovery in a virtual workspace: exported and claimed resources, and APIBindings.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use hyper::Method;
 use serde_json::{Value, json};
 
+use super::admission::is_built_in;
 use super::answer::{self, Refusal};
-use super::front::is_built_in;
 use super::model::{Export, GroupResource, array, string};
 use super::target::Target;
 use super::world::{Kind, World};
@@ -78,7 +77,7 @@ async fn collect(world: &World, export: &Export) -> Result<Resources, Refusal> {
             if let Some(foreign) = world.export_with_identity(&claim.identity_hash) {
                 add_exported(world, &foreign, &claim.what, &mut served);
             }
-        } else if is_built_in(&claim.what.group) {
+        } else if is_built_in(&claim.what.group, &claim.what.resource) {
             add_built_in(world, export, &claim.what, &mut served).await?;
             if claim.what == GroupResource::new("", "events") {
                 add_built_in(world, export, &GroupResource::new("events.k8s.io", "events"), &mut served).await?;
@@ -88,7 +87,7 @@ async fn collect(world: &World, export: &Export) -> Result<Resources, Refusal> {
     Ok(served)
 }
 
-/// From the schema of an export's resource.
+/// Adds an exported resource, from its schema.
 fn add_exported(world: &World, export: &Export, what: &GroupResource, served: &mut Resources) {
     let schema = export.resources.iter().find(|(exported, _)| exported == what).map(|(_, schema)| schema);
     let Some(schema) = schema.and_then(|schema| world.object(&export.key.provider, Kind::Schema, schema)) else { return };
@@ -109,7 +108,7 @@ fn add_exported(world: &World, export: &Export, what: &GroupResource, served: &m
     }
 }
 
-/// From a server that has it: the provider's workspace.
+/// Adds a built-in resource, from the discovery of the provider's workspace.
 async fn add_built_in(world: &World, export: &Export, what: &GroupResource, served: &mut Resources) -> Result<(), Refusal> {
     let Some(provider) = world.workspace(&export.key.provider) else { return Ok(()) };
     let get = async |path: String| match provider.http.send(Method::GET, &path, JSON, None).await {

@@ -1,6 +1,7 @@
-//! The address of kcp: who asks, and for which workspace.
+//! The address of kcp: authenticates requests and routes them to workspaces.
 
 use std::collections::BTreeMap;
+use std::future::pending;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -9,13 +10,14 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
 use hyper::{Method, Request};
 use serde_json::{Value, json};
 
 use super::admission;
 use super::answer::{self, Backend, Refusal};
-use super::model::{Binding, CLUSTER, ExportKey, array, string};
+use super::controller::{self, CRDS};
+use super::model::{Binding, CLUSTER, ExportKey, string};
 use super::stream;
 use super::target::{Target, decode};
 use super::virtual_workspace::VirtualWorkspace;
@@ -25,10 +27,10 @@ use crate::proxy::Verb;
 use crate::serve::{Handler, Served};
 
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
-/// For how long a service account's token is known without asking again.
+/// Time for which the user of a service account token is cached.
 const REMEMBERED: Duration = Duration::from_secs(5);
 
-/// What a client sent, apart from method and path.
+/// A request without method and path.
 #[derive(Debug, Clone)]
 pub(super) struct Sent {
     pub(super) user: User,
@@ -37,8 +39,8 @@ pub(super) struct Sent {
 }
 
 impl Sent {
-    /// The headers that matter to an API server. Answers have to be JSON, so
-    /// that objects can be given their cluster.
+    /// Returns the headers that an API server needs. Objects must be JSON, so that the
+    /// cluster can be added to them; OpenAPI keeps the requested format.
     pub(super) fn passed_on(&self) -> HeaderMap {
         let mut headers = HeaderMap::new();
         for name in [ACCEPT, CONTENT_TYPE, USER_AGENT] {
@@ -46,13 +48,13 @@ impl Sent {
                 headers.insert(name, value.clone());
             }
         }
-        if headers.get(ACCEPT).is_none_or(|accept| accept.to_str().unwrap_or_default().contains("protobuf")) {
+        if headers.get(ACCEPT).is_none_or(|accept| accept.to_str().unwrap_or_default().contains(PROTOBUF)) {
             headers.insert(ACCEPT, HeaderValue::from_static(JSON));
         }
         headers
     }
 
-    /// The same, in the name of the caller with the rights of these groups.
+    /// Returns these headers with impersonation of the caller in these groups.
     pub(super) fn as_caller(&self, groups: &[String]) -> HeaderMap {
         let mut headers = self.passed_on();
         if let Ok(name) = HeaderValue::try_from(self.user.name.as_str()) {
@@ -64,13 +66,13 @@ impl Sent {
         headers
     }
 
-    /// In the name of a caller who was found to be allowed: tenants give a
-    /// provider no rights in their RBAC.
+    /// Returns the headers for an already authorized caller: tenants grant a provider
+    /// no permissions in their RBAC.
     pub(super) fn as_admitted(&self) -> HeaderMap {
         self.as_caller(&["system:masters".to_owned()])
     }
 
-    /// The body as an object; what is applied may be YAML.
+    /// Decodes the body, which may be YAML for apply.
     pub(super) fn object(&self) -> Result<Value, Refusal> {
         if let Ok(object) = serde_json::from_slice(&self.body) {
             return Ok(object);
@@ -89,7 +91,7 @@ impl Sent {
     }
 }
 
-/// Of one shard.
+/// The front of one shard.
 #[derive(Debug)]
 pub(super) struct Front {
     pub(super) world: Arc<World>,
@@ -99,6 +101,9 @@ pub(super) struct Front {
 
 impl Handler for Front {
     async fn handle(&self, request: Request<Incoming>) -> Option<Served> {
+        if self.world.hangs(self.shard) {
+            pending::<()>().await;
+        }
         Some(self.answer(request).await.unwrap_or_else(|refusal| *refusal))
     }
 }
@@ -119,7 +124,7 @@ impl Front {
         };
         if let Some(rest) = path.strip_prefix("/services/apiexport/") {
             let (key, cluster, path) = virtual_path(rest);
-            // An export is looked for by its provider's id alone.
+            // The provider must be given by ID; a path is not resolved.
             let export = self.world.export(&key).filter(|_| self.world.workspace(&key.provider).is_some());
             let export =
                 export.ok_or_else(|| answer::text(500, &format!("unable to get API export {}: API export not found", key.name)))?;
@@ -136,12 +141,12 @@ impl Front {
             let workspace = self.world.resolve(&decode(cluster));
             return self.workspace(workspace, &sent, &target(&path)?).await;
         }
-        // A service account's token says where it belongs.
+        // The token of a service account determines the workspace.
         let home = sent.user.home.as_ref().and_then(|home| self.world.workspace(home));
         self.workspace(home, &sent, &target(path)?).await
     }
 
-    /// The user of a token; nobody in particular without one.
+    /// Returns the user of a token, or the anonymous user without one.
     async fn authenticate(&self, headers: &HeaderMap) -> Result<User, Refusal> {
         let value = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let token = value.strip_prefix("Bearer ").unwrap_or(value).trim();
@@ -168,8 +173,8 @@ impl Front {
         remembered.get(token).filter(|(since, _)| since.elapsed() < REMEMBERED).map(|(_, user)| user.clone())
     }
 
-    /// Whether somebody may do something in a workspace, by its RBAC. A service
-    /// account of another workspace may nothing, whatever its name.
+    /// Reports whether the RBAC of a workspace allows an access. Service accounts of
+    /// other workspaces have no permissions, regardless of their name.
     pub(super) async fn may(&self, user: &User, workspace: &Workspace, attributes: Value) -> Result<bool, Refusal> {
         if user.home.as_ref().is_some_and(|home| *home != workspace.id) {
             return Ok(false);
@@ -183,10 +188,11 @@ impl Front {
         if attributes.is_null() { Ok(true) } else { allowed(user, workspace, attributes).await }
     }
 
-    /// The plain API of a workspace.
+    /// Serves the API of a workspace.
     async fn workspace(&self, workspace: Option<Arc<Workspace>>, sent: &Sent, target: &Target) -> Result<Served, Refusal> {
         let refused = || answer::forbidden(&sent.user, target);
         let workspace = workspace.ok_or_else(refused)?;
+        self.check_moving(&workspace.id, target)?;
         if !self.may(&sent.user, &workspace, Value::Null).await? {
             return Err(refused());
         }
@@ -198,6 +204,7 @@ impl Front {
             }
             None => sent.as_caller(&sent.user.groups),
         };
+        self.check_reserved(&workspace, sent, target, &headers).await?;
         if target.what.group == "apis.kcp.io" && matches!(target.verb, Verb::Create | Verb::Update | Verb::Patch) {
             self.admit(&workspace, sent, target, &headers).await?;
         }
@@ -210,15 +217,64 @@ impl Front {
         Ok(Backend::read(response).await?.serve(&workspace.id))
     }
 
-    /// What kcp admits only after a look at what would become of it.
-    async fn admit(&self, workspace: &Workspace, sent: &Sent, target: &Target, headers: &HeaderMap) -> Result<(), Refusal> {
+    /// Rejects requests to a workspace that is moving to another shard. Clients that
+    /// resume must list again: revisions differ between shards.
+    pub(super) fn check_moving(&self, workspace: &str, target: &Target) -> Result<(), Refusal> {
+        if !self.world.is_moving(workspace) {
+            return Ok(());
+        }
+        let resumes = !matches!(target.query.get("resourceVersion"), "" | "0");
+        if resumes && matches!(target.verb, Verb::List | Verb::Watch) {
+            let message = "logical cluster is being migrated to another shard; relist required";
+            return Err(answer::failure(410, "Expired", message));
+        }
+        let mut later = answer::text(503, "logical cluster is being migrated\n");
+        later.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        Err(later)
+    }
+
+    /// Returns the object that would result from a write, if the workspace accepts it.
+    async fn tried(&self, workspace: &Workspace, sent: &Sent, target: &Target, headers: &HeaderMap) -> Result<Option<Value>, Refusal> {
         let path = target.query.with("dryRun", "All").on(&target.path);
         let tried = workspace.http.pass(&target.method, &path, headers.clone(), sent.body.clone()).await;
         let tried = Backend::read(tried.map_err(|error| answer::unreachable(&error))?).await?;
-        if !tried.is_success() {
+        Ok(tried.is_success().then(|| tried.body()))
+    }
+
+    /// Rejects writes that are reserved for the shard's administrator, who does not
+    /// exist here.
+    pub(super) async fn check_reserved(
+        &self,
+        workspace: &Workspace,
+        sent: &Sent,
+        target: &Target,
+        headers: &HeaderMap,
+    ) -> Result<(), Refusal> {
+        if !matches!(target.verb, Verb::Create | Verb::Update | Verb::Patch) {
             return Ok(());
         }
-        let object = tried.body();
+        let before = match target.name.is_empty() {
+            true => Value::Null,
+            false => {
+                let path = target.path.strip_suffix(&format!("/{}", target.subresource)).unwrap_or(&target.path);
+                let response = workspace.http.pass(&Method::GET, path, headers.clone(), Bytes::new()).await;
+                let found = Backend::read(response.map_err(|error| answer::unreachable(&error))?).await?;
+                if found.is_success() { found.body() } else { Value::Null }
+            }
+        };
+        // Avoids the dry run for most writes.
+        let mentions = String::from_utf8_lossy(&sent.body).contains("kcp.io");
+        if !mentions && !admission::has_reserved(&before) {
+            return Ok(());
+        }
+        let after = self.tried(workspace, sent, target, headers).await?;
+        let why = after.and_then(|after| admission::reserved(&before, &after));
+        why.map_or(Ok(()), |why| Err(answer::forbidden_because(target, &why)))
+    }
+
+    /// Runs kcp's admission checks that need the resulting object.
+    async fn admit(&self, workspace: &Workspace, sent: &Sent, target: &Target, headers: &HeaderMap) -> Result<(), Refusal> {
+        let Some(object) = self.tried(workspace, sent, target, headers).await? else { return Ok(()) };
         let name = string(&object, "/metadata/name");
         let refuse = |why: &str| Err(answer::forbidden_because(target, why));
         match target.what.resource.as_str() {
@@ -229,13 +285,15 @@ impl Front {
                 }
                 let present = self.world.object(&workspace.id, Kind::Schema, name);
                 if present.is_some_and(|present| present.get("spec") != object.get("spec")) {
-                    return refuse("spec is immutable");
+                    return refuse("spec: Invalid value: is immutable");
+                }
+                if let Some(wrong) = self.not_structural(workspace, &object).await? {
+                    return refuse(&wrong);
                 }
             }
             "apiexports" => {
-                let claims = array(&object, "/spec/permissionClaims");
-                if claims.iter().any(|claim| !is_built_in(string(claim, "/group")) && string(claim, "/identityHash").is_empty()) {
-                    return refuse("identityHash is required for API types that are not built-in");
+                if let Some(wrong) = admission::export(&object) {
+                    return refuse(&wrong);
                 }
             }
             "apibindings" => return self.admit_binding(workspace, sent, target, &object).await,
@@ -244,17 +302,32 @@ impl Front {
         Ok(())
     }
 
+    /// Returns the API server's error for the CRD of a schema: kcp validates schemas by
+    /// the same rules.
+    async fn not_structural(&self, workspace: &Workspace, schema: &Value) -> Result<Option<String>, Refusal> {
+        let crd = controller::crd(schema, "");
+        let tried = workspace.http.send(Method::POST, &format!("{CRDS}?dryRun=All"), JSON, Some(&crd)).await;
+        let tried = tried.map_err(|error| answer::unreachable(&error))?;
+        // Not 409: a workspace with a binding already has the CRD.
+        Ok((tried.code == 422).then(|| string(&tried.body, "/message").to_owned()))
+    }
+
     async fn admit_binding(&self, workspace: &Workspace, sent: &Sent, target: &Target, object: &Value) -> Result<(), Refusal> {
+        let wrong = admission::binding(object);
+        if !wrong.is_empty() {
+            return Err(answer::forbidden_because(target, &format!("[{}]", wrong.join(", "))));
+        }
         let binding = Binding::read(&workspace.id, object);
         if let Some(present) = self.world.object(&workspace.id, Kind::Binding, &binding.name) {
             let changed = admission::immutable(&present, object);
-            return changed.map_or(Ok(()), |why| Err(answer::forbidden_because(target, why)));
+            // A rule of the schema, reported by the API server.
+            return changed.map_or(Ok(()), |why| Err(answer::failure(422, "Invalid", why)));
         }
         let provider = self.world.export_of(&binding).and_then(|key| self.world.workspace(&key.provider));
         let attributes = json!({ "verb": "bind", "group": "apis.kcp.io", "resource": "apiexports", "name": binding.export_name });
         let bind = json!({ "resourceAttributes": attributes });
         let may = match &provider {
-            // Here kcp asks for no access to the provider's workspace.
+            // kcp does not check access to the provider's workspace here.
             Some(provider) => allowed(&sent.user, provider, bind).await?,
             None => false,
         };
@@ -266,19 +339,14 @@ impl Front {
     }
 }
 
-/// Removes the cluster's id from an object that a client sends back.
+/// Removes the ID of the cluster from an object that a client sends back.
 pub(super) fn strip_cluster(object: &mut Value) {
     if let Some(annotations) = object.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
         annotations.remove(CLUSTER);
     }
 }
 
-/// Groups that every workspace serves.
-pub(super) fn is_built_in(group: &str) -> bool {
-    !group.contains('.') || group.ends_with(".k8s.io") || group == "apis.kcp.io"
-}
-
-/// Asks the RBAC of a workspace.
+/// Checks an access against the RBAC of a workspace.
 async fn allowed(user: &User, workspace: &Workspace, attributes: Value) -> Result<bool, Refusal> {
     let mut spec = json!({ "user": user.name, "groups": user.groups });
     if let (Some(spec), Value::Object(attributes)) = (spec.as_object_mut(), attributes) {
@@ -290,7 +358,7 @@ async fn allowed(user: &User, workspace: &Workspace, attributes: Value) -> Resul
     Ok(answered.pointer("/status/allowed") == Some(&Value::Bool(true)))
 }
 
-/// The service account of a workspace whose token it is.
+/// Returns the service account of the token, if it belongs to this workspace.
 async fn review(workspace: &Workspace, token: &str) -> Option<User> {
     let review = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": { "token": token } });
     let path = "/apis/authentication.k8s.io/v1/tokenreviews";
@@ -301,7 +369,7 @@ async fn review(workspace: &Workspace, token: &str) -> Option<User> {
     known.then(|| User { name: name.to_owned(), groups, home: Some(workspace.id.clone()) })
 }
 
-/// `PROVIDER/EXPORT/clusters/CLUSTER/rest`, the cluster decoded.
+/// Parses `PROVIDER/EXPORT/clusters/CLUSTER/rest`, with the cluster decoded.
 fn virtual_path(rest: &str) -> (ExportKey, Option<String>, String) {
     let mut parts = rest.splitn(3, '/');
     let (provider, name) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
@@ -311,7 +379,7 @@ fn virtual_path(rest: &str) -> (ExportKey, Option<String>, String) {
     (key, Some(decode(cluster)).filter(|cluster| !cluster.is_empty()), path)
 }
 
-/// The first segment, and the rest as a path.
+/// Returns the first segment, and the rest as a path.
 fn split(path: &str) -> (&str, String) {
     let (first, rest) = path.split_once('/').unwrap_or((path, ""));
     (first, format!("/{rest}"))

@@ -1,4 +1,4 @@
-//! Lists over all workspaces at one revision.
+//! Lists across all workspaces at one revision.
 
 use base64ct::{Base64UrlUnpadded, Encoding};
 use hyper::Method;
@@ -14,27 +14,28 @@ use crate::serve::Served;
 /// A namespace that no tenant has.
 const NOWHERE: &str = "no-namespace-across-clusters";
 
-/// What all workspaces held at one revision.
+/// Content of all workspaces at one revision.
 #[derive(Debug)]
 pub(super) struct Listed {
     pub(super) revision: u64,
-    /// The list without its items.
+    /// List without items.
     pub(super) head: Value,
-    /// By id of the workspace, namespace and name.
+    /// Items by workspace ID, namespace and name.
     pub(super) items: Vec<(Key, Value)>,
     pub(super) places: Vec<Place>,
 }
 
-/// Cluster, namespace, name.
+/// Cluster, namespace and name.
 pub(super) type Key = (String, String, String);
 
-/// What a workspace is asked for by a list; limits are kept here.
+/// Returns the parameters of the list in each workspace. Limits are not passed on, but
+/// applied to the merged list.
 pub(super) fn selection(query: &Query, across: bool) -> Query {
     let query = query.only(&["labelSelector", "fieldSelector", "resourceVersion", "resourceVersionMatch"]);
     if !across {
         return query;
     }
-    // Across clusters this selector silently finds nothing.
+    // Across clusters, this selector silently matches nothing.
     let fields = query.get("fieldSelector").split(',');
     let fields =
         fields.map(|field| if field.starts_with("metadata.namespace=") { format!("metadata.namespace={NOWHERE}") } else { field.into() });
@@ -42,7 +43,7 @@ pub(super) fn selection(query: &Query, across: bool) -> Query {
     query.with("fieldSelector", &fields)
 }
 
-/// Reads the revision of the first workspace, and all others at it.
+/// Lists the first workspace, and all others at its revision.
 pub(super) async fn gather(source: &Source, query: &Query, sent: &Sent) -> Result<Listed, Refusal> {
     let mut listed: Option<Listed> = None;
     for place in source.places() {
@@ -50,7 +51,7 @@ pub(super) async fn gather(source: &Source, query: &Query, sent: &Sent) -> Resul
             Some(listed) => query.with("resourceVersion", &listed.revision.to_string()).with("resourceVersionMatch", "Exact"),
             None => query.clone(),
         };
-        // It may have left since.
+        // The tenant may have unbound in the meantime.
         let Some(list) = one(source, &place, &at, sent).await? else { continue };
         let listed = listed.get_or_insert_with(|| Listed { revision: revision(&list), head: head(&list), items: vec![], places: vec![] });
         listed.items.extend(items(source, &list, &place.workspace.id));
@@ -61,7 +62,7 @@ pub(super) async fn gather(source: &Source, query: &Query, sent: &Sent) -> Resul
     Ok(listed)
 }
 
-/// Nothing where the resource is not served.
+/// Lists one workspace; `None` if it does not serve the resource.
 pub(super) async fn one(source: &Source, place: &Place, query: &Query, sent: &Sent) -> Result<Option<Value>, Refusal> {
     let path = query.selecting(&place.labels).on(&source.path);
     let headers = sent.as_admitted();
@@ -74,7 +75,7 @@ pub(super) async fn one(source: &Source, place: &Place, query: &Query, sent: &Se
     }
 }
 
-/// The items of a list, or the rows of a table.
+/// Returns the items of a list, or the rows of a table.
 pub(super) fn items(source: &Source, list: &Value, cluster: &str) -> Vec<(Key, Value)> {
     let mut list = list.clone();
     name_cluster(&mut list, cluster);
@@ -83,7 +84,7 @@ pub(super) fn items(source: &Source, list: &Value, cluster: &str) -> Vec<(Key, V
     let rows = if list.get("rows").is_some() { "/rows" } else { "/items" };
     let keyed = array(&list, rows).iter().cloned().map(|mut item| {
         let object = if rows == "/rows" { item.get("object").cloned().unwrap_or_default() } else { item.clone() };
-        // Lists of built-in kinds leave them out.
+        // Lists of built-in kinds omit `kind` and `apiVersion` of their items.
         if let (false, Some(fields)) = (item.get("kind").is_some() || rows == "/rows", item.as_object_mut()) {
             fields.insert("kind".into(), kind.clone().into());
             fields.insert("apiVersion".into(), version.clone().into());
@@ -109,7 +110,7 @@ fn head(list: &Value) -> Value {
     head
 }
 
-/// The answer to a list, in pages if the client wants them.
+/// Answers a list, in pages if the client requests a limit.
 pub(super) async fn answer(source: &Source, query: &Query, sent: &Sent) -> Result<Served, Refusal> {
     let mut asked = selection(query, true);
     let mut after: Option<Key> = None;
@@ -127,7 +128,7 @@ pub(super) async fn answer(source: &Source, query: &Query, sent: &Sent) -> Resul
     let mut metadata = json!({ "resourceVersion": listed.revision.to_string(), "continue": "" });
     if let (Some(fields), Some((last, _)), true) = (metadata.as_object_mut(), listed.items.last(), remaining > 0) {
         fields.insert("continue".into(), token(listed.revision, last).into());
-        // As with any API server, nobody counts what a selector leaves out.
+        // Like in every API server, the count is omitted with a selector.
         if query.get("labelSelector").is_empty() && query.get("fieldSelector").is_empty() {
             fields.insert("remainingItemCount".into(), remaining.into());
         }

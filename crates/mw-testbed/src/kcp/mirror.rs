@@ -1,4 +1,4 @@
-//! Keeps a copy of the objects of apis.kcp.io in a workspace.
+//! Cached copy of the objects of apis.kcp.io in a workspace.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::world::{Kind, Workspace, World};
 use crate::error::Result;
 use crate::http::JSON;
 
-/// Between two attempts at a server that does not answer.
+/// Delay before an unreachable server is retried.
 const PAUSE: Duration = Duration::from_millis(50);
 
 pub(super) async fn run(world: Arc<World>, workspace: Arc<Workspace>, kind: Kind) {

@@ -1,4 +1,4 @@
-//! What an APIExport and an APIBinding say, read from their objects.
+//! APIExports and APIBindings, parsed from their objects.
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha224};
@@ -7,11 +7,11 @@ pub(super) const CLUSTER: &str = "kcp.io/cluster";
 pub(super) const PATH: &str = "kcp.io/path";
 pub(super) const FINALIZER: &str = "apis.kcp.io/apibinding-finalizer";
 pub(super) const EXPORT_LABEL: &str = "internal.apis.kcp.io/export";
-/// The label that says to which binding a CRD of ours belongs.
+/// Label of a CRD with the UID of its binding.
 pub(super) const BINDING_LABEL: &str = "internal.apis.kcp.io/binding";
 pub(super) const CLAIM_LABELS: &str = "claimed.internal.apis.kcp.io/";
 
-/// A resource without its version.
+/// A resource without a version.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct GroupResource {
     pub(super) group: String,
@@ -24,7 +24,7 @@ impl GroupResource {
     }
 }
 
-/// As in error messages: `widgets.toy.example.dev`.
+/// Formats as in error messages: `widgets.toy.example.dev`.
 impl std::fmt::Display for GroupResource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.group.as_str() {
@@ -34,7 +34,7 @@ impl std::fmt::Display for GroupResource {
     }
 }
 
-/// Names an export: the id of the provider's workspace, and its name there.
+/// Key of an export: the ID of the provider's workspace, and the name of the export.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ExportKey {
     pub(super) provider: String,
@@ -46,7 +46,7 @@ impl ExportKey {
         base62(&Sha224::digest(format!("{}|{}", self.provider, self.name)))
     }
 
-    /// The label on objects that are claimed for this export.
+    /// Returns the label of objects that are claimed for this export.
     pub(super) fn claim_label(&self) -> String {
         format!("{CLAIM_LABELS}{}", self.hash())
     }
@@ -55,7 +55,7 @@ impl ExportKey {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Claim {
     pub(super) what: GroupResource,
-    /// Empty for what is built in.
+    /// Identity hash of the export; empty for built-in resources.
     pub(super) identity_hash: String,
     pub(super) verbs: Vec<String>,
 }
@@ -69,12 +69,13 @@ impl Claim {
         }
     }
 
-    /// The same resource of the same identity.
+    /// Reports whether both are on the same resource with the same identity.
     pub(super) fn is(&self, other: &Claim) -> bool {
         self.what == other.what && self.identity_hash == other.identity_hash
     }
 
-    /// The core group's events open those of events.k8s.io as well.
+    /// Reports whether the claim includes a resource. Events of the core group include
+    /// those of events.k8s.io.
     pub(super) fn covers(&self, what: &GroupResource) -> bool {
         let alias = what.resource == "events" && what.group == "events.k8s.io" && self.what == GroupResource::new("", "events");
         self.what == *what || alias
@@ -84,12 +85,12 @@ impl Claim {
         self.verbs.iter().any(|allowed| allowed == "*" || allowed == verb)
     }
 
-    /// The value of the label.
+    /// Returns the value of the label on claimed objects.
     pub(super) fn hash(&self) -> String {
         base62(&Sha224::digest(format!("{}|{}", self.what, self.identity_hash)))
     }
 
-    /// What both sides allow.
+    /// Returns the verbs that both sides allow.
     pub(super) fn verbs_with(&self, other: &Claim) -> Vec<String> {
         match (self.allows("*"), other.allows("*")) {
             (true, _) => other.verbs.clone(),
@@ -104,7 +105,7 @@ pub(super) struct Export {
     pub(super) key: ExportKey,
     pub(super) uid: String,
     pub(super) identity_hash: String,
-    /// Each resource and the name of its schema.
+    /// Resources with the names of their schemas.
     pub(super) resources: Vec<(GroupResource, String)>,
     pub(super) claims: Vec<Claim>,
 }
@@ -130,7 +131,7 @@ impl Export {
     }
 }
 
-/// A claim as a tenant answered it.
+/// A claim with the answer of the tenant.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Answered {
     pub(super) claim: Claim,
@@ -142,7 +143,7 @@ impl Answered {
     fn read(claim: &Value) -> Self {
         Self {
             claim: Claim::read(claim),
-            // Those in the status were accepted and have no state.
+            // Claims in the status were accepted and have no state.
             accepted: matches!(string(claim, "/state"), "Accepted" | ""),
             selector: claim.get("selector").cloned().unwrap_or(Value::Null),
         }
@@ -190,7 +191,7 @@ pub(super) struct Bound {
 
 #[derive(Debug, Clone)]
 pub(super) struct Binding {
-    /// The id of the tenant's workspace.
+    /// ID of the tenant's workspace.
     pub(super) workspace: String,
     pub(super) name: String,
     pub(super) uid: String,
@@ -233,7 +234,7 @@ impl Binding {
         self.bound.iter().any(|bound| bound.what == *what)
     }
 
-    /// The accepted claim that opens a resource, as far as it is in force.
+    /// Returns the accepted claim on a resource, if it is in effect.
     pub(super) fn claim(&self, what: &GroupResource) -> Option<&Answered> {
         self.applied.iter().find(|answered| answered.claim.covers(what))
     }
@@ -251,12 +252,12 @@ pub(super) fn strings(object: &Value, pointer: &str) -> Vec<String> {
     array(object, pointer).iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-/// A revision, which the API calls a resource version.
+/// Returns the revision of an object, its resourceVersion.
 pub(super) fn revision(object: &Value) -> u64 {
     string(object, "/metadata/resourceVersion").parse().unwrap_or(0)
 }
 
-/// A label of an object, or an annotation: a map under `/metadata`.
+/// Sets a label or annotation in a map below `/metadata`.
 pub(super) fn set_metadata(object: &mut Value, map: &str, key: &str, value: &str) {
     let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
     let map = metadata.entry(map).or_insert_with(|| json!({}));
@@ -269,13 +270,13 @@ pub(super) fn base62(bytes: &[u8]) -> String {
     in_digits(bytes, b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 }
 
-/// The id of the logical cluster of a workspace: 16 characters that tell
-/// nothing of its path.
+/// Returns the ID of a workspace's logical cluster: 16 characters that do not reveal
+/// its path.
 pub(super) fn cluster_id(path: &str) -> String {
     in_digits(&Sha224::digest(path), b"0123456789abcdefghijklmnopqrstuvwxyz").chars().take(16).collect()
 }
 
-/// A large number, least digit first.
+/// Formats a large number, with the least significant digit first.
 fn in_digits(bytes: &[u8], digits: &[u8]) -> String {
     let (mut number, base) = (bytes.to_vec(), digits.len());
     let mut text = String::new();

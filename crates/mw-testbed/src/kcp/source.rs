@@ -1,16 +1,16 @@
-//! The workspaces from which the answer to one request comes.
+//! Workspaces that contribute to the answer of a request.
 
 use std::sync::Arc;
 
 use super::model::{Claim, EXPORT_LABEL, ExportKey, GroupResource};
 use super::world::{Workspace, World};
 
-/// Why a resource is there at all.
+/// Reason why a resource is visible.
 #[derive(Debug, Clone)]
 pub(super) enum Through {
-    /// The export's own resource.
+    /// Resource of the export.
     Export,
-    /// The bindings to the export, always there to be read.
+    /// APIBindings to the export, which are always readable.
     Bindings,
     Claim(Claim),
 }
@@ -22,26 +22,26 @@ pub(super) struct Source {
     pub(super) export: ExportKey,
     pub(super) what: GroupResource,
     pub(super) through: Through,
-    /// In each workspace.
+    /// Path in each workspace.
     pub(super) path: String,
-    /// The only workspace that is asked; all of the shard without it.
+    /// The only workspace to ask; `None` for all workspaces of the shard.
     pub(super) only: Option<String>,
 }
 
-/// One workspace that takes part.
+/// A contributing workspace.
 #[derive(Debug, Clone)]
 pub(super) struct Place {
     pub(super) workspace: Arc<Workspace>,
-    /// Differs when a tenant has left and come back.
+    /// Changes when a tenant unbinds and binds again.
     pub(super) key: String,
-    /// What is visible there, as a label selector.
+    /// Label selector of visible objects.
     pub(super) labels: String,
-    /// The workspace knows nothing of the resource before this revision.
+    /// Revision from which on the workspace serves the resource.
     pub(super) since: u64,
 }
 
 impl Source {
-    /// Sorted by id.
+    /// Returns the workspaces, sorted by ID.
     pub(super) fn places(&self) -> Vec<Place> {
         let workspaces = self.world.workspaces().into_iter();
         let asked = workspaces.filter(|one| one.shard == self.shard && self.only.as_ref().is_none_or(|only| *only == one.id));
@@ -73,7 +73,8 @@ impl Source {
         }
     }
 
-    /// The binding by which a workspace has a resource of a foreign export.
+    /// Returns the UID of the binding through which a workspace has a resource of another
+    /// export.
     fn bound_elsewhere(&self, workspace: &Workspace, claim: &Claim) -> Option<String> {
         let bindings = self.world.bindings(&workspace.id).into_iter();
         let is_it = |binding: &super::model::Binding| {
@@ -82,7 +83,7 @@ impl Source {
         bindings.filter(is_it).map(|binding| binding.uid).next()
     }
 
-    /// The `apiVersion` of the objects.
+    /// Returns the `apiVersion` of the objects.
     pub(super) fn version(&self) -> String {
         let segments: Vec<&str> = self.path.split('/').filter(|segment| !segment.is_empty()).collect();
         match segments.as_slice() {
@@ -92,7 +93,7 @@ impl Source {
         }
     }
 
-    /// Names what is watched, whoever watches it.
+    /// Returns a key of what is watched, independently of the client.
     pub(super) fn name(&self) -> String {
         format!("{} {:?} {} {:?}", self.shard, self.export, self.path, self.only)
     }

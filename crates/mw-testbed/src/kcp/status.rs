@@ -1,4 +1,4 @@
-//! Conditions, and statuses that are written only when they say something new.
+//! Conditions, and status updates that are only written on changes.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -11,7 +11,7 @@ use super::world::Workspace;
 use crate::error::Result;
 use crate::http::MERGE_PATCH;
 
-/// A condition, still without the time of its last transition.
+/// Returns a condition without lastTransitionTime.
 pub(super) fn condition(kind: &str, holds: bool, reason: &str, message: &str) -> Value {
     let mut condition = json!({ "type": kind, "status": if holds { "True" } else { "False" } });
     if let (false, Some(fields)) = (holds, condition.as_object_mut()) {
@@ -22,8 +22,8 @@ pub(super) fn condition(kind: &str, holds: bool, reason: &str, message: &str) ->
     condition
 }
 
-/// Merges into the status what differs from it. Conditions keep the time of
-/// their last transition.
+/// Merges changes into the status. Conditions with an unchanged status keep their
+/// lastTransitionTime.
 pub(super) async fn set_status(workspace: &Workspace, path: &str, object: &Value, mut status: Value) -> Result<()> {
     let conditions: Vec<Value> = array(&status, "/conditions").iter().map(|condition| timed(object, condition)).collect();
     if let Some(fields) = status.as_object_mut() {
@@ -42,7 +42,7 @@ fn timed(object: &Value, condition: &Value) -> Value {
     let earlier = array(object, "/status/conditions").iter().find(|earlier| earlier["type"] == condition["type"]);
     let time = match earlier.filter(|earlier| earlier["status"] == condition["status"]) {
         Some(earlier) => string(earlier, "/lastTransitionTime").to_owned(),
-        // Whole seconds, as the API has them.
+        // Whole seconds, like in the API.
         None => {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
             Timestamp::from_second(now.try_into().unwrap_or_default()).unwrap_or_default().to_string()

@@ -1,8 +1,8 @@
-//! Watches: the events of several workspaces in one stream.
+//! Watches that merge the events of several workspaces into one stream.
 //!
-//! A client is told of each workspace in order, but across workspaces in any
-//! order. So that one who resumes misses nothing, the world notes how far each
-//! workspace had been told when a revision was handed out.
+//! Events of one workspace are in order, events of different workspaces are not. So
+//! that a client that resumes misses nothing, the world records the position in each
+//! workspace for every revision that was sent.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,13 +27,13 @@ use super::target::Query;
 use crate::http::{Events, JSON};
 use crate::serve::{BoxError, Served};
 
-/// Before a workspace that does not serve a resource yet is asked again.
+/// Delay before a workspace that does not serve a resource yet is retried.
 const PAUSE: Duration = Duration::from_millis(50);
-/// For a client that asks for no end.
+/// Timeout for clients that request none.
 const FOR_EVER: Duration = Duration::from_secs(3600);
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
-/// A watch of one workspace's plain API.
+/// Relays a watch of one workspace's own API.
 pub(super) fn relay(body: Incoming, cluster: String) -> Served {
     let (out, served) = streamed();
     tokio::spawn(async move {
@@ -46,7 +46,7 @@ pub(super) fn relay(body: Incoming, cluster: String) -> Served {
     served
 }
 
-/// A watch in the virtual workspace. Refused at once when it cannot start.
+/// Starts a watch in the virtual workspace. Fails immediately if it cannot start.
 pub(super) async fn watch(source: Source, query: &Query, sent: &Sent) -> Result<Served, Refusal> {
     let (out, served) = streamed();
     let across = source.only.is_none();
@@ -85,7 +85,7 @@ pub(super) async fn watch(source: Source, query: &Query, sent: &Sent) -> Result<
         }
         for place in &places {
             match merge.resume(place, start).await {
-                // Said in the stream, unlike all other refusals.
+                // Reported in the stream, unlike all other errors.
                 Err(status) if is_expired(&status) => {
                     merge.fail(status);
                     return Ok(served);
@@ -98,8 +98,8 @@ pub(super) async fn watch(source: Source, query: &Query, sent: &Sent) -> Result<
     Ok(served)
 }
 
-/// Which list the initial events are. Only a list that names no revision has
-/// no use for the match that streaming lists have to give.
+/// Returns the parameters of the list for initial events. A list without a revision
+/// must omit resourceVersionMatch, which streaming lists require.
 fn initially(selection: &Query, query: &Query) -> Result<Query, Refusal> {
     if query.is("sendInitialEvents") && query.get("resourceVersionMatch") != "NotOlderThan" {
         let message = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
@@ -117,7 +117,7 @@ fn refused(status: Value) -> Refusal {
     Box::new(answer::json(code, &status))
 }
 
-/// A body that is written event by event.
+/// Returns a body that is written event by event.
 fn streamed() -> (UnboundedSender<Value>, Served) {
     let (out, events) = unbounded_channel::<Value>();
     let frames = futures::stream::unfold(events, |mut events| async move {
@@ -137,7 +137,7 @@ fn name_event(event: &mut Value, cluster: &str) {
     }
 }
 
-/// What a reader heard: the workspace, its key, and an event or the end.
+/// Message of a reader: the workspace, its key, and an event or the end.
 type Heard = (String, String, Option<Value>);
 
 struct Merge {
@@ -148,11 +148,11 @@ struct Merge {
     sent: Sent,
     bookmarks: bool,
     out: UnboundedSender<Value>,
-    /// Up to which revision the client was told of each workspace.
+    /// Revision up to which the client has received all events, per workspace.
     told: BTreeMap<String, u64>,
-    /// The place that is read in each workspace.
+    /// Key of the place that is read in each workspace.
     keys: BTreeMap<String, String>,
-    /// The greatest revision that was handed out.
+    /// Highest revision sent to the client.
     last: u64,
     into_inbox: UnboundedSender<Heard>,
     inbox: UnboundedReceiver<Heard>,
@@ -191,7 +191,7 @@ impl Merge {
         switched.map_or(true, |(export, what)| export == self.source.export && what == self.source.what)
     }
 
-    /// The last that is said.
+    /// Sends a final error.
     fn fail(&self, status: Value) {
         let _ = self.out.send(json!({ "type": "ERROR", "object": status }));
     }
@@ -213,7 +213,7 @@ impl Merge {
         let _ = self.out.send(json!({ "type": kind, "object": object }));
     }
 
-    /// Goes on for a client that was told up to `start`.
+    /// Resumes for a client that has received events up to `start`.
     async fn resume(&mut self, place: &Place, start: u64) -> Result<(), Value> {
         if start < place.since {
             return self.join_anew(place).await;
@@ -223,7 +223,8 @@ impl Merge {
         self.join(place, position.max(place.since)).await
     }
 
-    /// Takes in those that came since; whether all of them are in.
+    /// Adds workspaces that appeared in the meantime. Returns true if all of them were
+    /// added.
     async fn splice(&mut self) -> bool {
         let mut complete = true;
         for place in self.source.places() {
@@ -234,8 +235,8 @@ impl Merge {
         complete
     }
 
-    /// All objects of a workspace as new ones, oldest first: who breaks off in
-    /// the middle can resume at the last.
+    /// Sends all objects of a workspace as new ones, oldest first, so that a client
+    /// that disconnects in between can resume at the last one.
     async fn join_anew(&mut self, place: &Place) -> Result<(), Value> {
         let unserved = || answer::status(404, "NotFound", "the workspace does not serve it yet");
         let listed = list::one(&self.source, place, &self.selection, &self.sent).await;
@@ -248,7 +249,7 @@ impl Merge {
         self.join(place, revision(&list)).await
     }
 
-    /// Reads a workspace's events from a revision on.
+    /// Reads the events of a workspace from a revision on.
     async fn join(&mut self, place: &Place, from: u64) -> Result<(), Value> {
         let query = self.selection.selecting(&place.labels).with("watch", "true").with("allowWatchBookmarks", "true");
         let path = query.with("resourceVersion", &from.to_string()).on(&self.source.path);
@@ -272,7 +273,8 @@ impl Merge {
         Ok(())
     }
 
-    /// What a workspace said. An error ends the watch, with a last word or not.
+    /// Handles a message of a reader. An error ends the watch, with a final event if
+    /// there is one.
     async fn hear(&mut self, (cluster, key, event): Heard) -> Result<(), Option<Value>> {
         if self.keys.get(&cluster) != Some(&key) {
             return Ok(());
@@ -296,7 +298,7 @@ impl Merge {
         Ok(())
     }
 
-    /// Only what all workspaces have reached may be told.
+    /// Sends a bookmark, limited to the revision that all workspaces have reached.
     fn bookmark(&mut self, cluster: &str, at: u64, mut event: Value) {
         self.told.insert(cluster.to_owned(), at);
         let reached = self.told.values().copied().min().unwrap_or(0);
@@ -310,8 +312,9 @@ impl Merge {
         let _ = self.out.send(event);
     }
 
-    /// A tenant that left is silent from now on. Others may close a watch too,
-    /// such as when their copy of the schema changes.
+    /// Handles the end of a workspace's watch. A tenant that unbound sends nothing more.
+    /// Others may close a watch too, e.g. when their copy of the schema changes; it is
+    /// resumed.
     async fn ended(&mut self, cluster: &str) -> Result<(), Option<Value>> {
         let told = self.told.remove(cluster).unwrap_or(0);
         let key = self.keys.remove(cluster);
@@ -321,7 +324,7 @@ impl Merge {
     }
 }
 
-/// An item of a list as the object of an event.
+/// Returns an item of a list as the object of an event.
 fn whole(list: &Value, item: &Value) -> Value {
     match string(list, "/kind") {
         "Table" => {
@@ -331,7 +334,7 @@ fn whole(list: &Value, item: &Value) -> Value {
     }
 }
 
-/// Of an object, or of the only row of a table.
+/// Returns the revision of an object, or of the only row of a table.
 fn object_revision(object: &Value) -> u64 {
     array(object, "/rows").first().and_then(|row| row.get("object")).map_or_else(|| revision(object), revision)
 }

@@ -1,4 +1,4 @@
-//! What a request inside a workspace is about.
+//! Target of a request inside a workspace.
 
 use hyper::{Method, Uri};
 
@@ -8,14 +8,14 @@ use crate::proxy::{RequestInfo, Verb};
 #[derive(Debug, Clone)]
 pub(super) struct Target {
     pub(super) method: Method,
-    /// Without the part that picks the workspace.
+    /// Path without the prefix that selects the workspace.
     pub(super) path: String,
     pub(super) query: Query,
     pub(super) verb: Verb,
     /// Both parts are empty for discovery.
     pub(super) what: GroupResource,
     pub(super) version: String,
-    /// Those three are empty for what has none.
+    /// Namespace, name and subresource; empty if absent.
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) subresource: String,
@@ -50,7 +50,7 @@ impl Target {
         self.version.is_empty()
     }
 
-    /// As RBAC names it.
+    /// Returns the verb as in RBAC.
     pub(super) fn verb_name(&self) -> &'static str {
         match self.verb {
             Verb::Get | Verb::Other => "get",
@@ -64,8 +64,8 @@ impl Target {
         }
     }
 
-    /// For messages: `list resource "widgets" in API group "g" at the cluster
-    /// scope`.
+    /// Describes the request for messages: `list resource "widgets" in API group "g" at
+    /// the cluster scope`.
     pub(super) fn asked_for(&self) -> String {
         if self.is_discovery() {
             return format!("{} path {:?}", self.verb_name(), self.path);
@@ -80,7 +80,7 @@ impl Target {
     }
 }
 
-/// The parameters of a request, decoded, in their order.
+/// Decoded query parameters of a request, in order.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Query(Vec<(String, String)>);
 
@@ -90,7 +90,7 @@ impl Query {
         Self(pairs.map(|pair| pair.split_once('=').unwrap_or((pair, ""))).map(|(key, value)| (decode(key), decode(value))).collect())
     }
 
-    /// Empty when it is not given.
+    /// Returns a parameter, or an empty string.
     pub(super) fn get(&self, key: &str) -> &str {
         self.0.iter().find(|(name, _)| name == key).map_or("", |(_, value)| value)
     }
@@ -99,7 +99,7 @@ impl Query {
         matches!(self.get(key), "true" | "1")
     }
 
-    /// With one parameter set; an empty one is left out.
+    /// Returns the query with one parameter replaced; an empty value removes it.
     pub(super) fn with(&self, key: &str, value: &str) -> Self {
         let mut pairs: Vec<_> = self.0.iter().filter(|(name, _)| name != key).cloned().collect();
         if !value.is_empty() {
@@ -112,7 +112,7 @@ impl Query {
         Self(self.0.iter().filter(|(name, _)| keys.contains(&name.as_str())).cloned().collect())
     }
 
-    /// With more conditions in the label selector.
+    /// Returns the query with additional label requirements.
     pub(super) fn selecting(&self, labels: &str) -> Self {
         match self.get("labelSelector") {
             "" => self.with("labelSelector", labels),
@@ -121,7 +121,7 @@ impl Query {
         }
     }
 
-    /// The path with these parameters.
+    /// Returns the path with these parameters.
     pub(super) fn on(&self, path: &str) -> String {
         let pairs: Vec<String> = self.0.iter().map(|(key, value)| format!("{key}={}", encode(value))).collect();
         if pairs.is_empty() { path.to_owned() } else { format!("{path}?{}", pairs.join("&")) }

@@ -1,4 +1,4 @@
-//! The virtual workspace of an export: all its tenants at one address.
+//! Virtual workspace of an export: all its tenants at one address.
 
 use serde_json::json;
 
@@ -14,7 +14,7 @@ use super::{list, stream};
 use crate::proxy::Verb;
 use crate::serve::Served;
 
-/// One request to it.
+/// A request to a virtual workspace.
 pub(super) struct VirtualWorkspace<'a> {
     pub(super) front: &'a Front,
     pub(super) export: Export,
@@ -27,8 +27,8 @@ impl VirtualWorkspace<'_> {
         if cluster == "*" { self.across().await } else { self.tenant(cluster).await }
     }
 
-    /// All tenants at once: lists and watches only. Nobody asks what a single
-    /// tenant has accepted.
+    /// Handles requests across all tenants: lists and watches only. The claims that a
+    /// single tenant accepted are not checked.
     async fn across(&self) -> Result<Served, Refusal> {
         let target = self.target;
         self.check_content(target.verb_name()).await?;
@@ -51,6 +51,7 @@ impl VirtualWorkspace<'_> {
     async fn tenant(&self, cluster: &str) -> Result<Served, Refusal> {
         let (world, target, user) = (&self.front.world, self.target, &self.sent.user);
         let refused = || answer::forbidden(user, target);
+        self.front.check_moving(cluster, target)?;
         let workspace = world.workspace(cluster).filter(|workspace| workspace.shard == self.front.shard).ok_or_else(refused)?;
         let binding = world.binding_to(&self.export.key, cluster).ok_or_else(refused)?;
         if target.is_discovery() {
@@ -75,13 +76,30 @@ impl VirtualWorkspace<'_> {
             Verb::Watch => stream::watch(self.source(through, Some(cluster)), &target.query, self.sent).await,
             Verb::Get | Verb::List => self.read(&workspace, claim, matches!(through, Through::Bindings)).await,
             _ => {
+                self.check_quota(cluster)?;
+                self.front.check_reserved(&workspace, self.sent, target, &self.sent.as_admitted()).await?;
                 let may_create = claim.is_none_or(|claim| claim.claim.allows("create")) && self.may("create").await?;
                 Writer { workspace: &workspace, sent: self.sent, target, claim, may_create }.answer().await
             }
         }
     }
 
-    /// Objects of one tenant, as far as they are visible.
+    /// Rejects writes that exceed a quota of the tenant.
+    fn check_quota(&self, cluster: &str) -> Result<(), Refusal> {
+        let target = self.target;
+        let what = match target.subresource.as_str() {
+            "" => target.what.resource.clone(),
+            subresource => format!("{}/{subresource}", target.what.resource),
+        };
+        if !self.front.world.is_used_up(cluster, &what) {
+            return Ok(());
+        }
+        let counted = format!("count/{what}");
+        let why = format!("exceeded quota: workspace, requested: {counted}=1, used: {counted}=100, limited: {counted}=100");
+        Err(answer::forbidden_because(target, &why))
+    }
+
+    /// Reads the visible objects of one tenant.
     async fn read(&self, workspace: &Workspace, claim: Option<&Answered>, bindings: bool) -> Result<Served, Refusal> {
         let mut labels = claim.map(Answered::match_labels).unwrap_or_default();
         if bindings {
@@ -118,8 +136,8 @@ impl VirtualWorkspace<'_> {
         self.export.claim(what).cloned().map(Through::Claim)
     }
 
-    /// The claim in force by which a tenant opens the resource; its identity
-    /// has to be that of the resource which the tenant really has.
+    /// Returns the claim in effect by which a tenant grants access to the resource. Its
+    /// identity must be that of the resource in the tenant's workspace.
     fn claim_of<'b>(&self, binding: &'b Binding, through: &Through) -> Option<&'b Answered> {
         let Through::Claim(asked) = through else { return None };
         let claim = binding.claim(&self.target.what).filter(|answered| answered.claim.is(asked))?;
@@ -141,7 +159,8 @@ impl VirtualWorkspace<'_> {
         }
     }
 
-    /// Only the verb and the export count, whatever the request is about.
+    /// Checks the permission for a verb on the export, regardless of the requested
+    /// resource.
     async fn may(&self, verb: &str) -> Result<bool, Refusal> {
         let Some(provider) = self.front.world.workspace(&self.export.key.provider) else { return Ok(false) };
         let attributes = json!({ "verb": verb, "group": "apis.kcp.io", "resource": "apiexports", "subresource": "content", "name": self.export.key.name });

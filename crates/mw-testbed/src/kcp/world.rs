@@ -1,5 +1,5 @@
-//! What front and controllers share: the workspaces, what is in them, and what
-//! a test has asked for.
+//! State shared by front and controllers: workspaces, their content, and the settings
+//! of a test.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -11,31 +11,31 @@ use tokio::sync::{broadcast, watch};
 use super::model::{Binding, Export, ExportKey, GroupResource};
 use crate::http::Http;
 
-/// More switched schemas at once than this end all watches.
+/// Capacity of the channel for switched schemas. On overflow, all watches end.
 const SWITCHES_IN_FLIGHT: usize = 16;
-/// Per resource; see `Progress`.
+/// Positions kept per resource; see `Progress`.
 const POSITIONS_KEPT: usize = 4096;
 
-/// A workspace: an API server that takes part.
+/// A workspace and its API server.
 #[derive(Debug)]
 pub(super) struct Workspace {
     pub(super) id: String,
     pub(super) path: String,
     pub(super) shard: usize,
-    /// Of the user `testbed`, who may also speak for others.
+    /// Client of the user `testbed`, who may impersonate others.
     pub(super) http: Http,
 }
 
-/// Whose token it is.
+/// User of a token.
 #[derive(Debug, Clone)]
 pub(super) struct User {
     pub(super) name: String,
     pub(super) groups: Vec<String>,
-    /// The workspace in which a service account lives.
+    /// Workspace of a service account.
     pub(super) home: Option<String>,
 }
 
-/// How much later than at once kcp does things.
+/// Delays of asynchronous steps in kcp.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Delays {
     pub(super) binding: Duration,
@@ -43,7 +43,7 @@ pub(super) struct Delays {
     pub(super) schema: Duration,
 }
 
-/// The kinds of apis.kcp.io that are mirrored from every workspace.
+/// Kinds of apis.kcp.io that are mirrored from every workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     Schema,
@@ -65,31 +65,37 @@ impl Kind {
     }
 }
 
-/// How far each workspace had been told when a revision was handed out. A
-/// merged watch is not ordered across workspaces, so who resumes at a revision
-/// may lack an earlier one of another workspace.
+/// Positions in all workspaces for each revision that was sent. A merged watch is not
+/// ordered across workspaces, so a client that resumes at a revision may lack an
+/// earlier one of another workspace.
 type Progress = BTreeMap<u64, BTreeMap<String, u64>>;
 
 #[derive(Debug)]
 pub(super) struct World {
     workspaces: RwLock<BTreeMap<String, Arc<Workspace>>>,
-    /// The address of each shard's front.
+    /// Address of each shard's front.
     shards: RwLock<Vec<String>>,
     mirrored: Mutex<BTreeMap<(String, Kind), BTreeMap<String, Value>>>,
     changes: watch::Sender<u64>,
     users: Mutex<BTreeMap<String, User>>,
     delays: Mutex<Delays>,
-    /// Shards whose endpoints no slice names.
+    /// Shards whose endpoints are removed from slices.
     hidden: Mutex<BTreeSet<usize>>,
+    /// Shards that never answer.
+    hanging: Mutex<BTreeSet<usize>>,
+    /// IDs of workspaces that are moving to another shard.
+    moving: Mutex<BTreeSet<String>>,
+    /// Resources whose writes exceed the quota, per workspace.
+    used_up: Mutex<BTreeMap<String, BTreeSet<String>>>,
     switches: broadcast::Sender<(ExportKey, GroupResource)>,
-    /// When each shard was last restarted.
+    /// Revision of each shard's last restart.
     restarted: Mutex<BTreeMap<usize, u64>>,
-    /// When a shard first served a resource for any binding.
+    /// Revision at which a shard first served a resource for any binding.
     first_served: Mutex<BTreeMap<(usize, GroupResource), u64>>,
-    /// When a resource was first served in a workspace for a binding.
+    /// Revision at which a workspace first served a resource for a binding.
     served_since: Mutex<BTreeMap<(String, GroupResource), u64>>,
     progress: Mutex<BTreeMap<String, Progress>>,
-    /// Identity hashes differ between installations.
+    /// Random, because identity hashes differ between installations.
     pub(super) seed: String,
 }
 
@@ -103,6 +109,9 @@ impl World {
             users: Mutex::default(),
             delays: Mutex::default(),
             hidden: Mutex::default(),
+            hanging: Mutex::default(),
+            moving: Mutex::default(),
+            used_up: Mutex::default(),
             switches: broadcast::channel(SWITCHES_IN_FLIGHT).0,
             restarted: Mutex::default(),
             first_served: Mutex::default(),
@@ -127,7 +136,7 @@ impl World {
         self.notify();
     }
 
-    /// Sorted by id.
+    /// Returns all workspaces, sorted by ID.
     pub(super) fn workspaces(&self) -> Vec<Arc<Workspace>> {
         self.workspaces.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
@@ -136,7 +145,7 @@ impl World {
         self.workspaces.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
     }
 
-    /// By id or path.
+    /// Returns the workspace with this ID or path.
     pub(super) fn resolve(&self, id_or_path: &str) -> Option<Arc<Workspace>> {
         self.workspace(id_or_path).or_else(|| self.workspaces().into_iter().find(|workspace| workspace.path == id_or_path))
     }
@@ -154,6 +163,12 @@ impl World {
         self.notify();
     }
 
+    /// Reports whether all mirrored kinds of a workspace were listed.
+    pub(super) fn is_mirrored(&self, workspace: &str) -> bool {
+        let mirrored = lock(&self.mirrored);
+        Kind::ALL.iter().all(|kind| mirrored.contains_key(&(workspace.to_owned(), *kind)))
+    }
+
     pub(super) fn objects(&self, workspace: &str, kind: Kind) -> Vec<Value> {
         lock(&self.mirrored).get(&(workspace.to_owned(), kind)).into_iter().flat_map(BTreeMap::values).cloned().collect()
     }
@@ -166,13 +181,13 @@ impl World {
         self.object(&key.provider, Kind::Export, &key.name).map(|object| Export::read(&key.provider, &object))
     }
 
-    /// The export that a binding refers to, there or not.
+    /// Returns the export that a binding refers to, whether it exists or not.
     pub(super) fn export_of(&self, binding: &Binding) -> Option<ExportKey> {
         let provider = if binding.export_path.is_empty() { self.workspace(&binding.workspace) } else { self.resolve(&binding.export_path) };
         Some(ExportKey { provider: provider?.id.clone(), name: binding.export_name.clone() })
     }
 
-    /// The export that offers a resource under this identity.
+    /// Returns the export with this identity.
     pub(super) fn export_with_identity(&self, identity_hash: &str) -> Option<Export> {
         let exports = self.workspaces().into_iter().flat_map(|workspace| {
             let id = workspace.id.clone();
@@ -185,7 +200,7 @@ impl World {
         self.objects(workspace, Kind::Binding).iter().map(|object| Binding::read(workspace, object)).collect()
     }
 
-    /// The bindings to an export on a shard, by id of the workspace.
+    /// Returns the bindings to an export on a shard, sorted by workspace ID.
     pub(super) fn bindings_to(&self, export: &ExportKey, shard: usize) -> Vec<Binding> {
         let here = self.workspaces().into_iter().filter(|workspace| workspace.shard == shard);
         let all = here.flat_map(|workspace| self.bindings(&workspace.id));
@@ -195,7 +210,7 @@ impl World {
     pub(super) fn binding_to(&self, export: &ExportKey, workspace: &str) -> Option<Binding> {
         let mut bindings: Vec<Binding> = self.bindings(workspace);
         bindings.retain(|binding| self.export_of(binding).as_ref() == Some(export));
-        // A second one binds nothing.
+        // A second binding binds nothing.
         bindings.sort_by_key(|binding| binding.bound.is_empty());
         bindings.into_iter().next()
     }
@@ -228,17 +243,51 @@ impl World {
         self.notify();
     }
 
+    pub(super) fn hangs(&self, shard: usize) -> bool {
+        lock(&self.hanging).contains(&shard)
+    }
+
+    pub(super) fn hang(&self, shard: usize, hangs: bool) {
+        let mut all = lock(&self.hanging);
+        _ = if hangs { all.insert(shard) } else { all.remove(&shard) };
+    }
+
+    pub(super) fn is_moving(&self, workspace: &str) -> bool {
+        lock(&self.moving).contains(workspace)
+    }
+
+    pub(super) fn set_moving(&self, workspace: &str, moving: bool) {
+        let mut all = lock(&self.moving);
+        _ = if moving { all.insert(workspace.to_owned()) } else { all.remove(workspace) };
+    }
+
+    /// Removes a workspace and everything mirrored from it.
+    pub(super) fn remove_workspace(&self, workspace: &str) {
+        self.workspaces.write().unwrap_or_else(PoisonError::into_inner).remove(workspace);
+        lock(&self.mirrored).retain(|(of, _), _| of != workspace);
+        lock(&self.served_since).retain(|(of, _), _| of != workspace);
+        self.notify();
+    }
+
+    pub(super) fn is_used_up(&self, workspace: &str, what: &str) -> bool {
+        lock(&self.used_up).get(workspace).is_some_and(|all| all.contains(what))
+    }
+
+    pub(super) fn use_up(&self, workspace: &str, what: &[&str]) {
+        lock(&self.used_up).insert(workspace.to_owned(), what.iter().map(|one| (*one).to_owned()).collect());
+    }
+
     pub(super) fn switches(&self) -> broadcast::Receiver<(ExportKey, GroupResource)> {
         self.switches.subscribe()
     }
 
-    /// Tells all open watches of a resource that its schema was switched.
+    /// Notifies all open watches of a resource that its schema was switched.
     pub(super) fn switch(&self, export: &ExportKey, what: &GroupResource) {
-        // An error means that none is open.
+        // An error means that there are no open watches.
         let _ = self.switches.send((export.clone(), what.clone()));
     }
 
-    /// No watch of a resource may start before it.
+    /// Returns the earliest revision at which a watch of a resource may start.
     pub(super) fn floor(&self, shard: usize, what: &GroupResource) -> u64 {
         let restarted = lock(&self.restarted).get(&shard).copied().unwrap_or(0);
         let first_served = lock(&self.first_served).get(&(shard, what.clone())).copied().unwrap_or(0);
@@ -259,8 +308,8 @@ impl World {
         lock(&self.served_since).get(&(workspace.to_owned(), what.clone())).copied().unwrap_or(0)
     }
 
-    /// Notes how far all workspaces had been told when `revision` was. Two
-    /// watches may differ; the one that was told less counts.
+    /// Records the positions in all workspaces at `revision`. If two watches differ,
+    /// the lower position counts.
     pub(super) fn note_progress(&self, stream: &str, revision: u64, told: &BTreeMap<String, u64>) {
         let mut progress = lock(&self.progress);
         let positions = progress.entry(stream.to_owned()).or_default();
@@ -274,7 +323,7 @@ impl World {
         }
     }
 
-    /// Where to resume in a workspace for one who was told up to `revision`.
+    /// Returns the position in a workspace for a client that resumes at `revision`.
     pub(super) fn position(&self, stream: &str, revision: u64, workspace: &str) -> u64 {
         let progress = lock(&self.progress);
         let told = progress.get(stream).and_then(|positions| positions.get(&revision)).and_then(|position| position.get(workspace));
@@ -297,16 +346,16 @@ mod tests {
     #[test]
     fn who_resumes_goes_on_in_each_workspace_where_it_was_told_less() {
         let world = World::new(String::new());
-        // The event 20 of `a` was handed out before 18 of `b`.
+        // Event 20 of `a` was sent before event 18 of `b`.
         world.note_progress("widgets", 20, &told(20, 10));
         assert_eq!((world.position("widgets", 20, "a"), world.position("widgets", 20, "b")), (20, 10));
-        // Another watch had been told of `b` already, the first still counts.
+        // Another watch had already sent event 18 of `b`; the lower position counts.
         world.note_progress("widgets", 20, &told(20, 18));
         assert_eq!(world.position("widgets", 20, "b"), 10);
-        // One who was told more of `b` than it resumes at may also have listed.
+        // Positions are limited to the revision: it may also come from a list.
         world.note_progress("widgets", 30, &told(30, 40));
         assert_eq!(world.position("widgets", 30, "b"), 30);
-        // A revision that no event had is that of a list.
+        // A revision without an event is that of a list.
         assert_eq!((world.position("widgets", 25, "b"), world.position("gadgets", 20, "b")), (25, 20));
         world.restarted(0, 50);
         assert_eq!(world.position("widgets", 20, "b"), 20);

@@ -1,8 +1,8 @@
 //! Writes to one tenant through the virtual workspace.
 //!
-//! kcp reads the object, computes the new one and puts it. Merge and JSON
-//! patches show no difference, so they are passed on; an apply does: it never
-//! becomes one in the workspace, so nothing is ever pruned.
+//! kcp reads the object, computes the new one and sends a PUT. For merge and JSON
+//! patches the result is the same, so they are forwarded. For apply it differs: the
+//! workspace never sees an apply, so nothing is ever pruned.
 
 use bytes::Bytes;
 use hyper::Method;
@@ -18,16 +18,16 @@ use crate::http::{APPLY_PATCH, JSON};
 use crate::proxy::Verb;
 use crate::serve::Served;
 
-/// Who wrote, for clients that do not say.
+/// Default field manager.
 const MANAGER: &str = "kcp";
 
 pub(super) struct Writer<'a> {
     pub(super) workspace: &'a Workspace,
     pub(super) sent: &'a Sent,
     pub(super) target: &'a Target,
-    /// By which the resource is open, unless it is the export's own.
+    /// Claim that grants access to the resource; `None` for the export's own resources.
     pub(super) claim: Option<&'a Answered>,
-    /// Whether an apply may create.
+    /// True if an apply may create the object.
     pub(super) may_create: bool,
 }
 
@@ -48,8 +48,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Claimed objects that the tenant's selector leaves out are not there; to
-    /// delete one is refused.
+    /// Rejects writes to claimed objects that the tenant's selector excludes: they are not
+    /// found, and deleting one is forbidden.
     async fn check_visible(&self) -> Result<(), Refusal> {
         let Some(claim) = self.claim.filter(|claim| !claim.match_labels().is_empty() && !self.target.name.is_empty()) else {
             return Ok(());
@@ -75,7 +75,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// The parameters with a field manager.
+    /// Returns the parameters with a field manager.
     fn managed(&self) -> Query {
         match self.target.query.get("fieldManager") {
             "" => self.target.query.with("fieldManager", MANAGER),
@@ -83,7 +83,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Computed by an apply that changes nothing, and then put.
+    /// Computes the object by a dry run of the apply, and then sends a PUT.
     async fn apply(&self) -> Result<Served, Refusal> {
         let mut wanted = self.sent.object()?;
         strip_cluster(&mut wanted);
@@ -109,7 +109,8 @@ impl Writer<'_> {
         }
         let mut computed = computed.body();
         if let Some(metadata) = computed.get_mut("metadata").and_then(Value::as_object_mut) {
-            // Without them the workspace keeps those it has, and notes an update.
+            // Without managedFields, the workspace keeps the existing ones and records
+            // an update.
             metadata.remove("managedFields");
         }
         Ok(self.send(&Method::PUT, &put, JSON, &computed).await?.serve(&self.workspace.id))
@@ -127,8 +128,8 @@ impl Writer<'_> {
         Ok(created.serve(&self.workspace.id))
     }
 
-    /// Takes away what the manager ever applied straight to the workspace: the
-    /// next apply would prune by it.
+    /// Removes the entries of fields that the manager applied directly in the workspace:
+    /// otherwise the next apply would prune by them. Returns true if there were any.
     fn forget_applied(&self, object: &mut Value) -> bool {
         let query = self.managed();
         let manager = query.get("fieldManager");
@@ -136,7 +137,7 @@ impl Writer<'_> {
         let before = fields.len();
         fields.retain(|entry| string(entry, "/manager") != manager || string(entry, "/operation") != "Apply");
         let changed = fields.len() != before;
-        // An empty list alone would be taken for no change.
+        // An empty list alone would mean no change.
         let fields = if fields.is_empty() { vec![json!({})] } else { fields };
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
             metadata.insert("managedFields".into(), fields.into());
@@ -155,7 +156,7 @@ impl Writer<'_> {
         Ok((answered.is_success(), answered.body()))
     }
 
-    /// The client's own body.
+    /// Forwards the body of the client.
     async fn pass(&self, query: &Query) -> Result<Backend, Refusal> {
         let headers = self.sent.as_admitted();
         let path = query.on(&self.target.path);

@@ -1,4 +1,4 @@
-//! The agent of one host: listens, decides and acts, one thing at a time.
+//! Agent of one host: handles one event or timer at a time.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -28,25 +28,28 @@ const CHECK_IN: Duration = Duration::from_secs(30);
 const RESYNC: Duration = Duration::from_secs(30);
 const TELL_AGAIN: Duration = Duration::from_secs(300);
 
-/// How an agent is started.
+/// Start parameters of an agent.
 #[derive(Debug, Clone)]
 pub struct AgentSpec {
-    /// Of a user with the rights of Kilo's own role.
+    /// Token of a user with the permissions of Kilo's role.
     pub token: String,
     pub granularity: Granularity,
-    /// Where WireGuard addresses are taken from, Kilo's `--subnet`.
+    /// Range of WireGuard addresses, Kilo's `--subnet`.
     pub range: IpNet,
     pub clock: Clock,
     pub names: Names,
+    /// Age of its timers at the start, in the agents' time. Without it, agents that a
+    /// test starts together would also check in together.
+    pub running_for: Duration,
 }
 
-/// A running agent. Dropping it kills it: what it set up stays as it is.
+/// A running agent. Dropping it kills it without cleaning up.
 #[derive(Debug)]
 pub struct Agent {
     _tasks: JoinSet<()>,
     worker: AbortHandle,
     stop: oneshot::Sender<()>,
-    /// Ends with the worker.
+    /// Closed when the worker ends.
     ended: oneshot::Receiver<()>,
     cut_off: watch::Sender<bool>,
 }
@@ -58,7 +61,8 @@ impl Agent {
         let mut tasks = JoinSet::new();
         let (cut_off, is_cut_off) = watch::channel(false);
         let mut follow = |collection: &'static str| {
-            // As good as none: an event waits until the last one was dealt with.
+            // The smallest possible capacity: an event waits until the previous one is
+            // handled.
             let (events, receiver) = channel(1);
             let (http, resync, cut_off) = (http.clone(), spec.clock.real(TELL_AGAIN), is_cut_off.clone());
             let informer = Informer { http, collection, events, resync, cut_off };
@@ -80,6 +84,7 @@ impl Agent {
             links: host.links.clone(),
             device: host.device.clone(),
             clock: spec.clock,
+            running_for: spec.running_for,
             names: spec.names.clone(),
             mesh: Mesh::new(me.clone()),
             table: Table::default(),
@@ -95,25 +100,26 @@ impl Agent {
         Ok(Self { _tasks: tasks, worker, stop, ended, cut_off })
     }
 
-    /// As SIGTERM: it removes what it set up, and returns when that is done.
+    /// Stops the agent like SIGTERM. Returns after it has removed its routes and
+    /// annotations.
     pub async fn stop(self) {
-        // An error means that it has ended by itself.
+        // An error means that it has already ended.
         let _ = self.stop.send(());
         let _ = self.ended.await;
     }
 
-    /// Whether it ended by itself.
+    /// Reports whether it ended by itself.
     pub fn has_ended(&self) -> bool {
         self.worker.is_finished()
     }
 
-    /// It hears of nothing any more; when it does again, the server no longer
-    /// knows what happened meanwhile and tells what there is.
+    /// Cuts the agent off from events, or reconnects it. The server then no longer has
+    /// the events in between, and the agent lists again.
     pub fn cut_off(&self, cut_off: bool) {
         self.cut_off.send_replace(cut_off);
     }
 
-    /// As SIGKILL.
+    /// Kills the agent like SIGKILL.
     pub fn kill(self) {
         drop(self);
     }
@@ -124,6 +130,7 @@ struct Worker {
     links: Links,
     device: Arc<WireGuard>,
     clock: Clock,
+    running_for: Duration,
     names: Names,
     mesh: Mesh,
     table: Table,
@@ -142,7 +149,7 @@ impl Worker {
                 _ = check_in.tick() => self.check_in().await,
                 _ = resync.tick() => self.apply().await,
             };
-            // Kilo logs the rest and goes on.
+            // Kilo logs all other errors and continues.
             if let Err(Error::Panicked(_)) = ended {
                 return;
             }
@@ -150,8 +157,9 @@ impl Worker {
     }
 
     fn every(&self, period: Duration) -> Interval {
+        let first = self.clock.real(period.saturating_sub(self.running_for));
         let period = self.clock.real(period);
-        let mut interval = interval_at(Instant::now() + period, period);
+        let mut interval = interval_at(Instant::now() + first, period);
         interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
         interval
     }
@@ -165,8 +173,8 @@ impl Worker {
         }
     }
 
-    /// Describes the node where the description is not right, and only then
-    /// believes it.
+    /// Updates the annotations of the own node if they are wrong. The agent uses the node
+    /// only after they were written.
     async fn own_event(&mut self, found: Node, now: u64) -> Result<()> {
         let own = self.mesh.describe(&found, now);
         if !found.equals(&own, now) {
@@ -217,13 +225,9 @@ impl Worker {
         Ok(())
     }
 
-    /// Routes first, then the device, then the annotations.
+    /// Removes the routes, then the annotations. The device is kept, with its sessions.
     async fn clean_up(mut self) {
         let _ = self.table.clear(&self.links).await;
-        self.device.configure(&[]);
-        self.device.set_up(false);
-        let _ = self.links.set_address(DEVICE, None).await;
-        let _ = self.links.down(DEVICE).await;
         let _ = self.http.expect(Method::PATCH, &self.node, MERGE_PATCH, Some(&Node::nothing())).await;
     }
 }

@@ -1,9 +1,9 @@
-//! The agents' time.
+//! Accelerated time of agents.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// All agents of a fleet have the same one: they compare what others wrote
-/// with their own time.
+/// A clock shared by all agents of a fleet: they compare timestamps of others with
+/// their own time.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
     started: Instant,
@@ -12,18 +12,18 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// So many of its seconds are one of ours.
+    /// Creates a clock that runs this many times faster than real time.
     pub fn new(speed: u32) -> Self {
         let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self { started: Instant::now(), epoch, speed }
     }
 
-    /// As agents write it.
+    /// Returns the time as agents write it.
     pub fn unix_seconds(&self) -> u64 {
         (self.epoch + self.started.elapsed() * self.speed).as_secs()
     }
 
-    /// How long one of its durations is for us.
+    /// Converts a duration of this clock to real time.
     pub fn real(&self, duration: Duration) -> Duration {
         duration / self.speed
     }

@@ -1,12 +1,12 @@
-//! Whether WireGuard has to be configured anew. Kilo's way to find out is not
-//! without faults, and they are all here.
+//! Decides whether WireGuard must be reconfigured. Kilo's comparison has several bugs,
+//! all of which are reproduced here.
 
 use ipnet::IpNet;
 
 use crate::net::{PeerConfig, PeerState};
 
-/// What differs, if anything. Sorts what is wanted on the way, which then also
-/// is the order in which WireGuard is told.
+/// Returns the difference, if any. As a side effect, sorts the wanted peers, which is
+/// also the order of the configuration.
 pub(super) fn difference(wanted: &mut [PeerConfig], device: &[PeerState]) -> Option<&'static str> {
     if wanted.len() != device.len() {
         return Some("number of peers");
@@ -22,7 +22,7 @@ pub(super) fn difference(wanted: &mut [PeerConfig], device: &[PeerState]) -> Opt
             return Some("allowed IPs");
         }
         match (wanted.endpoint, found.endpoint) {
-            // The rest is not looked at any more.
+            // A bug of Kilo: all peers after this one are not compared.
             (None, None) => return None,
             (None, _) | (_, None) => return Some("peer endpoints: nil value"),
             (Some(one), Some(other)) if one != other => return Some("peer endpoints"),

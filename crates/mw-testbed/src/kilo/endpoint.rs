@@ -1,10 +1,10 @@
-//! Where a node or Peer is said to be, and the names that resolve.
+//! Endpoints of nodes and Peers, and name resolution.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A resolver that knows what a test tells it.
+/// A resolver with names set by a test.
 #[derive(Debug, Clone, Default)]
 pub struct Names {
     known: Arc<Mutex<BTreeMap<String, IpAddr>>>,
@@ -26,7 +26,7 @@ enum Place {
     Name(String),
 }
 
-/// Two of the same name are equal whatever the name resolved to.
+/// Endpoints with the same name are equal, regardless of the resolved address.
 #[derive(Debug, Clone)]
 pub(super) struct Endpoint {
     place: Place,
@@ -49,7 +49,7 @@ impl Endpoint {
         Self { place: Place::Name(name.to_owned()), port, resolved: None }
     }
 
-    /// `host:port`; what does not parse counts as not there.
+    /// Parses `host:port`; `None` if it is invalid.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         let port = port.parse().ok().filter(|port| *port > 0)?;
@@ -62,7 +62,7 @@ impl Endpoint {
         }
     }
 
-    /// Asked once and kept as long as this value lives.
+    /// Resolves the name once, for the lifetime of this value.
     pub(super) fn resolve(&mut self, names: &Names) -> Result<(), String> {
         if let (Place::Name(name), None) = (&self.place, self.resolved) {
             self.resolved = Some(names.resolve(name).ok_or_else(|| format!("no such host {name}"))?);
@@ -88,7 +88,7 @@ impl std::fmt::Display for Endpoint {
     }
 }
 
-/// RFC 1123, as Kubernetes checks it.
+/// Validates a subdomain (RFC 1123) like Kubernetes.
 pub(super) fn is_subdomain(name: &str) -> bool {
     let label = |label: &str| {
         let inner = label.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
@@ -97,7 +97,7 @@ pub(super) fn is_subdomain(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(label)
 }
 
-/// Not one of the networks that are private by convention.
+/// Reports whether an address is in none of the private networks.
 pub(super) fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => !address.is_private(),

@@ -1,8 +1,8 @@
-//! Follows a collection of an API server as client-go's informers do.
+//! Informer for a collection, like those of client-go.
 //!
-//! What went while the watch was broken is noticed when everything is listed
-//! anew, but nobody is told: client-go hands over a marker in the place of the
-//! object then, and Kilo does not know what to do with it.
+//! Objects that were deleted while the watch was broken are noticed on relist, but not
+//! reported: client-go passes a tombstone instead of the object, which Kilo does not
+//! handle.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,13 +15,13 @@ use tokio::sync::watch;
 use crate::error::{Error, Result};
 use crate::http::{Http, JSON};
 
-/// Between two attempts to reach a server that does not answer.
+/// Delay before an unreachable server is retried.
 const PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone)]
 pub(super) enum Event {
     Added(Value),
-    /// As it was, and as it is.
+    /// Old and new state.
     Updated(Value, Value),
     Deleted(Value),
 }
@@ -30,13 +30,13 @@ pub(super) struct Informer {
     pub(super) http: Http,
     pub(super) collection: &'static str,
     pub(super) events: Sender<Event>,
-    /// How often everything is told again.
+    /// Interval of resyncs, which report all objects again.
     pub(super) resync: Duration,
-    /// Whether the way to the server is cut off.
+    /// True while the agent is cut off from the server.
     pub(super) cut_off: watch::Receiver<bool>,
 }
 
-/// What is known, and up to which version of the server's state.
+/// Known objects, and the resourceVersion of the last list or event.
 #[derive(Default)]
 struct Cache {
     objects: BTreeMap<String, Value>,
@@ -45,7 +45,7 @@ struct Cache {
 }
 
 impl Informer {
-    /// Until nobody listens any more.
+    /// Runs until the receiver is dropped.
     pub(super) async fn run(mut self) {
         let mut cache = Cache::default();
         let mut is_listed = false;
@@ -56,8 +56,8 @@ impl Informer {
             if !is_listed {
                 is_listed = self.list(&mut cache).await.is_ok();
             }
-            // A watch that ends is taken up where it broke off, if the server
-            // still knows; else all is listed again.
+            // A watch that ends is resumed at its last version, if the server still has
+            // it; otherwise all objects are listed again.
             if is_listed && let Err(Error::Object(_)) = self.watch(&mut cache).await {
                 is_listed = false;
             }
@@ -85,7 +85,7 @@ impl Informer {
         loop {
             let next = tokio::select! {
                 biased;
-                // Also when it is over by now: what was said meanwhile is lost.
+                // Also if the connection is back by now: events in between are lost.
                 _ = cut_off.changed() => return Err(Error::Object("cut off for too long".into())),
                 next = tokio::time::timeout(self.until_resync(cache), events.next()) => next,
             };
@@ -125,7 +125,7 @@ impl Informer {
     }
 
     async fn tell(&self, event: Event) {
-        // Nobody listens to an agent that has ended.
+        // The receiver is gone if the agent has ended.
         let _ = self.events.send(event).await;
     }
 

@@ -1,4 +1,4 @@
-//! What one agent knows, and what follows from it. No input or output.
+//! State of one agent and the decisions based on it. No I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use super::peer::Peer;
 use super::topology::Topology;
 use crate::net::{Key, PeerConfig, PeerState, Route};
 
-/// Who the agent is and how it was started.
+/// Identity and start parameters of the agent.
 #[derive(Debug, Clone)]
 pub(super) struct Identity {
     pub(super) hostname: String,
@@ -24,7 +24,7 @@ pub(super) struct Identity {
     pub(super) external: IpAddr,
     pub(super) internal: IpNet,
     pub(super) granularity: Granularity,
-    /// Where WireGuard addresses are taken from.
+    /// Range of WireGuard addresses.
     pub(super) range: IpNet,
 }
 
@@ -32,19 +32,20 @@ pub(super) struct Identity {
 pub(super) struct Mesh {
     me: Identity,
     nodes: BTreeMap<String, Node>,
-    /// By key: the last event for a key counts, whatever the Peer's name.
+    /// Peers by key: the last event for a key counts, regardless of the name of the
+    /// Peer.
     peers: BTreeMap<Key, Peer>,
-    /// Of the own device, when it leads.
+    /// Address of the own device, if this node leads.
     wireguard_ip: Option<IpNet>,
 }
 
-/// What the host has to become.
+/// Desired state of the host.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) is_leader: bool,
     pub(super) address: IpNet,
     pub(super) peers: Vec<PeerConfig>,
-    /// Why WireGuard is configured anew, if it is.
+    /// Reason to reconfigure WireGuard, if any.
     pub(super) differs: Option<&'static str>,
     pub(super) routes: BTreeSet<Route>,
 }
@@ -58,7 +59,8 @@ impl Mesh {
         node.name == self.me.hostname
     }
 
-    /// Whether the topology has to be looked at, for a node of others.
+    /// Handles an event of another node. Returns true if the topology must be computed
+    /// again.
     pub(super) fn node_event(&mut self, event: &Event, now: u64) -> bool {
         match event {
             Event::Added(object) | Event::Updated(_, object) => {
@@ -74,8 +76,9 @@ impl Mesh {
         }
     }
 
-    /// The same for a Peer. One that is or was invalid is passed over: a fix
-    /// then waits for the next event, and so does a delete, for ever.
+    /// Handles an event of a Peer. Returns true if the topology must be computed again.
+    /// A Peer that is or was invalid is ignored: a fix takes effect at the next event, a
+    /// delete never.
     pub(super) fn peer_event(&mut self, event: &Event) -> bool {
         match event {
             Event::Added(object) => Peer::read(object).is_some_and(|peer| self.take(peer, None)),
@@ -96,7 +99,7 @@ impl Mesh {
         if let Some(old) = moved {
             self.peers.remove(&old);
         }
-        // An equal one stays with what its name resolved to.
+        // An equal Peer keeps its resolved address.
         let same = self.peers.get(&peer.key).is_some_and(|known| Peer { name: peer.name.clone(), ..known.clone() } == peer);
         if !same {
             self.peers.insert(peer.key, peer);
@@ -104,7 +107,8 @@ impl Mesh {
         moved.is_some() || !same
     }
 
-    /// The own node as it should be described, from what people set on it.
+    /// Returns the own node as it should be annotated, given the annotations that users
+    /// set.
     pub(super) fn describe(&self, found: &Node, now: u64) -> Node {
         let detected = Endpoint::of_address(self.me.external, self.me.port);
         let internal_ip = found.internal_ip.or(Some(self.me.internal)).filter(|_| !found.no_internal_ip);
@@ -119,7 +123,7 @@ impl Mesh {
         }
     }
 
-    /// Whether that is news.
+    /// Stores the own node. Returns true if it changed.
     pub(super) fn adopt(&mut self, own: Node, now: u64) -> bool {
         let differs = self.nodes.get(&own.name).is_none_or(|known| !known.equals(&own, now));
         if differs {
@@ -128,20 +132,20 @@ impl Mesh {
         differs
     }
 
-    /// The own node as it is known, seen just now.
+    /// Returns the own node with the current time as last-seen.
     pub(super) fn checked_in(&self, now: u64) -> Option<Node> {
         self.nodes.get(&self.me.hostname).map(|own| Node { last_seen: now, ..own.clone() })
     }
 
-    /// To be called when that was written.
+    /// Records a successful check-in.
     pub(super) fn was_seen(&mut self, now: u64) {
         if let Some(own) = self.nodes.get_mut(&self.me.hostname) {
             own.last_seen = now;
         }
     }
 
-    /// Nothing while the own node is not ready. One name that does not resolve
-    /// holds everything up.
+    /// Computes the plan; `None` while the own node is not ready. A single name that
+    /// does not resolve blocks the whole plan.
     pub(super) fn plan(&mut self, device: &[PeerState], names: &Names, now: u64) -> Result<Option<Plan>, String> {
         self.resolve(names, now)?;
         let discovered = self.discover(device, now);
@@ -167,7 +171,8 @@ impl Mesh {
         of_nodes.chain(of_peers).try_for_each(|endpoint| endpoint.resolve(names))
     }
 
-    /// Where nodes with keepalive, and all Peers, were last heard from.
+    /// Returns the endpoints at which nodes with keepalive, and all Peers, were last
+    /// seen.
     fn discover(&self, device: &[PeerState], now: u64) -> Discovered {
         let nodes = self.nodes.values().filter(|node| node.is_ready(now) && node.keepalive > 0).filter_map(|node| node.key);
         let wanted: BTreeSet<Key> = nodes.chain(self.peers.values().filter(|peer| peer.is_ready()).map(|peer| peer.key)).collect();
@@ -175,7 +180,7 @@ impl Mesh {
         heard.filter_map(|peer| Some((peer.key.to_string(), peer.endpoint?))).collect()
     }
 
-    /// For an event: the Node as it is now, if it is the own one.
+    /// Returns the current Node of an event, if it is the own one.
     pub(super) fn own_in(&self, event: &Event) -> Option<Node> {
         let object: &Value = match event {
             Event::Added(object) | Event::Updated(_, object) | Event::Deleted(object) => object,

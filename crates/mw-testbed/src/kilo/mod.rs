@@ -1,16 +1,14 @@
-//! A stand-in for Kilo's agent: turns the Nodes and Peers of its API server
-//! into WireGuard peers and routes of its host, and describes its host in
-//! annotations, as Kilo 0.7 does. Its faults are Kilo's faults: a test that
-//! passes here would pass with the real agent, and what confuses the real one
-//! confuses this one.
+//! Stand-in for Kilo's agent: turns the Nodes and Peers of its API server into
+//! WireGuard peers and routes of its host, and annotates its Node, like Kilo 0.7. It
+//! reproduces Kilo's bugs: a test that passes here should pass with the real agent, and
+//! whatever confuses the real agent confuses this one.
 //!
-//! It knows one way of running Kilo: `--encapsulate=never --cni=false
-//! --local=true`. It leaves out `allowed-location-ips`, packet filter rules and
-//! encapsulation.
+//! It supports one mode of Kilo: `--encapsulate=never --cni=false --local=true`. It
+//! does not implement `allowed-location-ips`, packet filter rules and encapsulation.
 //!
-//! Its time may run faster than ours ([`Clock`]): check-in and resync after
-//! 30 s, silence after 60 s and the informers' resync after 300 s keep their
-//! ratios. WireGuard's own timers do not run faster.
+//! Its time may run faster than real time ([`Clock`]): check-in and resync after 30 s,
+//! expiry after 60 s and the informers' resync after 300 s keep their ratios.
+//! WireGuard's own timers do not run faster.
 
 mod agent;
 mod clock;
@@ -30,7 +28,7 @@ pub use agent::{Agent, AgentSpec};
 pub use clock::Clock;
 pub use endpoint::Names;
 
-/// What makes a segment: a place, or every node.
+/// Granularity of segments: per location, or per node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Granularity {
     Location,

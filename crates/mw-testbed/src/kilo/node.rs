@@ -1,4 +1,4 @@
-//! A Node as the agent understands it, and the annotations it writes.
+//! A Node as parsed by the agent, and the annotations it writes.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -11,11 +11,11 @@ use super::endpoint::Endpoint;
 use crate::net::Key;
 
 pub(super) const PREFIX: &str = "kilo.squat.ai/";
-/// What a clean stop removes.
+/// Annotations that a clean stop removes.
 pub(super) const WRITTEN: [&str; 7] =
     ["endpoint", "internal-ip", "key", "last-seen", "wireguard-ip", "discovered-endpoints", "granularity"];
 const TOPOLOGY_LABEL: &str = "topology.kubernetes.io/region";
-/// Twice the time between two check-ins.
+/// Twice the check-in interval.
 const SILENT_AFTER_SECONDS: u64 = 60;
 
 pub(super) type Discovered = BTreeMap<String, SocketAddr>;
@@ -25,11 +25,11 @@ pub(super) struct Node {
     pub(super) name: String,
     pub(super) endpoint: Option<Endpoint>,
     pub(super) key: Option<Key>,
-    /// Somebody said that there is none.
+    /// True if the internal IP is disabled by annotation.
     pub(super) no_internal_ip: bool,
     pub(super) internal_ip: Option<IpNet>,
     pub(super) last_seen: u64,
-    /// Whether it asks to lead.
+    /// True if the node is annotated as leader.
     pub(super) leader: bool,
     pub(super) location: String,
     pub(super) keepalive: u16,
@@ -58,7 +58,7 @@ impl Node {
             leader: get("leader").is_some(),
             location: get("location").or(label).unwrap_or_default().to_owned(),
             keepalive: get("persistent-keepalive").and_then(|seconds| seconds.parse().ok()).unwrap_or(0),
-            // The second family is not looked at.
+            // The second address family is ignored.
             pod_cidr: cidr(object.pointer("/spec/podCIDR").and_then(Value::as_str)).map(|cidr| cidr.trunc()),
             wireguard_ip: cidr(get("wireguard-ip")),
             discovered: get("discovered-endpoints").and_then(read_discovered),
@@ -76,7 +76,7 @@ impl Node {
         complete && now.saturating_sub(self.last_seen) < SILENT_AFTER_SECONDS
     }
 
-    /// When it was last seen does not matter, but whether that is too long ago.
+    /// Compares nodes. The last-seen time counts only as expired or not.
     pub(super) fn equals(&self, other: &Self, now: u64) -> bool {
         let found = |node: &Self| node.discovered.clone().unwrap_or_default();
         self.endpoint == other.endpoint
@@ -97,7 +97,7 @@ impl Node {
         self.internal_ip.map(|net| net.addr())
     }
 
-    /// The patch that describes it.
+    /// Returns the patch with the annotations.
     pub(super) fn annotations(&self) -> Value {
         let text = |value: Option<String>| value.unwrap_or_default();
         let values = [
@@ -112,7 +112,7 @@ impl Node {
         patch(WRITTEN.into_iter().zip(values.map(Value::from)))
     }
 
-    /// The patch that removes all that was written.
+    /// Returns the patch that removes all written annotations.
     pub(super) fn nothing() -> Value {
         patch(WRITTEN.into_iter().map(|name| (name, Value::Null)))
     }
@@ -123,7 +123,7 @@ fn patch(values: impl Iterator<Item = (&'static str, Value)>) -> Value {
     json!({ "metadata": { "annotations": annotations } })
 }
 
-/// Host bits stay.
+/// Parses a CIDR, keeping the host bits.
 fn cidr(text: Option<&str>) -> Option<IpNet> {
     text.and_then(|text| text.parse().ok())
 }

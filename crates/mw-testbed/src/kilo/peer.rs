@@ -1,4 +1,4 @@
-//! A Peer as the agent understands it.
+//! A Peer as parsed by the agent.
 
 use ipnet::IpNet;
 use serde_json::Value;
@@ -12,15 +12,15 @@ pub(super) struct Peer {
     pub(super) key: Key,
     pub(super) preshared: Option<Key>,
     pub(super) endpoint: Option<Endpoint>,
-    /// Not the interval, but whether discovered endpoints are believed.
+    /// Discovered endpoints are used if this is above 0. Not used as an interval.
     pub(super) keepalive: i64,
-    /// Host bits stay.
+    /// Allowed IPs. Host bits are not masked.
     pub(super) allowed: Vec<IpNet>,
 }
 
 impl Peer {
-    /// Nothing for a Peer that Kilo's own validation refuses. The preshared
-    /// key is not validated: a bad one is as good as none.
+    /// Parses a Peer; `None` if Kilo's validation rejects it. The preshared key is not
+    /// validated: an invalid one is ignored.
     pub(super) fn read(object: &Value) -> Option<Self> {
         let spec = object.get("spec")?;
         let allowed: Option<Vec<IpNet>> =
@@ -43,13 +43,13 @@ impl Peer {
         })
     }
 
-    /// One without a prefix is known but not used.
+    /// Reports whether the Peer has a prefix. Others are known but not used.
     pub(super) fn is_ready(&self) -> bool {
         !self.allowed.is_empty()
     }
 }
 
-/// A name wins over an address.
+/// Reads the endpoint. A name takes precedence over an address.
 fn read_endpoint(endpoint: &Value) -> Option<Endpoint> {
     let text =
         |field: &str| endpoint.get("dnsOrIP").and_then(|host| host.get(field)).and_then(Value::as_str).filter(|text| !text.is_empty());

@@ -1,4 +1,4 @@
-//! The routes of a host, and how they get into its kernel.
+//! Routes of a host, and how they are written to its kernel.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,7 +15,8 @@ impl Topology {
         if self.is_leader { self.routes_of_leader() } else { self.routes_through_leader() }
     }
 
-    /// Everything elsewhere is behind the leader of the own place.
+    /// Returns the routes of a non-leader: everything outside of its location is behind
+    /// the leader of its location.
     fn routes_through_leader(&self) -> BTreeSet<Route> {
         let own = self.segments.iter().find(|segment| segment.location == self.location);
         let Some(leader) = own.and_then(|segment| segment.leader_internal) else { return BTreeSet::new() };
@@ -36,7 +37,8 @@ impl Topology {
         routes
     }
 
-    /// Packets of the host itself leave with its internal address.
+    /// Returns the routes of a leader. Packets of the host itself use its internal
+    /// address as source.
     fn routes_of_leader(&self) -> BTreeSet<Route> {
         let tunnelled = |to: IpNet, via: Option<IpAddr>| Route { to, via, source: self.internal, device: DEVICE.into() };
         let mut routes = BTreeSet::new();
@@ -49,8 +51,8 @@ impl Topology {
             let endpoint = self.endpoint_of(segment).map(|endpoint| endpoint.ip());
             for (_, cidr, internal) in &segment.nodes {
                 routes.insert(tunnelled(*cidr, via));
-                // The way to a tunnel's end must not lead into the tunnel. It
-                // is not seen to for Peers.
+                // The endpoint of a tunnel must not be routed into the tunnel. Kilo
+                // does not check this for Peers.
                 let internal = internal.filter(|internal| Some(*internal) != endpoint);
                 routes.extend(internal.map(|internal| tunnelled(internal.into(), via)));
             }
@@ -59,28 +61,32 @@ impl Topology {
         routes
     }
 
-    /// Pods of the other nodes of the own place.
+    /// Returns routes to the pods of other nodes in the own location.
     fn neighbours(&self, segment: &Segment) -> Vec<Route> {
         let others = segment.nodes.iter().filter(|(_, _, internal)| internal.is_some() && *internal != self.internal);
         others.map(|(_, cidr, internal)| Route { to: *cidr, via: *internal, source: None, device: UPLINK.into() }).collect()
     }
 }
 
-/// The routes that were set.
+/// Routes that were written.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     routes: BTreeSet<Route>,
 }
 
 impl Table {
-    /// Stops at the first route that is refused: those that come after it are
-    /// not set. Kilo goes through them in random order; here it is always the
-    /// one with IPv6 first, so that what can go wrong does.
+    /// Writes routes and stops at the first one that fails, so the following ones are
+    /// not written. Kilo's order is random; here IPv6 routes come first, so that
+    /// possible failures always happen.
     pub(super) async fn set(&mut self, links: &Links, wanted: &BTreeSet<Route>) -> Result<()> {
-        for route in self.routes.clone().difference(wanted) {
-            self.delete(links, route).await?;
-        }
         let existing = links.routes().await?;
+        for route in self.routes.clone().difference(wanted) {
+            // The kernel removes routes together with the last address of their device.
+            if existing.contains(route) {
+                self.delete(links, route).await?;
+            }
+            self.routes.remove(route);
+        }
         for route in wanted.iter().rev().filter(|route| !existing.contains(route)) {
             links.replace_route(route).await?;
             self.routes.insert(route.clone());
@@ -92,14 +98,11 @@ impl Table {
         self.set(links, &BTreeSet::new()).await
     }
 
-    /// One that the kernel dropped with its device is gone already.
-    async fn delete(&mut self, links: &Links, route: &Route) -> Result<()> {
+    /// Deletes a route. One that the kernel already removed is not an error.
+    async fn delete(&self, links: &Links, route: &Route) -> Result<()> {
         match links.delete_route(route).await {
             Err(Error::Network { operation, reason }) if !reason.contains("No such process") => Err(Error::Network { operation, reason }),
-            _ => {
-                self.routes.remove(route);
-                Ok(())
-            }
+            _ => Ok(()),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What the agent decides, each behaviour under the section of the facts about
-//! Kilo that describes it. What it does to a host is in `tests/agent.rs`.
+//! Decisions of the agent, grouped by the sections of the facts about Kilo that
+//! describe them. Effects on a host are tested in `tests/agent.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use crate::net::{Key, PeerConfig, PeerState, Route};
 
 const NOW: u64 = 1_000_000;
 
-/// A key for each letter; their base64 has the order of the letters.
+/// Returns a key for each letter; their base64 sorts like the letters.
 fn key(letter: char) -> Key {
     format!("{}A=", letter.to_string().repeat(42)).parse().unwrap()
 }
@@ -45,7 +45,7 @@ fn with(mut peer: Value, change: Value) -> Value {
     peer
 }
 
-/// An agent on a node, with the rest of what it knows.
+/// An agent on a node, with its state.
 struct Seat {
     mesh: Mesh,
     names: Names,
@@ -93,7 +93,7 @@ impl Seat {
         self.mesh.plan(&self.device, &self.names, now)
     }
 
-    /// Plans and does as planned; says why WireGuard was configured.
+    /// Plans and applies the plan. Returns the reason to configure WireGuard.
     fn apply(&mut self) -> Option<&'static str> {
         let plan = self.plan();
         if plan.differs.is_some() {
@@ -103,7 +103,8 @@ impl Seat {
     }
 }
 
-/// As WireGuard takes it: masked, each prefix at the last, by key.
+/// Returns peers as WireGuard stores them: masked, each prefix at its last owner, by
+/// key.
 fn configured(peers: &[PeerConfig]) -> Vec<PeerState> {
     let mut all: BTreeMap<Key, PeerState> = BTreeMap::new();
     for peer in peers {
@@ -128,7 +129,7 @@ fn keys(plan: &Plan) -> Vec<Key> {
 fn s2_segments_are_places_or_nodes_and_a_node_without_internal_ip_is_alone() {
     let nodes = [node("a", 1, &[]), node("b", 2, &[]), node("c", 3, &[("force-internal-ip", "-")])];
     let plan = seat(Location, "a", &nodes).plan();
-    assert_eq!(keys(&plan), [key('d')], "b is of the own place");
+    assert_eq!(keys(&plan), [key('d')], "b is in the own location");
     assert_eq!(keys(&seat(Full, "a", &nodes).plan()), [key('c'), key('d')]);
 }
 
@@ -147,7 +148,7 @@ fn s2_only_ready_nodes_count_and_ready_is_seen_less_than_60_seconds_ago() {
     let mut seat = seat(Full, "a", &[node("a", 1, &[]), node("b", 2, &[("last-seen", &(NOW - 30).to_string())])]);
     assert_eq!(keys(&seat.plan_at(NOW + 29).unwrap().unwrap()), [key('c')]);
     assert_eq!(keys(&seat.plan_at(NOW + 30).unwrap().unwrap()), []);
-    assert!(seat.plan_at(NOW + 60).unwrap().is_none(), "nor does the own node");
+    assert!(seat.plan_at(NOW + 60).unwrap().is_none(), "the own node is not ready either");
     for incomplete in [node("b", 2, &[("key", "")]), node("b", 2, &[("endpoint", "nonsense")])] {
         assert!(!Node::read(&incomplete).is_ready(NOW));
     }
@@ -160,11 +161,11 @@ fn s2_the_leader_asks_to_lead_then_is_public_then_is_the_first_by_name() {
     let nodes = [node("a", 1, &[private]), node("b", 2, &[private])];
     assert!(leads(&nodes, "a") && !leads(&nodes, "b"));
     let nodes = [node("a", 1, &[private]), node("b", 2, &[])];
-    assert!(leads(&nodes, "b"), "public");
+    assert!(leads(&nodes, "b"), "b is public");
     let nodes = [node("a", 1, &[("leader", "false"), private]), node("b", 2, &[])];
-    assert!(leads(&nodes, "a"), "whatever the annotation says");
+    assert!(leads(&nodes, "a"), "regardless of the annotation");
     let nodes = [node("a", 1, &[("leader", ""), private]), node("b", 2, &[("leader", "")])];
-    assert!(leads(&nodes, "b"), "both ask, one is public");
+    assert!(leads(&nodes, "b"), "both are annotated as leader, one is public");
 }
 
 #[test]
@@ -287,8 +288,8 @@ fn s5_a_fix_of_an_invalid_peer_waits_for_the_next_event() {
     let bad = with(good.clone(), json!({ "allowedIPs": ["nonsense"] }));
     assert!(!seat.add(&bad));
     assert!(!seat.mesh.peer_event(&Event::Updated(bad.clone(), good.clone())));
-    assert!(seat.mesh.peer_event(&Event::Updated(good.clone(), good.clone())), "as the informer's resync does");
-    // The other way round the old one stays, even when it is deleted.
+    assert!(seat.mesh.peer_event(&Event::Updated(good.clone(), good.clone())), "like a resync of the informer");
+    // In the opposite order, the old Peer remains, even after a delete.
     assert!(!seat.mesh.peer_event(&Event::Updated(good, bad.clone())));
     assert!(!seat.mesh.peer_event(&Event::Deleted(bad)));
     assert_eq!(keys(&seat.plan()), [key('z')]);
@@ -302,7 +303,7 @@ fn s5_last_event_wins_per_key_and_a_delete_takes_the_other_with_it() {
     seat.add(&one);
     assert_eq!(allowed(&seat.plan(), key('z')), ["10.2.0.0/24"]);
     seat.mesh.peer_event(&Event::Deleted(other));
-    assert_eq!(keys(&seat.plan()), [], "although one is still there");
+    assert_eq!(keys(&seat.plan()), [], "although one still exists");
     assert!(seat.mesh.peer_event(&Event::Updated(one.clone(), one)));
     assert_eq!(keys(&seat.plan()), [key('z')]);
 }
@@ -363,7 +364,7 @@ fn s5_a_name_wins_over_an_address_and_is_resolved_once() {
     let endpoint = |seat: &mut Seat| seat.plan().peers[0].endpoint.unwrap().to_string();
     assert_eq!(endpoint(&mut seat), "203.0.113.1:99");
     seat.names.set("b.example.org", "203.0.113.2".parse().unwrap());
-    assert!(!seat.mesh.peer_event(&Event::Updated(named.clone(), named.clone())), "the same spec is no news");
+    assert!(!seat.mesh.peer_event(&Event::Updated(named.clone(), named.clone())), "the same spec is not a change");
     assert_eq!(endpoint(&mut seat), "203.0.113.1:99");
     seat.mesh.peer_event(&Event::Updated(named.clone(), with(named, json!({ "allowedIPs": ["10.3.0.0/24"] }))));
     assert_eq!(endpoint(&mut seat), "203.0.113.2:99");
@@ -438,7 +439,7 @@ fn s5_a_silent_peer_without_endpoint_hides_changes_of_those_that_sort_after_it()
     let changed = with(before.clone(), json!({ "allowedIPs": ["10.4.0.0/24"] }));
     assert!(seat.mesh.peer_event(&Event::Updated(before, changed)));
     let plan = seat.plan();
-    assert_eq!(plan.differs, None, "WireGuard is not told");
+    assert_eq!(plan.differs, None, "WireGuard is not configured");
     assert!(plan.routes.iter().any(|route| route.to.to_string() == "10.4.0.0/24"), "but the route is set");
     seat.add(&peer("one more", 'y', &["10.5.0.0/24"]));
     assert_eq!(seat.plan().differs, Some("number of peers"));
@@ -461,4 +462,89 @@ fn s5_a_heartbeat_of_another_node_is_no_news_but_its_silence_is() {
     assert!(!seat.node(Event::Updated(seen(NOW), seen(NOW + 30)), NOW + 30));
     assert!(seat.node(Event::Updated(seen(NOW + 30), seen(NOW - 100)), NOW + 30));
     assert!(seat.node(Event::Deleted(seen(NOW)), NOW + 30));
+}
+
+/// Returns an annotation of a patch.
+fn annotation(patch: &Value, name: &str) -> String {
+    patch["metadata"]["annotations"][format!("kilo.squat.ai/{name}")].as_str().unwrap().to_owned()
+}
+
+/// Returns a node object after a patch.
+fn patched(mut node: Value, patch: &Value) -> Value {
+    for (name, value) in patch["metadata"]["annotations"].as_object().unwrap() {
+        node["metadata"]["annotations"][name] = value.clone();
+    }
+    node
+}
+
+#[test]
+fn later_a_node_that_is_renumbered_says_so_only_after_its_check_in() {
+    let nodes = ["a", "b", "c"].map(|name| node(name, name.as_bytes()[0] - b'a' + 1, &[]));
+    let said = |at: usize, address: &str| {
+        patched(nodes[at].clone(), &json!({ "metadata": { "annotations": { "kilo.squat.ai/wireguard-ip": address } } }))
+    };
+    let [b, c] = [said(1, "100.64.1.2/24"), said(2, "100.64.1.3/24")];
+    let mut seat = seat(Full, "c", &[nodes[0].clone(), b.clone(), c.clone()]);
+    assert_eq!(seat.plan().address.to_string(), "100.64.1.3/24");
+    seat.node(Event::Updated(c.clone(), c.clone()), NOW);
+    assert!(seat.node(Event::Deleted(nodes[0].clone()), NOW));
+    assert_eq!(seat.plan().address.to_string(), "100.64.1.2/24", "the device has it immediately");
+    let check_in = seat.mesh.checked_in(NOW + 30).unwrap().annotations();
+    assert_eq!(annotation(&check_in, "wireguard-ip"), "100.64.1.3/24", "the check-in repeats the old one");
+    let own = Node::read(&patched(c, &check_in));
+    let corrected = seat.mesh.describe(&own, NOW + 30);
+    assert!(!own.equals(&corrected, NOW + 30), "the agent then corrects it");
+    assert_eq!(
+        annotation(&corrected.annotations(), "wireguard-ip"),
+        annotation(&json!({ "metadata": b["metadata"] }), "wireguard-ip"),
+        "b has not written its own yet"
+    );
+}
+
+#[test]
+fn later_the_next_leader_says_its_key_long_before_its_address() {
+    let nodes = [node("a", 1, &[]), node("b", 2, &[])];
+    let mut seat = seat(Location, "b", &nodes);
+    assert!(!seat.plan().is_leader);
+    let stopped = patched(nodes[0].clone(), &Node::nothing());
+    assert!(seat.node(Event::Updated(nodes[0].clone(), stopped), NOW));
+    assert!(seat.plan().is_leader, "leads immediately");
+    let check_in = seat.mesh.checked_in(NOW + 30).unwrap().annotations();
+    assert_eq!((annotation(&check_in, "key"), annotation(&check_in, "wireguard-ip")), (key('c').to_string(), String::new()));
+    let own = seat.mesh.describe(&Node::read(&patched(nodes[1].clone(), &check_in)), NOW + 30);
+    assert_eq!(annotation(&own.annotations(), "wireguard-ip"), "100.64.1.1/24");
+}
+
+#[test]
+fn d1_discovered_endpoints_vanish_with_every_reconfiguration_until_hands_are_shaken_again() {
+    let mut seat = seat(Full, "a", &[node("a", 1, &[])]);
+    let written = |seat: &Seat| annotation(&seat.mesh.checked_in(NOW).unwrap().annotations(), "discovered-endpoints");
+    assert_eq!(written(&seat), "", "nothing is computed yet");
+    seat.add(&peer("p", 'z', &["10.2.0.0/24"]));
+    seat.apply();
+    assert_eq!(written(&seat), "{}", "no handshake yet");
+    seat.device[0].has_session = true;
+    seat.apply();
+    assert!(written(&seat).contains(&key('z').to_string()));
+    // Adding a Peer replaces all peers, so there is no handshake afterwards.
+    seat.add(&peer("q", 'y', &["10.3.0.0/24"]));
+    assert_eq!(seat.apply(), Some("number of peers"));
+    assert!(written(&seat).contains(&key('z').to_string()), "computed before the device was configured");
+    seat.apply();
+    assert_eq!(written(&seat), "{}");
+    seat.device.iter_mut().for_each(|peer| peer.has_session = true);
+    seat.apply();
+    assert!(written(&seat).contains(&key('z').to_string()) && written(&seat).contains(&key('y').to_string()));
+}
+
+#[test]
+fn d1_entries_are_of_all_peers_and_of_nodes_with_a_keepalive() {
+    let mut seat = seat(Full, "a", &[node("a", 1, &[("persistent-keepalive", "5")]), node("b", 2, &[("persistent-keepalive", "0")])]);
+    seat.add(&peer("p", 'z', &["10.2.0.0/24"]));
+    seat.apply();
+    seat.device.iter_mut().for_each(|peer| peer.has_session = true);
+    seat.apply();
+    let written = annotation(&seat.mesh.checked_in(NOW).unwrap().annotations(), "discovered-endpoints");
+    assert!(written.contains(&key('z').to_string()), "of a Peer, regardless of its keepalive");
+    assert!(!written.contains(&key('c').to_string()), "of a node only with keepalive");
 }

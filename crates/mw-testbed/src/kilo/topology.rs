@@ -1,4 +1,4 @@
-//! Segments, their leaders and addresses, seen from one node.
+//! Segments with their leaders and addresses, from the perspective of one node.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -30,7 +30,7 @@ pub(super) struct Topology {
     pub(super) location: String,
     pub(super) is_leader: bool,
     pub(super) internal: Option<IpAddr>,
-    /// With the mask of the whole range.
+    /// Own address with the prefix length of the range; the range itself on a non-leader.
     pub(super) wireguard: IpNet,
     pub(super) segments: Vec<Segment>,
     pub(super) peers: Vec<Peer>,
@@ -39,8 +39,8 @@ pub(super) struct Topology {
 }
 
 impl Topology {
-    /// Nothing when the own node is not among the ready ones, or the range has
-    /// too few addresses.
+    /// Computes the topology; `None` if the own node is not ready, or the range has too
+    /// few addresses.
     pub(super) fn new(nodes: &BTreeMap<&str, &Node>, peers: &[&Peer], granularity: Granularity, me: &str, range: IpNet) -> Option<Self> {
         let own = *nodes.get(me)?;
         let mut places: BTreeMap<String, Vec<&Node>> = BTreeMap::new();
@@ -66,7 +66,7 @@ impl Topology {
         Some(Self { location, is_leader, internal, wireguard, segments, peers: without_duplicates(peers), keepalive, discovered })
     }
 
-    /// What WireGuard is to be told: the other segments, then the Peers.
+    /// Returns the WireGuard configuration: the other segments, then the Peers.
     pub(super) fn configuration(&self) -> Vec<PeerConfig> {
         let others = self.segments.iter().filter(|segment| segment.location != self.location).map(|segment| PeerConfig {
             key: segment.key,
@@ -124,7 +124,8 @@ fn segment(location: String, members: &[&Node], wireguard_ip: IpAddr) -> Option<
     })
 }
 
-/// Who asks to lead comes first, then who is public, then the first by name.
+/// Selects the leader: an annotated node with a public address, else an annotated one,
+/// else one with a public address, else the first by name.
 fn leader<'a>(members: &[&'a Node]) -> Option<&'a Node> {
     let public = |node: &&&Node| node.endpoint.as_ref().and_then(Endpoint::ip).is_some_and(is_public);
     let asks = |node: &&&Node| node.leader;
@@ -132,8 +133,8 @@ fn leader<'a>(members: &[&'a Node]) -> Option<&'a Node> {
     found.or_else(|| members.iter().find(asks)).or_else(|| members.iter().find(public)).or(members.first()).copied()
 }
 
-/// A prefix that two Peers claim goes to the first by name; only the very same
-/// text counts.
+/// Removes duplicate prefixes: the first Peer by name keeps them. Only identical text
+/// counts as duplicate.
 fn without_duplicates(peers: &[&Peer]) -> Vec<Peer> {
     let mut sorted: Vec<Peer> = peers.iter().map(|peer| (*peer).clone()).collect();
     sorted.sort_by(|one, other| one.name.cmp(&other.name));

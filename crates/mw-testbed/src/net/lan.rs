@@ -1,11 +1,10 @@
-//! The network of one cluster: hosts on a common segment, a pod behind each,
-//! and an edge that leads to the other clusters.
+//! Network of one cluster: hosts on a common segment, a pod on each, and an edge router
+//! to the other clusters.
 //!
-//! Site 3 has: hosts 192.168.3.N, reachable from other clusters as 198.18.3.N
-//! unless they are hidden behind the edge; pods 10.3.N.0/24 and, with two
-//! families, `fd00:3:N::/64`; services 172.20.3.0/24. Every host hands packets
-//! for services to its pod, which answers for one of them, as a node does
-//! that has a service's back end.
+//! Site 3 has: hosts 192.168.3.N, reachable from other clusters as 198.18.3.N unless
+//! they are hidden behind NAT; pods 10.3.N.0/24 and, with dual stack, `fd00:3:N::/64`;
+//! services 172.20.3.0/24. Every host forwards packets for services to its pod, which
+//! answers for one of them, like a node with a backend of the service.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -16,19 +15,20 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use crate::error::{Error, Result};
 use crate::net::{Links, Namespace, Route, Wire, WireGuard};
 
-/// The WireGuard device of each host, as Kilo names it.
+/// WireGuard device of each host, with Kilo's name.
 pub const DEVICE: &str = "kilo0";
-/// The device that leads to the other hosts and out of the cluster.
+/// Device of each host to the other hosts and out of the cluster.
 pub const UPLINK: &str = "eth0";
 const POD_LINK: &str = "pod0";
 const FIRST_PORT: u16 = 51_820;
 
-/// What a cluster's network is like.
+/// Properties of a cluster's network.
 #[derive(Debug, Clone, Copy)]
 pub struct LanSpec {
-    /// Makes its networks different from all others.
+    /// Number that determines its networks, so that they are disjoint.
     pub number: u8,
-    /// Hosts share one public address, and a mapping lasts so long.
+    /// Set if the hosts are behind NAT with one public address: time after which an unused
+    /// mapping expires.
     pub hidden: Option<Duration>,
 }
 
@@ -39,7 +39,7 @@ pub struct Lan {
     links: Links,
 }
 
-/// A host, its pod and its WireGuard device.
+/// A host with its pod and its WireGuard device.
 #[derive(Debug)]
 pub struct Host {
     pub name: String,
@@ -48,12 +48,12 @@ pub struct Host {
     pub pod: Namespace,
     pub device: Arc<WireGuard>,
     pub internal: Ipv4Net,
-    /// Nothing where it is hidden.
+    /// Public address; `None` behind NAT.
     pub external: Option<Ipv4Addr>,
     pub pod_cidrs: [IpNet; 2],
-    /// Of its pod, in both families.
+    /// Addresses of its pod, in both families.
     pub pod_addresses: [IpAddr; 2],
-    /// That its pod answers for, as all pods of the cluster do.
+    /// Service address that its pod, like all pods of the cluster, answers for.
     pub service: IpAddr,
     edge: Links,
 }
@@ -73,7 +73,7 @@ impl Lan {
         Ok(lan)
     }
 
-    /// The addresses under which other clusters reach this one.
+    /// Returns the public addresses of this cluster.
     pub fn public(&self) -> Ipv4Net {
         Ipv4Net::new_assert(Ipv4Addr::new(198, 18, self.spec.number, 0), 24)
     }
@@ -82,7 +82,7 @@ impl Lan {
         Ipv4Addr::new(192, 168, self.spec.number, 254)
     }
 
-    /// The host `nN`. Its WireGuard device is down and has no peers.
+    /// Adds the host `nN`. Its WireGuard device is down and has no peers.
     pub async fn add_host(&self, at: u8) -> Result<Host> {
         let (site, name) = (self.spec.number, format!("n{at}"));
         let (namespace, pod) = (Namespace::new()?, Namespace::new()?);
@@ -124,12 +124,12 @@ impl Lan {
 }
 
 impl Host {
-    /// Where others reach its WireGuard device.
+    /// Returns the public endpoint of its WireGuard device.
     pub fn endpoint(&self) -> Option<String> {
         self.external.map(|external| format!("{external}:{}", self.device.port()))
     }
 
-    /// Pulls its cable: nothing leaves or reaches it any more.
+    /// Cuts the host off from the network.
     pub async fn cut(&self) -> Result<()> {
         self.edge.down(&self.name).await
     }
@@ -138,7 +138,7 @@ impl Host {
         self.edge.up(&self.name).await
     }
 
-    /// A pod in its own namespace, and a service that it answers for.
+    /// Creates a pod in its own namespace, and the service that it answers for.
     async fn connect_pod(&self, site: u8, at: u8) -> Result<()> {
         let links = Links::open(&self.pod)?;
         links.up("lo").await?;

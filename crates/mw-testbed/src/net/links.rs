@@ -1,5 +1,6 @@
 //! Devices, addresses and routes of one namespace, through netlink.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -17,22 +18,24 @@ use crate::error::{Error, Result};
 use crate::http::runtime;
 use crate::net::Namespace;
 
-/// A route of the main table that somebody set, as opposed to the kernel.
+/// A route of the main table that was not created by the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Route {
     pub to: IpNet,
     pub via: Option<IpAddr>,
-    /// The address that packets of the host itself leave with.
+    /// Source address of packets of the host itself.
     pub source: Option<IpAddr>,
     pub device: String,
 }
 
-/// A connection to the kernel, for one namespace.
+/// A netlink connection to one namespace.
 #[derive(Debug, Clone)]
 pub struct Links {
     handle: Handle,
-    /// The kernel lists one thing at a time for each connection.
+    /// Serializes dumps: the kernel allows one per connection.
     listing: Arc<Mutex<()>>,
+    /// Known device indexes. Devices are never recreated under the same name.
+    known: Arc<Mutex<BTreeMap<String, u32>>>,
 }
 
 impl Links {
@@ -45,15 +48,19 @@ impl Links {
             })
             .map_err(|error| Error::network("connecting to netlink", error))?;
         runtime.spawn(connection);
-        Ok(Self { handle, listing: Arc::default() })
+        Ok(Self { handle, listing: Arc::default(), known: Arc::default() })
     }
 
+    /// Adds a bridge with a fixed MAC address. Otherwise it would use the lowest
+    /// address of its ports: when that port is removed, the bridge's address would
+    /// change, and packets would be lost until ARP finds the new one.
     pub async fn add_bridge(&self, name: &str) -> Result<()> {
-        let added = self.handle.link().add(LinkBridge::new(name).build()).execute().await;
+        let bridge = LinkBridge::new(name).address(vec![2, 0, 0, 0, 0, 1]).build();
+        let added = self.handle.link().add(bridge).execute().await;
         added.map_err(|error| Error::network(format!("adding bridge {name}"), error))
     }
 
-    /// A cable: `name` here, `peer` in the other namespace, both up.
+    /// Adds a veth pair: `name` here, `peer` in the other namespace, both up.
     pub async fn add_cable(&self, name: &str, peer: &str, other: &Namespace, others: &Links) -> Result<()> {
         let failed = |error| Error::network(format!("adding {name}"), error);
         self.handle.link().add(LinkVeth::new(name, peer).build()).execute().await.map_err(failed)?;
@@ -67,7 +74,7 @@ impl Links {
         self.change(LinkUnspec::new_with_name(name).up().build(), name).await
     }
 
-    /// The kernel then forgets the routes of the device.
+    /// Sets a device down. The kernel then removes its routes.
     pub async fn down(&self, name: &str) -> Result<()> {
         self.change(LinkUnspec::new_with_name(name).down().build(), name).await
     }
@@ -88,7 +95,7 @@ impl Links {
         added.map_err(|error| Error::network(format!("adding {address} to {name}"), error))
     }
 
-    /// Gives a device this address and no other, link-local ones apart.
+    /// Sets the only address of a device, except for link-local ones.
     pub async fn set_address(&self, name: &str, address: Option<IpNet>) -> Result<()> {
         let failed = |error| Error::network(format!("addresses of {name}"), error);
         let index = self.index(name).await?;
@@ -113,7 +120,7 @@ impl Links {
         }
     }
 
-    /// Sets a route in the place of any other to the same destination.
+    /// Sets a route, replacing any other to the same destination.
     pub async fn replace_route(&self, route: &Route) -> Result<()> {
         let message = self.message(route).await?;
         let set = self.handle.route().add(message).replace().execute().await;
@@ -126,7 +133,7 @@ impl Links {
         deleted.map_err(|error| Error::network(format!("deleting {route:?}"), error))
     }
 
-    /// The routes that somebody set.
+    /// Returns the routes that were not created by the kernel.
     pub async fn routes(&self) -> Result<Vec<Route>> {
         let _listing = self.listing.lock().await;
         let names = self.names().await?;
@@ -162,9 +169,19 @@ impl Links {
     }
 
     async fn index(&self, name: &str) -> Result<u32> {
+        let mut known = self.known.lock().await;
+        if let Some(index) = known.get(name) {
+            return Ok(*index);
+        }
+        let index = self.look_up(name).await?;
+        known.insert(name.to_owned(), index);
+        Ok(index)
+    }
+
+    async fn look_up(&self, name: &str) -> Result<u32> {
         let mut found = std::pin::pin!(self.handle.link().get().match_name(name.to_owned()).execute());
         let link = found.try_next().await.map_err(|error| Error::network(format!("looking for {name}"), error))?;
-        link.map(|link| link.header.index).ok_or_else(|| Error::network(name, "there is no such device"))
+        link.map(|link| link.header.index).ok_or_else(|| Error::network(name, "the device does not exist"))
     }
 
     async fn names(&self) -> Result<Vec<(u32, String)>> {

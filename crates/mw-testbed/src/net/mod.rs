@@ -1,13 +1,12 @@
-//! Networks for tests: hosts and pods in network namespaces, a local network
-//! for each cluster, and a router between them that can translate addresses,
-//! lose and delay.
+//! Networks for tests: hosts and pods in network namespaces, a local network per
+//! cluster, and a router between them with NAT, packet loss and delay.
 //!
-//! Everything is anonymous and held by file descriptors of this process, so
-//! that nothing is left when it ends, however it ends. Devices, addresses and
-//! routes are made through netlink; nothing is run in a shell.
+//! All namespaces are anonymous and held by file descriptors of this process, so
+//! nothing is left when it ends, even if it is killed. Devices, addresses and routes
+//! are created through netlink, without a shell.
 //!
-//! The way between clusters is carried by this process ([`wire`]), not by the
-//! kernel: it needs no module for loss, delay or address translation.
+//! Packets between clusters are forwarded by this process ([`wire`]), not by the
+//! kernel: no kernel modules are needed for loss, delay or NAT.
 
 pub mod lan;
 pub mod links;
@@ -20,6 +19,6 @@ pub mod wireguard;
 pub use lan::{Host, Lan, LanSpec};
 pub use links::{Links, Route};
 pub use namespace::Namespace;
-pub use ping::{Flow, Report, ping, total_since};
+pub use ping::{Flow, LATEST_ANSWER, Report, ping, total_since};
 pub use wire::{Impairment, Wire};
 pub use wireguard::{Key, PeerConfig, PeerState, WireGuard};

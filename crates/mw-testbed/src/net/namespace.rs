@@ -1,4 +1,4 @@
-//! A network namespace without a name: it lives as long as somebody holds it.
+//! Anonymous network namespaces, which exist as long as they are referenced.
 
 use std::fs::File;
 use std::io;
@@ -10,8 +10,9 @@ use nix::sched::{CloneFlags, setns, unshare};
 use crate::apart::{on_thread, refused};
 use crate::error::{Error, Result};
 
-/// For every namespace: it forwards, believes any way back, lets everybody
-/// ping, and takes IPv6 addresses at once.
+/// Settings of every namespace: forwarding on, reverse path filter off, ping for all
+/// users, no router advertisements, and no duplicate address detection, which would
+/// delay the use of IPv6 addresses.
 const SETTINGS: [(&str, &str); 8] = [
     ("ipv4/ip_forward", "1"),
     ("ipv4/conf/all/rp_filter", "0"),
@@ -23,20 +24,22 @@ const SETTINGS: [(&str, &str); 8] = [
     ("ipv6/conf/default/accept_ra", "0"),
 ];
 
-/// Where devices come from that this process carries packets for.
+/// Device file for TUN devices.
 const TUN: &str = "/dev/net/tun";
 
-/// Cheap to clone; the last clone, and the last socket in it, end it.
+/// A network namespace. Cheap to clone; it ends with the last clone and the last socket
+/// in it.
 #[derive(Debug, Clone)]
 pub struct Namespace {
     handle: Arc<File>,
 }
 
 impl Namespace {
-    /// [`Error::Missing`] when this process may not, or lacks what goes with it.
+    /// Creates a namespace. Fails with [`Error::Missing`] if this process lacks the
+    /// permission, or if the machine has no TUN devices.
     pub fn new() -> Result<Self> {
         if !Path::new(TUN).exists() {
-            return Err(Error::Missing { what: format!("there is no {TUN}"), hint: "load the module with `modprobe tun`".into() });
+            return Err(Error::Missing { what: format!("{TUN} does not exist"), hint: "load the module with `modprobe tun`".into() });
         }
         let made = on_thread(|| {
             unshare(CloneFlags::CLONE_NEWNET)?;
@@ -50,8 +53,8 @@ impl Namespace {
         made.map(|handle| Self { handle: Arc::new(handle) }).map_err(failed)
     }
 
-    /// Runs something inside, on a thread of its own. Sockets and devices that
-    /// it opens stay in the namespace and can be used from anywhere.
+    /// Runs a closure inside of the namespace, on a new thread. Sockets and devices
+    /// that it opens stay in the namespace and can be used from anywhere.
     pub fn run<T: Send>(&self, inside: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         on_thread(|| {
             setns(&self.handle, CloneFlags::CLONE_NEWNET)?;

@@ -1,6 +1,5 @@
-//! Address translation on a cluster's edge, as strict as it gets: a mapping
-//! for each pair of inside and outside address, which only that outside
-//! address can use, and which goes when it is not used for a while.
+//! Symmetric NAT on a cluster's edge: a mapping per pair of inside and outside address,
+//! which only that outside address can use, and which expires when it is not used.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -15,7 +14,7 @@ pub(super) struct Nat {
     public: Ipv4Addr,
     idle: Duration,
     next_port: u16,
-    /// By inside and outside address.
+    /// Mappings by inside and outside address.
     mappings: BTreeMap<(SocketAddrV4, SocketAddrV4), Mapping>,
 }
 
@@ -41,9 +40,18 @@ impl Nat {
         datagram.set_source(SocketAddrV4::new(self.public, mapping.port));
     }
 
-    /// Whether somebody inside waits for it.
+    /// Changes the public address, like a reconnected DSL line: all mappings are lost.
+    pub(super) fn readdress(&mut self, public: Ipv4Addr) {
+        self.public = public;
+        self.mappings.clear();
+    }
+
+    /// Translates an inbound datagram. Returns false if there is no mapping.
     pub(super) fn inbound(&mut self, datagram: &mut Datagram, now: Instant) -> bool {
         self.forget(now);
+        if *datagram.target().ip() != self.public {
+            return false;
+        }
         let (from, port) = (datagram.source(), datagram.target().port());
         let found = self.mappings.iter_mut().find(|((_, outside), mapping)| *outside == from && mapping.port == port);
         let Some(((inside, _), mapping)) = found else { return false };

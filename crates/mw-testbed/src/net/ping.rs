@@ -1,4 +1,4 @@
-//! ICMP echo from inside a namespace: once, or all the time.
+//! ICMP echo from inside of a namespace, once or continuously.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -13,11 +13,11 @@ use crate::error::{Error, Result};
 use crate::http::{on_runtime, runtime};
 use crate::net::Namespace;
 
-/// An answer that comes later is no answer: packets can wait in a tunnel for
-/// a session and come through long after anybody cares.
-const LATEST_ANSWER: Duration = Duration::from_secs(1);
+/// Timeout of a ping. Later answers do not count: packets can be queued in a tunnel
+/// until a session exists, and arrive much later.
+pub const LATEST_ANSWER: Duration = Duration::from_secs(1);
 
-/// Whether one ping is answered in time.
+/// Reports whether a ping is answered in time.
 pub async fn ping(from: &Namespace, source: Option<IpAddr>, to: IpAddr) -> Result<bool> {
     let socket = open(from, source, to)?;
     let once = async move {
@@ -31,7 +31,7 @@ pub async fn ping(from: &Namespace, source: Option<IpAddr>, to: IpAddr) -> Resul
     on_runtime(once).await.map_err(|reason| Error::network("pinging", reason))
 }
 
-/// The kernel answers for whom it is, numbers the sender and sums up.
+/// Opens a ping socket. The kernel sets identifier and checksum.
 fn open(from: &Namespace, source: Option<IpAddr>, to: IpAddr) -> Result<UdpSocket> {
     let failed = |error: io::Error| Error::network(format!("pinging {to}"), error);
     let socket = from
@@ -49,7 +49,7 @@ fn open(from: &Namespace, source: Option<IpAddr>, to: IpAddr) -> Result<UdpSocke
         })
         .map_err(failed)?;
     let _context = runtime()?.enter();
-    // Connecting looks for a route, and there may be none yet.
+    // Connecting needs a route, which may not exist yet.
     let _ = socket.connect(&SocketAddr::new(to, 0).into());
     UdpSocket::from_std(socket.into()).map_err(failed)
 }
@@ -60,10 +60,11 @@ fn request(to: IpAddr, number: u16) -> [u8; 16] {
     [kind, 0, 0, 0, 0, 0, high, low, 0, 0, 0, 0, 0, 0, 0, 0]
 }
 
-/// Pings at a fixed interval until it is dropped.
+/// Continuous pings at a fixed interval, until it is dropped.
 #[derive(Debug)]
 pub struct Flow {
     pub name: String,
+    interval: Duration,
     probes: Arc<Mutex<Vec<Probe>>>,
     _tasks: JoinSet<()>,
 }
@@ -74,14 +75,18 @@ struct Probe {
     answered: bool,
 }
 
-/// What became of the pings of some time.
+/// Statistics of pings in a period.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Report {
     pub sent: usize,
     pub lost: usize,
-    /// The longest time from a ping that was lost to the next that was
-    /// answered.
+    /// Maximum number of consecutive losses.
+    pub in_a_row: usize,
+    /// Longest time from a lost ping to the next answered one.
     pub gap: Duration,
+    /// Maximum delay in sending a ping. If it is large, the other values are
+    /// unreliable.
+    pub late: Duration,
 }
 
 impl Flow {
@@ -92,20 +97,22 @@ impl Flow {
         let runtime = runtime()?.handle();
         tasks.spawn_on(send_all(socket.clone(), to, interval, probes.clone()), runtime);
         tasks.spawn_on(receive_all(socket, probes.clone()), runtime);
-        Ok(Self { name: name.to_owned(), probes, _tasks: tasks })
+        Ok(Self { name: name.to_owned(), interval, probes, _tasks: tasks })
     }
 
-    /// What became of the pings that were sent from then until now, once the
-    /// last of them can have been answered.
+    /// Returns the statistics of pings since `start`, after waiting for the answer to
+    /// the last one.
     pub async fn since(&self, start: Instant) -> Report {
         let end = Instant::now();
         tokio::time::sleep(LATEST_ANSWER).await;
         self.between(start, end)
     }
 
-    fn between(&self, start: Instant, end: Instant) -> Report {
+    /// Like `since`, for a period that ended at least [`LATEST_ANSWER`] ago.
+    pub fn between(&self, start: Instant, end: Instant) -> Report {
         let probes: Vec<Probe> = lock(&self.probes).iter().filter(|probe| (start..end).contains(&probe.sent)).copied().collect();
         let lost = probes.iter().filter(|probe| !probe.answered).count();
+        let in_a_row = probes.split(|probe| probe.answered).map(<[Probe]>::len).max().unwrap_or(0);
         let (mut gap, mut since) = (Duration::ZERO, None);
         for Probe { sent, answered } in probes.iter().copied().chain([Probe { sent: end, answered: true }]) {
             match (answered, since) {
@@ -117,10 +124,12 @@ impl Flow {
                 _ => {}
             }
         }
-        Report { sent: probes.len(), lost, gap }
+        let apart = probes.windows(2).filter_map(|pair| Some(pair.last()?.sent.duration_since(pair.first()?.sent)));
+        let late = apart.max().unwrap_or_default().saturating_sub(self.interval);
+        Report { sent: probes.len(), lost, in_a_row, gap, late }
     }
 
-    /// When the ping was sent that was answered last.
+    /// Returns the time at which the last answered ping was sent.
     pub fn last_answered(&self) -> Option<Instant> {
         lock(&self.probes).iter().rev().find(|probe| probe.answered).map(|probe| probe.sent)
     }
@@ -130,12 +139,19 @@ impl Flow {
     }
 }
 
-/// The same over several flows: all that was lost, and the longest gap of any.
+/// Returns the combined statistics of several flows since `start`: the sum of losses,
+/// and the longest gap of any flow.
 pub async fn total_since(flows: &[Flow], start: Instant) -> Report {
     let end = Instant::now();
     tokio::time::sleep(LATEST_ANSWER).await;
     let reports = flows.iter().map(|flow| flow.between(start, end));
-    reports.fold(Report::default(), |all, one| Report { sent: all.sent + one.sent, lost: all.lost + one.lost, gap: all.gap.max(one.gap) })
+    reports.fold(Report::default(), |all, one| Report {
+        sent: all.sent + one.sent,
+        lost: all.lost + one.lost,
+        in_a_row: all.in_a_row.max(one.in_a_row),
+        gap: all.gap.max(one.gap),
+        late: all.late.max(one.late),
+    })
 }
 
 async fn send_all(socket: Arc<UdpSocket>, to: IpAddr, interval: Duration, probes: Arc<Mutex<Vec<Probe>>>) {
@@ -144,7 +160,7 @@ async fn send_all(socket: Arc<UdpSocket>, to: IpAddr, interval: Duration, probes
     for number in 0_u16.. {
         ticks.tick().await;
         lock(&probes).push(Probe { sent: Instant::now(), answered: false });
-        // Without a route it can't be sent: that is a loss as any other.
+        // A ping without a route counts as lost.
         if socket.send(&request(to, number)).await.is_err() {
             let _ = socket.connect(SocketAddr::new(to, 0)).await;
         }
@@ -154,7 +170,7 @@ async fn send_all(socket: Arc<UdpSocket>, to: IpAddr, interval: Duration, probes
 async fn receive_all(socket: Arc<UdpSocket>, probes: Arc<Mutex<Vec<Probe>>>) {
     let mut buffer = [0; 128];
     loop {
-        // An error tells of a ping that found no way.
+        // An error refers to an earlier ping that had no route.
         let Ok(length) = socket.recv(&mut buffer).await else { continue };
         let Some([high, low]) = buffer.get(..length).and_then(|answer| answer.get(6..8)) else { continue };
         let number = usize::from(u16::from_be_bytes([*high, *low]));

@@ -1,10 +1,12 @@
-//! A WireGuard device in user space: boringtun's protocol between a TUN device
-//! and a UDP socket of one host.
+//! Userspace WireGuard device: boringtun's protocol between a TUN device and a UDP
+//! socket of one host.
 //!
-//! It follows the kernel's in what a controller can see: configuring replaces
-//! all peers and ends their sessions, a prefix belongs to whoever was given it
-//! last, the own key is refused, peers roam, and a keepalive is sent at once
-//! when a peer is configured with one.
+//! It behaves like the kernel in everything that a controller can observe:
+//! configuration replaces all peers and ends their sessions, a prefix belongs to the
+//! peer that was given it last, the own key is rejected, peers roam, and a keepalive is
+//! sent immediately when a peer is configured with one.
+//! One difference remains: if both sides initiate a handshake simultaneously, the kernel
+//! drops both responses and initiates again after 5 s; boringtun accepts both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -28,9 +30,12 @@ use crate::http::runtime;
 use crate::net::Namespace;
 
 const LONGEST_PACKET: usize = 2048;
-/// How often timers are looked at; the protocol's own are seconds long.
+/// Interval of timer checks; the timers of the protocol are seconds long.
 const TICK: Duration = Duration::from_millis(50);
-/// Leaves room for the outer headers, as Kilo does.
+/// Message type of a handshake initiation, the first byte. `ANSWER` is the response.
+const CALL: u8 = 1;
+const ANSWER: u8 = 2;
+/// Leaves room for the outer headers, like Kilo.
 const MTU: u16 = 1420;
 
 /// A public or preshared key.
@@ -58,34 +63,34 @@ impl fmt::Debug for Key {
     }
 }
 
-/// What a device is told about a peer.
+/// Configuration of a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerConfig {
     pub key: Key,
     pub preshared: Option<Key>,
     pub endpoint: Option<SocketAddr>,
-    /// In seconds; 0 is none.
+    /// Keepalive interval in seconds; 0 for none.
     pub keepalive: u16,
     pub allowed: Vec<IpNet>,
 }
 
-/// What a device says about a peer.
+/// State of a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerState {
     pub key: Key,
     pub preshared: Option<Key>,
-    /// Where it was last heard from, else as configured.
+    /// Endpoint from which it was last heard, or the configured one.
     pub endpoint: Option<SocketAddr>,
     pub keepalive: u16,
     pub allowed: BTreeSet<IpNet>,
     pub has_session: bool,
 }
 
-/// A device; dropping it removes it from its host.
+/// A device. Dropping it removes it from its host.
 #[derive(Debug)]
 pub struct WireGuard {
     device: Arc<Device>,
-    /// Ends with the device.
+    /// Aborted together with the device.
     _tasks: JoinSet<()>,
 }
 
@@ -108,7 +113,7 @@ impl fmt::Debug for Device {
 struct State {
     up: bool,
     peers: BTreeMap<Key, Peer>,
-    /// Never used twice, so that packets of an ended session find nobody.
+    /// Indexes are never reused, so that packets of an old session match no peer.
     last_index: u32,
     configured: u64,
 }
@@ -120,10 +125,13 @@ struct Peer {
     endpoint: Option<SocketAddr>,
     keepalive: u16,
     allowed: BTreeSet<IpNet>,
+    /// Index under which the other side last initiated a handshake. It grows with every
+    /// configuration there.
+    called_from: u32,
 }
 
 impl WireGuard {
-    /// A device with this name and a new key, down and without peers.
+    /// Creates a device with a new key, down and without peers.
     pub fn new(namespace: &Namespace, name: &str, port: u16) -> Result<Self> {
         let failed = |error: std::io::Error| Error::network(format!("making {name}"), error);
         let (tun, udp) = namespace
@@ -155,8 +163,8 @@ impl WireGuard {
         self.device.port
     }
 
-    /// A device that is down neither sends nor answers. Whether the TUN device
-    /// is up is not its business.
+    /// Sets the device up or down. A device that is down neither sends nor answers.
+    /// Independent of the state of the TUN device.
     pub fn set_up(&self, up: bool) {
         let mut state = self.device.state();
         let comes_up = up && !state.up;
@@ -166,7 +174,7 @@ impl WireGuard {
         }
     }
 
-    /// Replaces all peers: every session ends.
+    /// Replaces all peers and ends all sessions.
     pub fn configure(&self, peers: &[PeerConfig]) {
         let mut state = self.device.state();
         state.peers.clear();
@@ -179,12 +187,12 @@ impl WireGuard {
         }
     }
 
-    /// How often it was configured.
+    /// Returns the number of configurations so far.
     pub fn configured(&self) -> u64 {
         self.device.state().configured
     }
 
-    /// All peers, by key.
+    /// Returns all peers, sorted by key.
     pub fn peers(&self) -> Vec<PeerState> {
         let state = self.device.state();
         state.peers.iter().map(|(key, peer)| peer.state(*key)).collect()
@@ -202,10 +210,28 @@ impl Peer {
             has_session: self.tunn.time_since_last_handshake().is_some(),
         }
     }
+
+    /// Reports whether a handshake response is outdated, because the other side was
+    /// configured again and has already initiated a new handshake: packets can be
+    /// reordered. boringtun would use a session that the other side does not have; the
+    /// kernel drops the response.
+    fn is_outdated(&mut self, datagram: &[u8]) -> bool {
+        // Type, three zeros, and the sender's index, which boringtun does not expose.
+        let Some([kind, _, _, _, index @ ..]) = datagram.first_chunk::<8>() else { return false };
+        let life = u32::from_le_bytes(*index) >> 8;
+        match *kind {
+            CALL => {
+                self.called_from = self.called_from.max(life);
+                false
+            }
+            ANSWER => life < self.called_from,
+            _ => false,
+        }
+    }
 }
 
 impl State {
-    /// Who has the longest prefix that holds an address.
+    /// Returns the peer with the longest prefix that contains an address.
     fn owner(&self, address: IpAddr) -> Option<Key> {
         let holding = |peer: &Peer| peer.allowed.iter().filter(|net| net.contains(&address)).map(IpNet::prefix_len).max();
         let all = self.peers.iter().filter_map(|(key, peer)| Some((holding(peer)?, *key)));
@@ -228,22 +254,22 @@ impl Device {
         let preshared = config.preshared.map(|key| key.0);
         let tunn =
             Tunn::new(self.secret.clone(), config.key.0.into(), preshared, Some(keepalive).filter(|seconds| *seconds > 0), index, None);
-        let peer = Peer { tunn, index, preshared: config.preshared, endpoint: config.endpoint, keepalive, allowed };
+        let peer = Peer { tunn, index, preshared: config.preshared, endpoint: config.endpoint, keepalive, allowed, called_from: 0 };
         state.peers.insert(config.key, peer);
     }
 
-    /// What a keepalive does when it is switched on: a handshake, at once.
+    /// Initiates a handshake immediately, like the kernel when keepalive is enabled.
     fn greet(&self, peer: &mut Peer) {
         if peer.keepalive > 0 {
             let mut buffer = [0; LONGEST_PACKET];
             let result = peer.tunn.encapsulate(&[], &mut buffer);
-            self.send(peer.endpoint, result);
+            self.send(peer, result);
         }
     }
 
-    /// What can't be sent is lost, as on any network.
-    fn send(&self, to: Option<SocketAddr>, result: TunnResult<'_>) {
-        if let (Some(to), TunnResult::WriteToNetwork(packet)) = (to, result) {
+    /// Sends a packet. Errors count as packet loss.
+    fn send(&self, peer: &mut Peer, result: TunnResult<'_>) {
+        if let (Some(to), TunnResult::WriteToNetwork(packet)) = (peer.endpoint, result) {
             let _ = self.udp.send_to(packet, to);
         }
     }
@@ -265,13 +291,13 @@ impl Device {
         let Some(peer) = owner.and_then(|key| state.peers.get_mut(&key)) else { return };
         let mut buffer = [0; LONGEST_PACKET];
         let result = peer.tunn.encapsulate(packet, &mut buffer);
-        self.send(peer.endpoint, result);
+        self.send(peer, result);
     }
 
     async fn read_network(self: Arc<Self>, receiver: tokio::net::UdpSocket) {
         let mut buffer = [0; LONGEST_PACKET];
         loop {
-            // An error belongs to a packet that was sent before.
+            // An error belongs to a packet that was sent earlier.
             if let Ok((length, from)) = receiver.recv_from(&mut buffer).await {
                 self.incoming(buffer.get(..length).unwrap_or_default(), from);
             }
@@ -282,13 +308,16 @@ impl Device {
         let mut state = self.state();
         let Some(key) = self.sender(&state, datagram).filter(|_| state.up) else { return };
         let Some(peer) = state.peers.get_mut(&key) else { return };
+        if peer.is_outdated(datagram) {
+            return;
+        }
         let mut buffer = [0; LONGEST_PACKET];
         match peer.tunn.decapsulate(Some(from.ip()), datagram, &mut buffer) {
             TunnResult::Err(_) => return,
             TunnResult::Done => peer.endpoint = Some(from),
             TunnResult::WriteToNetwork(answer) => {
                 peer.endpoint = Some(from);
-                self.send(peer.endpoint, TunnResult::WriteToNetwork(answer));
+                self.send(peer, TunnResult::WriteToNetwork(answer));
             }
             TunnResult::WriteToTunnelV4(packet, source) => self.deliver(&mut state, key, from, packet, source.into()),
             TunnResult::WriteToTunnelV6(packet, source) => self.deliver(&mut state, key, from, packet, source.into()),
@@ -298,7 +327,7 @@ impl Device {
         }
     }
 
-    /// Only from a source that is this peer's.
+    /// Delivers a packet, if its source belongs to this peer.
     fn deliver(&self, state: &mut State, key: Key, from: SocketAddr, packet: &[u8], source: IpAddr) {
         if let Some(peer) = state.peers.get_mut(&key) {
             peer.endpoint = Some(from);
@@ -308,12 +337,12 @@ impl Device {
         }
     }
 
-    /// Packets that waited for a session.
+    /// Sends packets that waited for a session.
     fn send_waiting(&self, peer: &mut Peer) {
         let mut buffer = [0; LONGEST_PACKET];
         while peer.tunn.time_since_last_handshake().is_some() {
             match peer.tunn.decapsulate(None, &[], &mut buffer) {
-                TunnResult::WriteToNetwork(packet) => self.send(peer.endpoint, TunnResult::WriteToNetwork(packet)),
+                TunnResult::WriteToNetwork(packet) => self.send(peer, TunnResult::WriteToNetwork(packet)),
                 _ => return,
             }
         }
@@ -345,15 +374,18 @@ impl Device {
     fn tick(&self, peer: &mut Peer) {
         let mut buffer = [0; LONGEST_PACKET];
         match peer.tunn.update_timers(&mut buffer) {
-            // boringtun gives up after 90 s; a kernel with keepalive does not.
+            // boringtun gives up after 90 s; the kernel with keepalive does not.
             TunnResult::Err(WireGuardError::ConnectionExpired) => self.greet(peer),
-            result => self.send(peer.endpoint, result),
+            result => self.send(peer, result),
         }
     }
 }
 
 fn random_secret() -> Result<StaticSecret> {
-    let mut bytes = [0; 32];
-    SystemRandom::new().fill(&mut bytes).map_err(|error| Error::network("making a key", error))?;
-    Ok(StaticSecret::from(bytes))
+    random::<32>().map(StaticSecret::from).map_err(|error| Error::network("making a key", error))
+}
+
+fn random<const BYTES: usize>() -> std::result::Result<[u8; BYTES], ring::error::Unspecified> {
+    let mut bytes = [0; BYTES];
+    SystemRandom::new().fill(&mut bytes).map(|()| bytes)
 }

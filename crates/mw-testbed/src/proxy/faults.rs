@@ -1,4 +1,4 @@
-//! The faults of a proxy, what it counted, and triggers at the N-th request.
+//! Faults of a proxy, its request log, and triggers at the N-th request.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,45 +9,44 @@ use serde_json::Value;
 
 use super::request::{Match, RequestInfo, Verb};
 
-/// What happens to a request.
+/// Effect of a fault on a request.
 #[derive(Debug, Clone)]
 pub enum Effect {
-    /// It is forwarded later. Several delays add up, and go with other effects.
+    /// Forwarded later. Several delays add up, and combine with other effects.
     Delay(Duration),
-    /// The connection is closed and the API server never sees the request.
+    /// The connection is closed, and the API server never gets the request.
     DropBefore,
-    /// The request takes effect, the connection is closed without an answer.
+    /// The request takes effect, then the connection is closed without an answer.
     DropAfter,
-    /// It is never answered and never forwarded.
+    /// Never answered and never forwarded.
     Hang,
     /// Answered with a Status of this code instead of being forwarded.
     Answer { code: u16, retry_after: Option<u32> },
-    /// Forwarded; the client sees the answer, or each event of a watch, as the
-    /// edit leaves it.
+    /// Forwarded; the answer, or each event of a watch, is modified.
     Edit(Edit),
-    /// Answered with a made-up object instead of being forwarded.
+    /// Answered with a fake object instead of being forwarded.
     Reply(Reply),
 }
 
 impl Effect {
-    /// Changes an answer, or an event of a watch; an event for which it returns
-    /// nothing is left out.
+    /// Modifies an answer, or an event of a watch. Events for which `edit` returns
+    /// `None` are omitted.
     pub fn edit(edit: impl Fn(Value) -> Option<Value> + Send + Sync + 'static) -> Self {
         Self::Edit(Edit(Arc::new(edit)))
     }
 
-    /// Makes a new answer for each request.
+    /// Creates a new answer for each request.
     pub fn reply(reply: impl Fn(&RequestInfo) -> Value + Send + Sync + 'static) -> Self {
         Self::Reply(Reply(Arc::new(reply)))
     }
 
-    /// A Status of this code; 429 asks to come back after a second.
+    /// Answers with a Status of this code; 429 has a Retry-After of one second.
     pub fn answer(code: u16) -> Self {
         Self::Answer { code, retry_after: (code == 429).then_some(1) }
     }
 }
 
-/// See [`Effect::edit`].
+/// Function of [`Effect::edit`].
 #[derive(Clone)]
 pub struct Edit(Arc<dyn Fn(Value) -> Option<Value> + Send + Sync>);
 
@@ -63,7 +62,7 @@ impl fmt::Debug for Edit {
     }
 }
 
-/// See [`Effect::reply`].
+/// Function of [`Effect::reply`].
 #[derive(Clone)]
 pub struct Reply(Arc<dyn Fn(&RequestInfo) -> Value + Send + Sync>);
 
@@ -79,7 +78,7 @@ impl fmt::Debug for Reply {
     }
 }
 
-/// A fault and the requests it is for.
+/// A fault and the requests it applies to.
 #[derive(Debug, Clone)]
 pub struct Fault {
     on: Match,
@@ -93,19 +92,19 @@ impl Fault {
         Self { on, effect, skip: 0, times: None }
     }
 
-    /// Only the next `times` matching requests.
+    /// Limits the fault to the next `times` matching requests.
     pub fn times(mut self, times: u64) -> Self {
         self.times = Some(times);
         self
     }
 
-    /// Leaves the first `skip` matching requests alone.
+    /// Skips the first `skip` matching requests.
     pub fn skip(mut self, skip: u64) -> Self {
         self.skip = skip;
         self
     }
 
-    /// Whether it is this request's turn, counting it.
+    /// Reports whether the fault applies to this request, and counts the request.
     fn strikes(&mut self, request: &RequestInfo) -> bool {
         if !self.on.matches(request) || self.times == Some(0) {
             return false;
@@ -119,20 +118,20 @@ impl Fault {
     }
 }
 
-/// Names a fault of one proxy, to remove it again.
+/// Identifies a fault of one proxy, to remove it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FaultId(u64);
 
-/// What a client saw of its request.
+/// Result of a request as seen by the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Outcome {
+pub enum ProxyOutcome {
     Code(u16),
     Dropped,
     Hung,
 }
 
-/// When a trigger acts, relative to its request taking effect. In both cases
-/// the client gets no answer: the connection is closed.
+/// Moment of a trigger, relative to the effect of its request. In both cases the
+/// connection is closed without an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
     Before,
@@ -141,8 +140,8 @@ pub enum Moment {
 
 pub(crate) type Hook = Box<dyn FnOnce() + Send>;
 
-/// Fires once, at the N-th matching request that would reach an API server.
-/// Shared by several proxies it counts over all of them.
+/// Fires once, at the N-th matching request that would reach an API server. If several
+/// proxies share it, their requests are counted together.
 #[derive(Clone)]
 pub struct Trigger {
     on: Arc<Match>,
@@ -151,7 +150,8 @@ pub struct Trigger {
 }
 
 impl Trigger {
-    /// `nth` counts from 1. The hook may block: it has its own thread.
+    /// Creates a trigger. `nth` counts from 1. The hook may block: it runs on its own
+    /// thread.
     pub fn new(on: Match, nth: u64, moment: Moment, hook: impl FnOnce() + Send + 'static) -> Self {
         Self { on: Arc::new(on), moment, state: Arc::new(Mutex::new((nth, Some(Box::new(hook))))) }
     }
@@ -176,7 +176,7 @@ impl fmt::Debug for Trigger {
     }
 }
 
-/// What is to be done with one request.
+/// Decision about one request.
 pub(crate) struct Verdict {
     pub(crate) delay: Duration,
     pub(crate) action: Action,
@@ -188,7 +188,7 @@ pub(crate) enum Action {
     Fault(Effect),
 }
 
-/// The state behind a proxy's handle.
+/// State of a proxy.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     inner: Mutex<Inner>,
@@ -200,7 +200,7 @@ struct Inner {
     next: u64,
     faults: BTreeMap<FaultId, Fault>,
     triggers: Vec<Trigger>,
-    seen: Vec<(RequestInfo, Outcome)>,
+    seen: Vec<(RequestInfo, ProxyOutcome)>,
 }
 
 impl Faults {
@@ -230,11 +230,11 @@ impl Faults {
         lock(&self.inner).triggers.push(trigger);
     }
 
-    pub(crate) fn record(&self, request: &RequestInfo, outcome: Outcome) {
+    pub(crate) fn record(&self, request: &RequestInfo, outcome: ProxyOutcome) {
         lock(&self.inner).seen.push((request.clone(), outcome));
     }
 
-    pub(crate) fn seen(&self) -> Vec<(RequestInfo, Outcome)> {
+    pub(crate) fn seen(&self) -> Vec<(RequestInfo, ProxyOutcome)> {
         lock(&self.inner).seen.clone()
     }
 
@@ -242,7 +242,7 @@ impl Faults {
         lock(&self.inner).seen.clear();
     }
 
-    pub(crate) fn counts(&self) -> BTreeMap<(Verb, String, Outcome), u64> {
+    pub(crate) fn counts(&self) -> BTreeMap<(Verb, String, ProxyOutcome), u64> {
         let mut counts = BTreeMap::new();
         for (request, outcome) in &lock(&self.inner).seen {
             *counts.entry((request.verb, request.resource.clone(), *outcome)).or_default() += 1;
@@ -254,8 +254,8 @@ impl Faults {
         lock(&self.inner).seen.iter().filter(|(request, _)| on.matches(request)).map(|_| 1).sum()
     }
 
-    /// Faults come before triggers: a request that is not forwarded has no
-    /// effect, so it is not the N-th write.
+    /// Decides about a request. Faults come before triggers: a request that is not
+    /// forwarded has no effect, so it does not count for triggers.
     pub(crate) fn judge(&self, request: &RequestInfo) -> Verdict {
         let mut inner = lock(&self.inner);
         let mut verdict = Verdict { delay: Duration::ZERO, action: Action::Forward };
@@ -282,7 +282,7 @@ impl Faults {
     }
 }
 
-/// A panic in a hook of a test must not hide behind a poisoned lock.
+/// A panic in a hook of a test must not be hidden by a poisoned lock.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,6 +1,6 @@
-//! False answers to reads, as effects of a proxy. A lie changes the answer
-//! only: the request needs its rights, except for those answered in the API
-//! server's place, and writes act on what is really there.
+//! False answers to reads, as effects of a proxy. Only the answer changes: the request
+//! needs its permissions, unless the proxy answers it itself, and writes act on the
+//! real state.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,8 +17,8 @@ pub fn empty_list() -> Effect {
     })
 }
 
-/// A list that ends after so many items. Counted: its `remainingItemCount` says
-/// how many are missing, and nothing says where to continue.
+/// A list that ends after this many items. With `counted`, `remainingItemCount` gives
+/// the number of missing items, but there is no continue token.
 pub fn truncated_list(most: usize, counted: bool) -> Effect {
     Effect::edit(move |mut list| {
         let missing = keep(&mut list, most);
@@ -29,8 +29,8 @@ pub fn truncated_list(most: usize, counted: bool) -> Effect {
     })
 }
 
-/// A list whose every page holds so many copies of an object, under names that
-/// no page had before, and continues.
+/// A list whose pages contain this many copies of an object, under names that no
+/// earlier page had, and that never ends.
 pub fn endless_list(page: u64, object: &Value) -> Effect {
     let object = object.clone();
     let count = AtomicU64::new(0);
@@ -49,7 +49,7 @@ pub fn endless_list(page: u64, object: &Value) -> Effect {
     })
 }
 
-/// The first items of a list, as of an earlier resourceVersion.
+/// The first items of a list, with an earlier resourceVersion.
 pub fn older_list(most: usize, version: &str) -> Effect {
     let version = version.to_owned();
     Effect::edit(move |mut list| {
@@ -59,7 +59,7 @@ pub fn older_list(most: usize, version: &str) -> Effect {
     })
 }
 
-/// Objects under other UIDs, in lists and in watches, by name.
+/// Objects with other UIDs, by name, in lists and watches.
 pub fn other_uids(uids: BTreeMap<String, String>) -> Effect {
     Effect::edit(move |mut answer| {
         for object in objects(&mut answer) {
@@ -73,17 +73,17 @@ pub fn other_uids(uids: BTreeMap<String, String>) -> Effect {
     })
 }
 
-/// One text shown as another wherever it occurs.
+/// Replaces a text wherever it occurs.
 pub fn rewritten(from: String, to: String) -> Effect {
     Effect::edit(move |answer| serde_json::from_str(&answer.to_string().replace(&from, &to)).ok())
 }
 
-/// A watch that tells of no deletion.
+/// A watch without DELETED events.
 pub fn without_deletes() -> Effect {
     Effect::edit(|event| Some(event).filter(|event| event.get("type").and_then(Value::as_str) != Some("DELETED")))
 }
 
-/// The items of a list, the object of an event, or the object itself.
+/// Returns the items of a list, the object of an event, or the object itself.
 fn objects(answer: &mut Value) -> Vec<&mut Value> {
     if answer.get("items").is_some_and(Value::is_array) {
         return answer.get_mut("items").and_then(Value::as_array_mut).into_iter().flatten().collect();
@@ -94,7 +94,7 @@ fn objects(answer: &mut Value) -> Vec<&mut Value> {
     }
 }
 
-/// Ends a list after so many items, and says how many were left out.
+/// Truncates a list to this many items, and returns the number of removed ones.
 fn keep(list: &mut Value, most: usize) -> usize {
     let Some(items) = list.get_mut("items").and_then(Value::as_array_mut) else { return 0 };
     let missing = items.len().saturating_sub(most);

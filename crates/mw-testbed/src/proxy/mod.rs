@@ -1,8 +1,8 @@
-//! A proxy in front of an API server that injects faults and counts.
+//! Proxy in front of an API server that injects faults and counts requests.
 //!
-//! It ends TLS with a certificate of the cluster's authority, so that a
-//! kubeconfig needs no change but the address, and passes bearer tokens on.
-//! Client certificates do not pass; neither do upgrades (exec, port-forward).
+//! It terminates TLS with a certificate of the cluster's CA, so that only the address
+//! in a kubeconfig changes, and forwards bearer tokens. Client certificates and
+//! upgrades (exec, port-forward) are not supported.
 
 mod faults;
 pub mod lies;
@@ -20,16 +20,16 @@ use crate::error::Result;
 use crate::http::{Answer, Http, http1_client};
 use crate::serve::Port;
 
-pub use faults::{Edit, Effect, Fault, FaultId, Moment, Outcome, Reply, Trigger};
+pub use faults::{Edit, Effect, Fault, FaultId, Moment, ProxyOutcome, Reply, Trigger};
 pub use request::{Match, RequestInfo, Verb};
 
 use faults::Faults;
 use serve::Shared;
 
-/// More cuts at once than this cut everything.
+/// Capacity of the channel for cuts. On overflow, all watches are cut.
 const CUTS_IN_FLIGHT: usize = 16;
 
-/// A running proxy; dropping it closes its port and all connections.
+/// A running proxy. Dropping it closes its port and all connections.
 #[derive(Debug)]
 pub struct FaultProxy {
     port: Port,
@@ -40,7 +40,7 @@ pub struct FaultProxy {
 }
 
 impl FaultProxy {
-    /// Starts one without faults on a free port of loopback.
+    /// Starts a proxy without faults on a free port of loopback.
     pub fn start(cluster: &Cluster) -> Result<Self> {
         let (listener, url) = Port::reserve()?;
         let faults = Arc::new(Faults::default());
@@ -56,17 +56,17 @@ impl FaultProxy {
         Ok(Self { port, upstream: cluster.url().to_owned(), http, faults, cuts })
     }
 
-    /// `https://127.0.0.1:PORT`.
+    /// Returns `https://127.0.0.1:PORT`.
     pub fn url(&self) -> &str {
         self.port.url()
     }
 
-    /// A kubeconfig of the cluster, led through this proxy.
+    /// Returns a kubeconfig of the cluster with the address of this proxy.
     pub fn front(&self, kubeconfig: &str) -> String {
         kubeconfig.replace(&self.upstream, self.url())
     }
 
-    /// Sends as `admin` through this proxy, by HTTP/2.
+    /// Sends a request as `admin` through this proxy, over HTTP/2.
     pub async fn request(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Answer> {
         self.http.request(method, path, body).await
     }
@@ -75,17 +75,17 @@ impl FaultProxy {
         self.faults.add(fault)
     }
 
-    /// Takes a fault away. Requests that hang already go on hanging.
+    /// Removes a fault. Requests that already hang keep hanging.
     pub fn remove(&self, fault: FaultId) {
         self.faults.remove(fault);
     }
 
-    /// Takes all faults and triggers away.
+    /// Removes all faults and triggers.
     pub fn clear(&self) {
         self.faults.clear();
     }
 
-    /// Switches all faults and triggers on or off without losing them.
+    /// Enables or disables all faults and triggers without removing them.
     pub fn switch(&self, on: bool) {
         self.faults.switch(on);
     }
@@ -94,35 +94,35 @@ impl FaultProxy {
         self.faults.add_trigger(trigger);
     }
 
-    /// Breaks off the matching watches that are open now.
+    /// Cuts the matching watches that are open now.
     pub fn cut_watches(&self, on: Match) {
-        // An error means that none is open.
+        // An error means that there are no open watches.
         let _ = self.cuts.send(on);
     }
 
-    /// Closes the port and all connections, or opens the same port again; done
-    /// when this returns.
+    /// Closes the port and all connections, or reopens the same port. Takes effect
+    /// before it returns.
     pub async fn refuse(&self, refuse: bool) -> Result<()> {
         self.port.refuse(refuse).await
     }
 
-    /// Every request so far and what its client saw. Watches are here once
+    /// Returns every request so far and its result. Watches are included as soon as
     /// they are open.
-    pub fn requests(&self) -> Vec<(RequestInfo, Outcome)> {
+    pub fn requests(&self) -> Vec<(RequestInfo, ProxyOutcome)> {
         self.faults.seen()
     }
 
-    /// How many requests by verb, resource and outcome.
-    pub fn counts(&self) -> BTreeMap<(Verb, String, Outcome), u64> {
+    /// Returns the number of requests by verb, resource and result.
+    pub fn counts(&self) -> BTreeMap<(Verb, String, ProxyOutcome), u64> {
         self.faults.counts()
     }
 
-    /// How many requests match.
+    /// Returns the number of matching requests.
     pub fn count(&self, on: &Match) -> u64 {
         self.faults.count(on)
     }
 
-    /// Starts counting from zero.
+    /// Resets the counts.
     pub fn forget_counts(&self) {
         self.faults.forget();
     }

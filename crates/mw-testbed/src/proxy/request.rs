@@ -1,5 +1,5 @@
-//! What a request is about, read from its method and path the way the API
-//! server does it.
+//! Verb, resource and name of a request, parsed from its method and path like in the
+//! API server.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ pub enum Verb {
     Patch,
     Delete,
     DeleteCollection,
-    /// HEAD, OPTIONS and the like.
+    /// HEAD, OPTIONS and others.
     Other,
 }
 
@@ -23,14 +23,14 @@ impl Verb {
     pub const WRITES: [Verb; 5] = [Verb::Create, Verb::Update, Verb::Patch, Verb::Delete, Verb::DeleteCollection];
 }
 
-/// A request's subject.
+/// Target of a request.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RequestInfo {
     pub verb: Verb,
-    /// Plural without group, with its subresource: `clustermeshes/status`. A
-    /// path that is no resource stands here as it is: `/readyz`.
+    /// Plural without group, with its subresource: `clustermeshes/status`. Other paths
+    /// are kept unchanged: `/readyz`.
     pub resource: String,
-    /// Empty for what has none.
+    /// Empty if there is none.
     pub namespace: String,
     /// Empty for collections.
     pub name: String,
@@ -55,7 +55,8 @@ impl RequestInfo {
     }
 }
 
-/// `namespaces/x` alone is a Namespace; with more behind it, it is a scope.
+/// Splits off the namespace: `namespaces/x` alone is a Namespace; with more segments,
+/// it is a scope.
 fn split_namespace<'a, 'b>(rest: &'b [&'a str]) -> (&'a str, &'b [&'a str]) {
     match rest {
         ["namespaces", _, "status" | "finalize"] => ("", rest),
@@ -78,7 +79,7 @@ fn verb(method: &Method, single: bool, watch: bool) -> Verb {
     }
 }
 
-/// Which requests are meant. What is left empty matches everything.
+/// Selects requests. Empty fields match everything.
 #[derive(Debug, Clone, Default)]
 pub struct Match {
     verbs: BTreeSet<Verb>,
@@ -100,19 +101,20 @@ impl Match {
         Self { verbs: [verb].into(), ..Self::default() }
     }
 
-    /// Adds a resource: plural, with its subresource if that is meant.
+    /// Adds a resource: plural, with its subresource if applicable.
     pub fn resource(mut self, resource: &str) -> Self {
         self.resources.insert(resource.to_owned());
         self
     }
 
-    /// Adds an object's name. Creates are sent to the collection and have none.
+    /// Adds the name of an object. Creates have none, because they are sent to the
+    /// collection.
     pub fn name(mut self, name: &str) -> Self {
         self.names.insert(name.to_owned());
         self
     }
 
-    /// Leaves a resource out, such as `leases`.
+    /// Excludes a resource, e.g. `leases`.
     pub fn except(mut self, resource: &str) -> Self {
         self.except.insert(resource.to_owned());
         self

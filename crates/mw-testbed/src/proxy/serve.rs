@@ -1,4 +1,4 @@
-//! Forwarding, and carrying out what was judged.
+//! Forwarding of requests, and execution of faults.
 
 use std::future::{Future, pending};
 use std::pin::Pin;
@@ -14,12 +14,12 @@ use hyper::{Request, Response};
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
-use super::faults::{Action, Edit, Effect, Faults, Hook, Moment, Outcome};
+use super::faults::{Action, Edit, Effect, Faults, Hook, Moment, ProxyOutcome};
 use super::request::{Match, RequestInfo, Verb};
 use crate::http::{HttpsClient, JSON};
 use crate::serve::{BoxError, Handler, Served};
 
-/// Meaningful between two neighbours only.
+/// Headers that apply to one connection only and are not forwarded.
 const HOP_BY_HOP: [HeaderName; 3] = [CONNECTION, TRANSFER_ENCODING, HeaderName::from_static("keep-alive")];
 
 pub(super) struct Shared {
@@ -35,7 +35,7 @@ impl Handler for Shared {
     }
 }
 
-/// The answer, or nothing when the connection is to be closed.
+/// Returns the answer, or `None` to close the connection.
 async fn handle(shared: &Shared, request: Request<Incoming>) -> Option<Served> {
     let info = RequestInfo::of(request.method(), request.uri());
     let verdict = shared.faults.judge(&info);
@@ -45,32 +45,32 @@ async fn handle(shared: &Shared, request: Request<Incoming>) -> Option<Served> {
     let (answer, outcome) = match verdict.action {
         Action::Forward | Action::Fault(Effect::Delay(_)) => match forward(shared, &info, request).await {
             Some(answer) => {
-                let outcome = Outcome::Code(answer.status().as_u16());
+                let outcome = ProxyOutcome::Code(answer.status().as_u16());
                 (Some(answer), outcome)
             }
-            None => (None, Outcome::Dropped),
+            None => (None, ProxyOutcome::Dropped),
         },
         Action::Fault(Effect::Edit(edit)) => match forward(shared, &info, request).await {
             Some(answer) => {
-                let outcome = Outcome::Code(answer.status().as_u16());
+                let outcome = ProxyOutcome::Code(answer.status().as_u16());
                 (edited(&info, answer, edit).await, outcome)
             }
-            None => (None, Outcome::Dropped),
+            None => (None, ProxyOutcome::Dropped),
         },
-        Action::Fault(Effect::Reply(reply)) => (json_answer(200, &reply.make(&info)), Outcome::Code(200)),
-        Action::Fault(Effect::Answer { code, retry_after }) => (status(&info, code, retry_after), Outcome::Code(code)),
-        Action::Fault(Effect::DropBefore) => (None, Outcome::Dropped),
+        Action::Fault(Effect::Reply(reply)) => (json_answer(200, &reply.make(&info)), ProxyOutcome::Code(200)),
+        Action::Fault(Effect::Answer { code, retry_after }) => (status(&info, code, retry_after), ProxyOutcome::Code(code)),
+        Action::Fault(Effect::DropBefore) => (None, ProxyOutcome::Dropped),
         Action::Fault(Effect::DropAfter) => {
             take_effect(shared, &info, request).await;
-            (None, Outcome::Dropped)
+            (None, ProxyOutcome::Dropped)
         }
         Action::Fault(Effect::Hang) => {
-            shared.faults.record(&info, Outcome::Hung);
+            shared.faults.record(&info, ProxyOutcome::Hung);
             return pending().await;
         }
         Action::Fire(moment, hook) => {
             fire(shared, &info, request, moment, hook).await;
-            (None, Outcome::Dropped)
+            (None, ProxyOutcome::Dropped)
         }
     };
     shared.faults.record(&info, outcome);
@@ -85,7 +85,7 @@ async fn fire(shared: &Shared, info: &RequestInfo, request: Request<Incoming>, m
     let _ = tokio::task::spawn_blocking(hook).await;
 }
 
-/// Forwards and waits for the end of the answer, which nobody gets.
+/// Forwards a request, waits for the end of the answer and discards it.
 async fn take_effect(shared: &Shared, info: &RequestInfo, request: Request<Incoming>) {
     if let Some(answer) = forward(shared, info, request).await
         && info.verb != Verb::Watch
@@ -94,7 +94,7 @@ async fn take_effect(shared: &Shared, info: &RequestInfo, request: Request<Incom
     }
 }
 
-/// Refusals are passed on as they are.
+/// Modifies an answer. Error answers are not modified.
 async fn edited(info: &RequestInfo, answer: Served, edit: Edit) -> Option<Served> {
     if !answer.status().is_success() {
         return Some(answer);
@@ -107,7 +107,7 @@ async fn edited(info: &RequestInfo, answer: Served, edit: Edit) -> Option<Served
     json_answer(code, &edit.apply(serde_json::from_slice(&body).ok()?)?)
 }
 
-/// The body of a watch whose events are changed or left out.
+/// Body of a watch whose events are modified or omitted.
 struct EditedEvents {
     body: UnsyncBoxBody<Bytes, BoxError>,
     pending: Vec<u8>,
@@ -115,7 +115,7 @@ struct EditedEvents {
 }
 
 impl EditedEvents {
-    /// Takes in data, and returns what has become of the events that are complete.
+    /// Consumes data and returns the modified events that are complete.
     fn take(&mut self, data: &[u8]) -> Vec<u8> {
         self.pending.extend_from_slice(data);
         let mut shown = Vec::new();
@@ -147,8 +147,8 @@ impl Body for EditedEvents {
     }
 }
 
-/// Nothing when the API server cannot be reached: its clients would see no
-/// answer either.
+/// Forwards a request; `None` if the API server cannot be reached, because its clients
+/// would get no answer either.
 async fn forward(shared: &Shared, info: &RequestInfo, request: Request<Incoming>) -> Option<Served> {
     let (parts, body) = request.into_parts();
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
@@ -173,7 +173,7 @@ fn end_to_end(mut headers: HeaderMap) -> HeaderMap {
     headers
 }
 
-/// Ends when this watch is cut. One that missed a cut is cut as well.
+/// Returns when this watch is cut, or when a cut was missed.
 async fn cut(mut cuts: broadcast::Receiver<Match>, info: RequestInfo) {
     loop {
         match cuts.recv().await {
@@ -184,7 +184,7 @@ async fn cut(mut cuts: broadcast::Receiver<Match>, info: RequestInfo) {
     }
 }
 
-/// The body of a watch, which breaks off in the middle when it is cut.
+/// Body of a watch, which breaks off when the watch is cut.
 struct Cuttable<F> {
     body: Incoming,
     cut: Pin<Box<F>>,
@@ -202,7 +202,7 @@ impl<F: Future<Output = ()>> Body for Cuttable<F> {
     }
 }
 
-/// A Kubernetes Status as the API server would send it.
+/// Returns a Kubernetes Status like the API server's.
 fn status(info: &RequestInfo, code: u16, retry_after: Option<u32>) -> Option<Served> {
     let mut body = json!({
         "apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure", "code": code, "reason": reason(code),

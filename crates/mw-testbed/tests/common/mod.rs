@@ -1,4 +1,4 @@
-//! What the tests of the testbed share: three clusters, started once.
+//! Shared by the tests of the testbed: three clusters, started once.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
@@ -16,9 +16,9 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-/// For what takes milliseconds on an idle machine.
+/// Timeout for operations that take milliseconds on an idle machine.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
-/// Long enough for an answer that must not come to have come.
+/// Time to wait for an answer that must not come.
 pub(crate) const QUIET: Duration = Duration::from_millis(500);
 pub(crate) const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
@@ -29,7 +29,7 @@ pub(crate) async fn shared() -> Option<&'static Testbed> {
     SHARED.get_or_init(|| Testbed::start_or_skip(&["east", "hub", "west"])).await.as_ref()
 }
 
-/// A kube client, which speaks HTTP/1.1, without kube's hidden retries.
+/// Returns a kube client over HTTP/1.1, without kube's automatic retries.
 pub(crate) async fn client(kubeconfig: &str) -> Client {
     let kubeconfig = Kubeconfig::from_yaml(kubeconfig).unwrap();
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
@@ -63,8 +63,8 @@ pub(crate) async fn wait_until_gone(pids: &[i32], folder: &Path) {
     .unwrap();
 }
 
-/// A process that holds a testbed, where its files are and which processes it
-/// runs.
+/// Starts a process that holds a testbed. Returns it with the testbed's folder and
+/// process IDs.
 pub(crate) fn held(arguments: &[&str]) -> (Child, String, Vec<i32>) {
     let holder = env!("CARGO_BIN_EXE_hold-testbed");
     let mut child = Command::new(holder).args(arguments).stdout(Stdio::piped()).spawn().unwrap();
@@ -72,7 +72,7 @@ pub(crate) fn held(arguments: &[&str]) -> (Child, String, Vec<i32>) {
         .lines()
         .map_while(Result::ok)
         .find_map(|line| line.split_once("held: ").map(|(_, held)| held.to_owned()))
-        .unwrap_or_else(|| panic!("the child did not say what it holds"));
+        .unwrap_or_else(|| panic!("the child did not print its testbed"));
     let (folder, pids) = held.split_once(' ').unwrap();
     (child, folder.to_owned(), pids.split(',').map(|pid| pid.parse().unwrap()).collect())
 }

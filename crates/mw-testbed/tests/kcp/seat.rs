@@ -1,4 +1,4 @@
-//! A toy export of its own for each test, and clients for all sides.
+//! A separate toy export for each test, and clients for all sides.
 
 use std::sync::OnceLock;
 
@@ -22,7 +22,7 @@ pub(crate) const BINDINGS: &str = "/apis/apis.kcp.io/v1alpha2/apibindings";
 /// Never dropped: the supervisors end the servers with the process.
 static SHARED: OnceCell<Option<Kcp>> = OnceCell::const_new();
 
-/// A provider's workspace and those of three tenants.
+/// Returns a kcp with workspaces of a provider and three tenants.
 pub(crate) async fn shared() -> Option<&'static Kcp> {
     SHARED.get_or_init(|| Kcp::start_or_skip(&["system", "tenant-a", "tenant-b", "tenant-c"])).await.as_ref()
 }
@@ -60,8 +60,8 @@ impl<'a> Toy<'a> {
         self.kcp.bind(tenant, &binding(&self.group, "system", &self.group, claims)).await.unwrap();
     }
 
-    /// Binds tenants which then all have a widget of one name. All are bound
-    /// first: an API server lets the first object of a new CRD wait for 2 s.
+    /// Binds tenants and creates a widget of the same name in each. All are bound
+    /// first: an API server delays the first object of a new CRD by 2 s.
     pub(crate) async fn bind_with_same(&self, tenants: &[&str]) {
         for tenant in tenants {
             self.bind(tenant, &[]).await;
@@ -75,7 +75,8 @@ impl<'a> Toy<'a> {
         self.kcp.unbind(tenant, &self.group).await.unwrap();
     }
 
-    /// Where the virtual workspace is, whether the slice says so or not.
+    /// Returns the address of the virtual workspace, whether the slice contains it or
+    /// not.
     pub(crate) fn endpoint(&self) -> &str {
         self.endpoint.get_or_init(|| format!("{}/services/apiexport/{}/{}", self.kcp.url(), self.kcp.id("system"), self.group))
     }
@@ -93,17 +94,17 @@ impl<'a> Toy<'a> {
         json!({ "apiVersion": format!("{}/v1alpha1", self.group), "kind": "Widget", "metadata": metadata, "spec": { "size": size } })
     }
 
-    /// The tenant itself makes one.
+    /// Creates a widget as the tenant.
     pub(crate) async fn make(&self, tenant: &str, name: &str) {
         self.tenant(tenant).create(&self.widget(name, 1)).await.unwrap();
     }
 
-    /// The provider's view of all tenants.
+    /// Returns the provider's client for all tenants.
     pub(crate) async fn across(&self) -> Seat {
         Seat::new(self.kcp, &format!("{}/clusters/*", self.endpoint()), &self.token).await
     }
 
-    /// The provider's view of one.
+    /// Returns the provider's client for one tenant.
     pub(crate) async fn within(&self, tenant: &str) -> Seat {
         Seat::new(self.kcp, &format!("{}/clusters/{}", self.endpoint(), self.kcp.id(tenant)), &self.token).await
     }
@@ -141,7 +142,7 @@ fn manifest(group: &str, claims: &[Value]) -> String {
     format!("{schema}\n---\n{export}\n")
 }
 
-/// A kube client at some address of kcp.
+/// A kube client for an address of kcp.
 pub(crate) struct Seat {
     client: Client,
 }
@@ -182,7 +183,7 @@ impl Seat {
         self.send(method, path, "application/json", &Value::Null).await.0
     }
 
-    /// `cluster/name` of all items.
+    /// Returns `cluster/name` of all items.
     pub(crate) async fn names(&self, path: &str) -> Vec<String> {
         let (code, list) = self.get(path).await;
         assert_eq!(code, 200, "{list}");
@@ -204,7 +205,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Nothing at the end of the watch.
+    /// Returns the next event; `None` at the end of the watch.
     pub(crate) async fn next(&mut self) -> Option<Value> {
         tokio::time::timeout(SOON, self.read()).await.unwrap_or_else(|_| panic!("neither an event nor the end of the watch"))
     }
@@ -220,13 +221,13 @@ impl Watch {
         }
     }
 
-    /// The next event as `TYPE cluster/name`.
+    /// Returns the next event as `TYPE cluster/name`.
     pub(crate) async fn told(&mut self) -> String {
         let event = self.next().await.unwrap_or_else(|| panic!("the watch ended"));
         format!("{} {}", event["type"].as_str().unwrap(), label(&event["object"]))
     }
 
-    /// The first event that is wanted; those before it are passed over.
+    /// Skips events until the expected one, and returns it.
     pub(crate) async fn until(&mut self, wanted: &str) -> Value {
         loop {
             let event = self.next().await.unwrap_or_else(|| panic!("the watch ended before {wanted}"));
@@ -241,13 +242,13 @@ impl Watch {
     }
 }
 
-/// `cluster/name`; one of the two may be empty.
+/// Returns `cluster/name`; either may be empty.
 fn label(object: &Value) -> String {
     let cluster = object["metadata"]["annotations"]["kcp.io/cluster"].as_str().unwrap_or_default();
     format!("{cluster}/{}", object["metadata"]["name"].as_str().unwrap_or_default())
 }
 
-/// Waits until a condition holds and says what was last seen.
+/// Waits until a condition holds, and reports the last value otherwise.
 pub(crate) async fn until<T: std::fmt::Debug>(look: impl AsyncFn() -> T, holds: impl Fn(&T) -> bool) -> T {
     eventually(SOON, || async {
         let seen = look().await;

@@ -1,8 +1,8 @@
-// Command clustermesh-apiserver is Cilium's, built from the module proxy so
-// that the tests need no image.
+// Command clustermesh-apiserver is Cilium's, built from the module proxy so that the
+// tests need no image.
 //
-// Its own etcdinit expects an etcd at a fixed path and port. Here the command
-// users does the same, by the same code, to an etcd that runs already.
+// Its own etcdinit expects etcd at a fixed path and port. The command users runs the
+// same code against an etcd that is already running.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// For an etcd that does not answer.
+// deadline limits the wait for an etcd that does not answer.
 const deadline = 30 * time.Second
 
 func main() {
@@ -40,18 +40,18 @@ func users() *cobra.Command {
 	var tls transport.TLSInfo
 	command := &cobra.Command{
 		Use:   "users",
-		Short: "Give a new etcd the users and roles of a mesh",
+		Short: "Create the users and roles of a mesh in a new etcd",
 		RunE: func(command *cobra.Command, _ []string) error {
 			return makeUsers(command.Context(), endpoint, cluster, tls)
 		},
 	}
 	flags := command.Flags()
-	flags.StringVar(&endpoint, "endpoint", "", "where etcd listens")
-	flags.StringVar(&cluster, "cluster-name", "", "the cluster's name, for its admin")
-	flags.StringVar(&tls.ServerName, "server-name", "", "the name that etcd's certificate is for")
-	flags.StringVar(&tls.TrustedCAFile, "trusted-ca-file", "", "the CA of that certificate")
-	flags.StringVar(&tls.CertFile, "cert-file", "", "the certificate of any client")
-	flags.StringVar(&tls.KeyFile, "key-file", "", "its key")
+	flags.StringVar(&endpoint, "endpoint", "", "address of etcd")
+	flags.StringVar(&cluster, "cluster-name", "", "cluster name, for the name of the admin user")
+	flags.StringVar(&tls.ServerName, "server-name", "", "host name in the certificate of etcd")
+	flags.StringVar(&tls.TrustedCAFile, "trusted-ca-file", "", "file with the CA of that certificate")
+	flags.StringVar(&tls.CertFile, "cert-file", "", "file with a client certificate")
+	flags.StringVar(&tls.KeyFile, "key-file", "", "file with the key of the client certificate")
 	return command
 }
 

@@ -5,11 +5,11 @@ use std::rc::Rc;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSONSchemaProps;
 use mw_api::cilium::kcp::ANNOTATION_CLUSTER;
+use mw_controller::cilium::{Kind, Object as Declaration};
 use mw_core::cilium::object::ObjectId;
 use mw_core::cilium::world::World;
 use mw_core::problem::{Problem, Reason};
 use mw_core::text::{printable, quoted};
-use mw_operator::cilium::{Kind, Object as Declaration};
 use serde_json::{Value as Json, json};
 
 use crate::input::finding::Finding;
@@ -17,26 +17,26 @@ use crate::input::object::{Object, Opened, twice};
 use crate::input::shape::{self, Written};
 use crate::input::source::SourceFile;
 
-/// An object with the place it came from.
+/// An object and its place in a file.
 #[derive(Debug)]
 pub(crate) struct Declared {
-    /// For the planner. Its spec is empty where the shape of the written one is
-    /// wrong: it exists, but nothing may be done on its behalf.
+    /// Planner input. If the schema check fails, the spec is left empty: the object exists, but
+    /// nothing may be done for it.
     pub(crate) object: Declaration,
-    /// What is wrong with it, where the planner can't see that.
+    /// Schema errors, which the planner can't see.
     pub(crate) misshapen: Vec<Problem>,
     pub(crate) written: Written,
 }
 
 pub(crate) type Objects = BTreeMap<(Kind, ObjectId), Declared>;
 
-/// `hub` stands for the workspace of all that is not in one of kcp's.
+/// Loads the objects. `hub` is the workspace of those without a kcp workspace annotation.
 pub(crate) fn load(files: Vec<Opened>, hub: &str, findings: &mut Vec<Finding>) -> Objects {
     let schemas: Vec<JSONSchemaProps> = mw_api::crd::cilium_crds().into_iter().filter_map(shape::spec_schema).collect();
     let mut objects = Objects::new();
     for Opened { file, objects: found, faulty } in files {
         if found.is_empty() && !faulty {
-            let message = format!("{} holds no object of the Cilium back end", file.name);
+            let message = format!("{} contains no object of the Cilium back end", file.name);
             findings.push(Finding::error(message).help(KINDS));
         }
         for object in found {
@@ -61,7 +61,7 @@ fn declared(
     let kind = kind(file, &object)?;
     let metadata = shape::metadata(file, &object)?;
     let schema = Kind::ALL.iter().zip(schemas).find(|(of, _)| **of == kind).map(|(_, schema)| schema);
-    let (spec, mut mistakes) = shape::spec(&object.tree, schema, "look at examples/cilium for one of each kind");
+    let (spec, mut mistakes) = shape::spec(&object.tree, schema, "see examples/cilium for one of each kind");
     let workspace = metadata.annotations.as_ref().and_then(|all| all.get(ANNOTATION_CLUSTER)).map_or(hub, String::as_str);
     let read = |spec: Json| {
         let phase = object.tree.get("status").and_then(|status| status.get("phase")).and_then(|phase| phase.text());
@@ -70,7 +70,7 @@ fn declared(
             "apiVersion": api_version, "kind": kind.as_str(), "metadata": metadata, "spec": spec, "status": { "phase": phase },
         });
         Declaration::read(kind, workspace, value).ok_or_else(|| {
-            let message = format!("{} {} can't be read", kind.as_str(), quoted(metadata.name.as_deref().unwrap_or_default()));
+            let message = format!("cannot read {} {}", kind.as_str(), quoted(metadata.name.as_deref().unwrap_or_default()));
             Finding::error(message).at(file, object.tree.locate("metadata"))
         })
     };
@@ -83,7 +83,7 @@ fn declared(
         let what = format!("{} {}", kind.as_str(), printable(&format!("{}/{}", id.1.namespace, id.1.name), 320));
         return Err(twice(file, &object, &what, &first.written.name_place()));
     }
-    // What is being deleted needs no valid spec.
+    // An object that is being deleted needs no valid spec.
     let sound = mistakes.is_empty() || conformed.common().deleting.is_some();
     let misshapen = if sound { Vec::new() } else { shape::problems(&mistakes, spec_problems(&conformed)) };
     let object_read = if sound { conformed } else { read(Json::Null)?.0 };
@@ -96,7 +96,7 @@ fn kind(file: &Rc<SourceFile>, object: &Object) -> Result<Kind, Finding> {
         Err(Finding::error(message).at(file, object.tree.locate(path)).help(help))
     };
     let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.as_str() == object.kind) else {
-        return wrong("kind", &object.kind, &format!("{KINDS}; what a cluster holds is given with --cluster NAME=FILE"));
+        return wrong("kind", &object.kind, &format!("{KINDS}; pass the objects of a cluster with --cluster NAME=FILE"));
     };
     let version = kind.resource().api_version;
     if object.api_version != version {
@@ -105,7 +105,7 @@ fn kind(file: &Rc<SourceFile>, object: &Object) -> Result<Kind, Finding> {
     Ok(kind)
 }
 
-/// What the planner finds wrong with the spec of an object by itself.
+/// Errors that the planner finds in the spec of a single object.
 fn spec_problems(object: &Declaration) -> Vec<Problem> {
     let mut world = World::default();
     enter(object.clone(), &mut world);
@@ -122,8 +122,7 @@ pub(crate) fn enter(object: Declaration, world: &mut World) {
     }
 }
 
-/// All problems of a plan by object, with subjects that are paths in the
-/// object where they are about its spec.
+/// All problems of a plan by object. Subjects of spec errors are turned into paths in the object.
 pub(crate) fn problems(plan: &mw_core::cilium::plan::Plan) -> impl Iterator<Item = ((Kind, &ObjectId), Problem)> {
     let bindings = plan.bindings.iter().map(|(id, plan)| ((Kind::Binding, id), &plan.outcome.problems));
     let services = plan.services.iter().map(|(id, plan)| ((Kind::Service, id), &plan.outcome.problems));

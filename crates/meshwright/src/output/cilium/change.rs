@@ -1,12 +1,11 @@
-//! One write to a cluster, as people are told of it. What a Secret holds is
-//! never told.
+//! A write to a cluster, in displayable form. Values of Secrets are never shown.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use mw_api::cilium::policy::policy_object;
+use mw_controller::cilium::{Act, Operation, operations};
 use mw_core::cilium::facts::{ClusterSeen, Config, ServiceName};
 use mw_core::cilium::plan::{AnnotationApply, CaCreate, ElbWrite, IdentityWrite, PolicyUpdate, SecretApply, UsersWrite, WantedPolicy};
-use mw_operator::cilium::{Act, Operation, operations};
 use serde::Serialize;
 use serde_json::Value as Json;
 
@@ -29,13 +28,13 @@ pub(super) struct Change {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) namespace: Option<String>,
     pub(super) name: String,
-    /// The cluster that it is a copy from.
+    /// Cluster that the object is copied from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) from: Option<String>,
-    /// The keys or annotations that change; of others' objects only those.
+    /// Keys or annotations that change. Other fields of shared objects are not shown.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) fields: Vec<Field>,
-    /// A policy as it is, and as it will be.
+    /// A policy before and after the change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) before: Option<Json>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -55,8 +54,7 @@ impl Field {
     }
 }
 
-/// By target, in the order in which they are made. Targets of which nothing is
-/// known are not in it.
+/// Changes by target, in execution order. Targets that can't be read are omitted.
 pub(super) fn changes(planned: &Planned<'_>) -> BTreeMap<String, Vec<Change>> {
     let home = planned.world.options.cilium_namespace.as_str();
     let of = |(id, seen): (&_, &ClusterSeen)| {
@@ -128,7 +126,7 @@ fn secret(key: &str, was: bool, will_be: bool) -> Field {
     Field { name: key.to_owned(), before: value(was), after: value(will_be) }
 }
 
-/// By user.
+/// One field per user.
 fn users(write: &UsersWrite) -> Vec<Field> {
     let role = || Some("remote".to_owned());
     let added = write.added.iter().map(|user| Field { name: user.clone(), before: None, after: role() });
@@ -136,20 +134,20 @@ fn users(write: &UsersWrite) -> Vec<Field> {
     added.chain(removed).collect()
 }
 
-/// By key.
+/// One field per key.
 fn keys(apply: &SecretApply) -> Vec<Field> {
     let SecretApply { on: _, data: _, added, changed, removed } = apply;
     let all: BTreeSet<&String> = added.iter().chain(changed).chain(removed).collect();
     all.into_iter().map(|key| secret(key, !added.contains(key), !removed.contains(key))).collect()
 }
 
-/// What differs from what is there, whoever put it there.
+/// Annotations that differ from the current ones, regardless of their field manager.
 fn annotations(service: &ServiceName, apply: AnnotationApply, seen: &ClusterSeen) -> Vec<Field> {
     let AnnotationApply { on: _, annotations, removed } = apply;
     let found = seen.services.known().and_then(|services| services.get(service));
     let before = |key: &String| found.and_then(|found| found.annotations.get(key)).map(|held| held.value.clone());
     let set = annotations.into_iter().map(|(key, value)| (before(&key), key, Some(value)));
-    // What others hold as well stays.
+    // Annotations that others also manage stay.
     let stays = |key: &String| found.and_then(|found| found.annotations.get(key)).is_some_and(|held| !held.is_ours_alone());
     let gone = removed.into_iter().filter(|key| !stays(key)).map(|key| (before(&key), key, None));
     let mut fields: Vec<Field> =

@@ -1,15 +1,15 @@
-//! The plan as data: the shape that `-o json` and `-o yaml` promise.
+//! The plan as data: the stable format of `-o json` and `-o yaml`.
 
 use std::collections::BTreeMap;
 
+use mw_controller::cilium::Kind;
 use mw_core::cilium::plan::{BindingPlan, Endpoints, Row};
 use mw_core::problem::Problem;
-use mw_operator::cilium::Kind;
 use serde::Serialize;
 
 use crate::output::cilium::change::{Change, Mark, changes};
 use crate::output::cilium::{Planned, Result, results};
-use crate::output::report::severity;
+use crate::output::kilo::report::severity;
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
@@ -19,7 +19,7 @@ pub(crate) struct Report {
     notes: Vec<String>,
 }
 
-/// In the order in which they are made.
+/// Changes in execution order.
 #[derive(Debug, Default, Serialize)]
 struct Target {
     create: Vec<Change>,
@@ -27,7 +27,7 @@ struct Target {
     delete: Vec<Change>,
 }
 
-/// What the status of an object would be.
+/// The status that an object would get.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Object {

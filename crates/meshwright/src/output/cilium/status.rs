@@ -1,28 +1,29 @@
-//! The status of the Cilium back end's objects for people: is there a
-//! provider, what is not ready and why, then every object by kind.
+//! Status of the Cilium back end's objects as text: the provider, then objects that are not ready,
+//! then all objects by kind.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use mw_api::cilium::binding::MeshStatus;
+use mw_controller::cilium::{Kind, ObjectStatus, PublishedObject};
+use mw_controller::published_status::{Published, PublishedStatus};
 use mw_core::kilo::view::PairState;
 use mw_core::text::printable;
 use mw_core::time::Timestamp;
-use mw_operator::cilium::{Kind, ObjectGlance, ObjectStatus};
-use mw_operator::glance::{Glance, Glanced};
 use owo_colors::Style;
 
+use crate::output::cilium::Overview;
+use crate::output::kilo::matrix::Matrix;
 use crate::output::layout::{Cell, mean, phase_style, rows, styled};
-use crate::output::matrix::Matrix;
 use crate::output::presence::{Presence, Told, Verdict, age, at, presence, presence_words, trouble};
 
-/// A provider writes every status again after its --mesh-check-interval, 5 min
-/// unless said otherwise. One that is older than three of them is not kept.
+/// Age in seconds at which a status counts as stale: three times the provider's default
+/// --mesh-check-interval of 5 min, at which it rewrites every status.
 const KEPT_SECONDS: i64 = 900;
 
-/// Ready, as far as it can be believed: neither of an earlier spec, nor left
-/// behind by a provider that is gone.
-pub(crate) fn verdict(glance: &Glance<ObjectGlance>, object: &ObjectGlance) -> Verdict {
+/// Readiness of an object. A status of an earlier spec, or one that no provider maintains, does not
+/// count as ready.
+pub(crate) fn verdict(published_status: &PublishedStatus<PublishedObject>, object: &PublishedObject) -> Verdict {
     let told = Told {
         conditions: object.status.conditions(),
         of: object.status.observed_generation(),
@@ -30,85 +31,115 @@ pub(crate) fn verdict(glance: &Glance<ObjectGlance>, object: &ObjectGlance) -> V
         deleting: object.deleting,
     };
     let verdict = told.verdict("no provider has written a status yet");
-    match stale(glance, object).filter(|_| verdict.ready) {
+    match stale(published_status, object).filter(|_| verdict.ready) {
         Some(message) => Verdict { ready: false, reason: "Stale".to_owned(), message, since: verdict.since },
         None => verdict,
     }
 }
 
-/// Why nobody can say that a status is still true.
-fn stale(glance: &Glance<ObjectGlance>, object: &ObjectGlance) -> Option<String> {
+/// Reason why a status may be out of date.
+fn stale(published_status: &PublishedStatus<PublishedObject>, object: &PublishedObject) -> Option<String> {
     let last = object.status.last_sync().map(at);
-    let written = last.map_or_else(|| "written at no known time".to_owned(), |last| format!("written {} ago", age(glance.now, last)));
-    let is_kept = last.is_some_and(|last| glance.now.0.saturating_sub(last.0) <= KEPT_SECONDS);
-    match (presence(glance), &glance.leases) {
+    let written =
+        last.map_or_else(|| "written at an unknown time".to_owned(), |last| format!("written {} ago", age(published_status.now, last)));
+    let is_kept = last.is_some_and(|last| published_status.now.0.saturating_sub(last.0) <= KEPT_SECONDS);
+    match (presence(published_status), &published_status.leases) {
         (Presence::Running, _) => None,
         (Presence::Silent, _) => Some(format!("{written} by a provider that may be dead")),
-        (_, Ok(leases)) if !leases.is_empty() => Some(format!("{written} by a provider that has ended")),
+        (_, Ok(leases)) if !leases.is_empty() => Some(format!("{written} by a provider that has stopped")),
         _ if is_kept => None,
-        _ => Some(format!("{written}, and not again as a provider does")),
+        _ => Some(format!("{written} and not refreshed since")),
     }
 }
 
-/// Whether a status can be taken at its word.
-fn is_sure(glance: &Glance<ObjectGlance>, verdict: &Verdict) -> bool {
-    presence(glance) == Presence::Running && verdict.reason != "SpecChanged"
+/// Reports whether a status is current.
+fn is_sure(published_status: &PublishedStatus<PublishedObject>, verdict: &Verdict) -> bool {
+    presence(published_status) == Presence::Running && verdict.reason != "SpecChanged"
 }
 
-pub(crate) fn text(glance: &Glance<ObjectGlance>) -> String {
-    let mut text = headline(glance);
-    text.push_str(&trouble(glance));
-    text.push_str(&not_ready(glance));
+pub(crate) fn text(published_status: &PublishedStatus<PublishedObject>) -> String {
+    let mut text = headline(published_status);
+    text.push_str(&trouble(published_status));
+    text.push_str(&not_ready(published_status));
     for kind in Kind::ALL {
-        let objects: Vec<&ObjectGlance> = glance.objects.iter().filter(|object| object.kind == kind).collect();
+        let objects: Vec<&PublishedObject> = published_status.objects.iter().filter(|object| object.kind == kind).collect();
         if !objects.is_empty() {
-            text.push_str(&format!("\n{}\n{}", styled(kind.as_str(), mean::title()), table(glance, kind, &objects)));
+            text.push_str(&format!("\n{}\n{}", styled(kind.as_str(), mean::title()), table(published_status, kind, &objects)));
         }
     }
-    glance.objects.iter().for_each(|object| text.push_str(&binding(glance, object)));
+    published_status.objects.iter().for_each(|object| text.push_str(&binding(published_status, object)));
     text
 }
 
-fn headline(glance: &Glance<ObjectGlance>) -> String {
-    let newest = glance.objects.iter().filter_map(|object| object.status.last_sync()).map(at).max();
-    let newest = newest.map(|newest| format!("the newest status was written {} ago", age(glance.now, newest)));
-    let is_kept = glance.objects.iter().any(|object| object.status.last_sync().is_some() && stale(glance, object).is_none());
-    let in_kcp = glance.objects.iter().any(|object| object.in_kcp);
-    let (word, style, words) = match (presence(glance), newest) {
-        (Presence::Running, _) => ("provider", mean::good(), presence_words(glance)),
-        (Presence::Silent, _) => ("PROVIDER SILENT", mean::bad(), presence_words(glance)),
-        (_, Some(newest)) if in_kcp => {
-            let words = format!("its Lease is on the management plane, out of sight of this workspace; {newest}");
-            ("provider", mean::changed(), words)
+/// Objects for which the live view differs from the recorded status.
+pub(crate) fn seen_from_here(Overview { published_status, views }: Overview<'_>) -> String {
+    let differs = |object: &&PublishedObject| {
+        let view = views.get(&(object.kind, object.namespace.clone(), object.name.clone()))?;
+        (!view.ready || object.status.phase() != Some(view.phase)).then_some(view)
+    };
+    let row = |object: &PublishedObject| {
+        let view = differs(&object)?;
+        let message = printable(&view.message, 1000);
+        Some(vec![
+            Cell::plain(format!("{} {}", object.kind.as_str(), name(object))),
+            Cell::new(view.phase, phase_style(view.phase)),
+            Cell::plain(message),
+        ])
+    };
+    let table: Vec<Vec<Cell>> = published_status.objects.iter().filter_map(row).collect();
+    if table.is_empty() { String::new() } else { format!("\n{}\n{}", styled("seen from here", mean::title()), rows(&table, 2)) }
+}
+
+/// State of the provider, with a description. A kcp workspace does not show its Lease.
+pub(crate) fn keeper(published_status: &PublishedStatus<PublishedObject>) -> (Presence, String) {
+    let newest = published_status.objects.iter().filter_map(|object| object.status.last_sync()).map(at).max();
+    let newest = newest.map(|newest| format!("the latest status was written {} ago", age(published_status.now, newest)));
+    let is_kept =
+        published_status.objects.iter().any(|object| object.status.last_sync().is_some() && stale(published_status, object).is_none());
+    let in_kcp = published_status.objects.iter().any(|object| object.in_kcp);
+    match (presence(published_status), newest) {
+        (seen @ (Presence::Running | Presence::Silent), _) => (seen, presence_words(published_status)),
+        (_, newest) if in_kcp => {
+            let newest = newest.unwrap_or_else(|| "no status written yet".to_owned());
+            (Presence::Unknown, format!("its Lease is on the management plane, not visible in this workspace; {newest}"))
         }
         (Presence::Absent, Some(newest)) if is_kept => {
-            ("provider", mean::changed(), format!("nobody holds the Lease {}; {newest}", ObjectGlance::LEASE))
+            (Presence::Unknown, format!("nobody holds Lease {}; {newest}", PublishedObject::LEASE))
         }
-        (Presence::Absent, _) => ("NO PROVIDER", mean::bad(), presence_words(glance)),
-        (Presence::Unknown, _) => ("provider", mean::changed(), presence_words(glance)),
+        (seen, _) => (seen, presence_words(published_status)),
+    }
+}
+
+fn headline(published_status: &PublishedStatus<PublishedObject>) -> String {
+    let (presence, words) = keeper(published_status);
+    let (word, style) = match presence {
+        Presence::Running => ("provider", mean::good()),
+        Presence::Unknown => ("provider", mean::changed()),
+        Presence::Silent => ("PROVIDER SILENT", mean::bad()),
+        Presence::Absent => ("NO PROVIDER", mean::bad()),
     };
     rows(&[vec![Cell::new(word, style), Cell::plain(words)]], 0)
 }
 
-fn name(object: &ObjectGlance) -> String {
+fn name(object: &PublishedObject) -> String {
     printable(&format!("{}/{}", object.namespace, object.name), 320)
 }
 
-/// What is wrong, with the whole message.
-fn not_ready(glance: &Glance<ObjectGlance>) -> String {
+/// Objects that are not ready, with the full message.
+fn not_ready(published_status: &PublishedStatus<PublishedObject>) -> String {
     let mut text = String::new();
-    for object in &glance.objects {
-        let verdict = verdict(glance, object);
+    for object in &published_status.objects {
+        let verdict = verdict(published_status, object);
         let remarks = remarks(object);
         if verdict.ready && remarks.is_empty() {
             continue;
         }
         let (state, style) = state(&verdict, object);
-        let since = verdict.since.as_ref().map(|since| format!(" for {}", age(glance.now, at(since)))).unwrap_or_default();
+        let since = verdict.since.as_ref().map(|since| format!(" for {}", age(published_status.now, at(since)))).unwrap_or_default();
         let title = styled(&format!("{} {}", object.kind.as_str(), name(object)), mean::title());
         text.push_str(&format!("\n{title}  {}{since}\n", styled(&state, style)));
         if !verdict.ready && !verdict.message.is_empty() {
-            // Not broken: it may end in a command to copy.
+            // Not wrapped: it may end in a command to copy.
             text.push_str(&format!("  {}\n", printable(&verdict.message, 5000)));
         }
         text.push_str(&remarks);
@@ -116,7 +147,7 @@ fn not_ready(glance: &Glance<ObjectGlance>) -> String {
     text
 }
 
-fn state(verdict: &Verdict, object: &ObjectGlance) -> (String, Style) {
+fn state(verdict: &Verdict, object: &PublishedObject) -> (String, Style) {
     let phase = printable(object.status.phase().unwrap_or("no phase"), 100);
     match (verdict.ready, object.deleting) {
         (true, _) => (format!("ready ({phase})"), mean::changed()),
@@ -128,14 +159,15 @@ fn state(verdict: &Verdict, object: &ObjectGlance) -> (String, Style) {
     }
 }
 
-/// What the phase does not tell.
-fn remarks(object: &ObjectGlance) -> String {
+/// Conditions that the phase does not reflect.
+fn remarks(object: &PublishedObject) -> String {
     let misread = object.misread.as_ref().map(|why| {
         let error = styled("error", mean::bad());
-        format!("  {error} its spec can't be read: {}\n", printable(why, 300))
+        format!("  {error} cannot read its spec: {}\n", printable(why, 300))
     });
     let apart = |condition: &&Condition| match condition.type_.as_str() {
         "IdentityApplied" | "KVStoreMeshReady" | "HubbleReady" => condition.status != "True",
+        "VersionSkew" | "CertificatesExpiring" => condition.status == "True",
         "Reachable" => condition.status == "False",
         _ => false,
     };
@@ -147,7 +179,7 @@ fn remarks(object: &ObjectGlance) -> String {
     misread.into_iter().chain(conditions).collect()
 }
 
-fn table(glance: &Glance<ObjectGlance>, kind: Kind, objects: &[&ObjectGlance]) -> String {
+fn table(published_status: &PublishedStatus<PublishedObject>, kind: Kind, objects: &[&PublishedObject]) -> String {
     let (relation, extent) = match kind {
         Kind::Binding => ("clusters", "connected"),
         Kind::Service => ("mesh", "exported by"),
@@ -155,17 +187,17 @@ fn table(glance: &Glance<ObjectGlance>, kind: Kind, objects: &[&ObjectGlance]) -
     };
     let head = ["name", "phase", relation, extent, "ready", "since", "written"];
     let mut table = vec![head.map(|title| Cell::new(title, mean::faint())).to_vec()];
-    table.extend(objects.iter().map(|object| table_row(glance, object)));
+    table.extend(objects.iter().map(|object| table_row(published_status, object)));
     rows(&table, 2)
 }
 
-fn table_row(glance: &Glance<ObjectGlance>, object: &ObjectGlance) -> Vec<Cell> {
-    let verdict = verdict(glance, object);
+fn table_row(published_status: &PublishedStatus<PublishedObject>, object: &PublishedObject) -> Vec<Cell> {
+    let verdict = verdict(published_status, object);
     let or_nothing = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-    let since = or_nothing(verdict.since.as_ref().map(|time| age(glance.now, at(time))));
-    let written = or_nothing(object.status.last_sync().map(|time| format!("{} ago", age(glance.now, at(time)))));
+    let since = or_nothing(verdict.since.as_ref().map(|time| age(published_status.now, at(time))));
+    let written = or_nothing(object.status.last_sync().map(|time| format!("{} ago", age(published_status.now, at(time)))));
     let phase = object.status.phase().unwrap_or("-");
-    let style = if is_sure(glance, &verdict) && verdict.ready { mean::good() } else { not_good(phase_style(phase)) };
+    let style = if is_sure(published_status, &verdict) && verdict.ready { mean::good() } else { not_good(phase_style(phase)) };
     let (relation, extent) = match &object.status {
         ObjectStatus::Binding(status) => {
             let connected = status.mesh_status.iter().flatten().filter(|row| row.connected).count();
@@ -192,27 +224,27 @@ fn table_row(glance: &Glance<ObjectGlance>, object: &ObjectGlance) -> Vec<Cell> 
     ]
 }
 
-/// Green is for what is known to be true now.
+/// Replaces green, which is reserved for current status.
 fn not_good(style: Style) -> Style {
     if style == mean::good() { mean::changed() } else { style }
 }
 
-/// A binding's clusters, and who reaches whom where that says more.
-fn binding(glance: &Glance<ObjectGlance>, object: &ObjectGlance) -> String {
+/// Clusters of a binding, and the connection matrix if there are more than two.
+fn binding(published_status: &PublishedStatus<PublishedObject>, object: &PublishedObject) -> String {
     let ObjectStatus::Binding(status) = &object.status else { return String::new() };
-    let sure = is_sure(glance, &verdict(glance, object));
+    let sure = is_sure(published_status, &verdict(published_status, object));
     let told: BTreeMap<&str, &MeshStatus> = status.mesh_status.iter().flatten().map(|row| (row.cluster_name.as_str(), row)).collect();
     let head = ["cluster", "id", "connected", "agents", "verified"].map(|title| Cell::new(title, mean::faint())).to_vec();
     let row = |cluster: &String| {
         let first = Cell::plain(printable(cluster, 253));
         match told.get(cluster.as_str()) {
-            Some(row) => cluster_row(first, row, sure, glance.now),
+            Some(row) => cluster_row(first, row, sure, published_status.now),
             None => vec![first, Cell::new("not in the status yet", mean::faint())],
         }
     };
     let table: Vec<Vec<Cell>> = std::iter::once(head).chain(object.clusters.iter().map(row)).collect();
     let mut text = format!("\n{}\n{}", styled(&name(object), mean::title()), rows(&table, 2));
-    // Of two clusters the table says it all.
+    // With two clusters the matrix adds nothing.
     if object.clusters.len() > 2 {
         text.push_str(&format!("\n{}", matrix(object, &told).text()));
     }
@@ -236,9 +268,9 @@ fn cluster_row(first: Cell, row: &MeshStatus, sure: bool, now: Timestamp) -> Vec
     cells
 }
 
-/// All links of a connected cluster are verified. Of the links between two
-/// others the status does not tell.
-fn matrix(object: &ObjectGlance, told: &BTreeMap<&str, &MeshStatus>) -> Matrix {
+/// All links of a connected cluster are verified. The status does not record the link between two
+/// clusters that are both not connected.
+fn matrix(object: &PublishedObject, told: &BTreeMap<&str, &MeshStatus>) -> Matrix {
     let connected: BTreeSet<&str> = told.values().filter(|row| row.connected).map(|row| row.cluster_name.as_str()).collect();
     Matrix::of(object.clusters.clone(), |source, target| {
         (connected.contains(source) || connected.contains(target)).then_some(PairState::Applied)
@@ -249,8 +281,8 @@ fn matrix(object: &ObjectGlance, told: &BTreeMap<&str, &MeshStatus>) -> Matrix {
 mod tests {
     use super::*;
     use kube::core::DynamicObject;
-    use mw_operator::failure::Failure;
-    use mw_operator::glance::LeaseGlance;
+    use mw_controller::failure::Failure;
+    use mw_controller::published_status::PublishedLease;
     use serde_json::{Value, json};
     use std::time::Duration;
 
@@ -258,12 +290,12 @@ mod tests {
     const HOURS_AGO: &str = "2025-12-31T21:00:00Z";
     const JUST_NOW: &str = "2025-12-31T23:59:40Z";
 
-    fn object(kind: Kind, name: &str, spec: Value, status: Value) -> ObjectGlance {
+    fn object(kind: Kind, name: &str, spec: Value, status: Value) -> PublishedObject {
         let resource = kind.resource();
         let metadata = json!({"name": name, "namespace": "net", "generation": 3});
         let value =
             json!({"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "spec": spec, "status": status});
-        ObjectGlance::read(kind, serde_json::from_value::<DynamicObject>(value).unwrap())
+        PublishedObject::read(kind, serde_json::from_value::<DynamicObject>(value).unwrap())
     }
 
     fn ready(status: &str, reason: &str, message: &str) -> Value {
@@ -285,26 +317,26 @@ mod tests {
         json!({"clusterRefs": names.iter().map(|name| json!({"name": name})).collect::<Vec<_>>()})
     }
 
-    fn mesh(written: &str) -> ObjectGlance {
+    fn mesh(written: &str) -> PublishedObject {
         let rows = json!({"meshStatus": [row("ffm", true, Value::Null), row("ber", true, Value::Null)]});
-        let status = status("Connected", written, ready("True", "Connected", "every link is verified"), rows);
+        let status = status("Connected", written, ready("True", "Connected", "all links are verified"), rows);
         object(Kind::Binding, "eu", refs(&["ffm", "ber"]), status)
     }
 
-    fn lease(renewed: i64, holder: &str) -> LeaseGlance {
+    fn lease(renewed: i64, holder: &str) -> PublishedLease {
         let (namespace, holder) = ("default".to_owned(), holder.to_owned());
-        LeaseGlance { namespace, holder, renewed: Some(Timestamp(renewed)), lasts: Duration::from_secs(15) }
+        PublishedLease { namespace, holder, renewed: Some(Timestamp(renewed)), lasts: Duration::from_secs(15), scope: None }
     }
 
-    fn glance(objects: Vec<ObjectGlance>, leases: Result<Vec<LeaseGlance>, Failure>) -> Glance<ObjectGlance> {
-        Glance { objects, leases, trouble: None, now: NOW }
+    fn published_status(objects: Vec<PublishedObject>, leases: Result<Vec<PublishedLease>, Failure>) -> PublishedStatus<PublishedObject> {
+        PublishedStatus { objects, leases, trouble: None, now: NOW }
     }
 
-    fn styled_text(objects: Vec<ObjectGlance>, leases: Result<Vec<LeaseGlance>, Failure>) -> String {
-        text(&glance(objects, leases))
+    fn styled_text(objects: Vec<PublishedObject>, leases: Result<Vec<PublishedLease>, Failure>) -> String {
+        text(&published_status(objects, leases))
     }
 
-    fn shown(objects: Vec<ObjectGlance>, leases: Result<Vec<LeaseGlance>, Failure>) -> String {
+    fn shown(objects: Vec<PublishedObject>, leases: Result<Vec<PublishedLease>, Failure>) -> String {
         anstream::adapter::strip_str(&styled_text(objects, leases)).to_string()
     }
 
@@ -352,13 +384,13 @@ net/eu
 
     #[test]
     fn what_nobody_keeps_is_neither_ready_nor_green() {
-        let is_ready = |written: &str, leases: Result<Vec<LeaseGlance>, Failure>| {
-            let glance = glance(vec![mesh(written)], leases);
-            verdict(&glance, &glance.objects[0]).ready
+        let is_ready = |written: &str, leases: Result<Vec<PublishedLease>, Failure>| {
+            let published_status = published_status(vec![mesh(written)], leases);
+            verdict(&published_status, &published_status.objects[0]).ready
         };
         let green = "\u{1b}[32m";
         assert!(styled_text(vec![mesh(HOURS_AGO)], Ok(vec![lease(NOW.0, "a")])).contains(green));
-        assert!(is_ready(HOURS_AGO, Ok(vec![lease(NOW.0, "a")])), "a provider that leads keeps it");
+        assert!(is_ready(HOURS_AGO, Ok(vec![lease(NOW.0, "a")])), "a running provider maintains it");
         for (fine, written, leases) in [
             (false, JUST_NOW, Ok(vec![lease(NOW.0 - 60, "a")])),
             (false, JUST_NOW, Ok(vec![lease(NOW.0 - 60, "")])),
@@ -373,17 +405,17 @@ net/eu
         }
         let old = shown(vec![mesh(HOURS_AGO)], Ok(Vec::new()));
         assert!(old.starts_with("NO PROVIDER") && old.contains("not ready (Connected, Stale)"), "{old}");
-        assert!(old.contains("written 3 h ago, and not again as a provider does"), "{old}");
+        assert!(old.contains("written 3 h ago and not refreshed since"), "{old}");
         let silent = shown(vec![mesh(JUST_NOW)], Ok(vec![lease(NOW.0 - 60, "a")]));
         assert!(silent.starts_with("PROVIDER SILENT  a in namespace default (Lease renewed 60 s ago) may be dead"), "{silent}");
     }
 
     #[test]
     fn a_status_of_an_earlier_spec_is_not_green() {
-        let behind = ObjectGlance { generation: 4, ..mesh(JUST_NOW) };
+        let behind = PublishedObject { generation: 4, ..mesh(JUST_NOW) };
         let text = styled_text(vec![behind], Ok(vec![lease(NOW.0, "a")]));
         let plain = anstream::adapter::strip_str(&text).to_string();
-        assert!(plain.contains("the spec is of generation 4, the status still of 3"), "{plain}");
+        assert!(plain.contains("spec is at generation 4, status still at generation 3"), "{plain}");
         assert_eq!(text.matches("\u{1b}[32m").count(), 1, "only the provider is: {text:?}");
     }
 
@@ -396,10 +428,10 @@ net/eu
 
     #[test]
     fn in_a_workspace_of_kcp_the_lease_is_not_missed() {
-        let there = ObjectGlance { in_kcp: true, ..mesh(JUST_NOW) };
+        let there = PublishedObject { in_kcp: true, ..mesh(JUST_NOW) };
         let text = shown(vec![there], Err(Failure::NotFound("leases".to_owned())));
         assert!(text.starts_with("provider  its Lease is on the management plane"), "{text}");
-        assert!(text.contains("was written 20 s ago"), "{text}");
+        assert!(text.contains("written 20 s ago"), "{text}");
     }
 
     #[test]

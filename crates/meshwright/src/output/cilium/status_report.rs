@@ -1,22 +1,21 @@
-//! The status as data: what `status -o json` and `-o yaml` show of the Cilium
-//! back end.
+//! Status of the Cilium back end as data, for `status -o json` and `-o yaml`.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use mw_api::cilium::binding::MeshStatus;
 use mw_api::cilium::intent::ProbeStatus;
 use mw_api::cilium::service::EndpointSummary;
-use mw_operator::cilium::{Kind, ObjectGlance, ObjectStatus};
-use mw_operator::glance::Glance;
+use mw_controller::cilium::{Kind, ObjectStatus, PublishedObject};
 use serde::Serialize;
 
-use crate::output::cilium::status::verdict;
-use crate::output::status_report::{Keeper, Ready};
+use crate::output::cilium::status::{keeper, verdict};
+use crate::output::cilium::{Overview, View};
+use crate::output::kilo::status_report::{Keeper, Ready};
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct StatusReport {
     provider: Keeper,
-    /// Why this may not be all that is new.
+    /// Reason why the data may be out of date.
     #[serde(skip_serializing_if = "Option::is_none")]
     provider_trouble: Option<String>,
     bindings: Vec<Object>,
@@ -36,11 +35,14 @@ struct Object {
     conditions: Vec<Condition>,
     #[serde(skip_serializing_if = "Option::is_none")]
     mesh: Option<String>,
+    /// Only with --live.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    live: Option<View>,
     #[serde(flatten)]
     more: More,
 }
 
-/// What a status has beyond that of the other kinds.
+/// Fields specific to a kind.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase", untagged)]
 enum More {
@@ -60,11 +62,12 @@ enum More {
 }
 
 impl StatusReport {
-    pub(crate) fn of(glance: &Glance<ObjectGlance>) -> StatusReport {
-        let all = |kind: Kind| glance.objects.iter().filter(|of| of.kind == kind).map(|of| object(glance, of)).collect();
+    pub(crate) fn of(overview: Overview<'_>) -> StatusReport {
+        let published_status = overview.published_status;
+        let all = |kind: Kind| published_status.objects.iter().filter(|of| of.kind == kind).map(|of| object(overview, of)).collect();
         StatusReport {
-            provider: Keeper::of(glance),
-            provider_trouble: glance.trouble.as_ref().map(ToString::to_string),
+            provider: Keeper::told(keeper(published_status), published_status),
+            provider_trouble: published_status.trouble.as_ref().map(ToString::to_string),
             bindings: all(Kind::Binding),
             services: all(Kind::Service),
             intents: all(Kind::Intent),
@@ -72,7 +75,7 @@ impl StatusReport {
     }
 }
 
-fn object(glance: &Glance<ObjectGlance>, object: &ObjectGlance) -> Object {
+fn object(Overview { published_status, views }: Overview<'_>, object: &PublishedObject) -> Object {
     let more = match &object.status {
         ObjectStatus::Binding(status) => {
             More::Binding { cluster_refs: object.clusters.clone(), clusters: status.mesh_status.clone().unwrap_or_default() }
@@ -89,11 +92,12 @@ fn object(glance: &Glance<ObjectGlance>, object: &ObjectGlance) -> Object {
         namespace: object.namespace.clone(),
         name: object.name.clone(),
         phase: object.status.phase().map(str::to_owned),
-        ready: verdict(glance, object).into(),
+        ready: verdict(published_status, object).into(),
         deleting: object.deleting,
         last_sync_time: object.status.last_sync().cloned(),
         conditions: object.status.conditions().to_vec(),
         mesh: object.mesh.clone(),
+        live: views.get(&(object.kind, object.namespace.clone(), object.name.clone())).cloned(),
         more,
     }
 }

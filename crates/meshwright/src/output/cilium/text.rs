@@ -1,19 +1,18 @@
-//! The plan for people: how every object is, what is wrong with it, and what
-//! would change in each cluster.
+//! The plan as text: the state and problems of every object, then the changes in each cluster.
 
+use mw_controller::cilium::Kind;
 use mw_core::cilium::plan::{BindingPlan, Row};
 use mw_core::problem::Reason;
 use mw_core::text::printable;
-use mw_operator::cilium::Kind;
 use owo_colors::Style;
 use serde_json::{Value as Json, json};
 
 use crate::output::cilium::change::{Change, Field, Mark, changes};
 use crate::output::cilium::{Planned, Result, results};
+use crate::output::kilo::text::problems;
 use crate::output::layout::{Cell, WIDTH, mean, phase_style, rows, styled, wrapped};
-use crate::output::text::problems;
 
-/// From here on a target's changes are cut short.
+/// Longer lists of changes are truncated.
 const MOST_CHANGES: usize = 50;
 const SHOWN_OF_MANY: usize = 20;
 
@@ -91,7 +90,7 @@ fn change(change: &Change) -> String {
     let mut text = format!("  {}\n", styled(&title, style));
     let is_policy = change.before.is_some() || change.after.is_some();
     if change.mark == Mark::Update && change.fields.is_empty() && !is_policy {
-        text.push_str("      the same values are held by meshwright as well from now on, or no longer\n");
+        text.push_str("      values stay the same; only field ownership changes\n");
     }
     let width = change.fields.iter().map(|field| field.name.chars().count()).max().unwrap_or_default();
     change.fields.iter().for_each(|of| text.push_str(&field(of, width)));
@@ -122,7 +121,7 @@ fn field(field: &Field, width: usize) -> String {
     }
 }
 
-/// The lines between what both begin and end with.
+/// Lines that differ, between the common head and tail.
 fn differing(before: &[String], after: &[String]) -> String {
     if before.is_empty() {
         return after.iter().map(|text| line(" ", text, Style::new())).collect();

@@ -1,4 +1,4 @@
-//! What is seen, piece by piece, and which plans follow from it anew.
+//! Observations, one by one, and the replanning they trigger.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use super::{Cluster, Listing, Planner};
 use crate::key::PublicKey;
 use crate::kilo::decide::{Departures, MeshState, mesh_at};
 use crate::kilo::evaluate::Target;
+use crate::kilo::history::group;
 use crate::kilo::liveness;
 use crate::kilo::mesh::Member;
 use crate::kilo::node::{Node, Nodes};
 use crate::kilo::ownership::Owner;
-use crate::kilo::past::group;
 use crate::kilo::peer::PeerFacts;
 use crate::kilo::source::SourcePlan;
 use crate::kilo::target::Entry;
@@ -19,11 +19,10 @@ use crate::names::{ClusterId, MeshId, NodeName, PeerName};
 use crate::seen::Seen;
 use crate::time::Timestamp;
 
-const NOT_LISTED: &str = "it was not listed yet";
+const NOT_LISTED: &str = "not observed yet";
 
 impl Planner {
-    /// A Node was seen, for the first time or anew. False if that changes
-    /// nothing for anybody.
+    /// A Node was added or changed. Returns false if that affects nothing.
     pub fn set_node(&mut self, cluster: &ClusterId, node: Node) -> bool {
         let Some(nodes) = self.clusters.get_mut(cluster).and_then(|cluster| cluster.nodes.known_mut()) else { return false };
         let name = node.name.clone();
@@ -34,7 +33,7 @@ impl Planner {
         let is_heartbeat = |old: &Node| old.last_seen.is_some() && node.last_seen.is_some() && old.but_last_seen(&node);
         let alive = before.filter(|old| is_heartbeat(old)).map(|_| liveness::alive(nodes));
         nodes.insert(name.clone(), Arc::new(node));
-        // A heartbeat that leaves everybody as alive as before changes nothing.
+        // A heartbeat that changes no node's liveness affects nothing.
         let quiet = alive.is_some_and(|alive| liveness::alive(nodes) == alive);
         if let Some(Departures::Seen(left)) = self.clusters.get_mut(cluster).map(|cluster| &mut cluster.departures) {
             left.remove(&name);
@@ -45,7 +44,7 @@ impl Planner {
         !quiet
     }
 
-    /// A Node was seen to be deleted.
+    /// A Node was deleted.
     pub fn remove_node(&mut self, cluster: &ClusterId, name: &NodeName) {
         let Some(known) = self.clusters.get_mut(cluster) else { return };
         if let Departures::Seen(left) = &mut known.departures {
@@ -57,7 +56,7 @@ impl Planner {
         self.replan_cluster(cluster);
     }
 
-    /// All Nodes of a cluster were listed, or it can't be read any more.
+    /// All Nodes of a cluster were listed, or can't be read any more.
     pub fn set_nodes(&mut self, cluster: &ClusterId, nodes: Seen<Nodes>) {
         self.take_nodes(cluster, nodes);
         self.replan_cluster(cluster);
@@ -79,7 +78,8 @@ impl Planner {
         self.clusters.entry(cluster.clone()).or_insert_with(unseen)
     }
 
-    /// What was listed of several clusters, or why it can't be: planned once.
+    /// Lists of several clusters, or the reason why they can't be read; replans
+    /// once.
     pub fn set_listings(&mut self, listings: Vec<(ClusterId, Listing)>) {
         let mut nodes = BTreeSet::new();
         let mut peers = false;
@@ -101,7 +101,7 @@ impl Planner {
         }
     }
 
-    /// A Peer was seen, for the first time or anew.
+    /// A Peer was added or changed.
     pub fn set_peer(&mut self, cluster: &ClusterId, facts: PeerFacts) {
         let name = PeerName::from(facts.name.as_str());
         let entry = Entry::new(facts, &self.register);
@@ -135,7 +135,7 @@ impl Planner {
         let labels: BTreeSet<String> = old.iter().chain(new).filter_map(|entry| entry.labels().source.clone()).collect();
         let keys: BTreeSet<PublicKey> = old.iter().chain(new).filter_map(Entry::key).collect();
         if self.register.hub().is_none() {
-            // Every Peer can change whose the others are.
+            // Any Peer can change the ownership of others.
             self.replan_inputs();
             return;
         }
@@ -144,10 +144,11 @@ impl Planner {
                 self.remember(id, name, (&labels, &keys), wide);
             }
         }
+        (0..self.meshes.len()).for_each(|mesh| self.survey_unsettled(mesh, Some(name)));
     }
 
-    /// Plans those sources again whose past a changed Peer speaks of, by the
-    /// labels and keys that it had and has.
+    /// Replans the sources whose history a changed Peer affects, by its old and
+    /// new labels and keys.
     fn remember(&mut self, id: &MeshId, name: &PeerName, (labels, keys): (&BTreeSet<String>, &BTreeSet<PublicKey>), wide: bool) {
         let Some((mesh, state)) = mesh_at(&self.meshes, id) else { return };
         let Some(active) = state.active() else { return };
@@ -172,7 +173,7 @@ impl Planner {
         }
     }
 
-    /// All Peers of a cluster were listed, or they can't be read any more.
+    /// All Peers of a cluster were listed, or can't be read any more.
     pub fn set_peers(&mut self, cluster: &ClusterId, peers: Seen<BTreeMap<PeerName, PeerFacts>>) {
         self.take_peers(cluster, peers);
         self.replan_inputs();
@@ -189,15 +190,18 @@ impl Planner {
         }
     }
 
-    /// Time passed: what waited for it is planned again.
+    /// Advances the time and replans what waited for it.
     pub fn set_now(&mut self, now: Timestamp) {
         self.now = now;
         for mesh in 0..self.meshes.len() {
             let Some(active) = self.meshes.get(mesh).and_then(MeshState::active) else { continue };
             let due = |member: &Member| member.recheck_at().is_some_and(|at| at <= now);
             let positions: Vec<usize> = active.members.iter().enumerate().filter(|(_, member)| due(member)).map(|(at, _)| at).collect();
-            for position in positions {
-                self.plan_members(mesh, Some(position));
+            for position in &positions {
+                self.plan_members(mesh, Some(*position));
+            }
+            if !positions.is_empty() {
+                self.survey_unsettled(mesh, None);
             }
         }
         for target in self.targets.values_mut() {

@@ -1,5 +1,5 @@
-//! What was decided before and holds on: who is anchor, which deletes are held
-//! back, and which of those a person released.
+//! Decisions of the previous plan that stay in effect: anchors, held changes,
+//! and which of those the user confirmed.
 
 use std::collections::BTreeSet;
 
@@ -10,9 +10,9 @@ use crate::kilo::guard::{HeldLine, held_hash};
 use crate::names::ClusterId;
 
 impl Planner {
-    /// What was decided counts as decided before from now on: who is anchor,
-    /// and what is held, so that it stays held until it is confirmed or no
-    /// longer doubtful. True if what is held changed.
+    /// Records the anchors and held changes of this plan for the next one, so
+    /// that changes stay held until they are confirmed or explained. Returns
+    /// true if the held changes differ from before.
     pub fn remember_decisions(&mut self) -> bool {
         let mut changed = false;
         for active in self.meshes.iter().filter_map(MeshState::active) {
@@ -41,14 +41,14 @@ impl Planner {
         changed
     }
 
-    /// What is held of a mesh, or of no mesh, on all targets.
+    /// The held changes of a mesh, or of orphans, on all targets.
     pub(in crate::kilo) fn held_lines(&self, mesh: Option<usize>) -> BTreeSet<HeldLine> {
         let holding = self.targets.iter().filter(|(_, target)| target.holds);
         holding.flat_map(|(id, target)| target.changes(mesh).held_lines(id)).collect()
     }
 
-    /// Returns whether a released change was not carried out yet: what a person
-    /// confirmed stays confirmed until all of it is done.
+    /// Reports whether a confirmed change is still pending: a confirmation
+    /// stays valid until all its changes are done.
     fn is_pending(&self, released: &BTreeSet<HeldLine>) -> bool {
         released.iter().any(|line| {
             let entry = self.targets.get(&line.target).and_then(|target| target.entries.get(&line.name));
@@ -56,8 +56,8 @@ impl Planner {
         })
     }
 
-    /// Changes that were held before and are confirmed as they were then:
-    /// some of them may have been carried out since.
+    /// Changes that were held by the previous plan and confirmed; some of them
+    /// may be done already.
     pub(super) fn confirmed_before(&self) -> Released {
         let confirmed = |(at, mesh): (usize, &MeshState)| {
             let mesh = self.inputs.get(&mesh.id)?;
@@ -71,7 +71,7 @@ impl Planner {
         }
     }
 
-    /// The hash of held changes, by the names that the mesh has for its clusters.
+    /// The hash of held changes, using the mesh's names for its clusters.
     pub(in crate::kilo) fn held_hash(&self, mesh: Option<usize>, held: &BTreeSet<HeldLine>) -> Option<String> {
         let active = mesh.and_then(|mesh| self.meshes.get(mesh)).and_then(MeshState::active);
         let called = |id: &ClusterId| {
@@ -81,7 +81,7 @@ impl Planner {
         held_hash(held.iter().map(|line| format!("{}/{line}", called(&line.target))))
     }
 
-    /// Releases what is held now, where exactly that was confirmed.
+    /// Releases the changes held now if exactly these were confirmed.
     pub(super) fn release_confirmed(&mut self) -> BTreeSet<ClusterId> {
         for (at, mesh) in self.meshes.iter().enumerate() {
             let Some(confirmed) = self.inputs.get(&mesh.id).and_then(|mesh| mesh.confirm_deletes.as_deref()) else { continue };

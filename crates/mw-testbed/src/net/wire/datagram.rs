@@ -1,4 +1,4 @@
-//! A UDP datagram inside an IPv4 packet, as a router sees it.
+//! UDP datagrams in IPv4 packets.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -8,7 +8,7 @@ const UDP: u8 = 17;
 const SOURCE: usize = 12;
 const TARGET: usize = 16;
 
-/// A whole packet that is known to be UDP over IPv4 and not a fragment.
+/// A complete UDP packet over IPv4, not fragmented.
 #[derive(Debug)]
 pub(in crate::net) struct Datagram {
     bytes: Vec<u8>,
@@ -54,7 +54,7 @@ impl Datagram {
     fn set(&mut self, ip: usize, port: usize, to: SocketAddrV4) {
         self.write(ip, &to.ip().octets());
         self.write(port, &to.port().to_be_bytes());
-        // No checksum is a valid one in UDP over IPv4.
+        // UDP over IPv4 allows packets without checksum.
         self.write(self.header + 6, &[0, 0]);
         self.write(10, &[0, 0]);
         let sum = checksum(self.bytes.get(..self.header).unwrap_or_default());
@@ -68,7 +68,7 @@ impl Datagram {
     }
 }
 
-/// The internet checksum of a header.
+/// Computes the internet checksum of a header.
 pub(in crate::net) fn checksum(header: &[u8]) -> u16 {
     let words =
         header.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair.first().copied().unwrap_or(0), pair.get(1).copied().unwrap_or(0)])));
@@ -83,7 +83,7 @@ pub(in crate::net) fn checksum(header: &[u8]) -> u16 {
 mod tests {
     use super::*;
 
-    /// From RFC 1071's commonly used example.
+    /// A commonly used example of the checksum of RFC 1071.
     #[test]
     fn the_checksum_is_the_internets() {
         let header = [0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0, 0, 0xc0, 0xa8, 0, 1, 0xc0, 0xa8, 0, 0xc7];
@@ -98,8 +98,8 @@ mod tests {
         assert_eq!((datagram.source().to_string(), datagram.target().to_string()), ("10.0.0.1:4096".into(), "10.0.0.2:8192".into()));
         datagram.set_source("192.0.2.7:99".parse().unwrap());
         assert_eq!(datagram.source().to_string(), "192.0.2.7:99");
-        assert_eq!(checksum(&datagram.bytes()[..20]), 0, "the header is whole again");
+        assert_eq!(checksum(&datagram.bytes()[..20]), 0, "valid checksum");
         packet[9] = 6;
-        assert!(Datagram::read(&packet).is_none(), "TCP is not ours");
+        assert!(Datagram::read(&packet).is_none(), "TCP is not supported");
     }
 }

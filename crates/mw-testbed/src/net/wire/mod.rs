@@ -1,6 +1,6 @@
-//! The way between clusters: a router in this process, with a port to the edge
-//! of each cluster's network. It carries UDP over IPv4, which is all that
-//! WireGuard needs, and loses, delays and translates on demand.
+//! Router between clusters, in this process, with a port to the edge of each cluster's
+//! network. It forwards UDP over IPv4, which is all that WireGuard needs, with optional
+//! loss, delay and NAT.
 
 pub(in crate::net) mod datagram;
 
@@ -20,15 +20,15 @@ use datagram::Datagram;
 
 const LONGEST_PACKET: usize = 2048;
 
-/// What happens to packets on their way through a port, in both directions.
+/// Impairment of packets through a port, in both directions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Impairment {
-    /// Of a hundred packets so many are lost, evenly spread; 100 cuts it off.
+    /// Percentage of lost packets, evenly distributed; 100 cuts the port off.
     pub loss_percent: u32,
     pub delay: Duration,
 }
 
-/// A router; dropping it cuts all clusters off from one another.
+/// A router. Dropping it cuts all clusters off from each other.
 #[derive(Debug, Default)]
 pub struct Wire {
     ports: Arc<Mutex<Vec<Arc<Port>>>>,
@@ -54,9 +54,9 @@ impl std::fmt::Debug for Port {
 }
 
 impl Wire {
-    /// Adds a device to a namespace: what is sent there leaves the cluster, and
-    /// what is for `network` arrives there. With `hidden` everything inside
-    /// shares the first address of the network, and mappings last so long.
+    /// Adds a device to a namespace: packets sent to it leave the cluster, packets for
+    /// `network` arrive at it. With `hidden`, everything inside shares the first address
+    /// of the network through NAT, and unused mappings expire after this time.
     pub fn attach(&self, edge: &Namespace, device: &str, network: Ipv4Net, hidden: Option<Duration>) -> Result<()> {
         let failed = |error: std::io::Error| Error::network(format!("making {device}"), error);
         let tun = edge.run(|| DeviceBuilder::new().name(device).build_sync()).map_err(failed)?;
@@ -71,10 +71,20 @@ impl Wire {
         Ok(())
     }
 
-    /// From now on, for the port of this network.
+    /// Sets the impairment of the port of this network.
     pub fn impair(&self, network: Ipv4Net, impairment: Impairment) {
         for port in lock(&self.ports).iter().filter(|port| port.network == network) {
             lock(&port.state).impairment = impairment;
+        }
+    }
+
+    /// Changes the public address of the NAT at the port of this network to another of
+    /// its addresses.
+    pub fn readdress(&self, network: Ipv4Net, public: Ipv4Addr) {
+        for port in lock(&self.ports).iter().filter(|port| port.network == network) {
+            if let Some(nat) = &mut lock(&port.state).nat {
+                nat.readdress(public);
+            }
         }
     }
 }
@@ -104,7 +114,7 @@ async fn carry(from: Arc<Port>, ports: Arc<Mutex<Vec<Arc<Port>>>>) {
 }
 
 impl Port {
-    /// How long it takes; nothing when it is lost.
+    /// Returns the delay of a datagram; `None` if it is lost.
     fn leave(&self, datagram: &mut Datagram) -> Option<Duration> {
         let mut state = lock(&self.state);
         if let Some(nat) = &mut state.nat {

@@ -1,0 +1,3 @@
+//! Commands of the Kilo back end.
+
+pub(crate) mod operator;

@@ -1,0 +1,4 @@
+//! ClusterMeshes, and the dumps of their clusters.
+
+pub(crate) mod dumps;
+pub(crate) mod meshes;

@@ -1,0 +1,41 @@
+//! The Cilium back end: keeps clusters in line with every ClusterMeshBinding,
+//! GlobalService and ConnectivityIntent.
+//!
+//! One task owns all state. Watches, writes and dials send events through one
+//! channel; after each batch the task runs all steps once. No step blocks.
+
+mod apply;
+pub mod certificates;
+mod cleanup;
+mod cluster_cache;
+mod cluster_dump;
+mod completeness;
+pub mod dial;
+mod diff;
+mod doctor_reads;
+mod engine;
+mod events;
+mod identity;
+mod kubeconfig_secrets;
+mod management;
+mod metrics;
+mod object_source;
+mod observe;
+mod plan;
+mod published_status;
+pub mod readiness;
+mod record;
+mod status;
+mod validate;
+mod verify;
+mod workspace;
+
+pub use cluster_dump::ClusterDump;
+pub use diff::{Act, Operation, Place, operations};
+pub use doctor_reads::{Examination, Examined, Examiner};
+pub use engine::{Kcp, Provider, Settings};
+pub use management::ClusterResource;
+pub use object_source::{ExportError, Portal};
+pub use published_status::{ObjectStatus, PublishedObject};
+pub use record::{Kind, Object};
+pub use workspace::{Endpoints, Workspace, WorkspaceExaminer, is_workspace};

@@ -1,0 +1,233 @@
+//! Step 6: writes the status of each object, and only if it differs.
+
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::jiff;
+use mw_api::cilium::binding::{ClusterMeshBindingStatus, MeshStatus};
+use mw_api::cilium::intent::{ConnectivityIntentStatus, ProbeStatus};
+use mw_api::cilium::service::{EndpointSummary, GlobalServiceStatus};
+use mw_core::cilium::plan::{BindingPhase, BindingPlan, IntentPlan, Row, ServicePlan, Status};
+use mw_core::condition::cilium::kind;
+use mw_core::problem::Reason;
+use mw_core::time::Timestamp;
+use serde_json::Value;
+use tracing::{debug, info};
+
+use crate::cilium::diff::Place;
+use crate::cilium::engine::Engine;
+use crate::cilium::record::{Kind, Record, RecordId};
+use crate::conditions::{Wanted, difference, merged};
+use crate::failure::Failure;
+use crate::writer::Trouble;
+
+/// Longest delay of a status update for writes in flight.
+const WHILE_WRITING: Duration = Duration::from_secs(1);
+const BETWEEN: Duration = Duration::from_millis(200);
+
+/// Inputs of a status other than the plan.
+struct Facts<'a> {
+    record: &'a Record,
+    /// A lasting write failure that concerns this object.
+    failed: Option<String>,
+    now: Time,
+}
+
+impl Engine {
+    pub(super) fn report(&mut self) {
+        let now = self.turned_at;
+        self.status_due = None;
+        let Some(touched) = self.status_touched else { return };
+        let idle = self.members.values().all(|member| member.writer.is_idle());
+        let earliest = match (idle, self.reported_at) {
+            (false, _) => touched + WHILE_WRITING,
+            (true, Some(last)) => last + BETWEEN,
+            (true, None) => now,
+        };
+        if now < earliest {
+            self.status_due = Some(earliest);
+            return;
+        }
+        (self.status_touched, self.reported_at) = (None, Some(now));
+        let ids: Vec<RecordId> = self.records.keys().cloned().collect();
+        ids.iter().for_each(|id| self.report_object(id));
+        self.measure();
+        // Retries objects that could not be written yet.
+        self.status_due = self.status_touched.map(|_| now + BETWEEN);
+    }
+
+    fn report_object(&mut self, id: &RecordId) {
+        let Some(record) = self.records.get(id).filter(|record| record.astray.is_none()) else { return };
+        let facts = Facts { record, failed: self.failed(id), now: self.environment.clock.time() };
+        let status = match id.0 {
+            Kind::Binding => {
+                self.plan.bindings.get(&id.1).filter(|plan| !self.is_premature(record, plan)).map(|plan| of_binding(&facts, plan))
+            }
+            Kind::Service => self.plan.services.get(&id.1).map(|plan| of_service(&facts, plan)),
+            Kind::Intent => self.plan.intents.get(&id.1).map(|plan| of_intent(&facts, plan)),
+        };
+        let Some(status) = status else { return };
+        self.announce(id);
+        let Some(record) = self.records.get(id) else { return };
+        if self.is_same(&record.status, &status) {
+            return;
+        }
+        if !record.may_be_written(self.turned_at) {
+            self.touch_status();
+            return;
+        }
+        let phase = |status: &Value| status.get("phase").and_then(Value::as_str).unwrap_or_default().to_owned();
+        if phase(&record.status) != phase(&status) {
+            info!(kind = id.0.as_str(), object = %id.1, from = phase(&record.status), to = phase(&status), "phase changed");
+        }
+        debug!(kind = id.0.as_str(), object = %id.1, "writing the status");
+        let patch = difference(&record.status, status);
+        self.patch(id, Some("status"), patch);
+    }
+
+    /// Reports whether a status would get worse only because a dial or list is pending.
+    fn is_premature(&self, record: &Record, plan: &BindingPlan) -> bool {
+        let before = record.status.get("phase").and_then(Value::as_str);
+        let worse = match before {
+            None => return self.is_awaiting(record),
+            Some("Connected") => plan.outcome.phase != BindingPhase::Connected,
+            Some("Degraded") => !matches!(plan.outcome.phase, BindingPhase::Connected | BindingPhase::Degraded),
+            Some(_) => false,
+        };
+        worse && (plan.awaits_dials || self.is_awaiting(record))
+    }
+
+    /// Returns a write that keeps failing on one of the object's clusters.
+    fn failed(&self, id: &RecordId) -> Option<String> {
+        let common = self.resolved(id.0, &id.1)?;
+        common.refs.keys().find_map(|name| {
+            let member = self.members.get(self.representatives.get(common.cluster(name)?)?)?;
+            let concerns = |place: &Place| match id.0 {
+                Kind::Binding => !matches!(place, Place::Service(_) | Place::Policy(_)),
+                Kind::Service => matches!(place, Place::Service(_)),
+                Kind::Intent => matches!(place, Place::Policy(_)),
+            };
+            let mut lasting = member.writer.troubles.iter().filter(|(place, trouble)| concerns(place) && trouble.lasts());
+            let (place, Trouble { verb, failure, .. }) = lasting.next()?;
+            Some(match place {
+                // It may be for another tenant's object: do not show its name.
+                Place::Service(_) | Place::Policy(_) => format!("cluster {name}: writing failed: {failure}"),
+                place => format!("cluster {name}: failed to {verb} {place}: {failure}{}", remedy(place, failure)),
+            })
+        })
+    }
+
+    /// Reports whether only timestamps differ and the last update is recent.
+    fn is_same(&self, before: &Value, after: &Value) -> bool {
+        let last = before.get("lastSyncTime").and_then(|time| serde_json::from_value::<Time>(time.clone()).ok());
+        let age = last.map(|last| self.world.now.0.saturating_sub(last.0.as_second()));
+        let check = i64::try_from(self.settings.check.as_secs()).unwrap_or(i64::MAX);
+        timeless(before) == timeless(after) && age.is_some_and(|age| (0..check).contains(&age))
+    }
+}
+
+/// Fix for a write that the target's role does not allow.
+fn remedy(place: &Place, failure: &Failure) -> &'static str {
+    match (place, failure) {
+        (Place::Secret(_), Failure::Forbidden(_)) => {
+            "; apply config/cilium-connection-secrets.yaml and config/rbac/cilium-target.yaml in this cluster"
+        }
+        (Place::Authority, Failure::Forbidden(_)) => {
+            "; apply config/rbac/cilium-target-ca.yaml in this cluster, or start the provider with --sync-ca=off"
+        }
+        _ => "",
+    }
+}
+
+fn timeless(status: &Value) -> Value {
+    let mut status = status.clone();
+    if let Some(fields) = status.as_object_mut() {
+        fields.remove("lastSyncTime");
+        for row in fields.get_mut("meshStatus").and_then(Value::as_array_mut).into_iter().flatten() {
+            if let Some(row) = row.as_object_mut() {
+                row.remove("lastVerified");
+            }
+        }
+    }
+    status
+}
+
+fn time(at: Timestamp) -> Option<Time> {
+    jiff::Timestamp::from_second(at.0).ok().map(Time)
+}
+
+fn conditions(facts: &Facts<'_>, planned: &[mw_core::cilium::plan::Condition]) -> Vec<Condition> {
+    let before = facts.record.status.get("conditions").cloned().unwrap_or_default();
+    let before: Vec<Condition> = serde_json::from_value(before).unwrap_or_default();
+    let wanted = planned.iter().map(|condition| {
+        let mut wanted = Wanted {
+            kind: condition.kind,
+            status: condition.status.as_str(),
+            reason: condition.reason,
+            message: condition.message.clone(),
+        };
+        if let Some(why) = facts.record.misread.as_ref().filter(|_| matches!(condition.kind, kind::READY | kind::ACCEPTED)) {
+            wanted = Wanted {
+                status: "False",
+                reason: Reason::InvalidSpec.as_str(),
+                message: format!("cannot parse the spec: {why}"),
+                ..wanted
+            };
+        } else if let Some(why) = facts.failed.as_ref().filter(|_| condition.kind == kind::READY && condition.status != Status::True) {
+            wanted.message = if wanted.message.is_empty() { why.clone() } else { format!("{}; {why}", wanted.message) };
+        }
+        wanted
+    });
+    merged(&before, kind::ALL, wanted, facts.record.generation(), &facts.now)
+}
+
+fn value(status: impl serde::Serialize) -> Value {
+    serde_json::to_value(status).unwrap_or_default()
+}
+
+fn of_binding(facts: &Facts<'_>, plan: &BindingPlan) -> Value {
+    let row = |row: &Row| MeshStatus {
+        cluster_name: row.cluster.clone(),
+        cluster_id: row.id.map(i64::from),
+        connected: row.connected,
+        ready_nodes: row.ready_nodes.into(),
+        total_nodes: row.total_nodes.into(),
+        message: row.message.clone(),
+        last_verified: row.last_verified.and_then(time),
+    };
+    value(ClusterMeshBindingStatus {
+        phase: Some(plan.outcome.phase.as_str().to_owned()),
+        observed_generation: Some(facts.record.generation()),
+        last_sync_time: Some(facts.now.clone()),
+        mesh_status: Some(plan.rows.iter().map(row).collect()),
+        conditions: Some(conditions(facts, &plan.outcome.conditions)),
+    })
+}
+
+fn of_service(facts: &Facts<'_>, plan: &ServicePlan) -> Value {
+    let endpoints = plan.endpoints.iter().map(|of| EndpointSummary {
+        cluster_name: of.cluster.clone(),
+        endpoints: i64::try_from(of.ready).unwrap_or(i64::MAX),
+        ready: of.ready > 0,
+    });
+    value(GlobalServiceStatus {
+        phase: Some(plan.outcome.phase.as_str().to_owned()),
+        observed_generation: Some(facts.record.generation()),
+        last_sync_time: Some(facts.now.clone()),
+        exported_clusters: Some(plan.exported.clone()),
+        endpoint_summary: Some(endpoints.collect()),
+        conditions: Some(conditions(facts, &plan.outcome.conditions)),
+    })
+}
+
+fn of_intent(facts: &Facts<'_>, plan: &IntentPlan) -> Value {
+    let probe = plan.probe.map(|message| ProbeStatus { message: Some(message.to_owned()), ..ProbeStatus::default() });
+    value(ConnectivityIntentStatus {
+        phase: Some(plan.outcome.phase.as_str().to_owned()),
+        observed_generation: Some(facts.record.generation()),
+        last_sync_time: Some(facts.now.clone()),
+        applied_clusters: Some(plan.applied.clone()),
+        probe_status: probe,
+        conditions: Some(conditions(facts, &plan.outcome.conditions)),
+    })
+}

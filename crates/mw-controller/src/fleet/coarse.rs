@@ -1,0 +1,166 @@
+//! Connections to the clusters of kcp tenants. A tenant chooses the host in its
+//! kubeconfig and reads the result in its status. The status says that a host
+//! can't be reached but not why, so that a tenant can't scan the provider's
+//! network for addresses and ports. The log has the details.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::future::BoxFuture;
+use http::{Request, Response};
+use kube::Client;
+use kube::client::Body;
+use kube::core::Status;
+use mw_core::names::ClusterId;
+use serde_json::json;
+use tower::BoxError;
+use tracing::warn;
+
+use crate::failure::Failure;
+use crate::fleet::Connect;
+use crate::kubeconfig::{Access, Refusal};
+use crate::transport::TransportError;
+
+/// Follows "can't be reached:" in messages.
+const UNREACHABLE: &str = "see the provider's log for the cause";
+const NOT_KUBERNETES: &str = "the response is not from a Kubernetes API";
+
+/// Wraps another `Connect` and hides the details of failures.
+pub struct Coarse(pub Arc<dyn Connect>);
+
+impl std::fmt::Debug for Coarse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Coarse").finish_non_exhaustive()
+    }
+}
+
+impl Connect for Coarse {
+    fn connect(&self, cluster: &ClusterId, access: Arc<Access>) -> BoxFuture<'static, Result<Client, Refusal>> {
+        let (connecting, cluster) = (self.0.connect(cluster, access), cluster.clone());
+        Box::pin(async move { Ok(coarse(connecting.await?, &cluster)) })
+    }
+}
+
+fn coarse(client: Client, cluster: &ClusterId) -> Client {
+    let namespace = client.default_namespace().to_owned();
+    let log = Arc::new(Log { cluster: cluster.clone(), last: Mutex::default() });
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (client, log) = (client.clone(), Arc::clone(&log));
+        async move {
+            match client.send(request).await {
+                Ok(answer) if answer.status().is_success() => {
+                    log.answered();
+                    Ok(answer)
+                }
+                Ok(answer) => {
+                    log.answered();
+                    plain(answer, &log).await
+                }
+                Err(error) => Err(hidden(error, &log)),
+            }
+        }
+    });
+    Client::new(service, namespace)
+}
+
+/// Logs an error and returns it without its details.
+fn hidden(error: kube::Error, log: &Log) -> BoxError {
+    match Failure::of(&error) {
+        Failure::NotLeader => TransportError::NotLeader.into(),
+        failure @ (Failure::Timeout(_) | Failure::Unreachable(_) | Failure::ForbiddenAddress(_)) => {
+            log.failed(&failure.to_string());
+            UNREACHABLE.into()
+        }
+        _ => error.into(),
+    }
+}
+
+/// Passes on an error response if it is a Kubernetes Status. Anything else may be
+/// a page of an internal server and is replaced.
+async fn plain(answer: Response<Body>, log: &Log) -> Result<Response<Body>, BoxError> {
+    let (parts, body) = answer.into_parts();
+    let bytes = body.collect_bytes().await.map_err(|error| hidden(error, log))?;
+    let is_status =
+        serde_json::from_slice::<serde_json::Value>(&bytes).is_ok_and(|value| value.get("kind").is_some_and(|kind| kind == "Status"));
+    let body = match is_status && serde_json::from_slice::<Status>(&bytes).is_ok() {
+        true => bytes.to_vec(),
+        false => {
+            let code = parts.status.as_u16();
+            json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": NOT_KUBERNETES })
+                .to_string()
+                .into_bytes()
+        }
+    };
+    Ok(Response::from_parts(parts, Body::from(body)))
+}
+
+/// Logs each failure once until it changes, since every watch fails for the same reason.
+struct Log {
+    cluster: ClusterId,
+    last: Mutex<Option<String>>,
+}
+
+impl Log {
+    fn answered(&self) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn failed(&self, why: &str) {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.as_deref() != Some(why) {
+            warn!(cluster = %self.cluster, error = why, "request failed");
+            *last = Some(why.to_owned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    use k8s_openapi::api::core::v1::Node;
+    use kube::Api;
+    use kube::api::ListParams;
+
+    async fn listed(answer: impl Fn() -> Result<Response<Body>, BoxError> + Send + Sync + 'static) -> Failure {
+        let answer = Arc::new(answer);
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let answer = Arc::clone(&answer);
+            async move { answer() }
+        });
+        let client = coarse(Client::new(service, "default"), &ClusterId::from("c"));
+        Failure::of(&Api::<Node>::all(client).list(&ListParams::default()).await.map(drop).unwrap_err())
+    }
+
+    fn answer(code: u16, body: &str) -> Result<Response<Body>, BoxError> {
+        Ok(Response::builder().status(code).body(Body::from(body.as_bytes().to_vec())).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_tenant_learns_that_a_host_cannot_be_reached_and_not_why() {
+        let refused = listed(|| Err("Connection refused (os error 111)".into())).await;
+        let silent = listed(|| Err(TransportError::Timeout(Duration::from_secs(5)).into())).await;
+        let certificate = listed(|| Err("invalid peer certificate: UnknownIssuer".into())).await;
+        assert_eq!(refused, Failure::Unreachable(UNREACHABLE.to_owned()));
+        assert_eq!((&silent, &certificate), (&refused, &refused));
+        assert_eq!(refused.to_string(), "can't be reached: see the provider's log for the cause");
+    }
+
+    #[tokio::test]
+    async fn a_tenant_never_reads_the_pages_of_another_server() {
+        let page = listed(|| answer(403, "<html>internal wiki of 10.0.0.7</html>")).await;
+        assert_eq!(page, Failure::Forbidden(NOT_KUBERNETES.to_owned()));
+        let json = listed(|| answer(500, r#"{"password": "hunter2"}"#)).await;
+        assert!(!json.to_string().contains("hunter2"), "{json}");
+    }
+
+    #[tokio::test]
+    async fn what_a_kubernetes_api_refuses_is_told() {
+        let status =
+            r#"{"kind":"Status","apiVersion":"v1","status":"Failure","message":"nodes is forbidden","reason":"Forbidden","code":403}"#;
+        assert_eq!(listed(|| answer(403, status)).await, Failure::Forbidden("nodes is forbidden".to_owned()));
+        assert_eq!(listed(|| answer(401, "")).await, Failure::Unauthorized);
+        let lost = listed(|| Err(TransportError::NotLeader.into())).await;
+        assert_eq!(lost, Failure::NotLeader);
+    }
+}

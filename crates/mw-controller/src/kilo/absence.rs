@@ -1,0 +1,216 @@
+//! Missing ClusterMeshes. A ClusterMesh with our finalizer can't disappear unless
+//! we removed the finalizer, and a list can be wrong: a mesh counts as absent only
+//! after a search by name found nothing either.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kube::Api;
+use kube::api::ListParams;
+use kube::core::{ApiResource, DynamicObject};
+use mw_api::kilo::clustermesh::ClusterMesh;
+use mw_core::kilo::{Absent, OrphanOf, Orphans};
+use mw_core::names::{MeshId, is_hashed_label, label_value};
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use crate::backoff::Backoff;
+use crate::failure::Failure;
+use crate::kilo::engine::{Engine, Event};
+
+/// Limits the remembered meshes; Peers of later ones are ordinary orphans.
+const MOST_FINISHED: usize = 1000;
+/// Limits the searched names, which come from labels that anyone may write.
+const MOST_SEARCHES: usize = 1000;
+const SEARCHES_AT_ONCE: usize = 8;
+
+#[derive(Debug, Default)]
+pub(super) struct Absences {
+    /// Meshes with our finalizer that are missing from a list, or reported as deleted.
+    missing: BTreeSet<MeshId>,
+    /// Searches for the namespaces that have a mesh of a name, by name.
+    searches: BTreeMap<String, Search>,
+    /// Orphans whose mesh name is known only as a hash: first seen, and number of lists then.
+    nameless: BTreeMap<OrphanOf, (Instant, u64)>,
+    /// UIDs of the meshes that this process cleaned up and let go.
+    finished: BTreeMap<OrphanOf, String>,
+    /// Number of lists of ClusterMeshes.
+    lists: u64,
+}
+
+#[derive(Debug)]
+enum Search {
+    UnderWay,
+    Failed { again: Instant, backoff: Backoff },
+    Found(BTreeSet<String>),
+}
+
+impl Absences {
+    /// Discards search results that may be out of date.
+    pub(super) fn doubt(&mut self) {
+        self.searches.retain(|_, search| matches!(search, Search::UnderWay | Search::Failed { .. }));
+        self.nameless.clear();
+    }
+
+    pub(super) fn note_list(&mut self) {
+        self.lists += 1;
+    }
+
+    /// Records that the mesh exists after all, or another one of its name.
+    pub(super) fn returned(&mut self, mesh: &MeshId, uid: &str) {
+        self.missing.remove(mesh);
+        let of = orphans_of(mesh);
+        if self.finished.get(&of).is_some_and(|finished| finished != uid) {
+            self.finished.remove(&of);
+        }
+    }
+
+    /// Records that the cleanup of a mesh ended. Called before its finalizer is
+    /// removed: the watch may report the deletion before that write is answered.
+    pub(super) fn finished(&mut self, mesh: &MeshId, uid: &str) {
+        if self.finished.len() < MOST_FINISHED {
+            self.finished.insert(orphans_of(mesh), uid.to_owned());
+        }
+    }
+
+    /// Returns when a failed search is retried.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let again = |search: &Search| if let Search::Failed { again, .. } = search { Some(*again) } else { None };
+        self.searches.values().filter_map(again).min()
+    }
+
+    fn is_absent(&self, name: &str, namespace: Option<&str>) -> bool {
+        match self.searches.get(name) {
+            Some(Search::Found(namespaces)) => match namespace {
+                Some(namespace) => !namespaces.contains(namespace),
+                None => namespaces.is_empty(),
+            },
+            _ => false,
+        }
+    }
+}
+
+impl Engine {
+    /// Records a mesh that is unexpectedly missing.
+    pub(super) fn mesh_is_missing(&mut self, mesh: MeshId) {
+        warn!(%mesh, "ClusterMesh disappeared although it has our finalizer; searching for it by name");
+        // The result of an earlier search may be out of date.
+        self.absences.searches.remove(&mesh.name);
+        self.absences.missing.insert(mesh);
+    }
+
+    /// Searches for missing meshes, and for the meshes of orphans.
+    pub(super) fn look_for_missing_meshes(&mut self) {
+        let orphaned = match &self.planner {
+            Some(planner) if self.all_listed => planner.orphaned(),
+            _ => BTreeSet::new(),
+        };
+        let now = self.turned_at;
+        self.absences.nameless.retain(|of, _| orphaned.contains(of));
+        let mut names: BTreeSet<String> = self.absences.missing.iter().map(|mesh| mesh.name.clone()).collect();
+        for of in &orphaned {
+            match is_hashed_label(&of.mesh) {
+                true => _ = self.absences.nameless.entry(of.clone()).or_insert((now, self.absences.lists)),
+                false if is_object_name(&of.mesh) && names.len() < MOST_SEARCHES => _ = names.insert(of.mesh.clone()),
+                false => {}
+            }
+        }
+        self.absences.searches.retain(|name, search| names.contains(name) || matches!(search, Search::UnderWay));
+        let under_way = |search: &&Search| matches!(search, Search::UnderWay);
+        let mut running = self.absences.searches.values().filter(under_way).count();
+        for name in names {
+            let due = match self.absences.searches.get(&name) {
+                None => true,
+                Some(Search::Failed { again, .. }) => *again <= now,
+                Some(Search::UnderWay | Search::Found(_)) => false,
+            };
+            if due && running < SEARCHES_AT_ONCE {
+                running += 1;
+                self.search(name);
+            }
+        }
+        self.tell_of_absence(&orphaned);
+    }
+
+    fn search(&mut self, name: String) {
+        self.absences.searches.insert(name.clone(), Search::UnderWay);
+        let api: Api<DynamicObject> = Api::all_with(self.environment.hub.clone(), &ApiResource::erase::<ClusterMesh>(&()));
+        let events = self.sender.clone();
+        self.tasks.spawn(async move {
+            let params = ListParams::default().fields(&format!("metadata.name={name}"));
+            let found = api.list(&params).await.map_err(|error| Failure::of(&error));
+            let found = found.and_then(|list| {
+                let strange = list.items.iter().any(|item| item.metadata.name.as_deref() != Some(&name));
+                let more = list.metadata.continue_.is_some_and(|token| !token.is_empty());
+                let namespaces = list.items.into_iter().filter_map(|item| item.metadata.namespace).collect();
+                match strange || more {
+                    true => Err(Failure::Unreadable(format!("a search for ClusterMeshes named {name} returned other objects"))),
+                    false => Ok(namespaces),
+                }
+            });
+            _ = events.send(Event::Searched { name, found }).await;
+        });
+    }
+
+    pub(super) fn observe_search(&mut self, name: String, found: Result<BTreeSet<String>, Failure>) {
+        match found {
+            Err(failure) => {
+                self.count_failure("hub", &failure);
+                let mut backoff = match self.absences.searches.remove(&name) {
+                    Some(Search::Failed { backoff, .. }) => backoff,
+                    _ => self.backoff(),
+                };
+                let again = Instant::now() + backoff.next(failure.retry_after());
+                self.absences.searches.insert(name, Search::Failed { again, backoff });
+            }
+            Ok(namespaces) => {
+                let missing: Vec<MeshId> = self.absences.missing.iter().filter(|mesh| mesh.name == name).cloned().collect();
+                for mesh in missing {
+                    self.absences.missing.remove(&mesh);
+                    match namespaces.contains(&mesh.namespace) {
+                        // The list or event without it was wrong.
+                        true => self.hub_relist.ring(),
+                        false => {
+                            info!(%mesh, "ClusterMesh is deleted");
+                            self.records.remove(&mesh);
+                            self.records_changed = true;
+                        }
+                    }
+                }
+                self.absences.searches.insert(name, Search::Found(namespaces));
+                self.touch_status();
+            }
+        }
+    }
+
+    fn tell_of_absence(&mut self, orphaned: &BTreeSet<OrphanOf>) {
+        let absences = &self.absences;
+        let lists_apart = |of: &OrphanOf| {
+            absences.nameless.get(of).is_some_and(|(since, lists)| {
+                absences.lists > *lists && self.turned_at.duration_since(*since) >= self.settings.resync.mul_f64(0.9)
+            })
+        };
+        let absent = |of: &&OrphanOf| match is_hashed_label(&of.mesh) {
+            true => lists_apart(of),
+            false => absences.is_absent(&of.mesh, of.namespace.as_deref()),
+        };
+        let confirmed = orphaned.iter().filter(absent).map(|of| (of.clone(), absences.finished.contains_key(of))).collect();
+        let absent = if self.all_listed { Absent::Confirmed(confirmed) } else { Absent::Unknown };
+        let confirm = self.environment.lease_annotations.get(ANNOTATION_CONFIRM_ORPHANS);
+        if let Some(planner) = &mut self.planner {
+            let held = planner.held_orphans().clone();
+            planner.set_orphans(Orphans { absent, confirm, held });
+        }
+    }
+}
+
+fn orphans_of(mesh: &MeshId) -> OrphanOf {
+    OrphanOf { mesh: label_value(&mesh.name), namespace: Some(label_value(&mesh.namespace)) }
+}
+
+fn is_object_name(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+    !text.is_empty() && text.bytes().all(plain)
+}
+
+/// Annotation of the operator's Lease with the hash that confirms the deletion of held orphans.
+const ANNOTATION_CONFIRM_ORPHANS: &str = "kilo-clustermesh.io/confirm-orphans";

@@ -1,0 +1,225 @@
+//! Step 5: writes Peers. Every cluster has its own write queue, so that a slow
+//! cluster does not delay the others.
+
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, Client};
+use mw_api::kilo::convert::{merge_patch, peer_facts, peer_object};
+use mw_api::kilo::peer::Peer;
+use mw_core::kilo::peer::PeerFacts;
+use mw_core::kilo::plan::Delete;
+use mw_core::kilo::planner::Planner;
+use mw_core::names::{ClusterId, MeshId, PeerName};
+use mw_core::time::Timestamp;
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+
+use crate::failure::Failure;
+use crate::kilo::diff::{Act, Operation};
+use crate::kilo::engine::{Engine, Event};
+use crate::metrics::WriteLabels;
+
+const ENDPOINT_MEMORY_SECONDS: i64 = 60;
+
+/// Result of a write.
+#[derive(Debug)]
+pub(super) struct PeerOutcome {
+    name: PeerName,
+    /// None for orphans.
+    mesh: Option<MeshId>,
+    change: u64,
+    verb: &'static str,
+    uid: Option<Box<str>>,
+    result: Result<Found, Failure>,
+}
+
+#[derive(Debug)]
+enum Found {
+    Present(Box<PeerFacts>),
+    Absent,
+    /// Another writer was faster; this is the current state.
+    Otherwise(Option<Box<PeerFacts>>),
+}
+
+impl Engine {
+    pub(super) fn apply(&mut self) {
+        let now = self.turned_at;
+        let own_clients = self.own_clients();
+        let mut pending = 0;
+        for (id, member) in &mut self.members {
+            let Some(live) = &member.link.live else {
+                member.writer.drop_queue();
+                member.early.clear();
+                continue;
+            };
+            if member.swap.is_some() {
+                // The queue was planned for the previous connection.
+                continue;
+            }
+            for operation in member.writer.next(now) {
+                let own = operation.mesh.as_ref().and_then(|mesh| own_clients.get(&(id.clone(), mesh.clone())));
+                let (client, events) = (own.unwrap_or(&live.client).clone(), self.sender.clone());
+                if let (Act::Delete(delete), Some(mesh)) = (&operation.act, &operation.mesh)
+                    && let Some(source) = delete.source.as_ref().filter(|_| !delete.cause.is_good_reason())
+                {
+                    self.history.note_removal(id, mesh, source, &operation.name, now);
+                }
+                let (cluster, epoch) = (id.clone(), member.link.epoch);
+                let change = self.changes;
+                self.tasks.spawn(async move {
+                    debug!(%cluster, peer = %operation.name, change, verb = operation.act.verb(), "writing Peer");
+                    let outcome = write(client, operation, change).await;
+                    _ = events.send(Event::Written { cluster, epoch, outcome }).await;
+                });
+            }
+            pending += member.writer.pending();
+        }
+        self.environment.metrics.pending.set(super::observe::count(pending));
+        if pending == 0
+            && self.members.values().all(|member| member.writer.is_idle())
+            && let Some(since) = self.changing_since.take()
+        {
+            self.environment.metrics.converged_after(since.elapsed());
+        }
+    }
+
+    pub(super) fn writers_due(&self) -> Option<Instant> {
+        let now = self.turned_at;
+        let lingers = self.linger_due().filter(|at| *at > now);
+        self.members.values().filter_map(|member| member.writer.due(now)).chain(lingers).min()
+    }
+
+    pub(super) fn observe_write(&mut self, cluster: &ClusterId, epoch: u64, outcome: PeerOutcome) {
+        let PeerOutcome { name, mesh, change, verb, uid, result } = outcome;
+        let mesh = mesh.map_or_else(|| "-".to_owned(), |mesh| mesh.to_string());
+        let counted = match &result {
+            Ok(Found::Otherwise(_)) => "conflict",
+            Ok(_) => "done",
+            Err(failure) => failure.category(),
+        };
+        let labels = WriteLabels { cluster: cluster.to_string(), kind: "Peer", verb, result: counted };
+        self.environment.metrics.writes.get_or_create(&labels).inc();
+        let now = self.now;
+        let jitter = 0.5 + 0.5 * self.environment.random.f64();
+        let stands = self.stands_for_itself(cluster);
+        let Some(member) = self.members.get_mut(cluster) else { return };
+        member.writer.answered(&name);
+        let early = member.early.remove(&name);
+        if member.link.epoch != epoch {
+            if let Some(seen) = early {
+                self.observe_peer(cluster, stands, seen);
+            }
+            return;
+        }
+        match result {
+            Ok(Found::Present(facts)) => {
+                info!(mesh, %cluster, peer = %name, change, verb, "Peer written");
+                member.writer.succeed(&name);
+                member.remember_endpoint(&name, now);
+                member.recent.present(&name, &facts);
+                let facts = PeerFacts { endpoint_written: Some(now), ..*facts };
+                self.take_written(stands, |planner| planner.set_peer(cluster, facts));
+            }
+            Ok(Found::Absent) => {
+                info!(mesh, %cluster, peer = %name, change, verb, "Peer written");
+                member.writer.succeed(&name);
+                member.recent.deleted(&name, uid.as_deref().unwrap_or_default());
+                self.take_written(stands, |planner| planner.remove_peer(cluster, &name));
+            }
+            Ok(Found::Otherwise(facts)) => {
+                debug!(mesh, %cluster, peer = %name, change, "Peer has changed since it was read");
+                member.writer.fail(name.clone(), verb, Failure::Conflict(409), jitter);
+                match facts {
+                    Some(facts) => {
+                        member.recent.present(&name, &facts);
+                        let facts = member.with_endpoint_time(*facts);
+                        self.take_written(stands, |planner| planner.set_peer(cluster, facts));
+                    }
+                    None => self.take_written(stands, |planner| planner.remove_peer(cluster, &name)),
+                }
+            }
+            Err(failure) => {
+                let looks_again = !failure.is_an_answer();
+                warn!(mesh, %cluster, peer = %name, change, verb, error = %failure, "failed to write Peer");
+                member.writer.fail(name, verb, failure.clone(), jitter);
+                if looks_again {
+                    member.writer.doubt();
+                    member.link.relist();
+                }
+                self.count_failure(cluster.as_str(), &failure);
+            }
+        }
+        if let Some(seen) = early {
+            self.observe_peer(cluster, stands, seen);
+        }
+        self.touch_status();
+    }
+
+    fn take_written(&mut self, stands: bool, take: impl FnOnce(&mut Planner)) {
+        if stands {
+            self.flush_listings();
+            if let Some(planner) = &mut self.planner {
+                take(planner);
+            }
+        }
+    }
+}
+
+impl super::observe::Member {
+    fn remember_endpoint(&mut self, name: &PeerName, now: Timestamp) {
+        self.endpoints.retain(|_, at| now.0 - at.0 < ENDPOINT_MEMORY_SECONDS);
+        self.endpoints.insert(name.clone(), now);
+    }
+}
+
+impl Act {
+    fn verb(&self) -> &'static str {
+        match self {
+            Act::Create(_) => "create",
+            Act::Update(_) => "update",
+            Act::Delete(_) => "delete",
+        }
+    }
+}
+
+async fn write(client: Client, operation: Operation, change: u64) -> PeerOutcome {
+    let Operation { phase: _, name, mesh, act } = operation;
+    let api: Api<Peer> = Api::all(client);
+    let verb = act.verb();
+    let uid = match &act {
+        Act::Create(_) => None,
+        Act::Update(update) => Some(update.on.uid.clone()),
+        Act::Delete(delete) => Some(delete.on.uid.clone()),
+    };
+    let deletes = matches!(act, Act::Delete(_));
+    let result = match send(&api, &name, act).await.map_err(|error| Failure::of(&error)) {
+        Err(Failure::NotFound(_)) if deletes => Ok(Found::Absent),
+        // Another writer was faster: read the current state.
+        Err(Failure::Conflict(_) | Failure::NotFound(_)) => look(&api, &name).await,
+        other => other,
+    };
+    PeerOutcome { name, mesh, change, verb, uid, result }
+}
+
+async fn send(api: &Api<Peer>, name: &PeerName, act: Act) -> Result<Found, kube::Error> {
+    let present = |peer: &Peer| Found::Present(Box::new(peer_facts(peer)));
+    match act {
+        // Bodies are built when sent: many queued operations are replaced before that.
+        Act::Create(peer) => api.create(&PostParams::default(), &peer_object(&peer)).await.map(|peer| present(&peer)),
+        Act::Update(update) => {
+            api.patch(name.as_str(), &PatchParams::default(), &Patch::Merge(&merge_patch(&update))).await.map(|peer| present(&peer))
+        }
+        Act::Delete(Delete { on, .. }) => {
+            let preconditions = Preconditions { uid: Some(on.uid.to_string()), resource_version: Some(on.resource_version.to_string()) };
+            let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+            let deleted = api.delete(name.as_str(), &params).await?;
+            // A Peer with a finalizer still exists and is terminating.
+            let lingers = deleted.left().filter(|peer| peer.metadata.deletion_timestamp.is_some());
+            Ok(lingers.map_or(Found::Absent, |peer| present(&peer)))
+        }
+    }
+}
+
+async fn look(api: &Api<Peer>, name: &PeerName) -> Result<Found, Failure> {
+    let found = api.get_opt(name.as_str()).await.map_err(|error| Failure::of(&error))?;
+    Ok(Found::Otherwise(found.map(|peer| Box::new(peer_facts(&peer)))))
+}

@@ -1,0 +1,613 @@
+//! Step 1: updates the state from watch events and responses to writes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::Api;
+use kube::core::{ApiResource, DynamicObject};
+use mw_api::kilo::clustermesh::{ClusterMesh, FINALIZER};
+use mw_core::cilium::facts::CaId;
+use mw_core::kilo::Nodes;
+use mw_core::kilo::node::Node;
+use mw_core::kilo::peer::PeerFacts;
+use mw_core::kilo::planner::{Listing, Planner};
+use mw_core::names::{ClusterId, MeshId, NodeName, PeerName};
+use mw_core::seen::Seen;
+use mw_core::time::Timestamp;
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+
+use crate::failure::Failure;
+use crate::fleet::follow::{EventSink, Observed, Version, follow};
+use crate::fleet::list::Scope;
+use crate::fleet::{ClusterLink, Feed, Source};
+use crate::kilo::diff::Operation;
+use crate::kilo::discovered::Discovered;
+use crate::kilo::engine::{Engine, Event};
+use crate::kilo::feeds::{Followed, PeerFeeds};
+use crate::kilo::history::Lineage;
+use crate::kilo::identity::sample;
+use crate::kilo::record::Record;
+use crate::metrics::FailureLabels;
+use crate::own_writes::{OwnWrites, Stamped};
+use crate::writer::Writer;
+
+/// A cluster that a mesh names, or named until recently.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) link: ClusterLink<PeerFeeds>,
+    pub(super) writer: Writer<Operation>,
+    pub(super) recent: OwnWrites<PeerName, PeerFacts>,
+    /// Last watch event of each Peer with a write in flight.
+    pub(super) early: BTreeMap<PeerName, Observed<PeerFacts>>,
+    /// Nodes without the agent's annotations, or whose WireGuard address is still missing.
+    pub(super) bare: BTreeMap<NodeName, Absence>,
+    /// Time of our last write of a Peer's endpoint.
+    pub(super) endpoints: BTreeMap<PeerName, Timestamp>,
+    pub(super) discovered: Discovered,
+    /// UIDs of some of its Nodes.
+    pub(super) uids: Option<BTreeSet<String>>,
+    pub(super) lineage: Lineage,
+    /// Private CA that the server of the connection in use was verified against.
+    pub(super) ca: Option<CaId>,
+    /// Private CA of the connection on trial.
+    pub(super) trial_ca: Option<CaId>,
+    /// Order in which this cluster was found, among all clusters.
+    pub(super) identified: u64,
+    pub(super) engaged_at: Instant,
+    /// After a change of credentials: lists of the new connection, until both kinds
+    /// are complete.
+    pub(super) swap: Option<Swap>,
+    pub(super) last_contact: Option<Time>,
+    /// Number of lists of its Secret.
+    pub(super) secret_lists: u64,
+    /// Time since which no mesh names it.
+    pub(super) unwanted_since: Option<Instant>,
+}
+
+/// An agent that removed its annotations.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Absence {
+    since: Timestamp,
+    /// It wrote them again, except for the WireGuard address.
+    is_returning: bool,
+}
+
+/// Lists of a new connection. New credentials may lead to another cluster, whose
+/// Nodes and Peers must not be mixed with those of the previous one.
+#[derive(Debug, Default)]
+pub(super) struct Swap {
+    nodes: Option<Nodes>,
+    peers: Option<BTreeMap<PeerName, PeerFacts>>,
+}
+
+impl Swap {
+    fn is_complete(&self) -> bool {
+        self.nodes.is_some() && self.peers.is_some()
+    }
+}
+
+impl Member {
+    pub(super) fn new(source: Source) -> Member {
+        Member {
+            link: ClusterLink::new(source),
+            writer: Writer::default(),
+            recent: OwnWrites::default(),
+            early: BTreeMap::new(),
+            bare: BTreeMap::new(),
+            endpoints: BTreeMap::new(),
+            discovered: Discovered::default(),
+            uids: None,
+            lineage: Lineage::default(),
+            ca: None,
+            trial_ca: None,
+            identified: 0,
+            engaged_at: Instant::now(),
+            swap: None,
+            last_contact: None,
+            secret_lists: 0,
+            unwanted_since: None,
+        }
+    }
+
+    /// Restarts grace periods: nobody knows whether a Node had no annotations the
+    /// whole time while it was not observed.
+    pub(super) fn mark_unknown(&mut self) {
+        self.bare.clear();
+    }
+
+    fn seen_bare(&mut self, node: Node, now: Timestamp) -> Node {
+        let absence = match (self.bare.get(&node.name), node.is_bare()) {
+            (Some(absence), true) if !absence.is_returning => *absence,
+            (_, true) => Absence { since: now, is_returning: false },
+            (Some(absence), false) if node.wireguard_ip == Ok(None) => Absence { is_returning: true, ..*absence },
+            (_, false) => {
+                self.bare.remove(&node.name);
+                return node;
+            }
+        };
+        self.bare.insert(node.name.clone(), absence);
+        Node { bare_since: Some(absence.since), ..node }
+    }
+
+    /// Holds back a watch event of a Peer with a write in flight until the response
+    /// arrives; returns other events.
+    fn keep_early(&mut self, seen: Observed<PeerFacts>) -> Option<Observed<PeerFacts>> {
+        let (Observed::Set { item, .. } | Observed::Gone { item, .. }) = &seen else { return Some(seen) };
+        let name = PeerName::from(item.name.as_str());
+        if !self.writer.is_under_way(&name) {
+            return Some(seen);
+        }
+        self.early.insert(name, seen);
+        None
+    }
+
+    /// Replaces the events held back with the state of a list.
+    fn keep_listed(&mut self, listed: &BTreeMap<PeerName, PeerFacts>) {
+        let of = |name: &PeerName| {
+            let item = listed.get(name)?.clone();
+            let version = Version::of(Some(&item.resource_version));
+            Some((name.clone(), Observed::Set { item, version }))
+        };
+        self.early = self.writer.under_way().filter_map(of).collect();
+        self.writer.was_listed();
+    }
+
+    pub(super) fn with_endpoint_time(&self, facts: PeerFacts) -> PeerFacts {
+        let endpoint_written = self.endpoints.get(&PeerName::from(facts.name.as_str())).copied();
+        PeerFacts { endpoint_written, ..facts }
+    }
+}
+
+impl Stamped for PeerFacts {
+    fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    fn version(&self) -> Version {
+        Version::of(Some(&self.resource_version))
+    }
+}
+
+impl Engine {
+    pub(super) fn follow_meshes(&mut self) {
+        let api = Api::all_with(self.environment.hub.clone(), &ApiResource::erase::<ClusterMesh>(&()));
+        self.spawn_mesh_watch(api, true);
+    }
+
+    fn spawn_mesh_watch(&mut self, api: Api<DynamicObject>, wide: bool) -> tokio::task::AbortHandle {
+        let watch_config = self.hub_watch_config(Scope::default());
+        let sink = EventSink { events: self.sender.clone(), wrap: move |seen| Event::Meshes { wide, seen } };
+        self.tasks.spawn(follow(api, watch_config, |object| object, sink))
+    }
+
+    pub(super) fn observe(&mut self, event: Event) {
+        match event {
+            Event::Meshes { wide, seen } => self.observe_meshes(wide, seen),
+            Event::Secret { cluster, seen } => self.observe_secret(&cluster, seen),
+            Event::Attempted { cluster, epoch, attempt } => self.observe_attempt(&cluster, epoch, attempt),
+            Event::Nodes { cluster, epoch, seen } => self.observe_nodes(&cluster, epoch, seen),
+            Event::Peers { cluster, epoch, seen } => self.observe_peers(&cluster, epoch, seen),
+            Event::Written { cluster, epoch, outcome } => self.observe_write(&cluster, epoch, outcome),
+            Event::Patched { mesh, result } => self.observe_patch(&mesh, result),
+            Event::Searched { name, found } => self.observe_search(name, found),
+        }
+    }
+
+    pub(super) fn member_at(&mut self, cluster: &ClusterId, epoch: u64) -> Option<&mut Member> {
+        self.members.get_mut(cluster).filter(|member| member.link.epoch == epoch)
+    }
+
+    fn observe_meshes(&mut self, wide: bool, seen: Observed<DynamicObject>) {
+        if !wide && self.narrow.is_none() {
+            // Sent before all namespaces could be listed again: incomplete.
+            return;
+        }
+        match seen {
+            Observed::Broken(failure) => return self.meshes_broken(wide, failure),
+            // Events may have been missed meanwhile.
+            Observed::Established => self.hub_relist.ring(),
+            Observed::Listed { items, .. } => {
+                (self.listed, self.all_listed) = (true, wide);
+                self.absences.note_list();
+                self.replace_records(items);
+            }
+            Observed::Set { item, version } => self.take_record(&item, version),
+            Observed::Gone { item, .. } => self.drop_record(&item),
+        }
+        if wide {
+            if std::mem::replace(&mut self.wide, Feed::Established) != Feed::Established {
+                // Failed writes may succeed now.
+                self.records.values_mut().for_each(Record::forgive);
+                self.touch_status();
+            }
+            if let Some(narrow) = self.narrow.take() {
+                info!("ClusterMeshes in all namespaces can be listed again");
+                narrow.abort();
+                self.records_changed = true;
+            }
+        }
+    }
+
+    fn meshes_broken(&mut self, wide: bool, failure: Failure) {
+        self.count_failure("hub", &failure);
+        if !wide {
+            warn!(error = %failure, namespace = self.settings.namespace, "ClusterMesh watch failed");
+            return;
+        }
+        self.all_listed = false;
+        self.absences.doubt();
+        if self.wide.fail(&failure) {
+            warn!(error = %failure, "ClusterMesh watch for all namespaces failed");
+        }
+        if matches!(failure, Failure::Forbidden(_)) && self.narrow.is_none() {
+            let resource = ApiResource::erase::<ClusterMesh>(&());
+            let api = Api::namespaced_with(self.environment.hub.clone(), &self.settings.namespace, &resource);
+            self.narrow = Some(self.spawn_mesh_watch(api, false));
+        }
+    }
+
+    fn replace_records(&mut self, items: Vec<DynamicObject>) {
+        let mut before = std::mem::take(&mut self.records);
+        for item in items {
+            let newer = Record::read(&item);
+            let same = before.remove(newer.id()).filter(|record| record.uid() == newer.uid());
+            self.put_record(same, newer);
+        }
+        for (id, record) in before {
+            if record.has_finalizer() {
+                self.records.insert(id.clone(), record);
+                self.mesh_is_missing(id);
+            }
+        }
+        self.records_changed = true;
+    }
+
+    fn take_record(&mut self, item: &DynamicObject, version: Version) {
+        let newer = Record::read(item);
+        let before = self.records.remove(newer.id());
+        if let Some(known) = &before
+            && known.version >= version
+        {
+            _ = before.map(|known| self.records.insert(known.id().clone(), known));
+            return;
+        }
+        let same = before.filter(|record| record.uid() == newer.uid());
+        self.put_record(same, newer);
+    }
+
+    fn put_record(&mut self, before: Option<Record>, newer: Record) {
+        let id = newer.id().clone();
+        self.absences.returned(&id, newer.uid());
+        self.touch_status();
+        let record = match before {
+            Some(mut record) => {
+                let triggered = record.trigger() != newer.trigger();
+                for cluster in record.redirected_by(&newer) {
+                    self.history.note_redirection(&id, cluster, Instant::now());
+                }
+                self.records_changed |= record.renew(newer);
+                if triggered {
+                    info!(mesh = %id, "full resync requested");
+                    self.relist_clusters_of(&record);
+                }
+                record
+            }
+            None => {
+                self.records_changed = true;
+                newer.recalled()
+            }
+        };
+        self.records.insert(id, record);
+    }
+
+    fn relist_clusters_of(&self, record: &Record) {
+        let ids: BTreeSet<ClusterId> = record.reaches().keys().map(Source::id).collect();
+        self.members.iter().filter(|(id, _)| ids.contains(id)).for_each(|(_, member)| member.link.relist());
+    }
+
+    fn drop_record(&mut self, item: &DynamicObject) {
+        let meta = &item.metadata;
+        let id = MeshId::new(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
+        if self.records.get(&id).is_none_or(|record| Some(record.uid()) != meta.uid.as_deref()) {
+            return;
+        }
+        // An object with a finalizer can't be deleted, so the event is wrong.
+        if meta.finalizers.iter().flatten().any(|name| name == FINALIZER) {
+            return self.mesh_is_missing(id);
+        }
+        self.records.remove(&id);
+        self.records_changed = true;
+    }
+
+    fn observe_patch(&mut self, mesh: &MeshId, result: Result<Box<DynamicObject>, Failure>) {
+        let now = Instant::now();
+        let Some(record) = self.records.get_mut(mesh) else { return };
+        record.busy = false;
+        match result {
+            Ok(object) => {
+                record.forgive();
+                let gone = object.metadata.deletion_timestamp.is_some() && object.metadata.finalizers.iter().flatten().next().is_none();
+                match gone {
+                    true => self.drop_record(&object),
+                    false => self.take_record(&object, Version::of(object.metadata.resource_version.as_deref())),
+                }
+            }
+            Err(Failure::NotFound(_)) if record.has_finalizer() => self.mesh_is_missing(mesh.clone()),
+            Err(Failure::NotFound(_)) => {
+                self.records.remove(mesh);
+                self.records_changed = true;
+            }
+            Err(failure) => {
+                record.failures = record.failures.saturating_add(1);
+                record.not_before = Some(now + std::time::Duration::from_millis(100 << record.failures.min(8)));
+                warn!(%mesh, error = %failure, "failed to write the ClusterMesh");
+                self.count_failure("hub", &failure);
+            }
+        }
+        self.touch_status();
+    }
+
+    pub(super) fn count_failure(&self, cluster: &str, failure: &Failure) {
+        let labels = FailureLabels { cluster: cluster.to_owned(), category: failure.category() };
+        self.environment.metrics.failures.get_or_create(&labels).inc();
+    }
+
+    pub(super) fn stands_for_itself(&self, cluster: &ClusterId) -> bool {
+        self.representatives.get(cluster).is_none_or(|of| of == cluster)
+    }
+
+    /// Updates the state of a watch, for any kind. Returns observations of the
+    /// objects themselves.
+    fn observe_feed<T>(&mut self, cluster: &ClusterId, epoch: u64, what: Followed, seen: Observed<T>) -> Option<Observed<T>> {
+        let member = self.members.get_mut(cluster).filter(|member| member.link.epoch == epoch)?;
+        let feed = member.link.feeds.of(what);
+        match seen {
+            Observed::Broken(failure) => {
+                let lost = feed.fail(&failure);
+                self.feed_broken(cluster, what, &failure, lost);
+                return None;
+            }
+            Observed::Established => {
+                if std::mem::replace(feed, Feed::Established) != Feed::Doubtful {
+                    member.link.relist();
+                }
+            }
+            Observed::Listed { .. } => {
+                let was_down = std::mem::replace(feed, Feed::Established) != Feed::Established;
+                self.restored(cluster, what, was_down);
+            }
+            Observed::Set { .. } | Observed::Gone { .. } => {}
+        }
+        self.contact(cluster);
+        Some(seen)
+    }
+
+    fn observe_nodes(&mut self, cluster: &ClusterId, epoch: u64, seen: Observed<Node>) {
+        let now = self.now;
+        let stands = self.stands_for_itself(cluster) && !self.strays.contains_key(cluster);
+        let Some(seen) = self.observe_feed(cluster, epoch, Followed::Nodes, seen) else { return };
+        let Some(member) = self.members.get_mut(cluster) else { return };
+        match seen {
+            Observed::Broken(_) | Observed::Established => {}
+            Observed::Listed { items, .. } => {
+                let uids = sample(items.iter().map(|node| node.uid.as_str()));
+                if member.uids.as_ref().is_none_or(|before| before.is_disjoint(&uids)) {
+                    self.identified += 1;
+                    member.identified = self.identified;
+                }
+                member.uids = Some(uids);
+                member.lineage.listed(items.iter());
+                self.links_changed = true;
+                let nodes = items.into_iter().map(|node| member.seen_bare(node, now)).map(|node| (node.name.clone(), Arc::new(node)));
+                let nodes: BTreeMap<NodeName, Arc<Node>> = nodes.collect();
+                member.bare.retain(|name, _| nodes.contains_key(name));
+                self.environment.metrics.nodes.get_or_create(&labels(cluster)).set(count(nodes.len()));
+                match &mut member.swap {
+                    Some(swap) => swap.nodes = Some(nodes),
+                    None if stands => self.listings.push((cluster.clone(), Listing::Nodes(Seen::Known(nodes)))),
+                    None => {}
+                }
+                self.complete_swap(cluster);
+            }
+            Observed::Set { item, .. } => {
+                member.lineage.seen(&item);
+                let node = member.seen_bare(item, now);
+                match &mut member.swap {
+                    Some(swap) => _ = swap.nodes.as_mut().map(|nodes| nodes.insert(node.name.clone(), Arc::new(node))),
+                    None => self.node_seen(cluster, stands, |planner| planner.set_node(cluster, node)),
+                }
+            }
+            Observed::Gone { item, .. } => {
+                member.bare.remove(&item.name);
+                member.lineage.gone(&item, Instant::now());
+                match &mut member.swap {
+                    Some(swap) => _ = swap.nodes.as_mut().map(|nodes| nodes.remove(&item.name)),
+                    None => self.node_seen(cluster, stands, |planner| {
+                        planner.remove_node(cluster, &item.name);
+                        true
+                    }),
+                }
+            }
+        }
+    }
+
+    fn node_seen(&mut self, cluster: &ClusterId, stands: bool, take: impl FnOnce(&mut Planner) -> bool) {
+        if !stands {
+            return;
+        }
+        self.flush_listings();
+        if self.planner.as_mut().is_some_and(take) {
+            self.nodes_changed.insert(cluster.clone());
+            self.changing_since.get_or_insert_with(Instant::now);
+            self.note_news();
+            debug!(%cluster, change = self.changes, "Node changed");
+        }
+    }
+
+    /// Records a change that we did not make ourselves.
+    pub(super) fn note_news(&mut self) {
+        if !std::mem::replace(&mut self.planned, true) {
+            // All events until the next turn are one change.
+            self.changes += 1;
+        }
+        self.news = true;
+        self.touch_status();
+    }
+
+    fn observe_peers(&mut self, cluster: &ClusterId, epoch: u64, seen: Observed<PeerFacts>) {
+        let stands = self.stands_for_itself(cluster);
+        let Some(seen) = self.observe_feed(cluster, epoch, Followed::Peers, seen) else { return };
+        let Some(member) = self.members.get_mut(cluster) else { return };
+        match seen {
+            Observed::Broken(_) | Observed::Established => {}
+            Observed::Listed { items, version } => {
+                let facts = items.into_iter().map(|facts| member.with_endpoint_time(facts));
+                let mut peers: BTreeMap<PeerName, PeerFacts> = facts.map(|facts| (PeerName::from(facts.name.as_str()), facts)).collect();
+                member.recent.amend(&mut peers, version);
+                member.keep_listed(&peers);
+                match &mut member.swap {
+                    Some(swap) => swap.peers = Some(peers),
+                    None if stands => self.listings.push((cluster.clone(), Listing::Peers(Seen::Known(peers)))),
+                    None => {}
+                }
+                self.complete_swap(cluster);
+            }
+            seen @ (Observed::Set { .. } | Observed::Gone { .. }) => {
+                // A watch event often arrives before the response to our own write, which shows that we caused it.
+                if let Some(seen) = member.keep_early(seen) {
+                    self.observe_peer(cluster, stands, seen);
+                }
+            }
+        }
+    }
+
+    pub(super) fn observe_peer(&mut self, cluster: &ClusterId, stands: bool, seen: Observed<PeerFacts>) {
+        let Some(member) = self.members.get_mut(cluster) else { return };
+        match seen {
+            Observed::Set { item, version } => {
+                let facts = member.with_endpoint_time(item);
+                if let Some(swap) = &mut member.swap {
+                    _ = swap.peers.as_mut().map(|peers| peers.insert(PeerName::from(facts.name.as_str()), facts));
+                    return;
+                }
+                let name = PeerName::from(facts.name.as_str());
+                if member.recent.is_news(&name, &facts, version) && stands {
+                    self.peer_seen(|planner| planner.set_peer(cluster, facts));
+                }
+            }
+            Observed::Gone { item, version } => {
+                if let Some(swap) = &mut member.swap {
+                    _ = swap.peers.as_mut().map(|peers| peers.remove(&PeerName::from(item.name.as_str())));
+                    return;
+                }
+                let name = PeerName::from(item.name.as_str());
+                if member.recent.is_gone(&name, &item, version) && stands {
+                    self.peer_seen(|planner| planner.remove_peer(cluster, &name));
+                }
+            }
+            Observed::Broken(_) | Observed::Established | Observed::Listed { .. } => {}
+        }
+    }
+
+    /// Takes over both kinds together once both are listed through the new connection.
+    fn complete_swap(&mut self, cluster: &ClusterId) {
+        let stands = self.stands_for_itself(cluster);
+        let Some(member) = self.members.get_mut(cluster) else { return };
+        let Some(Swap { nodes, peers }) = member.swap.take_if(|swap| swap.is_complete()) else { return };
+        if stands {
+            let nodes = nodes.filter(|_| !self.strays.contains_key(cluster)).map(|nodes| Listing::Nodes(Seen::Known(nodes)));
+            let peers = peers.map(|peers| Listing::Peers(Seen::Known(peers)));
+            self.listings.extend(nodes.into_iter().chain(peers).map(|listing| (cluster.clone(), listing)));
+        }
+    }
+
+    fn peer_seen(&mut self, take: impl FnOnce(&mut Planner)) {
+        self.flush_listings();
+        if let Some(planner) = &mut self.planner {
+            take(planner);
+            self.note_news();
+        }
+    }
+
+    fn feed_broken(&mut self, cluster: &ClusterId, what: Followed, failure: &Failure, lost: bool) {
+        self.count_failure(cluster.as_str(), failure);
+        if lost {
+            self.links_changed = true;
+            if let Some(member) = self.members.get_mut(cluster).filter(|_| what == Followed::Nodes) {
+                member.mark_unknown();
+            }
+            // The lists of the new connection are incomplete: relist.
+            let swap = self.members.get_mut(cluster).and_then(|member| member.swap.take());
+            if let Some(member) = self.members.get(cluster).filter(|_| swap.is_some()) {
+                member.link.relist();
+            }
+            let reason = what.why_not(failure);
+            warn!(%cluster, kind = %what, error = reason, "watch failed");
+            if self.stands_for_itself(cluster) {
+                let listing = match what {
+                    Followed::Nodes => Listing::Nodes(Seen::Unknown(reason)),
+                    Followed::Peers => Listing::Peers(Seen::Unknown(reason)),
+                };
+                self.listings.push((cluster.clone(), listing));
+            }
+            self.touch_status();
+        }
+        if failure.is_an_answer() {
+            self.contact(cluster);
+        }
+    }
+
+    fn restored(&mut self, cluster: &ClusterId, what: Followed, was_down: bool) {
+        if was_down {
+            info!(%cluster, kind = %what, "watch established");
+            // Failed writes may succeed now.
+            if let Some(member) = self.members.get_mut(cluster) {
+                member.writer.forgive();
+            }
+        }
+        self.touch_status();
+    }
+
+    pub(super) fn contact(&mut self, cluster: &ClusterId) {
+        let time = self.environment.clock.time();
+        if let Some(member) = self.members.get_mut(cluster) {
+            self.environment.metrics.last_contact.get_or_create(&labels(cluster)).set(time.0.as_second());
+            member.last_contact = Some(time);
+        }
+    }
+}
+
+pub(super) fn labels(cluster: &ClusterId) -> crate::metrics::ClusterLabels {
+    crate::metrics::ClusterLabels { cluster: cluster.to_string() }
+}
+
+pub(super) fn count(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kilo::diff::{Act, Phase};
+    use mw_core::kilo::guard::DeleteCause;
+    use mw_core::kilo::plan::{Delete, Precondition};
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_watch_says_of_a_peer_under_way_waits_for_the_answer() {
+        let mut member = Member::new(Source::Hub);
+        let on = Precondition { uid: "u".into(), resource_version: "1".into() };
+        let delete = Delete { on, cause: DeleteCause::Orphan, source: None };
+        let delete = Operation { phase: Phase::Deletes, name: PeerName::from("a"), mesh: None, act: Act::Delete(delete) };
+        member.writer.offer(vec![delete]);
+        assert_eq!(member.writer.next(Instant::now()).len(), 1);
+        let seen = |name: &str| {
+            let item = PeerFacts { name: name.to_owned(), ..PeerFacts::default() };
+            Observed::Set { item, version: Version::default() }
+        };
+        assert_eq!(member.keep_early(seen("a")), None);
+        assert_eq!(member.keep_early(seen("b")), Some(seen("b")));
+        assert_eq!(member.early.len(), 1);
+    }
+}

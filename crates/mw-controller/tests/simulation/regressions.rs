@@ -1,0 +1,219 @@
+//! Regression tests for bugs found by seeds: a change, and one fault at each of the
+//! requests around it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use mw_sim::kilo::{Mesh, Site};
+use mw_sim::{Fate, Reachability};
+
+use crate::case::{Action, Case, Edit, Step};
+use crate::crash::story;
+use crate::faults::Fault;
+use crate::play::run;
+
+/// More than a cluster of the story gets in the first seconds.
+const MOST_WRITES: u64 = 16;
+
+/// More than a cluster of the story gets in its first two minutes.
+const MOST_REQUESTS: u64 = 24;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let rename = Action::RenameEntry { mesh: 0, site: "c2".into() };
+    let stop = Action::StopAgent { site: "c2".into(), node: "n1".into() };
+    let start = Action::StartAgent { site: "c2".into(), node: "n1".into() };
+    let refused = Fate::Refuse { code: 503, retry_after: None };
+    let late = Fate::AnswerLate(Duration::from_millis(6_700));
+    let second = Duration::from_secs;
+    vec![
+        each_write("a_lost_delete_holds_back_what_needs_its_key", Fate::LoseRequest, vec![(second(60), rename.clone())]),
+        each_write("a_refused_update_holds_back_what_needs_its_prefix", refused, vec![(second(30), stop), (second(150), start)]),
+        each_write("a_create_that_is_answered_late_does_not_clash_with_a_new_name", late, vec![(second(2), rename)]),
+        each_write("the_finalizer_waits_for_a_create_that_is_not_answered", late, vec![(second(1), Action::DeleteMesh { mesh: 0 })]),
+        Trial::test("a_mesh_that_may_be_back_keeps_its_peers", || {
+            [Reachability::Refusing, Reachability::Stalled].into_iter().try_for_each(a_mesh_comes_back_unseen)
+        }),
+        Trial::test("the_grace_begins_anew_where_nobody_looked", an_agent_stops_twice),
+        Trial::test("what_was_planned_before_an_answer_is_planned_anew", an_anchor_goes_while_it_is_written),
+        Trial::test("a_secret_that_may_be_back_is_looked_for_once_more", a_secret_comes_back_unseen),
+        Trial::test("a_mesh_that_was_let_go_is_known_before_the_answer", a_deletion_is_seen_before_its_answer),
+        Trial::test("credentials_of_another_member_change_nothing_there", a_secret_leads_to_another_member),
+        Trial::test("no_select_picks_at_random", || {
+            no_random_select(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src")));
+            Ok(())
+        }),
+        Trial::test("a_peer_without_labels_and_with_another_key_is_somebody_elses", labels_go_and_the_key_changes),
+    ]
+}
+
+/// Checks for `tokio::select!` without `biased`, which picks at random; clippy can't.
+fn no_random_select(folder: &Path) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            no_random_select(&path);
+            continue;
+        }
+        let source = std::fs::read_to_string(&path).unwrap();
+        for after in source.split("select! {").skip(1) {
+            assert!(after.trim_start().starts_with("biased;"), "a select! in {} is not biased", path.display());
+        }
+    }
+}
+
+/// The responses for the first Peers arrive after another anchor was planned and
+/// before it is written.
+fn an_anchor_goes_while_it_is_written() -> Result<(), libtest_mimic::Failed> {
+    let site = "c2".to_owned();
+    let mut case = story(&[], None);
+    let moment = Duration::from_millis;
+    case.steps.push(Step::Act(moment(10), Action::DeleteNode { site: site.clone(), node: "n1".into() }));
+    case.steps.push(Step::Act(moment(10), Action::AddNode { site, at: 100 }));
+    for cluster in ["c1", "c3"] {
+        let late = |nth| Step::Fault(Fault::Write { cluster: cluster.into(), nth, fate: Fate::AnswerLate(moment(20)) });
+        case.steps.extend((1..=MOST_WRITES).map(late));
+    }
+    let report = run(&case);
+    assert_eq!(report.violations, Vec::<String>::new(), "{}", report.trace);
+    Ok(())
+}
+
+/// A member's Secret is recreated and its mesh deleted; the events for both arrive
+/// together, in any order.
+fn a_secret_comes_back_unseen() -> Result<(), libtest_mimic::Failed> {
+    for link in [Reachability::Refusing, Reachability::Stalled] {
+        let (hub, site) = ("c1".to_owned(), "c3".to_owned());
+        let mut case = story(&[], None);
+        let actions = [
+            (32, Action::DeleteSecret { site: site.clone() }),
+            (42, Action::SetLink { site: hub.clone(), link }),
+            (65, Action::DeleteMesh { mesh: 0 }),
+            (67, Action::RestoreSecret { site }),
+            (148, Action::SetLink { site: hub, link: Reachability::Up }),
+        ];
+        case.steps = actions.into_iter().map(|(at, action)| Step::Act(Duration::from_secs(at), action)).collect();
+        let report = run(&case);
+        assert_eq!(report.violations, Vec::<String>::new(), "{}", report.trace);
+    }
+    Ok(())
+}
+
+/// The hub's watch reports the deletion before the write that allowed it is
+/// answered; the Peers left behind on a hung cluster are deleted all the same.
+fn a_deletion_is_seen_before_its_answer() -> Result<(), libtest_mimic::Failed> {
+    let sites: Vec<Site> = (1..=3).map(|number| Site::new(&format!("c{number}"), number, 5 - number)).collect();
+    let mut meshes = vec![Mesh::new("mesh", &[&sites[0], &sites[2]]), Mesh::new("other", &[&sites[1], &sites[2]])];
+    meshes[0].settings.insert("cleanupTimeout".to_owned(), "30s".into());
+    meshes[1].hub = "c1".to_owned();
+    let site = "c3".to_owned();
+    let actions = [
+        (20, Action::SetLink { site: site.clone(), link: Reachability::Stalled }),
+        (25, Action::DeleteMesh { mesh: 0 }),
+        (120, Action::SetLink { site, link: Reachability::Up }),
+    ];
+    for nth in 1..=MOST_WRITES {
+        let mut case = Case { sites: sites.clone(), meshes: meshes.clone(), ..story(&[], None) };
+        case.steps = actions.iter().map(|(at, action)| Step::Act(Duration::from_secs(*at), action.clone())).collect();
+        let fate = Fate::AnswerLate(Duration::from_secs(1));
+        case.steps.push(Step::Fault(Fault::Write { cluster: "c1".into(), nth, fate }));
+        let report = run(&case);
+        assert_eq!(report.violations, Vec::<String>::new(), "write {nth} is answered late\n{}", report.trace);
+    }
+    Ok(())
+}
+
+/// Nodes and Peers must be swapped together: with the Nodes of one cluster and the
+/// Peers of the other, Peers would look like those of the target itself.
+fn a_secret_leads_to_another_member() -> Result<(), libtest_mimic::Failed> {
+    let (site, to) = ("c2".to_owned(), "c3".to_owned());
+    let actions = [(60, Action::SwitchSecret { site: site.clone(), to }), (180, Action::RestoreSecret { site })];
+    for nth in 1..=MOST_REQUESTS {
+        let mut case = story(&[], None);
+        case.steps = actions.iter().map(|(at, action)| Step::Act(Duration::from_secs(*at), action.clone())).collect();
+        case.steps.push(Step::Fault(Fault::Request { cluster: "c3".into(), nth, fate: Fate::AnswerLate(Duration::from_secs(3)) }));
+        let report = run(&case);
+        assert_eq!(report.violations, Vec::<String>::new(), "request {nth} late\n{}", report.trace);
+    }
+    Ok(())
+}
+
+/// The owner of such a Peer is unknown: it stays, and the mesh reports it.
+fn labels_go_and_the_key_changes() -> Result<(), libtest_mimic::Failed> {
+    let site = "c3".to_owned();
+    for pick in 0..6 {
+        let actions = [
+            Action::SetLink { site: site.clone(), link: Reachability::Refusing },
+            Action::ChangeKey { site: site.clone(), node: "n2".into(), to: "another".into() },
+            Action::EditPeer { site: "c2".into(), pick, how: Edit::StripLabels },
+            Action::SetLink { site: site.clone(), link: Reachability::Up },
+        ];
+        let report = run(&story(&actions, None));
+        assert_eq!(report.violations, Vec::<String>::new(), "{}", report.trace);
+    }
+    Ok(())
+}
+
+/// The cluster is unreadable while the agent is back in between.
+fn an_agent_stops_twice() -> Result<(), libtest_mimic::Failed> {
+    let (site, node) = ("c2".to_owned(), "n3".to_owned());
+    let stop = Action::StopAgent { site: site.clone(), node: node.clone() };
+    let lost = [
+        (Action::DeleteSecret { site: site.clone() }, Action::RestoreSecret { site: site.clone() }),
+        (
+            Action::SetLink { site: site.clone(), link: Reachability::Refusing },
+            Action::SetLink { site: site.clone(), link: Reachability::Up },
+        ),
+    ];
+    for (lost, found) in lost {
+        let actions = [stop.clone(), lost, Action::StartAgent { site: site.clone(), node: node.clone() }];
+        let mut case = story(&actions, None);
+        case.steps.push(Step::Act(Duration::from_secs(140), stop.clone()));
+        case.steps.push(Step::Act(Duration::from_secs(150), found));
+        let report = run(&case);
+        assert_eq!(report.violations, Vec::<String>::new(), "{}", report.trace);
+    }
+    Ok(())
+}
+
+/// A member's Secret and its mesh are deleted, so its Peers stay; both are recreated
+/// while the hub is unreadable, and either may be observed first.
+fn a_mesh_comes_back_unseen(link: Reachability) -> Result<(), libtest_mimic::Failed> {
+    let (hub, site) = ("c1".to_owned(), "c2".to_owned());
+    let actions = [
+        (41, Action::DeleteSecret { site: site.clone() }),
+        (63, Action::DeleteMesh { mesh: 0 }),
+        (111, Action::SetLink { site: hub.clone(), link }),
+        (112, Action::RestoreMesh { mesh: 0 }),
+        (147, Action::RestoreSecret { site }),
+        (157, Action::SetLink { site: hub, link: Reachability::Up }),
+    ];
+    let steps: Vec<Step> = actions.map(|(at, action)| Step::Act(Duration::from_secs(at), action)).into();
+    for seed in 1..=40 {
+        let report = run(&Case { seed, steps: steps.clone(), ..story(&[], None) });
+        assert_eq!(report.violations, Vec::<String>::new(), "{link:?}, seed {seed}\n{}", report.trace);
+    }
+    Ok(())
+}
+
+fn each_write(name: &'static str, fate: Fate, actions: Vec<(Duration, Action)>) -> Trial {
+    Trial::test(name, move || {
+        for nth in 1..=MOST_WRITES {
+            let mut case: Case = story(&[], None);
+            case.steps.extend(actions.iter().map(|(at, action)| Step::Act(*at, action.clone())));
+            case.steps.push(Step::Fault(Fault::Write { cluster: "c3".into(), nth, fate }));
+            // Only the response shows the result of the write.
+            case.steps.extend((4..=8).map(|nth| Step::Fault(Fault::Request { cluster: "c3".into(), nth, fate: watch_fault(fate) })));
+            let report = run(&case);
+            assert_eq!(report.violations, Vec::<String>::new(), "at write {nth}\n{}", report.trace);
+        }
+        Ok(())
+    })
+}
+
+fn watch_fault(fate: Fate) -> Fate {
+    match fate {
+        Fate::AnswerLate(_) => Fate::Refuse { code: 503, retry_after: None },
+        _ => Fate::Answer,
+    }
+}
