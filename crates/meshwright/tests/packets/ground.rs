@@ -251,6 +251,18 @@ impl Ground {
         writes
     }
 
+    /// Specs of all Peers by cluster, name and UID.
+    pub(crate) async fn peers(&self) -> BTreeMap<(&'static str, String, String), Value> {
+        let mut found = BTreeMap::new();
+        for site in SITES {
+            for peer in self.fleet.cluster(site).list(PEERS).await.unwrap() {
+                let text = |field: &str| peer["metadata"][field].as_str().unwrap().to_owned();
+                found.insert((site, text("name"), text("uid")), peer["spec"].clone());
+            }
+        }
+        found
+    }
+
     async fn declare_second_family(&mut self) {
         let mut spec = self.fleet.mesh_model().spec();
         for (entry, number) in spec["clusters"].as_array_mut().unwrap().iter_mut().zip(1..) {

@@ -12,7 +12,6 @@ use libtest_mimic::Trial;
 use mw_testbed::kilo::Granularity::{self, Full, Location};
 use mw_testbed::net::{Flow, LATEST_ANSWER};
 
-use crate::bed::PEERS;
 use crate::ground::{Ground, Layout, SITES, SPEED};
 use crate::trials::trial;
 
@@ -270,18 +269,11 @@ async fn untouched(ground: &Ground, granularity: Granularity, events: &[Event]) 
         let same = |event: &Event| event.who == seat || granularity == Location && event.who.place() == seat.place();
         events.iter().any(same)
     };
-    let mut found = BTreeSet::new();
-    for target in SITES {
-        for peer in ground.fleet.cluster(target).list(PEERS).await.unwrap() {
-            let text = |field: &str| peer["metadata"][field].as_str().unwrap().to_owned();
-            let (name, uid) = (text("name"), text("uid"));
-            let (_, node) = name.split_once("--").unwrap();
-            if !concerned(seat(&node.replace("--", "/"))) {
-                found.insert((target, name, uid));
-            }
-        }
-    }
-    found
+    let healthy = |name: &str| {
+        let (_, node) = name.split_once("--").unwrap();
+        !concerned(seat(&node.replace("--", "/")))
+    };
+    ground.peers().await.into_keys().filter(|(_, name, _)| healthy(name)).collect()
 }
 
 async fn happen(ground: &mut Ground, scene: &Scene, event: &Event) {
