@@ -44,6 +44,12 @@ fn with(mut entry: Value, field: &str, value: Value) -> Value {
     json!({ "clusters": [entry, flat()] })
 }
 
+/// `cm` is the short name of ConfigMap.
+#[test]
+fn the_short_name_of_a_clustermesh_belongs_to_no_other_kind() {
+    assert_eq!(crd::crds()[0].spec.names.short_names, Some(vec!["cmesh".to_owned()]));
+}
+
 #[test]
 fn rules_use_only_what_kubernetes_1_28_knows() {
     let functions = ["has", "size", "all", "exists", "exists_one", "filter", "map", "matches", "startsWith", "endsWith", "contains"];

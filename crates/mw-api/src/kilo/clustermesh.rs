@@ -36,7 +36,6 @@ pub const MOST_SKIPPED: usize = 20;
     kind = "ClusterMesh",
     plural = "clustermeshes",
     singular = "clustermesh",
-    shortname = "cm",
     shortname = "cmesh",
     namespaced,
     status = "ClusterMeshStatus",
