@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::Method;
+use mw_api::kilo::clustermesh::ANNOTATION_RECONCILE_TRIGGER;
 use mw_sim::Reachability;
 use mw_sim::kilo::{LAST_SEEN, Mesh, NAMESPACE, Node, key, kubeconfig};
 use serde_json::{Value, json};
@@ -292,7 +293,7 @@ impl Play {
             }
             Action::Trigger { mesh } => {
                 let now = self.bed.started.elapsed().as_millis().to_string();
-                let patch = json!({ "metadata": { "annotations": { "kilo-clustermesh.io/reconcile-trigger": now } } });
+                let patch = json!({ "metadata": { "annotations": { ANNOTATION_RECONCILE_TRIGGER: now } } });
                 self.bed.patch(&self.bed.hub, &self.case.meshes[*mesh].path(), &patch);
             }
             Action::RenewCredentials { site, revoke } => {
