@@ -1,11 +1,14 @@
 //! Effects of the flags.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
 use mw_sim::kilo::NAMESPACE;
 use mw_testbed::Cluster;
 use mw_testbed::binaries::kubectl;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
 use crate::fleet::Fleet;
@@ -20,6 +23,39 @@ scenarios![
     a_resync_period_lists_everything_again,
 ];
 
+#[derive(Deserialize)]
+struct LogLine {
+    #[serde(rename = "fields")]
+    _fields: UniqueKeys,
+}
+
+/// A JSON object; fails to parse if it has a key twice.
+struct UniqueKeys;
+
+impl<'de> Deserialize<'de> for UniqueKeys {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(UniqueKeys)
+    }
+}
+
+impl<'de> Visitor<'de> for UniqueKeys {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self, A::Error> {
+        let mut keys = BTreeSet::new();
+        while let Some((key, _)) = map.next_entry::<String, Value>()? {
+            if let Some(twice) = keys.replace(key) {
+                return Err(serde::de::Error::custom(format!("duplicate key {twice}")));
+            }
+        }
+        Ok(self)
+    }
+}
+
 async fn it_says_that_it_is_ready_and_what_it_does_as_json() {
     let mut fleet = Fleet::three().nodes(1).build().await;
     let operator = fleet.operator(&["--health-probe-bind-address", "127.0.0.1:0", "--log-format", "json"]).await;
@@ -30,7 +66,7 @@ async fn it_says_that_it_is_ready_and_what_it_does_as_json() {
     }
     let log = operator.log();
     for line in log.lines() {
-        assert!(serde_json::from_str::<Value>(line).is_ok_and(|line| line.is_object()), "not JSON: {line}");
+        serde_json::from_str::<LogLine>(line).unwrap_or_else(|error| panic!("{error}: {line}"));
     }
     assert!(!log.contains("eyJ"), "a token is in the log");
     let metrics = operator.metrics().await;

@@ -143,7 +143,7 @@ impl Engine {
         let was = record.status.conditions.iter().flatten().find(|condition| condition.type_ == kind::READY);
         if ready.map(|ready| (&ready.status, &ready.reason)) != was.map(|was| (&was.status, &was.reason)) {
             let (reason, message) = ready.map(|ready| (ready.reason.as_str(), ready.message.as_str())).unwrap_or_default();
-            info!(mesh = %id, reason, message, change = self.changes, "mesh status changed");
+            info!(mesh = %id, reason, detail = message, change = self.changes, "mesh status changed");
         }
         debug!(mesh = %id, "writing status");
         let before = serde_json::to_value(&record.status).unwrap_or_default();
