@@ -69,7 +69,8 @@ pub struct FailureLabels {
     pub category: &'static str,
 }
 
-/// All metrics; clones share their values.
+/// Metrics of both back ends; clones share their values. A process serves the shared
+/// ones and those of its own back end.
 #[derive(Debug, Clone)]
 pub struct Metrics {
     registry: Arc<Registry>,
@@ -99,7 +100,30 @@ pub struct Metrics {
 }
 
 impl Default for Metrics {
+    /// Returns metrics of which only those of both back ends are served.
     fn default() -> Self {
+        Metrics::serving(Metrics::register_shared)
+    }
+}
+
+impl Metrics {
+    /// Returns the metrics of a process of the Kilo back end.
+    pub fn kilo() -> Metrics {
+        Metrics::serving(|metrics, registry| {
+            metrics.register_shared(registry);
+            metrics.register_kilo(registry);
+        })
+    }
+
+    /// Returns the metrics of a process of the Cilium back end.
+    pub fn cilium() -> Metrics {
+        Metrics::serving(|metrics, registry| {
+            metrics.register_shared(registry);
+            metrics.register_cilium(registry);
+        })
+    }
+
+    fn serving(register: impl Fn(&Metrics, &mut Registry)) -> Metrics {
         let mut registry = Registry::with_prefix("meshwright");
         let metrics = Metrics {
             registry: Arc::default(),
@@ -127,27 +151,34 @@ impl Default for Metrics {
             events_dropped: Counter::default(),
             leader: Gauge::default(),
         };
-        metrics.register(&mut registry);
+        register(&metrics, &mut registry);
         Metrics { registry: Arc::new(registry), ..metrics }
     }
-}
 
-impl Metrics {
-    fn register(&self, registry: &mut Registry) {
+    fn register_shared(&self, registry: &mut Registry) {
         registry.register("api_requests", "Requests to API servers, by cluster, verb and response code", self.requests.clone());
         registry.register("writes", "Writes to clusters, by cluster, kind, verb and result", self.writes.clone());
+        registry.register("writes_pending", "Objects planned but not written yet", self.pending.clone());
         registry.register("plans", "Number of planning runs", self.plans.clone());
         registry.register_with_unit("plan", "Duration of planning runs", Unit::Seconds, self.plan_seconds.clone());
-        let help = "Time from a Node change until the Peers are written in all reachable clusters";
-        registry.register_with_unit("convergence", help, Unit::Seconds, self.convergence_seconds.clone());
         registry.register("failures", "Failed requests and watches, by cluster and category", self.failures.clone());
         registry.register("cluster_reachable", "1 if the cluster is reachable", self.reachable.clone());
-        registry.register("cluster_last_contact_seconds", "Unix time of the last answer from the cluster", self.last_contact.clone());
+        let help = "Unix time of the last answer from the cluster";
+        registry.register("cluster_last_contact_timestamp_seconds", help, self.last_contact.clone());
+        registry.register("events_dropped", "Kubernetes events that were not written", self.events_dropped.clone());
+        registry.register("leader", "1 if this process is the leader", self.leader.clone());
+    }
+
+    fn register_kilo(&self, registry: &mut Registry) {
+        let help = "Time from a Node change until the Peers are written in all reachable clusters";
+        registry.register_with_unit("convergence", help, Unit::Seconds, self.convergence_seconds.clone());
         registry.register("cluster_nodes", "Number of Nodes in the cluster", self.nodes.clone());
         registry.register("mesh_peers", "Number of Peers of the mesh in all clusters", self.peers.clone());
         registry.register("mesh_skipped_nodes", "Number of skipped Nodes of the mesh", self.skipped.clone());
         registry.register("mesh_ready", "1 if the ClusterMesh is Ready", self.ready.clone());
-        registry.register("writes_pending", "Peers planned but not written yet", self.pending.clone());
+    }
+
+    fn register_cilium(&self, registry: &mut Registry) {
         registry.register("object_ready", "1 if the object of the Cilium back end is Ready", self.object_ready.clone());
         registry.register("dials", "Dials to the etcd of remote clusters, by result", self.dials.clone());
         let help = "Unix time at which a certificate of the clustermesh-apiserver, or its CA, expires";
@@ -159,8 +190,6 @@ impl Metrics {
         let help = "Objects that disappeared from their endpoint without deletion, e.g. while a workspace moves";
         registry.register("kcp_objects_astray", help, self.objects_astray.clone());
         registry.register("kcp_tenants", "Workspaces bound to the APIExport", self.tenants.clone());
-        registry.register("events_dropped", "Kubernetes events that were not written", self.events_dropped.clone());
-        registry.register("leader", "1 if this process is the leader", self.leader.clone());
     }
 
     pub fn of_cluster(&self, cluster: &str) -> RequestMetrics {
@@ -191,5 +220,65 @@ impl RequestMetrics {
     pub fn count(&self, verb: &'static str, code: &str) {
         let labels = RequestLabels { cluster: self.cluster.clone(), verb, code: code.to_owned() };
         self.requests.get_or_create(&labels).inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    /// Returns the help texts of all metrics that are served, by name.
+    fn served(metrics: &Metrics) -> BTreeMap<String, String> {
+        let name = || "us".to_owned();
+        for gauge in [&metrics.reachable, &metrics.last_contact, &metrics.nodes] {
+            gauge.get_or_create(&ClusterLabels { cluster: name() }).set(1);
+        }
+        for gauge in [&metrics.peers, &metrics.skipped, &metrics.ready] {
+            gauge.get_or_create(&MeshLabels { namespace: name(), mesh: name() }).set(1);
+        }
+        let object = ObjectLabels { kind: "GlobalService", workspace: String::new(), namespace: name(), name: name() };
+        for gauge in [&metrics.object_ready, &metrics.version_skew] {
+            gauge.get_or_create(&object).set(1);
+        }
+        metrics.certificates.get_or_create(&CertificateLabels { cluster: name(), certificate: "server" }).set(1);
+        metrics.endpoint_up.get_or_create(&EndpointLabels { url: "https://kcp.example".to_owned() }).set(1);
+        metrics.failures.get_or_create(&FailureLabels { cluster: name(), category: "timeout" }).inc();
+        metrics.writes.get_or_create(&WriteLabels { cluster: name(), kind: "Peer", verb: "create", result: "done" }).inc();
+        metrics.dials.get_or_create(&DialLabels { result: "read" }).inc();
+        metrics.of_cluster("us").count("GET", "200");
+        let text = metrics.text();
+        let helps = text.lines().filter_map(|line| line.strip_prefix("# HELP meshwright_")?.split_once(' '));
+        helps.map(|(name, help)| (name.to_owned(), help.to_owned())).collect()
+    }
+
+    #[test]
+    fn a_back_end_serves_only_its_own_metrics_and_the_shared_ones() {
+        let [shared, kilo, cilium] = [Metrics::default(), Metrics::kilo(), Metrics::cilium()].map(|metrics| served(&metrics));
+        let own = |all: &BTreeMap<String, String>| {
+            assert!(shared.keys().all(|name| all.contains_key(name)));
+            all.keys().filter(|name| !shared.contains_key(*name)).cloned().collect::<Vec<_>>()
+        };
+        assert_eq!(own(&kilo), ["cluster_nodes", "convergence_seconds", "mesh_peers", "mesh_ready", "mesh_skipped_nodes"]);
+        assert_eq!(
+            own(&cilium),
+            [
+                "certificate_expiry_timestamp_seconds",
+                "dials",
+                "kcp_endpoint_up",
+                "kcp_endpoints",
+                "kcp_objects_astray",
+                "kcp_tenants",
+                "object_ready",
+                "version_skew_minors"
+            ]
+        );
+    }
+
+    #[test]
+    fn exactly_the_unix_times_are_called_timestamps() {
+        for (name, help) in served(&Metrics::kilo()).into_iter().chain(served(&Metrics::cilium())) {
+            assert_eq!(name.ends_with("_timestamp_seconds"), help.starts_with("Unix time"), "{name}: {help}");
+        }
     }
 }

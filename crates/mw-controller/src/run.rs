@@ -52,6 +52,9 @@ pub trait BackEnd {
         None
     }
 
+    /// Returns the metrics that the process serves.
+    fn metrics(&self) -> Metrics;
+
     /// Runs the back end. Never returns.
     fn work(&self, environment: Environment) -> impl Future<Output = ()> + Send;
 }
@@ -145,7 +148,7 @@ pub async fn reader(kubeconfig: Option<&PathBuf>, context: Option<&str>, timeout
 /// Runs until `stop`, or until the Lease is lost.
 #[expect(clippy::disallowed_methods, reason = "the one place where chance comes in")]
 pub async fn run<B: BackEnd>(options: Options<B>, stop: impl Future<Output = ()>) -> Result<(), RunError> {
-    let (metrics, readiness, clock) = (Metrics::default(), Readiness::default(), Clock::system());
+    let (metrics, readiness, clock) = (options.back_end.metrics(), Readiness::default(), Clock::system());
     let mut tasks = JoinSet::new();
     let mut for_metrics = None;
     if let Some(address) = options.metrics {

@@ -73,6 +73,8 @@ async fn it_says_that_it_is_ready_and_what_it_does_as_json() {
     assert_eq!(metrics.sum("meshwright_writes_total", &[("kind", "Peer"), ("verb", "create"), ("result", "done")]), 6.0);
     assert_eq!(metrics.sum("meshwright_cluster_reachable", &[]), 3.0);
     assert!(metrics.sum("meshwright_api_requests_total", &[]) > 6.0);
+    let (_, served) = operator.fetch("metrics", "/metrics").await;
+    assert!(served.contains("\nmeshwright_convergence_seconds_count") && !served.contains("meshwright_kcp_"), "{served}");
     fleet.finish().await;
 }
 

@@ -60,6 +60,8 @@ async fn a_binding_joins_three_clusters_and_nothing_is_left_of_it() {
 }
 
 async fn assert_measured(provider: &Operator) {
+    let (_, served) = provider.fetch("metrics", "/metrics").await;
+    assert!(served.contains("\nmeshwright_kcp_endpoints ") && !served.contains("meshwright_convergence"), "{served}");
     let metrics = provider.metrics().await;
     let of = [("kind", "ClusterMeshBinding"), ("namespace", "net"), ("name", "mesh")];
     assert!((metrics.sum("meshwright_object_ready", &of) - 1.0).abs() < f64::EPSILON);

@@ -32,6 +32,7 @@ use crate::failure::Failure;
 use crate::fleet::follow::{Observed, RESYNC, RelistSignal};
 use crate::fleet::{Attempt, Coarse, Feed};
 use crate::kubeconfig::Allowed;
+use crate::metrics::Metrics;
 use crate::run::{BackEnd, Environment};
 use crate::watch_cache::{Item, WatchCache};
 
@@ -128,6 +129,10 @@ impl BackEnd for Provider {
 
     fn needs_hub_uid(&self) -> bool {
         self.kcp.is_none()
+    }
+
+    fn metrics(&self) -> Metrics {
+        Metrics::cilium()
     }
 
     async fn work(&self, environment: Environment) {

@@ -28,6 +28,7 @@ use crate::kilo::identity::Strays;
 use crate::kilo::observe::Member;
 use crate::kilo::record::Record;
 use crate::kubeconfig::Allowed;
+use crate::metrics::Metrics;
 use crate::run::{BackEnd, EVERYWHERE, Environment};
 
 /// Settings from the command line.
@@ -71,6 +72,10 @@ impl BackEnd for Settings {
     fn scope(&self) -> Option<String> {
         let named = || self.namespaces.iter().map(String::as_str).collect::<Vec<_>>().join(",");
         Some(if self.all_namespaces { EVERYWHERE.to_owned() } else { named() })
+    }
+
+    fn metrics(&self) -> Metrics {
+        Metrics::kilo()
     }
 
     async fn work(&self, environment: Environment) {
