@@ -1,28 +1,31 @@
-# Main targets: `make demo` and `make test`.
-.PHONY: demo test build run fmt lint layers deny unit soak fresh mutants scale bench generate
+# Main targets: `make demo` and `make test`. `make help` lists all.
+.PHONY: demo help test build run fmt lint layers deny unit soak fresh mutants scale bench generate
 
 # Inside a pod, meshwright refuses to connect to loopback, where the API servers of the tests listen.
 unexport KUBERNETES_SERVICE_HOST
 
 # Runs the real operator on simulated clusters in one process, until Ctrl-C.
-demo:
+demo: ## run the real operator on simulated clusters
 	@cargo run --quiet --package meshwright -- demo
 
-test: fmt lint layers deny unit
+help: ## list all targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+test: fmt lint layers deny unit ## run everything that a change must pass
 
 # Builds the binary for the image: static, because the image has no base image.
-build:
+build: ## build the static binary for the image
 	cargo rustc --locked --release --package meshwright --bin meshwright -- -C target-feature=+crt-static -C strip=symbols
 
 # Runs the operator on the cluster of the current kubeconfig: make run ARGS="--namespace team-a"
 run: ARGS ?= --namespace default
-run:
+run: ## run the operator with ARGS on the current kubeconfig
 	cargo run --locked --release --package meshwright -- operator $(ARGS)
 
-fmt:
+fmt: ## check the format
 	cargo fmt --all --check
 
-lint:
+lint: ## run Clippy
 	cargo clippy --locked --workspace --all-targets -- --deny warnings
 
 # Dependencies that a crate must not have. Clippy bans clocks, files, the environment
@@ -37,7 +40,7 @@ LAYERS := layer-mw-core layer-mw-api layer-mw-sim layer-mw-testbed
 .PHONY: $(LAYERS)
 # `cargo tree` lists the declared dependencies. `cargo check` shows that mw-api, and the
 # testbed through bench-scenario, compile with the features that they declare themselves.
-layers: $(LAYERS)
+layers: $(LAYERS) ## check the dependencies that each crate must not have
 	cargo check --quiet --locked --package mw-api
 	cargo check --quiet --locked --package bench-scenario
 $(LAYERS): layer-%:
@@ -56,7 +59,7 @@ $(DENY)/bin/cargo-deny:
 	cargo install --quiet --locked --root $(DENY) cargo-deny@$(DENY_VERSION)
 # Checks advisories only if their database is already on this machine; fetches nothing.
 ADVISORIES := $(or $(CARGO_HOME),$(HOME)/.cargo)/advisory-dbs
-deny: $(DENY)/bin/cargo-deny
+deny: $(DENY)/bin/cargo-deny ## check licences, sources and bans of dependencies
 	$< --locked check bans licenses sources
 	@if [ -n "$$(ls -A $(ADVISORIES) 2>/dev/null)" ]; then \
 	    $< --locked --offline check advisories; \
@@ -65,14 +68,14 @@ deny: $(DENY)/bin/cargo-deny
 	  fi
 
 # As root, also runs the tests that need namespaces: see docs/packets.md and docs/cilium-testbed.md.
-unit:
+unit: ## run all test suites
 	tools/suites
 
 # Runs the simulations with new seeds for SECONDS; see docs/simulation.md. As root, then
 # runs SEQUENCES random sequences with packets; see docs/packets.md.
 SECONDS ?= 60
 SEQUENCES ?= 50
-soak:
+soak: ## run simulations with new seeds for SECONDS
 	SIM_FIRST=$$(date +%s)000 SIM_SECONDS=$(SECONDS) cargo test --quiet --locked --package mw-controller --test simulation --test cilium_simulation
 	@if [ "$$(id -u)" != 0 ]; then \
 	    echo "skipped packets: network namespaces need root; run: sudo -E make soak"; \
@@ -83,20 +86,20 @@ soak:
 # Runs laws and simulations of both back ends with new seeds, five minutes in total. Run
 # it before you consider a change done. Prints the command that replays a failing seed.
 fresh: SECONDS := 300
-fresh:
+fresh: ## run laws and simulations with new seeds, five minutes
 	tools/fresh $(SECONDS)
 
 # Checks that the simulation finds known bugs, injected one at a time. Takes long.
-mutants:
+mutants: ## check that the simulation finds known bugs
 	tools/mutants
 
 # Measures a large fleet: make scale SIZE=100x50
 SIZE ?= 100x50
-scale:
+scale: ## measure a fleet of SIZE clusters x nodes
 	SIM_SCALE=$(SIZE) cargo test --quiet --locked --package mw-controller --test simulation
 
 # Prints benchmarks; see bench/README.md.
-bench:
+bench: ## run benchmarks
 	cargo bench --locked --package mw-core
 	cargo build --locked --release --package meshwright
 	cargo build --locked --release --package bench-floor
@@ -104,7 +107,7 @@ bench:
 
 # Generates everything under config/, the RBAC rules of the chart and the reference pages
 # under docs/. Tests fail if they are out of date.
-generate:
+generate: ## update generated files and pages
 	cargo run --quiet --package mw-api --example generate
 	cargo run --quiet --package meshwright --example render
 	cargo run --quiet --package meshwright -- man --markdown > docs/cli.md

@@ -12,6 +12,7 @@ mod ground;
 mod links;
 mod manifests;
 mod page;
+mod paths;
 mod registry;
 mod shell;
 mod threats;
