@@ -6,7 +6,8 @@ unexport KUBERNETES_SERVICE_HOST
 
 # Runs the real operator on simulated clusters in one process, until Ctrl-C.
 demo: ## run the real operator on simulated clusters
-	@cargo run --quiet --package meshwright -- demo
+	@echo 'building meshwright: the first time about 2 minutes on two cores' >&2
+	@[ -t 2 ] || quiet=--quiet; cargo run $$quiet --locked --profile demo --package meshwright -- demo
 
 help: ## list all targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
