@@ -38,7 +38,7 @@ spec:
           annotations:
             summary: {{ "{{ $value }} writes are pending" | quote }}
         - alert: MeshwrightRequestsFail
-          expr: sum by (cluster, category) (rate(meshwright_failures_total{ {{- $job -}} }[10m])) > 0.1
+          expr: sum by (cluster, secret, category) (rate(meshwright_failures_total{ {{- $job -}} }[10m])) > 0.1
           for: 15m
           labels:
             severity: warning

@@ -5,6 +5,7 @@ pub mod address;
 pub mod backoff;
 pub mod cilium;
 pub mod clock;
+pub mod cluster_names;
 pub mod conditions;
 pub mod doctor;
 pub mod failure;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use mw_core::names::ClusterId;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -11,24 +12,32 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::cluster_names::ClusterNames;
+use crate::fleet::secret_of;
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct RequestLabels {
-    cluster: String,
+    #[prometheus(flatten)]
+    cluster: ClusterLabels,
     verb: &'static str,
     code: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct WriteLabels {
-    pub cluster: String,
+    #[prometheus(flatten)]
+    pub cluster: ClusterLabels,
     pub kind: &'static str,
     pub verb: &'static str,
     pub result: &'static str,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+/// A cluster: its name, and its Secret, because clusters of two meshes may have the
+/// same name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
 pub struct ClusterLabels {
     pub cluster: String,
+    pub secret: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -53,7 +62,8 @@ pub struct DialLabels {
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
 pub struct CertificateLabels {
-    pub cluster: String,
+    #[prometheus(flatten)]
+    pub cluster: ClusterLabels,
     pub certificate: &'static str,
 }
 
@@ -65,7 +75,8 @@ pub struct EndpointLabels {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct FailureLabels {
-    pub cluster: String,
+    #[prometheus(flatten)]
+    pub cluster: ClusterLabels,
     pub category: &'static str,
 }
 
@@ -74,6 +85,7 @@ pub struct FailureLabels {
 #[derive(Debug, Clone)]
 pub struct Metrics {
     registry: Arc<Registry>,
+    names: ClusterNames,
     requests: Family<RequestLabels, Counter>,
     pub writes: Family<WriteLabels, Counter>,
     pub plans: Counter,
@@ -127,6 +139,7 @@ impl Metrics {
         let mut registry = Registry::with_prefix("meshwright");
         let metrics = Metrics {
             registry: Arc::default(),
+            names: ClusterNames::default(),
             requests: Family::default(),
             writes: Family::default(),
             plans: Counter::default(),
@@ -192,8 +205,44 @@ impl Metrics {
         registry.register("kcp_tenants", "Workspaces bound to the APIExport", self.tenants.clone());
     }
 
-    pub fn of_cluster(&self, cluster: &str) -> RequestMetrics {
-        RequestMetrics { requests: self.requests.clone(), cluster: cluster.to_owned() }
+    pub fn names(&self) -> ClusterNames {
+        self.names.clone()
+    }
+
+    /// Returns the labels of a cluster.
+    pub fn cluster(&self, id: &ClusterId) -> ClusterLabels {
+        labels(id, &self.names.of(id))
+    }
+
+    /// Takes over the names of clusters, as [`ClusterNames::set`] does. Gauges of a
+    /// renamed cluster move to its new name; counters start again.
+    pub fn name_clusters(&self, named: impl Iterator<Item = (ClusterId, String)>) {
+        for (id, former) in self.names.set(named) {
+            let former = labels(&id, &former);
+            for gauges in self.gauges_of_clusters() {
+                let value = gauges.get(&former).map(|gauge| gauge.get());
+                if let Some(value) = value {
+                    gauges.remove(&former);
+                    gauges.get_or_create(&self.cluster(&id)).set(value);
+                }
+            }
+        }
+    }
+
+    /// Forgets a removed cluster.
+    pub fn forget_cluster(&self, id: &ClusterId) {
+        for gauges in self.gauges_of_clusters() {
+            gauges.remove(&self.cluster(id));
+        }
+        self.names.forget(id);
+    }
+
+    fn gauges_of_clusters(&self) -> [&Family<ClusterLabels, Gauge>; 3] {
+        [&self.reachable, &self.last_contact, &self.nodes]
+    }
+
+    pub fn of_cluster(&self, cluster: &ClusterId) -> RequestMetrics {
+        RequestMetrics { requests: self.requests.clone(), names: self.names(), cluster: cluster.clone() }
     }
 
     pub fn converged_after(&self, time: Duration) {
@@ -209,16 +258,21 @@ impl Metrics {
     }
 }
 
+fn labels(id: &ClusterId, name: &str) -> ClusterLabels {
+    ClusterLabels { cluster: name.to_owned(), secret: secret_of(id).unwrap_or_default().to_owned() }
+}
+
 /// Request counters of one cluster.
 #[derive(Debug, Clone)]
 pub struct RequestMetrics {
     requests: Family<RequestLabels, Counter>,
-    cluster: String,
+    names: ClusterNames,
+    cluster: ClusterId,
 }
 
 impl RequestMetrics {
     pub fn count(&self, verb: &'static str, code: &str) {
-        let labels = RequestLabels { cluster: self.cluster.clone(), verb, code: code.to_owned() };
+        let labels = RequestLabels { cluster: labels(&self.cluster, &self.names.of(&self.cluster)), verb, code: code.to_owned() };
         self.requests.get_or_create(&labels).inc();
     }
 }
@@ -230,9 +284,9 @@ mod tests {
 
     /// Returns the help texts of all metrics that are served, by name.
     fn served(metrics: &Metrics) -> BTreeMap<String, String> {
-        let name = || "us".to_owned();
+        let (name, cluster) = (|| "us".to_owned(), metrics.cluster(&ClusterId::from("net/us")));
         for gauge in [&metrics.reachable, &metrics.last_contact, &metrics.nodes] {
-            gauge.get_or_create(&ClusterLabels { cluster: name() }).set(1);
+            gauge.get_or_create(&cluster).set(1);
         }
         for gauge in [&metrics.peers, &metrics.skipped, &metrics.ready] {
             gauge.get_or_create(&MeshLabels { namespace: name(), mesh: name() }).set(1);
@@ -241,12 +295,12 @@ mod tests {
         for gauge in [&metrics.object_ready, &metrics.version_skew] {
             gauge.get_or_create(&object).set(1);
         }
-        metrics.certificates.get_or_create(&CertificateLabels { cluster: name(), certificate: "server" }).set(1);
+        metrics.certificates.get_or_create(&CertificateLabels { cluster: cluster.clone(), certificate: "server" }).set(1);
         metrics.endpoint_up.get_or_create(&EndpointLabels { url: "https://kcp.example".to_owned() }).set(1);
-        metrics.failures.get_or_create(&FailureLabels { cluster: name(), category: "timeout" }).inc();
-        metrics.writes.get_or_create(&WriteLabels { cluster: name(), kind: "Peer", verb: "create", result: "done" }).inc();
+        metrics.failures.get_or_create(&FailureLabels { cluster: cluster.clone(), category: "timeout" }).inc();
+        metrics.writes.get_or_create(&WriteLabels { cluster, kind: "Peer", verb: "create", result: "done" }).inc();
         metrics.dials.get_or_create(&DialLabels { result: "read" }).inc();
-        metrics.of_cluster("us").count("GET", "200");
+        metrics.of_cluster(&ClusterId::from("net/us")).count("GET", "200");
         let text = metrics.text();
         let helps = text.lines().filter_map(|line| line.strip_prefix("# HELP meshwright_")?.split_once(' '));
         helps.map(|(name, help)| (name.to_owned(), help.to_owned())).collect()
@@ -273,6 +327,32 @@ mod tests {
                 "version_skew_minors"
             ]
         );
+    }
+
+    #[test]
+    fn clusters_have_their_names_and_gauges_follow_a_new_name() {
+        let metrics = Metrics::kilo();
+        let ids = ["net/us-kubeconfig", "team/us-kubeconfig", crate::fleet::HUB].map(ClusterId::from);
+        let name = |names: [&str; 3]| metrics.name_clusters(ids.clone().into_iter().zip(names.map(str::to_owned)));
+        name(["us", "us", "eu"]);
+        for (number, id) in (1..).zip(&ids) {
+            metrics.nodes.get_or_create(&metrics.cluster(id)).set(number);
+        }
+        let nodes = || {
+            let text = metrics.text();
+            let lines = text.lines().filter_map(|line| line.strip_prefix("meshwright_cluster_nodes"));
+            lines.map(str::to_owned).collect::<std::collections::BTreeSet<_>>().into_iter().collect::<Vec<_>>()
+        };
+        let us = [r#"{cluster="us",secret="net/us-kubeconfig"} 1"#, r#"{cluster="us",secret="team/us-kubeconfig"} 2"#];
+        assert_eq!(nodes(), [r#"{cluster="eu",secret=""} 3"#, us[0], us[1]]);
+        name(["us", "us", "europe"]);
+        assert_eq!(nodes(), [r#"{cluster="europe",secret=""} 3"#, us[0], us[1]]);
+        metrics.forget_cluster(&ids[0]);
+        assert_eq!(nodes(), [r#"{cluster="europe",secret=""} 3"#, us[1]]);
+        let requests = metrics.of_cluster(&ids[2]);
+        name(["us", "us", "eu"]);
+        requests.count("GET", "200");
+        assert!(metrics.text().contains(r#"meshwright_api_requests_total{cluster="eu",secret="",verb="GET",code="200"} 1"#));
     }
 
     #[test]

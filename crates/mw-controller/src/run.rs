@@ -10,12 +10,14 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
+use mw_core::names::ClusterId;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::backoff::Backoff;
 use crate::clock::Clock;
+use crate::cluster_names::ClusterNames;
 use crate::fleet::{Connect, HUB, Network};
 use crate::install::{apply_crds, hub_uid};
 use crate::kubeconfig::Allowed;
@@ -71,6 +73,8 @@ pub struct Environment {
     pub clock: Clock,
     pub random: fastrand::Rng,
     pub metrics: Metrics,
+    /// Names of clusters as people know them.
+    pub names: ClusterNames,
     /// For code that creates further clients.
     pub permit: Permit,
     pub timeouts: Timeouts,
@@ -81,7 +85,7 @@ pub struct Environment {
 impl Environment {
     /// Returns the rules for a client of this cluster.
     pub fn rules(&self, cluster: &str) -> Rules {
-        Rules { timeouts: self.timeouts, permit: self.permit.clone(), metrics: self.metrics.of_cluster(cluster) }
+        Rules { timeouts: self.timeouts, permit: self.permit.clone(), metrics: self.metrics.of_cluster(&ClusterId::from(cluster)) }
     }
 }
 
@@ -141,7 +145,7 @@ pub async fn hub_config(kubeconfig: Option<&PathBuf>, context: Option<&str>) -> 
 
 /// Returns a read-only client of the hub.
 pub async fn reader(kubeconfig: Option<&PathBuf>, context: Option<&str>, timeouts: Timeouts) -> Result<Client, RunError> {
-    let rules = Rules { timeouts, permit: Permit::none(), metrics: Metrics::default().of_cluster(HUB) };
+    let rules = Rules { timeouts, permit: Permit::none(), metrics: Metrics::default().of_cluster(&ClusterId::from(HUB)) };
     client(hub_config(kubeconfig, context).await?, rules).map_err(RunError::Client)
 }
 
@@ -167,7 +171,7 @@ pub async fn run<B: BackEnd>(options: Options<B>, stop: impl Future<Output = ()>
     let config = hub_config(options.kubeconfig.as_ref(), None).await?;
     let timeouts = Timeouts::of(options.request_timeout);
     let permit = if options.leader_elect.is_some() { Permit::none() } else { Permit::always() };
-    let rules = |permit: Permit| Rules { timeouts, permit, metrics: metrics.of_cluster(HUB) };
+    let rules = |permit: Permit| Rules { timeouts, permit, metrics: metrics.of_cluster(&ClusterId::from(HUB)) };
     if let Some((listener, acceptor)) = for_metrics {
         // A standby serves metrics as well, so reviews must not need the Lease.
         let reviews = client(config.clone(), rules(Permit::always())).map_err(RunError::Client)?;
@@ -276,6 +280,7 @@ pub async fn lead<B: BackEnd>(
             connect,
             clock,
             random,
+            names: metrics.names(),
             metrics,
             permit: for_work,
             timeouts,

@@ -351,6 +351,8 @@ mod tests {
     use kube::Api;
     use kube::api::{ListParams, PostParams, WatchParams};
 
+    use mw_core::names::ClusterId;
+
     use crate::failure::Failure;
     use crate::lease::{LEASE_DURATION, RENEW_DEADLINE};
     use crate::metrics::Metrics;
@@ -368,7 +370,7 @@ mod tests {
         B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<BoxError>,
     {
-        let rules = Rules { timeouts, permit, metrics: Metrics::default().of_cluster("c") };
+        let rules = Rules { timeouts, permit, metrics: Metrics::default().of_cluster(&ClusterId::from("c")) };
         let service = tower::service_fn(move |_: Request<Body>| {
             let answer = answer.clone();
             async move {

@@ -12,6 +12,7 @@ use mw_controller::metrics::Metrics;
 use mw_controller::permit::Permit;
 use mw_controller::secure::{Gate, acceptor, serve};
 use mw_controller::transport::{Rules, Timeouts, client};
+use mw_core::names::ClusterId;
 use mw_testbed::{Cluster, Testbed, eventually};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
@@ -87,8 +88,11 @@ async fn as_account(hub: &Cluster, name: &str) -> Client {
     let token = hub.request_token(NAMESPACE, name, 3600).await.unwrap();
     let access = inspect(hub.kubeconfig(hub.url(), &token).as_bytes(), &Allowed::default()).unwrap();
     let config = config(&access, &Allowed::default()).await.unwrap();
-    let rules =
-        Rules { timeouts: Timeouts::of(Duration::from_secs(3)), permit: Permit::always(), metrics: Metrics::default().of_cluster("hub") };
+    let rules = Rules {
+        timeouts: Timeouts::of(Duration::from_secs(3)),
+        permit: Permit::always(),
+        metrics: Metrics::default().of_cluster(&ClusterId::from("hub")),
+    };
     client(config, rules).unwrap()
 }
 

@@ -16,6 +16,7 @@ use mw_controller::lease::{Elector, LeaseError, attempt};
 use mw_controller::metrics::Metrics;
 use mw_controller::permit::Permit;
 use mw_controller::transport::{Rules, Timeouts, client};
+use mw_core::names::ClusterId;
 use mw_testbed::{Cluster, Testbed};
 use serde_json::{Value, json};
 
@@ -78,7 +79,7 @@ async fn a_member_is_reached_with_an_inspected_kubeconfig_and_one_candidate_lead
     let access = inspect(hub.admin_kubeconfig().as_bytes(), &Allowed::default()).unwrap();
     let config = config(&access, &Allowed::default()).await.unwrap();
     let timeouts = Timeouts::of(Duration::from_secs(3));
-    let rules = Rules { timeouts, permit: Permit::always(), metrics: Metrics::default().of_cluster("hub") };
+    let rules = Rules { timeouts, permit: Permit::always(), metrics: Metrics::default().of_cluster(&ClusterId::from("hub")) };
     let client = client(config, rules).unwrap();
     assert_eq!(Api::<Node>::all(client.clone()).list(&ListParams::default()).await.unwrap().items.len(), 0);
 

@@ -13,6 +13,7 @@ use mw_controller::kubeconfig::{Allowed, config, inspect};
 use mw_controller::metrics::Metrics;
 use mw_controller::permit::Permit;
 use mw_controller::transport::{Rules, Timeouts, client};
+use mw_core::names::ClusterId;
 use mw_testbed::{Cluster, Testbed, eventually};
 use serde_json::{Value, json};
 
@@ -22,7 +23,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 async fn connect(kubeconfig: &str) -> Client {
     let access = inspect(kubeconfig.as_bytes(), &Allowed::default()).unwrap();
     let timeouts = Timeouts::of(Duration::from_secs(10));
-    let rules = Rules { timeouts, permit: Permit::always(), metrics: Metrics::default().of_cluster("target") };
+    let rules = Rules { timeouts, permit: Permit::always(), metrics: Metrics::default().of_cluster(&ClusterId::from("target")) };
     client(config(&access, &Allowed::default()).await.unwrap(), rules).unwrap()
 }
 

@@ -289,16 +289,17 @@ async fn extras_are_there_when_asked_for() {
 /// Names of all metrics that a process of this component can serve.
 fn served(component: &str) -> BTreeSet<String> {
     let metrics = if component == "operator" { Metrics::kilo() } else { Metrics::cilium() };
-    let (cluster, mesh) = (ClusterLabels { cluster: "a".into() }, MeshLabels { namespace: "n".into(), mesh: "m".into() });
+    let (cluster, mesh) =
+        (ClusterLabels { cluster: "a".into(), secret: "n/a".into() }, MeshLabels { namespace: "n".into(), mesh: "m".into() });
     metrics.reachable.get_or_create(&cluster).set(1);
     metrics.ready.get_or_create(&mesh).set(1);
     metrics.skipped.get_or_create(&mesh).set(1);
     let object = ObjectLabels { kind: "GlobalService", workspace: String::new(), namespace: "n".into(), name: "o".into() };
     metrics.object_ready.get_or_create(&object).set(1);
     metrics.version_skew.get_or_create(&object).set(1);
-    metrics.certificates.get_or_create(&CertificateLabels { cluster: "a".into(), certificate: "server" }).set(1);
+    metrics.certificates.get_or_create(&CertificateLabels { cluster: cluster.clone(), certificate: "server" }).set(1);
     metrics.endpoint_up.get_or_create(&EndpointLabels { url: "https://kcp.example".into() }).set(1);
-    metrics.failures.get_or_create(&FailureLabels { cluster: "a".into(), category: "unreachable" }).inc();
+    metrics.failures.get_or_create(&FailureLabels { cluster, category: "unreachable" }).inc();
     metrics.text().lines().filter_map(|line| line.split(['{', ' ']).next().map(str::to_owned)).collect()
 }
 

@@ -69,9 +69,21 @@ async fn it_says_that_it_is_ready_and_what_it_does_as_json() {
         serde_json::from_str::<LogLine>(line).unwrap_or_else(|error| panic!("{error}: {line}"));
     }
     assert!(!log.contains("eyJ"), "a token is in the log");
+    for (cluster, secret) in [("hub", Value::Null), ("east", json!("kilo-system/east-kubeconfig"))] {
+        let added = json!({ "message": "cluster added", "cluster": cluster, "secret": secret });
+        assert!(
+            log.lines().any(|line| {
+                let line: Value = serde_json::from_str(line).unwrap();
+                ["message", "cluster", "secret"].iter().all(|field| line["fields"][field] == added[field])
+            }),
+            "{added}: {log}"
+        );
+    }
+    assert!(!log.contains("\"cluster\":\"kilo-system/"), "{log}");
     let metrics = operator.metrics().await;
     assert_eq!(metrics.sum("meshwright_writes_total", &[("kind", "Peer"), ("verb", "create"), ("result", "done")]), 6.0);
     assert_eq!(metrics.sum("meshwright_cluster_reachable", &[]), 3.0);
+    assert_eq!(metrics.sum("meshwright_cluster_reachable", &[("cluster", "east"), ("secret", "kilo-system/east-kubeconfig")]), 1.0);
     assert!(metrics.sum("meshwright_api_requests_total", &[]) > 6.0);
     let (_, served) = operator.fetch("metrics", "/metrics").await;
     assert!(served.contains("\nmeshwright_convergence_seconds_count") && !served.contains("meshwright_kcp_"), "{served}");

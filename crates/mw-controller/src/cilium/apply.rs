@@ -56,10 +56,10 @@ impl Engine {
             }
             for operation in member.writer.next(now) {
                 let (client, events) = (live.client.clone(), self.sender.clone());
-                let (cluster, epoch) = (id.clone(), member.link.epoch);
+                let (cluster, epoch, name) = (id.clone(), member.link.epoch, self.environment.names.of(id));
                 let namespace = self.settings.cilium_namespace.clone();
                 self.tasks.spawn(async move {
-                    debug!(%cluster, place = %operation.place, verb = operation.act.verb(), "writing");
+                    debug!(cluster = %name, place = %operation.place, verb = operation.act.verb(), "writing");
                     let outcome = write(client, &namespace, operation).await;
                     _ = events.send(Event::Written { cluster, epoch, outcome }).await;
                 });
@@ -82,22 +82,23 @@ impl Engine {
             Ok(_) => "done",
             Err(failure) => failure.category(),
         };
-        let labels = WriteLabels { cluster: cluster.to_string(), kind: place.kind(), verb, result: counted };
+        let labels = WriteLabels { cluster: self.environment.metrics.cluster(cluster), kind: place.kind(), verb, result: counted };
         self.environment.metrics.writes.get_or_create(&labels).inc();
         let jitter = 0.5 + 0.5 * self.environment.random.f64();
         let Some(member) = self.members.get_mut(cluster) else { return };
         member.writer.answered(&place);
         self.touch_status();
+        let name = self.environment.names.of(cluster);
         let Some(member) = self.member_at(cluster, epoch) else { return };
         match result {
             Ok(Found { otherwise, show }) => {
                 show(&mut member.link.feeds);
                 member.seen_changed = true;
                 if let Some(failure) = otherwise {
-                    debug!(%cluster, %place, %failure, "object changed since it was planned");
+                    debug!(cluster = %name, %place, %failure, "object changed since it was planned");
                     member.writer.fail(place, verb, failure, jitter);
                 } else {
-                    info!(%cluster, %place, verb, "written");
+                    info!(cluster = %name, %place, verb, "written");
                     member.writer.succeed(&place);
                     if let (Place::Secret(_), Some(reader)) = (&place, self.stands_for(cluster).cloned()) {
                         self.ask_again(&reader);
@@ -105,7 +106,7 @@ impl Engine {
                 }
             }
             Err(failure) => {
-                warn!(%cluster, %place, error = %failure, "{verb} failed");
+                warn!(cluster = %name, %place, error = %failure, "{verb} failed");
                 if !failure.is_an_answer() {
                     member.writer.doubt();
                     member.lists_in_doubt = Some(member.link.feeds.lists(member.wants));

@@ -223,7 +223,7 @@ impl Engine {
     fn new(provider: Provider, mut environment: Environment) -> Engine {
         let Provider { settings, kcp, dialler } = provider;
         if kcp.is_some() {
-            environment.connect = Arc::new(Coarse(environment.connect));
+            environment.connect = Arc::new(Coarse(environment.connect, environment.names.clone()));
         }
         let (sender, events) = mpsc::channel(EVENTS);
         let now = environment.clock.now();

@@ -8,6 +8,7 @@ use k8s_openapi::api::events::v1::Event as KubeEvent;
 use kube::Api;
 use kube::api::PostParams;
 use mw_core::cilium::object::ObjectId;
+use mw_core::names::ClusterId;
 use mw_core::problem::Problem;
 use prometheus_client::metrics::counter::Counter;
 use tokio::time::sleep;
@@ -104,7 +105,8 @@ impl Engine {
         let Ok(client) = self.client_of(&object_source, &id.1.workspace) else { return };
         let api: Api<KubeEvent> = Api::namespaced(client, &id.1.namespace);
         let (dropped, object) = (self.environment.metrics.events_dropped.clone(), id.1.clone());
-        let labels = FailureLabels { cluster: "kcp".to_owned(), category: Failure::Quota(String::new()).category() };
+        let cluster = self.environment.metrics.cluster(&ClusterId::from("kcp"));
+        let labels = FailureLabels { cluster, category: Failure::Quota(String::new()).category() };
         let failures = self.environment.metrics.failures.get_or_create_owned(&labels);
         let random = self.environment.random.fork();
         self.tasks.spawn(async move {

@@ -17,6 +17,7 @@ use crate::cilium::engine::{Engine, Event, Kcp};
 use crate::cilium::kubeconfig_secrets::Lead;
 use crate::cilium::object_source::{Endpoint, Spot, Tenant};
 use crate::failure::Failure;
+use crate::fleet::HUB;
 use crate::fleet::follow::{EventSink, Observed, Version, follow};
 use crate::fleet::list::Scope;
 use crate::watch_cache::{Item, Noted};
@@ -91,7 +92,7 @@ impl Engine {
             Noted::Changed => self.records_changed = true,
             Noted::Failed { failure, lost } => {
                 self.records_changed |= lost;
-                self.count_failure("hub", &failure);
+                self.count_failure(HUB, &failure);
             }
         }
     }

@@ -11,7 +11,6 @@ use prometheus_client::metrics::gauge::Gauge;
 
 use crate::cilium::engine::Engine;
 use crate::cilium::record::{Kind, RecordId};
-use crate::cilium::validate::labels;
 use crate::metrics::{CertificateLabels, EndpointLabels, ObjectLabels};
 
 /// Values published last, kept to remove series that have ended since.
@@ -27,9 +26,9 @@ impl Engine {
     pub(super) fn measure(&mut self) {
         let metrics = &self.environment.metrics;
         for (id, member) in &self.members {
-            metrics.reachable.get_or_create(&labels(id)).set(i64::from(member.link.trouble().is_none()));
+            metrics.reachable.get_or_create(&metrics.cluster(id)).set(i64::from(member.link.trouble().is_none()));
             if let Some(time) = &member.last_contact {
-                metrics.last_contact.get_or_create(&labels(id)).set(time.0.as_second());
+                metrics.last_contact.get_or_create(&metrics.cluster(id)).set(time.0.as_second());
             }
         }
         let tenants = self.endpoints.values().filter_map(|endpoint| endpoint.tenants.known().known().map(|tenants| tenants.len()));
@@ -75,7 +74,10 @@ impl Engine {
     }
 
     fn certificates(&self) -> BTreeMap<CertificateLabels, i64> {
-        let of = |cluster: &ClusterId, certificate: &'static str| CertificateLabels { cluster: cluster.to_string(), certificate };
+        let of = |cluster: &ClusterId, certificate: &'static str| CertificateLabels {
+            cluster: self.environment.metrics.cluster(cluster),
+            certificate,
+        };
         let seen = self.world.clusters.iter().flat_map(|(cluster, seen)| {
             let all = seen.certificates.known().into_iter();
             all.flat_map(move |all| {

@@ -11,7 +11,7 @@ use kube::core::DynamicObject;
 use kube::{Api, Client, Config};
 use mw_api::cilium::fleet::KubernetesCluster;
 use mw_api::cilium::kcp::{ANNOTATION_CLUSTER, ANNOTATION_PATH, ApiBinding, EndpointSlice};
-use mw_core::names::Workspace;
+use mw_core::names::{ClusterId, Workspace};
 use mw_core::seen::Seen;
 use mw_core::text::{listed, printable};
 use tokio::task::JoinSet;
@@ -77,7 +77,7 @@ impl Portal {
     /// it may be back later.
     pub async fn check(&self, export: &str, timeouts: Timeouts) -> Result<(), ExportError> {
         let url = self.config.cluster_url.to_string();
-        let rules = Rules { timeouts, permit: Permit::none(), metrics: Metrics::default().of_cluster("kcp") };
+        let rules = Rules { timeouts, permit: Permit::none(), metrics: Metrics::default().of_cluster(&ClusterId::from("kcp")) };
         let Ok(client) = self.provider(rules) else { return Ok(()) };
         let slices = match list(&Api::<EndpointSlice>::all(client), &Scope::default(), &|slice| slice).await {
             Ok(slices) => slices.items,

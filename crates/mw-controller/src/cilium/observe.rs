@@ -18,7 +18,7 @@ use crate::cilium::object_source::{ObjectSource, workspace_of};
 use crate::cilium::record::{Kind, Record, RecordId};
 use crate::failure::Failure;
 use crate::fleet::follow::{Observed, Version};
-use crate::fleet::{ClusterLink, Feed, Source};
+use crate::fleet::{ClusterLink, Feed, HUB, Source};
 use crate::metrics::FailureLabels;
 use crate::watch_cache::{Item, Noted};
 use crate::writer::Writer;
@@ -115,7 +115,7 @@ impl Engine {
                     warn!(place = %object_source, error = %failure, "{} watch failed", kind.as_str());
                     self.touch_status();
                 }
-                return self.count_failure("hub", &failure);
+                return self.count_failure(HUB, &failure);
             }
             // The watch is back: list what it missed.
             Observed::Established => self.hub_relist.ring(),
@@ -268,15 +268,16 @@ impl Engine {
                 record.failures = record.failures.saturating_add(1);
                 record.not_before = Some(now + std::time::Duration::from_millis(100 << record.failures.min(8)));
                 warn!(kind = id.0.as_str(), object = %id.1, error = %failure, "failed to write the object");
-                self.count_failure("hub", &failure);
+                self.count_failure(HUB, &failure);
             }
         }
         self.touch_status();
     }
 
     pub(super) fn count_failure(&self, cluster: &str, failure: &Failure) {
-        let labels = FailureLabels { cluster: cluster.to_owned(), category: failure.category() };
-        self.environment.metrics.failures.get_or_create(&labels).inc();
+        let metrics = &self.environment.metrics;
+        let labels = FailureLabels { cluster: metrics.cluster(&ClusterId::from(cluster)), category: failure.category() };
+        metrics.failures.get_or_create(&labels).inc();
     }
 
     fn observe_secrets(&mut self, search: &Search, seen: Observed<(String, Item<CachedSecret>)>) {
@@ -290,7 +291,7 @@ impl Engine {
                     warn!(namespace = search.namespace, error = %failure, "Secret watch failed");
                     self.records_changed = true;
                 }
-                self.count_failure("hub", &failure);
+                self.count_failure(HUB, &failure);
             }
         }
     }
@@ -316,7 +317,7 @@ impl Engine {
             Noted::Failed { failure, lost } => {
                 member.seen_changed |= lost;
                 if lost {
-                    warn!(%cluster, error = %failure, "{what} watch failed");
+                    warn!(cluster = %self.environment.names.of(cluster), error = %failure, "{what} watch failed");
                 }
                 self.count_failure(cluster.as_str(), &failure);
             }
@@ -324,11 +325,11 @@ impl Engine {
         let Some(member) = self.members.get_mut(cluster) else { return };
         let cluster_cache = member.swap.as_deref().unwrap_or(&member.link.feeds);
         if was_silent && cluster_cache.silence().is_none() {
-            info!(%cluster, "cluster readable again");
+            info!(cluster = %self.environment.names.of(cluster), "cluster readable again");
             // Retry failed writes at once.
             member.writer.forgive();
         }
-        debug!(%cluster, what, "watch event");
+        debug!(cluster = %self.environment.names.of(cluster), what, "watch event");
         self.complete_swap(cluster);
         self.clear_doubt(cluster);
     }

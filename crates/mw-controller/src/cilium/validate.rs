@@ -26,7 +26,7 @@ use crate::cilium::observe::{Made, Member};
 use crate::cilium::record::{Kind, Led, Object, Record, RecordId};
 use crate::failure::Failure;
 use crate::fleet::follow::RelistSignal;
-use crate::fleet::{Attempt, Credentials, Feeds, Live, ShownClient, Trial, Verdict};
+use crate::fleet::{Attempt, Credentials, Feeds, Live, ShownClient, Trial, Verdict, secret_of};
 
 /// Time a cluster stays connected after the last object stops naming it.
 const LINGER: Duration = Duration::from_secs(60);
@@ -77,19 +77,22 @@ impl Engine {
     fn engage_wanted(&mut self) {
         let mut wanted = BTreeMap::new();
         let mut owners: BTreeMap<ClusterId, BTreeSet<String>> = BTreeMap::new();
+        let mut names = Vec::new();
         for record in self.records.values() {
             for name in self.refs(record) {
                 if let Lead::Found { source, cached } = self.lead(record.id(), &name) {
                     let access = cached.access(&source, &self.settings.allowed);
                     owners.entry(source.id()).or_default().extend(self.owners(record.id(), &name));
+                    names.push((source.id(), name));
                     wanted.insert(source, access);
                 }
             }
         }
+        self.environment.metrics.name_clusters(names.into_iter());
         for (source, access) in wanted {
             let id = source.id();
             if !self.members.contains_key(&id) {
-                info!(cluster = %id, "cluster added");
+                info!(cluster = %self.environment.names.of(&id), secret = secret_of(&id), "cluster added");
             }
             let member = self.members.entry(id.clone()).or_insert_with(|| Member::new(source));
             member.owners = owners.get(&id).cloned().unwrap_or_default();
@@ -127,11 +130,12 @@ impl Engine {
         if member.link.lose(trouble) {
             member.swap = None;
             member.seen_changed = true;
-            warn!(%cluster, error = member.link.trouble().unwrap_or_default(), "cluster unreachable");
+            warn!(cluster = %self.environment.names.of(cluster), secret = secret_of(cluster), error = member.link.trouble().unwrap_or_default(), "cluster unreachable");
         }
     }
 
     pub(super) fn observe_attempt(&mut self, cluster: &ClusterId, epoch: u64, fingerprint: [u8; 32], attempt: Attempt) {
+        let name = self.environment.names.of(cluster);
         let newest = |member: &&mut Member| member.link.fingerprint == Some(fingerprint);
         let Some(member) = self.member_at(cluster, epoch).filter(newest) else { return };
         let why = attempt.to_string();
@@ -141,7 +145,7 @@ impl Engine {
         match member.link.judge(&why) {
             Verdict::Known => {}
             Verdict::Stale(trouble) => {
-                warn!(%cluster, error = trouble, "new credentials do not work, keeping the previous ones");
+                warn!(cluster = %name, secret = secret_of(cluster), error = trouble, "new credentials do not work, keeping the previous ones");
                 member.seen_changed = true;
             }
             Verdict::Lost(trouble) => self.lose_credentials(cluster, trouble),
@@ -164,7 +168,7 @@ impl Engine {
         member.seen_changed = true;
         member.link.live = Some(Live { client, relist: RelistSignal::default(), tasks: JoinSet::new() });
         if swapped {
-            info!(%cluster, "credentials replaced");
+            info!(cluster = %self.environment.names.of(cluster), secret = secret_of(cluster), "credentials replaced");
         }
         self.watch_clusters(cluster, |cache_watcher| cache_watcher.watch_basics());
     }
@@ -219,10 +223,9 @@ impl Engine {
             .map(|(id, _)| id.clone())
             .collect();
         for id in gone {
-            info!(cluster = %id, "cluster removed");
+            info!(cluster = %self.environment.names.of(&id), secret = secret_of(&id), "cluster removed");
             self.members.remove(&id);
-            self.environment.metrics.reachable.remove(&labels(&id));
-            self.environment.metrics.last_contact.remove(&labels(&id));
+            self.environment.metrics.forget_cluster(&id);
             self.world_changed = true;
         }
     }
@@ -470,10 +473,6 @@ impl Member {
             None => feeds.seen(namespace, remembered),
         }
     }
-}
-
-pub(super) fn labels(cluster: &ClusterId) -> crate::metrics::ClusterLabels {
-    crate::metrics::ClusterLabels { cluster: cluster.to_string() }
 }
 
 /// Checks that new credentials work at all.

@@ -120,9 +120,10 @@ impl Engine {
         let complete = matches!(outcome, DialOutcome::Read { heartbeat: Heartbeat::At { .. }, .. });
         dialling.failures = if complete { 0 } else { dialling.failures.saturating_add(1) };
         dialling.due = now + if complete { check } else { retry(dialling.failures).min(check) };
+        let (reader, remote) = (self.environment.names.of(&link.reader), self.environment.names.of(&link.remote));
         match &outcome {
-            DialOutcome::Failed { text, .. } => info!(reader = %link.reader, remote = %link.remote, error = text, "dial failed"),
-            DialOutcome::Read { .. } => debug!(reader = %link.reader, remote = %link.remote, "dial succeeded"),
+            DialOutcome::Failed { text, .. } => info!(%reader, %remote, error = text, "dial failed"),
+            DialOutcome::Read { .. } => debug!(%reader, %remote, "dial succeeded"),
         }
         self.environment.metrics.dials.get_or_create(&DialLabels { result: result_of(&outcome) }).inc();
         let outcome = if self.kcp.is_some() { for_tenant(outcome) } else { outcome };
@@ -191,7 +192,7 @@ impl Engine {
             evidence.reader = view;
         }
         if let Err(why) = &result {
-            warn!(%reader, error = why, "failed to read KVStoreMesh metrics");
+            warn!(reader = %self.environment.names.of(reader), error = why, "failed to read KVStoreMesh metrics");
         }
         let Some(reading) = self.readings.get_mut(reader) else { return };
         reading.busy = false;

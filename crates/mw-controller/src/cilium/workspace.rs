@@ -7,6 +7,7 @@ use futures::future::join_all;
 use kube::{Api, Client};
 use mw_api::cilium::fleet::KubernetesCluster;
 use mw_api::cilium::kcp::{ApiBinding, ApiExport, EndpointSlice, FLEET_EXPORT};
+use mw_core::names::ClusterId;
 
 use crate::cilium::object_source::Portal;
 use crate::cilium::published_status::PublishedObject;
@@ -127,7 +128,8 @@ impl WorkspaceExaminer {
     }
 
     async fn tenants(&self, url: &str) -> Result<Vec<ApiBinding>, Failure> {
-        let rules = Rules { timeouts: self.timeouts, permit: Permit::none(), metrics: Metrics::default().of_cluster("kcp") };
+        let rules =
+            Rules { timeouts: self.timeouts, permit: Permit::none(), metrics: Metrics::default().of_cluster(&ClusterId::from("kcp")) };
         let client = self.portal.workspace(url, "*", rules).map_err(Failure::Unreachable)?;
         Ok(list(&Api::<ApiBinding>::all(client), &Scope::default(), &|binding| binding).await?.items)
     }

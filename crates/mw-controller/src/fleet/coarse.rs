@@ -15,8 +15,9 @@ use serde_json::json;
 use tower::BoxError;
 use tracing::warn;
 
+use crate::cluster_names::ClusterNames;
 use crate::failure::Failure;
-use crate::fleet::Connect;
+use crate::fleet::{Connect, secret_of};
 use crate::kubeconfig::{Access, Refusal};
 use crate::transport::TransportError;
 
@@ -25,7 +26,7 @@ const UNREACHABLE: &str = "see the provider's log for the cause";
 const NOT_KUBERNETES: &str = "the response is not from a Kubernetes API";
 
 /// Wraps another `Connect` and hides the details of failures.
-pub struct Coarse(pub Arc<dyn Connect>);
+pub struct Coarse(pub Arc<dyn Connect>, pub ClusterNames);
 
 impl std::fmt::Debug for Coarse {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -35,14 +36,14 @@ impl std::fmt::Debug for Coarse {
 
 impl Connect for Coarse {
     fn connect(&self, cluster: &ClusterId, access: Arc<Access>) -> BoxFuture<'static, Result<Client, Refusal>> {
-        let (connecting, cluster) = (self.0.connect(cluster, access), cluster.clone());
-        Box::pin(async move { Ok(coarse(connecting.await?, &cluster)) })
+        let (connecting, cluster, names) = (self.0.connect(cluster, access), cluster.clone(), self.1.clone());
+        Box::pin(async move { Ok(coarse(connecting.await?, Log { cluster, names, last: Mutex::default() })) })
     }
 }
 
-fn coarse(client: Client, cluster: &ClusterId) -> Client {
+fn coarse(client: Client, log: Log) -> Client {
     let namespace = client.default_namespace().to_owned();
-    let log = Arc::new(Log { cluster: cluster.clone(), last: Mutex::default() });
+    let log = Arc::new(log);
     let service = tower::service_fn(move |request: Request<Body>| {
         let (client, log) = (client.clone(), Arc::clone(&log));
         async move {
@@ -96,6 +97,7 @@ async fn plain(answer: Response<Body>, log: &Log) -> Result<Response<Body>, BoxE
 /// Logs each failure once until it changes, since every watch fails for the same reason.
 struct Log {
     cluster: ClusterId,
+    names: ClusterNames,
     last: Mutex<Option<String>>,
 }
 
@@ -107,7 +109,7 @@ impl Log {
     fn failed(&self, why: &str) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.as_deref() != Some(why) {
-            warn!(cluster = %self.cluster, error = why, "request failed");
+            warn!(cluster = %self.names.of(&self.cluster), secret = secret_of(&self.cluster), error = why, "request failed");
             *last = Some(why.to_owned());
         }
     }
@@ -128,7 +130,8 @@ mod tests {
             let answer = Arc::clone(&answer);
             async move { answer() }
         });
-        let client = coarse(Client::new(service, "default"), &ClusterId::from("c"));
+        let log = Log { cluster: ClusterId::from("c"), names: ClusterNames::default(), last: Mutex::default() };
+        let client = coarse(Client::new(service, "default"), log);
         Failure::of(&Api::<Node>::all(client).list(&ListParams::default()).await.map(drop).unwrap_err())
     }
 

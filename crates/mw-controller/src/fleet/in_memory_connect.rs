@@ -38,7 +38,7 @@ where
     pub fn client(&self, config: &Config, permit: Permit) -> Result<Client, Refusal> {
         let host = config.cluster_url.host().unwrap_or_default();
         let line = self.lines.get(host).ok_or_else(|| unusable(&format!("no such host: {host}")))?;
-        let rules = Rules { timeouts: self.timeouts, permit, metrics: self.metrics.of_cluster(host) };
+        let rules = Rules { timeouts: self.timeouts, permit, metrics: self.metrics.of_cluster(&ClusterId::from(host)) };
         client_over(line.clone(), config, rules).map_err(|wrong| unusable(&wrong.to_string()))
     }
 }

@@ -65,6 +65,12 @@ impl Source {
     }
 }
 
+/// Returns the Secret of a cluster's credentials, with its key if it names one; None
+/// for the hub.
+pub fn secret_of(cluster: &ClusterId) -> Option<&str> {
+    Some(cluster.as_str()).filter(|id| id.contains('/'))
+}
+
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -92,7 +98,7 @@ pub struct Network {
 
 impl Connect for Network {
     fn connect(&self, cluster: &ClusterId, access: Arc<Access>) -> BoxFuture<'static, Result<Client, Refusal>> {
-        let rules = Rules { timeouts: self.timeouts, permit: self.permit.clone(), metrics: self.metrics.of_cluster(cluster.as_str()) };
+        let rules = Rules { timeouts: self.timeouts, permit: self.permit.clone(), metrics: self.metrics.of_cluster(cluster) };
         let allowed = self.allowed.clone();
         Box::pin(async move {
             let config = config(&access, &allowed).await?;

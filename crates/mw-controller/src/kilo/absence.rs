@@ -15,6 +15,7 @@ use tracing::{info, warn};
 
 use crate::backoff::Backoff;
 use crate::failure::Failure;
+use crate::fleet::HUB;
 use crate::kilo::engine::{Engine, Event};
 
 /// Limits the remembered meshes; Peers of later ones are ordinary orphans.
@@ -154,7 +155,7 @@ impl Engine {
     pub(super) fn observe_search(&mut self, name: String, found: Result<BTreeSet<String>, Failure>) {
         match found {
             Err(failure) => {
-                self.count_failure("hub", &failure);
+                self.count_failure(HUB, &failure);
                 let mut backoff = match self.absences.searches.remove(&name) {
                     Some(Search::Failed { backoff, .. }) => backoff,
                     _ => self.backoff(),

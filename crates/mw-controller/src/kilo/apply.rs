@@ -64,9 +64,9 @@ impl Engine {
                     self.history.note_removal(id, mesh, source, &operation.name, now);
                 }
                 let (cluster, epoch) = (id.clone(), member.link.epoch);
-                let change = self.changes;
+                let (change, name) = (self.changes, self.environment.names.of(id));
                 self.tasks.spawn(async move {
-                    debug!(%cluster, peer = %operation.name, change, verb = operation.act.verb(), "writing Peer");
+                    debug!(cluster = %name, peer = %operation.name, change, verb = operation.act.verb(), "writing Peer");
                     let outcome = write(client, operation, change).await;
                     _ = events.send(Event::Written { cluster, epoch, outcome }).await;
                 });
@@ -96,7 +96,7 @@ impl Engine {
             Ok(_) => "done",
             Err(failure) => failure.category(),
         };
-        let labels = WriteLabels { cluster: cluster.to_string(), kind: "Peer", verb, result: counted };
+        let labels = WriteLabels { cluster: self.environment.metrics.cluster(cluster), kind: "Peer", verb, result: counted };
         self.environment.metrics.writes.get_or_create(&labels).inc();
         let now = self.now;
         let jitter = 0.5 + 0.5 * self.environment.random.f64();
@@ -112,7 +112,7 @@ impl Engine {
         }
         match result {
             Ok(Found::Present(facts)) => {
-                info!(mesh, %cluster, peer = %name, change, verb, "Peer written");
+                info!(mesh, cluster = %self.environment.names.of(cluster), peer = %name, change, verb, "Peer written");
                 member.writer.succeed(&name);
                 member.remember_endpoint(&name, now);
                 member.recent.present(&name, &facts);
@@ -120,13 +120,13 @@ impl Engine {
                 self.take_written(stands, |planner| planner.set_peer(cluster, facts));
             }
             Ok(Found::Absent) => {
-                info!(mesh, %cluster, peer = %name, change, verb, "Peer written");
+                info!(mesh, cluster = %self.environment.names.of(cluster), peer = %name, change, verb, "Peer written");
                 member.writer.succeed(&name);
                 member.recent.deleted(&name, uid.as_deref().unwrap_or_default());
                 self.take_written(stands, |planner| planner.remove_peer(cluster, &name));
             }
             Ok(Found::Otherwise(facts)) => {
-                debug!(mesh, %cluster, peer = %name, change, "Peer has changed since it was read");
+                debug!(mesh, cluster = %self.environment.names.of(cluster), peer = %name, change, "Peer has changed since it was read");
                 member.writer.fail(name.clone(), verb, Failure::Conflict(409), jitter);
                 match facts {
                     Some(facts) => {
@@ -139,7 +139,7 @@ impl Engine {
             }
             Err(failure) => {
                 let looks_again = !failure.is_an_answer();
-                warn!(mesh, %cluster, peer = %name, change, verb, error = %failure, "failed to write Peer");
+                warn!(mesh, cluster = %self.environment.names.of(cluster), peer = %name, change, verb, error = %failure, "failed to write Peer");
                 member.writer.fail(name, verb, failure.clone(), jitter);
                 if looks_again {
                     member.writer.doubt();

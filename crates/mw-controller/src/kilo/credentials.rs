@@ -20,7 +20,7 @@ use tracing::{info, warn};
 use crate::failure::Failure;
 use crate::fleet::follow::{EventSink, Observed, RelistSignal, WatchConfig, follow};
 use crate::fleet::list::Scope;
-use crate::fleet::{Attempt, Credentials, Live, ShownClient, Source, Trial, Verdict, kubeconfig_of};
+use crate::fleet::{Attempt, Credentials, HUB, Live, ShownClient, Source, Trial, Verdict, kubeconfig_of, secret_of};
 use crate::kilo::engine::{Engine, Event};
 use crate::kilo::observe::{Member, Swap};
 use crate::kubeconfig::Access;
@@ -35,7 +35,7 @@ impl Engine {
     /// Adds a cluster that a mesh names.
     pub(super) fn engage(&mut self, source: Source) {
         let id = source.id();
-        info!(cluster = %id, "cluster added");
+        info!(cluster = %self.environment.names.of(&id), secret = secret_of(&id), "cluster added");
         self.links_changed = true;
         let mut member = Member::new(source.clone());
         match source {
@@ -83,12 +83,12 @@ impl Engine {
             Observed::Gone { .. } => self.take_secret(cluster, None),
             Observed::Established => {}
             Observed::Broken(failure) => {
-                self.count_failure("hub", &failure);
+                self.count_failure(HUB, &failure);
                 let Some(member) = self.members.get_mut(cluster) else { return };
                 if let Credentials::Unread(before) = &mut member.link.credentials
                     && *before != Some(failure.clone())
                 {
-                    warn!(%cluster, error = %failure, "failed to read the kubeconfig Secret");
+                    warn!(cluster = %self.environment.names.of(cluster), secret = secret_of(cluster), error = %failure, "failed to read the kubeconfig Secret");
                     *before = Some(failure);
                     self.touch_status();
                 }
@@ -112,7 +112,7 @@ impl Engine {
         }
         member.mark_unknown();
         let why = member.link.trouble().unwrap_or_default();
-        warn!(%cluster, error = why, "cluster unreachable");
+        warn!(cluster = %self.environment.names.of(cluster), secret = secret_of(cluster), error = why, "cluster unreachable");
         self.become_unknown(cluster, &why);
     }
 
@@ -147,7 +147,7 @@ impl Engine {
         match member.link.judge(&why) {
             Verdict::Known => {}
             Verdict::Stale(trouble) => {
-                warn!(%cluster, error = trouble, "new credentials do not work, keeping the previous ones");
+                warn!(cluster = %self.environment.names.of(cluster), secret = secret_of(cluster), error = trouble, "new credentials do not work, keeping the previous ones");
                 self.touch_status();
             }
             Verdict::Lost(trouble) => self.lose_credentials(cluster, trouble),
@@ -179,7 +179,7 @@ impl Engine {
         tasks.spawn(follow(Api::<Peer>::all(client.clone()), watch_config, read_peer, EventSink { events, wrap }));
         link.live = Some(Live { client, relist, tasks });
         if swapped {
-            info!(%cluster, "credentials replaced");
+            info!(cluster = %self.environment.names.of(cluster), secret = secret_of(cluster), "credentials replaced");
         }
         self.links_changed = true;
         self.touch_status();

@@ -21,7 +21,7 @@ use tracing::{debug, info, warn};
 use crate::failure::Failure;
 use crate::fleet::follow::{EventSink, Observed, Version, follow};
 use crate::fleet::list::Scope;
-use crate::fleet::{ClusterLink, Feed, Source};
+use crate::fleet::{ClusterLink, Feed, HUB, Source};
 use crate::kilo::diff::Operation;
 use crate::kilo::discovered::Discovered;
 use crate::kilo::engine::{Engine, Event};
@@ -231,7 +231,7 @@ impl Engine {
     }
 
     fn meshes_broken(&mut self, wide: bool, failure: Failure) {
-        self.count_failure("hub", &failure);
+        self.count_failure(HUB, &failure);
         if !wide {
             warn!(error = %failure, namespace = self.settings.namespace, "ClusterMesh watch failed");
             return;
@@ -343,15 +343,16 @@ impl Engine {
                 record.failures = record.failures.saturating_add(1);
                 record.not_before = Some(now + std::time::Duration::from_millis(100 << record.failures.min(8)));
                 warn!(%mesh, error = %failure, "failed to write the ClusterMesh");
-                self.count_failure("hub", &failure);
+                self.count_failure(HUB, &failure);
             }
         }
         self.touch_status();
     }
 
     pub(super) fn count_failure(&self, cluster: &str, failure: &Failure) {
-        let labels = FailureLabels { cluster: cluster.to_owned(), category: failure.category() };
-        self.environment.metrics.failures.get_or_create(&labels).inc();
+        let metrics = &self.environment.metrics;
+        let labels = FailureLabels { cluster: metrics.cluster(&ClusterId::from(cluster)), category: failure.category() };
+        metrics.failures.get_or_create(&labels).inc();
     }
 
     pub(super) fn stands_for_itself(&self, cluster: &ClusterId) -> bool {
@@ -403,7 +404,8 @@ impl Engine {
                 let nodes = items.into_iter().map(|node| member.seen_bare(node, now)).map(|node| (node.name.clone(), Arc::new(node)));
                 let nodes: BTreeMap<NodeName, Arc<Node>> = nodes.collect();
                 member.bare.retain(|name, _| nodes.contains_key(name));
-                self.environment.metrics.nodes.get_or_create(&labels(cluster)).set(count(nodes.len()));
+                let metrics = &self.environment.metrics;
+                metrics.nodes.get_or_create(&metrics.cluster(cluster)).set(count(nodes.len()));
                 match &mut member.swap {
                     Some(swap) => swap.nodes = Some(nodes),
                     None if stands => self.listings.push((cluster.clone(), Listing::Nodes(Seen::Known(nodes)))),
@@ -442,7 +444,7 @@ impl Engine {
             self.nodes_changed.insert(cluster.clone());
             self.changing_since.get_or_insert_with(Instant::now);
             self.note_news();
-            debug!(%cluster, change = self.changes, "Node changed");
+            debug!(cluster = %self.environment.names.of(cluster), change = self.changes, "Node changed");
         }
     }
 
@@ -544,7 +546,7 @@ impl Engine {
                 member.link.relist();
             }
             let reason = what.why_not(failure);
-            warn!(%cluster, kind = %what, error = reason, "watch failed");
+            warn!(cluster = %self.environment.names.of(cluster), kind = %what, error = reason, "watch failed");
             if self.stands_for_itself(cluster) {
                 let listing = match what {
                     Followed::Nodes => Listing::Nodes(Seen::Unknown(reason)),
@@ -561,7 +563,7 @@ impl Engine {
 
     fn restored(&mut self, cluster: &ClusterId, what: Followed, was_down: bool) {
         if was_down {
-            info!(%cluster, kind = %what, "watch established");
+            info!(cluster = %self.environment.names.of(cluster), kind = %what, "watch established");
             // Failed writes may succeed now.
             if let Some(member) = self.members.get_mut(cluster) {
                 member.writer.forgive();
@@ -573,14 +575,11 @@ impl Engine {
     pub(super) fn contact(&mut self, cluster: &ClusterId) {
         let time = self.environment.clock.time();
         if let Some(member) = self.members.get_mut(cluster) {
-            self.environment.metrics.last_contact.get_or_create(&labels(cluster)).set(time.0.as_second());
+            let metrics = &self.environment.metrics;
+            metrics.last_contact.get_or_create(&metrics.cluster(cluster)).set(time.0.as_second());
             member.last_contact = Some(time);
         }
     }
-}
-
-pub(super) fn labels(cluster: &ClusterId) -> crate::metrics::ClusterLabels {
-    crate::metrics::ClusterLabels { cluster: cluster.to_string() }
 }
 
 pub(super) fn count(number: usize) -> i64 {

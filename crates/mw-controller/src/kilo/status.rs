@@ -17,7 +17,7 @@ use tracing::{debug, info};
 use crate::conditions::{Wanted, difference, merged};
 use crate::fleet::Credentials;
 use crate::kilo::engine::Engine;
-use crate::kilo::observe::{count, labels};
+use crate::kilo::observe::count;
 use crate::kilo::record::Record;
 use crate::metrics::MeshLabels;
 
@@ -102,7 +102,8 @@ impl Engine {
         }
         for (id, member) in &self.members {
             let reachable = member.link.trouble().is_none();
-            self.environment.metrics.reachable.get_or_create(&labels(id)).set(i64::from(reachable));
+            let metrics = &self.environment.metrics;
+            metrics.reachable.get_or_create(&metrics.cluster(id)).set(i64::from(reachable));
         }
         // Retries statuses that could not be written yet.
         dues.extend(self.touched_at.map(|_| now + BETWEEN));

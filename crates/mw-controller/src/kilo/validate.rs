@@ -11,10 +11,10 @@ use mw_core::seen::Seen;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::fleet::Source;
+use crate::fleet::{Source, secret_of};
 use crate::kilo::engine::Engine;
 use crate::kilo::identity::{Identified, LinkIdentity, identities, links, representatives, users};
-use crate::kilo::observe::{Member, labels};
+use crate::kilo::observe::Member;
 use crate::kilo::record::Record;
 
 /// Time for which a removed cluster stays connected, to delete its Peers.
@@ -51,6 +51,7 @@ impl Engine {
 
     pub(super) fn validate(&mut self) {
         if std::mem::take(&mut self.records_changed) {
+            self.name_clusters();
             self.name_unserved();
             self.engage_wanted();
             self.hand_over_meshes();
@@ -61,6 +62,12 @@ impl Engine {
         if std::mem::take(&mut self.links_changed) {
             self.settle_identities();
         }
+    }
+
+    fn name_clusters(&self) {
+        let acting = self.records.values().filter(|record| self.acts_on(record.id()));
+        let entries = acting.flat_map(Record::entries);
+        self.environment.metrics.name_clusters(entries.map(|(name, source)| (source.id(), name.to_string())));
     }
 
     fn engage_wanted(&mut self) {
@@ -97,11 +104,9 @@ impl Engine {
             return;
         }
         for id in &gone {
-            info!(cluster = %id, "cluster removed");
+            info!(cluster = %self.environment.names.of(id), secret = secret_of(id), "cluster removed");
             self.members.remove(id);
-            self.environment.metrics.reachable.remove(&labels(id));
-            self.environment.metrics.nodes.remove(&labels(id));
-            self.environment.metrics.last_contact.remove(&labels(id));
+            self.environment.metrics.forget_cluster(id);
         }
         if let Some(planner) = &mut self.planner {
             planner.forget_clusters(&gone);
@@ -131,7 +136,7 @@ impl Engine {
         let lost: BTreeSet<ClusterId> =
             found.keys().filter(|id| stands(&self.representatives, id) && !stands(&found, id)).cloned().collect();
         for (id, of) in found.iter().filter(|(id, of)| lost.contains(*id) && of != id) {
-            info!(cluster = %id, same = %of, "two kubeconfigs lead to the same cluster");
+            info!(cluster = %self.environment.names.of(id), secret = secret_of(id), same = secret_of(of), "two kubeconfigs lead to the same cluster");
         }
         let gained = found.keys().filter(|id| !stands(&self.representatives, id) && stands(&found, id));
         gained.filter_map(|id| self.members.get(id)).for_each(|member| member.link.relist());

@@ -15,6 +15,7 @@ use mw_controller::permit::Permit;
 use mw_controller::run::{ProcessDeps, lead};
 use mw_controller::serve::Readiness;
 use mw_controller::transport::{Rules, Timeouts, client};
+use mw_core::names::ClusterId;
 use mw_sim::kilo::{NAMESPACE, host, kubeconfig, url};
 use mw_sim::{Account, Cluster, Moment, Wall};
 use mw_testbed::{PEER_CRD, Testbed};
@@ -88,7 +89,7 @@ pub(crate) async fn real() -> Option<(Place, Testbed)> {
         cluster.install_crd(PEER_CRD).await.unwrap();
         let text = cluster.admin_kubeconfig();
         let config = config(&inspect(text.as_bytes(), &Allowed::default()).unwrap(), &Allowed::default()).await.unwrap();
-        let rules = Rules { timeouts: timeouts(), permit: Permit::always(), metrics: metrics.of_cluster(name) };
+        let rules = Rules { timeouts: timeouts(), permit: Permit::always(), metrics: metrics.of_cluster(&ClusterId::from(name)) };
         clusters.insert(name.to_owned(), client(config, rules).unwrap());
         kubeconfigs.insert(name.to_owned(), text);
     }
