@@ -82,6 +82,7 @@ pub struct Metrics {
     pub reachable: Family<ClusterLabels, Gauge>,
     pub last_contact: Family<ClusterLabels, Gauge>,
     pub nodes: Family<ClusterLabels, Gauge>,
+    pub cluster_memory: Family<ClusterLabels, Gauge>,
     pub peers: Family<MeshLabels, Gauge>,
     pub skipped: Family<MeshLabels, Gauge>,
     pub ready: Family<MeshLabels, Gauge>,
@@ -112,6 +113,7 @@ impl Default for Metrics {
             reachable: Family::default(),
             last_contact: Family::default(),
             nodes: Family::default(),
+            cluster_memory: Family::default(),
             peers: Family::default(),
             skipped: Family::default(),
             ready: Family::default(),
@@ -144,6 +146,8 @@ impl Metrics {
         registry.register("cluster_reachable", "1 if the cluster is reachable", self.reachable.clone());
         registry.register("cluster_last_contact_seconds", "Unix time of the last answer from the cluster", self.last_contact.clone());
         registry.register("cluster_nodes", "Number of Nodes in the cluster", self.nodes.clone());
+        let help = "Estimated memory of the watched objects of the cluster; with more than an eighth of --memory-limit, it is unreachable";
+        registry.register("cluster_memory_bytes", help, self.cluster_memory.clone());
         registry.register("mesh_peers", "Number of Peers of the mesh in all clusters", self.peers.clone());
         registry.register("mesh_skipped_nodes", "Number of skipped Nodes of the mesh", self.skipped.clone());
         registry.register("mesh_ready", "1 if the ClusterMesh is Ready", self.ready.clone());

@@ -10,17 +10,18 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
+use mw_core::names::ClusterId;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::backoff::Backoff;
 use crate::clock::Clock;
-use crate::fleet::{Connect, HUB, Network};
+use crate::fleet::{Connect, HUB, MemoryBudget, Network};
 use crate::install::{apply_crds, hub_uid};
 use crate::kubeconfig::Allowed;
 use crate::lease::{Elector, LeaseAnnotations, LeaseError, REQUEST_TIMEOUT, campaign, give_up, keep};
-use crate::metrics::Metrics;
+use crate::metrics::{ClusterLabels, Metrics};
 use crate::permit::Permit;
 use crate::secure::{self, CertificateError, Gate};
 use crate::serve::{ListenError, Readiness, listen, serve_health, serve_metrics};
@@ -71,6 +72,8 @@ pub struct Environment {
     /// For code that creates further clients.
     pub permit: Permit,
     pub timeouts: Timeouts,
+    /// Memory limit of the process in bytes.
+    pub memory_limit: usize,
     pub lease_annotations: LeaseAnnotations,
     pub readiness: Readiness,
 }
@@ -79,6 +82,12 @@ impl Environment {
     /// Returns the rules for a client of this cluster.
     pub fn rules(&self, cluster: &str) -> Rules {
         Rules { timeouts: self.timeouts, permit: self.permit.clone(), metrics: self.metrics.of_cluster(cluster) }
+    }
+
+    /// Returns the budget for the objects of this cluster.
+    pub(crate) fn memory_of(&self, cluster: &ClusterId) -> MemoryBudget {
+        let labels = ClusterLabels { cluster: cluster.to_string() };
+        MemoryBudget::new(self.memory_limit, self.metrics.cluster_memory.get_or_create(&labels).clone())
     }
 }
 
@@ -98,6 +107,8 @@ pub struct Options<B> {
     /// Settings that members' kubeconfigs may use.
     pub allowed: Allowed,
     pub request_timeout: Duration,
+    /// Memory limit of the process in bytes.
+    pub memory_limit: usize,
     pub apply_crds: bool,
     /// Our identity in the Lease; None without leader election.
     pub leader_elect: Option<String>,
@@ -186,8 +197,9 @@ pub async fn run<B: BackEnd>(options: Options<B>, stop: impl Future<Output = ()>
         Arc::new(move || client(config.clone(), rules.clone()).unwrap_or_else(|_| hub.clone()))
     };
     let connect = Arc::new(Network { allowed: options.allowed, timeouts, permit: permit.clone(), metrics: metrics.clone() });
-    let random = fastrand::Rng::new();
-    let ground = ProcessDeps { hub, another_hub, connect, permit, timeouts, metrics, readiness, clock: clock.clone(), random };
+    let (memory_limit, random) = (options.memory_limit, fastrand::Rng::new());
+    let ground =
+        ProcessDeps { hub, another_hub, connect, permit, timeouts, memory_limit, metrics, readiness, clock: clock.clone(), random };
     let work = lead(&options.back_end, options.apply_crds, elector.as_mut().map(|elector| (&leases, elector)), ground);
     let ended = tokio::select! {
         biased;
@@ -215,6 +227,8 @@ pub struct ProcessDeps {
     pub connect: Arc<dyn Connect>,
     pub permit: Permit,
     pub timeouts: Timeouts,
+    /// Memory limit of the process in bytes.
+    pub memory_limit: usize,
     pub metrics: Metrics,
     pub readiness: Readiness,
     pub clock: Clock,
@@ -248,7 +262,7 @@ pub async fn lead<B: BackEnd>(
     election: Option<(&Api<Lease>, &mut Elector)>,
     ground: ProcessDeps,
 ) -> RunError {
-    let ProcessDeps { hub, another_hub, connect, permit, timeouts, metrics, readiness, clock, mut random } = ground;
+    let ProcessDeps { hub, another_hub, connect, permit, timeouts, memory_limit, metrics, readiness, clock, mut random } = ground;
     let for_work = permit.clone();
     let annotations = LeaseAnnotations::default();
     let for_engine = annotations.clone();
@@ -276,6 +290,7 @@ pub async fn lead<B: BackEnd>(
             metrics,
             permit: for_work,
             timeouts,
+            memory_limit,
             lease_annotations: for_engine,
             readiness,
         };

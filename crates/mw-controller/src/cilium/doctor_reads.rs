@@ -18,6 +18,7 @@ use mw_core::cilium::world::{Dialled, Evidence, Options, World};
 use mw_core::names::{ClusterId, Workspace};
 use mw_core::seen::Seen;
 use mw_core::time::Timestamp;
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -33,7 +34,7 @@ use crate::doctor::rights::{Granted, Who, granted, rights};
 use crate::failure::Failure;
 use crate::fleet::follow::{RESYNC, RelistSignal};
 use crate::fleet::list::{Scope, list};
-use crate::fleet::{Connect, Source};
+use crate::fleet::{Connect, MemoryBudget, Source};
 use crate::kubeconfig::Allowed;
 use crate::published_status::Interest;
 use crate::watch_cache::Item;
@@ -198,9 +199,11 @@ impl Examiner {
         let (mut relist, mut tasks, mut cluster_cache) = (RelistSignal::default(), JoinSet::new(), ClusterCache::default());
         let backoff = || Backoff::of_watch(fastrand::Rng::with_seed(0));
         let namespace = self.cilium_namespace.as_str();
-        let (relist, tasks) = (&mut relist, &mut tasks);
+        // The process answers one question and ends.
+        let memory = &MemoryBudget::new(usize::MAX, Gauge::default());
+        let (relist, tasks, resync) = (&mut relist, &mut tasks, RESYNC);
         let mut cache_watcher =
-            CacheWatcher { client, cluster, epoch: 0, namespace, reads_ca: true, events: &sender, backoff, resync: RESYNC, relist, tasks };
+            CacheWatcher { client, cluster, epoch: 0, namespace, reads_ca: true, events: &sender, backoff, resync, relist, tasks, memory };
         cache_watcher.watch_basics();
         if wants.services {
             cache_watcher.watch_endpoints();

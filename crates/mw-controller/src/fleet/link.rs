@@ -6,8 +6,8 @@ use mw_core::names::ClusterId;
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::failure::Failure;
-use crate::fleet::Source;
 use crate::fleet::follow::RelistSignal;
+use crate::fleet::{MemoryBudget, Source};
 use crate::kubeconfig::Server;
 
 /// State of a cluster's credentials.
@@ -73,6 +73,8 @@ pub struct Live {
     pub client: Client,
     pub relist: RelistSignal,
     pub tasks: JoinSet<()>,
+    /// Budget for the objects of its watches.
+    pub memory: MemoryBudget,
 }
 
 impl std::fmt::Debug for Live {

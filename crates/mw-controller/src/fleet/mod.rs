@@ -6,6 +6,7 @@ mod in_memory_connect;
 mod items;
 mod link;
 pub mod list;
+mod memory;
 mod secret;
 mod trial;
 
@@ -25,6 +26,8 @@ pub use coarse::Coarse;
 pub use in_memory_connect::InMemoryConnect;
 pub use items::LARGEST_OBJECT;
 pub use link::{ClusterLink, Credentials, Feed, Feeds, Live};
+pub(crate) use memory::footprint;
+pub use memory::{Footprint, MEMORY_LIMIT, MemoryBudget};
 pub use secret::{OPERATOR_KEYS, PROVIDER_KEYS, Unusable, kubeconfig_in, kubeconfig_of};
 pub use trial::{Attempt, ShownClient, Trial, Verdict};
 

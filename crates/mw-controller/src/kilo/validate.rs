@@ -101,6 +101,7 @@ impl Engine {
             self.members.remove(id);
             self.environment.metrics.reachable.remove(&labels(id));
             self.environment.metrics.nodes.remove(&labels(id));
+            self.environment.metrics.cluster_memory.remove(&labels(id));
             self.environment.metrics.last_contact.remove(&labels(id));
         }
         if let Some(planner) = &mut self.planner {
