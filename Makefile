@@ -74,21 +74,20 @@ unit: ## run all test suites
 
 # Runs the simulations with new seeds for SECONDS; see docs/simulation.md. As root, then
 # runs SEQUENCES random sequences with packets; see docs/packets.md.
-SECONDS ?= 60
 SEQUENCES ?= 50
 soak: ## run simulations with new seeds for SECONDS
-	SIM_FIRST=$$(date +%s)000 SIM_SECONDS=$(SECONDS) cargo test --quiet --locked --package mw-controller --test simulation --test cilium_simulation
+	SIM_FIRST=$$(date +%s)000 SIM_SECONDS=$(or $(SECONDS),60) cargo test --quiet --locked --package mw-controller --test simulation --test cilium_simulation
 	@if [ "$$(id -u)" != 0 ]; then \
 	    echo "skipped packets: network namespaces need root; run: sudo -E make soak"; \
 	  else \
 	    PACKETS_FIRST=$$(date +%s) PACKETS_SEQUENCES=$(SEQUENCES) cargo test --quiet --locked --package meshwright --test packets -- sequences_; \
 	  fi
 
-# Runs laws and simulations of both back ends with new seeds, five minutes in total. Run
-# it before you consider a change done. Prints the command that replays a failing seed.
-fresh: SECONDS := 300
+# Runs laws and simulations of both back ends with new seeds for SECONDS, by default five
+# minutes in total. Run it before you consider a change done. Prints the command that
+# replays a failing seed.
 fresh: ## run laws and simulations with new seeds, five minutes
-	tools/fresh $(SECONDS)
+	tools/fresh $(or $(SECONDS),300)
 
 # Checks that the simulation finds known bugs, injected one at a time. Takes long.
 mutants: ## check that the simulation finds known bugs

@@ -96,6 +96,9 @@ the rule for Secrets.
 - --health-probe-bind-address={{ .healthProbeBindAddress }}
 - --resync-period={{ .resyncPeriod }}
 - --request-timeout={{ .requestTimeout }}
+{{- with (.resources.limits | default dict).memory }}
+- --memory-limit={{ kindIs "string" . | ternary . (int64 .) }}
+{{- end }}
 {{- with .kubeconfigAllow }}
 - --kubeconfig-allow={{ join "," . }}
 {{- end }}

@@ -242,6 +242,25 @@ mod tests {
         inspect(kubeconfig(cluster, user).as_bytes(), &Allowed::default()).map(drop)
     }
 
+    /// Runs itself once more: the environment of a running process can't be changed safely.
+    #[tokio::test]
+    async fn the_proxy_of_the_environment_is_not_used_for_members() {
+        const PROXY: &str = "http://203.0.113.9:3128/";
+        if std::env::var("HTTPS_PROXY").as_deref() != Ok(PROXY) {
+            let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+            again.args(["--exact", "kubeconfig::tests::the_proxy_of_the_environment_is_not_used_for_members"]);
+            let ran = again.env("HTTPS_PROXY", PROXY).env_remove("NO_PROXY").env_remove("no_proxy").output().unwrap();
+            let said = String::from_utf8_lossy(&ran.stdout).into_owned();
+            return assert!(ran.status.success() && said.contains("1 passed"), "{said}");
+        }
+        let access = inspect(kubeconfig(SERVER, TOKEN).as_bytes(), &Allowed::default()).unwrap();
+        let kubes = Config::from_custom_kubeconfig(access.0.clone(), &KubeConfigOptions::default()).await.unwrap();
+        assert_eq!(kubes.proxy_url.map(|proxy| proxy.to_string()).as_deref(), Some(PROXY), "kube would use it");
+        for allowed in [Allowed::default(), Allowed { proxy_url: true, ..Allowed::default() }] {
+            assert_eq!(config(&access, &allowed).await.unwrap().proxy_url, None);
+        }
+    }
+
     #[test]
     fn a_server_and_a_token_are_enough() {
         assert_eq!(verdict(SERVER, TOKEN), Ok(()));

@@ -95,6 +95,7 @@ pub struct Metrics {
     pub reachable: Family<ClusterLabels, Gauge>,
     pub last_contact: Family<ClusterLabels, Gauge>,
     pub nodes: Family<ClusterLabels, Gauge>,
+    pub cluster_memory: Family<ClusterLabels, Gauge>,
     pub peers: Family<MeshLabels, Gauge>,
     pub skipped: Family<MeshLabels, Gauge>,
     pub ready: Family<MeshLabels, Gauge>,
@@ -149,6 +150,7 @@ impl Metrics {
             reachable: Family::default(),
             last_contact: Family::default(),
             nodes: Family::default(),
+            cluster_memory: Family::default(),
             peers: Family::default(),
             skipped: Family::default(),
             ready: Family::default(),
@@ -178,6 +180,8 @@ impl Metrics {
         registry.register("cluster_reachable", "1 if the cluster is reachable", self.reachable.clone());
         let help = "Unix time of the last answer from the cluster";
         registry.register("cluster_last_contact_timestamp_seconds", help, self.last_contact.clone());
+        let help = "Estimated memory of the watched objects of the cluster; with more than an eighth of --memory-limit, it is unreachable";
+        registry.register("cluster_memory_bytes", help, self.cluster_memory.clone());
         registry.register("events_dropped", "Kubernetes events that were not written", self.events_dropped.clone());
         registry.register("leader", "1 if this process is the leader", self.leader.clone());
     }
@@ -237,8 +241,8 @@ impl Metrics {
         self.names.forget(id);
     }
 
-    fn gauges_of_clusters(&self) -> [&Family<ClusterLabels, Gauge>; 3] {
-        [&self.reachable, &self.last_contact, &self.nodes]
+    fn gauges_of_clusters(&self) -> [&Family<ClusterLabels, Gauge>; 4] {
+        [&self.reachable, &self.last_contact, &self.nodes, &self.cluster_memory]
     }
 
     pub fn of_cluster(&self, cluster: &ClusterId) -> RequestMetrics {
@@ -285,7 +289,7 @@ mod tests {
     /// Returns the help texts of all metrics that are served, by name.
     fn served(metrics: &Metrics) -> BTreeMap<String, String> {
         let (name, cluster) = (|| "us".to_owned(), metrics.cluster(&ClusterId::from("net/us")));
-        for gauge in [&metrics.reachable, &metrics.last_contact, &metrics.nodes] {
+        for gauge in [&metrics.reachable, &metrics.last_contact, &metrics.nodes, &metrics.cluster_memory] {
             gauge.get_or_create(&cluster).set(1);
         }
         for gauge in [&metrics.peers, &metrics.skipped, &metrics.ready] {

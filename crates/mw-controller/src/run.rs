@@ -18,7 +18,7 @@ use tracing::{info, warn};
 use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::cluster_names::ClusterNames;
-use crate::fleet::{Connect, HUB, Network};
+use crate::fleet::{Connect, HUB, MemoryBudget, Network};
 use crate::install::{apply_crds, hub_uid};
 use crate::kubeconfig::Allowed;
 use crate::lease::{Elector, LeaseAnnotations, LeaseError, REQUEST_TIMEOUT, campaign, give_up, keep};
@@ -78,6 +78,8 @@ pub struct Environment {
     /// For code that creates further clients.
     pub permit: Permit,
     pub timeouts: Timeouts,
+    /// Memory limit of the process in bytes.
+    pub memory_limit: usize,
     pub lease_annotations: LeaseAnnotations,
     pub readiness: Readiness,
 }
@@ -86,6 +88,11 @@ impl Environment {
     /// Returns the rules for a client of this cluster.
     pub fn rules(&self, cluster: &str) -> Rules {
         Rules { timeouts: self.timeouts, permit: self.permit.clone(), metrics: self.metrics.of_cluster(&ClusterId::from(cluster)) }
+    }
+
+    /// Returns a budget for the objects of a cluster.
+    pub(crate) fn memory(&self) -> MemoryBudget {
+        MemoryBudget::new(self.memory_limit)
     }
 }
 
@@ -105,6 +112,8 @@ pub struct Options<B> {
     /// Settings that members' kubeconfigs may use.
     pub allowed: Allowed,
     pub request_timeout: Duration,
+    /// Memory limit of the process in bytes.
+    pub memory_limit: usize,
     pub apply_crds: bool,
     /// Our identity in the Lease; None without leader election.
     pub leader_elect: Option<String>,
@@ -193,8 +202,9 @@ pub async fn run<B: BackEnd>(options: Options<B>, stop: impl Future<Output = ()>
         Arc::new(move || client(config.clone(), rules.clone()).unwrap_or_else(|_| hub.clone()))
     };
     let connect = Arc::new(Network { allowed: options.allowed, timeouts, permit: permit.clone(), metrics: metrics.clone() });
-    let random = fastrand::Rng::new();
-    let ground = ProcessDeps { hub, another_hub, connect, permit, timeouts, metrics, readiness, clock: clock.clone(), random };
+    let (memory_limit, random) = (options.memory_limit, fastrand::Rng::new());
+    let ground =
+        ProcessDeps { hub, another_hub, connect, permit, timeouts, memory_limit, metrics, readiness, clock: clock.clone(), random };
     let work = lead(&options.back_end, options.apply_crds, elector.as_mut().map(|elector| (&leases, elector)), ground);
     let ended = tokio::select! {
         biased;
@@ -222,6 +232,8 @@ pub struct ProcessDeps {
     pub connect: Arc<dyn Connect>,
     pub permit: Permit,
     pub timeouts: Timeouts,
+    /// Memory limit of the process in bytes.
+    pub memory_limit: usize,
     pub metrics: Metrics,
     pub readiness: Readiness,
     pub clock: Clock,
@@ -255,7 +267,7 @@ pub async fn lead<B: BackEnd>(
     election: Option<(&Api<Lease>, &mut Elector)>,
     ground: ProcessDeps,
 ) -> RunError {
-    let ProcessDeps { hub, another_hub, connect, permit, timeouts, metrics, readiness, clock, mut random } = ground;
+    let ProcessDeps { hub, another_hub, connect, permit, timeouts, memory_limit, metrics, readiness, clock, mut random } = ground;
     let for_work = permit.clone();
     let annotations = LeaseAnnotations::default();
     let for_engine = annotations.clone();
@@ -284,6 +296,7 @@ pub async fn lead<B: BackEnd>(
             metrics,
             permit: for_work,
             timeouts,
+            memory_limit,
             lease_annotations: for_engine,
             readiness,
         };

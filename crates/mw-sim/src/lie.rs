@@ -41,6 +41,8 @@ pub enum Lie {
     Another { server: Cluster },
     /// A watch that omits all DELETED events.
     NoDeletes,
+    /// Objects with an additional label of this many bytes, which no server would accept.
+    Fat { bytes: usize },
 }
 
 impl Lie {
@@ -48,7 +50,7 @@ impl Lie {
         match self {
             Lie::Empty | Lie::Truncated { .. } | Lie::Endless { .. } => verb == Verb::List,
             Lie::NoDeletes => verb == Verb::Watch,
-            Lie::Frozen { .. } | Lie::Uids { .. } | Lie::Unasked | Lie::Another { .. } => !verb.writes(),
+            Lie::Frozen { .. } | Lie::Uids { .. } | Lie::Unasked | Lie::Another { .. } | Lie::Fat { .. } => !verb.writes(),
         }
     }
 }
@@ -128,7 +130,7 @@ pub(crate) fn answer(cluster: &Cluster, request: &Request, who: &Who, behind: u6
             }
             Lie::Endless { page } => asked.query = Query { continue_token: None, limit: (*page).max(1), ..asked.query },
             Lie::Unasked => widen(&mut asked),
-            Lie::Empty | Lie::Truncated { .. } | Lie::Uids { .. } | Lie::NoDeletes => {}
+            Lie::Empty | Lie::Truncated { .. } | Lie::Uids { .. } | Lie::NoDeletes | Lie::Fat { .. } => {}
         }
     }
     // Permissions were checked above, on the server that got the request.
@@ -179,6 +181,10 @@ impl Lie {
             Lie::Endless { page } => endless(shown, request, *page),
             Lie::Uids { of } => put_uids(shown, request, of),
             Lie::Unasked => unasked(shown, request, honest),
+            Lie::Fat { bytes } => match shown.get("items").is_some_and(Value::is_array) {
+                true => items_of(shown).iter_mut().for_each(|object| fatten(object, *bytes)),
+                false => fatten(shown, *bytes),
+            },
             Lie::Frozen { .. } | Lie::Another { .. } | Lie::NoDeletes => {}
         }
     }
@@ -193,8 +199,19 @@ impl Lie {
                 event.get_mut("object").into_iter().for_each(|object| put_uids(object, request, of));
                 Some([written(&event), Bytes::from_static(b"\n")].concat().into())
             }
+            Lie::Fat { bytes } => {
+                let mut event: Value = serde_json::from_slice(&line).unwrap_or_default();
+                event.get_mut("object").into_iter().for_each(|object| fatten(object, *bytes));
+                Some([written(&event), Bytes::from_static(b"\n")].concat().into())
+            }
             _ => Some(line),
         }
+    }
+}
+
+fn fatten(object: &mut Value, bytes: usize) {
+    if let Value::Object(labels) = meta_mut(object).entry("labels").or_insert_with(|| Value::Object(Map::new())) {
+        labels.insert("fat".to_owned(), "x".repeat(bytes).into());
     }
 }
 

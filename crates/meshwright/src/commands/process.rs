@@ -42,6 +42,11 @@ pub(crate) struct ProcessArgs {
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = some_duration)]
     request_timeout: Duration,
 
+    /// Assume this memory limit of the process, e.g. 256Mi or 1Gi; a cluster whose objects take more
+    /// than an eighth of it counts as unreachable.
+    #[arg(long, value_name = "QUANTITY", default_value = "256Mi", value_parser = quantity)]
+    memory_limit: usize,
+
     #[command(flatten)]
     members: MemberArgs,
 
@@ -111,6 +116,23 @@ pub(crate) fn some_duration(text: &str) -> Result<Duration, String> {
     duration(text).and_then(|duration| if duration.is_zero() { Err("must be greater than 0".to_owned()) } else { Ok(duration) })
 }
 
+/// Parses a Kubernetes quantity of bytes.
+fn quantity(text: &str) -> Result<usize, String> {
+    const UNITS: [(&str, f64); 8] = [
+        ("Ki", 1024.0),
+        ("Mi", 1_048_576.0),
+        ("Gi", 1_073_741_824.0),
+        ("Ti", 1_099_511_627_776.0),
+        ("k", 1e3),
+        ("M", 1e6),
+        ("G", 1e9),
+        ("T", 1e12),
+    ];
+    let (number, unit) = UNITS.iter().find_map(|(suffix, unit)| Some((text.strip_suffix(suffix)?, *unit))).unwrap_or((text, 1.0));
+    let bytes = number.parse::<f64>().ok().map(|number| number * unit).filter(|bytes| bytes.is_finite() && *bytes >= 1.0);
+    bytes.map(|bytes| bytes as usize).ok_or_else(|| "expected a quantity such as 256Mi or 1Gi".to_owned())
+}
+
 fn network(text: &str) -> Result<Cidr, String> {
     Cidr::try_from(text).map_err(|_| "expected a network such as 127.0.0.0/8 or fe80::/64".to_owned())
 }
@@ -147,6 +169,7 @@ impl ProcessArgs {
             namespace,
             allowed: self.allowed(),
             request_timeout: self.request_timeout,
+            memory_limit: self.memory_limit,
             apply_crds: self.apply_crds,
             // Random suffix, so that a restarted process has a new identity.
             leader_elect: self.leader_elect.then(|| format!("{name}_{:016x}", fastrand::u64(..))),
@@ -186,5 +209,22 @@ fn start_log(format: LogFormat, level: tracing::Level) {
     match format {
         LogFormat::Text => log.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init(),
         LogFormat::Json => log.json().init(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_memory_limit_is_a_kubernetes_quantity() {
+        let read = [("256Mi", 256 << 20), ("1.5Gi", 1536 << 20), ("512M", 512_000_000), ("268435456", 256 << 20), ("64Ki", 64 << 10)];
+        for (text, bytes) in read {
+            assert_eq!(quantity(text), Ok(bytes), "{text}");
+        }
+        assert_eq!(quantity("256Mi"), Ok(mw_controller::fleet::MEMORY_LIMIT), "the default");
+        for wrong in ["", "Mi", "-1Gi", "0", "1 Gi", "much", "NaN", "inf"] {
+            assert!(quantity(wrong).is_err(), "{wrong}");
+        }
     }
 }

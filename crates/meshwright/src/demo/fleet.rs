@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client, Config};
 use mw_controller::clock::Clock;
-use mw_controller::fleet::InMemoryConnect;
+use mw_controller::fleet::{InMemoryConnect, MEMORY_LIMIT};
 use mw_controller::kilo::LEASE_NAME;
 use mw_controller::kilo::Settings;
 use mw_controller::lease::Elector;
@@ -135,6 +135,7 @@ impl Fleet {
             another_hub: Arc::new(move || another.clone()),
             metrics: board.metrics.clone(),
             timeouts: board.timeouts,
+            memory_limit: MEMORY_LIMIT,
             connect: Arc::new(board),
             permit,
             readiness: Readiness::default(),

@@ -33,6 +33,8 @@ pub(crate) enum Force {
     Changes,
     /// The list of Nodes never ends.
     Endless,
+    /// Nor does it, and each Node has a label of 256 KiB.
+    Fat,
 }
 
 /// A healthy mesh, and a hostile one that shares the storage cluster with it under its own account.
@@ -158,7 +160,13 @@ pub(crate) async fn attack(fleet: &Fleet, force: Force, slice: usize) -> Vec<Dur
     let node = node(0);
     let spec = json!({ "allowedIPs": ["10.64.0.0/24"], "publicKey": key("endless") });
     let peer = json!({ "apiVersion": "kilo.squat.ai/v1alpha1", "kind": "Peer", "metadata": {}, "spec": spec });
-    let (resource, object, page) = if force == Force::Endless { ("nodes", &node, 200) } else { ("peers", &peer, 4_000) };
+    let mut fat = node.clone();
+    fat["metadata"]["labels"] = json!({ "fat": "x".repeat(256 << 10) });
+    let (resource, object, page) = match force {
+        Force::Endless => ("nodes", &node, 200),
+        Force::Fat => ("nodes", &fat, 100),
+        Force::Quiet | Force::Changes => ("peers", &peer, 4_000),
+    };
     let proxy = fleet.proxy(HOSTILE);
     proxy.forget_counts();
     proxy.add(Fault::new(lists(resource), lies::endless_list(page, object)));
@@ -167,7 +175,7 @@ pub(crate) async fn attack(fleet: &Fleet, force: Force, slice: usize) -> Vec<Dur
         if proxy.count(&lists(resource)) > 0 { Ok(()) } else { Err("not yet".to_owned()) }
     })
     .await;
-    if force == Force::Endless {
+    if matches!(force, Force::Endless | Force::Fat) {
         return measure::changes(fleet, slice).await;
     }
     tokio::select! {

@@ -1,6 +1,6 @@
 //! A hostile member of one mesh next to a healthy mesh in another namespace, on real API servers:
 //! 10,000 Nodes that claim keys and networks of the healthy clusters, annotations that change every
-//! second, endless lists. Compares the latency of a change in the healthy mesh and the operator's
+//! second, endless lists, also of large objects. Compares the latency of a change in the healthy mesh and the operator's
 //! memory with the same objects at rest, in the same process.
 #![allow(
     dead_code,
@@ -51,10 +51,10 @@ const LIMIT: f64 = 256.0 * 1024.0;
 /// A source may change ten times per process before its budget throttles it. Each slice uses one
 /// change of each source.
 const SLICES: [[Force; 10]; 2] = {
-    use Force::{Changes, Endless, Quiet};
+    use Force::{Changes, Endless, Fat, Quiet};
     [
-        [Quiet, Changes, Quiet, Endless, Quiet, Changes, Quiet, Endless, Quiet, Changes],
-        [Quiet, Endless, Quiet, Changes, Quiet, Endless, Quiet, Changes, Quiet, Endless],
+        [Quiet, Changes, Quiet, Endless, Quiet, Changes, Quiet, Fat, Quiet, Changes],
+        [Quiet, Endless, Quiet, Changes, Quiet, Fat, Quiet, Changes, Quiet, Endless],
     ]
 };
 
@@ -110,7 +110,7 @@ async fn play(fleet: &Fleet, operator: &Operator, run: usize, slices: &[Force], 
         measure::forget_peak(operator);
         let times = match force {
             Force::Quiet => measure::changes(fleet, slice).await,
-            Force::Changes | Force::Endless => attack(fleet, *force, slice).await,
+            Force::Changes | Force::Endless | Force::Fat => attack(fleet, *force, slice).await,
         };
         figures.add(*force, times);
         let peak = measure::peak(operator);

@@ -26,6 +26,8 @@ scenarios![
     a_kubeconfig_with_a_password_is_refused,
     a_kubeconfig_without_tls_is_refused,
     a_kubeconfig_of_a_link_local_server_is_refused,
+    a_kubeconfig_of_a_link_local_server_behind_nat64_is_refused,
+    a_kubeconfig_of_an_oddly_spelt_server_is_refused,
     inside_a_cluster_a_loopback_server_is_refused_unless_allowed,
     a_kubeconfig_that_checks_no_certificate_is_refused,
     a_kubeconfig_with_a_proxy_is_refused,
@@ -228,6 +230,17 @@ async fn a_kubeconfig_without_tls_is_refused() {
 
 async fn a_kubeconfig_of_a_link_local_server_is_refused() {
     refused(|kubeconfig| kubeconfig.replace("https://127.0.0.1", "https://169.254.169.254"), "link-local").await;
+}
+
+async fn a_kubeconfig_of_a_link_local_server_behind_nat64_is_refused() {
+    refused(|kubeconfig| kubeconfig.replace("https://127.0.0.1", "https://[64:ff9b::a9fe:a9fe]"), "link-local").await;
+}
+
+async fn a_kubeconfig_of_an_oddly_spelt_server_is_refused() {
+    for spelt in ["169.254.0xa9fe", "0177.0.0.1", "2130706433"] {
+        let edit = |kubeconfig: &str| kubeconfig.replace("https://127.0.0.1", &format!("https://{spelt}"));
+        refused(edit, "neither an IP address nor a DNS name").await;
+    }
 }
 
 /// All test servers are on loopback, also the hub's, which is allowed since the operator's own

@@ -11,7 +11,6 @@ use mw_core::cilium::facts::{
 };
 use mw_core::cilium::secret::SecretBytes;
 use mw_core::cilium::version::Version;
-use mw_core::time::Timestamp;
 
 use crate::cilium::managers::{changed_by_us, held, managers};
 use crate::cilium::rbac::REMOTE_USERS;
@@ -25,17 +24,13 @@ const CLUSTER_ID: &str = "cluster-id";
 const DEFAULT_MAX_CLUSTERS: u32 = 255;
 /// The only key of the ConfigMap clustermesh-remote-users.
 pub const USERS_KEY: &str = "users.yaml";
+/// Annotation in which cert-manager names the Certificate of a Secret.
+const CERTIFICATE: &str = "cert-manager.io/certificate-name";
 const ELB_ID: &str = "kubernetes.io/elb.id";
 
-/// Selects the DaemonSet of the Cilium agents among all with Cilium's label.
-pub fn choose_agents(found: &[DaemonSet]) -> Option<&DaemonSet> {
-    let name = |set: &&DaemonSet| set.metadata.name.clone().unwrap_or_default();
-    found.iter().find(|set| name(set) == "cilium").or_else(|| found.iter().min_by_key(name))
-}
-
-/// Converts the DaemonSet of the agents. `oldest_start` is the start time of the oldest
-/// agent pod.
-pub fn agents(set: &DaemonSet, oldest_start: Option<Timestamp>) -> Agents {
+/// Converts the DaemonSet of the agents. The caller fills `oldest_start`, which the
+/// object does not contain.
+pub fn agents(set: &DaemonSet) -> Agents {
     let pods = &set.spec.template.spec;
     Agents {
         ready: count(set.status.number_ready),
@@ -43,7 +38,7 @@ pub fn agents(set: &DaemonSet, oldest_start: Option<Timestamp>) -> Agents {
         version: version(pods, "cilium-agent").or_else(|| chart_version(&set.metadata)),
         client_files: client_paths(pods),
         host_aliases: host_aliases(pods),
-        oldest_start,
+        oldest_start: None,
     }
 }
 
@@ -109,7 +104,7 @@ pub fn maker(meta: &ObjectMeta) -> Maker {
     let annotations = meta.annotations.as_ref();
     // The name becomes part of a command in a hint.
     let is_name = |name: &&String| name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-.".contains(&b));
-    let certificate = annotations.and_then(|all| all.get("cert-manager.io/certificate-name")).filter(is_name);
+    let certificate = annotations.and_then(|all| all.get(CERTIFICATE)).filter(is_name);
     match (certificate, helm_marks(meta).0.is_empty()) {
         (Some(name), _) => Maker::CertManager(name.clone()),
         (None, false) => Maker::Helm,
@@ -176,6 +171,28 @@ pub fn connection_secret(secret: &Secret) -> SecretSeen {
         written: changed_by_us(meta, &["data"], &[]),
         ends: BTreeMap::new(),
     }
+}
+
+/// Removes the labels and annotations of a Secret that nothing reads.
+pub fn trimmed(secret: Secret) -> Secret {
+    let Secret { metadata, data } = secret;
+    let (labels, mut annotations) = helm_marks(&metadata);
+    annotations
+        .extend(metadata.annotations.iter().flat_map(|all| all.get_key_value(CERTIFICATE)).map(|(key, name)| (key.clone(), name.clone())));
+    let ObjectMeta { name, namespace, uid, resource_version, deletion_timestamp, managed_fields, .. } = metadata;
+    let (labels, annotations) = (Some(labels), Some(annotations));
+    let metadata = ObjectMeta {
+        name,
+        namespace,
+        uid,
+        resource_version,
+        deletion_timestamp,
+        managed_fields,
+        labels,
+        annotations,
+        ..ObjectMeta::default()
+    };
+    Secret { metadata, data }
 }
 
 fn secret_bytes(bytes: &ByteString) -> SecretBytes {
@@ -246,6 +263,7 @@ pub fn slice(slice: &EndpointSlice) -> SliceSeen {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mw_core::time::Timestamp;
     use serde_json::{Value, json};
 
     fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
@@ -267,18 +285,17 @@ mod tests {
             } } },
             "status": { "numberReady": 2, "desiredNumberScheduled": 3 },
         }));
-        let agents = agents(&set, Some(Timestamp(5)));
+        let agents = agents(&set);
         assert_eq!((agents.ready, agents.desired, agents.version), (2, 3, Some(Version { major: 1, minor: 20 })));
         let mut by_digest = set.clone();
         by_digest.spec.template.spec.containers[1].image = "r/cilium@sha256:a".to_owned();
-        assert_eq!(super::agents(&by_digest, None).version, None, "no claim without a tag or a label");
+        assert_eq!(super::agents(&by_digest).version, None, "no claim without a tag or a label");
         by_digest.metadata.labels = Some(BTreeMap::from([("helm.sh/chart".to_owned(), "cilium-1.19.3".to_owned())]));
-        assert_eq!(super::agents(&by_digest, None).version, Some(Version { major: 1, minor: 19 }));
+        assert_eq!(super::agents(&by_digest).version, Some(Version { major: 1, minor: 19 }));
         assert_eq!(agents.client_files.iter().collect::<Vec<_>>(), ["common-etcd-client.key", "local-etcd-client.key"]);
         assert!(agents.host_aliases.contains("b.mesh.cilium.io"));
         let bare: DaemonSet = read(json!({ "metadata": { "name": "a-cilium" }, "spec": null, "status": null }));
-        assert_eq!(choose_agents(&[bare.clone(), set.clone()]), Some(&set));
-        assert_eq!(choose_agents(std::slice::from_ref(&bare)), Some(&bare));
+        assert_eq!(super::agents(&bare), Agents::default());
     }
 
     #[test]

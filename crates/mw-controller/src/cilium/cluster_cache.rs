@@ -14,8 +14,8 @@ use mw_api::cilium::rbac::{CA_SECRET, READ_SECRETS, REMOTE_USERS};
 use mw_api::cilium::target::{ConfigMap, DaemonSet, Deployment, EndpointSlice, Namespace, Pod, Secret, Service};
 use mw_api::node::Node;
 use mw_core::cilium::facts::{
-    ClusterSeen, Config, ConnectionSecret, Hubble, Identity, MeshService, NamespaceSeen, NodeAddresses, PolicyCrds, PolicyFeatures,
-    PolicyKey, PolicySeen, RemoteUsers, SecretSeen, ServiceName, ServiceSeen, Silence, SliceSeen,
+    Agents, ApiServer, ClusterSeen, Config, ConnectionSecret, Hubble, Identity, MeshService, NamespaceSeen, NodeAddresses, PolicyCrds,
+    PolicyFeatures, PolicyKey, PolicySeen, RemoteUsers, SecretSeen, ServiceName, ServiceSeen, Silence, SliceSeen,
 };
 use mw_core::names::{CiliumName, ClusterId, NodeName, UNNAMED};
 use mw_core::seen::Seen;
@@ -27,9 +27,9 @@ use tokio::task::JoinSet;
 use crate::cilium::certificates::{certificates, connection_secret};
 use crate::cilium::engine::Event;
 use crate::failure::Failure;
-use crate::fleet::Feeds;
-use crate::fleet::follow::{EventSink, RelistSignal, Version, WatchConfig, follow};
+use crate::fleet::follow::{EventSink, RelistSignal, Version, WatchConfig, follow_member};
 use crate::fleet::list::Scope;
+use crate::fleet::{Feeds, Footprint, MemoryBudget, footprint};
 use crate::watch_cache::{Item, Noted, WatchCache};
 
 pub(super) const API_SERVER: &str = "clustermesh-apiserver";
@@ -52,11 +52,17 @@ pub(super) struct CachedService {
     mesh: Option<MeshService>,
 }
 
+footprint! {
+    CachedPod { is_agent, started }
+    CachedService { seen, mesh }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct ClusterCache {
     pub(super) namespaces: WatchCache<String, NamespaceSeen>,
-    pub(super) agents: WatchCache<String, DaemonSet>,
-    pub(super) deployments: WatchCache<String, Deployment>,
+    pub(super) agents: WatchCache<String, Agents>,
+    /// Deployments of Cilium's namespace; `ApiServer` for clustermesh-apiserver.
+    pub(super) deployments: WatchCache<String, Option<ApiServer>>,
     pub(super) pods: WatchCache<String, CachedPod>,
     pub(super) config: WatchCache<String, Config>,
     pub(super) users: WatchCache<String, RemoteUsers>,
@@ -93,6 +99,7 @@ pub(super) struct CacheWatcher<'a, B> {
     pub(super) resync: Duration,
     pub(super) relist: &'a mut RelistSignal,
     pub(super) tasks: &'a mut JoinSet<()>,
+    pub(super) memory: &'a MemoryBudget,
 }
 
 fn stamp(meta: &ObjectMeta) -> (String, Version) {
@@ -123,8 +130,8 @@ impl<B: FnMut() -> crate::backoff::Backoff> CacheWatcher<'_, B> {
         watch_cache: impl Fn(&mut ClusterCache) -> &mut WatchCache<Key, Of> + Clone + Send + Sync + 'static,
     ) where
         T: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
-        Key: Ord + Clone + Send + Sync + 'static,
-        Of: Clone + PartialEq + Send + Sync + 'static,
+        Key: Ord + Clone + Footprint + Send + Sync + 'static,
+        Of: Clone + PartialEq + Footprint + Send + Sync + 'static,
     {
         let (cluster, epoch) = (self.cluster.clone(), self.epoch);
         let wrap = move |seen| {
@@ -138,7 +145,7 @@ impl<B: FnMut() -> crate::backoff::Backoff> CacheWatcher<'_, B> {
         };
         let watch_config = WatchConfig { scope, backoff: (self.backoff)(), relist: self.relist.listen(), resync: self.resync };
         let sink = EventSink { events: self.events.clone(), wrap };
-        self.tasks.spawn(follow(api, watch_config, project, sink));
+        self.tasks.spawn(follow_member(api, watch_config, project, self.memory.clone(), sink));
     }
 
     fn all<T: Resource<DynamicType = ()>>(&self) -> Api<T> {
@@ -190,12 +197,14 @@ pub(super) fn namespace(of: Namespace) -> (String, Item<NamespaceSeen>) {
     (name(&of.metadata), item(&of.metadata, observe::namespace(&of)))
 }
 
-pub(super) fn daemon_set(of: DaemonSet) -> (String, Item<DaemonSet>) {
-    (name(&of.metadata), item(&of.metadata.clone(), of))
+pub(super) fn daemon_set(of: DaemonSet) -> (String, Item<Agents>) {
+    (name(&of.metadata), item(&of.metadata, observe::agents(&of)))
 }
 
-pub(super) fn deployment(of: Deployment) -> (String, Item<Deployment>) {
-    (name(&of.metadata), item(&of.metadata.clone(), of))
+pub(super) fn deployment(of: Deployment) -> (String, Item<Option<ApiServer>>) {
+    let name = name(&of.metadata);
+    let api_server = (name == API_SERVER).then(|| observe::api_server(&of));
+    (name, item(&of.metadata, api_server))
 }
 
 pub(super) fn node(of: Node) -> (NodeName, Item<NodeAddresses>) {
@@ -226,7 +235,7 @@ pub(super) fn remote_users(of: ConfigMap) -> (String, Item<RemoteUsers>) {
 }
 
 pub(super) fn certificate(of: Secret) -> (String, Item<Secret>) {
-    (name(&of.metadata), item(&of.metadata.clone(), of))
+    (name(&of.metadata), item(&of.metadata.clone(), observe::trimmed(of)))
 }
 
 pub(super) fn service(of: Service) -> (ServiceName, Item<CachedService>) {
@@ -375,7 +384,7 @@ impl ClusterCache {
             config: map(self.config.known(), |items| items.values().next().map(|item| item.of.clone())),
             remembered,
             certificates: self.certificates(),
-            apiserver: map(self.deployments.known(), |items| items.get(API_SERVER).map(|item| observe::api_server(&item.of))),
+            apiserver: map(self.deployments.known(), |items| items.get(API_SERVER).and_then(|item| item.of.clone())),
             service: map(self.services.known(), |items| items.get(&service(API_SERVER)).and_then(|item| item.of.mesh.clone())),
             nodes: map(self.nodes.known(), |items| items.iter().map(|(name, item)| (name.clone(), item.of.clone())).collect()),
             secrets: self.connection_secrets(),
@@ -392,13 +401,15 @@ impl ClusterCache {
         }
     }
 
-    fn agents(&self) -> Seen<Option<mw_core::cilium::facts::Agents>> {
+    /// The agents' DaemonSet among all with Cilium's label, and the start of its oldest
+    /// pod.
+    fn agents(&self) -> Seen<Option<Agents>> {
         let pods = self.pods.known();
         let starts = pods.known().into_iter().flat_map(|pods| pods.values()).filter(|pod| pod.of.is_agent);
-        let oldest = starts.filter_map(|pod| pod.of.started).min();
+        let oldest_start = starts.filter_map(|pod| pod.of.started).min();
         map(self.agents.known(), |items| {
-            let sets: Vec<DaemonSet> = items.values().map(|item| item.of.clone()).collect();
-            observe::choose_agents(&sets).map(|set| observe::agents(set, oldest))
+            let chosen = items.get("cilium").or_else(|| items.values().next());
+            chosen.map(|item| Agents { oldest_start, ..item.of.clone() })
         })
     }
 

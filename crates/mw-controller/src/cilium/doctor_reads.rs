@@ -26,14 +26,14 @@ use crate::backoff::Backoff;
 use crate::cilium::cluster_cache::{CacheWatcher, ClusterCache, Wants};
 use crate::cilium::dial::{Dialler, outcome};
 use crate::cilium::engine::Event;
-use crate::cilium::kubeconfig_secrets::{CachedSecret, Lead, lead_among, read_secret, shown};
+use crate::cilium::kubeconfig_secrets::{CachedSecret, Lead, Search, lead_among, read_secret, searches_on_hub, shown};
 use crate::cilium::object_source::ObjectSource;
 use crate::cilium::record::{Kind, Object, Record};
 use crate::doctor::rights::{Granted, Who, granted, rights};
 use crate::failure::Failure;
 use crate::fleet::follow::{RESYNC, RelistSignal};
 use crate::fleet::list::{Scope, list};
-use crate::fleet::{Connect, Source};
+use crate::fleet::{Connect, MemoryBudget, Source};
 use crate::kubeconfig::Allowed;
 use crate::published_status::Interest;
 use crate::watch_cache::Item;
@@ -132,7 +132,7 @@ impl Examiner {
             policies: objects.iter().any(|object| matches!(object, Object::Intent(_))),
         };
         let refs: BTreeSet<(String, String)> = objects.iter().flat_map(|object| refs(object, &objects)).collect();
-        let kubeconfig_secrets = self.kubeconfig_secrets(refs.iter().map(|(namespace, _)| namespace.clone()).collect()).await?;
+        let kubeconfig_secrets = kubeconfig_secrets(&self.hub, &refs).await?;
         let visits =
             join_all(refs.iter().map(|(namespace, name)| self.visit(namespace, name, kubeconfig_secrets.get(namespace), wants))).await;
         let (mut world, clusters) = self.world(objects, visits);
@@ -142,16 +142,6 @@ impl Examiner {
         }
         let (world, plan) = self.dialled(world).await;
         Ok(Examination { clusters, world, plan })
-    }
-
-    async fn kubeconfig_secrets(&self, namespaces: BTreeSet<String>) -> Result<BTreeMap<String, Secrets>, Failure> {
-        let mut kubeconfig_secrets = BTreeMap::new();
-        for namespace in namespaces {
-            let api: Api<Secret> = Api::namespaced(self.hub.clone(), &namespace);
-            let secrets = list(&api, &Scope::default(), &read_secret).await?.items;
-            kubeconfig_secrets.insert(namespace, secrets.into_iter().collect());
-        }
-        Ok(kubeconfig_secrets)
     }
 
     async fn visit(&self, namespace: &str, name: &str, secrets: Option<&Secrets>, wants: Wants) -> (Examined, Option<ClusterCache>) {
@@ -208,9 +198,11 @@ impl Examiner {
         let (mut relist, mut tasks, mut cluster_cache) = (RelistSignal::default(), JoinSet::new(), ClusterCache::default());
         let backoff = || Backoff::of_watch(fastrand::Rng::with_seed(0));
         let namespace = self.cilium_namespace.as_str();
-        let (relist, tasks) = (&mut relist, &mut tasks);
+        // The process answers one question and ends.
+        let memory = &MemoryBudget::new(usize::MAX);
+        let (relist, tasks, resync) = (&mut relist, &mut tasks, RESYNC);
         let mut cache_watcher =
-            CacheWatcher { client, cluster, epoch: 0, namespace, reads_ca: true, events: &sender, backoff, resync: RESYNC, relist, tasks };
+            CacheWatcher { client, cluster, epoch: 0, namespace, reads_ca: true, events: &sender, backoff, resync, relist, tasks, memory };
         cache_watcher.watch_basics();
         if wants.services {
             cache_watcher.watch_endpoints();
@@ -303,5 +295,50 @@ fn resolution(examined: &Examined, cluster_cache: Option<&ClusterCache>) -> Reso
         (Some(Silence::Unreachable(why)), _) => Resolution::Unreachable(why),
         (None, Some(Err(failure))) => Resolution::Unreachable(failure.to_string()),
         (None, _) => Resolution::Unreachable("not read within the timeout".to_owned()),
+    }
+}
+
+/// Reads the Secrets that the provider would read for these refs, by namespace.
+async fn kubeconfig_secrets(hub: &Client, refs: &BTreeSet<(String, String)>) -> Result<BTreeMap<String, Secrets>, Failure> {
+    let searches: BTreeSet<Search> = refs.iter().flat_map(|(namespace, name)| searches_on_hub(namespace, name)).collect();
+    let mut kubeconfig_secrets: BTreeMap<String, Secrets> = BTreeMap::new();
+    for search in searches {
+        let api: Api<Secret> = Api::namespaced(hub.clone(), &search.namespace);
+        let secrets = list(&api, &search.scope(), &read_secret).await?.items;
+        kubeconfig_secrets.entry(search.namespace).or_default().extend(secrets);
+    }
+    Ok(kubeconfig_secrets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::sync::Mutex;
+
+    use kube::client::Body;
+
+    #[tokio::test]
+    async fn no_secrets_are_read_but_those_that_a_ref_may_mean() {
+        let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+        let log = Arc::clone(&asked);
+        let hub = tower::service_fn(move |request: http::Request<Body>| {
+            log.lock().unwrap().push(request.uri().to_string());
+            let none = Body::from(br#"{"metadata":{"resourceVersion":"1"},"items":[]}"#.to_vec());
+            async move { Ok::<_, std::convert::Infallible>(http::Response::new(none)) }
+        });
+        let refs = BTreeSet::from([("net".to_owned(), "east".to_owned()), ("net".to_owned(), "west".to_owned())]);
+        kubeconfig_secrets(&Client::new(hub, "default"), &refs).await.unwrap();
+        let selectors = [
+            "fieldSelector=metadata.name%3Deast",
+            "fieldSelector=metadata.name%3Deast-kubeconfig",
+            "fieldSelector=metadata.name%3Dwest",
+            "fieldSelector=metadata.name%3Dwest-kubeconfig",
+            "labelSelector=cluster.x-k8s.io%2Fcluster-name",
+            "labelSelector=networking.edge-portal.eu%2Fcluster",
+        ];
+        let asked = asked.lock().unwrap();
+        let chosen: Vec<&str> = asked.iter().map(|uri| uri.rsplit('&').next().unwrap()).collect();
+        assert_eq!(chosen, selectors, "{asked:?}");
     }
 }

@@ -106,6 +106,12 @@ fn names_of(name: &str) -> impl Iterator<Item = String> {
     [name.to_owned(), format!("{name}-kubeconfig")].into_iter().filter(|name| is_name(name))
 }
 
+/// Returns the searches for the Secret of a ref on the hub.
+pub(super) fn searches_on_hub(namespace: &str, name: &str) -> impl Iterator<Item = Search> {
+    let named = names_of(name).map(move |name| Search::named(namespace, &name));
+    named.chain(LABELS.map(|label| Search::labelled(namespace, label)))
+}
+
 impl Search {
     pub(super) fn named(namespace: &str, name: &str) -> Search {
         Search { namespace: namespace.to_owned(), by: By::Name(name.to_owned()) }
@@ -115,7 +121,7 @@ impl Search {
         Search { namespace: namespace.to_owned(), by: By::Label(label) }
     }
 
-    fn scope(&self) -> Scope {
+    pub(super) fn scope(&self) -> Scope {
         match &self.by {
             By::Name(name) => Scope::named(name),
             By::Label(label) => Scope::labelled(label),
@@ -157,10 +163,7 @@ impl Engine {
                 let secrets = refs.iter().filter_map(|name| self.managed_secret(name));
                 secrets.filter(|(name, _)| is_name(name)).map(|(name, _)| Search::named(&kcp.namespace, &name)).collect()
             }
-            None => {
-                let named = refs.iter().flat_map(|name| names_of(name)).map(|name| Search::named(&id.namespace, &name));
-                named.chain(LABELS.map(|label| Search::labelled(&id.namespace, label))).collect()
-            }
+            None => refs.iter().flat_map(|name| searches_on_hub(&id.namespace, name)).collect(),
         }
     }
 
@@ -189,9 +192,7 @@ impl Engine {
     }
 
     fn lead_on_hub(&self, namespace: &str, name: &str) -> Lead<'_> {
-        let named = names_of(name).map(|name| Search::named(namespace, &name));
-        let searches = named.chain(LABELS.map(|label| Search::labelled(namespace, label)));
-        let known: Option<Vec<_>> = searches.map(|search| self.found(&search)).collect();
+        let known: Option<Vec<_>> = searches_on_hub(namespace, name).map(|search| self.found(&search)).collect();
         known.map_or(Lead::Unread, |known| lead_among(&known.into_iter().flat_map(shown).collect(), namespace, name))
     }
 }

@@ -27,6 +27,7 @@ impl Engine {
         let metrics = &self.environment.metrics;
         for (id, member) in &self.members {
             metrics.reachable.get_or_create(&metrics.cluster(id)).set(i64::from(member.link.trouble().is_none()));
+            metrics.cluster_memory.get_or_create(&metrics.cluster(id)).set(i64::try_from(member.link.memory()).unwrap_or(i64::MAX));
             if let Some(time) = &member.last_contact {
                 metrics.last_contact.get_or_create(&metrics.cluster(id)).set(time.0.as_second());
             }

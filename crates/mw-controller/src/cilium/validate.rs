@@ -166,7 +166,8 @@ impl Engine {
         // Everything is listed again through it.
         member.lists_in_doubt = member.lists_in_doubt.take().map(|before| vec![0; before.len()]);
         member.seen_changed = true;
-        member.link.live = Some(Live { client, relist: RelistSignal::default(), tasks: JoinSet::new() });
+        let memory = self.environment.memory();
+        member.link.live = Some(Live { client, relist: RelistSignal::default(), tasks: JoinSet::new(), memory });
         if swapped {
             info!(cluster = %self.environment.names.of(cluster), secret = secret_of(cluster), "credentials replaced");
         }
@@ -178,12 +179,13 @@ impl Engine {
         let mut backoff = || Backoff::of_watch(random.fork());
         let Some(member) = self.members.get_mut(cluster) else { return };
         let epoch = member.link.epoch;
-        let Some(Live { client, relist, tasks }) = &mut member.link.live else { return };
+        let Some(Live { client, relist, tasks, memory }) = &mut member.link.live else { return };
         let namespace = self.settings.cilium_namespace.as_str();
         let backoff: &mut dyn FnMut() -> Backoff = &mut backoff;
         let reads_ca = self.settings.sync_ca;
         let resync = self.settings.resync;
-        watch(&mut CacheWatcher { client, cluster, epoch, namespace, reads_ca, events: &self.sender, backoff, resync, relist, tasks });
+        let events = &self.sender;
+        watch(&mut CacheWatcher { client, cluster, epoch, namespace, reads_ca, events, backoff, resync, relist, tasks, memory });
     }
 
     /// Watches endpoints and policies, which are many, only if an object needs

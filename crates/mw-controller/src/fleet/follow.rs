@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{FutureExt, StreamExt, TryStreamExt};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{WatchEvent, WatchParams};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
@@ -16,7 +15,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::backoff::Backoff;
 use crate::failure::Failure;
-use crate::fleet::list::{Listed, ObjectKey, ObjectKeys, Scope, list, uid_hash};
+use crate::fleet::list::{KnownObject, Listed, ObjectKey, ObjectKeys, Scope, list_within, uid_hash};
+use crate::fleet::memory::{Footprint, MemoryBudget, MemoryShare};
 
 /// Observation of a kind of object.
 #[derive(Debug, Clone, PartialEq)]
@@ -112,14 +112,44 @@ impl<E: Send, W> EventSink<E, W> {
     }
 }
 
-/// Lists and watches. Never returns.
-pub async fn follow<K, T, E, W>(api: Api<K>, mut watch_config: WatchConfig, project: impl Fn(K) -> T, sink: EventSink<E, W>)
+/// Lists and watches on the hub. Never returns.
+pub async fn follow<K, T, E, W>(api: Api<K>, watch_config: WatchConfig, project: impl Fn(K) -> T, sink: EventSink<E, W>)
 where
     K: Resource + Clone + DeserializeOwned + Debug,
     W: Fn(Observed<T>) -> E,
     E: Send,
 {
-    let mut history = History::default();
+    follow_within(api, watch_config, project, History::of(MemoryShare::unlimited()), sink).await;
+}
+
+/// Lists and watches in a member, whose objects must fit into the budget. Never
+/// returns.
+pub async fn follow_member<K, T, E, W>(
+    api: Api<K>,
+    watch_config: WatchConfig,
+    project: impl Fn(K) -> T,
+    memory: MemoryBudget,
+    sink: EventSink<E, W>,
+) where
+    K: Resource + Clone + DeserializeOwned + Debug,
+    T: Footprint,
+    W: Fn(Observed<T>) -> E,
+    E: Send,
+{
+    follow_within(api, watch_config, project, History::of(MemoryShare::of(memory)), sink).await;
+}
+
+async fn follow_within<K, T, E, W>(
+    api: Api<K>,
+    mut watch_config: WatchConfig,
+    project: impl Fn(K) -> T,
+    mut history: History<T>,
+    sink: EventSink<E, W>,
+) where
+    K: Resource + Clone + DeserializeOwned + Debug,
+    W: Fn(Observed<T>) -> E,
+    E: Send,
+{
     loop {
         // This list answers earlier requests to relist.
         _ = watch_config.relist.notified().now_or_never();
@@ -130,6 +160,7 @@ where
                 watch_from(&api, &mut watch_config, version, &mut history, &project, &sink).await;
             }
             Err(failure) => {
+                history.memory.give_up();
                 let wait = watch_config.backoff.next(failure.retry_after());
                 sink.tell(Observed::Broken(failure)).await;
                 sleep(wait).await;
@@ -147,15 +178,20 @@ enum Change {
 }
 
 /// Objects that a server has shown so far, to check its next response against.
-#[derive(Debug, Default)]
-struct History {
+#[derive(Debug)]
+struct History<T> {
     newest: Version,
     keys: ObjectKeys,
     /// Time and version of the first list older than `newest`.
     back: Option<(Instant, Version)>,
+    memory: MemoryShare<T>,
 }
 
-impl History {
+impl<T> History<T> {
+    fn of(memory: MemoryShare<T>) -> History<T> {
+        History { newest: Version::default(), keys: ObjectKeys::new(), back: None, memory }
+    }
+
     /// Refuses a list that is older than the previous one: one of several API
     /// servers may lag, and newer objects would look deleted. A cluster that was
     /// restored from a backup still shows the older state a resync later.
@@ -172,8 +208,15 @@ impl History {
         Err(Failure::Wrong("list is older than the previous one".to_owned()))
     }
 
-    /// Records an object from a watch event.
-    fn note(&mut self, meta: &ObjectMeta, scope: &Scope, namespace: Option<&str>, change: Change) -> Result<Version, Failure> {
+    /// Records an object from a watch event, and returns its projection.
+    fn note<K: Resource>(
+        &mut self,
+        object: K,
+        change: Change,
+        (scope, namespace): (&Scope, Option<&str>),
+        project: &impl Fn(K) -> T,
+    ) -> Result<(T, Version), Failure> {
+        let meta = object.meta();
         scope.check(namespace, meta)?;
         let version = Version::of(meta.resource_version.as_deref());
         if version < self.newest {
@@ -184,14 +227,25 @@ impl History {
             (None, Change::Modified) => {
                 return Err(Failure::Wrong("watch event modifies an object that is missing from the list".to_owned()));
             }
-            (Some(known), _) if *known != uid => {
+            (Some(known), _) if known.uid != uid => {
                 return Err(Failure::Wrong("watch event replaces an object without a delete event".to_owned()));
             }
-            (_, Change::Deleted) => _ = self.keys.remove(&key),
-            (_, Change::Added | Change::Modified) => _ = self.keys.insert(key, uid),
+            _ => {}
+        }
+        let item = project(object);
+        let before = self.keys.get(&key).map_or(0, |known| known.size);
+        match change {
+            Change::Deleted => {
+                self.memory.forget(before);
+                self.keys.remove(&key);
+            }
+            Change::Added | Change::Modified => {
+                let size = self.memory.keep(&item, before)?;
+                self.keys.insert(key, KnownObject { uid, size });
+            }
         }
         self.newest = version;
-        if self.keys.len() > scope.most { Err(scope.too_many()) } else { Ok(version) }
+        if self.keys.len() > scope.most { Err(scope.too_many()) } else { Ok((item, version)) }
     }
 }
 
@@ -200,25 +254,25 @@ impl History {
 async fn list_twice_if_needed<K, T>(
     api: &Api<K>,
     watch_config: &WatchConfig,
-    history: &mut History,
+    history: &mut History<T>,
     project: &impl Fn(K) -> T,
 ) -> Result<Listed<T>, Failure>
 where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
-    let Listed { items, version, keys } = list(api, &watch_config.scope, project).await?;
-    history.admit(Version::of(Some(&version)), watch_config.resync)?;
-    let vanished: Vec<ObjectKey> = history.keys.keys().filter(|key| !keys.contains_key(key)).copied().collect();
-    if vanished.is_empty() {
-        return Ok(Listed { items, version, keys });
+    let mut listed = list_within(api, &watch_config.scope, project, &mut history.memory).await?;
+    history.admit(Version::of(Some(&listed.version)), watch_config.resync)?;
+    let vanished: Vec<ObjectKey> = history.keys.keys().filter(|key| !listed.keys.contains_key(key)).copied().collect();
+    if !vanished.is_empty() {
+        drop(listed);
+        listed = list_within(api, &watch_config.scope, project, &mut history.memory).await?;
+        history.admit(Version::of(Some(&listed.version)), watch_config.resync)?;
+        if vanished.iter().any(|key| listed.keys.contains_key(key)) {
+            return Err(Failure::Wrong("list omits objects that the next list contains".to_owned()));
+        }
     }
-    drop(items);
-    let second = list(api, &watch_config.scope, project).await?;
-    history.admit(Version::of(Some(&second.version)), watch_config.resync)?;
-    match vanished.iter().any(|key| second.keys.contains_key(key)) {
-        true => Err(Failure::Wrong("list omits objects that the next list contains".to_owned())),
-        false => Ok(second),
-    }
+    history.memory.keep_list()?;
+    Ok(listed)
 }
 
 /// Watches until a relist is needed.
@@ -226,7 +280,7 @@ async fn watch_from<K, T, E, W>(
     api: &Api<K>,
     watch_config: &mut WatchConfig,
     mut version: String,
-    history: &mut History,
+    history: &mut History<T>,
     project: &impl Fn(K) -> T,
     sink: &EventSink<E, W>,
 ) where
@@ -286,16 +340,16 @@ async fn watch_from<K, T, E, W>(
 }
 
 /// An open watch.
-struct Watch<'a> {
+struct Watch<'a, T> {
     scope: &'a Scope,
     namespace: Option<&'a str>,
     /// Version to resume from when it ends.
     version: &'a mut String,
-    history: &'a mut History,
+    history: &'a mut History<T>,
 }
 
-impl Watch<'_> {
-    async fn read<K, T, E, W>(
+impl<T> Watch<'_, T> {
+    async fn read<K, E, W>(
         &mut self,
         mut events: impl futures::Stream<Item = Result<WatchEvent<K>, Failure>> + Unpin,
         relist: &Notify,
@@ -320,27 +374,28 @@ impl Watch<'_> {
                 Some(Ok(WatchEvent::Error(status))) => return Err(Failure::of_status(&status)),
                 Some(Ok(WatchEvent::Bookmark(bookmark))) => *self.version = bookmark.metadata.resource_version,
                 Some(Ok(WatchEvent::Added(object))) => {
-                    let version = self.note(&object, Change::Added)?;
-                    sink.tell(Observed::Set { item: project(object), version }).await;
+                    let (item, version) = self.note(object, Change::Added, project)?;
+                    sink.tell(Observed::Set { item, version }).await;
                 }
                 Some(Ok(WatchEvent::Modified(object))) => {
-                    let version = self.note(&object, Change::Modified)?;
-                    sink.tell(Observed::Set { item: project(object), version }).await;
+                    let (item, version) = self.note(object, Change::Modified, project)?;
+                    sink.tell(Observed::Set { item, version }).await;
                 }
                 Some(Ok(WatchEvent::Deleted(object))) => {
-                    let version = self.note(&object, Change::Deleted)?;
-                    sink.tell(Observed::Gone { item: project(object), version }).await;
+                    let (item, version) = self.note(object, Change::Deleted, project)?;
+                    sink.tell(Observed::Gone { item, version }).await;
                 }
             }
         }
     }
 
-    fn note<K: Resource>(&mut self, object: &K, change: Change) -> Result<Version, Failure> {
-        let version = self.history.note(object.meta(), self.scope, self.namespace, change)?;
-        if let Some(found) = &object.meta().resource_version {
-            self.version.clone_from(found);
+    fn note<K: Resource>(&mut self, object: K, change: Change, project: &impl Fn(K) -> T) -> Result<(T, Version), Failure> {
+        let found = object.meta().resource_version.clone();
+        let noted = self.history.note(object, change, (self.scope, self.namespace), project)?;
+        if let Some(found) = found {
+            *self.version = found;
         }
-        Ok(version)
+        Ok(noted)
     }
 }
 
@@ -414,11 +469,16 @@ mod tests {
     }
 
     async fn told_of(script: &Script, scope: Scope, count: usize) -> Vec<String> {
+        told_within(script, scope, count, MemoryBudget::new(usize::MAX)).await
+    }
+
+    async fn told_within(script: &Script, scope: Scope, count: usize, memory: MemoryBudget) -> Vec<String> {
         let (events, mut seen) = mpsc::channel(16);
         let backoff = Backoff::new(fastrand::Rng::with_seed(1), Duration::from_millis(200), Duration::from_secs(10));
         let watch_config = WatchConfig { scope, backoff, relist: Arc::new(Notify::new()), resync: RESYNC };
         let sink = EventSink { events, wrap: |observed: Observed<String>| observed };
-        let following = tokio::spawn(follow(script.api(), watch_config, |node: Node| node.metadata.name.unwrap_or_default(), sink));
+        let name = |node: Node| node.metadata.name.unwrap_or_default();
+        let following = tokio::spawn(follow_member(script.api(), watch_config, name, memory, sink));
         let mut lines = Vec::new();
         while lines.len() < count {
             lines.push(match seen.recv().await.unwrap() {
@@ -455,7 +515,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_older_state_counts_only_if_it_is_still_shown_a_resync_later() {
-        let mut history = History { newest: Version(9), ..History::default() };
+        let mut history = History { newest: Version(9), ..History::of(MemoryShare::<()>::unlimited()) };
         let mut admits = |version| history.admit(Version(version), RESYNC).is_ok();
         assert!(!admits(8));
         assert!(admits(9), "it caught up");
@@ -539,6 +599,50 @@ mod tests {
         let many: String = (1..9).map(|nth| event("ADDED", &node(&format!("n{nth}"), &(10 + nth).to_string()))).collect();
         let script = Script::default().then(200, list("5", &[])).then(200, many);
         assert_eq!(told(&script, 5).await, ["listed ", "set n1", "set n2", "set n3", "broken too_large"]);
+    }
+
+    /// A node whose projection takes 400 bytes more than its name.
+    fn fat(name: &str, version: &str) -> Value {
+        node(&format!("{name}{}", "x".repeat(400)), version)
+    }
+
+    async fn told_in_1000_bytes(script: &Script, count: usize) -> Vec<String> {
+        let lines = told_within(script, Scope::at_most(9), count, MemoryBudget::new(8_000)).await;
+        lines.iter().map(|line| line.replace(&"x".repeat(400), "+")).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_that_takes_too_much_memory_is_given_up() {
+        let script = Script::default()
+            .then(200, list("5", &[fat("a", "1"), fat("b", "2"), fat("c", "3")]))
+            .then(200, list("6", &[fat("a", "1"), fat("b", "2")]));
+        assert_eq!(told_in_1000_bytes(&script, 2).await, ["broken too_large", "listed a+ b+"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn objects_that_grow_in_a_watch_are_too_large_too() {
+        let grown = |name: &str, version: &str| {
+            let mut node = fat(name, version);
+            node["metadata"]["uid"] = name.into();
+            event("ADDED", &node)
+        };
+        let script = Script::default()
+            .then(200, list("5", &[fat("a", "3")]))
+            .then(200, grown("b", "6") + &grown("c", "7"))
+            .then(200, list("8", &[fat("a", "3"), fat("b", "6"), fat("c", "7")]))
+            .then(200, list("9", &[fat("a", "3")]))
+            .then(200, list("9", &[fat("a", "3")]));
+        assert_eq!(told_in_1000_bytes(&script, 5).await, ["listed a+", "set b+", "broken too_large", "broken too_large", "listed a+"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_replaced_or_deleted_takes_no_memory() {
+        let script = Script::default()
+            .then(200, list("5", &[fat("a", "1"), fat("b", "2")]))
+            .then(200, event("DELETED", &fat("a", "6")) + &event("ADDED", &fat("c", "7")) + &event("MODIFIED", &fat("c", "8")))
+            .then(200, event("ERROR", &status(410)))
+            .then(200, list("9", &[fat("b", "2"), fat("c", "8")]));
+        assert_eq!(told_in_1000_bytes(&script, 5).await, ["listed a+ b+", "gone a+", "set c+", "set c+", "listed b+ c+"]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -6,8 +6,8 @@ use mw_core::names::ClusterId;
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::failure::Failure;
-use crate::fleet::Source;
 use crate::fleet::follow::RelistSignal;
+use crate::fleet::{MemoryBudget, Source};
 use crate::kubeconfig::Server;
 
 /// State of a cluster's credentials.
@@ -73,6 +73,8 @@ pub struct Live {
     pub client: Client,
     pub relist: RelistSignal,
     pub tasks: JoinSet<()>,
+    /// Budget for the objects of its watches.
+    pub memory: MemoryBudget,
 }
 
 impl std::fmt::Debug for Live {
@@ -129,6 +131,11 @@ impl<F: Feeds> ClusterLink<F> {
         if let Some(live) = &self.live {
             live.relist.ring();
         }
+    }
+
+    /// Returns the estimated size of its watched objects.
+    pub fn memory(&self) -> usize {
+        self.live.as_ref().map_or(0, |live| live.memory.kept())
     }
 
     /// Reports whether the cluster has not been observed yet.

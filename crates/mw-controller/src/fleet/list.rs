@@ -16,6 +16,7 @@ use tokio::time::timeout;
 
 use crate::failure::Failure;
 use crate::fleet::items::{PageMeta, PageReader};
+use crate::fleet::memory::MemoryShare;
 use crate::transport::Streamed;
 
 /// Several times what is usual in a large cluster.
@@ -87,8 +88,17 @@ impl ObjectKey {
     }
 }
 
-/// Known objects, with a hash of their UIDs.
-pub(super) type ObjectKeys = BTreeMap<ObjectKey, u64>;
+/// Known objects.
+pub(super) type ObjectKeys = BTreeMap<ObjectKey, KnownObject>;
+
+/// A known object.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct KnownObject {
+    /// Hash of its UID.
+    pub(super) uid: u64,
+    /// Memory of its projection.
+    pub(super) size: usize,
+}
 
 pub(super) fn uid_hash(meta: &ObjectMeta) -> u64 {
     hash_of(&meta.uid)
@@ -108,10 +118,25 @@ pub(crate) struct Listed<T> {
     pub(super) keys: ObjectKeys,
 }
 
+/// Lists for a single answer, which is not kept.
 pub(crate) async fn list<K, T>(api: &Api<K>, scope: &Scope, project: &impl Fn(K) -> T) -> Result<Listed<T>, Failure>
 where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
+    list_within(api, scope, project, &mut MemoryShare::unlimited()).await
+}
+
+/// Lists while the projections fit into the share.
+pub(super) async fn list_within<K, T>(
+    api: &Api<K>,
+    scope: &Scope,
+    project: &impl Fn(K) -> T,
+    memory: &mut MemoryShare<T>,
+) -> Result<Listed<T>, Failure>
+where
+    K: Resource + Clone + DeserializeOwned + Debug,
+{
+    memory.give_up();
     let mut params = ListParams {
         limit: Some(u32::try_from(scope.most * 2 / MOST_PAGES).unwrap_or(u32::MAX).max(1)),
         field_selector: scope.field_selector(),
@@ -124,10 +149,13 @@ where
         let before = listed.items.len();
         let page = read_page(api, &params, &mut bytes_left, |object: K| {
             scope.check(api.namespace(), object.meta())?;
-            if listed.keys.insert(ObjectKey::of(object.meta()), uid_hash(object.meta())).is_some() {
+            let (key, uid) = (ObjectKey::of(object.meta()), uid_hash(object.meta()));
+            let item = project(object);
+            let size = memory.read(&item)?;
+            if listed.keys.insert(key, KnownObject { uid, size }).is_some() {
                 return Err(Failure::Wrong("list contains an object twice".to_owned()));
             }
-            listed.items.push(project(object));
+            listed.items.push(item);
             if listed.items.len() > scope.most { Err(scope.too_many()) } else { Ok(()) }
         });
         let late = |_| Failure::Timeout(PAGE_TIMEOUT);
@@ -173,4 +201,67 @@ async fn read_page<K: Resource + Clone + DeserializeOwned>(
 
 fn too_many_bytes() -> Failure {
     Failure::TooLarge("list exceeds 256 MiB".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::convert::Infallible;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use bytes::Bytes;
+    use futures::StreamExt;
+    use http_body::Frame;
+    use http_body_util::{Full, StreamBody};
+    use k8s_openapi::api::core::v1::Node;
+    use kube::Client;
+    use kube::client::Body;
+    use tokio::time::Instant;
+
+    /// A server that answers every request with this body, after counting it.
+    fn api<B>(answers: &Arc<AtomicUsize>, body: impl Fn(usize) -> B + Clone + Send + Sync + 'static) -> Api<Node>
+    where
+        B: http_body::Body<Data = Bytes, Error = Infallible> + Send + 'static,
+    {
+        let answers = Arc::clone(answers);
+        let answer = move |_: http::Request<Body>| {
+            let body = body(answers.fetch_add(1, Ordering::Relaxed));
+            async move { Ok::<_, Infallible>(http::Response::new(body)) }
+        };
+        Api::all(Client::new(tower::service_fn(answer), "default"))
+    }
+
+    async fn failure(api: &Api<Node>) -> Failure {
+        list(api, &Scope::at_most(1_000), &|_: Node| ()).await.map(drop).unwrap_err()
+    }
+
+    #[tokio::test]
+    async fn a_list_of_more_than_256_mib_is_given_up_though_nothing_of_it_is_kept() {
+        let large = "x".repeat(1 << 20);
+        let page = move |number: usize| {
+            let item = |nth: usize| format!(r#"{{"metadata":{{"name":"{number}-{nth}","annotations":{{"a":"{large}"}}}}}}"#);
+            let items: Vec<String> = (0..10).map(item).collect();
+            let page = format!(r#"{{"metadata":{{"resourceVersion":"5","continue":"{number}"}},"items":[{}]}}"#, items.join(","));
+            Full::from(page)
+        };
+        let answers = Arc::default();
+        assert_eq!(failure(&api(&answers, page)).await, too_many_bytes());
+        assert_eq!(answers.load(Ordering::Relaxed), 26);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_page_that_trickles_in_for_60_seconds_is_given_up() {
+        let trickle = |_| {
+            let spaces = futures::stream::repeat(()).then(|()| async {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                Ok::<_, Infallible>(Frame::data(Bytes::from_static(b" ")))
+            });
+            StreamBody::new(spaces)
+        };
+        let (answers, start) = (Arc::default(), Instant::now());
+        assert_eq!(failure(&api(&answers, trickle)).await, Failure::Timeout(PAGE_TIMEOUT));
+        assert_eq!((start.elapsed().as_secs(), answers.load(Ordering::Relaxed)), (60, 1));
+    }
 }

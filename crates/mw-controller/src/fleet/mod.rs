@@ -6,6 +6,7 @@ mod in_memory_connect;
 mod items;
 mod link;
 pub mod list;
+mod memory;
 mod secret;
 mod trial;
 
@@ -25,6 +26,8 @@ pub use coarse::Coarse;
 pub use in_memory_connect::InMemoryConnect;
 pub use items::LARGEST_OBJECT;
 pub use link::{ClusterLink, Credentials, Feed, Feeds, Live};
+pub(crate) use memory::footprint;
+pub use memory::{Footprint, MEMORY_LIMIT, MemoryBudget};
 pub use secret::{OPERATOR_KEYS, PROVIDER_KEYS, Unusable, kubeconfig_in, kubeconfig_of};
 pub use trial::{Attempt, ShownClient, Trial, Verdict};
 
@@ -172,5 +175,30 @@ mod tests {
             let (failure, ()) = tokio::join!(listed(&cluster, &allowed), accepted);
             assert!(!matches!(failure, Failure::ForbiddenAddress(_)), "{cluster}: {failure:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_redirect_is_not_followed() {
+        let (named, target) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap());
+        let (server, to) = (named.local_addr().unwrap(), target.local_addr().unwrap());
+        let config = kube::Config::new(format!("http://{server}").parse().unwrap());
+        let timeouts = Timeouts::of(Duration::from_secs(2));
+        let rules = Rules { timeouts, permit: Permit::none(), metrics: Metrics::default().of_cluster("c") };
+        let api: Api<Node> = Api::all(member_client(config, rules, AddressPolicy::default()).unwrap());
+        let answer = async {
+            let (connection, _) = named.accept().await.unwrap();
+            // Readiness may be reported before there is anything to read.
+            while connection.try_read(&mut [0; 4096]).is_err() {
+                connection.readable().await.unwrap();
+            }
+            let redirect = format!("HTTP/1.1 307 Temporary Redirect\r\nLocation: http://{to}/\r\nContent-Length: 0\r\n\r\n");
+            connection.try_write(redirect.as_bytes()).unwrap();
+            connection
+        };
+        let params = ListParams::default();
+        let (listed, _connection) = tokio::join!(api.list(&params), answer);
+        let failure = Failure::of(&listed.map(drop).unwrap_err());
+        assert!(matches!(failure, Failure::Api { code: 307, .. }), "{failure:?}");
+        assert!(timeout(Duration::from_millis(200), target.accept()).await.is_err(), "a connection was made");
     }
 }

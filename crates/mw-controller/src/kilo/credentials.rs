@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use crate::failure::Failure;
-use crate::fleet::follow::{EventSink, Observed, RelistSignal, WatchConfig, follow};
+use crate::fleet::follow::{EventSink, Observed, RelistSignal, WatchConfig, follow, follow_member};
 use crate::fleet::list::Scope;
 use crate::fleet::{Attempt, Credentials, HUB, Live, ShownClient, Source, Trial, Verdict, kubeconfig_of, secret_of};
 use crate::kilo::engine::{Engine, Event};
@@ -157,6 +157,7 @@ impl Engine {
     /// Starts the watches of a cluster on a new connection and drops the old one.
     pub(super) fn connect_through(&mut self, cluster: &ClusterId, client: ShownClient) {
         let (backoffs, events, resync) = ([self.backoff(), self.backoff()], self.sender.clone(), self.settings.resync);
+        let memory = self.environment.memory();
         let Some(member) = self.members.get_mut(cluster) else { return };
         let link = &mut member.link;
         let swapped = link.renew();
@@ -172,12 +173,14 @@ impl Engine {
         let (id, epoch) = (cluster.clone(), link.epoch);
         let wrap = move |seen| Event::Nodes { cluster: id.clone(), epoch, seen };
         let watch_config = WatchConfig { scope: Scope::at_most(MOST_NODES), backoff: for_nodes, relist: relist.listen(), resync };
-        tasks.spawn(follow(Api::<KubeNode>::all(client.clone()), watch_config, read_node, EventSink { events: events.clone(), wrap }));
+        let sink = EventSink { events: events.clone(), wrap };
+        tasks.spawn(follow_member(Api::<KubeNode>::all(client.clone()), watch_config, read_node, memory.clone(), sink));
         let id = cluster.clone();
         let wrap = move |seen| Event::Peers { cluster: id.clone(), epoch, seen };
         let watch_config = WatchConfig { scope: Scope::at_most(MOST_PEERS), backoff: for_peers, relist: relist.listen(), resync };
-        tasks.spawn(follow(Api::<Peer>::all(client.clone()), watch_config, read_peer, EventSink { events, wrap }));
-        link.live = Some(Live { client, relist, tasks });
+        let sink = EventSink { events, wrap };
+        tasks.spawn(follow_member(Api::<Peer>::all(client.clone()), watch_config, read_peer, memory.clone(), sink));
+        link.live = Some(Live { client, relist, tasks, memory });
         if swapped {
             info!(cluster = %self.environment.names.of(cluster), secret = secret_of(cluster), "credentials replaced");
         }

@@ -104,6 +104,7 @@ impl Engine {
             let reachable = member.link.trouble().is_none();
             let metrics = &self.environment.metrics;
             metrics.reachable.get_or_create(&metrics.cluster(id)).set(i64::from(reachable));
+            metrics.cluster_memory.get_or_create(&metrics.cluster(id)).set(count(member.link.memory()));
         }
         // Retries statuses that could not be written yet.
         dues.extend(self.touched_at.map(|_| now + BETWEEN));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kube::{Client, Config};
 use mw_controller::clock::Clock;
-use mw_controller::fleet::{Connect, InMemoryConnect, Network};
+use mw_controller::fleet::{Connect, InMemoryConnect, MEMORY_LIMIT, Network};
 use mw_controller::kilo::Settings;
 use mw_controller::kubeconfig::{Allowed, config, inspect};
 use mw_controller::metrics::Metrics;
@@ -41,6 +41,7 @@ impl Place {
             connect: Arc::clone(&self.connect),
             permit: Permit::always(),
             timeouts: timeouts(),
+            memory_limit: MEMORY_LIMIT,
             metrics: Metrics::default(),
             readiness: Readiness::default(),
             clock: Clock::system(),

@@ -13,6 +13,7 @@ use kube::Api;
 use mw_api::cilium::rbac;
 use mw_controller::cilium::{Provider, Settings};
 use mw_controller::lease::Elector;
+use mw_controller::metrics::Metrics;
 use mw_controller::run::lead;
 use mw_sim::kilo::kubeconfig;
 use mw_sim::{Account, Cluster, Definition, Pods};
@@ -101,6 +102,8 @@ pub(crate) struct Bed {
     seed: u64,
     /// Clusters whose credentials each namespace holds.
     pub(crate) holdings: BTreeMap<String, BTreeSet<String>>,
+    /// Metrics of all providers so far.
+    pub(crate) metrics: Vec<Metrics>,
     /// Numbers tokens and providers.
     issued: u64,
 }
@@ -127,7 +130,8 @@ impl Bed {
         }
         let (skew, holdings) = (Arc::new(AtomicI64::new(0)), case.holdings.clone());
         let sites = BTreeMap::new();
-        let mut bed = Bed { clusters, sites, wire, witness, script, started, skew, seed: case.seed, holdings, issued: 0 };
+        let (seed, metrics) = (case.seed, Vec::new());
+        let mut bed = Bed { clusters, sites, wire, witness, script, started, skew, seed, holdings, metrics, issued: 0 };
         bed.furnish_hub(case);
         case.sites.iter().for_each(|site| bed.furnish(site));
         bed
@@ -281,6 +285,7 @@ impl Bed {
         let identity = format!("provider-{}", self.issued);
         let random = fastrand::Rng::with_seed(self.seed.wrapping_mul(31).wrapping_add(self.issued));
         let Process { ground, leases } = process(&self.clusters, HUB, elects, clock(self.started, self.skew.clone()), random);
+        self.metrics.push(ground.metrics.clone());
         let settings = Settings { resync: RESYNC, check: CHECK, ..Settings::default() };
         let back_end = Provider { settings, kcp: None, dialler: Arc::new(self.wire.clone()) };
         tokio::spawn(async move {

@@ -19,13 +19,26 @@ pub(crate) struct Telling {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Untruth {
     Empty,
-    Truncated { percent: u8, counted: bool },
-    Endless { page: usize },
+    Truncated {
+        percent: u8,
+        counted: bool,
+    },
+    Endless {
+        page: usize,
+    },
     Frozen,
-    Uids { of: String },
+    Uids {
+        of: String,
+    },
     Unasked,
-    Another { of: String },
+    Another {
+        of: String,
+    },
     NoDeletes,
+    /// Never drawn: long texts cost time.
+    Fat {
+        bytes: usize,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -48,6 +61,7 @@ impl Telling {
             Untruth::Unasked => Lie::Unasked,
             Untruth::Another { of } => Lie::Another { server: bed.on(of).clone() },
             Untruth::NoDeletes => Lie::NoDeletes,
+            Untruth::Fat { bytes } => Lie::Fat { bytes: *bytes },
         };
         let span = match self.lasts {
             Lasts::Requests(count) => Span::Requests(count),

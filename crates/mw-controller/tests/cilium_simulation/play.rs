@@ -18,6 +18,7 @@ use crate::faults::Script;
 use crate::lies::{Attack, HOSTILE_SITES, Lasts, Telling, Untruth};
 use crate::object::{BINDING, DATA, applied, is_deleted, text};
 use crate::oracle::{connects, declared, decoded, differences, has_namespace};
+use crate::process::oversized;
 use crate::site::{SYSTEM, WORKLOADS};
 
 /// Result of a run.
@@ -146,15 +147,23 @@ impl Play {
                 biased;
                 () = self.bed.script.crashed.notified() => "** the provider dies",
                 () = ended(&mut self.provider) => "** the provider ends",
-                () = sleep_until(moment) => return self.calm(),
+                () = sleep_until(moment) => {
+                    self.check_memory();
+                    return self.calm();
+                }
             };
             self.bed.witness.note(ended);
+            self.check_memory();
             self.stop();
             self.stop_second();
             tokio::task::yield_now().await;
             self.bed.script.buried();
             self.start();
         }
+    }
+
+    fn check_memory(&self) {
+        oversized(&self.bed.metrics).iter().for_each(|of| self.bed.witness.accuse(&format!("memory: {of} bytes of one cluster are kept")));
     }
 
     fn disturb(&mut self, lasts: Duration) {

@@ -11,7 +11,7 @@ use kube::Config;
 use mw_api::cilium::rbac;
 use mw_controller::cilium::{Provider, Settings};
 use mw_controller::clock::Clock;
-use mw_controller::fleet::InMemoryConnect;
+use mw_controller::fleet::{InMemoryConnect, MEMORY_LIMIT};
 use mw_controller::metrics::Metrics;
 use mw_controller::permit::Permit;
 use mw_controller::run::{ProcessDeps, lead};
@@ -154,6 +154,7 @@ impl Bed {
             connect: Arc::new(board),
             permit,
             timeouts,
+            memory_limit: MEMORY_LIMIT,
             metrics,
             readiness: Readiness::default(),
             clock: Clock::new(move || jiff::Timestamp::from_second(EPOCH + seconds(started.elapsed())).unwrap()),

@@ -11,7 +11,7 @@ use kube::client::Body;
 use kube::{Api, Config};
 use mw_controller::cilium::{Provider, Settings};
 use mw_controller::clock::Clock;
-use mw_controller::fleet::InMemoryConnect;
+use mw_controller::fleet::{InMemoryConnect, MEMORY_LIMIT};
 use mw_controller::kilo;
 use mw_controller::lease::Elector;
 use mw_controller::metrics::Metrics;
@@ -53,7 +53,7 @@ struct Process {
     _tasks: JoinSet<()>,
 }
 
-fn start<B: BackEnd + Send + Sync + 'static>(back_end: B, hub: &Cluster, identity: Option<&'static str>) -> Process {
+fn start<B: BackEnd + Send + Sync + 'static>(back_end: B, hub: &Cluster, identity: Option<&'static str>, installs: bool) -> Process {
     let (readiness, requests) = (Readiness::default(), Arc::<AtomicUsize>::default());
     let counted = Arc::clone(&requests);
     let count = move |request: Request<Body>| {
@@ -78,6 +78,7 @@ fn start<B: BackEnd + Send + Sync + 'static>(back_end: B, hub: &Cluster, identit
         connect: Arc::new(board),
         permit,
         timeouts,
+        memory_limit: MEMORY_LIMIT,
         metrics,
         readiness: readiness.clone(),
         clock: Clock::system(),
@@ -87,14 +88,18 @@ fn start<B: BackEnd + Send + Sync + 'static>(back_end: B, hub: &Cluster, identit
     tasks.spawn(async move {
         let leases: Api<Lease> = Api::namespaced(leases, NAMESPACE);
         let mut elector = identity.map(|identity| Elector::new(B::LEASE, identity));
-        lead(&back_end, false, elector.as_mut().map(|elector| (&leases, elector)), ground).await;
+        lead(&back_end, installs, elector.as_mut().map(|elector| (&leases, elector)), ground).await;
     });
     Process { readiness, requests, _tasks: tasks }
 }
 
 fn both(hub: &Cluster, identity: Option<&'static str>) -> [Process; 2] {
+    start_both(hub, identity, false)
+}
+
+fn start_both(hub: &Cluster, identity: Option<&'static str>, installs: bool) -> [Process; 2] {
     let provider = Provider { settings: Settings::default(), kcp: None, dialler: Arc::new(Wire::default()) };
-    [start(provider, hub, identity), start(kilo::Settings::of(NAMESPACE), hub, identity)]
+    [start(provider, hub, identity, installs), start(kilo::Settings::of(NAMESPACE), hub, identity, installs)]
 }
 
 async fn ready(process: &Process) {
@@ -146,6 +151,22 @@ async fn a_process_is_ready_once_its_objects_were_listed_and_not_before() {
         assert_eq!(process.readiness.healthz(), Ok(()));
     }
     install_crds(&hub);
+    for process in &processes {
+        ready(process).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_installs_the_crds_is_not_ready_before() {
+    let hub = hub();
+    hub.set_link(Reachability::Refusing);
+    let processes = start_both(&hub, None, true);
+    sleep(Duration::from_secs(90)).await;
+    for process in &processes {
+        assert_eq!(process.readiness.readyz(), Err("waiting for the CRDs to be installed".to_owned()));
+        assert_eq!(process.readiness.healthz(), Ok(()));
+    }
+    hub.set_link(Reachability::Up);
     for process in &processes {
         ready(process).await;
     }

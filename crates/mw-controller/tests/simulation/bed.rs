@@ -12,7 +12,8 @@ use kube::Api;
 use mw_controller::kilo::LEASE_NAME;
 use mw_controller::kilo::Settings;
 use mw_controller::lease::Elector;
-use mw_controller::run::lead;
+use mw_controller::metrics::Metrics;
+use mw_controller::run::{ProcessDeps, lead};
 use mw_sim::kilo::{Mesh, NAMESPACE, PEER_CRD, Site, kubeconfig};
 use mw_sim::{Account, Cluster, Rule};
 use serde_json::{Value, json};
@@ -20,7 +21,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::faults::{OPERATOR, Script};
-use crate::process::{Process, clock, process, wall};
+use crate::process::{MEMORY, Process, clock, process, wall};
 use crate::witness::{Post, Witness};
 
 pub(crate) const PEERS: &str = "/apis/kilo.squat.ai/v1alpha1/peers";
@@ -75,6 +76,9 @@ pub(crate) struct Bed {
     /// Namespaces with meshes, including the operator's own, and the clusters that
     /// each has credentials for.
     pub(crate) namespaces: BTreeMap<String, BTreeSet<String>>,
+    /// Metrics of all operators so far.
+    pub(crate) metrics: Vec<Metrics>,
+    pub(crate) memory_limit: usize,
     /// Numbers tokens and operators.
     issued: u64,
 }
@@ -100,7 +104,8 @@ impl Bed {
         }
         let namespaces = namespaces(sites, meshes);
         let skew = Arc::new(AtomicI64::new(0));
-        let mut bed = Bed { clusters, hub, witness, script, started, skew, seed, namespaces, issued: 0 };
+        let (metrics, memory_limit) = (Vec::new(), MEMORY);
+        let mut bed = Bed { clusters, hub, witness, script, started, skew, seed, namespaces, metrics, memory_limit, issued: 0 };
         for name in bed.namespaces.keys() {
             let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
             bed.create(&bed.hub, "/api/v1/namespaces", &namespace);
@@ -194,6 +199,8 @@ impl Bed {
         let identity = format!("operator-{}", self.issued);
         let random = fastrand::Rng::with_seed(self.seed.wrapping_mul(31).wrapping_add(self.issued));
         let Process { ground, leases } = process(&self.clusters, &self.hub, elects, clock(self.started, self.skew.clone()), random);
+        let ground = ProcessDeps { memory_limit: self.memory_limit, ..ground };
+        self.metrics.push(ground.metrics.clone());
         let all_namespaces = self.namespaces.len() > 1;
         tokio::spawn(async move {
             let leases: Api<Lease> = Api::namespaced(leases, NAMESPACE);

@@ -38,6 +38,10 @@ pub(crate) enum Untruth {
     /// Nodes of a cluster with the same names and networks, but other keys and UIDs.
     Double,
     NoDeletes,
+    /// Never drawn: long texts cost time.
+    Fat {
+        bytes: usize,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -66,6 +70,7 @@ impl Telling {
             Untruth::Another { of } => Lie::Another { server: bed.on(of).clone() },
             Untruth::Double => Lie::Another { server: double(site) },
             Untruth::NoDeletes => Lie::NoDeletes,
+            Untruth::Fat { bytes } => Lie::Fat { bytes: *bytes },
         };
         let span = match self.lasts {
             Lasts::Requests(count) => Span::Requests(count),

@@ -18,6 +18,7 @@ use crate::case::{Action, Case, Edit, ForeignPeer, Spoilt};
 use crate::faults::Script;
 use crate::lies::{Attack, HOSTILE_SITES, Lasts, Telling, Untruth, is_hostile};
 use crate::oracle::{array, differences, holds_wanted, label, lasting_trouble, text, wanted_on};
+use crate::process::oversized;
 
 /// Result of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -180,15 +181,23 @@ impl Play {
                 biased;
                 () = self.bed.script.crashed.notified() => "** the operator dies",
                 () = ended(&mut self.operator) => "** the operator ends",
-                () = sleep_until(moment) => return self.calm(),
+                () = sleep_until(moment) => {
+                    self.check_memory();
+                    return self.calm();
+                }
             };
             self.bed.witness.note(ended);
+            self.check_memory();
             self.stop();
             self.stop_second();
             tokio::task::yield_now().await;
             self.bed.script.buried();
             self.start();
         }
+    }
+
+    fn check_memory(&self) {
+        oversized(&self.bed.metrics).iter().for_each(|of| self.bed.witness.accuse(&format!("memory: {of} bytes of one cluster are kept")));
     }
 
     fn disturb(&mut self, lasts: Duration) {

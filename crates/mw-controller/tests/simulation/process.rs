@@ -22,6 +22,9 @@ use tokio::time::Instant;
 /// Unix time of the fleet's clocks at the start of a run.
 pub(crate) const EPOCH: i64 = 1_800_000_000;
 
+/// Memory limit of a process. An eighth of it is more than a drawn cluster takes.
+pub(crate) const MEMORY: usize = 8 << 20;
+
 pub(crate) struct Process {
     pub(crate) ground: ProcessDeps,
     /// Client of the hub that may write without the Lease.
@@ -46,12 +49,22 @@ pub(crate) fn process(clusters: &BTreeMap<String, Cluster>, hub: &str, elects: b
         connect: Arc::new(board),
         permit,
         timeouts,
+        memory_limit: MEMORY,
         metrics,
         readiness: Readiness::default(),
         clock,
         random,
     };
     Process { ground, leases }
+}
+
+/// Returns the clusters whose objects take more memory than they may, with the bytes.
+pub(crate) fn oversized(processes: &[Metrics]) -> Vec<String> {
+    let texts = processes.iter().map(Metrics::text);
+    let of_cluster = |line: &str| line.strip_prefix("meshwright_cluster_memory_bytes").map(str::to_owned);
+    let lines: Vec<String> = texts.flat_map(|text| text.lines().filter_map(of_cluster).collect::<Vec<_>>()).collect();
+    let too_much = |line: &String| line.rsplit(' ').next().unwrap().parse::<usize>().unwrap() > MEMORY / 8;
+    lines.into_iter().filter(too_much).collect()
 }
 
 /// Clock of the servers.

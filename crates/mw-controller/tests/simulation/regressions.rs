@@ -7,10 +7,15 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 use mw_sim::kilo::{Mesh, Site};
 use mw_sim::{Fate, Reachability};
+use serde_json::json;
+use tokio::time::sleep;
 
+use crate::bed::{Bed, NODES, PEERS};
 use crate::case::{Action, Case, Edit, Step};
 use crate::crash::story;
-use crate::faults::Fault;
+use crate::faults::{Fault, Script};
+use crate::lies::{Lasts, Telling, Untruth};
+use crate::oracle::text;
 use crate::play::run;
 
 /// More than a cluster of the story gets in the first seconds.
@@ -39,6 +44,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         Trial::test("a_secret_that_may_be_back_is_looked_for_once_more", a_secret_comes_back_unseen),
         Trial::test("a_mesh_that_was_let_go_is_known_before_the_answer", a_deletion_is_seen_before_its_answer),
         Trial::test("credentials_of_another_member_change_nothing_there", a_secret_leads_to_another_member),
+        Trial::test("objects_that_take_too_much_memory_are_not_kept", objects_are_fat),
+        Trial::test("a_forged_status_releases_no_delete_after_a_restart", a_status_is_forged),
         Trial::test("no_select_picks_at_random", || {
             no_random_select(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src")));
             Ok(())
@@ -77,6 +84,51 @@ fn an_anchor_goes_while_it_is_written() -> Result<(), libtest_mimic::Failed> {
     let report = run(&case);
     assert_eq!(report.violations, Vec::<String>::new(), "{}", report.trace);
     Ok(())
+}
+
+/// Nodes of a cluster get labels of 400 kB for two minutes.
+fn objects_are_fat() -> Result<(), libtest_mimic::Failed> {
+    let (how, lasts) = (Untruth::Fat { bytes: 400_000 }, Lasts::For(Duration::from_secs(120)));
+    let lie = Action::Lie(Telling { cluster: "c2".into(), kind: "nodes", how, lasts });
+    let moved = |port: u16| Action::ChangeEndpoint { site: "c1".into(), node: "n1".into(), to: Some(format!("198.51.100.1:{port}")) };
+    let report = run(&story(&[lie, moved(1001), moved(1002), moved(1003)], None));
+    assert_eq!(report.violations, Vec::<String>::new(), "{}", report.trace);
+    Ok(())
+}
+
+/// Most nodes of a cluster vanish while no operator runs, and somebody writes to the
+/// status, which the next operator reads.
+fn a_status_is_forged() -> Result<(), libtest_mimic::Failed> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let sites = [1, 2].map(|number| Site::new(&format!("c{number}"), number, 4));
+        let mesh = Mesh::new("mesh", &sites.iter().collect::<Vec<_>>());
+        let mut bed = Bed::new(1, &sites, std::slice::from_ref(&mesh), Script::new(&[], &[]));
+        let operator = bed.start_operator(false);
+        sleep(Duration::from_secs(60)).await;
+        operator.abort();
+        let peers = |bed: &Bed| bed.on("c1").list(PEERS).len();
+        assert_eq!(peers(&bed), 4);
+        ["n2", "n3", "n4"].iter().for_each(|node| bed.delete("c2", &format!("{NODES}/{node}")));
+        let all: Vec<String> = bed.on("c1").list(PEERS).iter().map(|peer| text(&peer["metadata"]["name"]).to_owned()).collect();
+        let ready = json!([{ "type": "Ready", "status": "True", "reason": "Reconciled", "message": "", "observedGeneration": 1,
+            "lastTransitionTime": "2027-01-15T08:00:00Z" }]);
+        for (held, conditions) in [
+            (json!(null), ready.clone()),
+            (json!([]), json!(null)),
+            (json!([{ "cluster": "c1", "count": 4, "peers": all }]), ready.clone()),
+            (json!([{ "cluster": "c1", "count": 3, "peers": all[1..] }]), json!(null)),
+            (json!([{ "cluster": "c2", "count": 9, "peers": [] }, { "cluster": "nowhere", "count": -1, "peers": ["x=y"] }]), ready),
+        ] {
+            let forged = json!({ "status": { "heldDeletes": held, "conditions": conditions } });
+            assert!(bed.patch("c1", &format!("{}/status", mesh.path()), &forged), "{forged}");
+            let operator = bed.start_operator(false);
+            sleep(Duration::from_secs(120)).await;
+            operator.abort();
+            assert_eq!(peers(&bed), 4, "after {forged}");
+        }
+        Ok(())
+    })
 }
 
 /// A member's Secret is recreated and its mesh deleted; the events for both arrive

@@ -56,6 +56,7 @@ fn measure(clusters: u8, nodes: u8) -> Measured {
         let sites: Vec<Site> = (1..=clusters).map(|number| Site::new(&format!("c{number}"), number, nodes)).collect();
         let mesh = Mesh::new("mesh", &sites.iter().collect::<Vec<_>>());
         let mut bed = Bed::new(1, &sites, &[mesh], Script::new(&[], &[]));
+        bed.memory_limit = usize::MAX;
         let counter = Arc::new(Counter::default());
         bed.clusters.values().for_each(|cluster| cluster.set_observer(counter.clone()));
         let started = Instant::now();
