@@ -13,6 +13,11 @@ use mw_testbed::{Cluster, Kcp, Testbed, eventually};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+#[path = "common/binary.rs"]
+mod binary;
+
+use binary::binary;
+
 const EXPORT: &str = "edge-portal-networking";
 const FLEET: &str = "edge-portal-fleet";
 const FLEET_FILE: &str = include_str!("provider/fleet.yaml");
@@ -65,8 +70,9 @@ impl Person {
     }
 
     fn at_home<'a>(&self, command: &'a mut Command) -> &'a mut Command {
-        let ours = Path::new(env!("CARGO_BIN_EXE_meshwright")).parent().unwrap();
-        let path = std::env::join_paths([ours, self.kubectl.parent().unwrap(), Path::new("/usr/bin"), Path::new("/bin")]).unwrap();
+        let ours = binary();
+        let path = std::env::join_paths([ours.parent().unwrap(), self.kubectl.parent().unwrap(), Path::new("/usr/bin"), Path::new("/bin")])
+            .unwrap();
         command.current_dir(self.folder.path()).env_clear().env("PATH", path).env("HOME", self.folder.path());
         command.env("KUBECONFIG", self.folder.path().join("kubeconfig"))
     }
@@ -249,7 +255,7 @@ async fn a_wrong_export_or_workspace_is_told_within_five_seconds() {
     let stranger = write("stranger", kcp.kubeconfig("tenant-a", &kcp.user("nobody").unwrap()));
     for (kubeconfig, words) in [(&system, "APIExport edge-portal-networking not found"), (&stranger, "not allowed (403)")] {
         let start = Instant::now();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_meshwright"));
+        let mut command = Command::new(binary());
         let arguments = ["provider", "--kcp-kubeconfig", kubeconfig, "--mgmt-kubeconfig", &system, "--node-id", "x"];
         let output = command.args(arguments).env_remove("KUBERNETES_SERVICE_HOST").output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

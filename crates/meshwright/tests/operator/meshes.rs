@@ -18,6 +18,7 @@ scenarios![
     the_spokes_of_a_hub_are_two_meshes,
     equal_mesh_names_in_two_namespaces_stand_side_by_side,
     a_mesh_of_another_namespace_is_left_alone,
+    meshes_of_the_listed_namespaces_are_served_and_the_log_names_the_others,
     a_newcomer_that_overlaps_is_held_back,
     the_younger_of_two_meshes_with_one_pair_is_held_back,
     without_sight_of_all_namespaces_the_scope_is_said_to_be_limited,
@@ -112,6 +113,38 @@ async fn a_mesh_of_another_namespace_is_left_alone() {
     fleet.converged().await;
     let theirs = fleet.cluster("hub").get(&fleet.world.meshes[1].path()).await.unwrap().unwrap();
     assert_eq!((&theirs["status"], &theirs["metadata"]["finalizers"]), (&json!(null), &json!(null)));
+    fleet.finish().await;
+}
+
+/// The unserved mesh has the finalizer that it got from an operator that served all namespaces.
+async fn meshes_of_the_listed_namespaces_are_served_and_the_log_names_the_others() {
+    let unserved = |world: &mut World| {
+        let mut mesh = Mesh::new("theirs", &["east", "west"].map(|name| &world.sites[name]));
+        (mesh.namespace, mesh.hub, mesh.active) = ("team-b".to_owned(), "hub".to_owned(), false);
+        world.meshes.push(mesh);
+    };
+    let meshes = pairs(&[(NAMESPACE, "one", "hub", "east"), ("team-a", "two", "hub", "west")]);
+    let mut fleet = Fleet::three().with(meshes).with(unserved).build().await;
+    access::widen(fleet.cluster("hub"), "team-a").await;
+    let path = fleet.world.meshes[2].path();
+    let finalizers = json!(["kilo-clustermesh.io/cleanup"]);
+    fleet.cluster("hub").merge_patch(&path, &json!({ "metadata": { "finalizers": finalizers } })).await.unwrap();
+    let before = fleet.cluster("hub").get(&path).await.unwrap();
+    let operator = fleet.operator(&["--namespace", &format!("{NAMESPACE},team-a")]).await;
+    fleet.converged().await;
+    let ignored = until("the log names the ignored mesh", || async {
+        let log = operator.log();
+        let lines: Vec<String> = log.lines().filter(|line| line.contains("ClusterMesh ignored")).map(str::to_owned).collect();
+        if lines.is_empty() { Err(log) } else { Ok(lines) }
+    })
+    .await;
+    assert!(ignored.len() == 1 && ignored[0].contains("team-b/theirs"), "{ignored:#?}");
+    // The served meshes follow a node that is also in the ignored one.
+    for site in ["east", "west"] {
+        fleet.annotate(site, "n1", "force-endpoint", Some("198.51.100.66:51820")).await;
+    }
+    fleet.converged().await;
+    assert_eq!(fleet.cluster("hub").get(&path).await.unwrap(), before, "the ignored mesh was touched");
     fleet.finish().await;
 }
 

@@ -8,6 +8,7 @@ use mw_testbed::Cluster;
 use tempfile::TempDir;
 
 use crate::contexts::kubeconfig;
+use crate::process::binary;
 
 /// Shell of an administrator of some clusters.
 #[derive(Debug)]
@@ -22,7 +23,7 @@ impl Shell {
         let folder = tempfile::tempdir().unwrap();
         let place = |name: &str| folder.path().join(name);
         std::fs::create_dir(place("bin")).unwrap();
-        symlink(env!("CARGO_BIN_EXE_meshwright"), place("bin/meshwright")).unwrap();
+        symlink(binary(), place("bin/meshwright")).unwrap();
         for (name, program) in programs {
             symlink(program, place("bin").join(name)).unwrap();
         }

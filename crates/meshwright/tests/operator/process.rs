@@ -17,6 +17,11 @@ use tokio::net::TcpStream;
 
 use crate::metrics::Metrics;
 
+#[path = "../common/binary.rs"]
+mod binary;
+
+pub(crate) use binary::binary;
+
 const SUPERVISOR: &str = r#"
 log=$1
 shift
@@ -83,7 +88,7 @@ impl Operator {
             command.env_remove(name);
         }
         command.envs(set);
-        command.args(["-c", SUPERVISOR, "supervisor"]).arg(log).arg(env!("CARGO_BIN_EXE_meshwright")).args(arguments);
+        command.args(["-c", SUPERVISOR, "supervisor"]).arg(log).arg(binary()).args(arguments);
         let mut supervisor = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(supervisor.stdout.take().unwrap()).read_line(&mut line).unwrap();

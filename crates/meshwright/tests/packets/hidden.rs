@@ -1,8 +1,10 @@
 //! A cluster behind NAT, whose nodes have no endpoint.
 
-use std::net::Ipv4Addr;
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use mw_testbed::eventually;
 use mw_testbed::net::{Impairment, total_since};
 use serde_json::{Value, json};
 
@@ -18,6 +20,9 @@ scenarios![
 
 const IDLE: Duration = Duration::from_secs(3);
 const STEP: Duration = Duration::from_millis(200);
+/// A discovered endpoint is kept for 30 s; a change that waited for that is written by then.
+const REST: SignedDuration = SignedDuration::from_secs(32);
+const NEW: &str = "198.18.3.2";
 
 /// Endpoints in the Peers of west on a cluster.
 async fn endpoints(ground: &Ground, site: &str) -> Result<Vec<(String, u64)>, String> {
@@ -68,23 +73,57 @@ async fn a_hidden_cluster_gets_another_address_and_kilo_forgets_it_for_a_moment(
     assert!(forgotten.gap <= Duration::from_secs(16), "{forgotten:?}");
     ground.arrive(&ground.paths()).await;
 
+    tokio::join!(rested(&ground, "hub"), rested(&ground, "east"));
     let (mark, start) = (ground.fleet.mark(), Instant::now());
-    ground.wire.readdress(ground.lans["west"].public(), Ipv4Addr::new(198, 18, 3, 2));
-    for site in ["hub", "east"] {
-        until(format!("the new address on {site}"), || async {
-            let found = endpoints(&ground, site).await.expect("no Peer goes without an address");
-            let new = found.iter().all(|(address, _)| address == "198.18.3.2");
-            if new { Ok(()) } else { Err(format!("{found:?}")) }
-        })
-        .await;
-    }
-    eprintln!("another public address: in all Peers after {:?}", start.elapsed());
+    ground.wire.readdress(ground.lans["west"].public(), NEW.parse().unwrap());
+    let (hub, east) = tokio::join!(followed(&ground, "hub"), followed(&ground, "east"));
+    eprintln!("another public address: in all Peers after {:?}, after Kilo lists it {hub:?} and {east:?}", start.elapsed());
+    assert!(hub.max(east) <= Duration::from_secs(2), "the hub's Peers after {hub:?}, east's after {east:?}");
     assert_eq!(ground.peer_writes(&mark), [["patch on east"; 2], ["patch on hub"; 2]].concat(), "from the old one to the new one");
     let moved = total_since(&flows, start).await;
     // A hidden node sends at the latest after its keepalive of one second.
     assert!(moved.gap <= Duration::from_secs(1) + STEP, "{moved:?}");
     ground.arrive(&ground.paths()).await;
     ground.fleet.finish().await;
+}
+
+/// Waits until the operator replaces the endpoints of west immediately when Kilo lists others.
+async fn rested(ground: &Ground, site: &str) {
+    let rested = || async {
+        let peers = ground.fleet.cluster(site).list(PEERS).await.unwrap();
+        let writes = peers.iter().flat_map(|peer| peer["metadata"]["managedFields"].as_array().unwrap());
+        let last: Timestamp = writes.map(|write| write["time"].as_str().unwrap().parse().unwrap()).max().unwrap();
+        if last.duration_until(Timestamp::now()) > REST { Ok(()) } else { Err(format!("a Peer on {site} was written at {last}")) }
+    };
+    eventually(Duration::from_secs(100), rested).await.unwrap();
+}
+
+/// Returns the time in which the Peers of west on a cluster follow a new address, from when all
+/// nodes that list west list it.
+async fn followed(ground: &Ground, site: &str) -> Duration {
+    let listed = Cell::new(None);
+    until(format!("the new address on {site}"), || async {
+        let nodes = ground.fleet.cluster(site).list("/api/v1/nodes").await.unwrap();
+        if listed.get().is_none() && lists_new(ground, &nodes) {
+            listed.set(Some(Instant::now()));
+        }
+        let found = endpoints(ground, site).await.expect("no Peer goes without an address");
+        let new = found.iter().all(|(address, _)| address == NEW);
+        if new { Ok(()) } else { Err(format!("{found:?}")) }
+    })
+    .await;
+    listed.get().map_or(Duration::ZERO, |listed: Instant| listed.elapsed())
+}
+
+/// Reports whether every node of west is listed, and only with the new address.
+fn lists_new(ground: &Ground, nodes: &[Value]) -> bool {
+    let annotations = nodes.iter().filter_map(|node| node["metadata"]["annotations"]["kilo.squat.ai/discovered-endpoints"].as_str());
+    let lists: Vec<Value> = annotations.filter_map(|text| serde_json::from_str(text).ok()).collect();
+    ["n1", "n2"].iter().all(|node| {
+        let key = ground.host("west", node).device.key().to_string();
+        let mut listed = lists.iter().filter_map(|list| list[&key]["IP"].as_str()).peekable();
+        listed.peek().is_some() && listed.all(|address| address == NEW)
+    })
 }
 
 /// A foreign Peer makes Kilo set up its tunnels again while nobody in west can do a handshake.
