@@ -133,7 +133,7 @@ async fn doctor_compares_the_identities_of_claims_and_its_commands_repair_them()
     let Some(kcp) = Kcp::start_or_skip(&["system", "tenant-a", "elsewhere"]).await else { return };
     let person = Person::new(kubectl, &kcp, &["system", "tenant-a", "elsewhere"], &[]);
     let identity = kcp.export("system", FLEET_FILE).await.unwrap();
-    kcp.export("system", EXPORT_FILE).await.unwrap();
+    person.types("kubectl apply -f config/kcp-cilium-mesh-apiexport.yaml");
     let nothing = person.finds("--context elsewhere", "crds", "neither APIExport").await;
     assert!(nothing["hint"].is_string(), "{nothing:#}");
 

@@ -83,43 +83,26 @@ async fn claims_and_owners_decide(ground: &Ground) {
     ground.tenant("tenant-b").connected("mesh").await;
 }
 
-/// Resource versions of the Secrets that hold the keys of two clusters.
-pub(crate) async fn key_versions(ground: &Ground) -> Vec<String> {
-    let mut versions = Vec::new();
-    for (site, secret) in ["east", "north"].iter().flat_map(|site| [(site, "cilium-clustermesh"), (site, "cilium-kvstoremesh")]) {
-        let found = ground.cluster(site).get(&format!("/api/v1/namespaces/kube-system/secrets/{secret}")).await.unwrap().unwrap();
-        versions.push(found["metadata"]["resourceVersion"].as_str().unwrap().to_owned());
-    }
-    versions
-}
-
-/// Whatever hides a cluster from its tenant, its keys stay.
+/// Whatever hides a cluster from its tenant, its keys, annotations and policies stay.
 async fn losing_the_way_to_a_cluster_touches_nothing(ground: &Ground) {
     let tenant = ground.tenant("tenant-a");
-    let before = key_versions(ground).await;
+    let before = ground.written(&SITES).await;
     let not_ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "False" }] } });
     let failing = json!({ "status": { "capabilities": [{ "name": "cilium-cni", "details": { "status": "error" } }] } });
     for (change, text) in [(not_ready, "Cluster north is not Ready"), (failing, "capability cilium-cni is error")] {
         ground.manage(OWN, "north", change).await;
         tenant.says("mesh", text).await;
-        assert_eq!(key_versions(ground).await, before, "{text}");
+        assert_eq!(ground.written(&SITES).await, before, "{text}");
         ground.manage(OWN, "north", json!({ "status": { "capabilities": [] } })).await;
         tenant.connected("mesh").await;
     }
-    let path = "/api/v1/namespaces/default/secrets/north-kubeconfig";
-    let secret = ground.hub().get(path).await.unwrap().unwrap();
-    ground.hub().delete(path).await.unwrap();
-    tenant.says("mesh", "Secret north-kubeconfig not found").await;
-    assert_eq!(key_versions(ground).await, before, "the Secret is gone");
-    let metadata = json!({ "name": "north-kubeconfig", "namespace": "default" });
-    ground.hub().apply(&json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": secret["data"] })).await.unwrap();
-    tenant.connected("mesh").await;
+    ground.replace_kubeconfig(tenant, "default", "Secret north-kubeconfig not found").await;
     ground.bind_tenant("tenant-a", "Rejected").await;
     tenant.says("mesh", "the claim on kubernetesclusters is not accepted").await;
-    assert_eq!(key_versions(ground).await, before, "the claim is withdrawn");
+    assert_eq!(ground.written(&SITES).await, before, "the claim is withdrawn");
     ground.bind_tenant("tenant-a", "Accepted").await;
     tenant.connected("mesh").await;
-    assert_eq!(key_versions(ground).await, before);
+    assert_eq!(ground.written(&SITES).await, before);
 }
 
 /// A closed port, a port with another service, and an unknown name look the same to a tenant; the
