@@ -139,7 +139,7 @@ async fn doctor_compares_the_identities_of_claims_and_its_commands_repair_them()
     let Some(kcp) = Kcp::start_or_skip(&["system", "tenant-a", "elsewhere"]).await else { return };
     let person = Person::new(kubectl, &kcp, &["system", "tenant-a", "elsewhere"], &[]);
     let identity = kcp.export("system", FLEET_FILE).await.unwrap();
-    kcp.export("system", EXPORT_FILE).await.unwrap();
+    person.types("kubectl apply -f config/kcp-cilium-mesh-apiexport.yaml");
     let nothing = person.finds("--context elsewhere", "crds", "neither APIExport").await;
     assert!(nothing["hint"].is_string(), "{nothing:#}");
 
@@ -190,7 +190,8 @@ async fn doctor_compares_the_identities_of_claims_and_its_commands_repair_them()
 
     let plan = person.output("meshwright plan mesh -n default --context tenant-a");
     assert_eq!(plan.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&plan.stderr).contains("what the provider found"), "{}", String::from_utf8_lossy(&plan.stderr));
+    let told = String::from_utf8_lossy(&plan.stderr).into_owned();
+    assert!(told.contains("what the provider found") && told.contains("--kcp-kubeconfig (KCP_KUBECONFIG)"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -341,7 +342,7 @@ async fn the_page_on_kcp_leads_from_an_empty_kcp_to_a_served_tenant_and_back() {
             if line.starts_with("meshwright provider") {
                 let more = "--metrics-bind-address 127.0.0.1:0 --health-probe-bind-address 0";
                 provider = Some(person.starts(&format!("{line} {more}"), "log"));
-            } else if line.starts_with("meshwright status") || line.starts_with("meshwright doctor mesh") {
+            } else if ["status", "doctor mesh", "plan"].iter().any(|command| line.starts_with(&format!("meshwright {command}"))) {
                 // The clusters run no Cilium, and the provider reports that.
                 eventually(SOON, || async {
                     let output = person.output(line);

@@ -205,5 +205,9 @@ mod tests {
         assert_eq!(readiness.readyz(), Ok("standby: pod-b_1f[0m holds the Lease".to_owned()));
         readiness.acts();
         assert_eq!(readiness.readyz(), Ok("ok".to_owned()));
+        readiness.degrades(Some("https://kcp: no answer".to_owned()));
+        assert_eq!(readiness.readyz(), Ok("degraded: https://kcp: no answer".to_owned()));
+        readiness.degrades(None);
+        assert_eq!(readiness.readyz(), Ok("ok".to_owned()));
     }
 }

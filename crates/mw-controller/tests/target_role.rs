@@ -82,7 +82,9 @@ async fn a_target_changes_the_connection_secrets_and_creates_none() {
     }
     assert_eq!(create(&secrets, &token_of_another("stolen")).await, 403);
     assert_eq!(create(&secrets, &secret("cilium-ca", "Opaque", json!({}))).await, 403);
-    assert_eq!(code(secrets.get("cilium-ca").await), 403);
+    for name in ["cilium-ca", "clustermesh-apiserver-admin-cert"] {
+        assert_eq!(code(secrets.get(name).await), 403, "{name} holds the key of a CA or of root in etcd");
+    }
 }
 
 /// Without the policy, the role that copies a CA could get the token of any account

@@ -4,6 +4,7 @@ use anyhow::{Context, Result, bail};
 use kube::Client;
 use mw_controller::cilium::{WorkspaceExaminer, is_workspace};
 use mw_controller::clock::Clock;
+use mw_controller::doctor::commands::Kubectl;
 use mw_controller::doctor::{Check, Layer, State, cilium, kcp, kilo, ordered};
 use mw_controller::failure::Failure;
 use mw_controller::install::read_hub_uid;
@@ -37,10 +38,6 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAMESPACE", default_value = "kube-system")]
     cilium_namespace: String,
 
-    /// Check this APIExport, which tenants bind to (kcp only).
-    #[arg(long, value_name = "NAME", default_value = mw_api::cilium::kcp::EXPORT)]
-    api_export_name: String,
-
     /// Use this identity hash of the APIExport edge-portal-fleet if it is not in the provider's
     /// workspace (kcp only).
     #[arg(long, value_name = "HASH", value_parser = identity_hash)]
@@ -57,7 +54,8 @@ kubeconfig; if your contexts have other names, adjust the commands before you ru
 
 In the provider's kcp workspace, doctor checks the export, its endpoints and the tenants' claims;
 in a tenant's workspace, the binding, its claims, the clusters that the tenant can read, and its
-objects.
+objects. With the provider's --kcp-kubeconfig and --mgmt-kubeconfig, it checks the clusters of a
+tenant's workspace as on a hub.
 
 Exit codes: 0 all checks passed; 1 a check failed or could not run; 2 error.";
 
@@ -79,6 +77,9 @@ async fn examine(args: &Args) -> Result<Vec<Check>> {
     let clock = Clock::system();
     let (hub, namespace) = args.hub.hub().await?;
     let interest = args.hub.interest(args.name.as_deref(), &namespace);
+    if let Some(seen) = args.hub.survey_as_provider(&interest, &args.cilium_namespace).await? {
+        return as_provider(args, &seen, &interest, &clock);
+    }
     if is_workspace(&hub).await.unwrap_or(false) {
         return in_workspace(args, &hub, &interest, &clock).await;
     }
@@ -90,17 +91,33 @@ async fn examine(args: &Args) -> Result<Vec<Check>> {
     }
 }
 
+/// Checks of the clusters of a kcp workspace, with the provider's credentials.
+fn as_provider(args: &Args, seen: &mw_controller::cilium::Examination, interest: &Interest, clock: &Clock) -> Result<Vec<Check>> {
+    fail_if_none(interest, seen.world.bindings.is_empty())?;
+    // Contexts of members are those of the default kubeconfig.
+    let (kubectl, hub) = (Kubectl::default(), args.hub.management_kubectl());
+    let cilium_namespace = args.cilium_namespace.as_str();
+    Ok(cilium::Case { seen, kubectl: &kubectl, hub: &hub, cilium_namespace, now: clock.now() }.checks())
+}
+
+fn fail_if_none(interest: &Interest, is_none: bool) -> Result<()> {
+    match interest {
+        Interest::Mesh(MeshId { namespace, name }) if is_none => {
+            bail!("no ClusterMeshBinding, GlobalService or ConnectivityIntent {name} in namespace {namespace} of this workspace")
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Checks of a kcp workspace, which has no nodes and no credentials of clusters.
 async fn in_workspace(args: &Args, client: &Client, interest: &Interest, clock: &Clock) -> Result<Vec<Check>> {
     let (portal, timeouts) = (args.hub.portal().await?, args.hub.timeouts());
-    let examiner = WorkspaceExaminer { portal, export: args.api_export_name.clone(), timeouts };
+    let examiner = WorkspaceExaminer { portal, export: args.hub.kcp.api_export_name.clone(), timeouts };
     let seen = examiner.examine(client, interest, clock).await.context("cannot read the workspace")?;
-    if let (Interest::Mesh(MeshId { namespace, name }), true) = (interest, seen.has_none()) {
-        bail!("no ClusterMeshBinding, GlobalService or ConnectivityIntent {name} in namespace {namespace} of this workspace");
-    }
+    fail_if_none(interest, seen.has_none())?;
     let kubectl = args.hub.kubectl();
     let fleet_identity = args.fleet_identity.as_deref();
-    Ok(kcp::Case { seen: &seen, export: &args.api_export_name, fleet_identity, kubectl: &kubectl }.checks())
+    Ok(kcp::Case { seen: &seen, export: &args.hub.kcp.api_export_name, fleet_identity, kubectl: &kubectl }.checks())
 }
 
 /// Checks of the Kilo back end. Empty if it is not in use and not `expected`.
@@ -159,7 +176,7 @@ async fn with_cilium(args: &Args, hub: &Client, interest: &Interest, clock: &Clo
     // Objects that cannot be listed do not exist for this user.
     let Ok(seen) = examiner.examine(interest.namespace(), name).await else { return Vec::new() };
     let kubectl = args.hub.kubectl();
-    cilium::Case { seen: &seen, kubectl: &kubectl, cilium_namespace: &args.cilium_namespace, now: clock.now() }.checks()
+    cilium::Case { seen: &seen, kubectl: &kubectl, hub: &kubectl, cilium_namespace: &args.cilium_namespace, now: clock.now() }.checks()
 }
 
 /// Reports that drift can't be checked: Peers of this hub are identified by its UID.

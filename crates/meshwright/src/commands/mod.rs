@@ -6,6 +6,7 @@ pub(crate) mod crd;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod explain;
+mod kcp;
 pub(crate) mod kilo;
 mod live;
 pub(crate) mod man;

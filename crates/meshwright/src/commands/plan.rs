@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use mw_controller::cilium::{PublishedObject, is_workspace};
+use mw_controller::cilium::{Examination, PublishedObject, is_workspace};
 use mw_controller::clock::Clock;
 use mw_controller::install::read_hub_uid;
 use mw_controller::kilo::{PublishedMesh, Snapshot, SnapshotError};
-use mw_controller::published_status::is_served;
+use mw_controller::published_status::{Interest, is_served};
 use mw_core::kilo::plan::{Condition, Plan};
 use mw_core::kilo::planner::{ClusterSeen, Options, World};
 use mw_core::kilo::spec::duration_seconds;
@@ -23,7 +23,7 @@ use mw_core::text::{listed, printable};
 use mw_core::time::Timestamp;
 
 use crate::commands::cilium::plan::{self as cilium_plan, Request};
-use crate::commands::live::{self, Circumstances, HubArgs};
+use crate::commands::live::{self, Circumstances, HubArgs, PROVIDER_FLAGS};
 use crate::exit_code::Answer;
 use crate::input::back_end::{BackEnd, back_end};
 use crate::input::finding::{self, Finding};
@@ -81,7 +81,8 @@ pub(crate) struct Args {
 }
 
 /// Flags that conflict with planning from files.
-const LIVE: [&str; 7] = ["name", "namespace", "all_namespaces", "kubeconfig", "context", "request_timeout", "kubeconfig_allow"];
+const LIVE: [&str; 8] =
+    ["name", "namespace", "all_namespaces", "kubeconfig", "context", "request_timeout", "kubeconfig_allow", "workspace"];
 
 const EXAMPLE: &str = "\
 A live plan reads each cluster once, with the kubeconfigs that the mesh names, and so knows what
@@ -151,6 +152,9 @@ fn from_clusters(args: &Args) -> Result<Answer> {
 /// Reads the selected ClusterMeshes. None if there are none, but objects of the Cilium back end
 /// exist.
 async fn snapshot(args: &Args) -> Result<Option<Snapshot>> {
+    if args.hub.reads_as_provider() {
+        return Ok(None);
+    }
     let (hub, namespace) = args.hub.hub().await?;
     let interest = args.hub.interest(args.name.as_deref(), &namespace);
     let cilium = is_served::<PublishedObject>(&hub).await.unwrap_or(false);
@@ -169,30 +173,38 @@ async fn snapshot(args: &Args) -> Result<Option<Snapshot>> {
     }
 }
 
-/// Plans the objects of the Cilium back end with the kubeconfigs of their Secrets.
+/// Plans the objects of the Cilium back end with the kubeconfigs of their Secrets, or as the
+/// provider of a kcp workspace.
 fn live_cilium(args: &Args) -> Result<Answer> {
     let seen = live::block_on(async {
         let (hub, namespace) = args.hub.hub().await?;
         let interest = args.hub.interest(args.name.as_deref(), &namespace);
-        if is_workspace(&hub).await.unwrap_or(false) {
-            bail!(
-                "plan needs credentials of the clusters, which a kcp workspace does not hold; run `meshwright status` or \
-                 `meshwright doctor` to see what the provider found"
-            );
-        }
-        let hub_uid = match &args.hub_uid {
-            Some(uid) => uid.clone(),
-            None => read_hub_uid(&hub).await.context("cannot read Namespace kube-system of the hub")?,
+        let seen = match args.hub.survey_as_provider(&interest, &args.cilium_namespace).await? {
+            Some(seen) => seen,
+            None => on_hub(args, hub, &interest).await?,
         };
-        let examiner = args.hub.examiner(hub, hub_uid, args.cilium_namespace.clone(), &Clock::system());
-        let seen = examiner.survey(&interest).await.context("cannot read the objects of the Cilium back end")?;
         if seen.world.bindings.is_empty() && seen.world.services.is_empty() && seen.world.intents.is_empty() {
             let what = args.name.as_deref().map(|name| format!(" {name}")).unwrap_or_default();
             bail!("no ClusterMesh or Cilium object{what} found");
         }
         Ok(seen)
     })?;
-    cilium_plan::show_live(&seen, args.hub.all_namespaces, args.output)
+    cilium_plan::show_live(&seen, args.hub.all_namespaces || args.hub.reads_as_provider(), args.output)
+}
+
+async fn on_hub(args: &Args, hub: kube::Client, interest: &Interest) -> Result<Examination> {
+    if is_workspace(&hub).await.unwrap_or(false) {
+        bail!(
+            "plan needs credentials of the clusters, which a kcp workspace does not hold; plan with those of the provider, {PROVIDER_FLAGS}, \
+             or run `meshwright status` or `meshwright doctor` to see what the provider found"
+        );
+    }
+    let hub_uid = match &args.hub_uid {
+        Some(uid) => uid.clone(),
+        None => read_hub_uid(&hub).await.context("cannot read Namespace kube-system of the hub")?,
+    };
+    let examiner = args.hub.examiner(hub, hub_uid, args.cilium_namespace.clone(), &Clock::system());
+    examiner.survey(interest).await.context("cannot read the objects of the Cilium back end")
 }
 
 fn from_files(args: &Args) -> Result<Answer> {

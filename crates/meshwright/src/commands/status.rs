@@ -13,7 +13,7 @@ use mw_core::kilo::view::MeshView;
 use mw_core::names::MeshId;
 use mw_core::text::printable;
 
-use crate::commands::live::{Circumstances, HubArgs, NODE_GRACE, block_on, planned};
+use crate::commands::live::{Circumstances, HubArgs, NODE_GRACE, PROVIDER_FLAGS, block_on, planned};
 use crate::exit_code::Answer;
 use crate::output::cilium::Views;
 use crate::output::cilium::status::verdict;
@@ -41,10 +41,6 @@ pub(crate) struct Args {
     #[arg(short, long)]
     watch: bool,
 
-    /// Query the endpoints of this APIExport, which tenants bind to (kcp only).
-    #[arg(long, value_name = "NAME", default_value = mw_api::cilium::kcp::EXPORT)]
-    api_export_name: String,
-
     /// Print the result in this format.
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
@@ -60,6 +56,9 @@ In the provider's kcp workspace, every endpoint URL of the APIExport is queried 
 An endpoint that does not answer is Degraded: its tenants get no updates. --watch skips this
 query.
 
+With the provider's --kcp-kubeconfig and --mgmt-kubeconfig, the objects of a tenant's workspace are
+read as the provider reads them, and --live works there too.
+
 A status of the Cilium back end counts as ready only while a provider maintains it: one that
 renews its Lease, or one that wrote the status within the last 15 minutes.
 
@@ -73,7 +72,9 @@ pub(crate) fn run(args: &Args) -> Result<Answer> {
         let (hub, namespace) = args.hub.hub().await?;
         let interest = args.hub.interest(args.name.as_deref(), &namespace);
         let served = Served {
-            kilo: is_served::<PublishedMesh>(&hub).await.context("cannot read the API resources of the hub")?,
+            // kcp refuses discovery of a group that it does not serve.
+            kilo: !args.hub.reads_as_provider()
+                && is_served::<PublishedMesh>(&hub).await.context("cannot read the API resources of the hub")?,
             cilium: is_served::<PublishedObject>(&hub).await.context("cannot read the API resources of the hub")?,
         };
         let endpoints = if args.watch { None } else { endpoints(args, &hub).await? };
@@ -104,11 +105,11 @@ struct PublishedStatuses {
 
 /// Queries the endpoints of the APIExport, if the hub is a kcp workspace that lists them.
 async fn endpoints(args: &Args, hub: &kube::Client) -> Result<Option<Endpoints>> {
-    if !is_workspace(hub).await.unwrap_or(false) {
+    if args.hub.reads_as_provider() || !is_workspace(hub).await.unwrap_or(false) {
         return Ok(None);
     }
     let (portal, timeouts) = (args.hub.portal().await?, args.hub.timeouts());
-    let examiner = WorkspaceExaminer { portal, export: args.api_export_name.clone(), timeouts };
+    let examiner = WorkspaceExaminer { portal, export: args.hub.kcp.api_export_name.clone(), timeouts };
     examiner.endpoints(hub).await.context("cannot list the APIExportEndpointSlices of this workspace")
 }
 
@@ -145,8 +146,14 @@ async fn once(args: &Args, hub: kube::Client, interest: &Interest, served: Serve
 
 /// Reads the clusters of the bindings and plans them.
 async fn live_views(args: &Args, hub: &kube::Client, interest: &Interest, clock: &Clock) -> Result<Views> {
+    if let Some(seen) = args.hub.survey_as_provider(interest, CILIUM_NAMESPACE).await? {
+        return Ok(output::cilium::views(&seen.plan));
+    }
     if is_workspace(hub).await.unwrap_or(false) {
-        bail!("--live needs credentials of the clusters, which a kcp workspace does not hold; only the provider has them");
+        bail!(
+            "--live needs credentials of the clusters, which a kcp workspace does not hold; only the provider has them: pass \
+             {PROVIDER_FLAGS}"
+        );
     }
     let hub_uid = read_hub_uid(hub).await.context("cannot read Namespace kube-system of the hub")?;
     let examiner = args.hub.examiner(hub.clone(), hub_uid, CILIUM_NAMESPACE.to_owned(), clock);

@@ -12,7 +12,7 @@ use crate::shell;
 const KUBECTL_VERBS: &[&str] =
     &["annotate", "apply", "config", "create", "delete", "describe", "edit", "get", "label", "patch", "rollout", "scale", "wait"];
 const HELM_VERBS: &[&str] = &["install", "template", "uninstall", "upgrade"];
-const OTHERS: &[&str] = &["base64", "date"];
+const OTHERS: &[&str] = &["base64", "date", "openssl"];
 /// A third-party chart.
 const CILIUM_CHART: &str = "cilium/cilium";
 const CILIUM_LINE: &str = "helm upgrade cilium cilium/cilium -n kube-system --reuse-values";

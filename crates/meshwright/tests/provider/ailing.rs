@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 use crate::access::TARGET;
 use crate::ground::{BINDINGS, CONNECTIONS, Ground, NAMESPACES, SYSTEM};
 use crate::person::Person;
+use crate::process::Operator;
+use crate::shards::metric_is;
 use crate::trials::scenarios;
 
 scenarios![doctor_names_what_ails_a_cluster_and_what_repairs_it];
@@ -17,6 +19,7 @@ const DOCTOR: &str = "doctor mesh -n net";
 const API_SERVER: &str = "/apis/apps/v1/namespaces/kube-system/deployments/clustermesh-apiserver";
 const AGENTS: &str = "/apis/apps/v1/namespaces/kube-system/daemonsets/cilium";
 const CERTGEN: &str = "clustermesh-apiserver-generate-certs";
+const MESH: [(&str, &str); 3] = [("kind", "ClusterMeshBinding"), ("namespace", "net"), ("name", "mesh")];
 /// Replaces Helm and Cilium's chart: records the values and performs the upgrade.
 const HELM: &str = r#"#!/bin/sh
 set -e
@@ -47,7 +50,7 @@ async fn doctor_names_what_ails_a_cluster_and_what_repairs_it() {
     what_a_command_repairs(&ground, &person).await;
     what_a_person_has_to_mend(&mut ground, &person, &ca).await;
     certificates_that_end_soon(&mut ground, &person).await;
-    versions_too_far_apart(&ground, &person).await;
+    versions_too_far_apart(&ground, &person, &provider).await;
 
     // The provider is stopped, so pending changes stay pending.
     provider.terminate().await;
@@ -163,20 +166,24 @@ fn certgen() -> Value {
 }
 
 /// Clusters two minor releases apart are reported with the upgrade of the older one.
-async fn versions_too_far_apart(ground: &Ground, person: &Person) {
+async fn versions_too_far_apart(ground: &Ground, person: &Person, provider: &Operator) {
+    let skew = |minors: f64| metric_is(provider, "meshwright_version_skew_minors", &MESH, minors);
     person.has_program("helm", HELM);
     let [before, one_behind, two_ahead] = ["1.15", "1.16", "1.17"];
     run(ground, "east", one_behind).await;
     person.healthy("one minor release apart is fine", DOCTOR).await;
+    skew(1.0).await;
     run(ground, "east", two_ahead).await;
     let broken = told(person, "spec", "net/mesh", "VersionSkew").await;
     let observed = broken["observed"].as_str().unwrap();
     assert!(observed.ends_with("upgrade west") && observed.contains("west runs Cilium 1.15"), "{observed}");
+    skew(2.0).await;
     person.repairs("Cilium of west is upgraded", &broken);
     person.healthy("Cilium of west is newer", DOCTOR).await;
     for site in ["east", "west"] {
         run(ground, site, before).await;
     }
+    skew(0.0).await;
     person.healthy("as at the start", DOCTOR).await;
 }
 

@@ -267,7 +267,7 @@ impl Ground {
             &["provider", "--node-id", "test", "--mgmt-kubeconfig", &hub, "--mgmt-namespace", account.namespace][..],
             &source,
             &["--mesh-check-interval", "2s", "--log-level", &level],
-            &["--metrics-bind-address", "127.0.0.1:0", "--health-probe-bind-address", "0"],
+            &["--metrics-bind-address", "127.0.0.1:0", "--health-probe-bind-address", "127.0.0.1:0"],
             alone,
             more,
         ];

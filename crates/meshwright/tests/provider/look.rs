@@ -7,8 +7,10 @@ use base64ct::{Base64, Encoding};
 use mw_testbed::Cluster;
 use serde_json::{Value, json};
 
-use crate::ground::{BINDINGS, GROUP, Ground, Kind, SYSTEM};
+use crate::ground::{BINDINGS, CONNECTIONS, GROUP, Ground, Kind, POLICIES, SITES, SYSTEM};
 use crate::wait::{condition, until};
+
+const SECRETS: &str = "/api/v1/namespaces/kube-system/secrets";
 
 /// A namespace with objects: on the hub, or in a tenant's workspace.
 #[derive(Clone, Copy)]
@@ -109,6 +111,34 @@ impl Ground {
             (key.clone(), String::from_utf8(Base64::decode_vec(value.as_str().unwrap()).unwrap()).unwrap())
         };
         found["data"].as_object().into_iter().flatten().map(decoded).collect()
+    }
+
+    /// Names and resource versions of everything in these clusters that the provider may write:
+    /// connection Secrets, exported Services and policies.
+    pub(crate) async fn written(&self, sites: &[&str]) -> Vec<String> {
+        let mut written = Vec::new();
+        for (site, list) in sites.iter().flat_map(|site| [SECRETS, "/api/v1/namespaces/shop/services", POLICIES].map(|list| (site, list))) {
+            let objects = self.cluster(site).list(list).await.unwrap();
+            let text = |of: &Value| of.as_str().unwrap().to_owned();
+            let metas = objects.iter().map(|object| &object["metadata"]);
+            let metas = metas.filter(|meta| list != SECRETS || CONNECTIONS.contains(&meta["name"].as_str().unwrap()));
+            written.extend(metas.map(|meta| format!("{site} {} {}", text(&meta["name"]), text(&meta["resourceVersion"]))));
+        }
+        written
+    }
+
+    /// Deletes and recreates the kubeconfig Secret of north, which touches nothing in the clusters.
+    pub(crate) async fn replace_kubeconfig(&self, home: Home<'_>, namespace: &str, missing: &str) {
+        let before = self.written(&SITES).await;
+        let path = format!("/api/v1/namespaces/{namespace}/secrets/north-kubeconfig");
+        let secret = self.hub().get(&path).await.unwrap().unwrap();
+        self.hub().delete(&path).await.unwrap();
+        home.says("mesh", missing).await;
+        assert_eq!(self.written(&SITES).await, before, "the Secret is gone");
+        let metadata = json!({ "name": "north-kubeconfig", "namespace": namespace });
+        self.hub().apply(&json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": secret["data"] })).await.unwrap();
+        home.connected("mesh").await;
+        assert_eq!(self.written(&SITES).await, before, "the Secret is back");
     }
 
     /// Waits until Cilium reads exactly these remotes in this cluster.

@@ -20,6 +20,7 @@ async fn equal_names_in_two_namespaces_of_a_hub_do_not_meet() {
     }
     declare_all(ours, &["east", "north"]).await;
     is_complete(ours, &["east", "north"]).await;
+    ground.replace_kubeconfig(ours, ours.namespace, "no Secret north or north-kubeconfig").await;
     declare_all(theirs, &["east", "west"]).await;
     let refused = theirs.says("mesh", "cluster east: credentials: the cluster is already used by another owner").await;
     assert_eq!(refused["status"]["phase"], "Error", "{:#}", refused["status"]);

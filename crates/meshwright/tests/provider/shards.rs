@@ -10,9 +10,13 @@ use crate::process::Operator;
 use crate::tenants::{self, EXPORT};
 use crate::trials::scenarios;
 use crate::wait::until;
-use crate::workspaces::{key_versions, refs};
+use crate::workspaces::refs;
 
-scenarios![what_moves_to_another_shard_is_not_gone, a_shard_that_never_answers_holds_up_its_own_tenants_alone];
+scenarios![
+    what_moves_to_another_shard_is_not_gone,
+    a_provider_that_starts_during_a_move_removes_nothing,
+    a_shard_that_never_answers_holds_up_its_own_tenants_alone
+];
 
 /// Longer than the provider needs to list everything twice.
 const AWAY: Duration = Duration::from_secs(8);
@@ -36,10 +40,20 @@ async fn settled() -> (Ground, Operator) {
     (ground, provider)
 }
 
-async fn metric_is(provider: &Operator, name: &str, labels: &[(&str, &str)], wanted: f64) {
+pub(crate) async fn metric_is(provider: &Operator, name: &str, labels: &[(&str, &str)], wanted: f64) {
     until(format!("{name} {labels:?} is {wanted}"), || async {
         let value = provider.metrics().await.sum(name, labels);
         if (value - wanted).abs() < 0.5 { Ok(()) } else { Err(value.to_string()) }
+    })
+    .await;
+}
+
+/// Waits until /readyz succeeds and its text starts with these words.
+async fn is_ready(provider: &Operator, words: &str) {
+    until(format!("/readyz says {words}"), || async {
+        let (code, answer) = provider.fetch("health", "/readyz").await;
+        let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+        if code == 200 && body.starts_with(words) { Ok(()) } else { Err(answer) }
     })
     .await;
 }
@@ -52,7 +66,7 @@ async fn take_down(ground: &Ground, tenants: &[&str]) {
 
 async fn what_moves_to_another_shard_is_not_gone() {
     let (mut ground, provider) = settled().await;
-    let before = key_versions(&ground).await;
+    let before = ground.written(&["east", "north"]).await;
     let moving = async {
         ground.kcp.as_mut().unwrap().move_workspace("tenant-a", 1, AWAY).await.unwrap();
     };
@@ -61,7 +75,7 @@ async fn what_moves_to_another_shard_is_not_gone() {
     metric_is(&provider, "meshwright_kcp_objects_astray", &[], 0.0).await;
     let home = ground.tenant("tenant-a");
     home.connected("mesh").await;
-    assert_eq!(key_versions(&ground).await, before, "a move is no reason to write");
+    assert_eq!(ground.written(&["east", "north"]).await, before, "a move is no reason to write");
     // Changes are applied at its new place.
     home.patch(BINDINGS, "mesh", &refs(&SITES)).await;
     home.connected("mesh").await;
@@ -72,6 +86,25 @@ async fn what_moves_to_another_shard_is_not_gone() {
     ground.reads("east", &["west"]).await;
     a_quota_is_told_and_events_are_tried_again(&ground, &provider).await;
     take_down(&ground, &["tenant-b", "tenant-d"]).await;
+    ground.finish(provider).await;
+}
+
+/// The new process does not know what the moving workspace wants in the clusters that it shares.
+async fn a_provider_that_starts_during_a_move_removes_nothing() {
+    let (mut ground, mut provider) = settled().await;
+    provider.terminate().await;
+    ground.kcp.as_mut().unwrap().take_away("tenant-a", 1).await.unwrap();
+    let before = ground.written(&["east"]).await;
+    let provider = ground.provider(&[]).await;
+    // It deletes what is known to be unwanted.
+    take_down(&ground, &["tenant-d"]).await;
+    ground.reads("west", &["east"]).await;
+    ground.reads("north", &["east"]).await;
+    assert_eq!(ground.written(&["east"]).await, before);
+    ground.kcp.as_mut().unwrap().arrive("tenant-a", 1).await.unwrap();
+    ground.tenant("tenant-a").connected("mesh").await;
+    assert_eq!(ground.written(&["east"]).await, before, "a move is no reason to write");
+    take_down(&ground, &["tenant-a", "tenant-b"]).await;
     ground.finish(provider).await;
 }
 
@@ -111,6 +144,7 @@ async fn a_shard_that_never_answers_holds_up_its_own_tenants_alone() {
     metric_is(&provider, "meshwright_kcp_endpoint_up", &up, 1.0).await;
     ground.kcp().hang_endpoint(1, true).await.unwrap();
     metric_is(&provider, "meshwright_kcp_endpoint_up", &up, 0.0).await;
+    is_ready(&provider, &format!("degraded: {silent}: ")).await;
     let other = ground.tenant("tenant-d");
     other.patch(BINDINGS, "mesh", &refs(&["east", "west"])).await;
     let home = ground.tenant("tenant-a");
@@ -119,6 +153,7 @@ async fn a_shard_that_never_answers_holds_up_its_own_tenants_alone() {
     ground.reads("north", &["east", "west"]).await;
     ground.kcp().hang_endpoint(1, false).await.unwrap();
     metric_is(&provider, "meshwright_kcp_endpoint_up", &up, 1.0).await;
+    is_ready(&provider, "ok").await;
     other.connected("mesh").await;
     take_down(&ground, &["tenant-a", "tenant-b", "tenant-d"]).await;
     ground.finish(provider).await;

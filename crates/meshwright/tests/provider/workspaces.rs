@@ -8,6 +8,7 @@ use tokio::net::TcpListener;
 use crate::ground::{BINDINGS, Ground, INTENTS, SITES};
 use crate::look::message;
 use crate::neighbours::{clear, intent, is_left_alone, keep_apart, only_theirs_is_left, settle_in};
+use crate::person::Person;
 use crate::process::Operator;
 use crate::tenants::{self, CLUSTER_API, EXPORT, OWN, OWNER};
 use crate::trials::scenarios;
@@ -83,43 +84,26 @@ async fn claims_and_owners_decide(ground: &Ground) {
     ground.tenant("tenant-b").connected("mesh").await;
 }
 
-/// Resource versions of the Secrets that hold the keys of two clusters.
-pub(crate) async fn key_versions(ground: &Ground) -> Vec<String> {
-    let mut versions = Vec::new();
-    for (site, secret) in ["east", "north"].iter().flat_map(|site| [(site, "cilium-clustermesh"), (site, "cilium-kvstoremesh")]) {
-        let found = ground.cluster(site).get(&format!("/api/v1/namespaces/kube-system/secrets/{secret}")).await.unwrap().unwrap();
-        versions.push(found["metadata"]["resourceVersion"].as_str().unwrap().to_owned());
-    }
-    versions
-}
-
-/// Whatever hides a cluster from its tenant, its keys stay.
+/// Whatever hides a cluster from its tenant, its keys, annotations and policies stay.
 async fn losing_the_way_to_a_cluster_touches_nothing(ground: &Ground) {
     let tenant = ground.tenant("tenant-a");
-    let before = key_versions(ground).await;
+    let before = ground.written(&SITES).await;
     let not_ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "False" }] } });
     let failing = json!({ "status": { "capabilities": [{ "name": "cilium-cni", "details": { "status": "error" } }] } });
     for (change, text) in [(not_ready, "Cluster north is not Ready"), (failing, "capability cilium-cni is error")] {
         ground.manage(OWN, "north", change).await;
         tenant.says("mesh", text).await;
-        assert_eq!(key_versions(ground).await, before, "{text}");
+        assert_eq!(ground.written(&SITES).await, before, "{text}");
         ground.manage(OWN, "north", json!({ "status": { "capabilities": [] } })).await;
         tenant.connected("mesh").await;
     }
-    let path = "/api/v1/namespaces/default/secrets/north-kubeconfig";
-    let secret = ground.hub().get(path).await.unwrap().unwrap();
-    ground.hub().delete(path).await.unwrap();
-    tenant.says("mesh", "Secret north-kubeconfig not found").await;
-    assert_eq!(key_versions(ground).await, before, "the Secret is gone");
-    let metadata = json!({ "name": "north-kubeconfig", "namespace": "default" });
-    ground.hub().apply(&json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": secret["data"] })).await.unwrap();
-    tenant.connected("mesh").await;
+    ground.replace_kubeconfig(tenant, "default", "Secret north-kubeconfig not found").await;
     ground.bind_tenant("tenant-a", "Rejected").await;
     tenant.says("mesh", "the claim on kubernetesclusters is not accepted").await;
-    assert_eq!(key_versions(ground).await, before, "the claim is withdrawn");
+    assert_eq!(ground.written(&SITES).await, before, "the claim is withdrawn");
     ground.bind_tenant("tenant-a", "Accepted").await;
     tenant.connected("mesh").await;
-    assert_eq!(key_versions(ground).await, before);
+    assert_eq!(ground.written(&SITES).await, before);
 }
 
 /// A closed port, a port with another service, and an unknown name look the same to a tenant; the
@@ -202,6 +186,8 @@ async fn the_weather_of_kcp_is_weathered() {
     assert_eq!(refused["status"]["phase"], "Error", "{}", message(&refused));
     ground.manage(OWN, "north", json!({ "status": { "capabilities": [] } })).await;
     home.connected("mesh").await;
+    provider = commands_read_as_the_provider(&mut ground, provider).await;
+    let home = ground.tenant("tenant-a");
 
     // Whatever happens to the watches, later changes are seen.
     ground.kcp().switch_schema(tenants::PROVIDER, EXPORT, "clustermeshbindings").await.unwrap();
@@ -232,6 +218,40 @@ async fn the_weather_of_kcp_is_weathered() {
     let provider = ground.provider(&["--mgmt-cluster-resource", "clusters.cluster.x-k8s.io"]).await;
     clusters_are_those_of_cluster_api(&ground).await;
     ground.finish(provider).await;
+}
+
+/// With the provider's kubeconfigs, `plan`, `status --live` and `doctor` work as on a hub.
+async fn commands_read_as_the_provider(ground: &mut Ground, mut provider: Operator) -> Operator {
+    let person = Person::new(ground.folder(), mw_testbed::binaries::kubectl().unwrap(), ground.clusters());
+    let [kcp, management] = ["kcp-0", "hub-0"].map(|name| ground.folder().join(name).display().to_string());
+    let with = |more: &str| format!("mesh -n net {more} --kcp-kubeconfig {kcp} --mgmt-kubeconfig {management}");
+    let [plan, status, doctor] = [("plan", ""), ("status", "--live"), ("doctor", "")].map(|(name, more)| format!("{name} {}", with(more)));
+    for command in [&plan, &format!("{plan} --workspace root:tenant-a"), &status, &doctor] {
+        let outcome = person.types(command);
+        assert_eq!(outcome.code, 0, "{command}: {}{}", outcome.stdout, outcome.stderr);
+    }
+    let unbound = person.types(&format!("{plan} --workspace root:nowhere"));
+    assert!(unbound.code == 2 && unbound.stderr.contains("only: root:tenant-a"), "{}", unbound.stderr);
+    let lacking = person.types("status --workspace root:tenant-a");
+    assert!(lacking.code == 2 && lacking.stderr.contains("--kcp-kubeconfig (KCP_KUBECONFIG)"), "{}", lacking.stderr);
+
+    provider.terminate().await;
+    ground.tenant("tenant-a").patch(BINDINGS, "mesh", &refs(&SITES)).await;
+    let pending = person.types(&format!("{plan} -o json"));
+    assert_eq!(pending.code, 1, "{}", pending.stderr);
+    let targets = pending.json()["targets"].clone();
+    let writes = |target: &Value| ["create", "update"].iter().flat_map(|kind| target[*kind].as_array().unwrap()).count();
+    let written: Vec<usize> = targets.as_object().unwrap().values().map(writes).collect();
+    assert!(written.len() == 3 && written.iter().all(|count| *count > 0), "{targets:#}");
+    let status = person.types(&status);
+    assert!(status.code == 1 && status.stdout.contains("seen from here"), "{}{}", status.stdout, status.stderr);
+    let doctor = person.types(&doctor);
+    assert!(doctor.code == 1 && doctor.stdout.contains("pending writes: Secret cilium-"), "{}{}", doctor.stdout, doctor.stderr);
+
+    ground.tenant("tenant-a").patch(BINDINGS, "mesh", &refs(&["east", "north"])).await;
+    let provider = ground.provider(&["--leader-elect"]).await;
+    ground.tenant("tenant-a").connected("mesh").await;
+    provider
 }
 
 /// While the second endpoint is not listed, the objects behind it are unknown: what they created

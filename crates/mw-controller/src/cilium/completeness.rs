@@ -58,6 +58,17 @@ impl Engine {
         settled.map(|(cluster, _)| cluster.clone()).collect()
     }
 
+    /// Clusters that name a workspace which is not bound. It may be moving to
+    /// another shard, and this process may have started meanwhile.
+    pub(super) fn unbound_clusters(&self) -> BTreeSet<ClusterId> {
+        let is_unbound = |owner: &String| self.kcp.is_some() && self.tenant(&Workspace::from(owner.as_str())).is_none();
+        let links = self.representatives.iter().filter(|(_, link)| {
+            let member = self.members.get(*link);
+            member.is_some_and(|member| member.owners.iter().any(is_unbound))
+        });
+        links.map(|(cluster, _)| cluster.clone()).collect()
+    }
+
     /// Ends the startup wait once every link that existed at startup has been
     /// read. It waits neither for links that fail or time out nor for later ones.
     pub(super) fn end_first_look(&mut self, unresolved: &[Unresolved]) {

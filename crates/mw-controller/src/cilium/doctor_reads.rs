@@ -12,7 +12,7 @@ use kube::core::DynamicObject;
 use kube::{Api, Client};
 use mw_api::cilium::rbac::{cilium_rules, target_rules};
 use mw_core::cilium::facts::Silence;
-use mw_core::cilium::object::{Refusal, Resolution};
+use mw_core::cilium::object::{ObjectId, Refusal, Resolution};
 use mw_core::cilium::plan::Plan;
 use mw_core::cilium::world::{Dialled, Evidence, Options, World};
 use mw_core::names::{ClusterId, Workspace};
@@ -34,7 +34,7 @@ use crate::failure::Failure;
 use crate::fleet::follow::{RESYNC, RelistSignal};
 use crate::fleet::list::{Scope, list};
 use crate::fleet::{Connect, MemoryBudget, Source};
-use crate::kubeconfig::Allowed;
+use crate::kubeconfig::{Access, Allowed};
 use crate::published_status::Interest;
 use crate::watch_cache::Item;
 
@@ -75,8 +75,9 @@ pub struct Examined {
     pub namespace: String,
     /// The ref.
     pub name: String,
-    /// Secret with its credentials, or the name it should have.
-    pub secret: String,
+    /// Namespace and name of the Secret with its credentials, or those it should
+    /// have; None if that is not known.
+    pub secret: Option<(String, String)>,
     /// Expiry of the credentials, if they have one; or why there are none.
     pub credentials: Result<Option<Timestamp>, String>,
     /// Kubernetes version of its API server.
@@ -84,6 +85,40 @@ pub struct Examined {
     pub rights: Option<Result<Granted, Failure>>,
     /// Identity of the cluster, once read.
     pub cluster: Option<ClusterId>,
+}
+
+impl Examined {
+    pub(super) fn new(namespace: &str, name: &str, secret: Option<(String, String)>) -> Examined {
+        let credentials = Ok(None);
+        Examined { namespace: namespace.to_owned(), name: name.to_owned(), secret, credentials, answers: None, rights: None, cluster: None }
+    }
+
+    /// Connects to the cluster and asks for its version and our rights. Returns the
+    /// client if the cluster answers.
+    pub(super) async fn ask(
+        self,
+        connect: &dyn Connect,
+        access: Result<(Source, Access), String>,
+        cilium_namespace: &str,
+    ) -> (Examined, Option<(Source, Client)>) {
+        let (source, access) = match access {
+            Ok(found) => found,
+            Err(why) => return (Examined { credentials: Err(why), ..self }, None),
+        };
+        let examined = Examined { credentials: Ok(access.ends()), ..self };
+        let client = match connect.connect(&source.id(), Arc::new(access)).await {
+            Ok(client) => client,
+            Err(refusal) => return (Examined { credentials: Err(format!("kubeconfig refused: {refusal}")), ..examined }, None),
+        };
+        let version = client.apiserver_version().await.map(|version| version.git_version).map_err(|error| Failure::of(&error));
+        if version.is_err() {
+            return (Examined { answers: Some(version), ..examined }, None);
+        }
+        let mut needed = rights(&target_rules(), None);
+        needed.extend(rights(&cilium_rules(), Some(cilium_namespace)));
+        let rights = granted(&client, Who::Myself, &needed).await;
+        (Examined { answers: Some(version), rights: Some(rights), ..examined }, Some((source, client)))
+    }
 }
 
 type Secrets = BTreeMap<String, Item<CachedSecret>>;
@@ -115,14 +150,8 @@ impl Examiner {
                 found.iter().filter_map(|object| Record::read(ObjectSource::Hub, kind, &self.hub_uid, object)).map(|record| record.object),
             );
         }
-        if let Interest::Mesh(id) = interest {
-            let mesh = |object: &Object| object.mesh().unwrap_or(&object.common().id.name) == id.name;
-            let named: Option<String> =
-                objects.iter().find(|object| object.common().id.name == id.name).and_then(|of| of.mesh().map(str::to_owned));
-            // A named GlobalService or ConnectivityIntent needs its binding.
-            objects
-                .retain(|object| mesh(object) || object.common().id.name == id.name || named.as_deref() == Some(&object.common().id.name));
-        }
+        let chosen = selection(interest, &objects);
+        objects.retain(|object| chosen.contains(&object.common().id));
         self.look(objects, matches!(interest, Interest::All)).await
     }
 
@@ -147,49 +176,13 @@ impl Examiner {
     async fn visit(&self, namespace: &str, name: &str, secrets: Option<&Secrets>, wants: Wants) -> (Examined, Option<ClusterCache>) {
         let known = secrets.into_iter().flat_map(shown).collect();
         let lead = lead_among(&known, namespace, name);
-        let secret = match &lead {
-            Lead::Found { source: Source::Secret { name, .. }, .. } => name.clone(),
-            _ => name.to_owned(),
-        };
-        let examined = |credentials| Examined {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-            secret,
-            credentials,
-            answers: None,
-            rights: None,
-            cluster: None,
-        };
-        let (source, access) = match lead {
-            Lead::Found { source, cached } => match cached.access(&source, &self.allowed) {
-                Ok((access, _)) => (source, access),
-                Err(Refusal::Kubeconfig(why) | Refusal::Forbidden(why)) => return (examined(Err(why)), None),
-                Err(Refusal::Capability { status, .. }) => return (examined(Err(status)), None),
-                Err(Refusal::Shared) => return (examined(Err("the cluster is already used by another owner".to_owned())), None),
-            },
-            Lead::Missing(why) | Lead::NoCluster(why) | Lead::Pending(why) | Lead::OwnerMissing(why) | Lead::Revoked(why) => {
-                return (examined(Err(why)), None);
-            }
-            Lead::Unread | Lead::Refused(_) => return (examined(Err("its Secret has not been read".to_owned())), None),
-        };
-        let ends = access.ends();
-        match self.connect.connect(&source.id(), Arc::new(access)).await {
-            Ok(client) => self.ask(&source, client, examined(Ok(ends)), wants).await,
-            Err(refusal) => (examined(Err(format!("kubeconfig refused: {refusal}"))), None),
-        }
-    }
-
-    async fn ask(&self, source: &Source, client: Client, examined: Examined, wants: Wants) -> (Examined, Option<ClusterCache>) {
-        let version = client.apiserver_version().await.map(|version| version.git_version).map_err(|error| Failure::of(&error));
-        if version.is_err() {
-            return (Examined { answers: Some(version), ..examined }, None);
-        }
-        let mut needed = rights(&target_rules(), None);
-        needed.extend(rights(&cilium_rules(), Some(&self.cilium_namespace)));
-        let rights = granted(&client, Who::Myself, &needed).await;
+        let secret = lead.secret().unwrap_or_else(|| (namespace.to_owned(), name.to_owned()));
+        let examined = Examined::new(namespace, name, Some(secret));
+        let (mut examined, reached) = examined.ask(&*self.connect, lead.access(&self.allowed), &self.cilium_namespace).await;
+        let Some((source, client)) = reached else { return (examined, None) };
         let cluster_cache = self.cluster_cache(&source.id(), &client, wants).await;
-        let cluster = cluster_cache.uid().map(|_| source.id());
-        (Examined { answers: Some(version), rights: Some(rights), cluster, ..examined }, Some(cluster_cache))
+        examined.cluster = cluster_cache.uid().map(|_| source.id());
+        (examined, Some(cluster_cache))
     }
 
     /// Watches a cluster until everything is listed or has failed.
@@ -269,6 +262,21 @@ impl Examiner {
         let plan = mw_core::cilium::plan(&world);
         (world, plan)
     }
+}
+
+/// The requested objects, plus those that depend on a named binding, and the
+/// binding that a named GlobalService or ConnectivityIntent needs.
+pub(super) fn selection(interest: &Interest, objects: &[Object]) -> BTreeSet<ObjectId> {
+    let near = |object: &&Object| interest.namespace().is_none_or(|namespace| object.common().id.namespace == namespace);
+    let name = match interest {
+        Interest::Mesh(id) => Some(id.name.as_str()),
+        Interest::Namespace(_) | Interest::All => None,
+    };
+    let named = |object: &&Object| Some(object.common().id.name.as_str()) == name;
+    let needed = objects.iter().filter(near).find(named).and_then(Object::mesh);
+    let is_chosen =
+        |object: &&Object| name.is_none() || named(object) || object.mesh() == name || needed == Some(object.common().id.name.as_str());
+    objects.iter().filter(near).filter(is_chosen).map(|object| object.common().id.clone()).collect()
 }
 
 /// Refs that an object names itself or through its binding, and refs it touched,

@@ -220,7 +220,7 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    fn new(provider: Provider, mut environment: Environment) -> Engine {
+    pub(super) fn new(provider: Provider, mut environment: Environment) -> Engine {
         let Provider { settings, kcp, dialler } = provider;
         if kcp.is_some() {
             environment.connect = Arc::new(Coarse(environment.connect, environment.names.clone()));
@@ -277,28 +277,41 @@ impl Engine {
         loop {
             self.tell_readiness();
             let wake = self.wake();
-            let waiting = async {
-                tokio::select! {
-                    biased;
-                    event = self.events.recv() => event,
-                    () = sleep_until(wake) => None,
-                }
-            };
-            let first = readiness.beating(waiting).await;
-            self.tick();
-            if let Some(first) = first {
-                self.observe(first);
-                for _ in 0..BATCH {
-                    let Ok(event) = self.events.try_recv() else { break };
-                    self.observe(event);
-                }
-            }
+            let first = readiness.beating(self.next_event(wake)).await;
+            self.take_in(first);
             self.turn();
+        }
+    }
+
+    async fn next_event(&mut self, wake: Instant) -> Option<Event> {
+        tokio::select! {
+            biased;
+            event = self.events.recv() => event,
+            () = sleep_until(wake) => None,
+        }
+    }
+
+    fn take_in(&mut self, first: Option<Event>) {
+        self.tick();
+        let Some(first) = first else { return };
+        self.observe(first);
+        for _ in 0..BATCH {
+            let Ok(event) = self.events.try_recv() else { break };
+            self.observe(event);
         }
     }
 
     /// Runs all steps; each is in the file of its name.
     fn turn(&mut self) {
+        self.turn_without_writes();
+        self.clean_up();
+        self.diff();
+        self.apply();
+        self.verify();
+        self.report();
+    }
+
+    fn turn_without_writes(&mut self) {
         self.turned_at = Instant::now();
         while self.tasks.try_join_next().is_some() {}
         if self.turned_at >= self.next_resync {
@@ -309,11 +322,26 @@ impl Engine {
         self.seek_strays();
         self.validate();
         self.plan();
-        self.clean_up();
-        self.diff();
-        self.apply();
-        self.verify();
-        self.report();
+    }
+
+    /// Reads and verifies everything without writing, at most until `end`.
+    pub(super) async fn read_all(&mut self, end: Instant) {
+        self.follow_objects();
+        while Instant::now() < end && !self.has_read_all() {
+            let wake = self.wake().min(end);
+            let first = self.next_event(wake).await;
+            self.take_in(first);
+            self.turn_without_writes();
+            self.verify();
+        }
+    }
+
+    fn has_read_all(&self) -> bool {
+        let lacks = |member: &Member| {
+            let feeds = &member.link.feeds;
+            member.link.live.is_some() && feeds.silence().is_none() && (feeds.lacks_something() || feeds.lacks(self.wants))
+        };
+        self.first_look_ends.is_none() && !self.members.values().any(lacks) && !self.is_verifying()
     }
 
     fn tick(&mut self) {

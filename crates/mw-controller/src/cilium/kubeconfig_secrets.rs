@@ -229,6 +229,34 @@ pub(super) fn lead_among<'a>(known: &Secrets<'a>, namespace: &str, name: &str) -
     }
 }
 
+impl Lead<'_> {
+    /// Returns namespace and name of the Secret that was found.
+    pub(super) fn secret(&self) -> Option<(String, String)> {
+        match self {
+            Lead::Found { source: Source::Secret { namespace, name, .. }, .. } => Some((namespace.clone(), name.clone())),
+            _ => None,
+        }
+    }
+
+    /// Returns the credentials, or why there are none.
+    pub(super) fn access(self, allowed: &Allowed) -> Result<(Source, Access), String> {
+        let refused = |refusal| match refusal {
+            Refusal::Kubeconfig(why) | Refusal::Forbidden(why) => why,
+            Refusal::Capability { status, .. } => format!("capability cilium-cni is {status}"),
+            Refusal::Shared => "the cluster is already used by another owner".to_owned(),
+        };
+        match self {
+            Lead::Found { source, cached } => match cached.access(&source, allowed) {
+                Ok((access, _)) => Ok((source, access)),
+                Err(refusal) => Err(refused(refusal)),
+            },
+            Lead::Missing(why) | Lead::NoCluster(why) | Lead::Pending(why) | Lead::OwnerMissing(why) | Lead::Revoked(why) => Err(why),
+            Lead::Refused(refusal) => Err(refused(refusal)),
+            Lead::Unread => Err("its Secret has not been read".to_owned()),
+        }
+    }
+}
+
 impl CachedSecret {
     /// Returns the validated kubeconfig with its hash, or why there is none. The
     /// reason never contains data from the Secret.

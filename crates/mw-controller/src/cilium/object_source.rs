@@ -212,7 +212,7 @@ fn item<T>(meta: &ObjectMeta, of: T) -> Item<T> {
     Item { uid: meta.uid.clone().unwrap_or_default(), version: Version::of(meta.resource_version.as_deref()), of }
 }
 
-fn read_tenant(binding: ApiBinding) -> (Workspace, Item<Tenant>) {
+pub(super) fn read_tenant(binding: ApiBinding) -> (Workspace, Item<Tenant>) {
     let meta = &binding.metadata;
     let path = meta.annotations.as_ref().and_then(|all| all.get(ANNOTATION_PATH)).cloned();
     (workspace_of(meta), item(meta, Tenant { path, shows_clusters: binding.shows_clusters() }))

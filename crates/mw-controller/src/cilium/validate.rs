@@ -314,6 +314,7 @@ impl Engine {
         self.world.listed = self.listed_workspaces();
         self.end_first_look(&unresolved);
         self.world.settled = self.settled_clusters(&unresolved);
+        self.world.unbound = self.unbound_clusters();
     }
 
     /// Clusters that the refs of an object resolve to, or last resolved to.

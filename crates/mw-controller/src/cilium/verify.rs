@@ -60,6 +60,11 @@ impl Engine {
         self.read();
     }
 
+    /// Reports whether a dial or a reading is in flight.
+    pub(super) fn is_verifying(&self) -> bool {
+        self.diallings.values().any(|dialling| dialling.busy) || self.readings.values().any(|reading| reading.busy)
+    }
+
     pub(super) fn verify_due(&self) -> Option<Instant> {
         let dials = self.diallings.values().filter(|dialling| !dialling.busy).map(|dialling| dialling.due);
         let readings = self.readings.values().filter(|reading| !reading.busy).map(|reading| reading.due);

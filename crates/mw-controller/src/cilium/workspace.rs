@@ -7,9 +7,10 @@ use futures::future::join_all;
 use kube::{Api, Client};
 use mw_api::cilium::fleet::KubernetesCluster;
 use mw_api::cilium::kcp::{ApiBinding, ApiExport, EndpointSlice, FLEET_EXPORT};
-use mw_core::names::ClusterId;
+use mw_core::names::{ClusterId, Workspace as Id};
+use mw_core::text::{listed, printable};
 
-use crate::cilium::object_source::Portal;
+use crate::cilium::object_source::{Portal, read_tenant};
 use crate::cilium::published_status::PublishedObject;
 use crate::clock::Clock;
 use crate::failure::Failure;
@@ -79,7 +80,54 @@ impl Workspace {
     }
 }
 
+/// Reasons why a tenant's workspace can't be read.
+#[derive(Debug, thiserror::Error)]
+pub enum TenantError {
+    #[error("cannot list the APIExportEndpointSlices of the provider's workspace: {0}")]
+    Slices(Failure),
+    #[error("no workspace is bound to the APIExport{}", unread(.silent))]
+    None { silent: Vec<String> },
+    #[error("workspace {wanted} is not bound to the APIExport, only: {others}{}", unread(.silent))]
+    Unknown { wanted: String, others: String, silent: Vec<String> },
+    #[error("several workspaces are bound: select one with --workspace: {0}")]
+    Several(String),
+    #[error("cannot create a client for the workspace: {0}")]
+    Client(String),
+}
+
+fn unread(silent: &[String]) -> String {
+    if silent.is_empty() { String::new() } else { format!("; endpoints that do not answer: {}", listed(silent, 5)) }
+}
+
 impl WorkspaceExaminer {
+    /// Finds a tenant's workspace by path or ID, or the only one, and returns its ID
+    /// with a client that reads it through the virtual workspace. `client` points to
+    /// the provider's workspace.
+    pub async fn tenant(&self, client: &Client, wanted: Option<&str>) -> Result<(Id, Client), TenantError> {
+        let slices = self.slices(client).await.map_err(TenantError::Slices)?;
+        let (mut tenants, mut silent) = (BTreeMap::new(), Vec::new());
+        for (url, bindings) in self.asked(&slices).await {
+            match bindings {
+                Ok(bindings) => {
+                    tenants.extend(bindings.into_iter().map(read_tenant).map(|(id, tenant)| (id, (tenant.of.path, url.clone()))))
+                }
+                Err(failure) => silent.push(format!("{url}: {failure}")),
+            }
+        }
+        let named: Vec<String> = tenants.iter().map(|(id, (path, _))| printable(path.as_deref().unwrap_or(id.as_str()), 300)).collect();
+        let is_it = |id: &Id, path: &Option<String>| wanted.is_none_or(|wanted| id.as_str() == wanted || path.as_deref() == Some(wanted));
+        let mut found = tenants.iter().filter(|(id, (path, _))| is_it(id, path));
+        let (Some((id, (_, url))), None) = (found.next(), found.next()) else {
+            return Err(match wanted {
+                _ if tenants.is_empty() => TenantError::None { silent },
+                Some(wanted) => TenantError::Unknown { wanted: printable(wanted, 300), others: listed(&named, 20), silent },
+                None => TenantError::Several(listed(&named, 20)),
+            });
+        };
+        let client = self.portal.workspace(url, id.as_str(), self.rules()).map_err(TenantError::Client)?;
+        Ok((id.clone(), client))
+    }
+
     pub async fn examine(&self, client: &Client, interest: &Interest, clock: &Clock) -> Result<Workspace, Failure> {
         let exports = list(&Api::<ApiExport>::all(client.clone()), &Scope::default(), &|export| export).await?.items;
         let exports: BTreeMap<String, ApiExport> =
@@ -128,9 +176,11 @@ impl WorkspaceExaminer {
     }
 
     async fn tenants(&self, url: &str) -> Result<Vec<ApiBinding>, Failure> {
-        let rules =
-            Rules { timeouts: self.timeouts, permit: Permit::none(), metrics: Metrics::default().of_cluster(&ClusterId::from("kcp")) };
-        let client = self.portal.workspace(url, "*", rules).map_err(Failure::Unreachable)?;
+        let client = self.portal.workspace(url, "*", self.rules()).map_err(Failure::Unreachable)?;
         Ok(list(&Api::<ApiBinding>::all(client), &Scope::default(), &|binding| binding).await?.items)
+    }
+
+    fn rules(&self) -> Rules {
+        Rules { timeouts: self.timeouts, permit: Permit::none(), metrics: Metrics::default().of_cluster(&ClusterId::from("kcp")) }
     }
 }

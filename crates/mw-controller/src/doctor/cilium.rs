@@ -28,6 +28,8 @@ const LAYERS_OF_PROBLEMS: [Layer; 5] = [Layer::Health, Layer::Annotations, Layer
 pub struct Case<'a> {
     pub seen: &'a Examination,
     pub kubectl: &'a Kubectl,
+    /// The cluster with the kubeconfig Secrets.
+    pub hub: &'a Kubectl,
     pub cilium_namespace: &'a str,
     pub now: Timestamp,
 }
@@ -44,10 +46,10 @@ impl Case<'_> {
         let access = Access {
             name: &seen.name,
             credentials: &seen.credentials,
-            source: format!("Secret {}/{}", seen.namespace, seen.secret),
+            source: seen.secret.as_ref().map_or_else(|| "its Secret".to_owned(), |(namespace, name)| format!("Secret {namespace}/{name}")),
             answers: seen.answers.as_ref(),
             rights: seen.rights.as_ref(),
-            renew: Some(self.renew(seen)),
+            renew: seen.secret.as_ref().map(|secret| self.renew(&seen.name, secret)),
             grant: grant(&self.kubectl.member(&seen.name), ROLE),
             now: self.now,
         };
@@ -55,16 +57,9 @@ impl Case<'_> {
         access.checks().into_iter().chain(of_layers).collect()
     }
 
-    fn renew(&self, seen: &Examined) -> String {
-        let kept = Kept {
-            namespace: &seen.namespace,
-            secret: &seen.secret,
-            key: FIRST_KEY,
-            account_namespace: CILIUM_NAMESPACE,
-            account: TARGET,
-            role: ROLE,
-        };
-        renew_kubeconfig(&self.kubectl.hub(), &self.kubectl.member(&seen.name), kept)
+    fn renew(&self, name: &str, (namespace, secret): &(String, String)) -> String {
+        let kept = Kept { namespace, secret, key: FIRST_KEY, account_namespace: CILIUM_NAMESPACE, account: TARGET, role: ROLE };
+        renew_kubeconfig(&self.hub.hub(), &self.kubectl.member(name), kept)
     }
 
     fn of_cluster(&self, seen: &Examined) -> Option<&ClusterSeen> {

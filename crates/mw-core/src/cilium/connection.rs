@@ -125,8 +125,8 @@ struct RetainedKeys<'a> {
     /// True if another owner may write here too: a key of no neighbour may be
     /// theirs.
     claimed: bool,
-    /// Keys that owners may want who lost access to this cluster. Keys of
-    /// neighbours are not kept for them.
+    /// Keys that owners may want who lost access to this cluster, or whose
+    /// objects are not known. Keys of neighbours are not kept for them.
     lost: LostWays<'a>,
     /// The known names of present and former neighbours.
     neighbours: BTreeSet<&'a str>,

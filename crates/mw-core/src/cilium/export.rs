@@ -184,12 +184,12 @@ fn write(world: &World, wanted: &Wanted<'_>, held: &BTreeSet<&ClusterId>, target
 }
 
 /// Reports whether annotations on a cluster may belong to another owner only:
-/// its Services can't be read now, or it lost access, and no GlobalService of
-/// this owner ever wrote there.
+/// its Services can't be read now, it lost access, or its workspace is not
+/// bound, and no known GlobalService of this owner ever wrote there.
 fn may_be_anothers(world: &World, cluster: &ClusterId, claimants: &[Claimant<'_>]) -> bool {
     let mut touched = world.services.values().flat_map(|of| of.common.touched_clusters());
     let unread = claimants.iter().any(|(_, other)| other.services.known().is_none());
-    (unread || is_lost(world, cluster)) && !touched.any(|id| id == cluster)
+    (unread || is_lost(world, cluster) || world.unbound.contains(cluster)) && !touched.any(|id| id == cluster)
 }
 
 /// Reports whether a GlobalService lost access to a cluster that may be this

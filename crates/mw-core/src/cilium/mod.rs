@@ -38,7 +38,9 @@
 //! - `listed`: the workspaces whose objects are all known. `settled`: the
 //!   clusters for which every object of their owners is known and every ref was
 //!   resolved once; nothing is removed from the others. Both are per tenant, so
-//!   that no tenant waits for another tenant's clusters.
+//!   that no tenant waits for another tenant's clusters. `unbound`: the clusters
+//!   with an owner whose workspace is not bound and may be moving between shards
+//!   of kcp; keys that no known object explains stay there.
 //!
 //! **Output** (`Plan`):
 //! - `targets`: by cluster, all writes of all objects together; what is up to

@@ -79,12 +79,18 @@ pub(super) struct LostWays<'a> {
     names: BTreeSet<&'a str>,
     /// True if the name of a remote is not known.
     nameless: bool,
+    /// True if the workspace of an owner is not bound, so that its bindings are
+    /// not known.
+    unbound: bool,
+    /// Refs that were revoked from the known bindings: their keys are removed
+    /// even if an unbound owner has a remote of that name.
+    revoked: BTreeSet<&'a str>,
 }
 
 impl<'a> LostWays<'a> {
-    pub(super) fn to(world: &World, identities: &'a Identities, target: &ClusterId) -> Self {
-        let Some(origin) = world.origins.get(target) else { return LostWays::default() };
-        let mut lost = LostWays::default();
+    pub(super) fn to(world: &'a World, identities: &'a Identities, target: &ClusterId) -> Self {
+        let mut lost = LostWays { unbound: world.unbound.contains(target), revoked: revoked_refs(world, target), ..LostWays::default() };
+        let Some(origin) = world.origins.get(target) else { return lost };
         for Binding { common, spec, .. } in world.bindings.values().filter(|of| of.common.may_have_led_to(&of.spec.refs, &origin.uid)) {
             let clusters: Vec<&ClusterId> = spec.refs.iter().filter_map(|name| common.cluster(name).or(common.lost.get(name))).collect();
             let names: Vec<&str> = clusters.iter().filter_map(|id| identities.name(id)).map(CiliumName::as_str).collect();
@@ -97,8 +103,14 @@ impl<'a> LostWays<'a> {
 
     /// Reports whether one of them may want a key of a remote here.
     pub(super) fn may_want(&self, remote: &str) -> bool {
-        self.nameless || self.names.contains(remote)
+        self.nameless || self.names.contains(remote) || self.unbound && !self.revoked.contains(remote)
     }
+}
+
+/// Revoked refs of the bindings that name a cluster.
+fn revoked_refs<'a>(world: &'a World, target: &ClusterId) -> BTreeSet<&'a str> {
+    let here = world.bindings.values().filter(|of| named_or_touched(of).contains(target));
+    here.flat_map(|of| of.spec.refs.iter().filter(|name| of.common.is_revoked(name))).map(String::as_str).collect()
 }
 
 /// Reports whether an object names a cluster, or recorded a write there.

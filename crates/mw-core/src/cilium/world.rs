@@ -24,6 +24,9 @@ pub struct World {
     /// The clusters for which all objects and refs that may lead there are
     /// known, so that unwanted content may be removed.
     pub settled: BTreeSet<ClusterId>,
+    /// The clusters with an owner whose workspace is not bound. It may be moving
+    /// to another shard of kcp, so what it wants there is not known.
+    pub unbound: BTreeSet<ClusterId>,
 }
 
 /// The connection to a cluster.

@@ -31,6 +31,8 @@ struct SketchedOptions {
     some_objects_unknown: bool,
     /// Clusters that an unresolved ref may lead to.
     unsettled: Vec<String>,
+    /// Clusters with an owner whose workspace is not bound.
+    unbound: Vec<String>,
     verify_dial: Option<String>,
     sync_ca_off: bool,
     allow_system_namespaces: bool,
@@ -93,6 +95,7 @@ impl Fleet {
             world.settled = self.clusters.keys().filter(settled).map(|letter| id(letter)).collect();
             world.listed = self.objects.values().map(|object| Workspace::from(object.workspace())).collect();
         }
+        world.unbound = self.options.unbound.iter().map(|letter| id(letter)).collect();
         for (label, object) in &self.objects {
             self.declare(&mut world, label, object);
         }

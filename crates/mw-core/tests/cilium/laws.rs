@@ -98,6 +98,45 @@ fn unknown_loses_nothing() {
     });
 }
 
+/// If a workspace is not bound, perhaps because it is moving to another shard,
+/// keys of its remotes stay unless another binding there names them too.
+#[test]
+fn an_unbound_workspace_loses_no_key_that_is_its_own() {
+    law(|world, _| {
+        let mut world = world.clone();
+        settle(&mut world);
+        let workspaces: BTreeSet<_> = world.bindings.keys().map(|id| id.workspace.clone()).collect();
+        for workspace in workspaces {
+            let mut less = world.clone();
+            less.bindings.retain(|id, _| id.workspace != workspace);
+            less.services.retain(|id, _| id.workspace != workspace);
+            less.intents.retain(|id, _| id.workspace != workspace);
+            less.unbound = less.clusters.keys().cloned().collect();
+            for (target, writes) in &plan(&less).targets {
+                let near = neighbour_names(&less, target);
+                let removed = writes.secrets.values().flat_map(|apply| &apply.removed);
+                let strange: Vec<_> = removed.filter(|key| !near.contains(key.split('.').next().unwrap())).collect();
+                prop_assert!(strange.is_empty(), "{} loses {:?}, near are {:?}", target, strange, near);
+            }
+        }
+        Ok(())
+    });
+}
+
+/// Cilium names of the clusters in bindings that name or touched a cluster.
+fn neighbour_names(world: &World, target: &ClusterId) -> BTreeSet<String> {
+    let clusters = |of: &Binding| -> Vec<ClusterId> {
+        of.spec.refs.iter().chain(&of.common.touched).filter_map(|name| of.common.cluster(name).cloned()).collect()
+    };
+    let near = world.bindings.values().map(clusters).filter(|all| all.contains(target)).flatten();
+    let names = |seen: &ClusterSeen| {
+        let read = seen.config.known().and_then(Option::as_ref).map(|config| config.cluster_name.clone());
+        let remembered = seen.remembered.as_ref().and_then(|identity| identity.name.as_ref()).map(ToString::to_string);
+        read.into_iter().chain(remembered)
+    };
+    near.filter_map(|id| world.clusters.get(&id)).flat_map(names).collect()
+}
+
 /// An unresolved ref is unknown, not absent: nothing is removed anywhere,
 /// whether or not the cluster is still reachable otherwise.
 #[test]

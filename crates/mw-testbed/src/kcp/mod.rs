@@ -312,6 +312,13 @@ impl Kcp {
     /// deletions that nobody requested), and finally it appears on the other shard with
     /// that shard's revisions. `away` is the time between the last two steps.
     pub async fn move_workspace(&mut self, name: &str, shard: usize, away: Duration) -> Result<()> {
+        self.take_away(name, shard).await?;
+        tokio::time::sleep(away).await;
+        self.arrive(name, shard).await
+    }
+
+    /// First part of a move: after it, no shard shows the workspace.
+    pub async fn take_away(&mut self, name: &str, shard: usize) -> Result<()> {
         let id = self.id(name);
         let origin = self.world.workspace(&id).map(|workspace| workspace.shard).ok_or_else(|| Error::NoCluster(name.to_owned()))?;
         let (Some(from), Some(to)) = (self.shards.get(origin), self.shards.get(shard)) else {
@@ -343,12 +350,16 @@ impl Kcp {
         if let Some(from) = self.shards.get_mut(origin) {
             from.bed.remove(name)?;
         }
-        tokio::time::sleep(away).await;
+        Ok(())
+    }
+
+    /// Second part of a move.
+    pub async fn arrive(&mut self, name: &str, shard: usize) -> Result<()> {
         if let Some(to) = self.shards.get_mut(shard) {
             to.bed.add(&[name]).await?;
         }
         self.settle(name, shard)?;
-        self.world.set_moving(&id, false);
+        self.world.set_moving(&self.id(name), false);
         Ok(())
     }
 
