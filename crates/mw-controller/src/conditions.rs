@@ -1,11 +1,19 @@
-//! Conditions of a status, and the patch from one status to the next.
+//! Conditions of a status, its size, and the patch from one status to the next.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use mw_core::condition::is_reason;
 use mw_core::text::printable;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 const LONGEST_MESSAGE: usize = 1000;
+/// Size limit of a status. Kubernetes refuses objects of 1.5 MiB; etcd works best with far smaller ones.
+const LARGEST: usize = 250 << 10;
+
+/// Reports whether a status is too large to be written.
+pub fn is_too_large(status: &impl Serialize) -> bool {
+    serde_json::to_vec(status).map_or(0, |bytes| bytes.len()) > LARGEST
+}
 
 /// A condition without its times.
 #[derive(Debug, Clone)]

@@ -1,6 +1,7 @@
 //! Everything that talks to an API server: connects to clusters, watches them
 //! and writes to them. `mw-core` decides what to write.
 
+mod absence;
 pub mod address;
 pub mod backoff;
 pub mod cilium;

@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
+use crate::absence::Searches;
 use crate::backoff::Backoff;
 use crate::cilium::apply::WriteOutcome;
 use crate::cilium::cluster_cache::{Take, Wants};
@@ -150,6 +151,7 @@ pub(super) enum Event {
     Attempted { cluster: ClusterId, epoch: u64, fingerprint: [u8; 32], attempt: Attempt },
     Cached { cluster: ClusterId, epoch: u64, what: &'static str, take: Take },
     Written { cluster: ClusterId, epoch: u64, outcome: WriteOutcome },
+    Searched { kind: Kind, name: String, found: Result<BTreeSet<String>, Failure> },
     Patched { id: RecordId, result: Result<Box<DynamicObject>, Failure> },
     Dialled { link: Link, fingerprint: String, result: Result<Answer, Failed> },
     Read { reader: ClusterId, epoch: u64, result: Result<BTreeMap<CiliumName, bool>, String> },
@@ -184,10 +186,11 @@ pub(super) struct Engine {
     pub(super) feeds: BTreeMap<(ObjectSource, Kind), Feed>,
     /// Kinds listed since their watch last failed.
     pub(super) listed: BTreeSet<(ObjectSource, Kind)>,
-    /// Kinds listed at least once: the first list alone never causes a deletion.
-    pub(super) once_listed: BTreeSet<(ObjectSource, Kind)>,
-    /// Objects with our finalizer that were missing from the last list.
-    pub(super) absent: BTreeSet<RecordId>,
+    /// Kinds listed at least once; the time of the first list until a list a resync
+    /// later has confirmed it.
+    pub(super) first_listed: BTreeMap<(ObjectSource, Kind), Option<Instant>>,
+    /// Searches for objects that disappeared from the hub, by kind and name.
+    pub(super) searches: Searches<(Kind, String)>,
     pub(super) records: BTreeMap<RecordId, Record>,
     pub(super) records_changed: bool,
     /// Secrets that refs may point to.
@@ -200,6 +203,8 @@ pub(super) struct Engine {
     pub(super) world: World,
     pub(super) world_changed: bool,
     pub(super) plan: Plan,
+    /// Clusters where nothing is removed until a later list confirms that nobody wants it.
+    pub(super) held: BTreeSet<ClusterId>,
     pub(super) diallings: BTreeMap<Link, Dialling>,
     pub(super) readings: BTreeMap<ClusterId, Reading>,
     pub(super) status_touched: Option<Instant>,
@@ -244,8 +249,8 @@ impl Engine {
             hub_relist: RelistSignal::default(),
             feeds: BTreeMap::new(),
             listed: BTreeSet::new(),
-            once_listed: BTreeSet::new(),
-            absent: BTreeSet::new(),
+            first_listed: BTreeMap::new(),
+            searches: Searches::default(),
             records: BTreeMap::new(),
             records_changed: false,
             kubeconfig_secrets: BTreeMap::new(),
@@ -256,6 +261,7 @@ impl Engine {
             world,
             world_changed: false,
             plan: Plan::default(),
+            held: BTreeSet::new(),
             diallings: BTreeMap::new(),
             readings: BTreeMap::new(),
             status_touched: None,
@@ -320,6 +326,7 @@ impl Engine {
         self.world_changed |= self.first_look_ends.take_if(|end| *end <= self.turned_at).is_some();
         self.rediscover();
         self.seek_strays();
+        self.look_for_missing_objects();
         self.validate();
         self.plan();
     }
@@ -392,6 +399,8 @@ impl Engine {
             self.verify_due(),
             self.next_discovery,
             self.strays_due(),
+            self.searches.due().filter(|at| *at > self.turned_at),
+            self.absences_due(),
             self.first_look_ends,
         ];
         times.into_iter().flatten().min().unwrap_or(self.next_resync)

@@ -10,6 +10,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 
 use crate::cilium::engine::Engine;
+use crate::cilium::object_source::ObjectSource;
 use crate::cilium::record::{Kind, RecordId};
 use crate::metrics::{CertificateLabels, EndpointLabels, ObjectLabels};
 
@@ -34,7 +35,8 @@ impl Engine {
         }
         let tenants = self.endpoints.values().filter_map(|endpoint| endpoint.tenants.known().known().map(|tenants| tenants.len()));
         metrics.tenants.set(i64::try_from(tenants.sum::<usize>()).unwrap_or(i64::MAX));
-        let astray = self.records.values().filter(|record| record.astray.is_some()).count();
+        let in_kcp = self.records.values().filter(|record| record.object_source != ObjectSource::Hub);
+        let astray = in_kcp.filter(|record| record.astray.is_some()).count();
         metrics.objects_astray.set(i64::try_from(astray).unwrap_or(i64::MAX));
         metrics.endpoints.set(i64::try_from(self.endpoints.len()).unwrap_or(i64::MAX));
         let now = ObjectMetrics {

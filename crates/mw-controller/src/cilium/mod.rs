@@ -4,6 +4,7 @@
 //! One task owns all state. Watches, writes and dials send events through one
 //! channel; after each batch the task runs all steps once. No step blocks.
 
+mod absence;
 mod apply;
 pub mod certificates;
 mod cleanup;

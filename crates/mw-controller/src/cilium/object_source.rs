@@ -299,7 +299,7 @@ impl Engine {
             let object_source = ObjectSource::Endpoint(url);
             self.feeds.retain(|(of, _), _| *of != object_source);
             self.listed.retain(|(of, _)| *of != object_source);
-            self.once_listed.retain(|(of, _)| *of != object_source);
+            self.first_listed.retain(|(of, _), _| *of != object_source);
         }
         for url in urls {
             if !self.endpoints.contains_key(&url) {
@@ -373,7 +373,6 @@ impl Engine {
         let object_source = ObjectSource::Endpoint(url.to_owned());
         let of_it = |record: &Record| record.object_source == object_source && record.id().workspace == *workspace;
         self.records.retain(|_, record| !of_it(record) || record.must_be_somewhere());
-        self.absent.retain(|id| self.records.contains_key(id));
         let left: Vec<RecordId> = self.records.iter().filter(|(_, record)| of_it(record)).map(|(id, _)| id.clone()).collect();
         for id in left {
             let Some(mut record) = self.records.remove(&id) else { continue };
@@ -386,14 +385,18 @@ impl Engine {
         self.records_changed = true;
     }
 
-    /// Marks an object as missing: it disappeared while our finalizer was set, so its
-    /// workspace may be moving to another shard. Relists everything to find it.
+    /// Marks an object as missing: it disappeared while our finalizer was set. A hub is
+    /// searched for its name; in kcp its workspace may be moving to another shard, so
+    /// everything is relisted.
     pub(super) fn mark_unknown(&mut self, record: &mut Record) {
-        let ObjectSource::Endpoint(url) = &record.object_source else { return };
         if record.astray.is_none() {
-            warn!(url, kind = record.kind.as_str(), object = %record.id(), "object disappeared while its finalizer was set: what it wrote stays");
-            record.astray = Some(Astray { since: self.turned_at, lists: None });
-            self.hub_relist.ring();
+            let place = &record.object_source;
+            warn!(%place, kind = record.kind.as_str(), object = %record.id(), "object disappeared while its finalizer was set: what it wrote stays");
+            record.astray = Some(Astray { since: self.turned_at, lists: None, searched: None });
+            match place {
+                ObjectSource::Hub => self.searches.forget(&(record.kind, record.id().name.clone())),
+                ObjectSource::Endpoint(_) => self.hub_relist.ring(),
+            }
             self.touch_status();
         }
     }
@@ -426,7 +429,8 @@ impl Engine {
     }
 
     pub(super) fn strays_due(&self) -> Option<Instant> {
-        let astray = self.records.values().filter_map(|record| record.astray).filter(|astray| astray.lists.is_none());
+        let in_kcp = self.records.values().filter(|record| record.object_source != ObjectSource::Hub);
+        let astray = in_kcp.filter_map(|record| record.astray).filter(|astray| astray.lists.is_none());
         astray.map(|astray| astray.since + LONGEST_MOVE).min()
     }
 

@@ -97,6 +97,7 @@ impl Engine {
             Event::Attempted { cluster, epoch, fingerprint, attempt } => self.observe_attempt(&cluster, epoch, fingerprint, attempt),
             Event::Cached { cluster, epoch, what, take } => self.observe_sight(&cluster, epoch, what, take),
             Event::Written { cluster, epoch, outcome } => self.observe_write(&cluster, epoch, outcome),
+            Event::Searched { kind, name, found } => self.observe_search(kind, name, &found),
             Event::Patched { id, result } => self.observe_patch(&id, result),
             Event::Dialled { link, fingerprint, result } => self.observe_dial(&link, fingerprint, result),
             Event::Read { reader, epoch, result } => self.observe_reading(&reader, epoch, result),
@@ -120,13 +121,8 @@ impl Engine {
             // The watch is back: list what it missed.
             Observed::Established => self.hub_relist.ring(),
             Observed::Listed { items, .. } => {
-                let agreed = self.replace_records(object_source, kind, &items);
-                if self.once_listed.insert(at.clone()) || !agreed {
-                    self.listed.remove(&at);
-                    self.hub_relist.ring();
-                } else {
-                    self.listed.insert(at.clone());
-                }
+                self.replace_records(object_source, kind, &items);
+                self.note_list(&at);
             }
             Observed::Set { item, version } => self.take_record(object_source, kind, &item, version),
             Observed::Gone { item, .. } => self.drop_record(object_source, kind, &item),
@@ -153,11 +149,9 @@ impl Engine {
     }
 
     /// Replaces the records of a kind by a list. An object with our finalizer can't
-    /// disappear before we remove the finalizer, and one list may be wrong: the
-    /// object stays until it is missing from a second list. In kcp it stays even
-    /// then while its workspace may have moved to another shard. Returns true if
-    /// nothing is in doubt.
-    fn replace_records(&mut self, object_source: &ObjectSource, kind: Kind, items: &[DynamicObject]) -> bool {
+    /// disappear before we remove the finalizer, and lists may be wrong: it is kept
+    /// until its absence is confirmed.
+    fn replace_records(&mut self, object_source: &ObjectSource, kind: Kind, items: &[DynamicObject]) {
         let of_it = |record: &Record| record.object_source == *object_source && record.kind == kind;
         let (mut before, others): (BTreeMap<_, _>, _) =
             std::mem::take(&mut self.records).into_iter().partition(|(_, record)| of_it(record));
@@ -172,26 +166,17 @@ impl Engine {
             self.put_record(known.filter(|record| record.uid() == newer.uid()), newer);
         }
         self.records_changed = true;
-        let doubtful: BTreeMap<_, _> = before.into_iter().filter_map(|(id, record)| self.doubted(id, record)).collect();
-        let agreed = doubtful.values().all(|record| record.astray.is_some());
-        self.records.extend(doubtful);
-        agreed
+        let kept: BTreeMap<_, _> = before.into_iter().filter_map(|(id, record)| Some((id, self.kept(record)?))).collect();
+        self.records.extend(kept);
     }
 
     /// Returns an object that is missing from a list if it may still exist.
-    fn doubted(&mut self, id: RecordId, mut record: Record) -> Option<(RecordId, Record)> {
-        if record.must_be_somewhere() {
-            if self.is_gone_from(&record) {
-                return None;
-            }
-            self.mark_unknown(&mut record);
-            return Some((id, record));
+    fn kept(&mut self, mut record: Record) -> Option<Record> {
+        if !record.must_be_somewhere() || self.is_gone_from(&record) {
+            return None;
         }
-        let doubtful = record.is_held() && !self.absent.remove(&id);
-        doubtful.then(|| {
-            self.absent.insert(id.clone());
-            (id, record)
-        })
+        self.mark_unknown(&mut record);
+        Some(record)
     }
 
     /// Reports whether another endpoint shows the object. A workspace may be
@@ -221,7 +206,6 @@ impl Engine {
             }
             None => newer,
         };
-        self.absent.remove(&id);
         self.records.insert(id, record);
         self.records_changed = true;
         self.touch_status();
@@ -238,7 +222,6 @@ impl Engine {
         }
         let Some(mut record) = self.records.remove(&id) else { return };
         self.records_changed = true;
-        self.absent.remove(&id);
         if record.must_be_somewhere() && meta.deletion_timestamp.is_none() {
             self.mark_unknown(&mut record);
             self.records.insert(id, record);
@@ -261,7 +244,8 @@ impl Engine {
             }
             // In kcp its workspace may have moved: the next lists will tell.
             Err(Failure::NotFound(_)) if object_source == ObjectSource::Hub => {
-                self.records.remove(id);
+                let kept = self.records.remove(id).and_then(|record| self.kept(record));
+                self.records.extend(kept.map(|record| (id.clone(), record)));
                 self.records_changed = true;
             }
             Err(failure) => {

@@ -11,7 +11,7 @@ impl Engine {
             return;
         }
         let started = Instant::now();
-        self.plan = mw_core::cilium::plan(&self.world);
+        self.plan = self.plan_cautiously();
         self.environment.metrics.plans.inc();
         self.environment.metrics.plan_seconds.observe(started.elapsed().as_secs_f64());
         debug!(targets = self.plan.targets.len(), dials = self.plan.dials.len(), "planned");

@@ -137,14 +137,16 @@ pub(super) struct Led {
     pub(super) uid: String,
 }
 
-/// State of an object that disappeared while our finalizer was set: its workspace
-/// may be moving to another shard.
+/// State of an object that disappeared while our finalizer was set: a hub may give
+/// wrong answers, and in kcp its workspace may be moving to another shard.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Astray {
     pub(super) since: Instant,
-    /// List count of its endpoint's APIBindings once it had been missing for long.
-    /// If a later list still has its workspace, the workspace has not moved.
+    /// In kcp: list count of its endpoint's APIBindings once it had been missing for
+    /// long. If a later list still has its workspace, the workspace has not moved.
     pub(super) lists: Option<u64>,
+    /// On a hub: time of the first search by name that did not find it either.
+    pub(super) searched: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -165,8 +167,10 @@ pub(super) struct Record {
     /// Set once its deletion is observed: the counts, at that time, of the lists
     /// that resolve its refs.
     pub(super) lists_then: Option<Lists>,
-    /// Set if it disappeared from its endpoint while our finalizer was set.
+    /// Set if it disappeared while our finalizer was set.
     pub(super) astray: Option<Astray>,
+    /// True if its spec changed while this process observed it.
+    pub(super) edited: bool,
     /// True while a write to it is in flight.
     pub(super) busy: bool,
     /// Earliest retry after a failed write.
@@ -192,6 +196,7 @@ impl Record {
             led: BTreeMap::new(),
             lists_then: None,
             astray: None,
+            edited: false,
             busy: false,
             not_before: None,
             failures: 0,
@@ -201,6 +206,7 @@ impl Record {
     /// Takes over a newer state of the same object and keeps what is remembered.
     pub(super) fn renew(&mut self, newer: Record) {
         let Record { object_source, meta, version, object, misread, status, astray, .. } = newer;
+        self.edited |= meta.generation != self.meta.generation;
         (self.object_source, self.meta, self.version, self.object, self.misread, self.status) =
             (object_source, meta, version, object, misread, status);
         self.astray = astray;
@@ -233,7 +239,7 @@ impl Record {
 
     /// Reports whether it must still exist: it is not being deleted and has our finalizer.
     pub(super) fn must_be_somewhere(&self) -> bool {
-        matches!(self.object_source, ObjectSource::Endpoint(_)) && self.is_held() && !self.is_deleted()
+        self.is_held() && !self.is_deleted()
     }
 
     fn finalizers(&self) -> impl Iterator<Item = &String> {

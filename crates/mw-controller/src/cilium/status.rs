@@ -10,6 +10,7 @@ use mw_api::cilium::service::{EndpointSummary, GlobalServiceStatus};
 use mw_core::cilium::plan::{BindingPhase, BindingPlan, IntentPlan, Row, ServicePlan, Status};
 use mw_core::condition::cilium::kind;
 use mw_core::problem::Reason;
+use mw_core::text::printable;
 use mw_core::time::Timestamp;
 use serde_json::Value;
 use tracing::{debug, info};
@@ -17,13 +18,14 @@ use tracing::{debug, info};
 use crate::cilium::diff::Place;
 use crate::cilium::engine::Engine;
 use crate::cilium::record::{Kind, Record, RecordId};
-use crate::conditions::{Wanted, difference, merged};
+use crate::conditions::{Wanted, difference, is_too_large, merged};
 use crate::failure::Failure;
 use crate::writer::Trouble;
 
 /// Longest delay of a status update for writes in flight.
 const WHILE_WRITING: Duration = Duration::from_secs(1);
 const BETWEEN: Duration = Duration::from_millis(200);
+const LONGEST_MESSAGE: usize = 500;
 
 /// Inputs of a status other than the plan.
 struct Facts<'a> {
@@ -192,16 +194,20 @@ fn of_binding(facts: &Facts<'_>, plan: &BindingPlan) -> Value {
         connected: row.connected,
         ready_nodes: row.ready_nodes.into(),
         total_nodes: row.total_nodes.into(),
-        message: row.message.clone(),
+        message: row.message.as_ref().map(|text| printable(text, LONGEST_MESSAGE)),
         last_verified: row.last_verified.and_then(time),
     };
-    value(ClusterMeshBindingStatus {
+    let mut status = ClusterMeshBindingStatus {
         phase: Some(plan.outcome.phase.as_str().to_owned()),
         observed_generation: Some(facts.record.generation()),
         last_sync_time: Some(facts.now.clone()),
         mesh_status: Some(plan.rows.iter().map(row).collect()),
         conditions: Some(conditions(facts, &plan.outcome.conditions)),
-    })
+    };
+    if is_too_large(&status) {
+        status.mesh_status.iter_mut().flatten().for_each(|row| row.message = None);
+    }
+    value(status)
 }
 
 fn of_service(facts: &Facts<'_>, plan: &ServicePlan) -> Value {
@@ -210,14 +216,18 @@ fn of_service(facts: &Facts<'_>, plan: &ServicePlan) -> Value {
         endpoints: i64::try_from(of.ready).unwrap_or(i64::MAX),
         ready: of.ready > 0,
     });
-    value(GlobalServiceStatus {
+    let mut status = GlobalServiceStatus {
         phase: Some(plan.outcome.phase.as_str().to_owned()),
         observed_generation: Some(facts.record.generation()),
         last_sync_time: Some(facts.now.clone()),
         exported_clusters: Some(plan.exported.clone()),
         endpoint_summary: Some(endpoints.collect()),
         conditions: Some(conditions(facts, &plan.outcome.conditions)),
-    })
+    };
+    if is_too_large(&status) {
+        status.endpoint_summary = None;
+    }
+    value(status)
 }
 
 fn of_intent(facts: &Facts<'_>, plan: &IntentPlan) -> Value {
@@ -230,4 +240,57 @@ fn of_intent(facts: &Facts<'_>, plan: &IntentPlan) -> Value {
         probe_status: probe,
         conditions: Some(conditions(facts, &plan.outcome.conditions)),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::DynamicObject;
+    use mw_api::cilium::MOST_CLUSTERS;
+    use mw_core::cilium::plan::Endpoints;
+    use serde_json::json;
+
+    use super::*;
+    use crate::cilium::object_source::ObjectSource;
+
+    fn record(kind: Kind, spec: &Value) -> Record {
+        let resource = kind.resource();
+        let object = json!({
+            "apiVersion": resource.api_version, "kind": resource.kind,
+            "metadata": { "name": "mesh", "namespace": "net", "uid": "u", "generation": 1 }, "spec": spec,
+        });
+        let object: DynamicObject = serde_json::from_value(object).unwrap();
+        Record::read(ObjectSource::Hub, kind, "hub", &object).unwrap()
+    }
+
+    fn names() -> impl Iterator<Item = String> {
+        (0..MOST_CLUSTERS).map(|nth| format!("{}{nth:04}", "c".repeat(249)))
+    }
+
+    fn facts(record: &Record) -> Facts<'_> {
+        Facts { record, failed: None, now: Time(jiff::Timestamp::UNIX_EPOCH) }
+    }
+
+    #[test]
+    fn the_status_of_a_binding_stays_small_whatever_the_clusters_say() {
+        let record = record(Kind::Binding, &json!({ "clusterRefs": [{ "name": "a" }, { "name": "b" }] }));
+        let row = |cluster: String| Row { cluster, message: Some("x".repeat(50_000)), ..Row::default() };
+        let many = BindingPlan { rows: names().map(row).collect(), ..BindingPlan::default() };
+        let status = of_binding(&facts(&record), &many);
+        assert!(!is_too_large(&status));
+        assert_eq!(status["meshStatus"].as_array().unwrap().len(), MOST_CLUSTERS);
+        let few = BindingPlan { rows: many.rows[..2].to_vec(), ..BindingPlan::default() };
+        let told = of_binding(&facts(&record), &few)["meshStatus"][0]["message"].as_str().unwrap().len();
+        assert_eq!(told, LONGEST_MESSAGE + "…".len());
+    }
+
+    #[test]
+    fn the_status_of_a_global_service_in_many_clusters_stays_small() {
+        let spec = json!({ "meshRef": { "name": "mesh" }, "selector": { "namespace": "shop", "name": "cart" } });
+        let record = record(Kind::Service, &spec);
+        let endpoints = names().map(|cluster| Endpoints { cluster, ready: 1 }).collect();
+        let plan = ServicePlan { exported: names().collect(), endpoints, ..ServicePlan::default() };
+        let status = of_service(&facts(&record), &plan);
+        assert!(!is_too_large(&status));
+        assert_eq!(status["exportedClusters"].as_array().unwrap().len(), MOST_CLUSTERS);
+    }
 }

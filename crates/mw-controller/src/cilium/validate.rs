@@ -73,6 +73,11 @@ impl Engine {
         self.names(record).into_iter().chain(record.object.common().touched.iter().cloned()).collect()
     }
 
+    /// Reports whether it touched a ref that its spec no longer names.
+    pub(super) fn has_left(&self, record: &Record, name: &String) -> bool {
+        record.object.common().touched.contains(name) && !self.names(record).contains(name)
+    }
+
     /// Connects every cluster that a ref points to, with its newest credentials.
     fn engage_wanted(&mut self) {
         let mut wanted = BTreeMap::new();

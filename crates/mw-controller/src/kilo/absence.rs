@@ -5,7 +5,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kube::Api;
-use kube::api::ListParams;
 use kube::core::{ApiResource, DynamicObject};
 use mw_api::kilo::clustermesh::ClusterMesh;
 use mw_core::kilo::{Absent, OrphanOf, Orphans};
@@ -13,6 +12,7 @@ use mw_core::names::{MeshId, is_hashed_label, label_value};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use crate::absence::{Searches, search};
 use crate::backoff::Backoff;
 use crate::failure::Failure;
 use crate::fleet::HUB;
@@ -22,14 +22,13 @@ use crate::kilo::engine::{Engine, Event};
 const MOST_FINISHED: usize = 1000;
 /// Limits the searched names, which come from labels that anyone may write.
 const MOST_SEARCHES: usize = 1000;
-const SEARCHES_AT_ONCE: usize = 8;
 
 #[derive(Debug, Default)]
 pub(super) struct Absences {
     /// Meshes with our finalizer that are missing from a list, or reported as deleted.
     missing: BTreeSet<MeshId>,
-    /// Searches for the namespaces that have a mesh of a name, by name.
-    searches: BTreeMap<String, Search>,
+    /// Searches by the name of a mesh.
+    searches: Searches<String>,
     /// Orphans whose mesh name is known only as a hash: first seen, and number of lists then.
     nameless: BTreeMap<OrphanOf, (Instant, u64)>,
     /// UIDs of the meshes that this process cleaned up and let go.
@@ -38,17 +37,10 @@ pub(super) struct Absences {
     lists: u64,
 }
 
-#[derive(Debug)]
-enum Search {
-    UnderWay,
-    Failed { again: Instant, backoff: Backoff },
-    Found(BTreeSet<String>),
-}
-
 impl Absences {
     /// Discards search results that may be out of date.
     pub(super) fn doubt(&mut self) {
-        self.searches.retain(|_, search| matches!(search, Search::UnderWay | Search::Failed { .. }));
+        self.searches.forget_all();
         self.nameless.clear();
     }
 
@@ -75,18 +67,14 @@ impl Absences {
 
     /// Returns when a failed search is retried.
     pub(super) fn due(&self) -> Option<Instant> {
-        let again = |search: &Search| if let Search::Failed { again, .. } = search { Some(*again) } else { None };
-        self.searches.values().filter_map(again).min()
+        self.searches.due()
     }
 
-    fn is_absent(&self, name: &str, namespace: Option<&str>) -> bool {
-        match self.searches.get(name) {
-            Some(Search::Found(namespaces)) => match namespace {
-                Some(namespace) => !namespaces.contains(namespace),
-                None => namespaces.is_empty(),
-            },
-            _ => false,
-        }
+    fn is_absent(&self, name: &String, namespace: Option<&str>) -> bool {
+        self.searches.namespaces(name).is_some_and(|namespaces| match namespace {
+            Some(namespace) => !namespaces.contains(namespace),
+            None => namespaces.is_empty(),
+        })
     }
 }
 
@@ -95,7 +83,7 @@ impl Engine {
     pub(super) fn mesh_is_missing(&mut self, mesh: MeshId) {
         warn!(%mesh, "ClusterMesh disappeared although it has our finalizer; searching for it by name");
         // The result of an earlier search may be out of date.
-        self.absences.searches.remove(&mesh.name);
+        self.absences.searches.forget(&mesh.name);
         self.absences.missing.insert(mesh);
     }
 
@@ -115,72 +103,42 @@ impl Engine {
                 false => {}
             }
         }
-        self.absences.searches.retain(|name, search| names.contains(name) || matches!(search, Search::UnderWay));
-        let under_way = |search: &&Search| matches!(search, Search::UnderWay);
-        let mut running = self.absences.searches.values().filter(under_way).count();
-        for name in names {
-            let due = match self.absences.searches.get(&name) {
-                None => true,
-                Some(Search::Failed { again, .. }) => *again <= now,
-                Some(Search::UnderWay | Search::Found(_)) => false,
-            };
-            if due && running < SEARCHES_AT_ONCE {
-                running += 1;
-                self.search(name);
-            }
+        for name in self.absences.searches.start(&names, now) {
+            self.search(name);
         }
         self.tell_of_absence(&orphaned);
     }
 
     fn search(&mut self, name: String) {
-        self.absences.searches.insert(name.clone(), Search::UnderWay);
         let api: Api<DynamicObject> = Api::all_with(self.environment.hub.clone(), &ApiResource::erase::<ClusterMesh>(&()));
         let events = self.sender.clone();
         self.tasks.spawn(async move {
-            let params = ListParams::default().fields(&format!("metadata.name={name}"));
-            let found = api.list(&params).await.map_err(|error| Failure::of(&error));
-            let found = found.and_then(|list| {
-                let strange = list.items.iter().any(|item| item.metadata.name.as_deref() != Some(&name));
-                let more = list.metadata.continue_.is_some_and(|token| !token.is_empty());
-                let namespaces = list.items.into_iter().filter_map(|item| item.metadata.namespace).collect();
-                match strange || more {
-                    true => Err(Failure::Unreadable(format!("a search for ClusterMeshes named {name} returned other objects"))),
-                    false => Ok(namespaces),
-                }
-            });
+            let found = search(&api, &name).await;
             _ = events.send(Event::Searched { name, found }).await;
         });
     }
 
-    pub(super) fn observe_search(&mut self, name: String, found: Result<BTreeSet<String>, Failure>) {
-        match found {
-            Err(failure) => {
-                self.count_failure(HUB, &failure);
-                let mut backoff = match self.absences.searches.remove(&name) {
-                    Some(Search::Failed { backoff, .. }) => backoff,
-                    _ => self.backoff(),
-                };
-                let again = Instant::now() + backoff.next(failure.retry_after());
-                self.absences.searches.insert(name, Search::Failed { again, backoff });
-            }
-            Ok(namespaces) => {
-                let missing: Vec<MeshId> = self.absences.missing.iter().filter(|mesh| mesh.name == name).cloned().collect();
-                for mesh in missing {
-                    self.absences.missing.remove(&mesh);
-                    match namespaces.contains(&mesh.namespace) {
-                        // The list or event without it was wrong.
-                        true => self.hub_relist.ring(),
-                        false => {
-                            info!(%mesh, "ClusterMesh is deleted");
-                            self.records.remove(&mesh);
-                            self.records_changed = true;
-                        }
-                    }
+    pub(super) fn observe_search(&mut self, name: String, found: &Result<BTreeSet<String>, Failure>) {
+        let missing: Vec<MeshId> = self.absences.missing.iter().filter(|mesh| mesh.name == name).cloned().collect();
+        let random = &mut self.environment.random;
+        self.absences.searches.end(name, found, || Backoff::of_watch(random.fork()));
+        let namespaces = match found {
+            Ok(namespaces) => namespaces,
+            Err(failure) => return self.count_failure(HUB, failure),
+        };
+        for mesh in missing {
+            self.absences.missing.remove(&mesh);
+            match namespaces.contains(&mesh.namespace) {
+                // The list or event without it was wrong.
+                true => self.hub_relist.ring(),
+                false => {
+                    info!(%mesh, "ClusterMesh is deleted");
+                    self.records.remove(&mesh);
+                    self.records_changed = true;
                 }
-                self.absences.searches.insert(name, Search::Found(namespaces));
-                self.touch_status();
             }
         }
+        self.touch_status();
     }
 
     fn tell_of_absence(&mut self, orphaned: &BTreeSet<OrphanOf>) {

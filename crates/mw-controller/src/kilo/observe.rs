@@ -191,7 +191,7 @@ impl Engine {
             Event::Peers { cluster, epoch, seen } => self.observe_peers(&cluster, epoch, seen),
             Event::Written { cluster, epoch, outcome } => self.observe_write(&cluster, epoch, outcome),
             Event::Patched { mesh, result } => self.observe_patch(&mesh, result),
-            Event::Searched { name, found } => self.observe_search(name, found),
+            Event::Searched { name, found } => self.observe_search(name, &found),
         }
     }
 

@@ -14,7 +14,7 @@ use mw_core::text::printable;
 use tokio::time::Instant;
 use tracing::{debug, info};
 
-use crate::conditions::{Wanted, difference, merged};
+use crate::conditions::{Wanted, difference, is_too_large, merged};
 use crate::fleet::Credentials;
 use crate::kilo::engine::Engine;
 use crate::kilo::observe::count;
@@ -24,8 +24,6 @@ use crate::metrics::MeshLabels;
 /// Maximum time that the status waits for writes in flight.
 const WHILE_WRITING: Duration = Duration::from_secs(1);
 const BETWEEN: Duration = Duration::from_millis(200);
-/// Size limit of a status. Kubernetes refuses objects of 1.5 MiB; etcd works best with far smaller ones.
-const LARGEST: usize = 250 << 10;
 const LONGEST_MESSAGE: usize = 500;
 
 /// Facts about one entry that are not in the plan.
@@ -233,11 +231,10 @@ pub fn status_of(facts: &StatusFacts<'_>) -> ClusterMeshStatus {
         clusters: Some(clusters),
         held_deletes: held(facts.plan),
     };
-    let size = |status: &ClusterMeshStatus| serde_json::to_vec(status).map_or(0, |bytes| bytes.len());
-    if size(&status) > LARGEST {
+    if is_too_large(&status) {
         status.clusters.iter_mut().flatten().for_each(|cluster| cluster.skipped = None);
     }
-    if size(&status) > LARGEST {
+    if is_too_large(&status) {
         status.clusters.iter_mut().flatten().for_each(|cluster| cluster.message = None);
     }
     status
@@ -330,4 +327,34 @@ fn conditions(facts: &StatusFacts<'_>) -> Vec<Condition> {
         Wanted { kind, status, reason, message }
     });
     merged(&before, kind::ALL, wanted, facts.generation, &facts.now)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::jiff;
+    use mw_core::kilo::spec::MOST_CLUSTERS;
+
+    use super::*;
+
+    #[test]
+    fn a_status_stays_small_whatever_the_clusters_say() {
+        let names = (0..u32::try_from(MOST_CLUSTERS).unwrap()).map(|nth| format!("{}{nth:04}", "c".repeat(59)));
+        let entry = |name| EntryFacts { name, trouble: Some("x".repeat(5_000)), ..EntryFacts::default() };
+        let facts = StatusFacts {
+            plan: &MeshPlan::default(),
+            generation: 1,
+            before: &ClusterMeshStatus::default(),
+            entries: names.map(entry).collect(),
+            not_ready: None,
+            limited_to: None,
+            stale_credentials: None,
+            now: Time(jiff::Timestamp::UNIX_EPOCH),
+        };
+        let status = status_of(&facts);
+        assert!(!is_too_large(&status));
+        let clusters = status.clusters.unwrap();
+        assert_eq!((clusters.len(), clusters[0].reachable), (facts.entries.len(), Some(false)));
+        let few = StatusFacts { entries: facts.entries[..2].to_vec(), ..facts };
+        assert_eq!(status_of(&few).clusters.unwrap()[0].message.as_ref().unwrap().len(), LONGEST_MESSAGE + "…".len());
+    }
 }

@@ -7,7 +7,7 @@ use mw_core::cilium::world::DialFailure;
 use mw_sim::{Delivery, Fate, Reachability};
 use serde_json::{Value, json};
 
-use crate::bed::HUB;
+use crate::bed::{HUB, RESYNC};
 use crate::case::{Action, Case, CiliumSite, PolicyEdit, Step, Workload};
 use crate::faults::{Crash, Fault};
 use crate::lies::{Attack, HOSTILE_SITES, Hostile, Lasts, Telling, Untruth};
@@ -50,6 +50,7 @@ impl Case {
         dice.lies(&mut case);
         dice.foreign_links(&mut case);
         dice.forgotten_ways(&mut case);
+        dice.delay(&mut case);
         case
     }
 }
@@ -322,6 +323,19 @@ impl Dice {
         case.steps.push(Step::Act(restarted + Duration::from_millis(back), Action::RestoreSecret { site }));
     }
 
+    /// Lets everything happen after the first full resync: a provider that starts removes
+    /// less than one that runs.
+    fn delay(&mut self, case: &mut Case) {
+        if !self.chance(10) {
+            return;
+        }
+        for step in &mut case.steps {
+            if let Step::Act(at, _) = step {
+                *at += RESYNC.mul_f64(1.2);
+            }
+        }
+    }
+
     /// Draws a wrong answer that any cluster may give.
     fn telling(&mut self, cluster: &str, of: &str) -> Telling {
         let kinds = [
@@ -334,6 +348,8 @@ impl Dice {
             "pods",
             "nodes",
             "ciliumnetworkpolicies",
+            "ciliumclusterwidenetworkpolicies",
+            "endpointslices",
             "customresourcedefinitions",
         ];
         let kind = *self.pick(&kinds);
@@ -360,10 +376,7 @@ impl Dice {
             4 => Untruth::Unasked,
             _ => Untruth::Truncated { percent: self.0.u8(1..100), counted: self.chance(50) },
         };
-        // An object that is missing from two lists counts as deleted.
-        let hides = kind != "secrets" && matches!(how, Untruth::Empty | Untruth::Truncated { .. });
-        let lasts = if hides { Lasts::Requests(1) } else { self.lasts() };
-        Telling { cluster: HUB.to_owned(), kind, how, lasts }
+        Telling { cluster: HUB.to_owned(), kind, how, lasts: self.lasts() }
     }
 
     fn lasts(&mut self) -> Lasts {

@@ -8,7 +8,7 @@ use libtest_mimic::{Failed, Trial};
 use mw_core::cilium::world::DialFailure;
 use mw_sim::{Delivery, Fate, Reachability};
 
-use crate::bed::HUB;
+use crate::bed::{HUB, RESYNC};
 use crate::case::{Action, Case, CiliumSite, PolicyEdit, Step};
 use crate::draw::{binding, export, intent};
 use crate::faults::{Crash, Fault};
@@ -39,7 +39,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         Trial::test("dying_at_every_write_of_a_rotation", move || die_everywhere(&rotated)),
         Trial::test("a_namespace_that_is_being_deleted_counts_as_gone", move || holds(&story(&ended), "")),
         Trial::test("an_object_that_one_list_does_without_is_not_gone", move || holds(&story(&lies), "")),
-        Trial::test("an_object_that_two_lists_in_a_row_lack_is_not_gone", two_lists_lie),
+        Trial::test("objects_that_a_hub_hides_for_minutes_lose_nothing", a_hub_hides_objects),
+        Trial::test("objects_that_a_hub_hides_from_a_provider_that_starts_lose_nothing", a_hub_hides_objects_at_the_start),
         Trial::test("two_owners_of_a_cluster_leave_each_others_keys_and_annotations", || holds(&shared(&[]), "")),
         Trial::test("a_provider_that_starts_waits_for_every_owner_of_a_cluster", || holds(&shared(&[Action::Restart]), "")),
         Trial::test("the_key_of_a_cluster_without_a_known_name_stays", a_cluster_is_nameless),
@@ -112,13 +113,48 @@ fn shared(actions: &[Action]) -> Case {
     case
 }
 
-/// A list that lacks objects is repeated at once, and the second one is wrong too.
-fn two_lists_lie() -> Result<(), Failed> {
-    for kind in ["globalservices", "clustermeshbindings", "connectivityintents"] {
-        let telling = Telling { cluster: HUB.into(), kind, how: Untruth::Empty, lasts: Lasts::Requests(2) };
-        holds(&story(&[Action::Lie(telling)]), kind)?;
+const OBJECTS: [&str; 3] = ["globalservices", "clustermeshbindings", "connectivityintents"];
+
+/// All lists and all searches by name lack the objects, for longer than the provider
+/// keeps a cluster connected that nobody names.
+fn hides(kind: &'static str, how: Untruth, from: Duration) -> [Step; 2] {
+    let lasts = Duration::from_secs(240);
+    let lie = Action::Lie(Telling { cluster: HUB.into(), kind, how, lasts: Lasts::For(lasts) });
+    // A run goes on until its last action.
+    [Step::Act(from, lie), Step::Act(from + lasts, Action::AddService { site: "c1".into(), name: "cart" })]
+}
+
+/// At first the provider only remembers what it has seen; later it also trusts lists.
+fn a_hub_hides_objects() -> Result<(), Failed> {
+    for from in [Duration::from_secs(120), RESYNC.mul_f64(1.2)] {
+        for kind in OBJECTS {
+            let mut case = shared(&[]);
+            case.objects.push(binding("net", "a-pair", &["c1", "c2"]));
+            case.steps.extend(hides(kind, Untruth::Empty, from));
+            holds(&case, kind)?;
+        }
+        let mut case = story(&[]);
+        case.objects.push(binding("net", "a-pair", &["c1", "c2"]));
+        case.steps.extend(hides("clustermeshbindings", Untruth::Truncated { percent: 50, counted: false }, from));
+        holds(&case, "one of two bindings")?;
     }
     Ok(())
+}
+
+fn a_hub_hides_objects_at_the_start() -> Result<(), Failed> {
+    let from = Duration::from_secs(120);
+    let restart = Step::Act(from + Duration::from_secs(1), Action::Restart);
+    for kind in OBJECTS {
+        let mut case = shared(&[]);
+        case.steps.extend(hides(kind, Untruth::Empty, from));
+        case.steps.push(restart.clone());
+        holds(&case, kind)?;
+    }
+    let mut case = story(&[]);
+    case.objects.push(binding("net", "a-pair", &["c1", "c2"]));
+    case.steps.extend(hides("clustermeshbindings", Untruth::Truncated { percent: 50, counted: false }, from));
+    case.steps.push(restart);
+    holds(&case, "one of two bindings")
 }
 
 /// A provider starts while one of the clusters is unreachable.
@@ -172,7 +208,7 @@ fn die_everywhere(actions: &[Action]) -> Result<(), Failed> {
 
 /// The first lists of a provider that starts are empty.
 fn the_first_list_lies() -> Result<(), Failed> {
-    for kind in ["globalservices", "clustermeshbindings", "connectivityintents"] {
+    for kind in OBJECTS {
         let telling = Telling { cluster: HUB.into(), kind, how: Untruth::Empty, lasts: Lasts::Requests(1) };
         let mut case = story(&[]);
         case.objects.push(binding("net", "pair", &["c1", "c2"]));
@@ -181,7 +217,15 @@ fn the_first_list_lies() -> Result<(), Failed> {
         case.steps.extend([Step::Act(at, Action::Lie(telling)), Step::Act(at, Action::Restart)]);
         holds(&case, kind)?;
     }
-    Ok(())
+    // A binding is being deleted, and another one that wants the same keys is hidden.
+    let mut case = story(&[Action::SetLink { site: "c3".into(), link: Reachability::Refusing }, Action::Delete { object: 0 }]);
+    case.objects.push(binding("net", "pair", &["c1", "c2"]));
+    let how = Untruth::Truncated { percent: 50, counted: false };
+    let lie = Action::Lie(Telling { cluster: HUB.into(), kind: "clustermeshbindings", how, lasts: Lasts::Requests(1) });
+    let at = Duration::from_secs(220);
+    case.steps.extend([Step::Act(at, lie), Step::Act(at, Action::Restart)]);
+    case.steps.push(Step::Act(Duration::from_secs(400), Action::SetLink { site: "c3".into(), link: Reachability::Up }));
+    holds(&case, "one of two bindings")
 }
 
 /// While a kind is not listed, nothing that its objects may need is deleted.

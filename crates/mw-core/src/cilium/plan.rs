@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::cilium::facts::{ClientFiles, ConnectionSecret, PolicyKey, ServiceName};
 use crate::cilium::object::ObjectId;
+use crate::cilium::peer_file::remote_of;
 use crate::cilium::secret::SecretBytes;
 use crate::cilium::version::Version;
 use crate::names::{CiliumName, ClusterId};
@@ -96,6 +97,15 @@ pub struct SecretApply {
     pub changed: BTreeSet<String>,
     /// The keys that this apply removes.
     pub removed: BTreeSet<String>,
+}
+
+impl SecretApply {
+    /// Reports whether it removes all keys of a remote. Single keys change with the way
+    /// to connect to it.
+    pub fn disconnects(&self) -> bool {
+        let remotes: BTreeSet<&str> = self.data.keys().map(|key| remote_of(key)).collect();
+        self.removed.iter().any(|key| !remotes.contains(remote_of(key)))
+    }
 }
 
 /// A server-side apply of all our annotations on one Service.
