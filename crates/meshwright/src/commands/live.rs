@@ -150,6 +150,7 @@ impl HubArgs {
         let (clock, timeouts, portal) = (Clock::system(), self.timeouts(), self.kcp.portal(access.kcp).await?);
         let hub = reader(Some(access.management), None, timeouts).await.context("cannot use the kubeconfig of the management plane")?;
         let another = hub.clone();
+        let metrics = Metrics::default();
         let environment = Environment {
             hub,
             another_hub: Arc::new(move || another.clone()),
@@ -157,9 +158,12 @@ impl HubArgs {
             connect: Arc::new(self.network()),
             clock: clock.clone(),
             random: fastrand::Rng::new(),
-            metrics: Metrics::default(),
+            names: metrics.names(),
+            metrics,
             permit: Permit::none(),
             timeouts,
+            // The process answers one question and ends.
+            memory_limit: usize::MAX,
             lease_annotations: LeaseAnnotations::default(),
             readiness: Readiness::default(),
         };

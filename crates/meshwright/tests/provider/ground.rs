@@ -67,6 +67,7 @@ pub(crate) fn drain() {
 pub(crate) struct Ground {
     ciliums: BTreeMap<String, Cilium>,
     proxies: Vec<FaultProxy>,
+    hub_proxy: Option<FaultProxy>,
     bed: Option<Testbed>,
     /// Location of the objects, if they are not on the hub.
     pub(crate) kcp: Option<Kcp>,
@@ -118,7 +119,8 @@ impl Ground {
         let ciliums = SITES.map(str::to_owned).into_iter().zip([east, north, west]).collect();
         let folder = tempfile::tempdir().unwrap();
         let (proxies, leaks, statuses) = (Vec::new(), Leaks::default(), RefCell::default());
-        let ground = Self { ciliums, proxies, bed: Some(bed), kcp, start, folder, leaks, statuses, providers: 0, finished: false };
+        let ground =
+            Self { ciliums, proxies, hub_proxy: None, bed: Some(bed), kcp, start, folder, leaks, statuses, providers: 0, finished: false };
         ground.furnish().await;
         ground
     }
@@ -161,6 +163,26 @@ impl Ground {
     /// Points the Secret of a site in one namespace to a server that never returns its UID.
     pub(crate) async fn silence(&mut self, namespace: &str, site: &str) {
         self.lead_through(namespace, site, Fault::new(Match::all().resource("namespaces"), Effect::Hang)).await;
+    }
+
+    /// Points the Secret of a site in one namespace to a server whose list of Namespaces never ends.
+    pub(crate) async fn never_end(&mut self, namespace: &str, site: &str) {
+        let lie = lies::endless_list(100, &namespace_of("endless"));
+        self.lead_through(namespace, site, Fault::new(Match::verb(Verb::List).resource("namespaces"), lie)).await;
+    }
+
+    /// Number of lists of Namespaces that went through a proxy.
+    pub(crate) fn pages(&self) -> u64 {
+        self.proxies.iter().map(|proxy| proxy.count(&Match::verb(Verb::List).resource("namespaces"))).sum()
+    }
+
+    /// Lets the next providers reach the hub through a proxy.
+    pub(crate) fn interpose(&mut self) {
+        self.hub_proxy = Some(FaultProxy::start(self.hub()).unwrap());
+    }
+
+    pub(crate) fn hub_proxy(&self) -> &FaultProxy {
+        self.hub_proxy.as_ref().unwrap()
     }
 
     async fn lead_through(&mut self, namespace: &str, site: &str, fault: Fault) {
@@ -286,7 +308,8 @@ impl Ground {
         let account = self.account();
         let token = self.hub().request_token(account.namespace, account.name, 3600).await.unwrap();
         self.leaks.note("the hub's token", &token);
-        self.hub().kubeconfig(self.hub().url(), &token)
+        let url = self.hub_proxy.as_ref().map_or_else(|| self.hub().url(), FaultProxy::url);
+        self.hub().kubeconfig(url, &token)
     }
 
     /// Kubeconfig of the provider's account in its workspace.

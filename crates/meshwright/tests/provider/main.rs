@@ -52,6 +52,7 @@ mod shards;
 mod takeover;
 mod troubles;
 mod workspaces;
+mod wrong_answers;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -98,6 +99,7 @@ fn all() -> Vec<Trial> {
         members::trials(),
         takeover::trials(),
         ailing::trials(),
+        wrong_answers::trials(),
     ];
     all.into_iter().flatten().collect()
 }

@@ -14,7 +14,7 @@ use crate::tenants::{self, CLUSTER_API, EXPORT, OWN, OWNER};
 use crate::trials::scenarios;
 use crate::wait::{condition, until};
 
-scenarios![tenants_come_and_go_and_never_meet, the_weather_of_kcp_is_weathered];
+scenarios![tenants_come_and_go_and_never_meet, the_weather_of_kcp_is_weathered, a_cluster_without_an_owner_needs_trust];
 
 const BALANCER: &str = "7cd8e0a6-5b53-4a39-a0fe-9cd2a3d0b5a1";
 
@@ -276,6 +276,32 @@ async fn what_vanished_is_not_gone(ground: &Ground) {
     other.patch(BINDINGS, "mesh", &refs(&["north", "west"])).await;
     other.connected("mesh").await;
     ground.reads("west", &["north"]).await;
+}
+
+/// --trust-cluster-names lets any tenant use a Cluster that names no workspace, and only that.
+async fn a_cluster_without_an_owner_needs_trust() {
+    let kcp = tenants::start(&["tenant-a"]).await;
+    let mut ground = Ground::beside(kcp).await;
+    ground.manage_all().await;
+    let owned_by = |owner: &str| json!({ "metadata": { "annotations": { OWNER: owner } } });
+    ground.manage(OWN, "north", owned_by("")).await;
+    ground.bind_tenant("tenant-a", "Accepted").await;
+    ground.give_clusters("tenant-a", &["east", "north"], &json!({})).await;
+    let mut provider = ground.provider(&[]).await;
+    ground.tenant("tenant-a").bind("mesh", &["east", "north"], &json!({})).await;
+    ground.tenant("tenant-a").says("mesh", "does not name its owner").await;
+    ground.reads("east", &[]).await;
+    provider.terminate().await;
+    let provider = ground.provider(&["--trust-cluster-names"]).await;
+    let home = ground.tenant("tenant-a");
+    home.connected("mesh").await;
+    ground.mesh(&["east", "north"]).await;
+    ground.manage(OWN, "north", owned_by("somebody-else")).await;
+    home.says("mesh", "Cluster north not found on the management plane").await;
+    ground.manage(OWN, "north", owned_by("")).await;
+    home.connected("mesh").await;
+    home.remove(BINDINGS, "mesh").await;
+    ground.finish(provider).await;
 }
 
 async fn clusters_are_those_of_cluster_api(ground: &Ground) {

@@ -52,8 +52,7 @@ impl Engine {
     pub(super) fn look_for_missing_objects(&mut self) {
         let (now, apart) = (self.turned_at, self.apart());
         let due = |astray: &Astray| astray.searched.is_none_or(|at| now >= at + apart);
-        let missing =
-            self.records.values().filter(|record| record.object_source == ObjectSource::Hub && record.astray.as_ref().is_some_and(due));
+        let missing = self.records.values().filter(|record| record.is_missing_from_hub() && record.astray.as_ref().is_some_and(due));
         let needed: BTreeSet<(Kind, String)> = missing.map(|record| (record.kind, record.id().name.clone())).collect();
         for (kind, name) in self.searches.start(&needed, now) {
             let api: Api<DynamicObject> = Api::all_with(self.environment.hub.clone(), &kind.resource());
@@ -72,9 +71,8 @@ impl Engine {
     }
 
     pub(super) fn observe_search(&mut self, kind: Kind, name: String, found: &Result<BTreeSet<String>, Failure>) {
-        let is_missing = |record: &Record| record.object_source == ObjectSource::Hub && record.kind == kind && record.id().name == name;
-        let missing: Vec<RecordId> =
-            self.records.iter().filter(|(_, record)| record.astray.is_some() && is_missing(record)).map(|(id, _)| id.clone()).collect();
+        let is_missing = |record: &Record| record.is_missing_from_hub() && record.kind == kind && record.id().name == name;
+        let missing: Vec<RecordId> = self.records.iter().filter(|(_, record)| is_missing(record)).map(|(id, _)| id.clone()).collect();
         let random = &mut self.environment.random;
         self.searches.end((kind, name), found, || Backoff::of_watch(random.fork()));
         let namespaces = match found {

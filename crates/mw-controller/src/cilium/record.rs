@@ -242,6 +242,11 @@ impl Record {
         self.is_held() && !self.is_deleted()
     }
 
+    /// Reports whether it disappeared from the hub, and may or may not exist.
+    pub(super) fn is_missing_from_hub(&self) -> bool {
+        self.astray.is_some() && self.object_source == ObjectSource::Hub
+    }
+
     fn finalizers(&self) -> impl Iterator<Item = &String> {
         self.meta.finalizers.iter().flatten()
     }

@@ -284,6 +284,9 @@ impl Engine {
         }
     }
 
+    /// What an object wrote stays while it is missing, and nothing is written for it:
+    /// another process may have finished its deletion. Its refs are lost, and it has no
+    /// mesh.
     fn show_objects(&mut self) {
         let (mut unresolved, mut remembered) = (Vec::new(), Vec::new());
         let (mut bindings, mut services, mut intents) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
@@ -308,8 +311,18 @@ impl Engine {
                     of.spec.elb_ids = self.elb_ids(record);
                     bindings.insert(id, of);
                 }
-                Object::Service(of) => _ = services.insert(id, of),
-                Object::Intent(of) => _ = intents.insert(id, of),
+                Object::Service(mut of) => {
+                    if record.is_missing_from_hub() {
+                        of.spec.mesh.clear();
+                    }
+                    services.insert(id, of);
+                }
+                Object::Intent(mut of) => {
+                    if record.is_missing_from_hub() {
+                        of.spec.mesh.clear();
+                    }
+                    intents.insert(id, of);
+                }
             }
         }
         for (id, led) in remembered {
@@ -422,6 +435,9 @@ impl Engine {
 
     /// Resolves a ref; None while the answer is still being read.
     fn resolution(&self, record: &Record, name: &str) -> Option<Resolution> {
+        if record.is_missing_from_hub() {
+            return Some(Resolution::Unreachable("the object disappeared".to_owned()));
+        }
         let source = match self.lead(record.id(), name) {
             Lead::Unread => return None,
             // Cleanup does not wait for a cluster that is gone, once a fresh list confirms it.
