@@ -53,7 +53,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         Trial::test("a_lost_event_is_made_up_for", an_event_is_lost),
         Trial::test("the_finalizer_waits_for_a_write_that_is_not_answered", writes_are_late),
         Trial::test("credentials_of_another_cluster_are_not_mixed_with_those_before", a_secret_leads_elsewhere),
-        Trial::test("objects_that_take_too_much_memory_are_not_kept", objects_are_fat),
+        Trial::test("objects_that_take_too_much_memory_are_not_kept", objects_that_take_too_much_memory_are_not_kept),
         Trial::test("an_address_that_moves_is_dialled_before_it_is_written", an_address_moves_while_it_is_dialled),
     ]
 }
@@ -80,7 +80,7 @@ pub(crate) fn story(actions: &[Action]) -> Case {
 }
 
 /// Services of a cluster get labels of 800 kB for a minute.
-fn objects_are_fat() -> Result<(), Failed> {
+fn objects_that_take_too_much_memory_are_not_kept() -> Result<(), Failed> {
     let lie = |kind| {
         Action::Lie(Telling {
             cluster: "c2".into(),

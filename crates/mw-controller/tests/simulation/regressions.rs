@@ -44,8 +44,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         Trial::test("a_secret_that_may_be_back_is_looked_for_once_more", a_secret_comes_back_unseen),
         Trial::test("a_mesh_that_was_let_go_is_known_before_the_answer", a_deletion_is_seen_before_its_answer),
         Trial::test("credentials_of_another_member_change_nothing_there", a_secret_leads_to_another_member),
-        Trial::test("objects_that_take_too_much_memory_are_not_kept", objects_are_fat),
-        Trial::test("a_forged_status_releases_no_delete_after_a_restart", a_status_is_forged),
+        Trial::test("objects_that_take_too_much_memory_are_not_kept", objects_that_take_too_much_memory_are_not_kept),
+        Trial::test("a_forged_status_releases_no_delete_after_a_restart", a_forged_status_releases_no_delete_after_a_restart),
         Trial::test("no_select_picks_at_random", || {
             no_random_select(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src")));
             Ok(())
@@ -87,7 +87,7 @@ fn an_anchor_goes_while_it_is_written() -> Result<(), libtest_mimic::Failed> {
 }
 
 /// Nodes of a cluster get labels of 400 kB for two minutes.
-fn objects_are_fat() -> Result<(), libtest_mimic::Failed> {
+fn objects_that_take_too_much_memory_are_not_kept() -> Result<(), libtest_mimic::Failed> {
     let (how, lasts) = (Untruth::Fat { bytes: 400_000 }, Lasts::For(Duration::from_secs(120)));
     let lie = Action::Lie(Telling { cluster: "c2".into(), kind: "nodes", how, lasts });
     let moved = |port: u16| Action::ChangeEndpoint { site: "c1".into(), node: "n1".into(), to: Some(format!("198.51.100.1:{port}")) };
@@ -98,7 +98,7 @@ fn objects_are_fat() -> Result<(), libtest_mimic::Failed> {
 
 /// Most nodes of a cluster vanish while no operator runs, and somebody writes to the
 /// status, which the next operator reads.
-fn a_status_is_forged() -> Result<(), libtest_mimic::Failed> {
+fn a_forged_status_releases_no_delete_after_a_restart() -> Result<(), libtest_mimic::Failed> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
         let sites = [1, 2].map(|number| Site::new(&format!("c{number}"), number, 4));
