@@ -131,14 +131,16 @@ impl Engine {
     }
 
     /// Reports whether an object may be the reason for removals in a cluster: it is
-    /// being deleted, was edited, or left a cluster that it touched.
+    /// being deleted, has changed, or left a cluster that it touched.
     fn is_leaving(&self, record: &Record, cluster: &ClusterId) -> bool {
         let Some(common) = self.resolved(record.kind, record.id()) else { return false };
         let names = self.refs(record);
         let left: BTreeSet<&String> = names.iter().filter(|name| self.has_left(record, name) || common.is_revoked(name)).collect();
-        let of_it = |name: &String| common.cluster(name) == Some(cluster);
+        // Another owner of a shared cluster sees the same keys.
+        let uid = |id: &ClusterId| self.world.origins.get(id).map(|origin| &origin.uid);
+        let of_it = |name: &String| common.cluster(name).is_some_and(|id| id == cluster || uid(id).is_some() && uid(id) == uid(cluster));
         match record.kind {
-            _ if record.is_deleted() || record.edited => names.iter().any(of_it),
+            _ if record.is_deleted() || record.changed => names.iter().any(of_it),
             // Its keys lead to and from the cluster that it left.
             Kind::Binding => !left.is_empty() && names.iter().any(of_it),
             Kind::Service | Kind::Intent => left.into_iter().any(of_it),

@@ -169,8 +169,8 @@ pub(super) struct Record {
     pub(super) lists_then: Option<Lists>,
     /// Set if it disappeared while our finalizer was set.
     pub(super) astray: Option<Astray>,
-    /// True if its spec changed while this process observed it.
-    pub(super) edited: bool,
+    /// True if its spec, or the cluster of a ref, changed while this process observed it.
+    pub(super) changed: bool,
     /// True while a write to it is in flight.
     pub(super) busy: bool,
     /// Earliest retry after a failed write.
@@ -196,7 +196,7 @@ impl Record {
             led: BTreeMap::new(),
             lists_then: None,
             astray: None,
-            edited: false,
+            changed: false,
             busy: false,
             not_before: None,
             failures: 0,
@@ -206,10 +206,16 @@ impl Record {
     /// Takes over a newer state of the same object and keeps what is remembered.
     pub(super) fn renew(&mut self, newer: Record) {
         let Record { object_source, meta, version, object, misread, status, astray, .. } = newer;
-        self.edited |= meta.generation != self.meta.generation;
+        self.changed |= meta.generation != self.meta.generation;
         (self.object_source, self.meta, self.version, self.object, self.misread, self.status) =
             (object_source, meta, version, object, misread, status);
         self.astray = astray;
+    }
+
+    /// Remembers the clusters that its refs resolve to.
+    pub(super) fn lead_to(&mut self, led: BTreeMap<String, Led>) {
+        self.changed |= self.led.iter().any(|(name, before)| led.get(name).is_some_and(|now| now != before));
+        self.led = led;
     }
 
     pub(super) fn id(&self) -> &ObjectId {

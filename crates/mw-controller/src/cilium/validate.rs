@@ -326,7 +326,7 @@ impl Engine {
             }
         }
         for (id, led) in remembered {
-            self.records.entry(id).and_modify(|record| record.led = led);
+            self.records.entry(id).and_modify(|record| record.lead_to(led));
         }
         (self.world.bindings, self.world.services, self.world.intents) = (bindings, services, intents);
         self.world.listed = self.listed_workspaces();

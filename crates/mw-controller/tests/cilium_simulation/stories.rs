@@ -39,8 +39,11 @@ pub(crate) fn trials() -> Vec<Trial> {
         Trial::test("dying_at_every_write_of_a_rotation", move || die_everywhere(&rotated)),
         Trial::test("a_namespace_that_is_being_deleted_counts_as_gone", move || holds(&story(&ended), "")),
         Trial::test("an_object_that_one_list_does_without_is_not_gone", move || holds(&story(&lies), "")),
-        Trial::test("objects_that_a_hub_hides_for_minutes_lose_nothing", a_hub_hides_objects),
-        Trial::test("objects_that_a_hub_hides_from_a_provider_that_starts_lose_nothing", a_hub_hides_objects_at_the_start),
+        Trial::test("objects_that_a_hub_hides_for_minutes_lose_nothing", objects_that_a_hub_hides_for_minutes_lose_nothing),
+        Trial::test(
+            "objects_that_a_hub_hides_from_a_provider_that_starts_lose_nothing",
+            objects_that_a_hub_hides_from_a_provider_that_starts_lose_nothing,
+        ),
         Trial::test("two_owners_of_a_cluster_leave_each_others_keys_and_annotations", || holds(&shared(&[]), "")),
         Trial::test("a_provider_that_starts_waits_for_every_owner_of_a_cluster", || holds(&shared(&[Action::Restart]), "")),
         Trial::test("the_key_of_a_cluster_without_a_known_name_stays", a_cluster_is_nameless),
@@ -125,7 +128,7 @@ fn hides(kind: &'static str, how: Untruth, from: Duration) -> [Step; 2] {
 }
 
 /// At first the provider only remembers what it has seen; later it also trusts lists.
-fn a_hub_hides_objects() -> Result<(), Failed> {
+fn objects_that_a_hub_hides_for_minutes_lose_nothing() -> Result<(), Failed> {
     for from in [Duration::from_secs(120), RESYNC.mul_f64(1.2)] {
         for kind in OBJECTS {
             let mut case = shared(&[]);
@@ -141,7 +144,7 @@ fn a_hub_hides_objects() -> Result<(), Failed> {
     Ok(())
 }
 
-fn a_hub_hides_objects_at_the_start() -> Result<(), Failed> {
+fn objects_that_a_hub_hides_from_a_provider_that_starts_lose_nothing() -> Result<(), Failed> {
     let from = Duration::from_secs(120);
     let restart = Step::Act(from + Duration::from_secs(1), Action::Restart);
     for kind in OBJECTS {
