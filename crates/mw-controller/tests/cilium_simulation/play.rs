@@ -521,7 +521,8 @@ impl Play {
     }
 
     async fn judge(&mut self) {
-        let deadline = Instant::now() + RESYNC.mul_f64(1.1) * self.case.resyncs() + SOON;
+        // A provider that starts keeps what no known object explains until a resync.
+        let deadline = Instant::now() + RESYNC.mul_f64(1.1) * self.case.resyncs().max(1) + SOON;
         let mut pause = Duration::from_secs(1);
         loop {
             self.restart_all();
@@ -554,7 +555,7 @@ impl Play {
         let (rest, long) = match (thorough, self.case.resyncs()) {
             // Writes after a resync that recovers lost events or wrong answers, or
             // after a backoff, are expected.
-            (true, resyncs) => (RESYNC.mul_f64(1.1) * resyncs + BACK_OFF, RESYNC.mul_f64(1.1)),
+            (true, resyncs) => (RESYNC.mul_f64(1.1) * resyncs.max(1) + BACK_OFF, RESYNC.mul_f64(1.1)),
             (false, 0) => (BACK_OFF, CHECK.mul_f64(2.2)),
             (false, _) => return self.until(Instant::now() + CHECK.mul_f64(2.2)).await,
         };
