@@ -255,8 +255,11 @@ impl Case {
     /// answered in place of another showed later versions: its own state looks older
     /// and is accepted only if the next resync still shows it.
     pub(crate) fn resyncs(&self) -> u32 {
-        let lies = self.steps.iter().any(|step| matches!(step, Step::Act(_, Action::Lie(_))));
-        if lies { 2 } else { u32::from(self.loses_events()) }
+        if self.has_lies() { 2 } else { u32::from(self.loses_events()) }
+    }
+
+    pub(crate) fn has_lies(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step, Step::Act(_, Action::Lie(_))))
     }
 
     pub(crate) fn without(&self, dropped: &[usize]) -> Case {
