@@ -180,7 +180,7 @@ impl Metrics {
         registry.register("cluster_reachable", "1 if the cluster is reachable", self.reachable.clone());
         let help = "Unix time of the last answer from the cluster";
         registry.register("cluster_last_contact_timestamp_seconds", help, self.last_contact.clone());
-        let help = "Estimated memory of the watched objects of the cluster; with more than an eighth of --memory-limit, it is unreachable";
+        let help = "Estimated memory of the watched objects of the cluster; with more than a quarter of --memory-limit, it is unreachable";
         registry.register("cluster_memory_bytes", help, self.cluster_memory.clone());
         registry.register("events_dropped", "Kubernetes events that were not written", self.events_dropped.clone());
         registry.register("leader", "1 if this process is the leader", self.leader.clone());

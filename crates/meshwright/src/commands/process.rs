@@ -43,7 +43,7 @@ pub(crate) struct ProcessArgs {
     request_timeout: Duration,
 
     /// Assume this memory limit of the process, e.g. 256Mi or 1Gi; a cluster whose objects take more
-    /// than an eighth of it counts as unreachable.
+    /// than a quarter of it counts as unreachable.
     #[arg(long, value_name = "QUANTITY", default_value = "256Mi", value_parser = quantity)]
     memory_limit: usize,
 

@@ -607,7 +607,7 @@ mod tests {
     }
 
     async fn told_in_1000_bytes(script: &Script, count: usize) -> Vec<String> {
-        let lines = told_within(script, Scope::at_most(9), count, MemoryBudget::new(8_000)).await;
+        let lines = told_within(script, Scope::at_most(9), count, MemoryBudget::new(4_000)).await;
         lines.iter().map(|line| line.replace(&"x".repeat(400), "+")).collect()
     }
 

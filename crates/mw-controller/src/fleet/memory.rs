@@ -32,7 +32,7 @@ use crate::watch_cache::Item;
 pub const MEMORY_LIMIT: usize = 256 << 20;
 /// Share of the memory limit that the objects of one member may take. While a list
 /// is read, the objects of the previous one are still there.
-const SHARE_OF_LIMIT: usize = 8;
+const SHARE_OF_LIMIT: usize = 4;
 /// Bookkeeping of the allocator for each allocation.
 const ALLOCATION: usize = 16;
 /// B-tree nodes have room for this many entries, and may be half empty.
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn all_watches_of_a_cluster_share_its_budget() {
-        let budget = MemoryBudget::new(8_000);
+        let budget = MemoryBudget::new(4_000);
         let (mut one, mut other) = (MemoryShare::<String>::of(budget.clone()), MemoryShare::<String>::of(budget.clone()));
         let fat = "x".repeat(500);
         assert!(one.keep(&fat, 0).is_ok());

@@ -22,8 +22,8 @@ use tokio::time::Instant;
 /// Unix time of the fleet's clocks at the start of a run.
 pub(crate) const EPOCH: i64 = 1_800_000_000;
 
-/// Memory limit of a process. An eighth of it is more than a drawn cluster takes.
-pub(crate) const MEMORY: usize = 8 << 20;
+/// Memory limit of a process. A quarter of it is more than a drawn cluster takes.
+pub(crate) const MEMORY: usize = 4 << 20;
 
 pub(crate) struct Process {
     pub(crate) ground: ProcessDeps,
@@ -63,7 +63,7 @@ pub(crate) fn oversized(processes: &[Metrics]) -> Vec<String> {
     let texts = processes.iter().map(Metrics::text);
     let of_cluster = |line: &str| line.strip_prefix("meshwright_cluster_memory_bytes").map(str::to_owned);
     let lines: Vec<String> = texts.flat_map(|text| text.lines().filter_map(of_cluster).collect::<Vec<_>>()).collect();
-    let too_much = |line: &String| line.rsplit(' ').next().unwrap().parse::<usize>().unwrap() > MEMORY / 8;
+    let too_much = |line: &String| line.rsplit(' ').next().unwrap().parse::<usize>().unwrap() > MEMORY / 4;
     lines.into_iter().filter(too_much).collect()
 }
 
