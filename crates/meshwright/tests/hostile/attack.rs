@@ -33,8 +33,6 @@ pub(crate) enum Force {
     Changes,
     /// The list of Nodes never ends.
     Endless,
-    /// Nor does it, and each Node has a label of 256 KiB.
-    Fat,
 }
 
 /// A healthy mesh, and a hostile one that shares the storage cluster with it under its own account.
@@ -122,6 +120,11 @@ fn relist(fleet: &Fleet, resource: &str) {
     proxy.cut_watches(Match::all().resource(resource));
 }
 
+/// Stops the attack.
+pub(crate) fn stop(fleet: &Fleet) {
+    fleet.proxy(HOSTILE).clear();
+}
+
 /// Stops the attack and waits until the operator has listed and watches the member again.
 pub(crate) async fn quiet(fleet: &Fleet) {
     let proxy = fleet.proxy(HOSTILE);
@@ -160,13 +163,7 @@ pub(crate) async fn attack(fleet: &Fleet, force: Force, slice: usize) -> Vec<Dur
     let node = node(0);
     let spec = json!({ "allowedIPs": ["10.64.0.0/24"], "publicKey": key("endless") });
     let peer = json!({ "apiVersion": "kilo.squat.ai/v1alpha1", "kind": "Peer", "metadata": {}, "spec": spec });
-    let mut fat = node.clone();
-    fat["metadata"]["labels"] = json!({ "fat": "x".repeat(256 << 10) });
-    let (resource, object, page) = match force {
-        Force::Endless => ("nodes", &node, 200),
-        Force::Fat => ("nodes", &fat, 100),
-        Force::Quiet | Force::Changes => ("peers", &peer, 4_000),
-    };
+    let (resource, object, page) = if force == Force::Endless { ("nodes", &node, 200) } else { ("peers", &peer, 4_000) };
     let proxy = fleet.proxy(HOSTILE);
     proxy.forget_counts();
     proxy.add(Fault::new(lists(resource), lies::endless_list(page, object)));
@@ -175,7 +172,7 @@ pub(crate) async fn attack(fleet: &Fleet, force: Force, slice: usize) -> Vec<Dur
         if proxy.count(&lists(resource)) > 0 { Ok(()) } else { Err("not yet".to_owned()) }
     })
     .await;
-    if matches!(force, Force::Endless | Force::Fat) {
+    if force == Force::Endless {
         return measure::changes(fleet, slice).await;
     }
     tokio::select! {
