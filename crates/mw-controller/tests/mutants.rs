@@ -39,8 +39,8 @@ fn seconds_of_the_environment_and_of_the_command_line_limit_make_fresh() {
     let planned = |arguments: &[&str], seconds: Option<&str>| {
         let mut make = Command::new("make");
         // Flags of a make that runs this test do not count.
-        make.args(["--dry-run", "fresh"]).args(arguments).current_dir(root());
-        ["SECONDS", "MAKEFLAGS", "MAKEOVERRIDES"].iter().for_each(|name| _ = make.env_remove(name));
+        make.args(["--dry-run", "--no-print-directory", "fresh"]).args(arguments).current_dir(root());
+        ["SECONDS", "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES"].iter().for_each(|name| _ = make.env_remove(name));
         seconds.map(|seconds| make.env("SECONDS", seconds));
         String::from_utf8(make.output().unwrap().stdout).unwrap().trim().to_owned()
     };

@@ -154,9 +154,9 @@ async fn a_selector_that_makes_no_sense_is_refused(on: Subject) -> Value {
 
 async fn a_list_of_any_version_is_whole(on: Subject) -> Value {
     four(&on).await;
-    // The cache may lag behind for a moment.
+    // The cache of a new kind is filled after the first requests; until then the store answers them, in pages.
     let path = format!("{}?resourceVersion=0&limit=2", on.widgets());
-    let listed = on.until(&path, |seen| seen.names().len() == 4 || seen.body["metadata"]["continue"].is_string()).await;
+    let listed = on.until(&path, |seen| seen.names().len() == 4).await;
     json!([listed.names(), listed.parts(&["/metadata"])])
 }
 
