@@ -38,6 +38,7 @@ const ROLE: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles/meshwright-t
 
 async fn doctor_names_what_ails_a_cluster_and_what_repairs_it() {
     let (mut ground, ca) = Ground::alike().await;
+    ground.expect_denials();
     let person = Person::new(ground.folder(), mw_testbed::binaries::kubectl().unwrap(), ground.clusters());
     let mut provider = ground.provider(&["--leader-elect"]).await;
     ground.home().bind("mesh", &["east", "west"], &json!({})).await;

@@ -43,14 +43,20 @@ static POOL: Mutex<Vec<Testbed>> = Mutex::new(Vec::new());
 
 thread_local! {
     /// Testbeds that are returned once their scenario has ended.
-    static USED: RefCell<Vec<(Testbed, BTreeMap<String, u64>)>> = const { RefCell::new(Vec::new()) };
+    static USED: RefCell<Vec<Used>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A testbed after a scenario.
+struct Used {
+    bed: Testbed,
+    /// Positions in the audit logs at its start.
+    start: BTreeMap<String, u64>,
+    denials_are_meant: bool,
 }
 
 /// Records the calls of a finished scenario and returns its servers to the pool.
 pub(crate) fn settle(scenario: &str) {
-    // These scenarios revoke a right to check that doctor reports it.
-    let denials_are_meant = scenario.starts_with("doctor_");
-    for (bed, start) in USED.take() {
+    for Used { bed, start, denials_are_meant } in USED.take() {
         for cluster in bed.clusters() {
             let (records, _) = cluster.audit_from(start.get(cluster.name()).copied().unwrap_or(0)).unwrap();
             ledger::note(&records, scenario, denials_are_meant);
@@ -77,6 +83,7 @@ pub(crate) struct Ground {
     /// Every observed status.
     pub(crate) statuses: RefCell<BTreeSet<String>>,
     providers: usize,
+    denials_are_meant: bool,
     finished: bool,
 }
 
@@ -119,8 +126,20 @@ impl Ground {
         let ciliums = SITES.map(str::to_owned).into_iter().zip([east, north, west]).collect();
         let folder = tempfile::tempdir().unwrap();
         let (proxies, leaks, statuses) = (Vec::new(), Leaks::default(), RefCell::default());
-        let ground =
-            Self { ciliums, proxies, hub_proxy: None, bed: Some(bed), kcp, start, folder, leaks, statuses, providers: 0, finished: false };
+        let ground = Self {
+            ciliums,
+            proxies,
+            hub_proxy: None,
+            bed: Some(bed),
+            kcp,
+            start,
+            folder,
+            leaks,
+            statuses,
+            providers: 0,
+            denials_are_meant: false,
+            finished: false,
+        };
         ground.furnish().await;
         ground
     }
@@ -174,6 +193,11 @@ impl Ground {
     /// Number of lists of Namespaces that went through a proxy.
     pub(crate) fn pages(&self) -> u64 {
         self.proxies.iter().map(|proxy| proxy.count(&Match::verb(Verb::List).resource("namespaces"))).sum()
+    }
+
+    /// Tolerates denied requests: the scenario revokes rights.
+    pub(crate) fn expect_denials(&mut self) {
+        self.denials_are_meant = true;
     }
 
     /// Lets the next providers reach the hub through a proxy.
@@ -433,7 +457,8 @@ impl Drop for Ground {
         assert!(self.finished, "a scenario has to end with finish()");
         self.ciliums.clear();
         if let Some(bed) = self.bed.take() {
-            USED.with_borrow_mut(|used| used.push((bed, std::mem::take(&mut self.start))));
+            let (start, denials_are_meant) = (std::mem::take(&mut self.start), self.denials_are_meant);
+            USED.with_borrow_mut(|used| used.push(Used { bed, start, denials_are_meant }));
         }
     }
 }

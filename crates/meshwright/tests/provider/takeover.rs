@@ -30,6 +30,7 @@ async fn links_that_were_made_by_hand_stay_up() {
     ground.mesh(&PAIR).await;
     let before = versions(&ground).await;
     // Nobody may query KVStoreMesh, so links are verified only by dialling.
+    ground.expect_denials();
     for site in PAIR {
         ground.cluster(site).delete(METRICS_ROLE).await.unwrap();
     }

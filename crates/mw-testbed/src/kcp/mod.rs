@@ -334,7 +334,19 @@ impl Kcp {
         for family in &others {
             store::delete(&from.bed.etcd_socket(), family).await?;
         }
-        // The API server of the workspace notifies all watches.
+        // The API server of the workspace notifies all watches, once it has noticed.
+        let server = self.workspace(name)?;
+        for path in store::custom_resources(&kept, &prefix) {
+            let path = format!("{path}?resourceVersion=0");
+            eventually(BOUND_DEADLINE, || async {
+                let listed = server.get(&path).await.map_err(|error| error.to_string())?;
+                match listed.is_none_or(|list| array(&list, "/items").is_empty()) {
+                    true => Ok(()),
+                    false => Err(format!("{path} of {name} is not empty")),
+                }
+            })
+            .await?;
+        }
         eventually(BOUND_DEADLINE, || async {
             match self.world.objects(&id, Kind::Binding).is_empty() {
                 true => Ok(()),

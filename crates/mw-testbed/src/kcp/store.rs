@@ -43,6 +43,20 @@ pub(super) fn families(entries: &[Entry], prefix: &str) -> BTreeSet<String> {
     entries.iter().filter_map(family).collect()
 }
 
+/// Returns the paths of the custom resources among stored objects, which are stored as JSON.
+pub(super) fn custom_resources(entries: &[Entry], prefix: &str) -> BTreeSet<String> {
+    let path = |(key, value): &Entry| {
+        let key = String::from_utf8(Base64::decode_vec(key).ok()?).ok()?;
+        let object: Value = serde_json::from_slice(&Base64::decode_vec(value).ok()?).ok()?;
+        let mut parts = key.strip_prefix(prefix)?.split('/');
+        let (version, group, plural) = (string(&object, "/apiVersion"), parts.next()?, parts.next()?);
+        // The server keeps some objects of Kubernetes itself.
+        let is_custom = version.starts_with(&format!("{group}/")) && !group.ends_with(".k8s.io");
+        is_custom.then(|| format!("/apis/{version}/{plural}"))
+    };
+    entries.iter().filter_map(path).collect()
+}
+
 pub(super) async fn delete(etcd: &Path, prefix: &str) -> Result<()> {
     call(etcd, "deleterange", &range(prefix)).await.map(drop)
 }
