@@ -3,6 +3,7 @@
 //! wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use kube::Api;
 use kube::api::ListParams;
@@ -16,79 +17,83 @@ const AT_ONCE: usize = 8;
 
 /// Searches for the namespaces that have an object of a name.
 #[derive(Debug)]
-pub(crate) struct Searches<K>(BTreeMap<K, Search>);
-
-#[derive(Debug)]
-enum Search {
-    UnderWay(Option<Backoff>),
-    Failed { again: Instant, backoff: Backoff },
-    Ended(BTreeSet<String>),
+pub(crate) struct Searches<K> {
+    all: BTreeMap<K, Search>,
+    /// Time between two searches that must agree; zero if one is enough.
+    apart: Duration,
 }
 
-impl<K> Default for Searches<K> {
-    fn default() -> Self {
-        Searches(BTreeMap::new())
-    }
+#[derive(Debug)]
+struct Search {
+    state: State,
+    backoff: Option<Backoff>,
+    /// Namespaces found so far; None before the first answer.
+    found: Option<BTreeSet<String>>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum State {
+    UnderWay,
+    Due(Instant),
+    Ended,
 }
 
 impl<K: Ord + Clone> Searches<K> {
+    /// `apart` is the time between two searches that must agree; zero if one is enough.
+    pub(crate) fn new(apart: Duration) -> Self {
+        Searches { all: BTreeMap::new(), apart }
+    }
+
     /// Returns the searches to start now, and forgets results that are not needed.
     pub(crate) fn start(&mut self, needed: &BTreeSet<K>, now: Instant) -> Vec<K> {
-        self.0.retain(|key, search| needed.contains(key) || matches!(search, Search::UnderWay(_)));
-        let running = self.0.values().filter(|search| matches!(search, Search::UnderWay(_))).count();
-        let is_due = |key: &&K| match self.0.get(*key) {
-            None => true,
-            Some(Search::Failed { again, .. }) => *again <= now,
-            Some(Search::UnderWay(_) | Search::Ended(_)) => false,
-        };
+        self.all.retain(|key, search| needed.contains(key) || search.state == State::UnderWay);
+        let running = self.all.values().filter(|search| search.state == State::UnderWay).count();
+        let is_due = |key: &&K| self.all.get(*key).is_none_or(|search| matches!(search.state, State::Due(at) if at <= now));
         let due: Vec<K> = needed.iter().filter(is_due).take(AT_ONCE.saturating_sub(running)).cloned().collect();
         for key in &due {
-            let backoff = match self.0.remove(key) {
-                Some(Search::Failed { backoff, .. }) => Some(backoff),
-                _ => None,
-            };
-            self.0.insert(key.clone(), Search::UnderWay(backoff));
+            let search = self.all.entry(key.clone()).or_insert(Search { state: State::UnderWay, backoff: None, found: None });
+            search.state = State::UnderWay;
         }
         due
     }
 
     /// Records the result of a search. A failed one is retried after a backoff.
     pub(crate) fn end(&mut self, key: K, found: &Result<BTreeSet<String>, Failure>, new_backoff: impl FnOnce() -> Backoff) {
-        let ended = match (found, self.0.remove(&key)) {
-            (Ok(namespaces), _) => Search::Ended(namespaces.clone()),
-            (Err(failure), before) => {
-                let mut backoff = match before {
-                    Some(Search::UnderWay(Some(backoff))) => backoff,
-                    _ => new_backoff(),
-                };
-                Search::Failed { again: Instant::now() + backoff.next(failure.retry_after()), backoff }
+        let search = self.all.entry(key).or_insert(Search { state: State::UnderWay, backoff: None, found: None });
+        search.state = match found {
+            Ok(namespaces) => {
+                let is_first = search.found.is_none() && !self.apart.is_zero();
+                search.found.get_or_insert_default().extend(namespaces.iter().cloned());
+                if is_first { State::Due(Instant::now() + self.apart) } else { State::Ended }
+            }
+            Err(failure) => {
+                let backoff = search.backoff.get_or_insert_with(new_backoff);
+                State::Due(Instant::now() + backoff.next(failure.retry_after()))
             }
         };
-        self.0.insert(key, ended);
     }
 
     /// Discards a result that may be out of date.
     pub(crate) fn forget(&mut self, key: &K) {
-        self.0.remove(key);
+        self.all.remove(key);
     }
 
     /// Discards all results.
     pub(crate) fn forget_all(&mut self) {
-        self.0.retain(|_, search| !matches!(search, Search::Ended(_)));
+        self.all.retain(|_, search| search.state == State::UnderWay);
+        self.all.values_mut().for_each(|search| search.found = None);
     }
 
     /// Returns the namespaces that were found.
     pub(crate) fn namespaces(&self, key: &K) -> Option<&BTreeSet<String>> {
-        match self.0.get(key) {
-            Some(Search::Ended(namespaces)) => Some(namespaces),
-            _ => None,
-        }
+        let search = self.all.get(key).filter(|search| search.state == State::Ended)?;
+        search.found.as_ref()
     }
 
-    /// Returns when a failed search is retried.
+    /// Returns when a search is due.
     pub(crate) fn due(&self) -> Option<Instant> {
-        let again = |search: &Search| if let Search::Failed { again, .. } = search { Some(*again) } else { None };
-        self.0.values().filter_map(again).min()
+        let at = |search: &Search| if let State::Due(at) = search.state { Some(at) } else { None };
+        self.all.values().filter_map(at).min()
     }
 }
 

@@ -159,6 +159,12 @@ impl Cluster {
         self.state().version
     }
 
+    /// Raises the version, as writes to other kinds do.
+    pub fn advance_to(&self, version: u64) {
+        let mut state = self.state();
+        state.version = state.version.max(version);
+    }
+
     /// Discards the history: lists and watches from older versions get 410 Gone. Open
     /// watches are not affected.
     pub fn compact(&self) {

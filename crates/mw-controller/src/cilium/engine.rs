@@ -250,7 +250,7 @@ impl Engine {
             feeds: BTreeMap::new(),
             listed: BTreeSet::new(),
             first_listed: BTreeMap::new(),
-            searches: Searches::default(),
+            searches: Searches::new(Duration::ZERO),
             records: BTreeMap::new(),
             records_changed: false,
             kubeconfig_secrets: BTreeMap::new(),

@@ -1,8 +1,9 @@
 //! Missing ClusterMeshes. A ClusterMesh with our finalizer can't disappear unless
 //! we removed the finalizer, and a list can be wrong: a mesh counts as absent only
-//! after a search by name found nothing either.
+//! after two searches by name found nothing either.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use kube::Api;
 use kube::core::{ApiResource, DynamicObject};
@@ -22,8 +23,10 @@ use crate::kilo::engine::{Engine, Event};
 const MOST_FINISHED: usize = 1000;
 /// Limits the searched names, which come from labels that anyone may write.
 const MOST_SEARCHES: usize = 1000;
+/// Time between two searches that must agree. A wrong answer seldom comes alone.
+const APART: Duration = Duration::from_secs(5);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Absences {
     /// Meshes with our finalizer that are missing from a list, or reported as deleted.
     missing: BTreeSet<MeshId>,
@@ -35,6 +38,18 @@ pub(super) struct Absences {
     finished: BTreeMap<OrphanOf, String>,
     /// Number of lists of ClusterMeshes.
     lists: u64,
+}
+
+impl Default for Absences {
+    fn default() -> Self {
+        Absences {
+            missing: BTreeSet::new(),
+            searches: Searches::new(APART),
+            nameless: BTreeMap::new(),
+            finished: BTreeMap::new(),
+            lists: 0,
+        }
+    }
 }
 
 impl Absences {
@@ -65,7 +80,12 @@ impl Absences {
         }
     }
 
-    /// Returns when a failed search is retried.
+    /// Reports whether a mesh may be gone. Nothing is written to it meanwhile.
+    pub(super) fn is_missing(&self, mesh: &MeshId) -> bool {
+        self.missing.contains(mesh)
+    }
+
+    /// Returns when a search is due.
     pub(super) fn due(&self) -> Option<Instant> {
         self.searches.due()
     }
@@ -81,10 +101,12 @@ impl Absences {
 impl Engine {
     /// Records a mesh that is unexpectedly missing.
     pub(super) fn mesh_is_missing(&mut self, mesh: MeshId) {
-        warn!(%mesh, "ClusterMesh disappeared although it has our finalizer; searching for it by name");
-        // The result of an earlier search may be out of date.
-        self.absences.searches.forget(&mesh.name);
-        self.absences.missing.insert(mesh);
+        let name = mesh.name.clone();
+        if self.absences.missing.insert(mesh.clone()) {
+            warn!(%mesh, "ClusterMesh disappeared although it has our finalizer; searching for it by name");
+            // The result of an earlier search may be out of date.
+            self.absences.searches.forget(&name);
+        }
     }
 
     /// Searches for missing meshes, and for the meshes of orphans.
@@ -121,21 +143,22 @@ impl Engine {
     pub(super) fn observe_search(&mut self, name: String, found: &Result<BTreeSet<String>, Failure>) {
         let missing: Vec<MeshId> = self.absences.missing.iter().filter(|mesh| mesh.name == name).cloned().collect();
         let random = &mut self.environment.random;
-        self.absences.searches.end(name, found, || Backoff::of_watch(random.fork()));
+        self.absences.searches.end(name.clone(), found, || Backoff::of_watch(random.fork()));
         let namespaces = match found {
             Ok(namespaces) => namespaces,
             Err(failure) => return self.count_failure(HUB, failure),
         };
+        let has_ended = self.absences.searches.namespaces(&name).is_some();
         for mesh in missing {
-            self.absences.missing.remove(&mesh);
-            match namespaces.contains(&mesh.namespace) {
+            if namespaces.contains(&mesh.namespace) {
                 // The list or event without it was wrong.
-                true => self.hub_relist.ring(),
-                false => {
-                    info!(%mesh, "ClusterMesh is deleted");
-                    self.records.remove(&mesh);
-                    self.records_changed = true;
-                }
+                self.absences.missing.remove(&mesh);
+                self.hub_relist.ring();
+            } else if has_ended {
+                info!(%mesh, "ClusterMesh is deleted");
+                self.absences.missing.remove(&mesh);
+                self.records.remove(&mesh);
+                self.records_changed = true;
             }
         }
         self.touch_status();

@@ -39,7 +39,7 @@ impl Engine {
         let ids: Vec<MeshId> = self.records.keys().filter(|id| self.acts_on(id)).cloned().collect();
         for id in ids {
             let Some(record) = self.records.get(&id) else { continue };
-            if record.busy || record.not_before.is_some_and(|at| now < at) {
+            if record.busy || record.not_before.is_some_and(|at| now < at) || self.absences.is_missing(&id) {
                 continue;
             }
             match (record.deleted_at(), record.has_finalizer()) {

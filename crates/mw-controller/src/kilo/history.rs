@@ -63,6 +63,15 @@ impl Lineage {
         }
     }
 
+    pub(super) fn is_replaced(&self) -> bool {
+        self.replaced
+    }
+
+    /// Reports whether this Node was seen before.
+    pub(super) fn knows(&self, node: &Node) -> bool {
+        self.uids.contains(node.uid.as_str())
+    }
+
     pub(super) fn seen(&mut self, node: &Node) {
         if self.deleted.contains_key(&node.name) {
             self.recreated.insert(node.name.clone());
@@ -122,6 +131,7 @@ impl Engine {
         for (id, member) in self.members.iter_mut().filter(|(_, member)| member.lineage.replaced) {
             if let Some(nodes) = planner.settled_nodes(id) {
                 member.lineage.accept(nodes.values().map(AsRef::as_ref));
+                self.links_changed = true;
             }
         }
     }

@@ -7,6 +7,7 @@ use mw_core::cilium::facts::CaId;
 use mw_core::kilo::planner::{LinkFacts, Links};
 use mw_core::names::{ClusterId, ClusterName, MeshId};
 
+use crate::fleet::Source;
 use crate::kilo::record::Record;
 use crate::kubeconfig::Server;
 
@@ -23,6 +24,8 @@ pub(super) struct LinkIdentity {
     pub(super) usable: bool,
     /// The cluster it leads to is not known yet.
     pub(super) awaited: bool,
+    /// Its Nodes are not those that it led to before, and nobody has accepted that yet.
+    pub(super) replaced: bool,
     /// Order in which clusters were found behind links: a link that was redirected
     /// comes after those that led there before.
     pub(super) since: u64,
@@ -40,13 +43,14 @@ pub(super) fn sample<'a>(uids: impl Iterator<Item = &'a str>) -> BTreeSet<String
 pub(super) type Identified = BTreeMap<ClusterId, LinkIdentity>;
 
 /// Returns for each link the link of its namespace that represents its cluster:
-/// the first usable one, else the first. Links of one mesh represent themselves:
-/// the mesh is cleaned up through each of them, whatever they claim to be.
+/// the first usable one, else the first. Links of one mesh represent themselves, and
+/// so do those of a mesh that is being deleted: the mesh is cleaned up through each of
+/// them, whatever they claim to be. A link whose Nodes were replaced represents itself
+/// until that is accepted.
 pub(super) fn representatives(links: &Identified, users: &Users) -> BTreeMap<ClusterId, ClusterId> {
     let mut result = BTreeMap::new();
-    let together =
-        |one: &ClusterId, other: &ClusterId| users.get(one).zip(users.get(other)).is_some_and(|(one, other)| !one.is_disjoint(other));
-    for mut group in groups(links, is_same, together) {
+    let same = |one: &LinkIdentity, other: &LinkIdentity| is_same(one, other) && !one.replaced && !other.replaced;
+    for mut group in groups(links, same, |one, other| users.keep_apart(one, other)) {
         group.sort_by_key(|id| (links.get(*id).map(|of| of.since), *id));
         let usable = group.iter().find(|id| links.get(**id).is_some_and(|of| of.usable));
         let Some(first) = usable.or(group.first()).map(|id| (*id).clone()) else { continue };
@@ -56,16 +60,31 @@ pub(super) fn representatives(links: &Identified, users: &Users) -> BTreeMap<Clu
 }
 
 /// Meshes that have an entry for a link.
-pub(super) type Users = BTreeMap<ClusterId, BTreeSet<MeshId>>;
+#[derive(Debug, Default)]
+pub(super) struct Users {
+    meshes: BTreeMap<ClusterId, BTreeSet<MeshId>>,
+    /// Links of meshes that are being deleted.
+    leaving: BTreeSet<ClusterId>,
+}
 
-pub(super) fn users<'a>(records: impl Iterator<Item = &'a Record>) -> Users {
-    let mut users = Users::new();
-    for record in records {
-        for source in record.entries().values() {
-            users.entry(source.id()).or_default().insert(record.id().clone());
+impl Users {
+    pub(super) fn of<'a>(records: impl Iterator<Item = &'a Record>) -> Users {
+        let mut users = Users::default();
+        for record in records {
+            for id in record.entries().values().map(Source::id) {
+                if record.deleted_at().is_some() {
+                    users.leaving.insert(id.clone());
+                }
+                users.meshes.entry(id).or_default().insert(record.id().clone());
+            }
         }
+        users
     }
-    users
+
+    fn keep_apart(&self, one: &ClusterId, other: &ClusterId) -> bool {
+        let meshes = self.meshes.get(one).zip(self.meshes.get(other));
+        [one, other].iter().any(|id| self.leaving.contains(*id)) || meshes.is_some_and(|(one, other)| !one.is_disjoint(other))
+    }
 }
 
 /// Returns the link facts for the planner.
@@ -211,7 +230,7 @@ mod tests {
     }
 
     fn represented(links: &Identified) -> Vec<String> {
-        representatives(links, &Users::new()).into_values().map(|id| id.to_string()).collect()
+        representatives(links, &Users::default()).into_values().map(|id| id.to_string()).collect()
     }
 
     #[test]
@@ -227,10 +246,17 @@ mod tests {
     }
 
     #[test]
+    fn a_link_with_other_nodes_than_before_stands_for_itself() {
+        let replaced = LinkIdentity { replaced: true, ..listed("x", &["1"]) };
+        assert_eq!(represented(&identified([listed("x", &["1"]), replaced])), ["a", "b"]);
+    }
+
+    #[test]
     fn links_of_one_mesh_stand_for_themselves() {
         let links = identified([listed("x", &["1"]), listed("x", &["1"]), listed("x", &["1"])]);
         let mesh = BTreeSet::from([MeshId::new("x", "mesh")]);
-        let users = ["a", "b"].map(|id| (ClusterId::from(id), mesh.clone())).into();
+        let meshes = ["a", "b"].map(|id| (ClusterId::from(id), mesh.clone())).into();
+        let users = Users { meshes, ..Users::default() };
         let found: Vec<String> = representatives(&links, &users).into_values().map(|id| id.to_string()).collect();
         assert_eq!(found, ["a", "b", "a"]);
     }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
@@ -33,6 +34,9 @@ use crate::metrics::FailureLabels;
 use crate::own_writes::{OwnWrites, Stamped};
 use crate::writer::Writer;
 
+/// Shortest time between two lists because a watch showed another cluster.
+const BETWEEN_DOUBTS: Duration = Duration::from_secs(60);
+
 /// A cluster that a mesh names, or named until recently.
 #[derive(Debug)]
 pub(super) struct Member {
@@ -60,6 +64,8 @@ pub(super) struct Member {
     /// are complete.
     pub(super) swap: Option<Swap>,
     pub(super) last_contact: Option<Time>,
+    /// Time of the last list because its watch showed another cluster.
+    pub(super) doubted_at: Option<Instant>,
     /// Number of lists of its Secret.
     pub(super) secret_lists: u64,
     /// Time since which no mesh names it.
@@ -106,6 +112,7 @@ impl Member {
             engaged_at: Instant::now(),
             swap: None,
             last_contact: None,
+            doubted_at: None,
             secret_lists: 0,
             unwanted_since: None,
         }
@@ -213,6 +220,8 @@ impl Engine {
                 self.absences.note_list();
                 self.replace_records(items);
             }
+            // The list that follows a lost connection has newer states.
+            Observed::Set { .. } | Observed::Gone { .. } if wide && !self.all_listed => {}
             Observed::Set { item, version } => self.take_record(&item, version),
             Observed::Gone { item, .. } => self.drop_record(&item),
         }
@@ -389,6 +398,9 @@ impl Engine {
         let now = self.now;
         let stands = self.stands_for_itself(cluster) && !self.strays.contains_key(cluster);
         let Some(seen) = self.observe_feed(cluster, epoch, Followed::Nodes, seen) else { return };
+        if self.is_of_another_cluster(cluster, &seen) {
+            return self.doubt(cluster);
+        }
         let Some(member) = self.members.get_mut(cluster) else { return };
         match seen {
             Observed::Broken(_) | Observed::Established => {}
@@ -432,6 +444,32 @@ impl Engine {
                     }),
                 }
             }
+        }
+    }
+
+    /// Reports whether a watch event is about a Node of another cluster: one that is
+    /// deleted but never existed here, or that another link of the same owner showed
+    /// first. Such events are ignored, and the Nodes are listed again.
+    fn is_of_another_cluster(&self, cluster: &ClusterId, seen: &Observed<Node>) -> bool {
+        let Some(member) = self.members.get(cluster).filter(|member| member.swap.is_none()) else { return false };
+        let (Observed::Set { item, .. } | Observed::Gone { item, .. }) = seen else { return false };
+        if member.lineage.knows(item) || member.lineage.is_replaced() {
+            return false;
+        }
+        let is_apart = |other: &Member| {
+            let samples = member.uids.as_ref().zip(other.uids.as_ref());
+            other.link.source.namespace() == member.link.source.namespace() && samples.is_some_and(|(own, others)| own.is_disjoint(others))
+        };
+        matches!(seen, Observed::Gone { .. }) || self.members.values().any(|other| is_apart(other) && other.lineage.knows(item))
+    }
+
+    /// Lists a cluster again whose watch can't be right, but not each time.
+    fn doubt(&mut self, cluster: &ClusterId) {
+        let Some(member) = self.members.get_mut(cluster) else { return };
+        if member.doubted_at.is_none_or(|at| at.elapsed() >= BETWEEN_DOUBTS) {
+            member.doubted_at = Some(Instant::now());
+            member.link.relist();
+            warn!(cluster = %self.environment.names.of(cluster), "its watch shows Nodes of another cluster: they are ignored, and it is listed again");
         }
     }
 

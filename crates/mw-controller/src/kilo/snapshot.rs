@@ -29,7 +29,7 @@ use crate::fleet::list::{Scope, list};
 use crate::fleet::{Connect, Credentials, Source, kubeconfig_of};
 use crate::kilo::credentials::{MOST_NODES, MOST_PEERS, read_node};
 use crate::kilo::feeds::Followed;
-use crate::kilo::identity::{LinkIdentity, identities, links, representatives, sample, users};
+use crate::kilo::identity::{LinkIdentity, Users, identities, links, representatives, sample};
 use crate::kilo::record::Record;
 use crate::kubeconfig::{Allowed, Server};
 use crate::published_status::Interest;
@@ -161,7 +161,7 @@ impl SnapshotReader {
     ) -> Snapshot {
         let identified = visits.iter().map(|(id, visit)| (id.clone(), visit.identity())).collect();
         let of_asked = records.values().filter(|record| asked.contains(record.id()));
-        let representatives = representatives(&identified, &users(of_asked));
+        let representatives = representatives(&identified, &Users::of(of_asked));
         let (identities, strays) = identities(records.values(), &identified, &representatives);
         let called = called(&asked, &identities, representatives.values());
         let renamed = |id: &ClusterId| match strays.contains_key(id) {
@@ -257,6 +257,7 @@ impl Visit {
             nodes: nodes.map(|nodes| sample(nodes.values().map(|node| node.uid.as_str()))),
             usable: nodes.is_some() && self.peers.known().is_some(),
             since: 0,
+            replaced: false,
         }
     }
 }

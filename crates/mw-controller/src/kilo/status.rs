@@ -132,7 +132,7 @@ impl Engine {
         let Some(record) = self.records.get(id) else { return };
         let status = status_of(&self.status_facts(record, &plan));
         self.measure(id, &status);
-        if status == record.status {
+        if status == record.status || self.absences.is_missing(id) {
             return;
         }
         if record.busy || record.not_before.is_some_and(|at| self.turned_at < at) {

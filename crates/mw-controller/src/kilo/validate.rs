@@ -13,7 +13,7 @@ use tracing::{info, warn};
 
 use crate::fleet::{Source, secret_of};
 use crate::kilo::engine::Engine;
-use crate::kilo::identity::{Identified, LinkIdentity, identities, links, representatives, users};
+use crate::kilo::identity::{Identified, LinkIdentity, Users, identities, links, representatives};
 use crate::kilo::observe::Member;
 use crate::kilo::record::Record;
 
@@ -57,6 +57,8 @@ impl Engine {
             self.hand_over_meshes();
             // Clusters of the previous specs were needed until now.
             self.engage_wanted();
+            // A mesh that is being deleted no longer shares links.
+            self.links_changed = true;
         }
         self.release_unwanted();
         if std::mem::take(&mut self.links_changed) {
@@ -96,7 +98,7 @@ impl Engine {
         let Some(planner) = &self.planner else { return };
         let released = |(id, member): (&ClusterId, &Member)| {
             let since = member.unwanted_since?;
-            let done = planner.is_swept(id) || !self.stands_for_itself(id) || since.elapsed() >= LINGER;
+            let done = (planner.is_swept(id) && self.stands_for_itself(id)) || since.elapsed() >= LINGER;
             (done && member.writer.is_idle() && !self.listings.iter().any(|(of, _)| of == id)).then(|| id.clone())
         };
         let gone: BTreeSet<ClusterId> = self.members.iter().filter_map(released).collect();
@@ -127,7 +129,7 @@ impl Engine {
     fn settle_identities(&mut self) {
         let identified = self.identified();
         let acting = self.records.values().filter(|record| self.acts_on(record.id()));
-        let (found, links) = (representatives(&identified, &users(acting)), links(&identified));
+        let (found, links) = (representatives(&identified, &Users::of(acting)), links(&identified));
         if (&found, &links) == (&self.representatives, &self.links) {
             return;
         }
@@ -238,6 +240,7 @@ impl Member {
             nodes: self.uids.clone(),
             usable: self.is_usable() && self.unwanted_since.is_none(),
             awaited: self.is_awaited(),
+            replaced: self.lineage.is_replaced(),
             since: self.identified,
         }
     }

@@ -67,8 +67,8 @@ impl Telling {
             Untruth::Frozen => Lie::Frozen { version: server.version() },
             Untruth::Uids { of } => Lie::Uids { of: bed.on(of).clone() },
             Untruth::Unasked => Lie::Unasked,
-            Untruth::Another { of } => Lie::Another { server: bed.on(of).clone() },
-            Untruth::Double => Lie::Another { server: double(site) },
+            Untruth::Another { of } => another(bed.on(of).clone(), server),
+            Untruth::Double => another(double(site), server),
             Untruth::NoDeletes => Lie::NoDeletes,
             Untruth::Fat { bytes } => Lie::Fat { bytes: *bytes },
         };
@@ -81,6 +81,16 @@ impl Telling {
         server.compact();
         server.hang_up();
     }
+}
+
+/// Answers of another cluster. If it knew the version of a watch only as a future one,
+/// the watch would be silent, like a frozen one, so it is made to have forgotten it.
+fn another(server: Cluster, than: &Cluster) -> Lie {
+    if server.version() <= than.version() {
+        server.advance_to(than.version() + 1);
+        server.compact();
+    }
+    Lie::Another { server }
 }
 
 /// A cluster that impersonates another one.

@@ -44,6 +44,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         Trial::test("a_secret_that_may_be_back_is_looked_for_once_more", a_secret_comes_back_unseen),
         Trial::test("a_mesh_that_was_let_go_is_known_before_the_answer", a_deletion_is_seen_before_its_answer),
         Trial::test("credentials_of_another_member_change_nothing_there", a_secret_leads_to_another_member),
+        Trial::test("a_cluster_that_shows_anothers_uids_hides_no_peers_there", a_cluster_shows_anothers_uids),
         Trial::test("objects_that_take_too_much_memory_are_not_kept", objects_that_take_too_much_memory_are_not_kept),
         Trial::test("a_forged_status_releases_no_delete_after_a_restart", a_forged_status_releases_no_delete_after_a_restart),
         Trial::test("no_select_picks_at_random", || {
@@ -83,6 +84,25 @@ fn an_anchor_goes_while_it_is_written() -> Result<(), libtest_mimic::Failed> {
     }
     let report = run(&case);
     assert_eq!(report.violations, Vec::<String>::new(), "{}", report.trace);
+    Ok(())
+}
+
+/// Seed 4091: a cluster of another mesh shows UIDs of the cluster that leaves, beside
+/// its own.
+fn a_cluster_shows_anothers_uids() -> Result<(), libtest_mimic::Failed> {
+    let sites = [3, 4, 3, 3].into_iter().zip(1..).map(|(nodes, number)| Site::new(&format!("c{number}"), number, nodes));
+    let sites: Vec<Site> = sites.collect();
+    let mut meshes = vec![Mesh::new("one", &[&sites[0], &sites[1]]), Mesh::new("other", &[&sites[0], &sites[2], &sites[3]])];
+    meshes[1].hub = "c1".to_owned();
+    let leaves = [Action::DeleteMesh { mesh: 1 }, Action::RemoveEntry { mesh: 1, site: "c3".into() }];
+    for leaves in leaves {
+        let (how, lasts) = (Untruth::Uids { of: "c3".into() }, Lasts::For(Duration::from_secs(100)));
+        let lie = Action::Lie(Telling { cluster: "c2".into(), kind: "nodes", how, lasts });
+        let mut case = Case { sites: sites.clone(), meshes: meshes.clone(), ..story(&[], None) };
+        case.steps = vec![Step::Act(Duration::from_secs(15), lie), Step::Act(Duration::from_secs(150), leaves.clone())];
+        let report = run(&case);
+        assert_eq!(report.violations, Vec::<String>::new(), "{leaves:?}\n{}", report.trace);
+    }
     Ok(())
 }
 

@@ -90,7 +90,7 @@ struct State {
     lied: BTreeSet<(String, &'static str)>,
     plausible: BTreeSet<(String, &'static str)>,
     /// Deletes without a good reason, by mesh, source and target.
-    doubtful: BTreeMap<Pair, VecDeque<Instant>>,
+    doubtful: BTreeMap<Pair, BTreeMap<String, Instant>>,
     /// Times of updates of Peers because of changes in their source.
     updates: BTreeMap<(String, String), VecDeque<Instant>>,
     /// All keys that the nodes of a cluster ever had.
@@ -537,14 +537,17 @@ impl Witness {
     fn check_guard(&self, pair: &Pair, mesh: &Value, peer: &str) {
         let ((namespace, name), source, target) = pair;
         let of_pair = |peer: &Value| mesh_of(peer).as_ref() == Some(&pair.0) && label(peer, "source-cluster") == Some(source);
-        let left = self.clusters[target].list(PEERS).iter().filter(|peer| of_pair(peer)).count();
+        let peers = self.clusters[target].list(PEERS);
+        let left: BTreeSet<&str> = peers.iter().filter(|peer| of_pair(peer)).map(|peer| text(&peer["metadata"]["name"])).collect();
         let percent = mesh["spec"]["maxDeletePercent"].as_u64().unwrap_or(50).max(50);
         let mut state = self.lock();
         let deletes = state.doubtful.entry(pair.clone()).or_default();
-        deletes.push_back(Instant::now());
-        deletes.retain(|at| at.elapsed() < WINDOW);
+        deletes.insert(peer.to_owned(), Instant::now());
+        // A Peer that was created again is not gone.
+        deletes.retain(|name, at| at.elapsed() < WINDOW && !left.contains(name.as_str()));
         let gone = deletes.len();
         drop(state);
+        let left = left.len();
         if gone as u64 * 100 > percent * (gone + left) as u64 {
             self.accuse(&format!("held: {peer} is delete {gone} of {} for {namespace}/{name} from {source} on {target}", gone + left));
         }
