@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use mw_sim::kilo::{Mesh, Site};
-use mw_sim::{Fate, Reachability};
+use mw_sim::{Fate, Lie, Reachability, Span};
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -45,6 +45,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         Trial::test("a_mesh_that_was_let_go_is_known_before_the_answer", a_deletion_is_seen_before_its_answer),
         Trial::test("credentials_of_another_member_change_nothing_there", a_secret_leads_to_another_member),
         Trial::test("a_cluster_that_shows_anothers_uids_hides_no_peers_there", a_cluster_shows_anothers_uids),
+        Trial::test("a_watch_of_another_members_nodes_changes_nothing", a_watch_of_another_members_nodes_changes_nothing),
         Trial::test("objects_that_take_too_much_memory_are_not_kept", objects_that_take_too_much_memory_are_not_kept),
         Trial::test("a_forged_status_releases_no_delete_after_a_restart", a_forged_status_releases_no_delete_after_a_restart),
         Trial::test("no_select_picks_at_random", || {
@@ -104,6 +105,33 @@ fn a_cluster_shows_anothers_uids() -> Result<(), libtest_mimic::Failed> {
         assert_eq!(report.violations, Vec::<String>::new(), "{leaves:?}\n{}", report.trace);
     }
     Ok(())
+}
+
+/// The watch on c2, opened again, delivers the Nodes that join and leave c3.
+fn a_watch_of_another_members_nodes_changes_nothing() -> Result<(), libtest_mimic::Failed> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        // c3 creates its last Node at a version that the watch on c2 has not seen.
+        let sites = [(1, 4), (2, 4), (3, 5)].map(|(number, nodes)| Site::new(&format!("c{number}"), number, nodes));
+        let mesh = Mesh::new("mesh", &sites.iter().collect::<Vec<_>>());
+        let mut bed = Bed::new(1, &sites, std::slice::from_ref(&mesh), Script::new(&[], &[]));
+        bed.start_operator(false);
+        sleep(Duration::from_secs(60)).await;
+        let server = bed.on("c3").clone();
+        bed.script.lies.tell("c2", "nodes", Lie::Another { server }, Span::Requests(1));
+        bed.on("c2").hang_up();
+        sleep(Duration::from_secs(5)).await;
+        bed.delete("c3", &format!("{NODES}/n5"));
+        for seconds in [1, 120] {
+            sleep(Duration::from_secs(seconds)).await;
+            let seen = bed.on("c1").get(&mesh.path()).unwrap();
+            let cluster = |at: usize| &seen["status"]["clusters"][at];
+            assert_eq!([cluster(1)["nodes"].as_u64(), cluster(2)["nodes"].as_u64()], [Some(4); 2], "{seen}");
+            assert_eq!(cluster(1)["skipped"].as_array().map_or(0, Vec::len), 0, "{seen}");
+            assert_eq!(bed.on("c1").list(PEERS).len(), 8);
+        }
+        Ok(())
+    })
 }
 
 /// Nodes of a cluster get labels of 400 kB for two minutes.
