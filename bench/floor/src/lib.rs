@@ -65,11 +65,19 @@ pub struct Dial {
 pub enum Instruction {
     /// Connects to all servers and watches `path` on the server `watched`. Also reads
     /// the events of a watch path `idly` on all of them, if set, and discards them.
-    Start { servers: Vec<Address>, watched: usize, path: String, idly: Option<String> },
+    Start {
+        servers: Vec<Address>,
+        watched: usize,
+        path: String,
+        idly: Option<String>,
+    },
     /// Sends all requests concurrently when the next event of the watch has been read.
     React { requests: Vec<Prepared> },
     /// Sends all requests now, at most `each` at a time per server.
-    Post { requests: Vec<Prepared>, each: usize },
+    Post {
+        requests: Vec<Prepared>,
+        each: usize,
+    },
 }
 
 /// A line of the program's output.
@@ -112,22 +120,44 @@ impl Server {
         let tls = match &address.caller {
             Caller::Token(_) => tls.with_no_client_auth(),
             Caller::Certificate { certificate, key } => {
-                let chain = CertificateDer::pem_slice_iter(certificate.as_bytes()).collect::<Result<_, _>>();
-                let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|error| error.to_string())?;
-                tls.with_client_auth_cert(chain.map_err(|error| error.to_string())?, key).map_err(|error| error.to_string())?
+                let chain = CertificateDer::pem_slice_iter(certificate.as_bytes())
+                    .collect::<Result<_, _>>();
+                let key = PrivateKeyDer::from_pem_slice(key.as_bytes())
+                    .map_err(|error| error.to_string())?;
+                tls.with_client_auth_cert(chain.map_err(|error| error.to_string())?, key)
+                    .map_err(|error| error.to_string())?
             }
         };
         let mut connector = HttpConnector::new();
         connector.enforce_http(false);
         connector.set_nodelay(true);
-        let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http2().wrap_connector(connector);
-        let client = Client::builder(TokioExecutor::new()).http2_only(true).pool_idle_timeout(None).build(connector);
-        Ok(Self { client, address, agent: agent.to_owned() })
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(tls)
+            .https_only()
+            .enable_http2()
+            .wrap_connector(connector);
+        let client = Client::builder(TokioExecutor::new())
+            .http2_only(true)
+            .pool_idle_timeout(None)
+            .build(connector);
+        Ok(Self {
+            client,
+            address,
+            agent: agent.to_owned(),
+        })
     }
 
-    pub fn prepare(&self, method: &str, path: &str, content: &str, body: String) -> Result<Request<Full<Bytes>>> {
+    pub fn prepare(
+        &self,
+        method: &str,
+        path: &str,
+        content: &str,
+        body: String,
+    ) -> Result<Request<Full<Bytes>>> {
         let method = Method::from_bytes(method.as_bytes()).map_err(|error| error.to_string())?;
-        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.address.url));
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.address.url));
         if let Caller::Token(token) = &self.address.caller {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
         }
@@ -143,7 +173,15 @@ impl Server {
     pub async fn send(&self, request: Request<Full<Bytes>>) -> Result<(u16, Bytes)> {
         let answer = self.client.request(request).await.map_err(causes)?;
         let code = answer.status().as_u16();
-        Ok((code, answer.into_body().collect().await.map_err(causes)?.to_bytes()))
+        Ok((
+            code,
+            answer
+                .into_body()
+                .collect()
+                .await
+                .map_err(causes)?
+                .to_bytes(),
+        ))
     }
 
     /// Starts a watch, which is read line by line.
@@ -153,7 +191,10 @@ impl Server {
         if !answer.status().is_success() {
             return Err(format!("{path} answered {}", answer.status()));
         }
-        Ok(Lines { body: answer.into_body(), pending: Vec::new() })
+        Ok(Lines {
+            body: answer.into_body(),
+            pending: Vec::new(),
+        })
     }
 }
 
@@ -168,13 +209,24 @@ impl Lines {
     pub async fn next(&mut self) -> Result<Vec<u8>> {
         let mut searched = 0;
         loop {
-            if let Some(end) = self.pending.iter().skip(searched).position(|byte| *byte == b'\n') {
+            if let Some(end) = self
+                .pending
+                .iter()
+                .skip(searched)
+                .position(|byte| *byte == b'\n')
+            {
                 let rest = self.pending.split_off(searched + end + 1);
                 return Ok(std::mem::replace(&mut self.pending, rest));
             }
             searched = self.pending.len();
-            let frame = self.body.frame().await.ok_or("the watch ended")?.map_err(causes)?;
-            self.pending.extend(frame.data_ref().map(Bytes::as_ref).unwrap_or_default());
+            let frame = self
+                .body
+                .frame()
+                .await
+                .ok_or("the watch ended")?
+                .map_err(causes)?;
+            self.pending
+                .extend(frame.data_ref().map(Bytes::as_ref).unwrap_or_default());
         }
     }
 }

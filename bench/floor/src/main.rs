@@ -95,18 +95,27 @@ async fn next(watch: Option<&mut Lines>) -> Result<Vec<u8>> {
     }
 }
 
-async fn instruction(input: &mut tokio::io::Lines<BufReader<Stdin>>) -> Result<Option<Instruction>> {
+async fn instruction(
+    input: &mut tokio::io::Lines<BufReader<Stdin>>,
+) -> Result<Option<Instruction>> {
     let line = input.next_line().await.map_err(|error| error.to_string())?;
-    line.map(|line| serde_json::from_str(&line).map_err(|error| error.to_string())).transpose()
+    line.map(|line| serde_json::from_str(&line).map_err(|error| error.to_string()))
+        .transpose()
 }
 
 /// Connects to all servers, so that measured requests do not have to, and starts the
 /// watch.
 async fn start(servers: &[Server], watched: usize, path: &str) -> Result<Lines> {
     for server in servers {
-        server.send(server.prepare("GET", "/version", "application/json", String::new())?).await?;
+        server
+            .send(server.prepare("GET", "/version", "application/json", String::new())?)
+            .await?;
     }
-    servers.get(watched).ok_or("no such server")?.watch(path).await
+    servers
+        .get(watched)
+        .ok_or("no such server")?
+        .watch(path)
+        .await
 }
 
 async fn read_idly(servers: &[Server], path: Option<&str>) -> Result<()> {
@@ -117,14 +126,37 @@ async fn read_idly(servers: &[Server], path: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-fn prepare(servers: &[Server], Prepared { server, method, path, content, body, dial }: Prepared) -> Result<Ready> {
+fn prepare(
+    servers: &[Server],
+    Prepared {
+        server,
+        method,
+        path,
+        content,
+        body,
+        dial,
+    }: Prepared,
+) -> Result<Ready> {
     let server = servers.get(server).ok_or("no such server")?;
-    let dial = dial.map(|Dial { address, path, messages }| {
-        let server = Server::new(address, "floor")?;
-        let calls = messages.into_iter().map(|message| server.prepare("POST", &path, GRPC, message)).collect::<Result<_>>()?;
-        Ok::<_, String>((server, calls))
-    });
-    Ok(Ready { server: server.clone(), request: server.prepare(&method, &path, &content, body)?, dial: dial.transpose()? })
+    let dial = dial.map(
+        |Dial {
+             address,
+             path,
+             messages,
+         }| {
+            let server = Server::new(address, "floor")?;
+            let calls = messages
+                .into_iter()
+                .map(|message| server.prepare("POST", &path, GRPC, message))
+                .collect::<Result<_>>()?;
+            Ok::<_, String>((server, calls))
+        },
+    );
+    Ok(Ready {
+        server: server.clone(),
+        request: server.prepare(&method, &path, &content, body)?,
+        dial: dial.transpose()?,
+    })
 }
 
 async fn all_at_once(requests: Vec<Ready>, since: Instant) -> Result<Report> {
@@ -140,15 +172,19 @@ async fn in_turn(servers: &[Server], requests: Vec<(usize, Ready)>, each: usize)
     let since = Instant::now();
     let mut queues: Vec<VecDeque<Ready>> = servers.iter().map(|_| VecDeque::new()).collect();
     for (server, ready) in requests {
-        queues.get_mut(server).ok_or("no such server")?.push_back(ready);
+        queues
+            .get_mut(server)
+            .ok_or("no such server")?
+            .push_back(ready);
     }
     let (mut answers, mut refused) = (0, 0);
     let mut tasks = JoinSet::new();
-    let launch = |tasks: &mut JoinSet<Result<(usize, u16)>>, queues: &mut [VecDeque<Ready>], at: usize| {
-        if let Some(request) = queues.get_mut(at).and_then(VecDeque::pop_front) {
-            tasks.spawn(async move { Ok((at, request.send().await?)) });
-        }
-    };
+    let launch =
+        |tasks: &mut JoinSet<Result<(usize, u16)>>, queues: &mut [VecDeque<Ready>], at: usize| {
+            if let Some(request) = queues.get_mut(at).and_then(VecDeque::pop_front) {
+                tasks.spawn(async move { Ok((at, request.send().await?)) });
+            }
+        };
     for _ in 0..each {
         (0..servers.len()).for_each(|at| launch(&mut tasks, &mut queues, at));
     }
@@ -158,7 +194,11 @@ async fn in_turn(servers: &[Server], requests: Vec<(usize, Ready)>, each: usize)
         refused += usize::from(code >= 300);
         launch(&mut tasks, &mut queues, at);
     }
-    Ok(Report::Done { micros: micros(since), answers, refused })
+    Ok(Report::Done {
+        micros: micros(since),
+        answers,
+        refused,
+    })
 }
 
 async fn collect(mut tasks: JoinSet<Result<u16>>, since: Instant) -> Result<Report> {
@@ -168,7 +208,11 @@ async fn collect(mut tasks: JoinSet<Result<u16>>, since: Instant) -> Result<Repo
         answers += 1;
         refused += usize::from(code >= 300);
     }
-    Ok(Report::Done { micros: micros(since), answers, refused })
+    Ok(Report::Done {
+        micros: micros(since),
+        answers,
+        refused,
+    })
 }
 
 fn micros(since: Instant) -> u64 {

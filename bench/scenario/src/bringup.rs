@@ -41,7 +41,8 @@ struct Rounds {
 /// stopped. Returns a running operator.
 pub(crate) async fn measure(fleet: &Fleet, options: &Options, table: &mut Table) -> Operator {
     let posts = same_posts(fleet).await;
-    let (mut operators, mut floors, mut watching) = (Rounds::default(), Rounds::default(), Rounds::default());
+    let (mut operators, mut floors, mut watching) =
+        (Rounds::default(), Rounds::default(), Rounds::default());
     let mut from_start = Vec::new();
     let mut running: Option<Operator> = None;
     for round in 1..=options.rounds {
@@ -49,9 +50,21 @@ pub(crate) async fn measure(fleet: &Fleet, options: &Options, table: &mut Table)
             operator.stop().await;
         }
         clear(fleet).await;
-        post_all(fleet, Floor::start_watching(fleet, NODES, PEERS).await, &posts, &mut watching).await;
+        post_all(
+            fleet,
+            Floor::start_watching(fleet, NODES, PEERS).await,
+            &posts,
+            &mut watching,
+        )
+        .await;
         clear(fleet).await;
-        post_all(fleet, Floor::start(fleet, 0, NODES).await, &posts, &mut floors).await;
+        post_all(
+            fleet,
+            Floor::start(fleet, 0, NODES).await,
+            &posts,
+            &mut floors,
+        )
+        .await;
         clear(fleet).await;
         let mut watches = Watches::open(fleet, PEERS).await;
         let operator = Operator::start(fleet, &options.command);
@@ -60,27 +73,65 @@ pub(crate) async fn measure(fleet: &Fleet, options: &Options, table: &mut Table)
         operators.seconds.push(seen.seconds());
         from_start.push((seen.last - operator.started).as_secs_f64());
         let last = |rounds: &Rounds| rounds.seconds[round - 1];
-        progress(&format!("round {round}: {:.2} s, floor {:.2} and {:.2} s", last(&operators), last(&floors), last(&watching)));
+        progress(&format!(
+            "round {round}: {:.2} s, floor {:.2} and {:.2} s",
+            last(&operators),
+            last(&floors),
+            last(&watching)
+        ));
         running = Some(operator);
     }
-    report(posts.len(), &operators, &from_start, &floors, &watching, table);
+    report(
+        posts.len(),
+        &operators,
+        &from_start,
+        &floors,
+        &watching,
+        table,
+    );
     running.unwrap()
 }
 
 async fn post_all(fleet: &Fleet, mut floor: Floor, posts: &[Prepared], rounds: &mut Rounds) {
     let mut watches = Watches::open(fleet, PEERS).await;
     floor.post(posts.to_vec(), EACH);
-    rounds.seconds.push(all_created(&mut watches, posts.len()).await.seconds());
+    rounds
+        .seconds
+        .push(all_created(&mut watches, posts.len()).await.seconds());
     floor.done(posts.len());
     rounds.cpu.push(floor.cpu_seconds());
 }
 
-fn report(peers: usize, operators: &Rounds, from_start: &[f64], floors: &Rounds, watching: &Rounds, table: &mut Table) {
-    let rates = |floor: &Rounds| floor.seconds.iter().zip(&operators.seconds).map(|(floor, operator)| floor / operator).collect::<Vec<_>>();
+fn report(
+    peers: usize,
+    operators: &Rounds,
+    from_start: &[f64],
+    floors: &Rounds,
+    watching: &Rounds,
+    table: &mut Table,
+) {
+    let rates = |floor: &Rounds| {
+        floor
+            .seconds
+            .iter()
+            .zip(&operators.seconds)
+            .map(|(floor, operator)| floor / operator)
+            .collect::<Vec<_>>()
+    };
     let (to_floor, to_watching) = (rates(floors), rates(watching));
     let got = median(&to_floor);
-    table.judge(&format!("bring-up of {peers} Peers: rate to floor"), "≥ 0.8", &format!("{got:.2}"), &range(&to_floor), got >= 0.8);
-    table.note("  to a floor that watches Peers too", &format!("{:.2}", median(&to_watching)), &range(&to_watching));
+    table.judge(
+        &format!("bring-up of {peers} Peers: rate to floor"),
+        "≥ 0.8",
+        &format!("{got:.2}"),
+        &range(&to_floor),
+        got >= 0.8,
+    );
+    table.note(
+        "  to a floor that watches Peers too",
+        &format!("{:.2}", median(&to_watching)),
+        &range(&to_watching),
+    );
     for (name, seconds) in [
         ("operator, first to last Peer", operators.seconds.as_slice()),
         ("operator, start to last Peer", from_start),
@@ -90,7 +141,11 @@ fn report(peers: usize, operators: &Rounds, from_start: &[f64], floors: &Rounds,
         ("floor that watches, first to last Peer", &watching.seconds),
         ("floor that watches, CPU time", &watching.cpu),
     ] {
-        table.note(&format!("  {name}"), &format!("{:.2} s", median(seconds)), &range(seconds));
+        table.note(
+            &format!("  {name}"),
+            &format!("{:.2} s", median(seconds)),
+            &range(seconds),
+        );
     }
 }
 
@@ -108,7 +163,8 @@ async fn same_posts(fleet: &Fleet) -> Vec<Prepared> {
     for at in 0..NAMES.len() {
         let peers = fleet.cluster(at).list(PEERS).await.unwrap();
         for mut peer in peers.into_iter().filter(is_meshed) {
-            peer["metadata"] = json!({ "name": peer["metadata"]["name"], "labels": peer["metadata"]["labels"] });
+            peer["metadata"] =
+                json!({ "name": peer["metadata"]["name"], "labels": peer["metadata"]["labels"] });
             posts.push(post(at, &peer));
         }
     }
@@ -116,7 +172,14 @@ async fn same_posts(fleet: &Fleet) -> Vec<Prepared> {
 }
 
 fn post(at: usize, peer: &Value) -> Prepared {
-    Prepared { server: at, method: "POST".to_owned(), path: PEERS.to_owned(), content: JSON.to_owned(), body: peer.to_string(), dial: None }
+    Prepared {
+        server: at,
+        method: "POST".to_owned(),
+        path: PEERS.to_owned(),
+        content: JSON.to_owned(),
+        body: peer.to_string(),
+        dial: None,
+    }
 }
 
 async fn all_created(watches: &mut Watches, total: usize) -> Seen {
@@ -126,7 +189,10 @@ async fn all_created(watches: &mut Watches, total: usize) -> Seen {
         let event = watches.next().await;
         if event.is("ADDED") {
             count += 1;
-            let seen = seen.get_or_insert(Seen { first: event.at, last: event.at });
+            let seen = seen.get_or_insert(Seen {
+                first: event.at,
+                last: event.at,
+            });
             (seen.first, seen.last) = (seen.first.min(event.at), seen.last.max(event.at));
         }
     }

@@ -10,8 +10,11 @@ use serde_json::{Value, json};
 use crate::fleet::{Account, DEADLINE, Fleet, NAMES, account};
 use crate::progress;
 
-const HUB: Account =
-    Account { namespace: "meshwright", name: "meshwright-provider", roles: include_str!("../../../config/rbac/cilium-hub.yaml") };
+const HUB: Account = Account {
+    namespace: "meshwright",
+    name: "meshwright-provider",
+    roles: include_str!("../../../config/rbac/cilium-hub.yaml"),
+};
 const TARGET: Account = Account {
     namespace: "kube-system",
     name: "meshwright-target",
@@ -25,8 +28,10 @@ const TARGET: Account = Account {
         include_str!("../../../config/cilium-connection-secrets.yaml"),
     ),
 };
-const BINDING_CRD: &str = include_str!("../../../config/crd/networking.edge-portal.eu_clustermeshbindings.yaml");
-const BINDING: &str = "/apis/networking.edge-portal.eu/v1alpha1/namespaces/meshwright/clustermeshbindings/bench";
+const BINDING_CRD: &str =
+    include_str!("../../../config/crd/networking.edge-portal.eu_clustermeshbindings.yaml");
+const BINDING: &str =
+    "/apis/networking.edge-portal.eu/v1alpha1/namespaces/meshwright/clustermeshbindings/bench";
 
 /// Cluster whose address changes; all others read it.
 pub(crate) const REMOTE: usize = 1;
@@ -49,14 +54,25 @@ impl Mesh {
         let mut ciliums = Vec::new();
         for (at, (name, id)) in NAMES.iter().zip(1..).enumerate() {
             let addresses = if at == REMOTE { 2 } else { 1 };
-            let spec = CiliumSpec { exposure: Exposure::LoadBalancer { addresses }, ..CiliumSpec::new(name, id, &ca) };
+            let spec = CiliumSpec {
+                exposure: Exposure::LoadBalancer { addresses },
+                ..CiliumSpec::new(name, id, &ca)
+            };
             ciliums.push(Cilium::install_or_skip(&fleet.bed, name, spec).await?);
             let token = account(fleet.cluster(at), &TARGET, false).await;
             fleet.addresses.push(fleet.address(at, &token));
         }
         fleet.write_kubeconfig(&account(fleet.cluster(0), &HUB, false).await);
-        let addresses: Vec<Ipv4Addr> = ciliums[REMOTE].addresses().iter().map(|address| *address.ip()).collect();
-        let mesh = Self { fleet, addresses: addresses.try_into().unwrap(), _ciliums: ciliums };
+        let addresses: Vec<Ipv4Addr> = ciliums[REMOTE]
+            .addresses()
+            .iter()
+            .map(|address| *address.ip())
+            .collect();
+        let mesh = Self {
+            fleet,
+            addresses: addresses.try_into().unwrap(),
+            _ciliums: ciliums,
+        };
         mesh.declare().await;
         Some(mesh)
     }
@@ -77,8 +93,18 @@ impl Mesh {
     /// Waits until every link is verified.
     pub(crate) async fn connected(&self) {
         eventually(DEADLINE, || async {
-            let binding = self.fleet.cluster(0).get(BINDING).await.map_err(|error| error.to_string())?.unwrap_or(Value::Null);
-            if binding["status"]["phase"] == "Connected" { Ok(()) } else { Err(format!("not connected: {}", binding["status"])) }
+            let binding = self
+                .fleet
+                .cluster(0)
+                .get(BINDING)
+                .await
+                .map_err(|error| error.to_string())?
+                .unwrap_or(Value::Null);
+            if binding["status"]["phase"] == "Connected" {
+                Ok(())
+            } else {
+                Err(format!("not connected: {}", binding["status"]))
+            }
         })
         .await
         .unwrap();

@@ -34,8 +34,16 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     pub(crate) async fn start(namespace: &'static str) -> Self {
-        let bed = Testbed::start(&NAMES).await.unwrap_or_else(|error| panic!("{error}"));
-        let mut fleet = Self { bed, folder: tempfile::tempdir().unwrap(), namespace, addresses: Vec::new(), admins: Vec::new() };
+        let bed = Testbed::start(&NAMES)
+            .await
+            .unwrap_or_else(|error| panic!("{error}"));
+        let mut fleet = Self {
+            bed,
+            folder: tempfile::tempdir().unwrap(),
+            namespace,
+            addresses: Vec::new(),
+            admins: Vec::new(),
+        };
         for at in 0..NAMES.len() {
             let address = fleet.address(at, fleet.cluster(at).admin_token());
             fleet.admins.push(Server::new(address, "bench").unwrap());
@@ -45,7 +53,11 @@ impl Fleet {
 
     pub(crate) fn address(&self, at: usize, token: &str) -> Address {
         let cluster = self.cluster(at);
-        Address { url: cluster.url().to_owned(), ca: cluster.ca_pem().to_owned(), caller: Caller::Token(token.to_owned()) }
+        Address {
+            url: cluster.url().to_owned(),
+            ca: cluster.ca_pem().to_owned(),
+            caller: Caller::Token(token.to_owned()),
+        }
     }
 
     /// Returns the token of the measured program's account.
@@ -76,7 +88,9 @@ impl Fleet {
 
     /// Creates the Secret on the hub with the kubeconfig of a member.
     pub(crate) async fn give_access(&self, at: usize, secret: &str) {
-        let kubeconfig = self.cluster(at).kubeconfig(&self.addresses[at].url, self.token(at));
+        let kubeconfig = self
+            .cluster(at)
+            .kubeconfig(&self.addresses[at].url, self.token(at));
         let metadata = json!({ "name": secret, "namespace": self.namespace });
         let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": { "kubeconfig": kubeconfig } });
         self.cluster(0).create(&secret).await.unwrap();
@@ -84,24 +98,44 @@ impl Fleet {
 
     pub(crate) async fn request(&self, at: usize, method: &str, path: &str, body: &Value) -> Value {
         let content = if method == "PATCH" { MERGE_PATCH } else { JSON };
-        let request = self.admins[at].prepare(method, path, content, body.to_string()).unwrap();
+        let request = self.admins[at]
+            .prepare(method, path, content, body.to_string())
+            .unwrap();
         let (code, answer) = self.admins[at].send(request).await.unwrap();
-        assert!(code < 300, "{method} {path} answered {code}: {}", String::from_utf8_lossy(&answer));
+        assert!(
+            code < 300,
+            "{method} {path} answered {code}: {}",
+            String::from_utf8_lossy(&answer)
+        );
         serde_json::from_slice(&answer).unwrap()
     }
 
     /// Returns the path that watches a collection from its current resourceVersion.
     pub(crate) async fn watch_path(&self, at: usize, collection: &str) -> String {
-        let list = self.request(at, "GET", &format!("{collection}?limit=1"), &Value::Null).await;
-        format!("{collection}?watch=true&resourceVersion={}", list["metadata"]["resourceVersion"].as_str().unwrap())
+        let list = self
+            .request(at, "GET", &format!("{collection}?limit=1"), &Value::Null)
+            .await;
+        format!(
+            "{collection}?watch=true&resourceVersion={}",
+            list["metadata"]["resourceVersion"].as_str().unwrap()
+        )
     }
 }
 
 /// Gives the operator its roles on a cluster, and all permissions if it is `foreign`.
 /// Waits until the roles are effective, and returns a token.
 pub(crate) async fn account(cluster: &Cluster, account: &Account, foreign: bool) -> String {
-    let Account { namespace, name, roles } = account;
-    cluster.apply(&json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } })).await.unwrap();
+    let Account {
+        namespace,
+        name,
+        roles,
+    } = account;
+    cluster
+        .apply(
+            &json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } }),
+        )
+        .await
+        .unwrap();
     cluster.apply_yaml(roles).await.unwrap();
     if foreign {
         let subject = json!({ "kind": "ServiceAccount", "name": name, "namespace": namespace });
@@ -112,7 +146,13 @@ pub(crate) async fn account(cluster: &Cluster, account: &Account, foreign: bool)
     }
     for role in serde_saphyr::from_multiple::<Value>(roles).unwrap() {
         for rule in role["rules"].as_array().into_iter().flatten() {
-            may(cluster, &format!("system:serviceaccount:{namespace}:{name}"), rule, &role["metadata"]["namespace"]).await;
+            may(
+                cluster,
+                &format!("system:serviceaccount:{namespace}:{name}"),
+                rule,
+                &role["metadata"]["namespace"],
+            )
+            .await;
         }
     }
     cluster.request_token(namespace, name, 7200).await.unwrap()
@@ -127,8 +167,15 @@ async fn may(cluster: &Cluster, user: &str, rule: &Value, namespace: &Value) {
     let spec = json!({ "user": user, "resourceAttributes": access });
     let review = json!({ "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec });
     eventually(DEADLINE, || async {
-        let answer = cluster.create(&review).await.map_err(|error| error.to_string())?;
-        if answer["status"]["allowed"] == true { Ok(()) } else { Err(format!("not yet: {access}")) }
+        let answer = cluster
+            .create(&review)
+            .await
+            .map_err(|error| error.to_string())?;
+        if answer["status"]["allowed"] == true {
+            Ok(())
+        } else {
+            Err(format!("not yet: {access}"))
+        }
     })
     .await
     .unwrap();

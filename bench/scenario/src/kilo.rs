@@ -11,10 +11,16 @@ use sha2::{Digest, Sha256};
 use crate::fleet::{Account, DEADLINE, Fleet, NAMES, account};
 use crate::options::Options;
 
-pub(crate) const HUB: Account =
-    Account { namespace: "kilo-system", name: "meshwright-operator", roles: include_str!("../../../config/rbac/hub.yaml") };
-pub(crate) const REMOTE: Account =
-    Account { namespace: "kube-system", name: "clustermesh-reader", roles: include_str!("../../../config/rbac/remote.yaml") };
+pub(crate) const HUB: Account = Account {
+    namespace: "kilo-system",
+    name: "meshwright-operator",
+    roles: include_str!("../../../config/rbac/hub.yaml"),
+};
+pub(crate) const REMOTE: Account = Account {
+    namespace: "kube-system",
+    name: "clustermesh-reader",
+    roles: include_str!("../../../config/rbac/remote.yaml"),
+};
 pub(crate) const PEERS: &str = "/apis/kilo.squat.ai/v1alpha1/peers";
 pub(crate) const NODES: &str = "/api/v1/nodes";
 const MESH: &str = "/apis/kilo.squat.ai/v1alpha1/namespaces/kilo-system/clustermeshes/bench";
@@ -24,7 +30,12 @@ pub(crate) async fn start(options: &Options) -> Fleet {
     let mut fleet = Fleet::start(HUB.namespace).await;
     for at in 0..NAMES.len() {
         fleet.cluster(at).install_crd(PEER_CRD).await.unwrap();
-        let token = account(fleet.cluster(at), if at == 0 { &HUB } else { &REMOTE }, options.foreign).await;
+        let token = account(
+            fleet.cluster(at),
+            if at == 0 { &HUB } else { &REMOTE },
+            options.foreign,
+        )
+        .await;
         fleet.addresses.push(fleet.address(at, &token));
     }
     fleet.write_kubeconfig(fleet.token(0));
@@ -66,18 +77,40 @@ pub(crate) async fn converged(fleet: &Fleet, nodes: usize) {
     let wanted = (NAMES.len() - 1) * nodes;
     for (at, name) in NAMES.iter().enumerate() {
         eventually(DEADLINE, || async {
-            let peers = fleet.cluster(at).list(PEERS).await.map_err(|error| error.to_string())?;
+            let peers = fleet
+                .cluster(at)
+                .list(PEERS)
+                .await
+                .map_err(|error| error.to_string())?;
             let meshed = peers.iter().filter(|peer| is_meshed(peer)).count();
-            if meshed == wanted { Ok(()) } else { Err(format!("{name} has {meshed} Peers of {wanted}")) }
+            if meshed == wanted {
+                Ok(())
+            } else {
+                Err(format!("{name} has {meshed} Peers of {wanted}"))
+            }
         })
         .await
         .unwrap();
     }
     eventually(DEADLINE, || async {
-        let mesh = fleet.cluster(0).get(MESH).await.map_err(|error| error.to_string())?.unwrap_or_default();
-        let conditions = mesh["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        let ready = conditions.iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
-        if ready { Ok(()) } else { Err(format!("the mesh is not ready: {}", mesh["status"])) }
+        let mesh = fleet
+            .cluster(0)
+            .get(MESH)
+            .await
+            .map_err(|error| error.to_string())?
+            .unwrap_or_default();
+        let conditions = mesh["status"]["conditions"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        let ready = conditions
+            .iter()
+            .any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
+        if ready {
+            Ok(())
+        } else {
+            Err(format!("the mesh is not ready: {}", mesh["status"]))
+        }
     })
     .await
     .unwrap();
@@ -119,7 +152,10 @@ fn node(cluster: usize, number: usize) -> Value {
         ("last-seen", "1800000000".to_owned()),
         ("discovered-endpoints", "{}".to_owned()),
     ];
-    let annotations: BTreeMap<String, String> = kilo.into_iter().map(|(key, value)| (format!("kilo.squat.ai/{key}"), value)).collect();
+    let annotations: BTreeMap<String, String> = kilo
+        .into_iter()
+        .map(|(key, value)| (format!("kilo.squat.ai/{key}"), value))
+        .collect();
     let pods = format!("10.{}.{number}.0/24", 10 + cluster);
     let condition = |kind: &str, status: &str| {
         json!({ "type": kind, "status": status, "reason": format!("KubeletHas{kind}"), "message": "as the kubelet says it, in a sentence",

@@ -28,7 +28,12 @@ pub(crate) const MOST_CHANGES: usize = OF_A_SOURCE * NAMES.len();
 const BETWEEN: Duration = Duration::from_millis(150);
 
 /// Takes the running operator for the first round, and returns that of the last.
-pub(crate) async fn measure(fleet: &Fleet, mut operator: Operator, options: &Options, table: &mut Table) -> Operator {
+pub(crate) async fn measure(
+    fleet: &Fleet,
+    mut operator: Operator,
+    options: &Options,
+    table: &mut Table,
+) -> Operator {
     let mut bench = Bench::new(fleet, options).await;
     let mut rounds = Vec::new();
     for round in 1..=options.rounds {
@@ -42,8 +47,17 @@ pub(crate) async fn measure(fleet: &Fleet, mut operator: Operator, options: &Opt
         progress(&format!("round {round}: {taken}"));
         rounds.push(taken);
     }
-    let what = format!("node change to all Peers, {} × {} nodes", NAMES.len(), options.nodes);
-    table.compare(&what, "operator", [(50, Some(1.3)), (99, Some(2.0))], &rounds);
+    let what = format!(
+        "node change to all Peers, {} × {} nodes",
+        NAMES.len(),
+        options.nodes
+    );
+    table.compare(
+        &what,
+        "operator",
+        [(50, Some(1.3)), (99, Some(2.0))],
+        &rounds,
+    );
     operator
 }
 
@@ -70,7 +84,14 @@ impl<'a> Bench<'a> {
             floors.push(Floor::start(fleet, source, NODES).await);
         }
         let watches = Watches::open(fleet, PEERS).await;
-        Self { fleet, nodes: options.nodes, floors, watches, peers, changes: 0 }
+        Self {
+            fleet,
+            nodes: options.nodes,
+            floors,
+            watches,
+            peers,
+            changes: 0,
+        }
     }
 
     async fn round(&mut self, operator: &Operator, changes: usize) -> Round {
@@ -88,15 +109,22 @@ impl<'a> Bench<'a> {
 
     async fn operator_turn(&mut self, source: usize) -> f64 {
         let (node, address) = self.next_change();
-        self.turn(source, &node, "kilo.squat.ai/force-endpoint", &address).await.0
+        self.turn(source, &node, "kilo.squat.ai/force-endpoint", &address)
+            .await
+            .0
     }
 
     async fn floor_turn(&mut self, source: usize) -> f64 {
         let (node, address) = self.next_change();
-        let requests = (0..NAMES.len()).filter(|at| *at != source).map(|at| self.patch(at, &address)).collect();
+        let requests = (0..NAMES.len())
+            .filter(|at| *at != source)
+            .map(|at| self.patch(at, &address))
+            .collect();
         self.floors[source].arm(requests);
         // The operator ignores this annotation.
-        let (time, events) = self.turn(source, &node, "bench.squat.ai/force-endpoint", &address).await;
+        let (time, events) = self
+            .turn(source, &node, "bench.squat.ai/force-endpoint", &address)
+            .await;
         for event in events {
             let seen: Value = serde_json::from_slice(&event.line).unwrap();
             self.peers[event.cluster] = seen["object"].clone();
@@ -107,10 +135,19 @@ impl<'a> Bench<'a> {
 
     /// Returns the milliseconds from the answer to the change of the Node to the last
     /// target's Peer event, and those events.
-    async fn turn(&mut self, source: usize, node: &str, annotation: &str, address: &str) -> (f64, Vec<Event>) {
+    async fn turn(
+        &mut self,
+        source: usize,
+        node: &str,
+        annotation: &str,
+        address: &str,
+    ) -> (f64, Vec<Event>) {
         self.watches.skip();
-        let change = json!({ "metadata": { "annotations": { annotation: format!("{address}:51820") } } });
-        self.fleet.request(source, "PATCH", &format!("{NODES}/{node}"), &change).await;
+        let change =
+            json!({ "metadata": { "annotations": { annotation: format!("{address}:51820") } } });
+        self.fleet
+            .request(source, "PATCH", &format!("{NODES}/{node}"), &change)
+            .await;
         let answered = Instant::now();
         let mut events: Vec<Event> = Vec::new();
         while events.len() < NAMES.len() - 1 {
@@ -121,14 +158,24 @@ impl<'a> Bench<'a> {
         }
         let last = events.iter().map(|event| event.at).max().unwrap();
         sleep(BETWEEN).await;
-        (last.saturating_duration_since(answered).as_secs_f64() * 1e3, events)
+        (
+            last.saturating_duration_since(answered).as_secs_f64() * 1e3,
+            events,
+        )
     }
 
     /// Returns a node that is not the anchor, and an address that was not used before.
     fn next_change(&mut self) -> (String, String) {
         self.changes += 1;
         let node = node_name(1 + self.changes % (self.nodes - 1));
-        (node, format!("198.19.{}.{}", 100 + self.changes / 100, 100 + self.changes % 100))
+        (
+            node,
+            format!(
+                "198.19.{}.{}",
+                100 + self.changes / 100,
+                100 + self.changes % 100
+            ),
+        )
     }
 
     /// Returns a patch of the floor's Peer like the operator's patch of its own, with

@@ -45,7 +45,11 @@ async fn main() {
 
 async fn with_kilo(options: &Options, table: &mut Table) {
     let fleet = kilo::start(options).await;
-    progress(&format!("{} clusters of {} nodes each", fleet::NAMES.len(), options.nodes));
+    progress(&format!(
+        "{} clusters of {} nodes each",
+        fleet::NAMES.len(),
+        options.nodes
+    ));
     kilo::grow(&fleet, 0, options.nodes).await;
     let mut operator = Operator::start(&fleet, &options.command);
     kilo::converged(&fleet, options.nodes).await;
@@ -57,7 +61,11 @@ async fn with_kilo(options: &Options, table: &mut Table) {
         requests::of_one_change(&fleet, options, table).await;
     }
     if options.many > 0 {
-        progress(&format!("{} clusters of {} nodes each", fleet::NAMES.len(), options.many));
+        progress(&format!(
+            "{} clusters of {} nodes each",
+            fleet::NAMES.len(),
+            options.many
+        ));
         kilo::grow(&fleet, options.nodes, options.many).await;
         kilo::converged(&fleet, options.many).await;
         operator.stop().await;
@@ -81,13 +89,18 @@ async fn at_scale(fleet: &Fleet, options: &Options, small: &Resident, table: &mu
 
 /// Measures with the dial before each write, which is the default, and without it.
 async fn with_cilium(options: &Options, table: &mut Table) {
-    let Some(mesh) = cilium::Mesh::start().await else { return };
+    let Some(mesh) = cilium::Mesh::start().await else {
+        return;
+    };
     for dials in [true, false] {
         let provider = Operator::start(&mesh.fleet, &options::provider(dials));
         mesh.connected().await;
         let rounds = moves::measure(&mesh, &provider, dials, options).await;
         let how = if dials { "" } else { ", --verify-dial off" };
-        let what = format!("load balancer's address to all Secrets, {} clusters{how}", fleet::NAMES.len());
+        let what = format!(
+            "load balancer's address to all Secrets, {} clusters{how}",
+            fleet::NAMES.len()
+        );
         table.compare(&what, "provider", [(50, Some(1.5)), (99, None)], &rounds);
         provider.stop().await;
     }

@@ -29,7 +29,12 @@ const BETWEEN: Duration = Duration::from_millis(200);
 const WARM_UP: usize = 5;
 
 /// Measures all rounds. The floor dials if and only if the provider does.
-pub(crate) async fn measure(mesh: &Mesh, provider: &Operator, dials: bool, options: &Options) -> Vec<Round> {
+pub(crate) async fn measure(
+    mesh: &Mesh,
+    provider: &Operator,
+    dials: bool,
+    options: &Options,
+) -> Vec<Round> {
     let mut bench = Bench::new(mesh, dials).await;
     let mut rounds = Vec::new();
     for round in 0..=options.rounds {
@@ -60,8 +65,16 @@ struct Bench<'a> {
 impl<'a> Bench<'a> {
     /// Sets both addresses in turn and ends with the second, so that the first is a change.
     async fn new(mesh: &'a Mesh, dials: bool) -> Self {
-        let (floor, watches) = (Floor::start(&mesh.fleet, REMOTE, SERVICES).await, Watches::open(&mesh.fleet, SECRETS).await);
-        let mut bench = Self { mesh, dials, floor, watches };
+        let (floor, watches) = (
+            Floor::start(&mesh.fleet, REMOTE, SERVICES).await,
+            Watches::open(&mesh.fleet, SECRETS).await,
+        );
+        let mut bench = Self {
+            mesh,
+            dials,
+            floor,
+            watches,
+        };
         for address in mesh.addresses {
             bench.turn(address).await;
         }
@@ -84,12 +97,21 @@ impl<'a> Bench<'a> {
     async fn turn(&mut self, address: Ipv4Addr) -> f64 {
         self.watches.skip();
         let change = json!({ "status": { "loadBalancer": { "ingress": [{ "ip": address }] } } });
-        self.mesh.fleet.request(REMOTE, "PATCH", &format!("{SERVICES}/clustermesh-apiserver/status"), &change).await;
+        self.mesh
+            .fleet
+            .request(
+                REMOTE,
+                "PATCH",
+                &format!("{SERVICES}/clustermesh-apiserver/status"),
+                &change,
+            )
+            .await;
         let answered = Instant::now();
         let mut events: Vec<Event> = Vec::new();
         while events.len() < NAMES.len() - 1 {
             let event = self.watches.next().await;
-            if leads_to(&event, address) && events.iter().all(|seen| seen.cluster != event.cluster) {
+            if leads_to(&event, address) && events.iter().all(|seen| seen.cluster != event.cluster)
+            {
                 events.push(event);
             }
         }
@@ -102,29 +124,66 @@ impl<'a> Bench<'a> {
     /// one.
     async fn patch(&self, at: usize, address: Ipv4Addr) -> Prepared {
         let path = format!("{SECRETS}/{SECRET}");
-        let mut secret = self.mesh.fleet.request(at, "GET", &path, &Value::Null).await;
+        let mut secret = self
+            .mesh
+            .fleet
+            .request(at, "GET", &path, &Value::Null)
+            .await;
         let key = text(&secret["data"][NAMES[REMOTE]]);
         let [first, second] = self.mesh.addresses.map(|address| address.to_string());
         let other = if key.contains(&first) { first } else { second };
         let key = key.replace(&other, &address.to_string());
         secret["data"][NAMES[REMOTE]] = json!(Base64::encode_string(key.as_bytes()));
-        let metadata = json!({ "name": SECRET, "namespace": "kube-system", "uid": secret["metadata"]["uid"] });
+        let metadata =
+            json!({ "name": SECRET, "namespace": "kube-system", "uid": secret["metadata"]["uid"] });
         let body = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": secret["data"] }).to_string();
         let path = format!("{path}?fieldManager=meshwright&fieldValidation=Strict");
-        let dial = if self.dials { Some(self.dial(at, &key).await) } else { None };
-        Prepared { server: at, method: "PATCH".to_owned(), path, content: APPLY_PATCH.to_owned(), body, dial }
+        let dial = if self.dials {
+            Some(self.dial(at, &key).await)
+        } else {
+            None
+        };
+        Prepared {
+            server: at,
+            method: "PATCH".to_owned(),
+            path,
+            content: APPLY_PATCH.to_owned(),
+            body,
+            dial,
+        }
     }
 
     /// Returns the provider's requests to the remote's etcd, with the client files of
     /// the reader.
     async fn dial(&self, at: usize, key: &str) -> Dial {
-        let endpoint = key.lines().find_map(|line| line.trim().strip_prefix("- ")).unwrap();
-        let files = self.mesh.fleet.request(at, "GET", &format!("{SECRETS}/{CLIENT}"), &Value::Null).await;
+        let endpoint = key
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("- "))
+            .unwrap();
+        let files = self
+            .mesh
+            .fleet
+            .request(at, "GET", &format!("{SECRETS}/{CLIENT}"), &Value::Null)
+            .await;
         let file = |name: &str| text(&files["data"][name]);
-        let caller = Caller::Certificate { certificate: file("tls.crt"), key: file("tls.key") };
-        let address = Address { url: endpoint.to_owned(), ca: file("ca.crt"), caller };
-        let messages = vec![range(&format!("cilium/cluster-config/{}", NAMES[REMOTE])), range("cilium/.heartbeat")];
-        Dial { address, path: "/etcdserverpb.KV/Range".to_owned(), messages }
+        let caller = Caller::Certificate {
+            certificate: file("tls.crt"),
+            key: file("tls.key"),
+        };
+        let address = Address {
+            url: endpoint.to_owned(),
+            ca: file("ca.crt"),
+            caller,
+        };
+        let messages = vec![
+            range(&format!("cilium/cluster-config/{}", NAMES[REMOTE])),
+            range("cilium/.heartbeat"),
+        ];
+        Dial {
+            address,
+            path: "/etcdserverpb.KV/Range".to_owned(),
+            messages,
+        }
     }
 }
 
@@ -132,13 +191,18 @@ impl<'a> Bench<'a> {
 /// so that each is a single ASCII character of the string.
 fn range(key: &str) -> String {
     let letter = |length: usize| char::from(u8::try_from(length).unwrap());
-    format!("\0\0\0\0{}\n{}{key}", letter(key.len() + 2), letter(key.len()))
+    format!(
+        "\0\0\0\0{}\n{}{key}",
+        letter(key.len() + 2),
+        letter(key.len())
+    )
 }
 
 fn leads_to(event: &Event, address: Ipv4Addr) -> bool {
     let seen: Value = serde_json::from_slice(&event.line).unwrap();
     let secret = &seen["object"];
-    secret["metadata"]["name"] == SECRET && text(&secret["data"][NAMES[REMOTE]]).contains(&format!("https://{address}:"))
+    secret["metadata"]["name"] == SECRET
+        && text(&secret["data"][NAMES[REMOTE]]).contains(&format!("https://{address}:"))
 }
 
 fn text(encoded: &Value) -> String {

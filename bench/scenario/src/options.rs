@@ -53,7 +53,12 @@ impl Options {
                 options.command = arguments.by_ref().collect();
                 break;
             }
-            let mut number = || arguments.next().and_then(|value| value.parse::<usize>().ok()).expect(USAGE);
+            let mut number = || {
+                arguments
+                    .next()
+                    .and_then(|value| value.parse::<usize>().ok())
+                    .expect(USAGE)
+            };
             match argument.as_str() {
                 "--nodes" => options.nodes = number(),
                 "--many" => options.many = number(),
@@ -94,12 +99,18 @@ pub(crate) fn provider(dials: bool) -> Vec<String> {
 }
 
 fn ours(arguments: &str) -> Vec<String> {
-    std::iter::once(beside("meshwright").display().to_string()).chain(arguments.split_whitespace().map(str::to_owned)).collect()
+    std::iter::once(beside("meshwright").display().to_string())
+        .chain(arguments.split_whitespace().map(str::to_owned))
+        .collect()
 }
 
 /// Returns the path of a program that was built into the folder of this one.
 pub(crate) fn beside(name: &str) -> PathBuf {
     let path = std::env::current_exe().unwrap().with_file_name(name);
-    assert!(path.exists(), "{} is not built; run `make bench`", path.display());
+    assert!(
+        path.exists(),
+        "{} is not built; run `make bench`",
+        path.display()
+    );
     path
 }

@@ -44,7 +44,11 @@ pub(crate) struct Resident {
 impl Operator {
     pub(crate) fn start(fleet: &Fleet, command: &[String]) -> Self {
         let kubeconfig = fleet.kubeconfig().display().to_string();
-        let fill = |argument: &String| argument.replace("{kubeconfig}", &kubeconfig).replace("{namespace}", fleet.namespace);
+        let fill = |argument: &String| {
+            argument
+                .replace("{kubeconfig}", &kubeconfig)
+                .replace("{namespace}", fleet.namespace)
+        };
         let started = Instant::now();
         let mut supervisor = Command::new("/bin/sh")
             .args(["-c", SUPERVISOR, "supervisor"])
@@ -59,9 +63,16 @@ impl Operator {
             .spawn()
             .unwrap();
         let mut line = String::new();
-        BufReader::new(supervisor.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        BufReader::new(supervisor.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
         let pid = Pid::from_raw(line.trim().parse().unwrap());
-        Self { pid, leash: supervisor.stdin.take(), supervisor, started }
+        Self {
+            pid,
+            leash: supervisor.stdin.take(),
+            supervisor,
+            started,
+        }
     }
 
     /// Freezes the process with SIGSTOP, so that the next measurement has the machine
@@ -92,12 +103,21 @@ impl Operator {
     }
 
     pub(crate) fn resident(&self) -> Resident {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).expect("the operator is running");
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid))
+            .expect("the operator is running");
         let field = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-            line.trim_matches(|c: char| !c.is_ascii_digit()).parse::<f64>().unwrap()
+            let line = status
+                .lines()
+                .find_map(|line| line.strip_prefix(name))
+                .unwrap();
+            line.trim_matches(|c: char| !c.is_ascii_digit())
+                .parse::<f64>()
+                .unwrap()
         };
-        Resident { now: field("VmRSS"), most: field("VmHWM") }
+        Resident {
+            now: field("VmRSS"),
+            most: field("VmHWM"),
+        }
     }
 }
 
@@ -110,8 +130,14 @@ impl Drop for Operator {
 
 /// Returns CPU seconds in user and kernel mode, which Linux counts in ticks of 10 ms.
 fn cpu_seconds(pid: Pid) -> f64 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("the program is running");
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    let stat =
+        std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("the program is running");
+    let fields: Vec<&str> = stat
+        .rsplit(')')
+        .next()
+        .unwrap()
+        .split_whitespace()
+        .collect();
     (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
 }
 
@@ -134,12 +160,33 @@ impl Floor {
         Self::start_with(fleet, 0, collection, Some(format!("{idly}?watch=true"))).await
     }
 
-    async fn start_with(fleet: &Fleet, watched: usize, collection: &str, idly: Option<String>) -> Self {
-        let mut program = Command::new(beside("floor")).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let (input, output) = (program.stdin.take().unwrap(), BufReader::new(program.stdout.take().unwrap()));
-        let mut floor = Self { program, input, output };
+    async fn start_with(
+        fleet: &Fleet,
+        watched: usize,
+        collection: &str,
+        idly: Option<String>,
+    ) -> Self {
+        let mut program = Command::new(beside("floor"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (input, output) = (
+            program.stdin.take().unwrap(),
+            BufReader::new(program.stdout.take().unwrap()),
+        );
+        let mut floor = Self {
+            program,
+            input,
+            output,
+        };
         let path = fleet.watch_path(watched, collection).await;
-        floor.tell(&Instruction::Start { servers: fleet.addresses.clone(), watched, path, idly });
+        floor.tell(&Instruction::Start {
+            servers: fleet.addresses.clone(),
+            watched,
+            path,
+            idly,
+        });
         floor.ready();
         floor
     }
@@ -162,24 +209,37 @@ impl Floor {
     /// successfully.
     pub(crate) fn done(&mut self, wanted: usize) {
         match self.hear() {
-            Report::Done { answers, refused: 0, .. } if answers == wanted => {}
+            Report::Done {
+                answers,
+                refused: 0,
+                ..
+            } if answers == wanted => {}
             other => panic!("unexpected report of the floor: {other:?}"),
         }
     }
 
     fn ready(&mut self) {
         let report = self.hear();
-        assert!(matches!(report, Report::Ready), "unexpected report of the floor: {report:?}");
+        assert!(
+            matches!(report, Report::Ready),
+            "unexpected report of the floor: {report:?}"
+        );
     }
 
     fn tell(&mut self, instruction: &Instruction) {
-        writeln!(self.input, "{}", serde_json::to_string(instruction).unwrap()).unwrap();
+        writeln!(
+            self.input,
+            "{}",
+            serde_json::to_string(instruction).unwrap()
+        )
+        .unwrap();
     }
 
     fn hear(&mut self) -> Report {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
-        serde_json::from_str(&line).unwrap_or_else(|error| panic!("invalid report of the floor {line:?}: {error}"))
+        serde_json::from_str(&line)
+            .unwrap_or_else(|error| panic!("invalid report of the floor {line:?}: {error}"))
     }
 }
 

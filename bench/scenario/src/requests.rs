@@ -27,7 +27,12 @@ struct Ledger<'a> {
 
 impl<'a> Ledger<'a> {
     fn open(fleet: &'a Fleet) -> Self {
-        Self { fleet, starts: (0..NAMES.len()).map(|at| fleet.cluster(at).audit().unwrap().len()).collect() }
+        Self {
+            fleet,
+            starts: (0..NAMES.len())
+                .map(|at| fleet.cluster(at).audit().unwrap().len())
+                .collect(),
+        }
     }
 
     /// Returns the operator's requests since the ledger was opened, and separately
@@ -37,8 +42,14 @@ impl<'a> Ledger<'a> {
         for (at, start) in self.starts.iter().enumerate() {
             let records = self.fleet.cluster(at).audit().unwrap();
             for record in records.iter().skip(*start).filter(|record| is_ours(record)) {
-                let counts = if record.verb == "watch" || record.resource == "leases" { &mut renewed } else { &mut asked };
-                *counts.entry(format!("{} {}", record.verb, record.resource)).or_default() += 1;
+                let counts = if record.verb == "watch" || record.resource == "leases" {
+                    &mut renewed
+                } else {
+                    &mut asked
+                };
+                *counts
+                    .entry(format!("{} {}", record.verb, record.resource))
+                    .or_default() += 1;
             }
         }
         (asked, renewed)
@@ -46,13 +57,26 @@ impl<'a> Ledger<'a> {
 }
 
 fn is_ours(record: &AuditRecord) -> bool {
-    let is_of = |account: &Account| record.user == format!("system:serviceaccount:{}:{}", account.namespace, account.name);
+    let is_of = |account: &Account| {
+        record.user
+            == format!(
+                "system:serviceaccount:{}:{}",
+                account.namespace, account.name
+            )
+    };
     record.agent != "floor" && (is_of(&HUB) || is_of(&REMOTE))
 }
 
 fn shown(counts: &Counts) -> String {
-    let shown: Vec<String> = counts.iter().map(|(what, count)| format!("{count} {what}")).collect();
-    if shown.is_empty() { "none".to_owned() } else { shown.join(", ") }
+    let shown: Vec<String> = counts
+        .iter()
+        .map(|(what, count)| format!("{count} {what}"))
+        .collect();
+    if shown.is_empty() {
+        "none".to_owned()
+    } else {
+        shown.join(", ")
+    }
 }
 
 /// Measures the requests that a single change causes: the worst of [`CHANGES`].
@@ -62,7 +86,8 @@ pub(crate) async fn of_one_change(fleet: &Fleet, options: &Options, table: &mut 
     for change in 0..CHANGES {
         let ledger = Ledger::open(fleet);
         let node = node_name(1 + change % (options.nodes - 1));
-        let annotations = json!({ "kilo.squat.ai/force-endpoint": format!("198.19.99.{}:51820", 100 + change) });
+        let annotations =
+            json!({ "kilo.squat.ai/force-endpoint": format!("198.19.99.{}:51820", 100 + change) });
         fleet
             .request(
                 change % NAMES.len(),
@@ -76,13 +101,21 @@ pub(crate) async fn of_one_change(fleet: &Fleet, options: &Options, table: &mut 
         let count = |what: &str| asked.get(what).copied().unwrap_or(0);
         let status = count("patch clustermeshes/status") + count("update clustermeshes/status");
         let peers = count("patch peers") + count("update peers");
-        met &= peers == NAMES.len() - 1 && status <= 1 && asked.values().sum::<usize>() == peers + status;
+        met &= peers == NAMES.len() - 1
+            && status <= 1
+            && asked.values().sum::<usize>() == peers + status;
         if worst.values().sum::<usize>() <= asked.values().sum() {
             worst = asked;
         }
     }
     let wanted = format!("{} Peers, ≤ 1 status", NAMES.len() - 1);
-    table.judge("requests for one node change", &wanted, &shown(&worst), &format!("most of {CHANGES}"), met);
+    table.judge(
+        "requests for one node change",
+        &wanted,
+        &shown(&worst),
+        &format!("most of {CHANGES}"),
+        met,
+    );
 }
 
 pub(crate) async fn when_idle(fleet: &Fleet, options: &Options, table: &mut Table) {

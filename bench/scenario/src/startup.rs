@@ -19,7 +19,10 @@ pub(crate) async fn measure(fleet: &Fleet, options: &Options, table: &mut Table)
     let mut times = Vec::new();
     for _ in 0..STARTS {
         // Unlikely to be taken by another process before the operator binds it.
-        let health = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let health = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap();
         let mut command = options.command.clone();
         // The last argument is the value of --health-probe-bind-address.
         *command.last_mut().unwrap() = health.to_string();
@@ -30,7 +33,11 @@ pub(crate) async fn measure(fleet: &Fleet, options: &Options, table: &mut Table)
         times.push(operator.started.elapsed().as_secs_f64() * 1e3);
         operator.stop().await;
     }
-    table.note("start to ready", &format!("{:.1} ms", median(&times)), &range(&times));
+    table.note(
+        "start to ready",
+        &format!("{:.1} ms", median(&times)),
+        &range(&times),
+    );
 }
 
 fn is_ready(health: SocketAddr) -> bool {

@@ -12,7 +12,12 @@ impl Sample {
     }
 
     pub(crate) fn all<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> Sample {
-        Sample(samples.into_iter().flat_map(|sample| sample.0.iter().copied()).collect())
+        Sample(
+            samples
+                .into_iter()
+                .flat_map(|sample| sample.0.iter().copied())
+                .collect(),
+        )
     }
 
     /// Returns the nearest-rank percentile: the smallest value that `percent` % of all
@@ -33,13 +38,22 @@ pub(crate) struct Round {
 
 impl fmt::Display for Round {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.2} ms, floor {:.2} ms", self.operator.percentile(50), self.floor.percentile(50))
+        write!(
+            f,
+            "{:.2} ms, floor {:.2} ms",
+            self.operator.percentile(50),
+            self.floor.percentile(50)
+        )
     }
 }
 
 /// Formats the smallest and the largest value: `1.02 to 1.13`.
 pub(crate) fn range(values: &[f64]) -> String {
-    let (low, high) = values.iter().fold((f64::MAX, f64::MIN), |(low, high), value| (low.min(*value), high.max(*value)));
+    let (low, high) = values
+        .iter()
+        .fold((f64::MAX, f64::MIN), |(low, high), value| {
+            (low.min(*value), high.max(*value))
+        });
     format!("{low:.2} to {high:.2}")
 }
 

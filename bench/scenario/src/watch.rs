@@ -19,11 +19,14 @@ pub(crate) struct Event {
 
 impl Event {
     pub(crate) fn contains(&self, text: &str) -> bool {
-        self.line.windows(text.len()).any(|part| part == text.as_bytes())
+        self.line
+            .windows(text.len())
+            .any(|part| part == text.as_bytes())
     }
 
     pub(crate) fn is(&self, kind: &str) -> bool {
-        self.line.starts_with(format!("{{\"type\":\"{kind}\"").as_bytes())
+        self.line
+            .starts_with(format!("{{\"type\":\"{kind}\"").as_bytes())
     }
 }
 
@@ -38,24 +41,36 @@ impl Watches {
         let (sender, events) = unbounded_channel();
         let mut tasks = JoinSet::new();
         for (cluster, server) in fleet.admins.iter().enumerate() {
-            let mut lines = server.watch(&fleet.watch_path(cluster, collection).await).await.unwrap();
+            let mut lines = server
+                .watch(&fleet.watch_path(cluster, collection).await)
+                .await
+                .unwrap();
             let sender = sender.clone();
             tasks.spawn(async move {
                 loop {
                     let line = lines.next().await.unwrap();
-                    let event = Event { cluster, at: Instant::now(), line };
+                    let event = Event {
+                        cluster,
+                        at: Instant::now(),
+                        line,
+                    };
                     if sender.send(event).is_err() {
                         return;
                     }
                 }
             });
         }
-        Self { events, _tasks: tasks }
+        Self {
+            events,
+            _tasks: tasks,
+        }
     }
 
     pub(crate) async fn next(&mut self) -> Event {
         let event = timeout(DEADLINE, self.events.recv()).await;
-        event.expect("nothing changed for two minutes").expect("a watch ended")
+        event
+            .expect("nothing changed for two minutes")
+            .expect("a watch ended")
     }
 
     /// Discards pending events.

@@ -1,5 +1,9 @@
 //! Writes the plain manifests under `config/install/`; `make generate` calls it.
-#![allow(dead_code, clippy::unwrap_used, reason = "the tests use the rest of what renders the chart, and may fail loudly")]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    reason = "the tests use the rest of what renders the chart, and may fail loudly"
+)]
 
 #[path = "../tests/chart/render.rs"]
 mod render;

@@ -14,7 +14,12 @@ use crate::exit_code::Answer;
 
 /// Connects Kubernetes clusters into one network and keeps them connected as nodes come and go.
 #[derive(Debug, Parser)]
-#[command(name = "meshwright", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(
+    name = "meshwright",
+    version,
+    max_term_width = 100,
+    arg_required_else_help = true
+)]
 #[command(after_help = "Exit codes: 0 success; 1 changes pending or problems found; 2 error.")]
 struct Cli {
     #[command(subcommand)]
@@ -42,11 +47,12 @@ pub(crate) fn command() -> Command {
 }
 
 pub(crate) fn run() -> ExitCode {
-    let matches = match invoked_as(std::env::args_os().next().as_deref().map(Path::new)).try_get_matches() {
-        Ok(matches) => matches,
-        // Also handles --help and --version: clap picks the stream and exit code.
-        Err(usage) => usage.exit(),
-    };
+    let matches =
+        match invoked_as(std::env::args_os().next().as_deref().map(Path::new)).try_get_matches() {
+            Ok(matches) => matches,
+            // Also handles --help and --version: clap picks the stream and exit code.
+            Err(usage) => usage.exit(),
+        };
     let chosen = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli.command,
         Err(usage) => usage.exit(),
@@ -55,7 +61,11 @@ pub(crate) fn run() -> ExitCode {
         Ok(answer) => answer.into(),
         Err(wrong) => {
             // If stderr is closed too, the error cannot be reported.
-            _ = writeln!(anstream::stderr(), "error: {}", mw_core::text::printable(&format!("{wrong:#}"), 2000));
+            _ = writeln!(
+                anstream::stderr(),
+                "error: {}",
+                mw_core::text::printable(&format!("{wrong:#}"), 2000)
+            );
             Answer::Impossible.into()
         }
     }
@@ -79,9 +89,14 @@ fn dispatch(chosen: Chosen) -> Result<Answer> {
 
 /// Adjusts usage texts when run as a kubectl plugin: `kubectl-x` is typed as `kubectl x`.
 fn invoked_as(program: Option<&Path>) -> Command {
-    let plugin = program.and_then(Path::file_stem).and_then(|name| name.to_str()).and_then(|name| name.strip_prefix("kubectl-"));
+    let plugin = program
+        .and_then(Path::file_stem)
+        .and_then(|name| name.to_str())
+        .and_then(|name| name.strip_prefix("kubectl-"));
     match plugin {
-        Some(name) => command().bin_name(format!("kubectl {name}")).display_name(format!("kubectl {name}")),
+        Some(name) => command()
+            .bin_name(format!("kubectl {name}"))
+            .display_name(format!("kubectl {name}")),
         None => command(),
     }
 }

@@ -1,6 +1,11 @@
 //! The binary in kcp workspaces, as provider and as tenant: `doctor`, `status`, and the page
 //! docs/kcp.md, on the simulated kcp. No cluster here runs Cilium.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may fail loudly")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test may fail loudly"
+)]
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -46,10 +51,20 @@ impl Person {
         let folder = tempfile::tempdir().unwrap();
         let of_kcp = workspaces.iter().map(|name| {
             let server = format!("{}/clusters/root:{name}", kcp.url());
-            ((*name).to_owned(), server, kcp.ca_pem().to_owned(), kcp.admin_token().to_owned())
+            (
+                (*name).to_owned(),
+                server,
+                kcp.ca_pem().to_owned(),
+                kcp.admin_token().to_owned(),
+            )
         });
         let others = clusters.iter().map(|cluster| {
-            (cluster.name().to_owned(), cluster.url().to_owned(), cluster.ca_pem().to_owned(), cluster.admin_token().to_owned())
+            (
+                cluster.name().to_owned(),
+                cluster.url().to_owned(),
+                cluster.ca_pem().to_owned(),
+                cluster.admin_token().to_owned(),
+            )
         });
         let all: Vec<(String, String, String, String)> = of_kcp.chain(others).collect();
         let kubeconfig = json!({
@@ -71,14 +86,25 @@ impl Person {
 
     fn at_home<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let ours = binary();
-        let path = std::env::join_paths([ours.parent().unwrap(), self.kubectl.parent().unwrap(), Path::new("/usr/bin"), Path::new("/bin")])
-            .unwrap();
-        command.current_dir(self.folder.path()).env_clear().env("PATH", path).env("HOME", self.folder.path());
+        let path = std::env::join_paths([
+            ours.parent().unwrap(),
+            self.kubectl.parent().unwrap(),
+            Path::new("/usr/bin"),
+            Path::new("/bin"),
+        ])
+        .unwrap();
+        command
+            .current_dir(self.folder.path())
+            .env_clear()
+            .env("PATH", path)
+            .env("HOME", self.folder.path());
         command.env("KUBECONFIG", self.folder.path().join("kubeconfig"))
     }
 
     fn output(&self, script: &str) -> Output {
-        self.at_home(Command::new("/bin/sh").args(["-euc", script])).output().unwrap()
+        self.at_home(Command::new("/bin/sh").args(["-euc", script]))
+            .output()
+            .unwrap()
     }
 
     fn types(&self, script: &str) {
@@ -90,7 +116,11 @@ impl Person {
     fn starts(&self, line: &str, log: &str) -> Running {
         let log = std::fs::File::create(self.folder.path().join(log)).unwrap();
         let mut command = Command::new("/bin/sh");
-        command.args(["-euc", &format!("exec {line}")]).stdin(Stdio::null()).stderr(log.try_clone().unwrap()).stdout(log);
+        command
+            .args(["-euc", &format!("exec {line}")])
+            .stdin(Stdio::null())
+            .stderr(log.try_clone().unwrap())
+            .stdout(log);
         Running(self.at_home(&mut command).spawn().unwrap())
     }
 
@@ -108,9 +138,15 @@ impl Person {
         eventually(SOON, || async {
             let (_, checks) = self.doctor(arguments);
             let is_it = |check: &&Value| {
-                check["state"] == "failed" && check["layer"] == layer && check["observed"].as_str().unwrap().contains(words)
+                check["state"] == "failed"
+                    && check["layer"] == layer
+                    && check["observed"].as_str().unwrap().contains(words)
             };
-            checks.iter().find(is_it).cloned().ok_or_else(|| format!("{checks:#?}"))
+            checks
+                .iter()
+                .find(is_it)
+                .cloned()
+                .ok_or_else(|| format!("{checks:#?}"))
         })
         .await
         .unwrap()
@@ -135,36 +171,91 @@ fn claim(hash: &str) -> Value {
 /// kcp silently accepts a wrong identity; only doctor reports it.
 #[tokio::test(flavor = "multi_thread")]
 async fn doctor_compares_the_identities_of_claims_and_its_commands_repair_them() {
-    let Some(kubectl) = mw_testbed::or_skip(kubectl()) else { return };
-    let Some(kcp) = Kcp::start_or_skip(&["system", "tenant-a", "elsewhere"]).await else { return };
+    let Some(kubectl) = mw_testbed::or_skip(kubectl()) else {
+        return;
+    };
+    let Some(kcp) = Kcp::start_or_skip(&["system", "tenant-a", "elsewhere"]).await else {
+        return;
+    };
     let person = Person::new(kubectl, &kcp, &["system", "tenant-a", "elsewhere"], &[]);
     let identity = kcp.export("system", FLEET_FILE).await.unwrap();
     person.types("kubectl apply -f config/kcp-cilium-mesh-apiexport.yaml");
-    let nothing = person.finds("--context elsewhere", "crds", "neither APIExport").await;
+    let nothing = person
+        .finds("--context elsewhere", "crds", "neither APIExport")
+        .await;
     assert!(nothing["hint"].is_string(), "{nothing:#}");
 
     // The export as it is shipped claims no clusters, then those of another fleet.
-    let missing = person.finds("--context system", "rights", "does not claim kubernetesclusters").await;
+    let missing = person
+        .finds(
+            "--context system",
+            "rights",
+            "does not claim kubernetesclusters",
+        )
+        .await;
     let system = kcp.workspace("system").unwrap();
     let export = format!("/apis/apis.kcp.io/v1alpha2/apiexports/{EXPORT}");
     let wrong = "0".repeat(64);
-    system.merge_patch(&export, &json!({ "spec": { "permissionClaims": [claim(&wrong)] } })).await.unwrap();
-    let other = person.finds("--context system", "rights", "claims kubernetesclusters of identity 000000000000").await;
+    system
+        .merge_patch(
+            &export,
+            &json!({ "spec": { "permissionClaims": [claim(&wrong)] } }),
+        )
+        .await
+        .unwrap();
+    let other = person
+        .finds(
+            "--context system",
+            "rights",
+            "claims kubernetesclusters of identity 000000000000",
+        )
+        .await;
     assert_eq!(missing["repair"], other["repair"]);
     person.types(other["repair"].as_str().unwrap());
     let repaired = system.get(&export).await.unwrap().unwrap();
-    assert_eq!(repaired["spec"]["permissionClaims"][0]["identityHash"], identity);
-    assert_eq!(repaired["spec"]["permissionClaims"][1]["resource"], "events");
+    assert_eq!(
+        repaired["spec"]["permissionClaims"][0]["identityHash"],
+        identity
+    );
+    assert_eq!(
+        repaired["spec"]["permissionClaims"][1]["resource"],
+        "events"
+    );
     person.finds_nothing("--context system").await;
 
     // One tenant accepted the claim for another identity, another one rejects it.
-    kcp.bind("tenant-a", &binding(FLEET, "system", FLEET, &[])).await.unwrap();
+    kcp.bind("tenant-a", &binding(FLEET, "system", FLEET, &[]))
+        .await
+        .unwrap();
     let mut answer = claim(&wrong);
     (answer["state"], answer["selector"]) = (json!("Accepted"), json!({ "matchAll": true }));
-    kcp.bind("tenant-a", &binding("own-name", "system", EXPORT, &[answer])).await.unwrap();
-    person.finds("--context system", "rights", "is answered for identity 000000000000").await;
-    let told = person.finds("--context tenant-a", "rights", "is answered for identity 000000000000").await;
-    person.finds("--context tenant-a", "rights", "the claim on events is not answered").await;
+    kcp.bind(
+        "tenant-a",
+        &binding("own-name", "system", EXPORT, &[answer]),
+    )
+    .await
+    .unwrap();
+    person
+        .finds(
+            "--context system",
+            "rights",
+            "is answered for identity 000000000000",
+        )
+        .await;
+    let told = person
+        .finds(
+            "--context tenant-a",
+            "rights",
+            "is answered for identity 000000000000",
+        )
+        .await;
+    person
+        .finds(
+            "--context tenant-a",
+            "rights",
+            "the claim on events is not answered",
+        )
+        .await;
     person.types(told["repair"].as_str().unwrap());
     person.finds_nothing("--context tenant-a").await;
     person.finds_nothing("--context system").await;
@@ -172,54 +263,117 @@ async fn doctor_compares_the_identities_of_claims_and_its_commands_repair_them()
     let tenant = kcp.workspace("tenant-a").unwrap();
     let mesh = json!({ "apiVersion": "networking.edge-portal.eu/v1alpha1", "kind": "ClusterMeshBinding",
         "metadata": { "name": "mesh", "namespace": "default" }, "spec": { "clusterRefs": [{ "name": "ffm" }, { "name": "ber" }] } });
-    eventually(SOON, || async { tenant.create(&mesh).await.map(drop).map_err(|error| error.to_string()) }).await.unwrap();
-    person.finds("-n default --context tenant-a", "health", "KubernetesCluster ffm not found in namespace default").await;
-    person.finds("mesh -n default --context tenant-a", "drift", "the provider has written no status yet").await;
+    eventually(SOON, || async {
+        tenant
+            .create(&mesh)
+            .await
+            .map(drop)
+            .map_err(|error| error.to_string())
+    })
+    .await
+    .unwrap();
+    person
+        .finds(
+            "-n default --context tenant-a",
+            "health",
+            "KubernetesCluster ffm not found in namespace default",
+        )
+        .await;
+    person
+        .finds(
+            "mesh -n default --context tenant-a",
+            "drift",
+            "the provider has written no status yet",
+        )
+        .await;
     let (_, checks) = person.doctor("-n default --context tenant-a");
-    assert!(checks.iter().all(|check| !check.to_string().contains("kubeconfig")), "{checks:#?}");
+    assert!(
+        checks
+            .iter()
+            .all(|check| !check.to_string().contains("kubeconfig")),
+        "{checks:#?}"
+    );
 
     // Table and JSON describe the provider with the same text.
-    let table = person.output("meshwright status -n default --context tenant-a").stdout;
+    let table = person
+        .output("meshwright status -n default --context tenant-a")
+        .stdout;
     let table = String::from_utf8(table).unwrap();
-    let report: Value = serde_json::from_slice(&person.output("meshwright status -n default --context tenant-a -o json").stdout).unwrap();
+    let report: Value = serde_json::from_slice(
+        &person
+            .output("meshwright status -n default --context tenant-a -o json")
+            .stdout,
+    )
+    .unwrap();
     let message = report["provider"]["message"].as_str().unwrap();
     assert_eq!(report["provider"]["state"], "unknown");
     let start = "its Lease is on the management plane, not visible in this workspace";
     // The table is wrapped to the terminal's width.
-    assert!(table.starts_with(&format!("provider  {start}")) && message.starts_with(start), "{table}{message}");
+    assert!(
+        table.starts_with(&format!("provider  {start}")) && message.starts_with(start),
+        "{table}{message}"
+    );
 
     let plan = person.output("meshwright plan mesh -n default --context tenant-a");
     assert_eq!(plan.status.code(), Some(2));
     let told = String::from_utf8_lossy(&plan.stderr).into_owned();
-    assert!(told.contains("what the provider found") && told.contains("--kcp-kubeconfig (KCP_KUBECONFIG)"), "{told}");
+    assert!(
+        told.contains("what the provider found")
+            && told.contains("--kcp-kubeconfig (KCP_KUBECONFIG)"),
+        "{told}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn status_in_the_providers_workspace_tells_of_an_endpoint_that_never_answers() {
-    let Some(kubectl) = mw_testbed::or_skip(kubectl()) else { return };
-    let Some(mut kcp) = Kcp::start_or_skip(&["system", "tenant-a"]).await else { return };
+    let Some(kubectl) = mw_testbed::or_skip(kubectl()) else {
+        return;
+    };
+    let Some(mut kcp) = Kcp::start_or_skip(&["system", "tenant-a"]).await else {
+        return;
+    };
     kcp.add_shard(&["tenant-d"]).await.unwrap();
     let person = Person::new(kubectl, &kcp, &["system", "tenant-a"], &[]);
     let status = |arguments: &str| {
-        let output = person.output(&format!("meshwright status --request-timeout 2s --context {arguments}"));
-        (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+        let output = person.output(&format!(
+            "meshwright status --request-timeout 2s --context {arguments}"
+        ));
+        (
+            output.status.code().unwrap(),
+            String::from_utf8(output.stdout).unwrap(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
     };
     let endpoints = |arguments: &str| {
         let (code, stdout, stderr) = status(&format!("{arguments} -o json"));
-        let report: Value = serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}{stderr}"));
+        let report: Value = serde_json::from_str(&stdout)
+            .unwrap_or_else(|error| panic!("{error}: {stdout}{stderr}"));
         (code, report["endpoints"].clone())
     };
     let (code, _, stderr) = status("system");
-    assert!(code == 2 && stderr.contains("no meshwright CRD is installed"), "nothing is installed: {code} {stderr}");
+    assert!(
+        code == 2 && stderr.contains("no meshwright CRD is installed"),
+        "nothing is installed: {code} {stderr}"
+    );
 
     kcp.export("system", FLEET_FILE).await.unwrap();
     kcp.export("system", EXPORT_FILE).await.unwrap();
     assert_eq!(endpoints("system"), (0, json!([])), "no tenant is bound");
     for tenant in ["tenant-a", "tenant-d"] {
-        kcp.bind(tenant, &binding("own-name", "system", EXPORT, &[])).await.unwrap();
+        kcp.bind(tenant, &binding("own-name", "system", EXPORT, &[]))
+            .await
+            .unwrap();
     }
     let urls = || kcp.endpoints("system", EXPORT);
-    eventually(SOON, || async { if urls().len() == 2 { Ok(()) } else { Err(format!("{:?}", urls())) } }).await.unwrap();
+    eventually(SOON, || async {
+        if urls().len() == 2 {
+            Ok(())
+        } else {
+            Err(format!("{:?}", urls()))
+        }
+    })
+    .await
+    .unwrap();
     let answers = |url: &String| json!({ "url": url, "state": "answers", "tenants": 1 });
     let mut all = urls();
     let silent = all[1].clone();
@@ -228,15 +382,36 @@ async fn status_in_the_providers_workspace_tells_of_an_endpoint_that_never_answe
     // A tenant can't see the endpoints.
     assert_eq!(endpoints("tenant-a -A"), (0, Value::Null));
     let (_, elsewhere, stderr) = status("system --api-export-name another");
-    assert!(elsewhere.is_empty() && stderr.contains("no meshwright CRD is installed"), "{elsewhere}{stderr}");
+    assert!(
+        elsewhere.is_empty() && stderr.contains("no meshwright CRD is installed"),
+        "{elsewhere}{stderr}"
+    );
 
     kcp.hang_endpoint(1, true).await.unwrap();
     let (code, told) = endpoints("system");
-    let degraded: Vec<&Value> = told.as_array().unwrap().iter().filter(|one| one["state"] == "Degraded").collect();
-    assert_eq!((code, degraded.len(), &degraded[0]["url"]), (1, 1, &json!(silent)), "{told:#}");
-    assert!(degraded[0]["message"].as_str().unwrap().contains("its tenants get no updates until it answers"), "{told:#}");
+    let degraded: Vec<&Value> = told
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|one| one["state"] == "Degraded")
+        .collect();
+    assert_eq!(
+        (code, degraded.len(), &degraded[0]["url"]),
+        (1, 1, &json!(silent)),
+        "{told:#}"
+    );
+    assert!(
+        degraded[0]["message"]
+            .as_str()
+            .unwrap()
+            .contains("its tenants get no updates until it answers"),
+        "{told:#}"
+    );
     let (code, table, _) = status("system");
-    let row = table.lines().find(|line| line.contains(&silent)).unwrap_or_else(|| panic!("{table}"));
+    let row = table
+        .lines()
+        .find(|line| line.contains(&silent))
+        .unwrap_or_else(|| panic!("{table}"));
     assert!(code == 1 && row.contains("Degraded"), "{table}");
 
     kcp.hang_endpoint(1, false).await.unwrap();
@@ -245,7 +420,9 @@ async fn status_in_the_providers_workspace_tells_of_an_endpoint_that_never_answe
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_export_or_workspace_is_told_within_five_seconds() {
-    let Some(kcp) = Kcp::start_or_skip(&["system", "tenant-a"]).await else { return };
+    let Some(kcp) = Kcp::start_or_skip(&["system", "tenant-a"]).await else {
+        return;
+    };
     kcp.export("system", FLEET_FILE).await.unwrap();
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: String| {
@@ -253,16 +430,38 @@ async fn a_wrong_export_or_workspace_is_told_within_five_seconds() {
         folder.path().join(name).display().to_string()
     };
     let system = write("system", kcp.kubeconfig("system", kcp.admin_token()));
-    let stranger = write("stranger", kcp.kubeconfig("tenant-a", &kcp.user("nobody").unwrap()));
-    for (kubeconfig, words) in [(&system, "APIExport edge-portal-networking not found"), (&stranger, "not allowed (403)")] {
+    let stranger = write(
+        "stranger",
+        kcp.kubeconfig("tenant-a", &kcp.user("nobody").unwrap()),
+    );
+    for (kubeconfig, words) in [
+        (&system, "APIExport edge-portal-networking not found"),
+        (&stranger, "not allowed (403)"),
+    ] {
         let start = Instant::now();
         let mut command = Command::new(binary());
-        let arguments = ["provider", "--kcp-kubeconfig", kubeconfig, "--mgmt-kubeconfig", &system, "--node-id", "x"];
-        let output = command.args(arguments).env_remove("KUBERNETES_SERVICE_HOST").output().unwrap();
+        let arguments = [
+            "provider",
+            "--kcp-kubeconfig",
+            kubeconfig,
+            "--mgmt-kubeconfig",
+            &system,
+            "--node-id",
+            "x",
+        ];
+        let output = command
+            .args(arguments)
+            .env_remove("KUBERNETES_SERVICE_HOST")
+            .output()
+            .unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(said.contains(words), "{said}");
-        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+        assert!(
+            start.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            start.elapsed()
+        );
     }
 }
 
@@ -277,7 +476,11 @@ fn blocks() -> Vec<Block> {
     let parts: Vec<&str> = PAGE.split("```").collect();
     let block = |at: usize| {
         let (language, text) = parts[at].split_once('\n').unwrap();
-        Block { language, text, before: parts[at - 1].trim().rsplit("\n\n").next().unwrap() }
+        Block {
+            language,
+            text,
+            before: parts[at - 1].trim().rsplit("\n\n").next().unwrap(),
+        }
     };
     (1..parts.len()).step_by(2).map(block).collect()
 }
@@ -285,14 +488,17 @@ fn blocks() -> Vec<Block> {
 /// Name of the variable that a line sets.
 fn variable(line: &str) -> Option<&str> {
     let (name, _) = line.split_once('=')?;
-    name.bytes().all(|byte| byte.is_ascii_uppercase()).then_some(name)
+    name.bytes()
+        .all(|byte| byte.is_ascii_uppercase())
+        .then_some(name)
 }
 
 /// Objects of a platform's management plane, for clusters without Cilium.
 async fn manage(management: &Cluster, clusters: &[&Cluster]) {
     let schema = json!({ "openAPIV3Schema": { "type": "object", "x-kubernetes-preserve-unknown-fields": true } });
     let names = json!({ "kind": "Cluster", "listKind": "ClusterList", "plural": "clusters", "singular": "cluster" });
-    let versions = json!([{ "name": "v1alpha1", "served": true, "storage": true, "schema": schema }]);
+    let versions =
+        json!([{ "name": "v1alpha1", "served": true, "storage": true, "schema": schema }]);
     let spec = json!({ "group": "platform.edge-portal.eu", "names": names, "scope": "Namespaced", "versions": versions });
     let crd = json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": { "name": "clusters.platform.edge-portal.eu" }, "spec": spec });
@@ -306,7 +512,14 @@ async fn manage(management: &Cluster, clusters: &[&Cluster]) {
             "kubeconfigSecretRef": { "name": format!("{}-kubeconfig", cluster.name()) } });
         let object = json!({ "apiVersion": "platform.edge-portal.eu/v1alpha1", "kind": "Cluster", "status": status,
             "metadata": { "name": cluster.name(), "namespace": "default" } });
-        eventually(SOON, || async { management.apply(&object).await.map_err(|error| error.to_string()) }).await.unwrap();
+        eventually(SOON, || async {
+            management
+                .apply(&object)
+                .await
+                .map_err(|error| error.to_string())
+        })
+        .await
+        .unwrap();
     }
 }
 
@@ -314,16 +527,30 @@ async fn give_clusters(tenant: &Cluster, names: &[&str]) {
     for name in names {
         let object = json!({ "apiVersion": "platform.edge-portal.eu/v1alpha1", "kind": "KubernetesCluster",
             "metadata": { "name": name, "namespace": "default" }, "spec": { "provider": "KIND" }, "status": { "phase": "Ready" } });
-        eventually(SOON, || async { tenant.apply(&object).await.map_err(|error| error.to_string()) }).await.unwrap();
+        eventually(SOON, || async {
+            tenant
+                .apply(&object)
+                .await
+                .map_err(|error| error.to_string())
+        })
+        .await
+        .unwrap();
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_page_on_kcp_leads_from_an_empty_kcp_to_a_served_tenant_and_back() {
-    let Some(kubectl) = mw_testbed::or_skip(kubectl()) else { return };
-    let Some(kcp) = Kcp::start_or_skip(&["system", "tenant-a"]).await else { return };
-    let Some(bed) = Testbed::start_or_skip(&["management", "ffm", "ber"]).await else { return };
-    let [management, ffm, ber] = ["management", "ffm", "ber"].map(|name| bed.cluster(name).unwrap());
+    let Some(kubectl) = mw_testbed::or_skip(kubectl()) else {
+        return;
+    };
+    let Some(kcp) = Kcp::start_or_skip(&["system", "tenant-a"]).await else {
+        return;
+    };
+    let Some(bed) = Testbed::start_or_skip(&["management", "ffm", "ber"]).await else {
+        return;
+    };
+    let [management, ffm, ber] =
+        ["management", "ffm", "ber"].map(|name| bed.cluster(name).unwrap());
     // Objects that the platform provides.
     kcp.export("system", FLEET_FILE).await.unwrap();
     manage(management, &[ffm, ber]).await;
@@ -333,7 +560,11 @@ async fn the_page_on_kcp_leads_from_an_empty_kcp_to_a_served_tenant_and_back() {
     let mut kept = String::new();
     for block in blocks() {
         if block.language == "yaml" {
-            let name = block.before.rsplit('`').nth(1).unwrap_or_else(|| panic!("no file is named: {}", block.before));
+            let name = block
+                .before
+                .rsplit('`')
+                .nth(1)
+                .unwrap_or_else(|| panic!("no file is named: {}", block.before));
             person.keep(name, block.text);
             continue;
         }
@@ -342,13 +573,20 @@ async fn the_page_on_kcp_leads_from_an_empty_kcp_to_a_served_tenant_and_back() {
             if line.starts_with("meshwright provider") {
                 let more = "--metrics-bind-address 127.0.0.1:0 --health-probe-bind-address 0";
                 provider = Some(person.starts(&format!("{line} {more}"), "log"));
-            } else if ["status", "doctor mesh", "plan"].iter().any(|command| line.starts_with(&format!("meshwright {command}"))) {
+            } else if ["status", "doctor mesh", "plan"]
+                .iter()
+                .any(|command| line.starts_with(&format!("meshwright {command}")))
+            {
                 // The clusters run no Cilium, and the provider reports that.
                 eventually(SOON, || async {
                     let output = person.output(line);
                     let said = String::from_utf8_lossy(&output.stdout).into_owned();
                     let done = output.status.code() == Some(1) && said.contains("Cilium not found");
-                    if done { Ok(()) } else { Err(format!("{said}{}", String::from_utf8_lossy(&output.stderr))) }
+                    if done {
+                        Ok(())
+                    } else {
+                        Err(format!("{said}{}", String::from_utf8_lossy(&output.stderr)))
+                    }
                 })
                 .await
                 .unwrap();
@@ -358,14 +596,30 @@ async fn the_page_on_kcp_leads_from_an_empty_kcp_to_a_served_tenant_and_back() {
             } else if let Some(name) = variable(line) {
                 // Evaluate the variable now.
                 let output = person.output(&format!("{kept}{line}\nprintf %s \"${name}\""));
-                assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
-                kept = format!("{kept}{name}='{}'\n", String::from_utf8(output.stdout).unwrap());
+                assert!(
+                    output.status.success(),
+                    "{line}: {}",
+                    String::from_utf8_lossy(&output.stderr)
+                );
+                kept = format!(
+                    "{kept}{name}='{}'\n",
+                    String::from_utf8(output.stdout).unwrap()
+                );
             } else {
                 person.types(&format!("{kept}{line}"));
             }
         }
     }
-    let left = kcp.workspace("tenant-a").unwrap().list("/apis/apis.kcp.io/v1alpha2/apibindings").await.unwrap();
-    assert!(left.iter().all(|binding| binding["metadata"]["name"] == FLEET), "{left:#?}");
+    let left = kcp
+        .workspace("tenant-a")
+        .unwrap()
+        .list("/apis/apis.kcp.io/v1alpha2/apibindings")
+        .await
+        .unwrap();
+    assert!(
+        left.iter()
+            .all(|binding| binding["metadata"]["name"] == FLEET),
+        "{left:#?}"
+    );
     drop(provider);
 }

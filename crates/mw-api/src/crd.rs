@@ -47,7 +47,11 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
 
 /// Returns the CRDs of the Cilium back end. kcp gets them as APIResourceSchemas.
 pub fn cilium_crds() -> Vec<CustomResourceDefinition> {
-    vec![revised(ClusterMeshBinding::crd()), revised(GlobalService::crd()), revised(ConnectivityIntent::crd())]
+    vec![
+        revised(ClusterMeshBinding::crd()),
+        revised(GlobalService::crd()),
+        revised(ConnectivityIntent::crd()),
+    ]
 }
 
 /// Returns all generated files by their path from the repository root.
@@ -58,15 +62,36 @@ pub fn files() -> Result<BTreeMap<&'static str, String>, YamlError> {
         (rbac::SECURE_METRICS_FILE, rbac::secure_metrics_yaml()?),
         (rbac::REMOTE_FILE, rbac::remote_yaml()?),
         (kcp::EXPORT_FILE, kcp::export_yaml(None)?),
-        (kcp::FLEET_CLAIM_FILE, kcp::fleet_claim_yaml(kcp::FLEET_IDENTITY)?),
-        (kcp::BINDING_FILE, kcp::binding_yaml(kcp::PROVIDER_WORKSPACE, None)?),
+        (
+            kcp::FLEET_CLAIM_FILE,
+            kcp::fleet_claim_yaml(kcp::FLEET_IDENTITY)?,
+        ),
+        (
+            kcp::BINDING_FILE,
+            kcp::binding_yaml(kcp::PROVIDER_WORKSPACE, None)?,
+        ),
         (kcp::RBAC_FILE, kcp::rbac_yaml()?),
-        (cilium::rbac::MANAGEMENT_FILE, cilium::rbac::management_yaml()?),
+        (
+            cilium::rbac::MANAGEMENT_FILE,
+            cilium::rbac::management_yaml()?,
+        ),
         (cilium::rbac::TARGET_FILE, cilium::rbac::target_yaml()?),
-        (cilium::rbac::TARGET_CA_FILE, cilium::rbac::target_ca_yaml()?),
-        (cilium::rbac::TARGET_CA_POLICY_FILE, cilium::rbac::ca_policy_yaml()?),
-        (cilium::rbac::TARGET_METRICS_FILE, cilium::rbac::target_metrics_yaml()?),
-        (cilium::rbac::CONNECTION_SECRETS_FILE, cilium::rbac::connection_secrets_yaml()?),
+        (
+            cilium::rbac::TARGET_CA_FILE,
+            cilium::rbac::target_ca_yaml()?,
+        ),
+        (
+            cilium::rbac::TARGET_CA_POLICY_FILE,
+            cilium::rbac::ca_policy_yaml()?,
+        ),
+        (
+            cilium::rbac::TARGET_METRICS_FILE,
+            cilium::rbac::target_metrics_yaml()?,
+        ),
+        (
+            cilium::rbac::CONNECTION_SECRETS_FILE,
+            cilium::rbac::connection_secrets_yaml()?,
+        ),
         (cilium::rbac::HUB_FILE, cilium::rbac::hub_yaml()?),
     ];
     for (path, crd) in CILIUM_FILES.into_iter().zip(cilium_crds()) {
@@ -74,9 +99,18 @@ pub fn files() -> Result<BTreeMap<&'static str, String>, YamlError> {
     }
     contents.extend(examples::files()?);
     contents.extend(chart::files()?);
-    let mut files: BTreeMap<_, _> = contents.into_iter().map(|(path, content)| (path, format!("{HEADER}{content}"))).collect();
-    files.insert(reference::KILO_FILE, reference::page("API reference: Kilo back end", &crds()));
-    files.insert(reference::CILIUM_FILE, reference::page("API reference: Cilium back end", &cilium_crds()));
+    let mut files: BTreeMap<_, _> = contents
+        .into_iter()
+        .map(|(path, content)| (path, format!("{HEADER}{content}")))
+        .collect();
+    files.insert(
+        reference::KILO_FILE,
+        reference::page("API reference: Kilo back end", &crds()),
+    );
+    files.insert(
+        reference::CILIUM_FILE,
+        reference::page("API reference: Cilium back end", &cilium_crds()),
+    );
     Ok(files)
 }
 
@@ -90,7 +124,11 @@ pub fn to_yaml<T: Serialize>(object: &T) -> Result<String, YamlError> {
 
 fn revised(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
     for version in &mut crd.spec.versions {
-        if let Some(schema) = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut()) {
+        if let Some(schema) = version
+            .schema
+            .as_mut()
+            .and_then(|schema| schema.open_api_v3_schema.as_mut())
+        {
             revise(schema);
         }
     }
@@ -101,7 +139,11 @@ fn revised(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
 fn revise(schema: &mut JSONSchemaProps) {
     refuse_nulls(schema);
     join_lines(schema);
-    schema.properties.iter_mut().flat_map(BTreeMap::values_mut).for_each(revise);
+    schema
+        .properties
+        .iter_mut()
+        .flat_map(BTreeMap::values_mut)
+        .for_each(revise);
     if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
         revise(items);
     }
@@ -117,7 +159,10 @@ fn refuse_nulls(schema: &mut JSONSchemaProps) {
 /// Joins wrapped lines: the line breaks of a doc comment mean nothing in the CRD.
 fn join_lines(schema: &mut JSONSchemaProps) {
     if let Some(description) = &mut schema.description {
-        let paragraphs: Vec<String> = description.split("\n\n").map(|paragraph| paragraph.replace('\n', " ")).collect();
+        let paragraphs: Vec<String> = description
+            .split("\n\n")
+            .map(|paragraph| paragraph.replace('\n', " "))
+            .collect();
         *description = paragraphs.join("\n\n");
     }
 }
@@ -128,7 +173,12 @@ fn tidy(value: Value) -> Value {
     match value {
         Value::Object(fields) => {
             let sorted: BTreeMap<String, Value> = fields.into_iter().collect();
-            Value::Object(sorted.into_iter().map(|(key, value)| (key, tidy(value))).collect::<Map<_, _>>())
+            Value::Object(
+                sorted
+                    .into_iter()
+                    .map(|(key, value)| (key, tidy(value)))
+                    .collect::<Map<_, _>>(),
+            )
         }
         Value::Array(items) => items.into_iter().map(tidy).collect(),
         Value::Number(number) => whole(&number).map_or(Value::Number(number), Value::from),
@@ -141,5 +191,7 @@ fn tidy(value: Value) -> Value {
 fn whole(number: &serde_json::Number) -> Option<i64> {
     let float = number.as_f64().filter(|_| number.is_f64())?;
     let text = format!("{float:.0}");
-    text.parse::<i64>().ok().filter(|_| float.fract() == 0.0 && float.abs() < 9e15)
+    text.parse::<i64>()
+        .ok()
+        .filter(|_| float.fract() == 0.0 && float.abs() < 9e15)
 }

@@ -21,14 +21,32 @@ struct LeanMeta {
 
 /// Deserializes metadata without managedFields; for `deserialize_with`.
 pub(crate) fn meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    let LeanMeta { name, namespace, uid, resource_version, deletion_timestamp, labels, annotations } =
-        null_is_default::<D, LeanMeta>(deserializer)?;
-    Ok(ObjectMeta { name, namespace, uid, resource_version, deletion_timestamp, labels, annotations, ..ObjectMeta::default() })
+    let LeanMeta {
+        name,
+        namespace,
+        uid,
+        resource_version,
+        deletion_timestamp,
+        labels,
+        annotations,
+    } = null_is_default::<D, LeanMeta>(deserializer)?;
+    Ok(ObjectMeta {
+        name,
+        namespace,
+        uid,
+        resource_version,
+        deletion_timestamp,
+        labels,
+        annotations,
+        ..ObjectMeta::default()
+    })
 }
 
 /// Deserializes null as the default value; for `deserialize_with`. One null field must
 /// not make a whole list unreadable.
-pub(crate) fn null_is_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserializer: D) -> Result<T, D::Error> {
+pub(crate) fn null_is_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
+    deserializer: D,
+) -> Result<T, D::Error> {
     Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
 }
 

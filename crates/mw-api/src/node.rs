@@ -25,10 +25,18 @@ pub struct Node {
 #[derive(Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeSpec {
     /// `spec.podCIDR`; empty if unset.
-    #[serde(rename = "podCIDR", default, deserialize_with = "lean::null_is_default")]
+    #[serde(
+        rename = "podCIDR",
+        default,
+        deserialize_with = "lean::null_is_default"
+    )]
     pub pod_cidr: String,
     /// `spec.podCIDRs`, the first of which is `podCIDR`.
-    #[serde(rename = "podCIDRs", default, deserialize_with = "lean::null_is_default")]
+    #[serde(
+        rename = "podCIDRs",
+        default,
+        deserialize_with = "lean::null_is_default"
+    )]
     pub pod_cidrs: Vec<String>,
 }
 
@@ -67,11 +75,19 @@ pub struct NodeCondition {
 
 impl Node {
     pub(crate) fn addresses(&self, kind: &str) -> Vec<String> {
-        self.status.addresses.iter().filter(|address| address.kind == kind).map(|address| address.address.clone()).collect()
+        self.status
+            .addresses
+            .iter()
+            .filter(|address| address.kind == kind)
+            .map(|address| address.address.clone())
+            .collect()
     }
 
     pub(crate) fn is_ready(&self) -> bool {
-        self.status.conditions.iter().any(|condition| condition.kind == "Ready" && condition.status == "True")
+        self.status
+            .conditions
+            .iter()
+            .any(|condition| condition.kind == "Ready" && condition.status == "True")
     }
 }
 

@@ -13,7 +13,11 @@ fn check(files: &[PathBuf]) -> Option<(bool, String)> {
     let program = mw_testbed::or_skip(mw_testbed::binaries::crdcheck())?;
     let output = Command::new(program).args(files).output().unwrap();
     let code = output.status.code();
-    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let said = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
     assert!(matches!(code, Some(0 | 1)), "{code:?}: {said}");
     Some((code == Some(0), said))
 }
@@ -47,7 +51,9 @@ fn bounded_names(rule: &str) -> Value {
 
 #[track_caller]
 fn assert_refused(text: &str, reasons: &[&str]) {
-    let Some((accepted, said)) = check_text(text) else { return };
+    let Some((accepted, said)) = check_text(text) else {
+        return;
+    };
     assert!(!accepted, "accepted: {text}");
     for reason in reasons {
         assert!(said.contains(reason), "{reason} is not among: {said}");
@@ -57,9 +63,17 @@ fn assert_refused(text: &str, reasons: &[&str]) {
 #[test]
 fn every_crd_under_config_is_accepted() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config/crd");
-    let files: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    let (yaml, other): (Vec<_>, Vec<_>) = files.into_iter().partition(|path| path.extension().is_some_and(|end| end == "yaml"));
-    assert!(!yaml.is_empty() && other.is_empty(), "CRDs: {yaml:?}, not checked: {other:?}");
+    let files: Vec<PathBuf> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    let (yaml, other): (Vec<_>, Vec<_>) = files
+        .into_iter()
+        .partition(|path| path.extension().is_some_and(|end| end == "yaml"));
+    assert!(
+        !yaml.is_empty() && other.is_empty(),
+        "CRDs: {yaml:?}, not checked: {other:?}"
+    );
     if let Some((accepted, said)) = check(&yaml) {
         assert!(accepted, "{said}");
     }
@@ -68,7 +82,9 @@ fn every_crd_under_config_is_accepted() {
 #[test]
 fn a_small_crd_is_accepted_so_that_those_below_are_refused_for_one_reason_each() {
     let names = bounded_names("self.all(name, name.startsWith('a'))");
-    let Some((accepted, said)) = check_text(&crd_with(&names).to_string()) else { return };
+    let Some((accepted, said)) = check_text(&crd_with(&names).to_string()) else {
+        return;
+    };
     assert!(accepted && said.is_empty(), "{said}");
 }
 
@@ -76,23 +92,35 @@ fn a_small_crd_is_accepted_so_that_those_below_are_refused_for_one_reason_each()
 fn a_field_without_a_type_is_refused() {
     let mut names = bounded_names("true");
     names["items"] = json!({ "maxLength": 10 });
-    assert_refused(&crd_with(&names).to_string(), &["properties[names].items.type: Required value"]);
+    assert_refused(
+        &crd_with(&names).to_string(),
+        &["properties[names].items.type: Required value"],
+    );
 }
 
 #[test]
 fn a_rule_that_may_cost_too_much_is_refused() {
     let mut names = bounded_names("self.all(a, self.all(b, a == b || a.contains(b)))");
     names["maxItems"] = json!(100_000);
-    assert_refused(&crd_with(&names).to_string(), &["estimated rule cost exceeds budget"]);
+    assert_refused(
+        &crd_with(&names).to_string(),
+        &["estimated rule cost exceeds budget"],
+    );
 }
 
 #[test]
 fn what_only_later_releases_know_is_refused() {
     let rule = bounded_names("self.all(name, isIP(name))");
-    assert_refused(&crd_with(&rule).to_string(), &["undeclared reference to 'isIP'"]);
+    assert_refused(
+        &crd_with(&rule).to_string(),
+        &["undeclared reference to 'isIP'"],
+    );
     let mut field = crd_with(&bounded_names("true"));
     field["spec"]["versions"][0]["selectableFields"] = json!([{ "jsonPath": ".spec.name" }]);
-    assert_refused(&field.to_string(), &["unknown field \"spec.versions[0].selectableFields\""]);
+    assert_refused(
+        &field.to_string(),
+        &["unknown field \"spec.versions[0].selectableFields\""],
+    );
 }
 
 #[test]
@@ -103,7 +131,11 @@ fn every_mistake_in_every_document_is_named() {
     second["spec"]["versions"][0]["storage"] = json!(false);
     assert_refused(
         &format!("{first}\n---\n{second}\n"),
-        &["metadata.name: Invalid value", "undeclared reference to 'nonsense'", "exactly one version marked as storage"],
+        &[
+            "metadata.name: Invalid value",
+            "undeclared reference to 'nonsense'",
+            "exactly one version marked as storage",
+        ],
     );
 }
 
@@ -111,7 +143,8 @@ fn every_mistake_in_every_document_is_named() {
 fn what_is_no_crd_is_refused() {
     assert_refused("", &["no document"]);
     assert_refused(
-        &json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "a" } }).to_string(),
+        &json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "a" } })
+            .to_string(),
         &["no kind \"Namespace\""],
     );
     let mut old = crd_with(&bounded_names("true"));

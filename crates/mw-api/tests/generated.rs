@@ -11,7 +11,10 @@ fn the_generated_files_are_up_to_date() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     for (path, content) in crd::files().unwrap() {
         let stored = std::fs::read_to_string(root.join(path)).unwrap_or_default();
-        assert!(stored == content, "{path} is out of date: run `make generate` and commit the result");
+        assert!(
+            stored == content,
+            "{path} is out of date: run `make generate` and commit the result"
+        );
     }
 }
 

@@ -41,30 +41,67 @@ enum State {
 impl<K: Ord + Clone> Searches<K> {
     /// `apart` is the time between two searches that must agree; zero if one is enough.
     pub(crate) fn new(apart: Duration) -> Self {
-        Searches { all: BTreeMap::new(), apart }
+        Searches {
+            all: BTreeMap::new(),
+            apart,
+        }
     }
 
     /// Returns the searches to start now, and forgets results that are not needed.
     pub(crate) fn start(&mut self, needed: &BTreeSet<K>, now: Instant) -> Vec<K> {
-        self.all.retain(|key, search| needed.contains(key) || search.state == State::UnderWay);
-        let running = self.all.values().filter(|search| search.state == State::UnderWay).count();
-        let is_due = |key: &&K| self.all.get(*key).is_none_or(|search| matches!(search.state, State::Due(at) if at <= now));
-        let due: Vec<K> = needed.iter().filter(is_due).take(AT_ONCE.saturating_sub(running)).cloned().collect();
+        self.all
+            .retain(|key, search| needed.contains(key) || search.state == State::UnderWay);
+        let running = self
+            .all
+            .values()
+            .filter(|search| search.state == State::UnderWay)
+            .count();
+        let is_due = |key: &&K| {
+            self.all
+                .get(*key)
+                .is_none_or(|search| matches!(search.state, State::Due(at) if at <= now))
+        };
+        let due: Vec<K> = needed
+            .iter()
+            .filter(is_due)
+            .take(AT_ONCE.saturating_sub(running))
+            .cloned()
+            .collect();
         for key in &due {
-            let search = self.all.entry(key.clone()).or_insert(Search { state: State::UnderWay, backoff: None, found: None });
+            let search = self.all.entry(key.clone()).or_insert(Search {
+                state: State::UnderWay,
+                backoff: None,
+                found: None,
+            });
             search.state = State::UnderWay;
         }
         due
     }
 
     /// Records the result of a search. A failed one is retried after a backoff.
-    pub(crate) fn end(&mut self, key: K, found: &Result<BTreeSet<String>, Failure>, new_backoff: impl FnOnce() -> Backoff) {
-        let search = self.all.entry(key).or_insert(Search { state: State::UnderWay, backoff: None, found: None });
+    pub(crate) fn end(
+        &mut self,
+        key: K,
+        found: &Result<BTreeSet<String>, Failure>,
+        new_backoff: impl FnOnce() -> Backoff,
+    ) {
+        let search = self.all.entry(key).or_insert(Search {
+            state: State::UnderWay,
+            backoff: None,
+            found: None,
+        });
         search.state = match found {
             Ok(namespaces) => {
                 let is_first = search.found.is_none() && !self.apart.is_zero();
-                search.found.get_or_insert_default().extend(namespaces.iter().cloned());
-                if is_first { State::Due(Instant::now() + self.apart) } else { State::Ended }
+                search
+                    .found
+                    .get_or_insert_default()
+                    .extend(namespaces.iter().cloned());
+                if is_first {
+                    State::Due(Instant::now() + self.apart)
+                } else {
+                    State::Ended
+                }
             }
             Err(failure) => {
                 let backoff = search.backoff.get_or_insert_with(new_backoff);
@@ -86,25 +123,52 @@ impl<K: Ord + Clone> Searches<K> {
 
     /// Returns the namespaces that were found.
     pub(crate) fn namespaces(&self, key: &K) -> Option<&BTreeSet<String>> {
-        let search = self.all.get(key).filter(|search| search.state == State::Ended)?;
+        let search = self
+            .all
+            .get(key)
+            .filter(|search| search.state == State::Ended)?;
         search.found.as_ref()
     }
 
     /// Returns when a search is due.
     pub(crate) fn due(&self) -> Option<Instant> {
-        let at = |search: &Search| if let State::Due(at) = search.state { Some(at) } else { None };
+        let at = |search: &Search| {
+            if let State::Due(at) = search.state {
+                Some(at)
+            } else {
+                None
+            }
+        };
         self.all.values().filter_map(at).min()
     }
 }
 
 /// Returns the namespaces that have an object of this name.
-pub(crate) async fn search(api: &Api<DynamicObject>, name: &str) -> Result<BTreeSet<String>, Failure> {
+pub(crate) async fn search(
+    api: &Api<DynamicObject>,
+    name: &str,
+) -> Result<BTreeSet<String>, Failure> {
     let params = ListParams::default().fields(&format!("metadata.name={name}"));
-    let list = api.list(&params).await.map_err(|error| Failure::of(&error))?;
-    let strange = list.items.iter().any(|item| item.metadata.name.as_deref() != Some(name));
-    let more = list.metadata.continue_.is_some_and(|token| !token.is_empty());
+    let list = api
+        .list(&params)
+        .await
+        .map_err(|error| Failure::of(&error))?;
+    let strange = list
+        .items
+        .iter()
+        .any(|item| item.metadata.name.as_deref() != Some(name));
+    let more = list
+        .metadata
+        .continue_
+        .is_some_and(|token| !token.is_empty());
     match strange || more {
-        true => Err(Failure::Unreadable(format!("a search for the name {name} returned other objects"))),
-        false => Ok(list.items.into_iter().filter_map(|item| item.metadata.namespace).collect()),
+        true => Err(Failure::Unreadable(format!(
+            "a search for the name {name} returned other objects"
+        ))),
+        false => Ok(list
+            .items
+            .into_iter()
+            .filter_map(|item| item.metadata.namespace)
+            .collect()),
     }
 }

@@ -20,7 +20,13 @@ use tower::Service;
 
 /// Metadata services outside the link-local ranges: AWS, Google Cloud, Azure,
 /// Alibaba Cloud, Oracle Cloud.
-const METADATA: [&str; 5] = ["fd00:ec2::/32", "fd20:ce::/64", "168.63.129.16/32", "100.100.100.200/32", "192.0.0.192/32"];
+const METADATA: [&str; 5] = [
+    "fd00:ec2::/32",
+    "fd20:ce::/64",
+    "168.63.129.16/32",
+    "100.100.100.200/32",
+    "192.0.0.192/32",
+];
 
 /// Decides which addresses may be connected to.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -42,7 +48,9 @@ pub enum Forbidden {
         stands_for: Option<Ipv4Addr>,
         range: &'static str,
     },
-    #[error("the host is neither an IP address nor a DNS name; write addresses like 203.0.113.1 or 2001:db8::1")]
+    #[error(
+        "the host is neither an IP address nor a DNS name; write addresses like 203.0.113.1 or 2001:db8::1"
+    )]
     Spelling,
 }
 
@@ -50,7 +58,8 @@ struct StandsFor(Option<Ipv4Addr>);
 
 impl fmt::Display for StandsFor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |inner| write!(f, " embeds {inner}, which"))
+        self.0
+            .map_or(Ok(()), |inner| write!(f, " embeds {inner}, which"))
     }
 }
 
@@ -69,18 +78,35 @@ pub enum ResolveError {
 
 impl AddressPolicy {
     pub fn judge(&self, address: IpAddr) -> Result<(), Forbidden> {
-        let is_allowed = |address: IpAddr| self.allowed.iter().any(|network| network.contains_address(address));
+        let is_allowed = |address: IpAddr| {
+            self.allowed
+                .iter()
+                .any(|network| network.contains_address(address))
+        };
         let address = address.to_canonical();
         if is_allowed(address) {
             return Ok(());
         }
         if let Some(range) = self.forbidden_range(address) {
-            return Err(Forbidden::Address { address, stands_for: None, range });
+            return Err(Forbidden::Address {
+                address,
+                stands_for: None,
+                range,
+            });
         }
-        let IpAddr::V6(outer) = address else { return Ok(()) };
-        for inner in embedded(outer).into_iter().filter(|inner| !is_allowed(IpAddr::V4(*inner))) {
+        let IpAddr::V6(outer) = address else {
+            return Ok(());
+        };
+        for inner in embedded(outer)
+            .into_iter()
+            .filter(|inner| !is_allowed(IpAddr::V4(*inner)))
+        {
             if let Some(range) = self.forbidden_range(IpAddr::V4(inner)) {
-                return Err(Forbidden::Address { address, stands_for: Some(inner), range });
+                return Err(Forbidden::Address {
+                    address,
+                    stands_for: Some(inner),
+                    range,
+                });
             }
         }
         Ok(())
@@ -90,7 +116,9 @@ impl AddressPolicy {
     /// has to be resolved. Other spellings of addresses that some resolvers
     /// accept (0177.0.0.1, 0x7f.1) are always refused.
     pub fn literal(&self, host: &str) -> Result<Option<IpAddr>, Forbidden> {
-        let bracketed = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        let bracketed = host
+            .strip_prefix('[')
+            .and_then(|rest| rest.strip_suffix(']'));
         let plain = bracketed.unwrap_or(host);
         match plain.parse::<IpAddr>() {
             Ok(address) => self.judge(address).map(|()| Some(address)),
@@ -117,21 +145,37 @@ impl AddressPolicy {
     }
 
     fn judge_all(&self, name: &str, found: &[SocketAddr]) -> Result<(), ResolveError> {
-        let judged = found.iter().try_for_each(|address| self.judge(address.ip()));
-        judged.map_err(|forbidden| ResolveError::Forbidden { name: name.to_owned(), forbidden })
+        let judged = found
+            .iter()
+            .try_for_each(|address| self.judge(address.ip()));
+        judged.map_err(|forbidden| ResolveError::Forbidden {
+            name: name.to_owned(),
+            forbidden,
+        })
     }
 }
 
 fn is_metadata(address: IpAddr) -> bool {
-    METADATA.iter().filter_map(|text| Cidr::try_from(*text).ok()).any(|network| network.contains_address(address))
+    METADATA
+        .iter()
+        .filter_map(|text| Cidr::try_from(*text).ok())
+        .any(|network| network.contains_address(address))
 }
 
 /// Reports whether inet_aton may read a host as an address: its last label is a number.
 fn looks_numeric(host: &str) -> bool {
     let host = host.strip_suffix('.').unwrap_or(host);
-    let last = host.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
-    let hex = last.strip_prefix("0x").filter(|digits| digits.bytes().all(|b| b.is_ascii_hexdigit()));
-    hex.is_some() || (!last.is_empty() && last.bytes().all(|b| b.is_ascii_digit())) || host.starts_with("0x")
+    let last = host
+        .rsplit('.')
+        .next()
+        .unwrap_or_default()
+        .to_ascii_lowercase();
+    let hex = last
+        .strip_prefix("0x")
+        .filter(|digits| digits.bytes().all(|b| b.is_ascii_hexdigit()));
+    hex.is_some()
+        || (!last.is_empty() && last.bytes().all(|b| b.is_ascii_digit()))
+        || host.starts_with("0x")
 }
 
 /// IPv4 addresses that an IPv6 address may embed. Mapped addresses were
@@ -158,11 +202,18 @@ fn embedded(address: Ipv6Addr) -> Vec<Ipv4Addr> {
 fn shorter_prefixes(bytes: [u8; 16]) -> impl Iterator<Item = Ipv4Addr> {
     let [_, _, _, _, _, _, b6, b7, _, b9, b10, b11, b12, ..] = bytes;
     let found = [[b6, b7, b9, b10], [b7, b9, b10, b11], [b9, b10, b11, b12]];
-    found.into_iter().filter(|[first, ..]| *first != 0).map(Ipv4Addr::from)
+    found
+        .into_iter()
+        .filter(|[first, ..]| *first != 0)
+        .map(Ipv4Addr::from)
 }
 
 /// Resolves a name. With a policy, checks all of its addresses.
-pub async fn resolve(name: &str, port: u16, policy: Option<&AddressPolicy>) -> Result<Vec<SocketAddr>, ResolveError> {
+pub async fn resolve(
+    name: &str,
+    port: u16,
+    policy: Option<&AddressPolicy>,
+) -> Result<Vec<SocketAddr>, ResolveError> {
     let found: Vec<SocketAddr> = lookup_host((name, port)).await?.collect();
     if found.is_empty() {
         return Err(ResolveError::Empty);
@@ -188,7 +239,11 @@ impl Service<Name> for Resolver {
     fn call(&mut self, name: Name) -> Self::Future {
         let policy = self.0.clone();
         // The connector sets the port.
-        Box::pin(async move { resolve(name.as_str(), 0, policy.as_ref()).await.map(Vec::into_iter) })
+        Box::pin(async move {
+            resolve(name.as_str(), 0, policy.as_ref())
+                .await
+                .map(Vec::into_iter)
+        })
     }
 }
 
@@ -198,11 +253,20 @@ mod tests {
     use proptest::prelude::*;
 
     fn inside() -> AddressPolicy {
-        AddressPolicy { allowed: Vec::new(), refuses_loopback: true }
+        AddressPolicy {
+            allowed: Vec::new(),
+            refuses_loopback: true,
+        }
     }
 
     fn allowing(networks: &[&str]) -> AddressPolicy {
-        AddressPolicy { allowed: networks.iter().map(|text| Cidr::try_from(*text).unwrap()).collect(), refuses_loopback: true }
+        AddressPolicy {
+            allowed: networks
+                .iter()
+                .map(|text| Cidr::try_from(*text).unwrap())
+                .collect(),
+            refuses_loopback: true,
+        }
     }
 
     const FORBIDDEN: [&str; 33] = [
@@ -244,7 +308,10 @@ mod tests {
     #[test]
     fn forbidden_addresses_are_refused_in_all_their_forms() {
         for address in FORBIDDEN {
-            assert!(inside().judge(address.parse().unwrap()).is_err(), "{address}");
+            assert!(
+                inside().judge(address.parse().unwrap()).is_err(),
+                "{address}"
+            );
         }
     }
 
@@ -264,34 +331,67 @@ mod tests {
             "64:ff9b:1:abcd::203.0.113.1",
             "2002:cb00:7101::1",
         ] {
-            assert_eq!(inside().judge(address.parse().unwrap()), Ok(()), "{address}");
+            assert_eq!(
+                inside().judge(address.parse().unwrap()),
+                Ok(()),
+                "{address}"
+            );
         }
     }
 
     #[test]
     fn loopback_is_refused_inside_a_cluster_only() {
         for address in ["127.0.0.1", "::1", "::ffff:127.0.0.1", "64:ff9b::127.0.0.1"] {
-            assert!(inside().judge(address.parse().unwrap()).is_err(), "{address}");
-            assert_eq!(AddressPolicy::default().judge(address.parse().unwrap()), Ok(()), "{address}");
+            assert!(
+                inside().judge(address.parse().unwrap()).is_err(),
+                "{address}"
+            );
+            assert_eq!(
+                AddressPolicy::default().judge(address.parse().unwrap()),
+                Ok(()),
+                "{address}"
+            );
         }
-        assert!(AddressPolicy::default().judge("169.254.169.254".parse().unwrap()).is_err());
+        assert!(
+            AddressPolicy::default()
+                .judge("169.254.169.254".parse().unwrap())
+                .is_err()
+        );
     }
 
     #[test]
     fn an_allowed_network_is_allowed_in_all_its_forms_and_nothing_else_is() {
         let policy = allowing(&["169.254.8.0/24", "fe80::/64"]);
-        for address in ["169.254.8.1", "::ffff:169.254.8.1", "64:ff9b::169.254.8.1", "fe80::1"] {
+        for address in [
+            "169.254.8.1",
+            "::ffff:169.254.8.1",
+            "64:ff9b::169.254.8.1",
+            "fe80::1",
+        ] {
             assert_eq!(policy.judge(address.parse().unwrap()), Ok(()), "{address}");
         }
-        for address in ["169.254.9.1", "127.0.0.1", "fe80:1::1", "64:ff9b::169.254.9.1"] {
+        for address in [
+            "169.254.9.1",
+            "127.0.0.1",
+            "fe80:1::1",
+            "64:ff9b::169.254.9.1",
+        ] {
             assert!(policy.judge(address.parse().unwrap()).is_err(), "{address}");
         }
-        assert_eq!(allowing(&["64:ff9b::/96"]).judge("64:ff9b::a9fe:a9fe".parse().unwrap()), Ok(()));
+        assert_eq!(
+            allowing(&["64:ff9b::/96"]).judge("64:ff9b::a9fe:a9fe".parse().unwrap()),
+            Ok(())
+        );
     }
 
     #[test]
     fn a_refusal_names_the_address_the_range_and_the_flag() {
-        let said = |address: &str| inside().judge(address.parse().unwrap()).unwrap_err().to_string();
+        let said = |address: &str| {
+            inside()
+                .judge(address.parse().unwrap())
+                .unwrap_err()
+                .to_string()
+        };
         assert_eq!(
             said("::ffff:169.254.169.254"),
             "169.254.169.254 is a link-local address; if this is intended, allow it with --allow-address 169.254.169.254/32"
@@ -325,21 +425,47 @@ mod tests {
             let refused = inside().literal(host) == Err(Forbidden::Spelling);
             assert!(refused || host == "[127.0.0.1", "{host}");
         }
-        for host in ["localhost", "localhost.", "api.example.org", "api.example.org.", "a.0b", "10-0-0-1.example", "xn--0x"] {
+        for host in [
+            "localhost",
+            "localhost.",
+            "api.example.org",
+            "api.example.org.",
+            "a.0b",
+            "10-0-0-1.example",
+            "xn--0x",
+        ] {
             assert_eq!(inside().literal(host), Ok(None), "{host}");
         }
         for host in ["[64:ff9b::a9fe:a9fe]", "[::1]", "::1", "127.0.0.1"] {
-            assert!(matches!(inside().literal(host), Err(Forbidden::Address { .. })), "{host}");
+            assert!(
+                matches!(inside().literal(host), Err(Forbidden::Address { .. })),
+                "{host}"
+            );
         }
-        assert_eq!(inside().literal("[2001:db8::1]"), Ok(Some("2001:db8::1".parse().unwrap())));
+        assert_eq!(
+            inside().literal("[2001:db8::1]"),
+            Ok(Some("2001:db8::1".parse().unwrap()))
+        );
     }
 
     #[test]
     fn one_forbidden_address_refuses_the_name() {
-        let found = |texts: &[&str]| -> Vec<SocketAddr> { texts.iter().map(|text| text.parse().unwrap()).collect() };
-        assert!(inside().judge_all("a", &found(&["203.0.113.1:1", "10.0.0.1:1"])).is_ok());
-        for mixed in [["203.0.113.1:1", "169.254.169.254:1"], ["[::1]:1", "203.0.113.1:1"]] {
-            assert!(matches!(inside().judge_all("a", &found(&mixed)), Err(ResolveError::Forbidden { .. })));
+        let found = |texts: &[&str]| -> Vec<SocketAddr> {
+            texts.iter().map(|text| text.parse().unwrap()).collect()
+        };
+        assert!(
+            inside()
+                .judge_all("a", &found(&["203.0.113.1:1", "10.0.0.1:1"]))
+                .is_ok()
+        );
+        for mixed in [
+            ["203.0.113.1:1", "169.254.169.254:1"],
+            ["[::1]:1", "203.0.113.1:1"],
+        ] {
+            assert!(matches!(
+                inside().judge_all("a", &found(&mixed)),
+                Err(ResolveError::Forbidden { .. })
+            ));
         }
     }
 
@@ -347,9 +473,16 @@ mod tests {
     async fn a_name_that_resolves_to_loopback_is_refused_inside_a_cluster() {
         for name in ["localhost", "0177.0.0.1", "169.254.0xa9fe", "2852039166"] {
             let found = resolve(name, 443, Some(&inside())).await;
-            assert!(matches!(found, Err(ResolveError::Forbidden { .. })), "{name}: {found:?}");
+            assert!(
+                matches!(found, Err(ResolveError::Forbidden { .. })),
+                "{name}: {found:?}"
+            );
         }
-        assert!(resolve("localhost", 443, Some(&AddressPolicy::default())).await.is_ok());
+        assert!(
+            resolve("localhost", 443, Some(&AddressPolicy::default()))
+                .await
+                .is_ok()
+        );
         assert!(resolve("localhost", 443, None).await.is_ok());
     }
 

@@ -12,7 +12,12 @@ pub struct Backoff {
 
 impl Backoff {
     pub fn new(random: fastrand::Rng, first: Duration, longest: Duration) -> Backoff {
-        Backoff { random, first, longest, failures: 0 }
+        Backoff {
+            random,
+            first,
+            longest,
+            failures: 0,
+        }
     }
 
     /// Returns the backoff of watches: 200 ms to 10 s.
@@ -31,7 +36,10 @@ impl Backoff {
 
     /// Returns the next delay: between half of the current step and all of it.
     pub fn next(&mut self, asked: Option<Duration>) -> Duration {
-        let step = self.first.saturating_mul(1 << self.failures.min(16)).min(self.longest);
+        let step = self
+            .first
+            .saturating_mul(1 << self.failures.min(16))
+            .min(self.longest);
         self.failures = self.failures.saturating_add(1);
         let wait = step / 2 + (step / 2).mul_f64(self.random.f64());
         wait.max(asked.unwrap_or_default().min(self.longest * 2))
@@ -44,7 +52,11 @@ mod tests {
 
     #[test]
     fn waits_grow_to_a_limit_and_start_again() {
-        let mut backoff = Backoff::new(fastrand::Rng::with_seed(1), Duration::from_millis(100), Duration::from_secs(2));
+        let mut backoff = Backoff::new(
+            fastrand::Rng::with_seed(1),
+            Duration::from_millis(100),
+            Duration::from_secs(2),
+        );
         let waits: Vec<Duration> = (0..8).map(|_| backoff.next(None)).collect();
         for (at, wait) in waits.iter().enumerate() {
             let step = Duration::from_millis(100 << at).min(Duration::from_secs(2));
@@ -52,6 +64,9 @@ mod tests {
         }
         backoff.reset();
         assert!(backoff.next(None) <= Duration::from_millis(100));
-        assert_eq!(backoff.next(Some(Duration::from_secs(3))), Duration::from_secs(3));
+        assert_eq!(
+            backoff.next(Some(Duration::from_secs(3))),
+            Duration::from_secs(3)
+        );
     }
 }

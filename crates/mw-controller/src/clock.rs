@@ -22,7 +22,10 @@ impl Clock {
         Clock(Arc::new(read))
     }
 
-    #[expect(clippy::disallowed_methods, reason = "the one place where the wall clock is read")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the one place where the wall clock is read"
+    )]
     pub fn system() -> Clock {
         Clock::new(jiff::Timestamp::now)
     }

@@ -33,19 +33,37 @@ pub fn merged<'a>(
     generation: i64,
     now: &Time,
 ) -> Vec<Condition> {
-    let others = before.iter().filter(|condition| !ours.contains(&condition.type_.as_str())).cloned();
-    let wanted = wanted.into_iter().map(|Wanted { kind, status, reason, message }| {
-        debug_assert!(ours.contains(&kind) && is_reason(reason), "{kind}/{reason} is in no list of mw_core::condition");
-        let same = before.iter().find(|condition| condition.type_ == kind && condition.status == status);
-        Condition {
-            type_: kind.to_owned(),
-            status: status.to_owned(),
-            reason: reason.to_owned(),
-            message: printable(&message, LONGEST_MESSAGE),
-            observed_generation: Some(generation),
-            last_transition_time: same.map_or_else(|| now.clone(), |condition| condition.last_transition_time.clone()),
-        }
-    });
+    let others = before
+        .iter()
+        .filter(|condition| !ours.contains(&condition.type_.as_str()))
+        .cloned();
+    let wanted = wanted.into_iter().map(
+        |Wanted {
+             kind,
+             status,
+             reason,
+             message,
+         }| {
+            debug_assert!(
+                ours.contains(&kind) && is_reason(reason),
+                "{kind}/{reason} is in no list of mw_core::condition"
+            );
+            let same = before
+                .iter()
+                .find(|condition| condition.type_ == kind && condition.status == status);
+            Condition {
+                type_: kind.to_owned(),
+                status: status.to_owned(),
+                reason: reason.to_owned(),
+                message: printable(&message, LONGEST_MESSAGE),
+                observed_generation: Some(generation),
+                last_transition_time: same.map_or_else(
+                    || now.clone(),
+                    |condition| condition.last_transition_time.clone(),
+                ),
+            }
+        },
+    );
     let mut all: Vec<Condition> = others.chain(wanted).collect();
     all.sort_by(|one, other| one.type_.cmp(&other.type_));
     all

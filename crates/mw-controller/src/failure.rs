@@ -33,7 +33,12 @@ pub enum Failure {
     #[error("resourceVersion is too old (410)")]
     Gone,
     #[error("API server returned {code} {reason}: {message}")]
-    Api { code: u16, reason: String, message: String, retry_after: Option<Duration> },
+    Api {
+        code: u16,
+        reason: String,
+        message: String,
+        retry_after: Option<Duration>,
+    },
     #[error("no answer within {}s", .0.as_secs_f64())]
     Timeout(Duration),
     #[error("can't be reached: {0}")]
@@ -57,7 +62,9 @@ impl Failure {
             kube::Error::Service(inner) => Failure::of_transport(inner.as_ref()),
             kube::Error::HyperError(inner) => Failure::of_transport(inner),
             kube::Error::ReadEvents(inner) => Failure::of_transport(inner),
-            kube::Error::SerdeError(_) | kube::Error::FromUtf8(_) => Failure::Unreadable("unexpected JSON".to_owned()),
+            kube::Error::SerdeError(_) | kube::Error::FromUtf8(_) => {
+                Failure::Unreadable("unexpected JSON".to_owned())
+            }
             other => Failure::Unreachable(printable(&other.to_string(), LONGEST)),
         }
     }
@@ -72,7 +79,12 @@ impl Failure {
             409 => owners(status).map_or(Failure::Conflict(409), Failure::Owned),
             410 => Failure::Gone,
             422 if names_the_uid(status) => Failure::Conflict(422),
-            code => Failure::Api { code, reason: printable(&status.reason, LONGEST), message, retry_after: retry_after(status) },
+            code => Failure::Api {
+                code,
+                reason: printable(&status.reason, LONGEST),
+                message,
+                retry_after: retry_after(status),
+            },
         }
     }
 
@@ -83,11 +95,18 @@ impl Failure {
             match error.downcast_ref::<TransportError>() {
                 Some(TransportError::Timeout(after)) => return Failure::Timeout(*after),
                 Some(TransportError::NotLeader) => return Failure::NotLeader,
-                Some(wrong @ TransportError::TooLarge(_)) => return Failure::TooLarge(wrong.to_string()),
+                Some(wrong @ TransportError::TooLarge(_)) => {
+                    return Failure::TooLarge(wrong.to_string());
+                }
                 Some(TransportError::Transport(_)) | None => {}
             }
-            if let Some(forbidden @ ResolveError::Forbidden { .. }) = error.downcast_ref::<ResolveError>() {
-                return Failure::ForbiddenAddress(printable(&forbidden.to_string(), LONGEST_REFUSAL));
+            if let Some(forbidden @ ResolveError::Forbidden { .. }) =
+                error.downcast_ref::<ResolveError>()
+            {
+                return Failure::ForbiddenAddress(printable(
+                    &forbidden.to_string(),
+                    LONGEST_REFUSAL,
+                ));
             }
             innermost = error;
             next = error.source();
@@ -105,7 +124,10 @@ impl Failure {
 
     /// Reports whether a watch can't resume after this failure and has to relist.
     pub(crate) fn demands_a_list(&self) -> bool {
-        matches!(self, Failure::Gone | Failure::TooLarge(_) | Failure::Wrong(_))
+        matches!(
+            self,
+            Failure::Gone | Failure::TooLarge(_) | Failure::Wrong(_)
+        )
     }
 
     /// Returns the label for metrics and logs.
@@ -139,21 +161,31 @@ impl Failure {
 
     /// Reports whether the server answered at all.
     pub fn is_an_answer(&self) -> bool {
-        !matches!(self, Failure::Timeout(_) | Failure::Unreachable(_) | Failure::ForbiddenAddress(_) | Failure::NotLeader)
+        !matches!(
+            self,
+            Failure::Timeout(_)
+                | Failure::Unreachable(_)
+                | Failure::ForbiddenAddress(_)
+                | Failure::NotLeader
+        )
     }
 }
 
 /// Reports whether a 422 is about a failed UID precondition.
 fn names_the_uid(status: &Status) -> bool {
     let causes = status.details.iter().flat_map(|details| &details.causes);
-    causes.map(|cause| cause.field.as_str()).any(|field| field == "metadata.uid")
+    causes
+        .map(|cause| cause.field.as_str())
+        .any(|field| field == "metadata.uid")
 }
 
 /// Returns the fields that a server-side apply conflicts on, with their managers.
 fn owners(status: &Status) -> Option<String> {
     let causes = status.details.iter().flat_map(|details| &details.causes);
     let owned = causes.filter(|cause| cause.reason == "FieldManagerConflict");
-    let told: Vec<String> = owned.map(|cause| format!("{} ({})", cause.field, cause.message)).collect();
+    let told: Vec<String> = owned
+        .map(|cause| format!("{} ({})", cause.field, cause.message))
+        .collect();
     (!told.is_empty()).then(|| printable(&told.join(", "), LONGEST))
 }
 

@@ -35,7 +35,10 @@ async fn apply(client: &Client, crd: &CustomResourceDefinition) -> Result<(), Fa
     let name = crd.name_any();
     // Forced: no other field manager may keep fields of our CRDs.
     let params = PatchParams::apply(MANAGER).force();
-    let mut found = api.patch(&name, &params, &Patch::Apply(crd)).await.map_err(|error| Failure::of(&error))?;
+    let mut found = api
+        .patch(&name, &params, &Patch::Apply(crd))
+        .await
+        .map_err(|error| Failure::of(&error))?;
     while !is_served(&found) {
         sleep(Duration::from_millis(50)).await;
         found = api.get(&name).await.map_err(|error| Failure::of(&error))?;
@@ -45,8 +48,13 @@ async fn apply(client: &Client, crd: &CustomResourceDefinition) -> Result<(), Fa
 }
 
 fn is_served(crd: &CustomResourceDefinition) -> bool {
-    let conditions = crd.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.filter(|condition| condition.type_ == "Established").any(|condition| condition.status == "True")
+    let conditions = crd
+        .status
+        .iter()
+        .flat_map(|status| status.conditions.iter().flatten());
+    conditions
+        .filter(|condition| condition.type_ == "Established")
+        .any(|condition| condition.status == "True")
 }
 
 /// Returns the UID of Namespace kube-system, which marks the Peers of this hub. Retries until it can be read.
@@ -64,6 +72,12 @@ pub async fn hub_uid(client: &Client, backoff: &mut Backoff) -> String {
 /// Same as [`hub_uid`], without retries.
 pub async fn read_hub_uid(client: &Client) -> Result<String, Failure> {
     let api: Api<Namespace> = Api::all(client.clone());
-    let found = api.get("kube-system").await.map_err(|error| Failure::of(&error))?;
-    found.metadata.uid.ok_or_else(|| Failure::Unreadable("Namespace kube-system has no UID".to_owned()))
+    let found = api
+        .get("kube-system")
+        .await
+        .map_err(|error| Failure::of(&error))?;
+    found
+        .metadata
+        .uid
+        .ok_or_else(|| Failure::Unreadable("Namespace kube-system has no UID".to_owned()))
 }

@@ -23,12 +23,24 @@ pub struct NewEvent {
 
 impl NewEvent {
     pub fn event(self, regarding: ObjectReference, controller: &str, time: MicroTime) -> Event {
-        let NewEvent { reason, action, warning, message } = self;
-        let (name, uid) = (regarding.name.clone().unwrap_or_default(), regarding.uid.clone().unwrap_or_default());
+        let NewEvent {
+            reason,
+            action,
+            warning,
+            message,
+        } = self;
+        let (name, uid) = (
+            regarding.name.clone().unwrap_or_default(),
+            regarding.uid.clone().unwrap_or_default(),
+        );
         let hash = short_hash(&format!("{uid}\n{reason}\n{message}\n{}", time.0));
         let start: String = name.chars().take(200).collect();
         Event {
-            metadata: ObjectMeta { name: Some(format!("{start}.{hash}")), namespace: regarding.namespace.clone(), ..ObjectMeta::default() },
+            metadata: ObjectMeta {
+                name: Some(format!("{start}.{hash}")),
+                namespace: regarding.namespace.clone(),
+                ..ObjectMeta::default()
+            },
             event_time: Some(time),
             reason: Some(reason.to_owned()),
             action: Some(action.to_owned()),

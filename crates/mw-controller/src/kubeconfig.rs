@@ -52,7 +52,9 @@ pub enum Refusal {
     AuthProvider,
     #[error("{0} refers to a file; embed its content in the kubeconfig")]
     FileReference(&'static str),
-    #[error("basic auth (username and password) is not supported; use a token or a client certificate")]
+    #[error(
+        "basic auth (username and password) is not supported; use a token or a client certificate"
+    )]
     BasicAuth,
     #[error("{0} is not allowed; to allow it, start meshwright with --kubeconfig-allow {0}")]
     NotAllowed(&'static str),
@@ -76,7 +78,9 @@ impl std::fmt::Debug for Access {
 pub fn inspect(bytes: &[u8], allowed: &Allowed) -> Result<Access, Refusal> {
     let text = std::str::from_utf8(bytes).map_err(|_| Refusal::NotText)?;
     let kubeconfig: Kubeconfig =
-        serde_saphyr::from_str(text).map_err(|wrong| Refusal::NotAKubeconfig { line: wrong.location().map(|at| at.line()) })?;
+        serde_saphyr::from_str(text).map_err(|wrong| Refusal::NotAKubeconfig {
+            line: wrong.location().map(|at| at.line()),
+        })?;
     let (cluster, user) = current(&kubeconfig).ok_or(Refusal::NoContext)?;
     check_server(cluster, allowed)?;
     check_user(user, allowed)?;
@@ -85,20 +89,42 @@ pub fn inspect(bytes: &[u8], allowed: &Allowed) -> Result<Access, Refusal> {
 
 fn current(kubeconfig: &Kubeconfig) -> Option<(&Cluster, &AuthInfo)> {
     let name = kubeconfig.current_context.as_deref()?;
-    let context = kubeconfig.contexts.iter().find(|context| context.name == name)?.context.as_ref()?;
-    let cluster = kubeconfig.clusters.iter().find(|cluster| cluster.name == context.cluster)?.cluster.as_ref()?;
+    let context = kubeconfig
+        .contexts
+        .iter()
+        .find(|context| context.name == name)?
+        .context
+        .as_ref()?;
+    let cluster = kubeconfig
+        .clusters
+        .iter()
+        .find(|cluster| cluster.name == context.cluster)?
+        .cluster
+        .as_ref()?;
     let user = context.user.as_ref()?;
-    let user = kubeconfig.auth_infos.iter().find(|info| info.name == *user)?.auth_info.as_ref()?;
+    let user = kubeconfig
+        .auth_infos
+        .iter()
+        .find(|info| info.name == *user)?
+        .auth_info
+        .as_ref()?;
     Some((cluster, user))
 }
 
 fn check_server(cluster: &Cluster, allowed: &Allowed) -> Result<(), Refusal> {
-    let server = cluster.server.as_deref().filter(|server| !server.is_empty()).ok_or(Refusal::NoServer)?;
+    let server = cluster
+        .server
+        .as_deref()
+        .filter(|server| !server.is_empty())
+        .ok_or(Refusal::NoServer)?;
     if !server.starts_with("https://") {
         return Err(Refusal::NotHttps);
     }
     let server = url(server, "server")?;
-    if server.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+    if server
+        .authority()
+        .is_some_and(|authority| authority.as_str().contains('@'))
+    {
         return Err(Refusal::UserInUrl("server"));
     }
     check_host(&server, "server", &allowed.addresses)?;
@@ -123,8 +149,14 @@ fn url(text: &str, what: &'static str) -> Result<Uri, Refusal> {
 }
 
 fn check_host(url: &Uri, what: &'static str, addresses: &AddressPolicy) -> Result<(), Refusal> {
-    let host = url.host().filter(|host| !host.is_empty()).ok_or(Refusal::NoHost(what))?;
-    addresses.literal(host).map(drop).map_err(|forbidden| Refusal::ForbiddenHost(what, forbidden))
+    let host = url
+        .host()
+        .filter(|host| !host.is_empty())
+        .ok_or(Refusal::NoHost(what))?;
+    addresses
+        .literal(host)
+        .map(drop)
+        .map_err(|forbidden| Refusal::ForbiddenHost(what, forbidden))
 }
 
 fn check_user(user: &AuthInfo, allowed: &Allowed) -> Result<(), Refusal> {
@@ -134,7 +166,11 @@ fn check_user(user: &AuthInfo, allowed: &Allowed) -> Result<(), Refusal> {
     if user.auth_provider.is_some() {
         return Err(Refusal::AuthProvider);
     }
-    let files = [("tokenFile", &user.token_file), ("client-certificate", &user.client_certificate), ("client-key", &user.client_key)];
+    let files = [
+        ("tokenFile", &user.token_file),
+        ("client-certificate", &user.client_certificate),
+        ("client-key", &user.client_key),
+    ];
     if let Some((name, _)) = files.iter().find(|(_, file)| file.is_some()) {
         return Err(Refusal::FileReference(name));
     }
@@ -157,9 +193,10 @@ fn check_user(user: &AuthInfo, allowed: &Allowed) -> Result<(), Refusal> {
 
 /// Returns the configuration of a client. The pod's own proxy is not used.
 pub async fn config(access: &Access, allowed: &Allowed) -> Result<Config, Refusal> {
-    let mut config = Config::from_custom_kubeconfig(access.0.clone(), &KubeConfigOptions::default())
-        .await
-        .map_err(|wrong| unusable(&wrong.to_string()))?;
+    let mut config =
+        Config::from_custom_kubeconfig(access.0.clone(), &KubeConfigOptions::default())
+            .await
+            .map_err(|wrong| unusable(&wrong.to_string()))?;
     let named = current(&access.0).and_then(|(cluster, _)| cluster.proxy_url.as_deref());
     if !allowed.proxy_url || named.is_none() {
         config.proxy_url = None;
@@ -182,7 +219,10 @@ impl Access {
     pub fn server(&self) -> Option<Server> {
         let (cluster, _) = current(&self.0)?;
         let url = cluster.server.as_deref()?.trim_end_matches('/').to_owned();
-        Some(Server { url, authority: cluster.certificate_authority_data.clone() })
+        Some(Server {
+            url,
+            authority: cluster.certificate_authority_data.clone(),
+        })
     }
 
     /// Returns the private CA if it is the only CA that the server is verified against.
@@ -200,7 +240,10 @@ impl Access {
         let user = serde_json::to_value(user).ok()?;
         let text = |key: &str| user.get(key).and_then(serde_json::Value::as_str);
         let certificate = text("client-certificate-data").and_then(end_of_certificate);
-        [text("token").and_then(end_of_token), certificate].into_iter().flatten().min()
+        [text("token").and_then(end_of_token), certificate]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }
 
@@ -212,7 +255,9 @@ struct Claims {
 /// Returns the expiry of a JWT that has one.
 fn end_of_token(token: &str) -> Option<Timestamp> {
     let claims = Base64UrlUnpadded::decode_vec(token.split('.').nth(1)?).ok()?;
-    serde_json::from_slice(&claims).ok().map(|Claims { exp }| Timestamp(exp))
+    serde_json::from_slice(&claims)
+        .ok()
+        .map(|Claims { exp }| Timestamp(exp))
 }
 
 fn end_of_certificate(data: &str) -> Option<Timestamp> {
@@ -248,15 +293,35 @@ mod tests {
         const PROXY: &str = "http://203.0.113.9:3128/";
         if std::env::var("HTTPS_PROXY").as_deref() != Ok(PROXY) {
             let mut again = std::process::Command::new(std::env::current_exe().unwrap());
-            again.args(["--exact", "kubeconfig::tests::the_proxy_of_the_environment_is_not_used_for_members"]);
-            let ran = again.env("HTTPS_PROXY", PROXY).env_remove("NO_PROXY").env_remove("no_proxy").output().unwrap();
+            again.args([
+                "--exact",
+                "kubeconfig::tests::the_proxy_of_the_environment_is_not_used_for_members",
+            ]);
+            let ran = again
+                .env("HTTPS_PROXY", PROXY)
+                .env_remove("NO_PROXY")
+                .env_remove("no_proxy")
+                .output()
+                .unwrap();
             let said = String::from_utf8_lossy(&ran.stdout).into_owned();
             return assert!(ran.status.success() && said.contains("1 passed"), "{said}");
         }
         let access = inspect(kubeconfig(SERVER, TOKEN).as_bytes(), &Allowed::default()).unwrap();
-        let kubes = Config::from_custom_kubeconfig(access.0.clone(), &KubeConfigOptions::default()).await.unwrap();
-        assert_eq!(kubes.proxy_url.map(|proxy| proxy.to_string()).as_deref(), Some(PROXY), "kube would use it");
-        for allowed in [Allowed::default(), Allowed { proxy_url: true, ..Allowed::default() }] {
+        let kubes = Config::from_custom_kubeconfig(access.0.clone(), &KubeConfigOptions::default())
+            .await
+            .unwrap();
+        assert_eq!(
+            kubes.proxy_url.map(|proxy| proxy.to_string()).as_deref(),
+            Some(PROXY),
+            "kube would use it"
+        );
+        for allowed in [
+            Allowed::default(),
+            Allowed {
+                proxy_url: true,
+                ..Allowed::default()
+            },
+        ] {
             assert_eq!(config(&access, &allowed).await.unwrap().proxy_url, None);
         }
     }
@@ -264,16 +329,37 @@ mod tests {
     #[test]
     fn a_server_and_a_token_are_enough() {
         assert_eq!(verdict(SERVER, TOKEN), Ok(()));
-        assert_eq!(verdict(SERVER, "client-certificate-data: eA==, client-key-data: eQ=="), Ok(()));
+        assert_eq!(
+            verdict(
+                SERVER,
+                "client-certificate-data: eA==, client-key-data: eQ=="
+            ),
+            Ok(())
+        );
         assert_eq!(verdict("server: 'https://api.example.org'", TOKEN), Ok(()));
-        assert_eq!(verdict("server: 'https://[2001:db8::1]:6443/k8s'", TOKEN), Ok(()));
+        assert_eq!(
+            verdict("server: 'https://[2001:db8::1]:6443/k8s'", TOKEN),
+            Ok(())
+        );
     }
 
     #[test]
     fn a_program_is_never_run_for_credentials() {
-        assert_eq!(verdict(SERVER, "exec: {command: /bin/sh, apiVersion: client.authentication.k8s.io/v1}"), Err(Refusal::Exec));
-        assert_eq!(verdict(SERVER, "token: t, exec: {command: sh}"), Err(Refusal::Exec));
-        assert_eq!(verdict(SERVER, "auth-provider: {name: gcp, config: {}}"), Err(Refusal::AuthProvider));
+        assert_eq!(
+            verdict(
+                SERVER,
+                "exec: {command: /bin/sh, apiVersion: client.authentication.k8s.io/v1}"
+            ),
+            Err(Refusal::Exec)
+        );
+        assert_eq!(
+            verdict(SERVER, "token: t, exec: {command: sh}"),
+            Err(Refusal::Exec)
+        );
+        assert_eq!(
+            verdict(SERVER, "auth-provider: {name: gcp, config: {}}"),
+            Err(Refusal::AuthProvider)
+        );
     }
 
     #[test]
@@ -282,18 +368,40 @@ mod tests {
             verdict("server: 'https://a', certificate-authority: /etc/ca", TOKEN),
             Err(Refusal::FileReference("certificate-authority"))
         );
-        assert_eq!(verdict(SERVER, "tokenFile: /var/run/token"), Err(Refusal::FileReference("tokenFile")));
-        assert_eq!(verdict(SERVER, "client-certificate: /a, client-key-data: eA=="), Err(Refusal::FileReference("client-certificate")));
-        assert_eq!(verdict(SERVER, "client-key: /a, client-certificate-data: eA=="), Err(Refusal::FileReference("client-key")));
+        assert_eq!(
+            verdict(SERVER, "tokenFile: /var/run/token"),
+            Err(Refusal::FileReference("tokenFile"))
+        );
+        assert_eq!(
+            verdict(SERVER, "client-certificate: /a, client-key-data: eA=="),
+            Err(Refusal::FileReference("client-certificate"))
+        );
+        assert_eq!(
+            verdict(SERVER, "client-key: /a, client-certificate-data: eA=="),
+            Err(Refusal::FileReference("client-key"))
+        );
     }
 
     #[test]
     fn only_https_to_an_ordinary_host_is_dialled() {
-        assert_eq!(verdict("server: 'http://203.0.113.1'", TOKEN), Err(Refusal::NotHttps));
-        assert_eq!(verdict("insecure-skip-tls-verify: false", TOKEN), Err(Refusal::NoServer));
-        assert_eq!(verdict("server: 'https://u@203.0.113.1'", TOKEN), Err(Refusal::UserInUrl("server")));
+        assert_eq!(
+            verdict("server: 'http://203.0.113.1'", TOKEN),
+            Err(Refusal::NotHttps)
+        );
+        assert_eq!(
+            verdict("insecure-skip-tls-verify: false", TOKEN),
+            Err(Refusal::NoServer)
+        );
+        assert_eq!(
+            verdict("server: 'https://u@203.0.113.1'", TOKEN),
+            Err(Refusal::UserInUrl("server"))
+        );
         for host in ["", ":6443", "a b", "a\\@b"] {
-            assert_eq!(verdict(&format!("server: 'https://{host}'"), TOKEN), Err(Refusal::NoHost("server")), "{host}");
+            assert_eq!(
+                verdict(&format!("server: 'https://{host}'"), TOKEN),
+                Err(Refusal::NoHost("server")),
+                "{host}"
+            );
         }
         for host in [
             "169.254.169.254",
@@ -311,68 +419,143 @@ mod tests {
             "169.254.169.254.",
         ] {
             let found = verdict(&format!("server: 'https://{host}'"), TOKEN);
-            assert!(matches!(found, Err(Refusal::ForbiddenHost("server", _))), "{host}: {found:?}");
+            assert!(
+                matches!(found, Err(Refusal::ForbiddenHost("server", _))),
+                "{host}: {found:?}"
+            );
         }
     }
 
     #[test]
     fn loopback_is_refused_inside_a_cluster_and_allowed_by_its_network() {
         let addresses = |allowed: &[&str]| {
-            let allowed = allowed.iter().map(|text| Cidr::try_from(*text).unwrap()).collect();
-            AddressPolicy { allowed, refuses_loopback: true }
+            let allowed = allowed
+                .iter()
+                .map(|text| Cidr::try_from(*text).unwrap())
+                .collect();
+            AddressPolicy {
+                allowed,
+                refuses_loopback: true,
+            }
         };
-        let inside = |addresses| Allowed { addresses, ..Allowed::default() };
+        let inside = |addresses| Allowed {
+            addresses,
+            ..Allowed::default()
+        };
         for host in ["127.0.0.1:6443", "[::1]", "[::ffff:127.0.0.1]"] {
             let text = kubeconfig(&format!("server: 'https://{host}'"), TOKEN);
-            let refused = inspect(text.as_bytes(), &inside(addresses(&[]))).unwrap_err().to_string();
-            assert!(refused.contains("a loopback address") && refused.contains("--allow-address"), "{refused}");
-            assert!(inspect(text.as_bytes(), &inside(addresses(&["127.0.0.0/8", "::1/128"]))).is_ok(), "{host}");
-            assert!(inspect(text.as_bytes(), &Allowed::default()).is_ok(), "{host}");
+            let refused = inspect(text.as_bytes(), &inside(addresses(&[])))
+                .unwrap_err()
+                .to_string();
+            assert!(
+                refused.contains("a loopback address") && refused.contains("--allow-address"),
+                "{refused}"
+            );
+            assert!(
+                inspect(
+                    text.as_bytes(),
+                    &inside(addresses(&["127.0.0.0/8", "::1/128"]))
+                )
+                .is_ok(),
+                "{host}"
+            );
+            assert!(
+                inspect(text.as_bytes(), &Allowed::default()).is_ok(),
+                "{host}"
+            );
         }
     }
 
     #[test]
     fn a_proxy_is_judged_like_a_server() {
-        let allowed = Allowed { proxy_url: true, ..Allowed::default() };
+        let allowed = Allowed {
+            proxy_url: true,
+            ..Allowed::default()
+        };
         let verdict = |proxy: &str, server: &str| {
-            let text = kubeconfig(&format!("server: 'https://{server}', proxy-url: '{proxy}'"), TOKEN);
+            let text = kubeconfig(
+                &format!("server: 'https://{server}', proxy-url: '{proxy}'"),
+                TOKEN,
+            );
             inspect(text.as_bytes(), &allowed).map(drop)
         };
-        assert_eq!(verdict("http://user:pw@10.0.0.1:3128", "api.example"), Ok(()));
-        assert!(matches!(verdict("http://169.254.169.254", "api.example"), Err(Refusal::ForbiddenHost("proxy-url", _))));
-        assert!(matches!(verdict("http://10.0.0.1:3128", "169.254.169.254"), Err(Refusal::ForbiddenHost("server", _))));
+        assert_eq!(
+            verdict("http://user:pw@10.0.0.1:3128", "api.example"),
+            Ok(())
+        );
+        assert!(matches!(
+            verdict("http://169.254.169.254", "api.example"),
+            Err(Refusal::ForbiddenHost("proxy-url", _))
+        ));
+        assert!(matches!(
+            verdict("http://10.0.0.1:3128", "169.254.169.254"),
+            Err(Refusal::ForbiddenHost("server", _))
+        ));
     }
 
     #[test]
     fn what_weakens_the_connection_must_be_allowed_by_the_operator() {
         let cases = [
-            ("server: 'https://a', insecure-skip-tls-verify: true", TOKEN, "insecure-skip-tls-verify"),
-            ("server: 'https://a', proxy-url: 'http://proxy:3128'", TOKEN, "proxy-url"),
+            (
+                "server: 'https://a', insecure-skip-tls-verify: true",
+                TOKEN,
+                "insecure-skip-tls-verify",
+            ),
+            (
+                "server: 'https://a', proxy-url: 'http://proxy:3128'",
+                TOKEN,
+                "proxy-url",
+            ),
             (SERVER, "token: t, as: admin", "impersonation"),
         ];
-        let all = Allowed { insecure_skip_tls_verify: true, proxy_url: true, impersonation: true, ..Allowed::default() };
+        let all = Allowed {
+            insecure_skip_tls_verify: true,
+            proxy_url: true,
+            impersonation: true,
+            ..Allowed::default()
+        };
         for (cluster, user, name) in cases {
             assert_eq!(verdict(cluster, user), Err(Refusal::NotAllowed(name)));
-            assert!(inspect(kubeconfig(cluster, user).as_bytes(), &all).is_ok(), "{name}");
+            assert!(
+                inspect(kubeconfig(cluster, user).as_bytes(), &all).is_ok(),
+                "{name}"
+            );
         }
     }
 
     #[test]
     fn passwords_and_missing_credentials_are_refused() {
-        assert_eq!(verdict(SERVER, "username: a, password: b"), Err(Refusal::BasicAuth));
+        assert_eq!(
+            verdict(SERVER, "username: a, password: b"),
+            Err(Refusal::BasicAuth)
+        );
         assert_eq!(verdict(SERVER, ""), Err(Refusal::NoCredentials));
-        assert_eq!(verdict(SERVER, "client-certificate-data: eA=="), Err(Refusal::NoCredentials));
+        assert_eq!(
+            verdict(SERVER, "client-certificate-data: eA=="),
+            Err(Refusal::NoCredentials)
+        );
     }
 
     #[test]
     fn a_broken_kubeconfig_is_named_by_its_line_and_never_by_its_text() {
         let text = format!("{}  token: [hunter2\n", kubeconfig(SERVER, TOKEN));
         let refusal = inspect(text.as_bytes(), &Allowed::default()).unwrap_err();
-        assert!(matches!(refusal, Refusal::NotAKubeconfig { line: Some(_) }), "{refusal:?}");
-        assert!(!refusal.to_string().contains("hunter2") && !format!("{refusal:?}").contains("hunter2"));
-        assert_eq!(inspect(&[0xff], &Allowed::default()).map(drop), Err(Refusal::NotText));
+        assert!(
+            matches!(refusal, Refusal::NotAKubeconfig { line: Some(_) }),
+            "{refusal:?}"
+        );
+        assert!(
+            !refusal.to_string().contains("hunter2") && !format!("{refusal:?}").contains("hunter2")
+        );
+        assert_eq!(
+            inspect(&[0xff], &Allowed::default()).map(drop),
+            Err(Refusal::NotText)
+        );
         let without = kubeconfig(SERVER, TOKEN).replace("current-context: x", "current-context: y");
-        assert_eq!(inspect(without.as_bytes(), &Allowed::default()).map(drop), Err(Refusal::NoContext));
+        assert_eq!(
+            inspect(without.as_bytes(), &Allowed::default()).map(drop),
+            Err(Refusal::NoContext)
+        );
     }
 
     #[test]
@@ -385,9 +568,15 @@ mod tests {
     async fn a_configuration_is_made_from_what_passed() {
         let access = inspect(kubeconfig(SERVER, TOKEN).as_bytes(), &Allowed::default()).unwrap();
         assert!(config(&access, &Allowed::default()).await.is_ok());
-        let broken = kubeconfig("server: 'https://a', certificate-authority-data: '!!'", TOKEN);
+        let broken = kubeconfig(
+            "server: 'https://a', certificate-authority-data: '!!'",
+            TOKEN,
+        );
         let access = inspect(broken.as_bytes(), &Allowed::default()).unwrap();
-        assert!(matches!(config(&access, &Allowed::default()).await, Err(Refusal::Unusable(_))));
+        assert!(matches!(
+            config(&access, &Allowed::default()).await,
+            Err(Refusal::Unusable(_))
+        ));
     }
 
     proptest! {

@@ -82,7 +82,9 @@ impl Elector {
             Some((before, since)) if *before == seen => *since,
             _ => now,
         };
-        let free = seen.holder.is_empty() || seen.holder == self.identity || now.duration_since(since) >= duration(found);
+        let free = seen.holder.is_empty()
+            || seen.holder == self.identity
+            || now.duration_since(since) >= duration(found);
         self.observed = Some((seen, since));
         match free {
             true => Step::Replace(self.lease(Some(found), wall)),
@@ -100,7 +102,9 @@ impl Elector {
 
     /// Returns the holder of the Lease when it was last read.
     pub fn holder(&self) -> &str {
-        self.observed.as_ref().map_or("", |(seen, _)| seen.holder.as_str())
+        self.observed
+            .as_ref()
+            .map_or("", |(seen, _)| seen.holder.as_str())
     }
 
     /// Returns until when we may write; None if we are not leader.
@@ -119,30 +123,50 @@ impl Elector {
     }
 
     fn lease(&self, found: Option<&Lease>, wall: &MicroTime) -> Lease {
-        let old = found.and_then(|lease| lease.spec.clone()).unwrap_or_default();
+        let old = found
+            .and_then(|lease| lease.spec.clone())
+            .unwrap_or_default();
         let ours = old.holder_identity.as_deref() == Some(&self.identity);
         let transitions = old.lease_transitions.unwrap_or(0);
         let spec = LeaseSpec {
             holder_identity: Some(self.identity.clone()),
             lease_duration_seconds: i32::try_from(LEASE_DURATION.as_secs()).ok(),
-            acquire_time: old.acquire_time.filter(|_| ours).or_else(|| Some(wall.clone())),
+            acquire_time: old
+                .acquire_time
+                .filter(|_| ours)
+                .or_else(|| Some(wall.clone())),
             renew_time: Some(wall.clone()),
-            lease_transitions: Some(if ours || found.is_none() { transitions } else { transitions.saturating_add(1) }),
+            lease_transitions: Some(if ours || found.is_none() {
+                transitions
+            } else {
+                transitions.saturating_add(1)
+            }),
             ..old
         };
         let metadata = found.map(|lease| lease.metadata.clone());
-        let mut metadata = metadata.unwrap_or_else(|| ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() });
+        let mut metadata = metadata.unwrap_or_else(|| ObjectMeta {
+            name: Some(self.name.clone()),
+            ..ObjectMeta::default()
+        });
         if !self.marks.is_empty() {
-            metadata.annotations.get_or_insert_default().extend(self.marks.clone());
+            metadata
+                .annotations
+                .get_or_insert_default()
+                .extend(self.marks.clone());
         }
-        Lease { metadata, spec: Some(spec) }
+        Lease {
+            metadata,
+            spec: Some(spec),
+        }
     }
 }
 
 fn fingerprint(lease: &Lease) -> Fingerprint {
     let spec = lease.spec.as_ref();
     Fingerprint {
-        holder: spec.and_then(|spec| spec.holder_identity.clone()).unwrap_or_default(),
+        holder: spec
+            .and_then(|spec| spec.holder_identity.clone())
+            .unwrap_or_default(),
         renewed: spec.and_then(|spec| spec.renew_time.clone()),
         version: lease.metadata.resource_version.clone(),
     }
@@ -150,7 +174,11 @@ fn fingerprint(lease: &Lease) -> Fingerprint {
 
 /// Returns the duration of a Lease as set by its holder, at least a second.
 fn duration(lease: &Lease) -> Duration {
-    let seconds = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds).unwrap_or(0);
+    let seconds = lease
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.lease_duration_seconds)
+        .unwrap_or(0);
     let default = i32::try_from(LEASE_DURATION.as_secs()).unwrap_or(15);
     let seconds = if seconds <= 0 { default } else { seconds };
     Duration::from_secs(u64::try_from(seconds).unwrap_or(1))
@@ -159,10 +187,17 @@ fn duration(lease: &Lease) -> Duration {
 /// Reads the Lease once and writes it if we may acquire or renew it. Returns true
 /// if we are leader afterwards, false if another process is. After a failure, the
 /// leader stays leader until its deadline.
-pub async fn attempt(api: &Api<Lease>, elector: &mut Elector, wall: &MicroTime) -> Result<bool, LeaseError> {
+pub async fn attempt(
+    api: &Api<Lease>,
+    elector: &mut Elector,
+    wall: &MicroTime,
+) -> Result<bool, LeaseError> {
     let name = elector.name.clone();
     let asked = Instant::now();
-    let found = timeout(REQUEST_TIMEOUT, api.get_opt(&name)).await.map_err(|_| LeaseError::Timeout)?.map_err(LeaseError::Read)?;
+    let found = timeout(REQUEST_TIMEOUT, api.get_opt(&name))
+        .await
+        .map_err(|_| LeaseError::Timeout)?
+        .map_err(LeaseError::Read)?;
     let post = PostParams::default();
     let written = match elector.decide(found.as_ref(), Instant::now(), wall) {
         Step::Wait => return Ok(false),
@@ -214,7 +249,11 @@ pub struct LeaseAnnotations(Arc<Mutex<BTreeMap<String, String>>>);
 
 impl LeaseAnnotations {
     pub fn get(&self, key: &str) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(key)
+            .cloned()
     }
 
     fn set(&self, annotations: BTreeMap<String, String>) {
@@ -234,7 +273,9 @@ pub async fn keep(
     loop {
         annotations.set(elector.annotations.clone());
         holds_until(elector.leads_until());
-        let Some(until) = elector.leads_until() else { return };
+        let Some(until) = elector.leads_until() else {
+            return;
+        };
         sleep(RETRY_PERIOD).await;
         match tokio::time::timeout_at(until, attempt(api, elector, &wall())).await {
             Ok(Ok(true) | Err(_)) if Instant::now() < elector.leads_until().unwrap_or(until) => {}
@@ -247,11 +288,27 @@ pub async fn keep(
 }
 
 /// Releases the Lease, so that another process need not wait until it expires.
-pub async fn give_up(api: &Api<Lease>, elector: &Elector, wall: &MicroTime) -> Result<(), LeaseError> {
-    let found = timeout(REQUEST_TIMEOUT, api.get(&elector.name)).await.map_err(|_| LeaseError::Timeout)?.map_err(LeaseError::Read)?;
-    let Some(released) = elector.release(&found, wall) else { return Ok(()) };
-    let replaced = timeout(REQUEST_TIMEOUT, api.replace(&elector.name, &PostParams::default(), &released)).await;
-    replaced.map_err(|_| LeaseError::Timeout)?.map(drop).map_err(LeaseError::Write)
+pub async fn give_up(
+    api: &Api<Lease>,
+    elector: &Elector,
+    wall: &MicroTime,
+) -> Result<(), LeaseError> {
+    let found = timeout(REQUEST_TIMEOUT, api.get(&elector.name))
+        .await
+        .map_err(|_| LeaseError::Timeout)?
+        .map_err(LeaseError::Read)?;
+    let Some(released) = elector.release(&found, wall) else {
+        return Ok(());
+    };
+    let replaced = timeout(
+        REQUEST_TIMEOUT,
+        api.replace(&elector.name, &PostParams::default(), &released),
+    )
+    .await;
+    replaced
+        .map_err(|_| LeaseError::Timeout)?
+        .map(drop)
+        .map_err(LeaseError::Write)
 }
 
 #[cfg(test)]
@@ -263,7 +320,12 @@ mod tests {
     use kube::client::Body;
 
     fn wall(second: i64) -> MicroTime {
-        serde_json::from_value(serde_json::json!(format!("2026-01-01T00:{:02}:{:02}.000000Z", second / 60, second % 60))).unwrap()
+        serde_json::from_value(serde_json::json!(format!(
+            "2026-01-01T00:{:02}:{:02}.000000Z",
+            second / 60,
+            second % 60
+        )))
+        .unwrap()
     }
 
     /// A server that stores one Lease, with optimistic concurrency.
@@ -288,18 +350,29 @@ mod tests {
             Api::namespaced(Client::new(tower::service_fn(answer), "ns"), "ns")
         }
 
-        async fn answer(&self, request: http::Request<Body>) -> Result<http::Response<Body>, std::convert::Infallible> {
+        async fn answer(
+            &self,
+            request: http::Request<Body>,
+        ) -> Result<http::Response<Body>, std::convert::Infallible> {
             let (parts, body) = request.into_parts();
             let body = body.collect_bytes().await.unwrap();
             if self.0.lock().unwrap().hangs {
                 std::future::pending::<()>().await;
             }
             let (code, value) = self.0.lock().unwrap().handle(&parts.method, &body);
-            Ok(http::Response::builder().status(code).body(Body::from(serde_json::to_vec(&value).unwrap())).unwrap())
+            Ok(http::Response::builder()
+                .status(code)
+                .body(Body::from(serde_json::to_vec(&value).unwrap()))
+                .unwrap())
         }
 
         fn holder(&self) -> Option<String> {
-            self.0.lock().unwrap().lease.as_ref().and_then(|lease| lease["spec"]["holderIdentity"].as_str().map(str::to_owned))
+            self.0
+                .lock()
+                .unwrap()
+                .lease
+                .as_ref()
+                .and_then(|lease| lease["spec"]["holderIdentity"].as_str().map(str::to_owned))
         }
     }
 
@@ -315,12 +388,20 @@ mod tests {
                 return status(500, "InternalError");
             }
             if *method == http::Method::GET {
-                return self.lease.clone().map_or_else(|| status(404, "NotFound"), |lease| (200, lease));
+                return self
+                    .lease
+                    .clone()
+                    .map_or_else(|| status(404, "NotFound"), |lease| (200, lease));
             }
             let mut lease: serde_json::Value = serde_json::from_slice(body).unwrap();
-            let found = self.lease.as_ref().map(|lease| lease["metadata"]["resourceVersion"].clone());
+            let found = self
+                .lease
+                .as_ref()
+                .map(|lease| lease["metadata"]["resourceVersion"].clone());
             let named = lease["metadata"].get("resourceVersion").cloned();
-            if (*method == http::Method::POST && found.is_some()) || (*method == http::Method::PUT && found != named) {
+            if (*method == http::Method::POST && found.is_some())
+                || (*method == http::Method::PUT && found != named)
+            {
                 return status(409, "Conflict");
             }
             self.version += 1;
@@ -348,9 +429,15 @@ mod tests {
         // The holder's clock is an hour ahead; that makes no difference.
         campaign(&server.api(), &mut two, || wall(3599), |_| {}).await;
         let waited = start.elapsed();
-        assert!(waited >= LEASE_DURATION && waited <= LEASE_DURATION + RETRY_PERIOD, "{waited:?}");
+        assert!(
+            waited >= LEASE_DURATION && waited <= LEASE_DURATION + RETRY_PERIOD,
+            "{waited:?}"
+        );
         assert_eq!(server.holder().as_deref(), Some("two"));
-        assert!(!attempt(&server.api(), &mut one, &wall(20)).await.unwrap(), "the old holder must not take it back");
+        assert!(
+            !attempt(&server.api(), &mut one, &wall(20)).await.unwrap(),
+            "the old holder must not take it back"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -360,8 +447,16 @@ mod tests {
         attempt(&server.api(), &mut one, &wall(0)).await.unwrap();
         for second in 1..60 {
             tokio::time::advance(Duration::from_secs(2)).await;
-            assert!(attempt(&server.api(), &mut one, &wall(second)).await.unwrap());
-            assert!(!attempt(&server.api(), &mut two, &wall(second)).await.unwrap());
+            assert!(
+                attempt(&server.api(), &mut one, &wall(second))
+                    .await
+                    .unwrap()
+            );
+            assert!(
+                !attempt(&server.api(), &mut two, &wall(second))
+                    .await
+                    .unwrap()
+            );
         }
     }
 
@@ -373,14 +468,26 @@ mod tests {
         let found: Lease = server.api().get("lease").await.unwrap();
         let (mut one, mut two) = (Elector::new("lease", "one"), Elector::new("lease", "two"));
         for elector in [&mut one, &mut two] {
-            assert_eq!(elector.decide(Some(&found), Instant::now(), &wall(1)), Step::Wait);
+            assert_eq!(
+                elector.decide(Some(&found), Instant::now(), &wall(1)),
+                Step::Wait
+            );
         }
         tokio::time::advance(LEASE_DURATION).await;
         let mut wins = 0;
         for elector in [&mut one, &mut two] {
             // Both read before either writes.
-            let Step::Replace(lease) = elector.decide(Some(&found), Instant::now(), &wall(16)) else { panic!("it has expired") };
-            wins += usize::from(server.api().replace("lease", &PostParams::default(), &lease).await.is_ok());
+            let Step::Replace(lease) = elector.decide(Some(&found), Instant::now(), &wall(16))
+            else {
+                panic!("it has expired")
+            };
+            wins += usize::from(
+                server
+                    .api()
+                    .replace("lease", &PostParams::default(), &lease)
+                    .await
+                    .is_ok(),
+            );
         }
         assert_eq!(wins, 1);
     }
@@ -396,11 +503,26 @@ mod tests {
                 (state.hangs, state.refuses) = (hangs, !hangs);
             }
             let start = Instant::now();
-            keep(&server.api(), &mut one, &LeaseAnnotations::default(), || wall(1), |_| {}).await;
-            assert!(start.elapsed() <= RENEW_DEADLINE + RETRY_PERIOD, "{:?}", start.elapsed());
+            keep(
+                &server.api(),
+                &mut one,
+                &LeaseAnnotations::default(),
+                || wall(1),
+                |_| {},
+            )
+            .await;
+            assert!(
+                start.elapsed() <= RENEW_DEADLINE + RETRY_PERIOD,
+                "{:?}",
+                start.elapsed()
+            );
             assert!(start.elapsed() < LEASE_DURATION);
         }
-        const { assert!(RENEW_DEADLINE.as_secs() + REQUEST_TIMEOUT.as_secs() <= LEASE_DURATION.as_secs()) };
+        const {
+            assert!(
+                RENEW_DEADLINE.as_secs() + REQUEST_TIMEOUT.as_secs() <= LEASE_DURATION.as_secs()
+            )
+        };
     }
 
     #[tokio::test(start_paused = true)]
@@ -409,7 +531,11 @@ mod tests {
         let (mut one, mut two) = (Elector::new("lease", "one"), Elector::new("lease", "two"));
         attempt(&server.api(), &mut one, &wall(0)).await.unwrap();
         give_up(&server.api(), &two, &wall(1)).await.unwrap();
-        assert_eq!(server.holder().as_deref(), Some("one"), "only the holder gives it up");
+        assert_eq!(
+            server.holder().as_deref(),
+            Some("one"),
+            "only the holder gives it up"
+        );
         give_up(&server.api(), &one, &wall(1)).await.unwrap();
         assert!(attempt(&server.api(), &mut two, &wall(1)).await.unwrap());
     }

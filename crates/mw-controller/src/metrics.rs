@@ -167,46 +167,132 @@ impl Metrics {
             leader: Gauge::default(),
         };
         register(&metrics, &mut registry);
-        Metrics { registry: Arc::new(registry), ..metrics }
+        Metrics {
+            registry: Arc::new(registry),
+            ..metrics
+        }
     }
 
     fn register_shared(&self, registry: &mut Registry) {
-        registry.register("api_requests", "Requests to API servers, by cluster, verb and response code", self.requests.clone());
-        registry.register("writes", "Writes to clusters, by cluster, kind, verb and result", self.writes.clone());
-        registry.register("writes_pending", "Objects planned but not written yet", self.pending.clone());
+        registry.register(
+            "api_requests",
+            "Requests to API servers, by cluster, verb and response code",
+            self.requests.clone(),
+        );
+        registry.register(
+            "writes",
+            "Writes to clusters, by cluster, kind, verb and result",
+            self.writes.clone(),
+        );
+        registry.register(
+            "writes_pending",
+            "Objects planned but not written yet",
+            self.pending.clone(),
+        );
         registry.register("plans", "Number of planning runs", self.plans.clone());
-        registry.register_with_unit("plan", "Duration of planning runs", Unit::Seconds, self.plan_seconds.clone());
-        registry.register("failures", "Failed requests and watches, by cluster and category", self.failures.clone());
-        registry.register("cluster_reachable", "1 if the cluster is reachable", self.reachable.clone());
+        registry.register_with_unit(
+            "plan",
+            "Duration of planning runs",
+            Unit::Seconds,
+            self.plan_seconds.clone(),
+        );
+        registry.register(
+            "failures",
+            "Failed requests and watches, by cluster and category",
+            self.failures.clone(),
+        );
+        registry.register(
+            "cluster_reachable",
+            "1 if the cluster is reachable",
+            self.reachable.clone(),
+        );
         let help = "Unix time of the last answer from the cluster";
-        registry.register("cluster_last_contact_timestamp_seconds", help, self.last_contact.clone());
+        registry.register(
+            "cluster_last_contact_timestamp_seconds",
+            help,
+            self.last_contact.clone(),
+        );
         let help = "Estimated memory of the watched objects of the cluster; with more than a quarter of --memory-limit, it is unreachable";
         registry.register("cluster_memory_bytes", help, self.cluster_memory.clone());
-        registry.register("events_dropped", "Kubernetes events that were not written", self.events_dropped.clone());
-        registry.register("leader", "1 if this process is the leader", self.leader.clone());
+        registry.register(
+            "events_dropped",
+            "Kubernetes events that were not written",
+            self.events_dropped.clone(),
+        );
+        registry.register(
+            "leader",
+            "1 if this process is the leader",
+            self.leader.clone(),
+        );
     }
 
     fn register_kilo(&self, registry: &mut Registry) {
         let help = "Time from a Node change until the Peers are written in all reachable clusters";
-        registry.register_with_unit("convergence", help, Unit::Seconds, self.convergence_seconds.clone());
-        registry.register("cluster_nodes", "Number of Nodes in the cluster", self.nodes.clone());
-        registry.register("mesh_peers", "Number of Peers of the mesh in all clusters", self.peers.clone());
-        registry.register("mesh_skipped_nodes", "Number of skipped Nodes of the mesh", self.skipped.clone());
-        registry.register("mesh_ready", "1 if the ClusterMesh is Ready", self.ready.clone());
+        registry.register_with_unit(
+            "convergence",
+            help,
+            Unit::Seconds,
+            self.convergence_seconds.clone(),
+        );
+        registry.register(
+            "cluster_nodes",
+            "Number of Nodes in the cluster",
+            self.nodes.clone(),
+        );
+        registry.register(
+            "mesh_peers",
+            "Number of Peers of the mesh in all clusters",
+            self.peers.clone(),
+        );
+        registry.register(
+            "mesh_skipped_nodes",
+            "Number of skipped Nodes of the mesh",
+            self.skipped.clone(),
+        );
+        registry.register(
+            "mesh_ready",
+            "1 if the ClusterMesh is Ready",
+            self.ready.clone(),
+        );
     }
 
     fn register_cilium(&self, registry: &mut Registry) {
-        registry.register("object_ready", "1 if the object of the Cilium back end is Ready", self.object_ready.clone());
-        registry.register("dials", "Dials to the etcd of remote clusters, by result", self.dials.clone());
-        let help = "Unix time at which a certificate of the clustermesh-apiserver, or its CA, expires";
-        registry.register("certificate_expiry_timestamp_seconds", help, self.certificates.clone());
+        registry.register(
+            "object_ready",
+            "1 if the object of the Cilium back end is Ready",
+            self.object_ready.clone(),
+        );
+        registry.register(
+            "dials",
+            "Dials to the etcd of remote clusters, by result",
+            self.dials.clone(),
+        );
+        let help =
+            "Unix time at which a certificate of the clustermesh-apiserver, or its CA, expires";
+        registry.register(
+            "certificate_expiry_timestamp_seconds",
+            help,
+            self.certificates.clone(),
+        );
         let help = "Minor versions between the oldest and the newest Cilium in the clusters of the binding";
         registry.register("version_skew_minors", help, self.version_skew.clone());
-        registry.register("kcp_endpoints", "Number of watched endpoints of the APIExport", self.endpoints.clone());
-        registry.register("kcp_endpoint_up", "1 if the endpoint of the APIExport answers", self.endpoint_up.clone());
+        registry.register(
+            "kcp_endpoints",
+            "Number of watched endpoints of the APIExport",
+            self.endpoints.clone(),
+        );
+        registry.register(
+            "kcp_endpoint_up",
+            "1 if the endpoint of the APIExport answers",
+            self.endpoint_up.clone(),
+        );
         let help = "Objects that disappeared from their endpoint without deletion, e.g. while a workspace moves";
         registry.register("kcp_objects_astray", help, self.objects_astray.clone());
-        registry.register("kcp_tenants", "Workspaces bound to the APIExport", self.tenants.clone());
+        registry.register(
+            "kcp_tenants",
+            "Workspaces bound to the APIExport",
+            self.tenants.clone(),
+        );
     }
 
     pub fn names(&self) -> ClusterNames {
@@ -242,11 +328,20 @@ impl Metrics {
     }
 
     fn gauges_of_clusters(&self) -> [&Family<ClusterLabels, Gauge>; 4] {
-        [&self.reachable, &self.last_contact, &self.nodes, &self.cluster_memory]
+        [
+            &self.reachable,
+            &self.last_contact,
+            &self.nodes,
+            &self.cluster_memory,
+        ]
     }
 
     pub fn of_cluster(&self, cluster: &ClusterId) -> RequestMetrics {
-        RequestMetrics { requests: self.requests.clone(), names: self.names(), cluster: cluster.clone() }
+        RequestMetrics {
+            requests: self.requests.clone(),
+            names: self.names(),
+            cluster: cluster.clone(),
+        }
     }
 
     pub fn converged_after(&self, time: Duration) {
@@ -263,7 +358,10 @@ impl Metrics {
 }
 
 fn labels(id: &ClusterId, name: &str) -> ClusterLabels {
-    ClusterLabels { cluster: name.to_owned(), secret: secret_of(id).unwrap_or_default().to_owned() }
+    ClusterLabels {
+        cluster: name.to_owned(),
+        secret: secret_of(id).unwrap_or_default().to_owned(),
+    }
 }
 
 /// Request counters of one cluster.
@@ -276,7 +374,11 @@ pub struct RequestMetrics {
 
 impl RequestMetrics {
     pub fn count(&self, verb: &'static str, code: &str) {
-        let labels = RequestLabels { cluster: labels(&self.cluster, &self.names.of(&self.cluster)), verb, code: code.to_owned() };
+        let labels = RequestLabels {
+            cluster: labels(&self.cluster, &self.names.of(&self.cluster)),
+            verb,
+            code: code.to_owned(),
+        };
         self.requests.get_or_create(&labels).inc();
     }
 }
@@ -288,36 +390,101 @@ mod tests {
 
     /// Returns the help texts of all metrics that are served, by name.
     fn served(metrics: &Metrics) -> BTreeMap<String, String> {
-        let (name, cluster) = (|| "us".to_owned(), metrics.cluster(&ClusterId::from("net/us")));
-        for gauge in [&metrics.reachable, &metrics.last_contact, &metrics.nodes, &metrics.cluster_memory] {
+        let (name, cluster) = (
+            || "us".to_owned(),
+            metrics.cluster(&ClusterId::from("net/us")),
+        );
+        for gauge in [
+            &metrics.reachable,
+            &metrics.last_contact,
+            &metrics.nodes,
+            &metrics.cluster_memory,
+        ] {
             gauge.get_or_create(&cluster).set(1);
         }
         for gauge in [&metrics.peers, &metrics.skipped, &metrics.ready] {
-            gauge.get_or_create(&MeshLabels { namespace: name(), mesh: name() }).set(1);
+            gauge
+                .get_or_create(&MeshLabels {
+                    namespace: name(),
+                    mesh: name(),
+                })
+                .set(1);
         }
-        let object = ObjectLabels { kind: "GlobalService", workspace: String::new(), namespace: name(), name: name() };
+        let object = ObjectLabels {
+            kind: "GlobalService",
+            workspace: String::new(),
+            namespace: name(),
+            name: name(),
+        };
         for gauge in [&metrics.object_ready, &metrics.version_skew] {
             gauge.get_or_create(&object).set(1);
         }
-        metrics.certificates.get_or_create(&CertificateLabels { cluster: cluster.clone(), certificate: "server" }).set(1);
-        metrics.endpoint_up.get_or_create(&EndpointLabels { url: "https://kcp.example".to_owned() }).set(1);
-        metrics.failures.get_or_create(&FailureLabels { cluster: cluster.clone(), category: "timeout" }).inc();
-        metrics.writes.get_or_create(&WriteLabels { cluster, kind: "Peer", verb: "create", result: "done" }).inc();
-        metrics.dials.get_or_create(&DialLabels { result: "read" }).inc();
-        metrics.of_cluster(&ClusterId::from("net/us")).count("GET", "200");
+        metrics
+            .certificates
+            .get_or_create(&CertificateLabels {
+                cluster: cluster.clone(),
+                certificate: "server",
+            })
+            .set(1);
+        metrics
+            .endpoint_up
+            .get_or_create(&EndpointLabels {
+                url: "https://kcp.example".to_owned(),
+            })
+            .set(1);
+        metrics
+            .failures
+            .get_or_create(&FailureLabels {
+                cluster: cluster.clone(),
+                category: "timeout",
+            })
+            .inc();
+        metrics
+            .writes
+            .get_or_create(&WriteLabels {
+                cluster,
+                kind: "Peer",
+                verb: "create",
+                result: "done",
+            })
+            .inc();
+        metrics
+            .dials
+            .get_or_create(&DialLabels { result: "read" })
+            .inc();
+        metrics
+            .of_cluster(&ClusterId::from("net/us"))
+            .count("GET", "200");
         let text = metrics.text();
-        let helps = text.lines().filter_map(|line| line.strip_prefix("# HELP meshwright_")?.split_once(' '));
-        helps.map(|(name, help)| (name.to_owned(), help.to_owned())).collect()
+        let helps = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("# HELP meshwright_")?.split_once(' '));
+        helps
+            .map(|(name, help)| (name.to_owned(), help.to_owned()))
+            .collect()
     }
 
     #[test]
     fn a_back_end_serves_only_its_own_metrics_and_the_shared_ones() {
-        let [shared, kilo, cilium] = [Metrics::default(), Metrics::kilo(), Metrics::cilium()].map(|metrics| served(&metrics));
+        let [shared, kilo, cilium] = [Metrics::default(), Metrics::kilo(), Metrics::cilium()]
+            .map(|metrics| served(&metrics));
         let own = |all: &BTreeMap<String, String>| {
             assert!(shared.keys().all(|name| all.contains_key(name)));
-            all.keys().filter(|name| !shared.contains_key(*name)).cloned().collect::<Vec<_>>()
+            all.keys()
+                .filter(|name| !shared.contains_key(*name))
+                .cloned()
+                .collect::<Vec<_>>()
         };
-        assert_eq!(own(&kilo), ["cluster_nodes", "convergence_seconds", "mesh_peers", "mesh_ready", "mesh_skipped_nodes"]);
+        assert_eq!(
+            own(&kilo),
+            [
+                "cluster_nodes",
+                "convergence_seconds",
+                "mesh_peers",
+                "mesh_ready",
+                "mesh_skipped_nodes"
+            ]
+        );
         assert_eq!(
             own(&cilium),
             [
@@ -336,18 +503,33 @@ mod tests {
     #[test]
     fn clusters_have_their_names_and_gauges_follow_a_new_name() {
         let metrics = Metrics::kilo();
-        let ids = ["net/us-kubeconfig", "team/us-kubeconfig", crate::fleet::HUB].map(ClusterId::from);
-        let name = |names: [&str; 3]| metrics.name_clusters(ids.clone().into_iter().zip(names.map(str::to_owned)));
+        let ids =
+            ["net/us-kubeconfig", "team/us-kubeconfig", crate::fleet::HUB].map(ClusterId::from);
+        let name = |names: [&str; 3]| {
+            metrics.name_clusters(ids.clone().into_iter().zip(names.map(str::to_owned)))
+        };
         name(["us", "us", "eu"]);
         for (number, id) in (1..).zip(&ids) {
-            metrics.nodes.get_or_create(&metrics.cluster(id)).set(number);
+            metrics
+                .nodes
+                .get_or_create(&metrics.cluster(id))
+                .set(number);
         }
         let nodes = || {
             let text = metrics.text();
-            let lines = text.lines().filter_map(|line| line.strip_prefix("meshwright_cluster_nodes"));
-            lines.map(str::to_owned).collect::<std::collections::BTreeSet<_>>().into_iter().collect::<Vec<_>>()
+            let lines = text
+                .lines()
+                .filter_map(|line| line.strip_prefix("meshwright_cluster_nodes"));
+            lines
+                .map(str::to_owned)
+                .collect::<std::collections::BTreeSet<_>>()
+                .into_iter()
+                .collect::<Vec<_>>()
         };
-        let us = [r#"{cluster="us",secret="net/us-kubeconfig"} 1"#, r#"{cluster="us",secret="team/us-kubeconfig"} 2"#];
+        let us = [
+            r#"{cluster="us",secret="net/us-kubeconfig"} 1"#,
+            r#"{cluster="us",secret="team/us-kubeconfig"} 2"#,
+        ];
         assert_eq!(nodes(), [r#"{cluster="eu",secret=""} 3"#, us[0], us[1]]);
         name(["us", "us", "europe"]);
         assert_eq!(nodes(), [r#"{cluster="europe",secret=""} 3"#, us[0], us[1]]);
@@ -356,13 +538,22 @@ mod tests {
         let requests = metrics.of_cluster(&ids[2]);
         name(["us", "us", "eu"]);
         requests.count("GET", "200");
-        assert!(metrics.text().contains(r#"meshwright_api_requests_total{cluster="eu",secret="",verb="GET",code="200"} 1"#));
+        assert!(metrics.text().contains(
+            r#"meshwright_api_requests_total{cluster="eu",secret="",verb="GET",code="200"} 1"#
+        ));
     }
 
     #[test]
     fn exactly_the_unix_times_are_called_timestamps() {
-        for (name, help) in served(&Metrics::kilo()).into_iter().chain(served(&Metrics::cilium())) {
-            assert_eq!(name.ends_with("_timestamp_seconds"), help.starts_with("Unix time"), "{name}: {help}");
+        for (name, help) in served(&Metrics::kilo())
+            .into_iter()
+            .chain(served(&Metrics::cilium()))
+        {
+            assert_eq!(
+                name.ends_with("_timestamp_seconds"),
+                help.starts_with("Unix time"),
+                "{name}: {help}"
+            );
         }
     }
 }

@@ -40,11 +40,23 @@ impl<K, T> Default for OwnWrites<K, T> {
 
 impl<K: Ord + Clone, T: Stamped> OwnWrites<K, T> {
     pub fn present(&mut self, name: &K, item: &T) {
-        self.0.insert(name.clone(), Memory { written: Written::Present(Box::new(item.clone())), contradicted: 0 });
+        self.0.insert(
+            name.clone(),
+            Memory {
+                written: Written::Present(Box::new(item.clone())),
+                contradicted: 0,
+            },
+        );
     }
 
     pub fn deleted(&mut self, name: &K, uid: &str) {
-        self.0.insert(name.clone(), Memory { written: Written::Deleted(uid.to_owned()), contradicted: 0 });
+        self.0.insert(
+            name.clone(),
+            Memory {
+                written: Written::Deleted(uid.to_owned()),
+                contradicted: 0,
+            },
+        );
     }
 
     /// Reports whether a watch event is newer than our own write.
@@ -67,7 +79,11 @@ impl<K: Ord + Clone, T: Stamped> OwnWrites<K, T> {
                 self.0.remove(name);
                 false
             }
-            Some(Written::Present(ours)) if ours.uid() != item.uid() || ours.version() > version => false,
+            Some(Written::Present(ours))
+                if ours.uid() != item.uid() || ours.version() > version =>
+            {
+                false
+            }
             _ => {
                 self.0.remove(name);
                 true
@@ -126,9 +142,18 @@ mod tests {
     fn a_late_event_does_not_undo_a_write() {
         let mut recent = OwnWrites::default();
         recent.present(&"p", &thing("u", "9"));
-        assert!(!recent.is_news(&"p", &thing("u", "8"), at("8")), "older than the write");
-        assert!(!recent.is_news(&"p", &thing("u", "9"), at("9")), "the write itself");
-        assert!(recent.is_news(&"p", &thing("u", "9"), at("9")), "nothing is remembered after that");
+        assert!(
+            !recent.is_news(&"p", &thing("u", "8"), at("8")),
+            "older than the write"
+        );
+        assert!(
+            !recent.is_news(&"p", &thing("u", "9"), at("9")),
+            "the write itself"
+        );
+        assert!(
+            recent.is_news(&"p", &thing("u", "9"), at("9")),
+            "nothing is remembered after that"
+        );
     }
 
     #[test]
@@ -137,7 +162,10 @@ mod tests {
         recent.deleted(&"p", "u");
         assert!(!recent.is_news(&"p", &thing("u", "8"), at("8")));
         assert!(recent.is_news(&"p", &thing("other", "12"), at("12")));
-        assert!(!recent.is_gone(&"p", &thing("u", "9"), at("9")), "known already");
+        assert!(
+            !recent.is_gone(&"p", &thing("u", "9"), at("9")),
+            "known already"
+        );
         assert!(recent.is_gone(&"p", &thing("u", "9"), at("9")));
     }
 

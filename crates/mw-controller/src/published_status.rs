@@ -43,7 +43,9 @@ impl Interest {
 
     pub fn namespace(&self) -> Option<&str> {
         match self {
-            Interest::Mesh(MeshId { namespace, .. }) | Interest::Namespace(namespace) => Some(namespace),
+            Interest::Mesh(MeshId { namespace, .. }) | Interest::Namespace(namespace) => {
+                Some(namespace)
+            }
             Interest::All => None,
         }
     }
@@ -79,9 +81,14 @@ pub struct PublishedLease {
 /// Returns the namespaces that live processes act on; `None` if there is no live
 /// process, or one does not record its namespaces.
 pub fn served(leases: &[PublishedLease], now: Timestamp) -> Option<BTreeSet<String>> {
-    let scopes: Option<Vec<&BTreeSet<String>>> =
-        leases.iter().filter(|lease| lease.is_alive(now)).map(|lease| lease.scope.as_ref()).collect();
-    scopes.filter(|scopes| !scopes.is_empty()).map(|scopes| scopes.into_iter().flatten().cloned().collect())
+    let scopes: Option<Vec<&BTreeSet<String>>> = leases
+        .iter()
+        .filter(|lease| lease.is_alive(now))
+        .map(|lease| lease.scope.as_ref())
+        .collect();
+    scopes
+        .filter(|scopes| !scopes.is_empty())
+        .map(|scopes| scopes.into_iter().flatten().cloned().collect())
 }
 
 impl PublishedLease {
@@ -108,11 +115,21 @@ pub struct PublishedStatus<T> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PublishedStatusError {
     #[error("cannot list {kinds} in all namespaces: {failure}")]
-    ListAll { kinds: &'static str, failure: Failure },
+    ListAll {
+        kinds: &'static str,
+        failure: Failure,
+    },
     #[error("cannot list {kinds} in all namespaces: {failure}; select one namespace with -n")]
-    NotAll { kinds: &'static str, failure: Failure },
+    NotAll {
+        kinds: &'static str,
+        failure: Failure,
+    },
     #[error("cannot list {kinds} in namespace {namespace}: {failure}")]
-    List { kinds: &'static str, namespace: String, failure: Failure },
+    List {
+        kinds: &'static str,
+        namespace: String,
+        failure: Failure,
+    },
 }
 
 /// Reports whether the hub serves these kinds. Uses discovery, since listing
@@ -120,7 +137,11 @@ pub enum PublishedStatusError {
 pub async fn is_served<T: Published>(hub: &Client) -> Result<bool, Failure> {
     for kind in T::kinds() {
         let resource = T::resource(*kind);
-        match hub.list_api_group_resources(&resource.api_version).await.map_err(|error| Failure::of(&error)) {
+        match hub
+            .list_api_group_resources(&resource.api_version)
+            .await
+            .map_err(|error| Failure::of(&error))
+        {
             Ok(found) if found.resources.iter().any(|of| of.kind == resource.kind) => {}
             Ok(_) | Err(Failure::NotFound(_)) => return Ok(false),
             // Without discovery, only listing the objects can tell.
@@ -139,24 +160,46 @@ pub async fn published_status<T: Published>(
 ) -> Result<PublishedStatus<T>, PublishedStatusError> {
     let mut objects = Vec::new();
     for kind in T::kinds() {
-        let found = list(&objects_api::<T>(hub, interest, *kind), &object_scope(interest), &|object| T::read(*kind, object)).await;
-        objects.extend(found.map_err(|failure| cannot_list::<T>(interest, failure))?.items);
+        let found = list(
+            &objects_api::<T>(hub, interest, *kind),
+            &object_scope(interest),
+            &|object| T::read(*kind, object),
+        )
+        .await;
+        objects.extend(
+            found
+                .map_err(|failure| cannot_list::<T>(interest, failure))?
+                .items,
+        );
     }
     objects.sort_by_key(T::id);
     let (_, leases) = find_leases::<T>(hub, interest).await;
-    Ok(PublishedStatus { objects, leases, trouble: None, now: clock.now() })
+    Ok(PublishedStatus {
+        objects,
+        leases,
+        trouble: None,
+        now: clock.now(),
+    })
 }
 
 fn cannot_list<T: Published>(interest: &Interest, failure: Failure) -> PublishedStatusError {
     let kinds = T::PLURAL;
     match (failure, interest.namespace()) {
-        (failure, Some(namespace)) => PublishedStatusError::List { kinds, namespace: namespace.to_owned(), failure },
+        (failure, Some(namespace)) => PublishedStatusError::List {
+            kinds,
+            namespace: namespace.to_owned(),
+            failure,
+        },
         (failure @ Failure::Forbidden(_), None) => PublishedStatusError::NotAll { kinds, failure },
         (failure, None) => PublishedStatusError::ListAll { kinds, failure },
     }
 }
 
-fn objects_api<T: Published>(hub: &Client, interest: &Interest, kind: T::Kind) -> Api<DynamicObject> {
+fn objects_api<T: Published>(
+    hub: &Client,
+    interest: &Interest,
+    kind: T::Kind,
+) -> Api<DynamicObject> {
     let resource = T::resource(kind);
     match interest.namespace() {
         Some(namespace) => Api::namespaced_with(hub.clone(), namespace, &resource),
@@ -173,7 +216,10 @@ fn object_scope(interest: &Interest) -> Scope {
 
 /// Finds the Leases. A process that acts on all namespaces may have its Lease in
 /// any of them; if not all can be listed, only the selected one is searched.
-async fn find_leases<T: Published>(hub: &Client, interest: &Interest) -> (Api<Lease>, Result<Vec<PublishedLease>, Failure>) {
+async fn find_leases<T: Published>(
+    hub: &Client,
+    interest: &Interest,
+) -> (Api<Lease>, Result<Vec<PublishedLease>, Failure>) {
     let all = Api::<Lease>::all(hub.clone());
     let scope = Scope::named(T::LEASE);
     let (api, found) = match (list(&all, &scope, &lease).await, interest.namespace()) {
@@ -189,9 +235,15 @@ async fn find_leases<T: Published>(hub: &Client, interest: &Interest) -> (Api<Le
 
 fn lease(lease: Lease) -> PublishedLease {
     let spec = lease.spec.unwrap_or_default();
-    let scope = lease.metadata.annotations.as_ref().and_then(|annotations| annotations.get(SCOPE));
+    let scope = lease
+        .metadata
+        .annotations
+        .as_ref()
+        .and_then(|annotations| annotations.get(SCOPE));
     let scope = scope.map(|scope| scope.split(',').map(str::to_owned).collect());
-    let seconds = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    let seconds = spec
+        .lease_duration_seconds
+        .and_then(|seconds| u64::try_from(seconds).ok());
     PublishedLease {
         namespace: lease.metadata.namespace.unwrap_or_default(),
         holder: spec.holder_identity.unwrap_or_default(),
@@ -222,7 +274,12 @@ pub struct Watching<T: Published> {
 }
 
 impl<T: Published> Watching<T> {
-    pub async fn start(hub: &Client, interest: &Interest, clock: Clock, mut random: fastrand::Rng) -> Watching<T> {
+    pub async fn start(
+        hub: &Client,
+        interest: &Interest,
+        clock: Clock,
+        mut random: fastrand::Rng,
+    ) -> Watching<T> {
         let (leases, _) = find_leases::<T>(hub, interest).await;
         let (sender, news) = mpsc::channel(64);
         let mut tasks = JoinSet::new();
@@ -234,14 +291,38 @@ impl<T: Published> Watching<T> {
             resync: RESYNC,
         };
         for kind in T::kinds().iter().copied() {
-            let sink = EventSink { events: sender.clone(), wrap: move |seen| News::Object(kind, seen) };
+            let sink = EventSink {
+                events: sender.clone(),
+                wrap: move |seen| News::Object(kind, seen),
+            };
             let read = move |object| T::read(kind, object);
-            tasks.spawn(follow(objects_api::<T>(hub, interest, kind), watch_config(object_scope(interest)), read, sink));
+            tasks.spawn(follow(
+                objects_api::<T>(hub, interest, kind),
+                watch_config(object_scope(interest)),
+                read,
+                sink,
+            ));
         }
-        let sink = EventSink { events: sender, wrap: News::Lease };
-        tasks.spawn(follow(leases, watch_config(Scope::named(T::LEASE)), lease, sink));
+        let sink = EventSink {
+            events: sender,
+            wrap: News::Lease,
+        };
+        tasks.spawn(follow(
+            leases,
+            watch_config(Scope::named(T::LEASE)),
+            lease,
+            sink,
+        ));
         let (objects, troubles) = (BTreeMap::new(), BTreeMap::new());
-        Watching { clock, news, objects, leases: None, troubles, told: None, _tasks: tasks }
+        Watching {
+            clock,
+            news,
+            objects,
+            leases: None,
+            troubles,
+            told: None,
+            _tasks: tasks,
+        }
     }
 
     /// Waits for the next state that looks different to users. Cancel safe.
@@ -269,26 +350,52 @@ impl<T: Published> Watching<T> {
     /// Returns the state once each kind was listed or has failed.
     fn current(&self) -> Option<PublishedStatus<T>> {
         let leases = self.leases.as_ref()?;
-        if T::kinds().iter().any(|kind| !self.objects.contains_key(kind) && !self.troubles.contains_key(kind)) {
+        if T::kinds()
+            .iter()
+            .any(|kind| !self.objects.contains_key(kind) && !self.troubles.contains_key(kind))
+        {
             return None;
         }
-        let mut objects: Vec<T> = self.objects.values().flat_map(BTreeMap::values).cloned().collect();
+        let mut objects: Vec<T> = self
+            .objects
+            .values()
+            .flat_map(BTreeMap::values)
+            .cloned()
+            .collect();
         objects.sort_by_key(T::id);
-        let leases = leases.as_ref().map(|leases| leases.values().cloned().collect()).map_err(Clone::clone);
-        Some(PublishedStatus { objects, leases, trouble: self.troubles.values().next().cloned(), now: self.clock.now() })
+        let leases = leases
+            .as_ref()
+            .map(|leases| leases.values().cloned().collect())
+            .map_err(Clone::clone);
+        Some(PublishedStatus {
+            objects,
+            leases,
+            trouble: self.troubles.values().next().cloned(),
+            now: self.clock.now(),
+        })
     }
 
     fn leads(&self) -> BTreeSet<(String, String)> {
         let now = self.clock.now();
         let leases = self.leases.iter().flatten().flat_map(BTreeMap::values);
-        leases.filter(|lease| lease.is_alive(now)).map(|lease| (lease.namespace.clone(), lease.holder.clone())).collect()
+        leases
+            .filter(|lease| lease.is_alive(now))
+            .map(|lease| (lease.namespace.clone(), lease.holder.clone()))
+            .collect()
     }
 
     /// Returns the time until the first live Lease expires.
     fn until_expiry(&self) -> Duration {
         let now = self.clock.now();
-        let alive = self.leases.iter().flatten().flat_map(BTreeMap::values).filter(|lease| lease.is_alive(now));
-        let left = alive.filter_map(|lease| u64::try_from(lease.expires()?.0 - now.0).ok()).min();
+        let alive = self
+            .leases
+            .iter()
+            .flatten()
+            .flat_map(BTreeMap::values)
+            .filter(|lease| lease.is_alive(now));
+        let left = alive
+            .filter_map(|lease| u64::try_from(lease.expires()?.0 - now.0).ok())
+            .min();
         Duration::from_secs(left.map_or(3600, |left| left + 1))
     }
 
@@ -314,7 +421,10 @@ impl<T: Published> Watching<T> {
         let changed = match seen {
             Observed::Broken(_) | Observed::Established => false,
             Observed::Listed { items, .. } => {
-                let listed = items.into_iter().map(|object| (object.id(), object)).collect();
+                let listed = items
+                    .into_iter()
+                    .map(|object| (object.id(), object))
+                    .collect();
                 let before = std::mem::replace(objects, listed);
                 before != *objects
             }
@@ -328,9 +438,14 @@ impl<T: Published> Watching<T> {
         match (seen, &mut self.leases) {
             (Observed::Broken(failure), Some(Err(_)) | None) => self.leases = Some(Err(failure)),
             (Observed::Listed { items, .. }, _) => {
-                self.leases = Some(Ok(items.into_iter().map(|lease| (lease.namespace.clone(), lease)).collect()));
+                self.leases = Some(Ok(items
+                    .into_iter()
+                    .map(|lease| (lease.namespace.clone(), lease))
+                    .collect()));
             }
-            (Observed::Set { item, .. }, Some(Ok(leases))) => _ = leases.insert(item.namespace.clone(), item),
+            (Observed::Set { item, .. }, Some(Ok(leases))) => {
+                _ = leases.insert(item.namespace.clone(), item)
+            }
             (Observed::Gone { item, .. }, Some(Ok(leases))) => _ = leases.remove(&item.namespace),
             // Leases seen before expire by themselves.
             _ => {}

@@ -21,7 +21,9 @@ use crate::cluster_names::ClusterNames;
 use crate::fleet::{Connect, HUB, MemoryBudget, Network};
 use crate::install::{apply_crds, hub_uid};
 use crate::kubeconfig::Allowed;
-use crate::lease::{Elector, LeaseAnnotations, LeaseError, REQUEST_TIMEOUT, campaign, give_up, keep};
+use crate::lease::{
+    Elector, LeaseAnnotations, LeaseError, REQUEST_TIMEOUT, campaign, give_up, keep,
+};
 use crate::metrics::Metrics;
 use crate::permit::Permit;
 use crate::secure::{self, CertificateError, Gate};
@@ -87,7 +89,11 @@ pub struct Environment {
 impl Environment {
     /// Returns the rules for a client of this cluster.
     pub fn rules(&self, cluster: &str) -> Rules {
-        Rules { timeouts: self.timeouts, permit: self.permit.clone(), metrics: self.metrics.of_cluster(&ClusterId::from(cluster)) }
+        Rules {
+            timeouts: self.timeouts,
+            permit: self.permit.clone(),
+            metrics: self.metrics.of_cluster(&ClusterId::from(cluster)),
+        }
     }
 
     /// Returns a budget for the objects of a cluster.
@@ -139,29 +145,57 @@ pub enum RunError {
 
 /// Loads the configuration of the hub's client, optionally of a context other
 /// than the current one.
-pub async fn hub_config(kubeconfig: Option<&PathBuf>, context: Option<&str>) -> Result<Config, RunError> {
+pub async fn hub_config(
+    kubeconfig: Option<&PathBuf>,
+    context: Option<&str>,
+) -> Result<Config, RunError> {
     let wrong = |error: &dyn std::fmt::Display| RunError::Config(error.to_string());
-    let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
+    let options = KubeConfigOptions {
+        context: context.map(str::to_owned),
+        ..KubeConfigOptions::default()
+    };
     match (kubeconfig, context) {
         (Some(path), _) => {
             let file = Kubeconfig::read_from(path).map_err(|error| wrong(&error))?;
-            Config::from_custom_kubeconfig(file, &options).await.map_err(|error| wrong(&error))
+            Config::from_custom_kubeconfig(file, &options)
+                .await
+                .map_err(|error| wrong(&error))
         }
-        (None, Some(_)) => Config::from_kubeconfig(&options).await.map_err(|error| wrong(&error)),
+        (None, Some(_)) => Config::from_kubeconfig(&options)
+            .await
+            .map_err(|error| wrong(&error)),
         (None, None) => Config::infer().await.map_err(|error| wrong(&error)),
     }
 }
 
 /// Returns a read-only client of the hub.
-pub async fn reader(kubeconfig: Option<&PathBuf>, context: Option<&str>, timeouts: Timeouts) -> Result<Client, RunError> {
-    let rules = Rules { timeouts, permit: Permit::none(), metrics: Metrics::default().of_cluster(&ClusterId::from(HUB)) };
+pub async fn reader(
+    kubeconfig: Option<&PathBuf>,
+    context: Option<&str>,
+    timeouts: Timeouts,
+) -> Result<Client, RunError> {
+    let rules = Rules {
+        timeouts,
+        permit: Permit::none(),
+        metrics: Metrics::default().of_cluster(&ClusterId::from(HUB)),
+    };
     client(hub_config(kubeconfig, context).await?, rules).map_err(RunError::Client)
 }
 
 /// Runs until `stop`, or until the Lease is lost.
-#[expect(clippy::disallowed_methods, reason = "the one place where chance comes in")]
-pub async fn run<B: BackEnd>(options: Options<B>, stop: impl Future<Output = ()>) -> Result<(), RunError> {
-    let (metrics, readiness, clock) = (options.back_end.metrics(), Readiness::default(), Clock::system());
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place where chance comes in"
+)]
+pub async fn run<B: BackEnd>(
+    options: Options<B>,
+    stop: impl Future<Output = ()>,
+) -> Result<(), RunError> {
+    let (metrics, readiness, clock) = (
+        options.back_end.metrics(),
+        Readiness::default(),
+        Clock::system(),
+    );
     let mut tasks = JoinSet::new();
     let mut for_metrics = None;
     if let Some(address) = options.metrics {
@@ -179,20 +213,39 @@ pub async fn run<B: BackEnd>(options: Options<B>, stop: impl Future<Output = ()>
     }
     let config = hub_config(options.kubeconfig.as_ref(), None).await?;
     let timeouts = Timeouts::of(options.request_timeout);
-    let permit = if options.leader_elect.is_some() { Permit::none() } else { Permit::always() };
-    let rules = |permit: Permit| Rules { timeouts, permit, metrics: metrics.of_cluster(&ClusterId::from(HUB)) };
+    let permit = if options.leader_elect.is_some() {
+        Permit::none()
+    } else {
+        Permit::always()
+    };
+    let rules = |permit: Permit| Rules {
+        timeouts,
+        permit,
+        metrics: metrics.of_cluster(&ClusterId::from(HUB)),
+    };
     if let Some((listener, acceptor)) = for_metrics {
         // A standby serves metrics as well, so reviews must not need the Lease.
         let reviews = client(config.clone(), rules(Permit::always())).map_err(RunError::Client)?;
-        tasks.spawn(secure::serve(listener, acceptor, Gate::new(reviews), metrics.clone()));
+        tasks.spawn(secure::serve(
+            listener,
+            acceptor,
+            Gate::new(reviews),
+            metrics.clone(),
+        ));
     }
     // Requests for the Lease have a short timeout of their own, whatever --request-timeout is.
-    let for_leases = Rules { timeouts: Timeouts::of(REQUEST_TIMEOUT), ..rules(Permit::always()) };
+    let for_leases = Rules {
+        timeouts: Timeouts::of(REQUEST_TIMEOUT),
+        ..rules(Permit::always())
+    };
     let leases = client(config.clone(), for_leases).map_err(RunError::Client)?;
     let hub_of = config.clone();
     let hub = client(config, rules(permit.clone())).map_err(RunError::Client)?;
     let leases: Api<Lease> = Api::namespaced(leases, &options.namespace);
-    let mut elector = options.leader_elect.as_deref().map(|identity| Elector::new(B::LEASE, identity));
+    let mut elector = options
+        .leader_elect
+        .as_deref()
+        .map(|identity| Elector::new(B::LEASE, identity));
     if let Some(scope) = options.back_end.scope() {
         elector = elector.map(|elector| elector.marked(SCOPE, scope));
     }
@@ -201,11 +254,31 @@ pub async fn run<B: BackEnd>(options: Options<B>, stop: impl Future<Output = ()>
         // Falls back to the shared connection.
         Arc::new(move || client(config.clone(), rules.clone()).unwrap_or_else(|_| hub.clone()))
     };
-    let connect = Arc::new(Network { allowed: options.allowed, timeouts, permit: permit.clone(), metrics: metrics.clone() });
+    let connect = Arc::new(Network {
+        allowed: options.allowed,
+        timeouts,
+        permit: permit.clone(),
+        metrics: metrics.clone(),
+    });
     let (memory_limit, random) = (options.memory_limit, fastrand::Rng::new());
-    let ground =
-        ProcessDeps { hub, another_hub, connect, permit, timeouts, memory_limit, metrics, readiness, clock: clock.clone(), random };
-    let work = lead(&options.back_end, options.apply_crds, elector.as_mut().map(|elector| (&leases, elector)), ground);
+    let ground = ProcessDeps {
+        hub,
+        another_hub,
+        connect,
+        permit,
+        timeouts,
+        memory_limit,
+        metrics,
+        readiness,
+        clock: clock.clone(),
+        random,
+    };
+    let work = lead(
+        &options.back_end,
+        options.apply_crds,
+        elector.as_mut().map(|elector| (&leases, elector)),
+        ground,
+    );
     let ended = tokio::select! {
         biased;
         () = stop => Ok(()),
@@ -213,7 +286,10 @@ pub async fn run<B: BackEnd>(options: Options<B>, stop: impl Future<Output = ()>
     };
     if let (Ok(()), Some(elector)) = (&ended, &elector) {
         info!("shutting down");
-        if !matches!(timeout(FAREWELL, give_up(&leases, elector, &clock.micro_time())).await, Ok(Ok(()))) {
+        if !matches!(
+            timeout(FAREWELL, give_up(&leases, elector, &clock.micro_time())).await,
+            Ok(Ok(()))
+        ) {
             warn!("failed to release the Lease; it expires by itself");
         }
     }
@@ -267,7 +343,18 @@ pub async fn lead<B: BackEnd>(
     election: Option<(&Api<Lease>, &mut Elector)>,
     ground: ProcessDeps,
 ) -> RunError {
-    let ProcessDeps { hub, another_hub, connect, permit, timeouts, memory_limit, metrics, readiness, clock, mut random } = ground;
+    let ProcessDeps {
+        hub,
+        another_hub,
+        connect,
+        permit,
+        timeouts,
+        memory_limit,
+        metrics,
+        readiness,
+        clock,
+        mut random,
+    } = ground;
     let for_work = permit.clone();
     let annotations = LeaseAnnotations::default();
     let for_engine = annotations.clone();
@@ -277,7 +364,9 @@ pub async fn lead<B: BackEnd>(
         let mut backoff = Backoff::of_watch(random.fork());
         if installs {
             readiness.waits_for("the CRDs to be installed");
-            readiness.beating(apply_crds(&hub, &back_end.crds(), &mut backoff)).await;
+            readiness
+                .beating(apply_crds(&hub, &back_end.crds(), &mut backoff))
+                .await;
         }
         let mut uid = String::new();
         if back_end.needs_hub_uid() {
@@ -307,7 +396,13 @@ pub async fn lead<B: BackEnd>(
         return RunError::LostLease(B::LEASE);
     };
     standby.waits_for("the Lease to be read");
-    campaign(leases, elector, || wall.micro_time(), |told| stand_by(&standby, told)).await;
+    campaign(
+        leases,
+        elector,
+        || wall.micro_time(),
+        |told| stand_by(&standby, told),
+    )
+    .await;
     standby.waits_for("the first reconcile as leader");
     info!("became leader");
     permit.extend(elector.leads_until());

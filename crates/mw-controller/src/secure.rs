@@ -15,7 +15,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInfo};
-use k8s_openapi::api::authorization::v1::{NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use k8s_openapi::api::authorization::v1::{
+    NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
+};
 use kube::api::PostParams;
 use kube::{Api, Client};
 use rustls_pki_types::PrivateKeyDer;
@@ -85,7 +87,11 @@ impl std::fmt::Debug for Gate {
 impl Gate {
     /// The client must be able to create reviews without the Lease.
     pub fn new(client: Client) -> Gate {
-        Gate { client, reviews: Arc::new(Semaphore::new(MOST_REVIEWS)), memory: Arc::default() }
+        Gate {
+            client,
+            reviews: Arc::new(Semaphore::new(MOST_REVIEWS)),
+            memory: Arc::default(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Memory> {
@@ -103,19 +109,42 @@ impl Gate {
             let _seat = self.reviews.acquire().await;
             self.review(token).await
         };
-        let verdict = timeout(PATIENCE, review).await.map_err(|_| unanswered())??;
+        let verdict = timeout(PATIENCE, review)
+            .await
+            .map_err(|_| unanswered())??;
         self.lock().remember(hash, verdict);
         Ok(verdict)
     }
 
     async fn review(&self, token: &str) -> Result<Verdict, Failure> {
-        let spec = TokenReviewSpec { token: Some(token.to_owned()), ..TokenReviewSpec::default() };
-        let review = TokenReview { spec, ..TokenReview::default() };
-        let found = Api::<TokenReview>::all(self.client.clone()).create(&PostParams::default(), &review).await;
-        let status = found.map_err(|error| Failure::of(&error))?.status.unwrap_or_default();
-        let Some(user) = status.user.filter(|_| status.authenticated == Some(true)) else { return Ok(Verdict::Unknown) };
-        let UserInfo { username, uid, groups, extra } = user;
-        let attributes = NonResourceAttributes { path: Some(PATH.to_owned()), verb: Some("get".to_owned()) };
+        let spec = TokenReviewSpec {
+            token: Some(token.to_owned()),
+            ..TokenReviewSpec::default()
+        };
+        let review = TokenReview {
+            spec,
+            ..TokenReview::default()
+        };
+        let found = Api::<TokenReview>::all(self.client.clone())
+            .create(&PostParams::default(), &review)
+            .await;
+        let status = found
+            .map_err(|error| Failure::of(&error))?
+            .status
+            .unwrap_or_default();
+        let Some(user) = status.user.filter(|_| status.authenticated == Some(true)) else {
+            return Ok(Verdict::Unknown);
+        };
+        let UserInfo {
+            username,
+            uid,
+            groups,
+            extra,
+        } = user;
+        let attributes = NonResourceAttributes {
+            path: Some(PATH.to_owned()),
+            verb: Some("get".to_owned()),
+        };
         let spec = SubjectAccessReviewSpec {
             user: username,
             uid,
@@ -124,10 +153,22 @@ impl Gate {
             non_resource_attributes: Some(attributes),
             ..SubjectAccessReviewSpec::default()
         };
-        let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
-        let found = Api::<SubjectAccessReview>::all(self.client.clone()).create(&PostParams::default(), &review).await;
-        let allowed = found.map_err(|error| Failure::of(&error))?.status.is_some_and(|status| status.allowed);
-        Ok(if allowed { Verdict::Accepted } else { Verdict::Denied })
+        let review = SubjectAccessReview {
+            spec,
+            ..SubjectAccessReview::default()
+        };
+        let found = Api::<SubjectAccessReview>::all(self.client.clone())
+            .create(&PostParams::default(), &review)
+            .await;
+        let allowed = found
+            .map_err(|error| Failure::of(&error))?
+            .status
+            .is_some_and(|status| status.allowed);
+        Ok(if allowed {
+            Verdict::Accepted
+        } else {
+            Verdict::Denied
+        })
     }
 
     fn tell(&self, failure: &Failure) {
@@ -141,17 +182,28 @@ impl Gate {
 
 impl Memory {
     fn recall(&self, hash: &[u8; 32]) -> Option<Verdict> {
-        self.verdicts.get(hash).filter(|(_, until)| *until > Instant::now()).map(|(verdict, _)| *verdict)
+        self.verdicts
+            .get(hash)
+            .filter(|(_, until)| *until > Instant::now())
+            .map(|(verdict, _)| *verdict)
     }
 
     fn remember(&mut self, hash: [u8; 32], verdict: Verdict) {
         let now = Instant::now();
         self.verdicts.retain(|_, (_, until)| *until > now);
         while self.verdicts.len() >= MOST_REMEMBERED {
-            let first = self.verdicts.iter().min_by_key(|(_, (_, until))| *until).map(|(hash, _)| *hash);
+            let first = self
+                .verdicts
+                .iter()
+                .min_by_key(|(_, (_, until))| *until)
+                .map(|(hash, _)| *hash);
             first.map(|hash| self.verdicts.remove(&hash));
         }
-        let lasts = if verdict == Verdict::Accepted { ACCEPTED } else { REFUSED };
+        let lasts = if verdict == Verdict::Accepted {
+            ACCEPTED
+        } else {
+            REFUSED
+        };
         self.verdicts.insert(hash, (verdict, now + lasts));
     }
 }
@@ -159,19 +211,26 @@ impl Memory {
 /// Returns a TLS acceptor for HTTP/1.1 with a self-signed certificate.
 pub fn acceptor() -> Result<TlsAcceptor, CertificateError> {
     let wrong = |error: &dyn std::fmt::Display| CertificateError(error.to_string());
-    let own = rcgen::generate_simple_self_signed(["meshwright".to_owned()]).map_err(|error| wrong(&error))?;
-    let key = PrivateKeyDer::try_from(own.signing_key.serialize_der()).map_err(|error| wrong(&error))?;
+    let own = rcgen::generate_simple_self_signed(["meshwright".to_owned()])
+        .map_err(|error| wrong(&error))?;
+    let key =
+        PrivateKeyDer::try_from(own.signing_key.serialize_der()).map_err(|error| wrong(&error))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config =
+        rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let config = config.map_err(|error| wrong(&error))?.with_no_client_auth();
-    let mut config = config.with_single_cert(vec![own.cert.der().clone()], key).map_err(|error| wrong(&error))?;
+    let mut config = config
+        .with_single_cert(vec![own.cert.der().clone()], key)
+        .map_err(|error| wrong(&error))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
 /// Serves metrics. Never returns; dropping the future closes all connections.
 pub async fn serve(listener: TcpListener, acceptor: TlsAcceptor, gate: Gate, metrics: Metrics) {
-    let router = Router::new().route(PATH, get(guarded)).with_state((gate, metrics));
+    let router = Router::new()
+        .route(PATH, get(guarded))
+        .with_state((gate, metrics));
     let seats = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
@@ -192,29 +251,59 @@ pub async fn serve(listener: TcpListener, acceptor: TlsAcceptor, gate: Gate, met
 }
 
 async fn connection(stream: TcpStream, acceptor: TlsAcceptor, router: Router) {
-    let Ok(Ok(stream)) = timeout(PATIENCE, acceptor.accept(stream)).await else { return };
+    let Ok(Ok(stream)) = timeout(PATIENCE, acceptor.accept(stream)).await else {
+        return;
+    };
     let mut builder = Builder::new(TokioExecutor::new()).http1_only();
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(PATIENCE).max_buf_size(LARGEST_HEAD).keep_alive(false);
-    _ = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)).await;
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(PATIENCE)
+        .max_buf_size(LARGEST_HEAD)
+        .keep_alive(false);
+    _ = builder
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
+        .await;
 }
 
 async fn guarded(State((gate, metrics)): State<(Gate, Metrics)>, headers: HeaderMap) -> Response {
-    let value = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let token = value.and_then(|value| value.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-    let Some(token) = token.map(|(_, token)| token.trim()).filter(|token| !token.is_empty()) else { return unauthorized() };
+    let value = headers
+        .get(header::AUTHORIZATION)
+        .and_then(|value| value.to_str().ok());
+    let token = value
+        .and_then(|value| value.split_once(' '))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    let Some(token) = token
+        .map(|(_, token)| token.trim())
+        .filter(|token| !token.is_empty())
+    else {
+        return unauthorized();
+    };
     match gate.judge(token).await {
         Ok(Verdict::Accepted) => metrics_text(State(metrics)).await,
         Ok(Verdict::Unknown) => unauthorized(),
-        Ok(Verdict::Denied) => (StatusCode::FORBIDDEN, "the user of this token may not get the URL /metrics").into_response(),
+        Ok(Verdict::Denied) => (
+            StatusCode::FORBIDDEN,
+            "the user of this token may not get the URL /metrics",
+        )
+            .into_response(),
         Err(failure) => {
             gate.tell(&failure);
-            (StatusCode::SERVICE_UNAVAILABLE, "failed to review the token").into_response()
+            (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "failed to review the token",
+            )
+                .into_response()
         }
     }
 }
 
 fn unauthorized() -> Response {
-    (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")], "a bearer token accepted by the API server is required")
+    (
+        StatusCode::UNAUTHORIZED,
+        [(header::WWW_AUTHENTICATE, "Bearer")],
+        "a bearer token accepted by the API server is required",
+    )
         .into_response()
 }
 
@@ -247,13 +336,19 @@ mod tests {
                         _ => json!({ "authenticated": false }),
                     },
                     false => {
-                        assert_eq!(review["spec"]["nonResourceAttributes"], json!({ "path": "/metrics", "verb": "get" }));
+                        assert_eq!(
+                            review["spec"]["nonResourceAttributes"],
+                            json!({ "path": "/metrics", "verb": "get" })
+                        );
                         assert_eq!(review["spec"]["groups"], json!(["all"]));
                         json!({ "allowed": review["spec"]["user"] == "prometheus" })
                     }
                 };
                 Ok::<_, std::convert::Infallible>(
-                    Response::builder().status(201).body(Body::from(review.to_string().into_bytes())).unwrap(),
+                    Response::builder()
+                        .status(201)
+                        .body(Body::from(review.to_string().into_bytes()))
+                        .unwrap(),
                 )
             }
         };
@@ -262,7 +357,13 @@ mod tests {
 
     async fn code(gate: &Gate, authorization: Option<&str>) -> u16 {
         let headers = authorization.map(|value| (header::AUTHORIZATION, value.parse().unwrap()));
-        guarded(State((gate.clone(), Metrics::default())), headers.into_iter().collect()).await.status().as_u16()
+        guarded(
+            State((gate.clone(), Metrics::default())),
+            headers.into_iter().collect(),
+        )
+        .await
+        .status()
+        .as_u16()
     }
 
     #[tokio::test(start_paused = true)]
@@ -278,22 +379,37 @@ mod tests {
             (Some("Bearer prometheus"), 200),
             (Some("bearer prometheus"), 200),
         ] {
-            assert_eq!(code(&gate, authorization).await, expected, "{authorization:?}");
+            assert_eq!(
+                code(&gate, authorization).await,
+                expected,
+                "{authorization:?}"
+            );
         }
-        assert_eq!(asked.load(Ordering::Relaxed), 5, "what was decided is remembered, and only tokens are asked about");
+        assert_eq!(
+            asked.load(Ordering::Relaxed),
+            5,
+            "what was decided is remembered, and only tokens are asked about"
+        );
         tokio::time::advance(ACCEPTED - Duration::from_millis(1)).await;
         assert_eq!(code(&gate, Some("Bearer prometheus")).await, 200);
         assert_eq!(asked.load(Ordering::Relaxed), 5);
         tokio::time::advance(Duration::from_millis(1)).await;
         assert_eq!(code(&gate, Some("Bearer prometheus")).await, 200);
-        assert_eq!(asked.load(Ordering::Relaxed), 7, "a minute later it is asked again");
+        assert_eq!(
+            asked.load(Ordering::Relaxed),
+            7,
+            "a minute later it is asked again"
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_is_remembered_of_tokens_is_bounded() {
         let gate = Gate::new(api(Arc::default()));
         for number in 0..MOST_REMEMBERED + 10 {
-            assert_eq!(gate.judge(&format!("guess {number}")).await, Ok(Verdict::Unknown));
+            assert_eq!(
+                gate.judge(&format!("guess {number}")).await,
+                Ok(Verdict::Unknown)
+            );
         }
         assert_eq!(gate.lock().verdicts.len(), MOST_REMEMBERED);
     }
@@ -301,9 +417,13 @@ mod tests {
     #[tokio::test]
     async fn an_api_server_that_fails_lets_nobody_in() {
         let refuse = |_: Request<Body>| async {
-            let body =
-                json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403, "message": "no" });
-            Ok::<_, std::convert::Infallible>(Response::builder().status(403).body(Body::from(body.to_string().into_bytes())).unwrap())
+            let body = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403, "message": "no" });
+            Ok::<_, std::convert::Infallible>(
+                Response::builder()
+                    .status(403)
+                    .body(Body::from(body.to_string().into_bytes()))
+                    .unwrap(),
+            )
         };
         let gate = Gate::new(Client::new(service_fn(refuse), "default"));
         assert_eq!(code(&gate, Some("Bearer prometheus")).await, 503);
@@ -314,7 +434,12 @@ mod tests {
     async fn who_never_says_anything_is_cut_off() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let serving = tokio::spawn(serve(listener, acceptor().unwrap(), Gate::new(api(Arc::default())), Metrics::default()));
+        let serving = tokio::spawn(serve(
+            listener,
+            acceptor().unwrap(),
+            Gate::new(api(Arc::default())),
+            Metrics::default(),
+        ));
         let mut silent = TcpStream::connect(address).await.unwrap();
         let start = Instant::now();
         assert_eq!(silent.read(&mut [0; 1]).await.unwrap(), 0, "it is closed");

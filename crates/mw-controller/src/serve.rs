@@ -46,7 +46,11 @@ enum Stage {
 
 impl Default for Readiness {
     fn default() -> Self {
-        Readiness(Arc::new(Mutex::new(State { stage: Stage::WaitingFor("the hub".to_owned()), degraded: None, beat: Instant::now() })))
+        Readiness(Arc::new(Mutex::new(State {
+            stage: Stage::WaitingFor("the hub".to_owned()),
+            degraded: None,
+            beat: Instant::now(),
+        })))
     }
 }
 
@@ -107,7 +111,10 @@ impl Readiness {
         match &state.stage {
             Stage::WaitingFor(what) => Err(format!("waiting for {what}")),
             Stage::StandingBy(holder) => Ok(format!("standby: {holder} holds the Lease")),
-            Stage::Ready => Ok(state.degraded.as_ref().map_or_else(|| "ok".to_owned(), |what| format!("degraded: {what}"))),
+            Stage::Ready => Ok(state
+                .degraded
+                .as_ref()
+                .map_or_else(|| "ok".to_owned(), |what| format!("degraded: {what}"))),
         }
     }
 
@@ -125,19 +132,30 @@ pub struct ListenError {
 }
 
 /// Opens a port; an address in use is an error at startup.
-pub async fn listen(address: SocketAddr, purpose: &'static str) -> Result<TcpListener, ListenError> {
+pub async fn listen(
+    address: SocketAddr,
+    purpose: &'static str,
+) -> Result<TcpListener, ListenError> {
     let bound = match TcpListener::bind(address).await {
         // The wildcard address on a machine without IPv6.
-        Err(wrong) if address.ip() == Ipv6Addr::UNSPECIFIED && wrong.kind() != ErrorKind::AddrInUse => {
+        Err(wrong)
+            if address.ip() == Ipv6Addr::UNSPECIFIED && wrong.kind() != ErrorKind::AddrInUse =>
+        {
             TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
         }
         other => other,
     };
-    bound.map_err(|source| ListenError { address, purpose, source })
+    bound.map_err(|source| ListenError {
+        address,
+        purpose,
+        source,
+    })
 }
 
 pub async fn serve_metrics(listener: TcpListener, metrics: Metrics) {
-    let router = Router::new().route("/metrics", get(metrics_text)).with_state(metrics);
+    let router = Router::new()
+        .route("/metrics", get(metrics_text))
+        .with_state(metrics);
     _ = axum::serve(listener, router).await;
 }
 
@@ -147,7 +165,10 @@ pub(crate) async fn metrics_text(extract::State(metrics): extract::State<Metrics
 }
 
 pub async fn serve_health(listener: TcpListener, readiness: Readiness) {
-    let router = Router::new().route("/healthz", get(healthz)).route("/readyz", get(readyz)).with_state(readiness);
+    let router = Router::new()
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .with_state(readiness);
     _ = axum::serve(listener, router).await;
 }
 
@@ -176,11 +197,17 @@ mod tests {
         tokio::time::advance(Duration::from_secs(60)).await;
         assert_eq!(readiness.healthz(), Ok(()));
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert_eq!(readiness.healthz(), Err("event loop stalled for 61s".to_owned()));
+        assert_eq!(
+            readiness.healthz(),
+            Err("event loop stalled for 61s".to_owned())
+        );
         let code = healthz(extract::State(readiness.clone())).await.status();
         assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE);
         readiness.beat();
-        assert_eq!(healthz(extract::State(readiness)).await.status(), StatusCode::OK);
+        assert_eq!(
+            healthz(extract::State(readiness)).await.status(),
+            StatusCode::OK
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -200,13 +227,22 @@ mod tests {
     async fn readyz_says_what_it_waits_for_and_who_leads() {
         let readiness = Readiness::default();
         assert_eq!(readiness.readyz(), Err("waiting for the hub".to_owned()));
-        assert_eq!(readyz(extract::State(readiness.clone())).await.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(
+            readyz(extract::State(readiness.clone())).await.status(),
+            StatusCode::SERVICE_UNAVAILABLE
+        );
         readiness.stands_by("pod-b_1f\u{1b}[0m");
-        assert_eq!(readiness.readyz(), Ok("standby: pod-b_1f[0m holds the Lease".to_owned()));
+        assert_eq!(
+            readiness.readyz(),
+            Ok("standby: pod-b_1f[0m holds the Lease".to_owned())
+        );
         readiness.acts();
         assert_eq!(readiness.readyz(), Ok("ok".to_owned()));
         readiness.degrades(Some("https://kcp: no answer".to_owned()));
-        assert_eq!(readiness.readyz(), Ok("degraded: https://kcp: no answer".to_owned()));
+        assert_eq!(
+            readiness.readyz(),
+            Ok("degraded: https://kcp: no answer".to_owned())
+        );
         readiness.degrades(None);
         assert_eq!(readiness.readyz(), Ok("ok".to_owned()));
     }

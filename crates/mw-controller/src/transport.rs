@@ -47,13 +47,19 @@ pub struct Timeouts {
 
 impl Timeouts {
     pub fn of(request: Duration) -> Timeouts {
-        Timeouts { request, answer: request * 6 }
+        Timeouts {
+            request,
+            answer: request * 6,
+        }
     }
 
     /// Shortens the request timeout to end by `end`.
     fn until(self, end: Option<Instant>) -> Timeouts {
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-        Timeouts { request: left.map_or(self.request, |left| left.min(self.request)), ..self }
+        Timeouts {
+            request: left.map_or(self.request, |left| left.min(self.request)),
+            ..self
+        }
     }
 }
 
@@ -92,19 +98,29 @@ pub struct Rules {
 pub fn client(config: Config, rules: Rules) -> Result<Client, kube::Error> {
     if config.proxy_url.is_some() {
         let config = adjusted(config, &rules);
-        return Ok(ClientBuilder::try_from(config)?.with_layer(&GuardLayer(Arc::new(rules))).build());
+        return Ok(ClientBuilder::try_from(config)?
+            .with_layer(&GuardLayer(Arc::new(rules)))
+            .build());
     }
     client_through(connector(None), config, rules)
 }
 
 /// Returns a client of a cluster that a member's kubeconfig names. It connects
 /// only to addresses that `addresses` allows; this includes the proxy.
-pub fn member_client(config: Config, rules: Rules, addresses: AddressPolicy) -> Result<Client, kube::Error> {
+pub fn member_client(
+    config: Config,
+    rules: Rules,
+    addresses: AddressPolicy,
+) -> Result<Client, kube::Error> {
     let connector = connector(Some(addresses));
     match config.proxy_url.clone() {
         None => client_through(connector, config, rules),
-        Some(proxy) if proxy.scheme_str() == Some("http") => client_through(tunnel(proxy, connector), config, rules),
-        Some(_) => Err(kube::Error::Service("proxy-url is not an http:// URL".into())),
+        Some(proxy) if proxy.scheme_str() == Some("http") => {
+            client_through(tunnel(proxy, connector), config, rules)
+        }
+        Some(_) => Err(kube::Error::Service(
+            "proxy-url is not an http:// URL".into(),
+        )),
     }
 }
 
@@ -123,9 +139,14 @@ fn connector(addresses: Option<AddressPolicy>) -> HttpConnector<Resolver> {
 }
 
 fn tunnel<C>(proxy: Uri, connector: C) -> Tunnel<C> {
-    let authority = proxy.authority().map(|authority| authority.as_str().to_owned()).unwrap_or_default();
+    let authority = proxy
+        .authority()
+        .map(|authority| authority.as_str().to_owned())
+        .unwrap_or_default();
     let tunnel = Tunnel::new(proxy, connector);
-    let Some((user, _)) = authority.rsplit_once('@') else { return tunnel };
+    let Some((user, _)) = authority.rsplit_once('@') else {
+        return tunnel;
+    };
     let user: Vec<u8> = percent_encoding::percent_decode_str(user).collect();
     match HeaderValue::from_str(&format!("Basic {}", Base64::encode_string(&user))) {
         Ok(header) => tunnel.with_auth(header),
@@ -141,12 +162,16 @@ where
     C::Error: Into<BoxError>,
 {
     let config = adjusted(config, &rules);
-    let mut secured = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(config.rustls_client_config()?).https_or_http();
+    let mut secured = hyper_rustls::HttpsConnectorBuilder::new()
+        .with_tls_config(config.rustls_client_config()?)
+        .https_or_http();
     if let Some(name) = config.tls_server_name.clone() {
-        let name = ServerName::try_from(name).map_err(|wrong| kube::Error::Service(wrong.into()))?;
+        let name =
+            ServerName::try_from(name).map_err(|wrong| kube::Error::Service(wrong.into()))?;
         secured = secured.with_server_name_resolver(FixedServerNameResolver::new(name));
     }
-    let mut connector = TimeoutConnector::new(secured.enable_all_versions().wrap_connector(connector));
+    let mut connector =
+        TimeoutConnector::new(secured.enable_all_versions().wrap_connector(connector));
     // Includes the TLS handshake: a server may accept a connection and then hang.
     connector.set_connect_timeout(config.connect_timeout);
     let client = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
@@ -185,7 +210,10 @@ impl<S> Layer<S> for GuardLayer {
     type Service = Guard<S>;
 
     fn layer(&self, inner: S) -> Guard<S> {
-        Guard { inner, rules: Arc::clone(&self.0) }
+        Guard {
+            inner,
+            rules: Arc::clone(&self.0),
+        }
     }
 }
 
@@ -212,7 +240,9 @@ where
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        request.headers_mut().insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
+        request
+            .headers_mut()
+            .insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
         let verb = Verb::of(&request);
         let streamed = request.extensions().get::<Streamed>().is_some();
         let rules = Arc::clone(&self.rules);
@@ -221,7 +251,11 @@ where
             return Box::pin(async { Err(TransportError::NotLeader.into()) });
         }
         // A write must end before another process may become leader, whatever the request timeout.
-        let timeouts = if verb.writes() { rules.timeouts.until(rules.permit.writes_end()) } else { rules.timeouts };
+        let timeouts = if verb.writes() {
+            rules.timeouts.until(rules.permit.writes_end())
+        } else {
+            rules.timeouts
+        };
         let answer = self.inner.call(request);
         Box::pin(async move {
             let result = guarded(answer, verb, streamed, timeouts).await;
@@ -247,17 +281,32 @@ where
     B::Error: Into<BoxError>,
 {
     let late = |_| TransportError::Timeout(timeouts.request);
-    let answer = timeout(timeouts.request, answer).await.map_err(late)?.map_err(|wrong| TransportError::Transport(wrong.into()))?;
+    let answer = timeout(timeouts.request, answer)
+        .await
+        .map_err(late)?
+        .map_err(|wrong| TransportError::Transport(wrong.into()))?;
     let (parts, body) = answer.into_parts();
     if verb == Verb::Watch && parts.status.is_success() {
-        let body = Events { inner: body.map_err(Into::into).boxed_unsync(), since_newline: 0 };
+        let body = Events {
+            inner: body.map_err(Into::into).boxed_unsync(),
+            since_newline: 0,
+        };
         return Ok(Response::from_parts(parts, body.boxed_unsync()));
     }
     if streamed && parts.status.is_success() {
-        return Ok(Response::from_parts(parts, body.map_err(Into::into).boxed_unsync()));
+        return Ok(Response::from_parts(
+            parts,
+            body.map_err(Into::into).boxed_unsync(),
+        ));
     }
-    let whole = timeout(timeouts.answer, Limited::new(body, LARGEST_ANSWER).collect());
-    let whole = whole.await.map_err(|_| TransportError::Timeout(timeouts.answer))?.map_err(too_large)?;
+    let whole = timeout(
+        timeouts.answer,
+        Limited::new(body, LARGEST_ANSWER).collect(),
+    );
+    let whole = whole
+        .await
+        .map_err(|_| TransportError::Timeout(timeouts.answer))?
+        .map_err(too_large)?;
     let whole = Full::new(whole.to_bytes()).map_err(|never| match never {});
     Ok(Response::from_parts(parts, whole.boxed_unsync()))
 }
@@ -283,7 +332,12 @@ enum Verb {
 
 impl Verb {
     fn of(request: &Request<Body>) -> Verb {
-        let watches = || request.uri().query().is_some_and(|query| query.split('&').any(|part| part == "watch=true"));
+        let watches = || {
+            request
+                .uri()
+                .query()
+                .is_some_and(|query| query.split('&').any(|part| part == "watch=true"))
+        };
         match *request.method() {
             Method::POST if request.uri().path().starts_with(REVIEWS) => Verb::Review,
             Method::POST => Verb::Create,
@@ -323,7 +377,10 @@ impl http_body::Body for Events {
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let frame = match Pin::new(&mut self.inner).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => frame,
             other => return other,
@@ -357,7 +414,10 @@ mod tests {
     use crate::lease::{LEASE_DURATION, RENEW_DEADLINE};
     use crate::metrics::Metrics;
 
-    fn api<B>(permit: Permit, answer: impl Fn() -> Option<Response<B>> + Clone + Send + 'static) -> Api<Node>
+    fn api<B>(
+        permit: Permit,
+        answer: impl Fn() -> Option<Response<B>> + Clone + Send + 'static,
+    ) -> Api<Node>
     where
         B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<BoxError>,
@@ -365,12 +425,20 @@ mod tests {
         patient(Timeouts::of(Duration::from_secs(5)), permit, answer)
     }
 
-    fn patient<B>(timeouts: Timeouts, permit: Permit, answer: impl Fn() -> Option<Response<B>> + Clone + Send + 'static) -> Api<Node>
+    fn patient<B>(
+        timeouts: Timeouts,
+        permit: Permit,
+        answer: impl Fn() -> Option<Response<B>> + Clone + Send + 'static,
+    ) -> Api<Node>
     where
         B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<BoxError>,
     {
-        let rules = Rules { timeouts, permit, metrics: Metrics::default().of_cluster(&ClusterId::from("c")) };
+        let rules = Rules {
+            timeouts,
+            permit,
+            metrics: Metrics::default().of_cluster(&ClusterId::from("c")),
+        };
         let service = tower::service_fn(move |_: Request<Body>| {
             let answer = answer.clone();
             async move {
@@ -380,7 +448,10 @@ mod tests {
                 }
             }
         });
-        Api::all(Client::new(GuardLayer(Arc::new(rules)).layer(service), "default"))
+        Api::all(Client::new(
+            GuardLayer(Arc::new(rules)).layer(service),
+            "default",
+        ))
     }
 
     fn whole(bytes: Vec<u8>) -> Response<Full<Bytes>> {
@@ -392,34 +463,58 @@ mod tests {
         B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<BoxError>,
     {
-        Failure::of(&api(Permit::always(), answer).list(&ListParams::default()).await.map(drop).unwrap_err())
+        Failure::of(
+            &api(Permit::always(), answer)
+                .list(&ListParams::default())
+                .await
+                .map(drop)
+                .unwrap_err(),
+        )
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_says_nothing_is_given_up() {
         let start = tokio::time::Instant::now();
-        assert_eq!(listed(|| None::<Response<Full<Bytes>>>).await, Failure::Timeout(Duration::from_secs(5)));
+        assert_eq!(
+            listed(|| None::<Response<Full<Bytes>>>).await,
+            Failure::Timeout(Duration::from_secs(5))
+        );
         assert_eq!(start.elapsed(), Duration::from_secs(5));
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_never_ends_is_given_up() {
-        let endless =
-            || Some(Response::new(http_body_util::StreamBody::new(futures::stream::pending::<Result<Frame<Bytes>, Infallible>>())));
-        assert_eq!(listed(endless).await, Failure::Timeout(Duration::from_secs(30)));
+        let endless = || {
+            Some(Response::new(http_body_util::StreamBody::new(
+                futures::stream::pending::<Result<Frame<Bytes>, Infallible>>(),
+            )))
+        };
+        assert_eq!(
+            listed(endless).await,
+            Failure::Timeout(Duration::from_secs(30))
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn too_large_an_answer_is_not_read() {
         let failure = listed(|| Some(whole(vec![b' '; LARGEST_ANSWER + 1]))).await;
-        assert!(matches!(&failure, Failure::TooLarge(why) if why.contains("4 MiB")), "{failure}");
+        assert!(
+            matches!(&failure, Failure::TooLarge(why) if why.contains("4 MiB")),
+            "{failure}"
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn too_large_an_event_is_not_read() {
         use futures::StreamExt;
-        let events = api(Permit::always(), || Some(whole(vec![b'x'; LARGEST_EVENT + 1])));
-        let mut events = events.watch(&WatchParams::default(), "0").await.unwrap().boxed();
+        let events = api(Permit::always(), || {
+            Some(whole(vec![b'x'; LARGEST_EVENT + 1]))
+        });
+        let mut events = events
+            .watch(&WatchParams::default(), "0")
+            .await
+            .unwrap()
+            .boxed();
         let failure = Failure::of(&events.next().await.unwrap().unwrap_err());
         assert!(matches!(&failure, Failure::TooLarge(_)), "{failure}");
     }
@@ -432,19 +527,39 @@ mod tests {
         tokio::time::advance(Duration::from_secs(9)).await;
         let timeouts = Timeouts::of(Duration::from_secs(300));
         let api = patient(timeouts, permit, || None::<Response<Full<Bytes>>>);
-        let written = api.create(&PostParams::default(), &Node::default()).await.map(drop).unwrap_err();
-        assert!(matches!(Failure::of(&written), Failure::Timeout(_)), "{written}");
+        let written = api
+            .create(&PostParams::default(), &Node::default())
+            .await
+            .map(drop)
+            .unwrap_err();
+        assert!(
+            matches!(Failure::of(&written), Failure::Timeout(_)),
+            "{written}"
+        );
         assert!(asked.elapsed() <= LEASE_DURATION, "{:?}", asked.elapsed());
         // Reads keep the full timeout.
         let start = Instant::now();
-        let read = api.list(&ListParams::default()).await.map(drop).unwrap_err();
-        assert_eq!((Failure::of(&read), start.elapsed()), (Failure::Timeout(timeouts.request), timeouts.request));
+        let read = api
+            .list(&ListParams::default())
+            .await
+            .map(drop)
+            .unwrap_err();
+        assert_eq!(
+            (Failure::of(&read), start.elapsed()),
+            (Failure::Timeout(timeouts.request), timeouts.request)
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn without_the_lease_nothing_is_written_and_everything_read() {
-        let api = api(Permit::none(), || Some(whole(br#"{"metadata":{},"items":[]}"#.to_vec())));
-        let written = api.create(&PostParams::default(), &Node::default()).await.map(drop).unwrap_err();
+        let api = api(Permit::none(), || {
+            Some(whole(br#"{"metadata":{},"items":[]}"#.to_vec()))
+        });
+        let written = api
+            .create(&PostParams::default(), &Node::default())
+            .await
+            .map(drop)
+            .unwrap_err();
         assert_eq!(Failure::of(&written), Failure::NotLeader);
         assert!(api.list(&ListParams::default()).await.is_ok());
     }

@@ -38,7 +38,12 @@ pub struct WatchCache<K, T> {
 
 impl<K, T> Default for WatchCache<K, T> {
     fn default() -> Self {
-        WatchCache { feed: Feed::Starting, items: BTreeMap::new(), recent: OwnWrites::default(), lists: 0 }
+        WatchCache {
+            feed: Feed::Starting,
+            items: BTreeMap::new(),
+            recent: OwnWrites::default(),
+            lists: 0,
+        }
     }
 }
 
@@ -79,18 +84,32 @@ impl<K: Ord + Clone, T: Clone + PartialEq> WatchCache<K, T> {
                 self.items = items;
                 if same { Noted::Nothing } else { Noted::Changed }
             }
-            Observed::Set { item: (key, item), version } => {
+            Observed::Set {
+                item: (key, item),
+                version,
+            } => {
                 if !self.recent.is_news(&key, &item, version) {
                     return Noted::Nothing;
                 }
                 let before = self.items.insert(key, item.clone());
-                if before.is_some_and(|before| before.of == item.of) { Noted::Nothing } else { Noted::Changed }
+                if before.is_some_and(|before| before.of == item.of) {
+                    Noted::Nothing
+                } else {
+                    Noted::Changed
+                }
             }
-            Observed::Gone { item: (key, item), version } => {
+            Observed::Gone {
+                item: (key, item),
+                version,
+            } => {
                 if !self.recent.is_gone(&key, &item, version) {
                     return Noted::Nothing;
                 }
-                if self.items.remove(&key).is_some() { Noted::Changed } else { Noted::Nothing }
+                if self.items.remove(&key).is_some() {
+                    Noted::Changed
+                } else {
+                    Noted::Nothing
+                }
             }
         }
     }
@@ -132,7 +151,11 @@ impl<K: Ord + Clone, T: Clone + PartialEq> WatchCache<K, T> {
 
     /// Returns the objects as last observed, even if they may be out of date.
     pub fn last_known(&self) -> Seen<&BTreeMap<K, Item<T>>> {
-        if self.lists > 0 { Seen::Known(&self.items) } else { self.known() }
+        if self.lists > 0 {
+            Seen::Known(&self.items)
+        } else {
+            self.known()
+        }
     }
 }
 
@@ -141,19 +164,35 @@ mod tests {
     use super::*;
 
     fn item(version: &str, of: u8) -> Item<u8> {
-        Item { uid: "u".to_owned(), version: Version::of(Some(version)), of }
+        Item {
+            uid: "u".to_owned(),
+            version: Version::of(Some(version)),
+            of,
+        }
     }
 
     fn set(version: &str, of: u8) -> Observed<(&'static str, Item<u8>)> {
-        Observed::Set { item: ("a", item(version, of)), version: Version::of(Some(version)) }
+        Observed::Set {
+            item: ("a", item(version, of)),
+            version: Version::of(Some(version)),
+        }
     }
 
-    fn listed(version: &str, items: Vec<(&'static str, Item<u8>)>) -> Observed<(&'static str, Item<u8>)> {
-        Observed::Listed { items, version: Version::of(Some(version)) }
+    fn listed(
+        version: &str,
+        items: Vec<(&'static str, Item<u8>)>,
+    ) -> Observed<(&'static str, Item<u8>)> {
+        Observed::Listed {
+            items,
+            version: Version::of(Some(version)),
+        }
     }
 
     fn values(watch_cache: &WatchCache<&'static str, u8>) -> Option<Vec<u8>> {
-        watch_cache.known().known().map(|items| items.values().map(|item| item.of).collect())
+        watch_cache
+            .known()
+            .known()
+            .map(|items| items.values().map(|item| item.of).collect())
     }
 
     #[test]
@@ -175,7 +214,10 @@ mod tests {
         watch_cache.observe(listed("5", vec![("a", item("3", 1))]));
         assert_eq!(watch_cache.observe(set("6", 1)), Noted::Nothing);
         assert_eq!(watch_cache.observe(set("7", 2)), Noted::Changed);
-        assert_eq!(watch_cache.observe(listed("8", vec![("a", item("7", 2))])), Noted::Nothing);
+        assert_eq!(
+            watch_cache.observe(listed("8", vec![("a", item("7", 2))])),
+            Noted::Nothing
+        );
     }
 
     #[test]

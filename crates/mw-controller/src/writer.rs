@@ -98,7 +98,11 @@ impl<O: Operation> Writer<O> {
 
     /// Clears everything but the operations in flight, when the connection is lost.
     pub fn drop_queue(&mut self) {
-        *self = Writer { in_flight: std::mem::take(&mut self.in_flight), in_doubt: self.in_doubt, ..Writer::default() };
+        *self = Writer {
+            in_flight: std::mem::take(&mut self.in_flight),
+            in_doubt: self.in_doubt,
+            ..Writer::default()
+        };
     }
 
     /// Records that the objects were relisted.
@@ -134,7 +138,9 @@ impl<O: Operation> Writer<O> {
     }
 
     pub fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.in_flight.is_empty() && self.offered.as_ref().is_none_or(Vec::is_empty)
+        self.queue.is_empty()
+            && self.in_flight.is_empty()
+            && self.offered.as_ref().is_none_or(Vec::is_empty)
     }
 
     pub fn pending(&self) -> usize {
@@ -143,15 +149,30 @@ impl<O: Operation> Writer<O> {
 
     /// Retries failed writes at once.
     pub fn forgive(&mut self) {
-        self.troubles.values_mut().for_each(|trouble| trouble.retry_at = Instant::now());
+        self.troubles
+            .values_mut()
+            .for_each(|trouble| trouble.retry_at = Instant::now());
     }
 
     /// Returns when there is something to send without any new event.
     pub fn due(&self, now: Instant) -> Option<Instant> {
-        let offered = self.offered.as_ref().filter(|offered| !offered.is_empty()).and(self.quiet_until);
-        let retry = self.queue.iter().filter_map(|operation| self.troubles.get(operation.name())).map(|trouble| trouble.retry_at).min();
+        let offered = self
+            .offered
+            .as_ref()
+            .filter(|offered| !offered.is_empty())
+            .and(self.quiet_until);
+        let retry = self
+            .queue
+            .iter()
+            .filter_map(|operation| self.troubles.get(operation.name()))
+            .map(|trouble| trouble.retry_at)
+            .min();
         // Overdue operations wait for a response, which wakes the engine.
-        [offered, retry].into_iter().flatten().filter(|at| *at > now).min()
+        [offered, retry]
+            .into_iter()
+            .flatten()
+            .filter(|at| *at > now)
+            .min()
     }
 
     /// Returns the operations to send now.
@@ -164,19 +185,31 @@ impl<O: Operation> Writer<O> {
         let mut phases: BTreeMap<O::Lane, O::Phase> = BTreeMap::new();
         for (name, operation) in &self.in_flight {
             // A stray may still claim a key or prefix that others need.
-            let phase = if self.strays.contains(name) { O::Phase::default() } else { operation.phase() };
-            phases.entry(operation.lane()).and_modify(|least| *least = phase.min(*least)).or_insert(phase);
+            let phase = if self.strays.contains(name) {
+                O::Phase::default()
+            } else {
+                operation.phase()
+            };
+            phases
+                .entry(operation.lane())
+                .and_modify(|least| *least = phase.min(*least))
+                .or_insert(phase);
         }
         let mut ready = Vec::new();
         let mut waiting = VecDeque::new();
         while self.in_flight.len() + ready.len() < AT_ONCE
             && let Some(operation) = self.queue.pop_front()
         {
-            let least = phases.entry(operation.lane()).or_insert_with(|| operation.phase());
+            let least = phases
+                .entry(operation.lane())
+                .or_insert_with(|| operation.phase());
             let waits = operation.phase() > *least;
             // A failed operation holds back later phases, like one in flight.
             *least = operation.phase().min(*least);
-            let resting = self.troubles.get(operation.name()).is_some_and(|trouble| trouble.retry_at > now);
+            let resting = self
+                .troubles
+                .get(operation.name())
+                .is_some_and(|trouble| trouble.retry_at > now);
             match waits || resting {
                 true => waiting.push_back(operation),
                 false => ready.push(operation),
@@ -185,7 +218,11 @@ impl<O: Operation> Writer<O> {
         // Waiting operations stay ahead of those not reached.
         waiting.append(&mut self.queue);
         self.queue = waiting;
-        self.in_flight.extend(ready.iter().map(|operation| (operation.name().clone(), operation.clone())));
+        self.in_flight.extend(
+            ready
+                .iter()
+                .map(|operation| (operation.name().clone(), operation.clone())),
+        );
         ready
     }
 
@@ -194,11 +231,17 @@ impl<O: Operation> Writer<O> {
             self.quiet_until = Some(now + GATHER);
         }
         // For objects with a write in flight, the response decides what is left to do.
-        let (under_way, rest): (Vec<_>, Vec<_>) = offered.into_iter().partition(|operation| self.in_flight.contains_key(operation.name()));
+        let (under_way, rest): (Vec<_>, Vec<_>) = offered
+            .into_iter()
+            .partition(|operation| self.in_flight.contains_key(operation.name()));
         self.asks |= !under_way.is_empty();
         self.queue = VecDeque::from(rest);
         let wanted = |operation: &&O| under_way.iter().any(|wanted| wanted == *operation);
-        let strays = self.in_flight.values().filter(|operation| !wanted(operation)).map(|operation| operation.name().clone());
+        let strays = self
+            .in_flight
+            .values()
+            .filter(|operation| !wanted(operation))
+            .map(|operation| operation.name().clone());
         self.strays = strays.collect();
     }
 
@@ -219,15 +262,29 @@ impl<O: Operation> Writer<O> {
 
     /// Records a failure; `jitter` is at most 1.
     pub fn fail(&mut self, name: O::Name, verb: &'static str, failure: Failure, jitter: f64) {
-        let attempts = self.troubles.get(&name).map_or(0, |trouble| trouble.attempts).saturating_add(1);
+        let attempts = self
+            .troubles
+            .get(&name)
+            .map_or(0, |trouble| trouble.attempts)
+            .saturating_add(1);
         // The first conflict is retried at once.
         let first = matches!(failure, Failure::Conflict(_)) && attempts == 1;
-        let wait = Duration::from_millis(if first { 0 } else { 250 << attempts.min(8) }).min(Duration::from_secs(60)).mul_f64(jitter);
+        let wait = Duration::from_millis(if first { 0 } else { 250 << attempts.min(8) })
+            .min(Duration::from_secs(60))
+            .mul_f64(jitter);
         let wait = failure.retry_after().map_or(wait, |asked| wait.max(asked));
         // Later phases must wait for the retry: ask for a new plan.
         self.queue.clear();
         self.asks = true;
-        self.troubles.insert(name, Trouble { failure, verb, attempts, retry_at: Instant::now() + wait });
+        self.troubles.insert(
+            name,
+            Trouble {
+                failure,
+                verb,
+                attempts,
+                retry_at: Instant::now() + wait,
+            },
+        );
     }
 }
 
@@ -261,11 +318,19 @@ mod tests {
     }
 
     fn step(name: &'static str, phase: u8) -> Step {
-        Step { name, lane: 0, phase }
+        Step {
+            name,
+            lane: 0,
+            phase,
+        }
     }
 
     fn sent(writer: &mut Writer<Step>) -> Vec<&'static str> {
-        writer.next(Instant::now()).into_iter().map(|operation| operation.name).collect()
+        writer
+            .next(Instant::now())
+            .into_iter()
+            .map(|operation| operation.name)
+            .collect()
     }
 
     #[tokio::test(start_paused = true)]
@@ -298,8 +363,17 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn lanes_do_not_wait_for_each_other() {
         let mut writer = Writer::default();
-        let other = |name, phase| Step { name, lane: 1, phase };
-        writer.offer(vec![step("a", 0), other("x", 1), step("b", 1), other("y", 2)]);
+        let other = |name, phase| Step {
+            name,
+            lane: 1,
+            phase,
+        };
+        writer.offer(vec![
+            step("a", 0),
+            other("x", 1),
+            step("b", 1),
+            other("y", 2),
+        ]);
         assert_eq!(sent(&mut writer), ["a", "x"]);
         writer.answered(&"x");
         writer.fail("a", "update", Failure::Unauthorized, 1.0);
@@ -331,7 +405,10 @@ mod tests {
         assert_eq!(sent(&mut writer), ["a"]);
         writer.answered(&"a");
         writer.fail("a", "delete", Failure::Forbidden(String::new()), 1.0);
-        assert!(sent(&mut writer).is_empty() && writer.asks(), "b must not be faster than a");
+        assert!(
+            sent(&mut writer).is_empty() && writer.asks(),
+            "b must not be faster than a"
+        );
         tokio::time::advance(GATHER).await;
         writer.offer(wanted());
         assert!(sent(&mut writer).is_empty());
@@ -343,7 +420,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn no_more_than_a_few_requests_run_at_once() {
-        const NAMES: [&str; 18] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "q", "r"];
+        const NAMES: [&str; 18] = [
+            "a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "q",
+            "r",
+        ];
         let mut writer = Writer::default();
         writer.offer(NAMES.into_iter().map(|name| step(name, 2)).collect());
         assert_eq!(sent(&mut writer).len(), AT_ONCE);
@@ -374,7 +454,10 @@ mod tests {
         writer.answered(&"gone");
         assert!(sent(&mut writer).is_empty());
         writer.answered(&"old");
-        assert!(sent(&mut writer).is_empty() && writer.asks(), "it may have to be deleted first");
+        assert!(
+            sent(&mut writer).is_empty() && writer.asks(),
+            "it may have to be deleted first"
+        );
     }
 
     #[tokio::test(start_paused = true)]

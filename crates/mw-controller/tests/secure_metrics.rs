@@ -48,7 +48,12 @@ impl ServerCertVerifier for AnyCertificate {
         cert: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, cert, signed, &self.0.signature_verification_algorithms)
+        verify_tls12_signature(
+            message,
+            cert,
+            signed,
+            &self.0.signature_verification_algorithms,
+        )
     }
 
     fn verify_tls13_signature(
@@ -57,7 +62,12 @@ impl ServerCertVerifier for AnyCertificate {
         cert: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, cert, signed, &self.0.signature_verification_algorithms)
+        verify_tls13_signature(
+            message,
+            cert,
+            signed,
+            &self.0.signature_verification_algorithms,
+        )
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -68,12 +78,27 @@ impl ServerCertVerifier for AnyCertificate {
 /// Returns the response to a GET of /metrics with this token.
 async fn fetch(address: std::net::SocketAddr, token: Option<&str>) -> String {
     let provider = Arc::new(ring::default_provider());
-    let config = ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions().unwrap();
-    let config = config.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate(provider))).with_no_client_auth();
+    let config = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .unwrap();
+    let config = config
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
+        .with_no_client_auth();
     let stream = TcpStream::connect(address).await.unwrap();
-    let mut stream = TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("meshwright").unwrap(), stream).await.unwrap();
-    let authorization = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
-    stream.write_all(format!("GET /metrics HTTP/1.1\r\nHost: meshwright\r\n{authorization}\r\n").as_bytes()).await.unwrap();
+    let mut stream = TlsConnector::from(Arc::new(config))
+        .connect(ServerName::try_from("meshwright").unwrap(), stream)
+        .await
+        .unwrap();
+    let authorization = token
+        .map(|token| format!("Authorization: Bearer {token}\r\n"))
+        .unwrap_or_default();
+    stream
+        .write_all(
+            format!("GET /metrics HTTP/1.1\r\nHost: meshwright\r\n{authorization}\r\n").as_bytes(),
+        )
+        .await
+        .unwrap();
     let mut answer = Vec::new();
     // The server may close without a TLS close_notify.
     _ = stream.read_to_end(&mut answer).await;
@@ -81,12 +106,20 @@ async fn fetch(address: std::net::SocketAddr, token: Option<&str>) -> String {
 }
 
 fn code(answer: &str) -> u16 {
-    answer.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or_else(|| panic!("no answer: {answer}"))
+    answer
+        .split(' ')
+        .nth(1)
+        .and_then(|code| code.parse().ok())
+        .unwrap_or_else(|| panic!("no answer: {answer}"))
 }
 
 async fn as_account(hub: &Cluster, name: &str) -> Client {
     let token = hub.request_token(NAMESPACE, name, 3600).await.unwrap();
-    let access = inspect(hub.kubeconfig(hub.url(), &token).as_bytes(), &Allowed::default()).unwrap();
+    let access = inspect(
+        hub.kubeconfig(hub.url(), &token).as_bytes(),
+        &Allowed::default(),
+    )
+    .unwrap();
     let config = config(&access, &Allowed::default()).await.unwrap();
     let rules = Rules {
         timeouts: Timeouts::of(Duration::from_secs(3)),
@@ -98,28 +131,51 @@ async fn as_account(hub: &Cluster, name: &str) -> Client {
 
 async fn account(hub: &Cluster, name: &str) {
     let metadata = json!({ "name": name, "namespace": NAMESPACE });
-    hub.apply(&json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata })).await.unwrap();
+    hub.apply(&json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata }))
+        .await
+        .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_shipped_role_lets_those_read_metrics_who_may_get_the_url() {
-    let Some(bed) = Testbed::start_or_skip(&["hub"]).await else { return };
+    let Some(bed) = Testbed::start_or_skip(&["hub"]).await else {
+        return;
+    };
     let hub = bed.cluster("hub").unwrap();
-    hub.apply(&json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE } })).await.unwrap();
+    hub.apply(
+        &json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE } }),
+    )
+    .await
+    .unwrap();
     for name in [OPERATOR, "prometheus", "guest"] {
         account(hub, name).await;
     }
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let gate = Gate::new(as_account(hub, OPERATOR).await);
-    let serving = tokio::spawn(serve(listener, acceptor().unwrap(), gate, Metrics::default()));
-    let [prometheus, guest] =
-        [hub.request_token(NAMESPACE, "prometheus", 3600).await.unwrap(), hub.request_token(NAMESPACE, "guest", 3600).await.unwrap()];
+    let serving = tokio::spawn(serve(
+        listener,
+        acceptor().unwrap(),
+        gate,
+        Metrics::default(),
+    ));
+    let [prometheus, guest] = [
+        hub.request_token(NAMESPACE, "prometheus", 3600)
+            .await
+            .unwrap(),
+        hub.request_token(NAMESPACE, "guest", 3600).await.unwrap(),
+    ];
     assert_eq!(code(&fetch(address, None).await), 401);
-    assert_eq!(code(&fetch(address, Some(&prometheus)).await), 503, "without the role nobody is let in");
+    assert_eq!(
+        code(&fetch(address, Some(&prometheus)).await),
+        503,
+        "without the role nobody is let in"
+    );
 
     let role = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config/rbac/secure-metrics.yaml");
-    hub.apply_yaml(&std::fs::read_to_string(role).unwrap()).await.unwrap();
+    hub.apply_yaml(&std::fs::read_to_string(role).unwrap())
+        .await
+        .unwrap();
     let binding = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": { "name": "prometheus" },
         "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "meshwright-metrics-reader" },
@@ -128,16 +184,27 @@ async fn the_shipped_role_lets_those_read_metrics_who_may_get_the_url() {
     hub.apply(&binding).await.unwrap();
     eventually(Duration::from_secs(40), || async {
         let answer = fetch(address, Some(&prometheus)).await;
-        if code(&answer) == 200 { Ok(()) } else { Err(answer) }
+        if code(&answer) == 200 {
+            Ok(())
+        } else {
+            Err(answer)
+        }
     })
     .await
     .unwrap();
-    assert!(fetch(address, Some(&prometheus)).await.contains("meshwright_leader"));
+    assert!(
+        fetch(address, Some(&prometheus))
+            .await
+            .contains("meshwright_leader")
+    );
     assert_eq!(code(&fetch(address, Some(&guest)).await), 403);
     assert_eq!(code(&fetch(address, Some("guess")).await), 401);
     assert_eq!(code(&fetch(address, None).await), 401);
     let mut plain = TcpStream::connect(address).await.unwrap();
-    plain.write_all(b"GET /metrics HTTP/1.1\r\nHost: meshwright\r\n\r\n").await.unwrap();
+    plain
+        .write_all(b"GET /metrics HTTP/1.1\r\nHost: meshwright\r\n\r\n")
+        .await
+        .unwrap();
     let mut answer = Vec::new();
     _ = plain.read_to_end(&mut answer).await;
     assert!(!answer.starts_with(b"HTTP"), "nothing is told without TLS");

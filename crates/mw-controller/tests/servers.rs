@@ -24,8 +24,13 @@ const MESHES: &str = "/apis/kilo.squat.ai/v1alpha1/namespaces/default/clustermes
 
 async fn hub() -> Option<Testbed> {
     let bed = Testbed::start_or_skip(&["hub"]).await?;
-    let crd = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config/crd/kilo.squat.ai_clustermeshes.yaml");
-    bed.cluster("hub").unwrap().install_crd(&std::fs::read_to_string(crd).unwrap()).await.unwrap();
+    let crd = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../config/crd/kilo.squat.ai_clustermeshes.yaml");
+    bed.cluster("hub")
+        .unwrap()
+        .install_crd(&std::fs::read_to_string(crd).unwrap())
+        .await
+        .unwrap();
     Some(bed)
 }
 
@@ -34,7 +39,11 @@ fn mesh(name: &str, clusters: Value) -> Value {
 }
 
 async fn code(cluster: &Cluster, object: &Value) -> u16 {
-    cluster.request("POST", MESHES, Some(object)).await.unwrap().code
+    cluster
+        .request("POST", MESHES, Some(object))
+        .await
+        .unwrap()
+        .code
 }
 
 #[tokio::test]
@@ -52,8 +61,15 @@ async fn the_crd_takes_both_forms_and_fills_in_defaults() {
     let neither = json!({"name": "b", "serviceCIDR": "10.3.0.0/16"});
     let malformed = json!({"name": "b", "allowedNetworks": ["10.3.0.0"]});
     let bad_name = json!({"name": "B", "allowedNetworks": ["10.3.0.0/16"]});
-    for (at, bad) in [mixed, neither, malformed, bad_name].into_iter().enumerate() {
-        assert_eq!(code(hub, &mesh("bad", json!([typed, bad]))).await, 422, "case {at}");
+    for (at, bad) in [mixed, neither, malformed, bad_name]
+        .into_iter()
+        .enumerate()
+    {
+        assert_eq!(
+            code(hub, &mesh("bad", json!([typed, bad]))).await,
+            422,
+            "case {at}"
+        );
     }
     assert_eq!(code(hub, &mesh("alone", json!([typed]))).await, 422);
 }
@@ -65,10 +81,19 @@ async fn what_the_go_operators_crd_accepted_can_lose_its_finalizer() {
     let entry = |name: &str| json!({"name": name, "local": true, "podCIDRs": ["10.1.0.0/16"], "wireguardCIDR": "10.4.0.0/16"});
     let without_secret = json!({"name": "c", "allowedNetworks": ["10.2.0.0/16"]});
     // Equal names, several local clusters, a remote one without credentials.
-    assert_eq!(code(hub, &mesh("old", json!([entry("a"), entry("a"), without_secret]))).await, 201);
+    assert_eq!(
+        code(
+            hub,
+            &mesh("old", json!([entry("a"), entry("a"), without_secret]))
+        )
+        .await,
+        201
+    );
     let path = format!("{MESHES}/old");
     hub.delete(&path).await.unwrap();
-    hub.merge_patch(&path, &json!({"metadata": {"finalizers": null}})).await.unwrap();
+    hub.merge_patch(&path, &json!({"metadata": {"finalizers": null}}))
+        .await
+        .unwrap();
     assert_eq!(hub.get(&path).await.unwrap(), None);
 }
 
@@ -79,15 +104,40 @@ async fn a_member_is_reached_with_an_inspected_kubeconfig_and_one_candidate_lead
     let access = inspect(hub.admin_kubeconfig().as_bytes(), &Allowed::default()).unwrap();
     let config = config(&access, &Allowed::default()).await.unwrap();
     let timeouts = Timeouts::of(Duration::from_secs(3));
-    let rules = Rules { timeouts, permit: Permit::always(), metrics: Metrics::default().of_cluster(&ClusterId::from("hub")) };
+    let rules = Rules {
+        timeouts,
+        permit: Permit::always(),
+        metrics: Metrics::default().of_cluster(&ClusterId::from("hub")),
+    };
     let client = client(config, rules).unwrap();
-    assert_eq!(Api::<Node>::all(client.clone()).list(&ListParams::default()).await.unwrap().items.len(), 0);
+    assert_eq!(
+        Api::<Node>::all(client.clone())
+            .list(&ListParams::default())
+            .await
+            .unwrap()
+            .items
+            .len(),
+        0
+    );
 
     let leases: Api<Lease> = Api::namespaced(client, "default");
     let wall: MicroTime = serde_json::from_value(json!("2026-01-01T00:00:00.000000Z")).unwrap();
-    let (mut one, mut two) = (Elector::new("f27237f1.squat.ai", "one"), Elector::new("f27237f1.squat.ai", "two"));
-    let (first, second) = tokio::join!(attempt(&leases, &mut one, &wall), attempt(&leases, &mut two, &wall));
-    let led = [&first, &second].iter().filter(|result| matches!(result, Ok(true))).count();
+    let (mut one, mut two) = (
+        Elector::new("f27237f1.squat.ai", "one"),
+        Elector::new("f27237f1.squat.ai", "two"),
+    );
+    let (first, second) = tokio::join!(
+        attempt(&leases, &mut one, &wall),
+        attempt(&leases, &mut two, &wall)
+    );
+    let led = [&first, &second]
+        .iter()
+        .filter(|result| matches!(result, Ok(true)))
+        .count();
     assert_eq!(led, 1, "{first:?} {second:?}");
-    assert!([first, second].iter().all(|result| matches!(result, Ok(_) | Err(LeaseError::Conflict))));
+    assert!(
+        [first, second]
+            .iter()
+            .all(|result| matches!(result, Ok(_) | Err(LeaseError::Conflict)))
+    );
 }

@@ -46,7 +46,10 @@ impl TryFrom<&str> for WrittenCidr {
             _ => (address, length),
         };
         let net = IpNet::new(address, length).map_err(|_| InvalidCidr)?;
-        Ok(WrittenCidr { network: Cidr(net.trunc()), address: net.addr() })
+        Ok(WrittenCidr {
+            network: Cidr(net.trunc()),
+            address: net.addr(),
+        })
     }
 }
 
@@ -117,8 +120,14 @@ impl Cidr {
         if self.0.prefix_len() == 0 {
             return Some("covers every address");
         }
-        let hit = |text: &str| text.parse::<IpNet>().is_ok_and(|net| Cidr(net).overlaps(self));
-        reserved.iter().find(|(net, _)| hit(net)).map(|(_, why)| *why)
+        let hit = |text: &str| {
+            text.parse::<IpNet>()
+                .is_ok_and(|net| Cidr(net).overlaps(self))
+        };
+        reserved
+            .iter()
+            .find(|(net, _)| hit(net))
+            .map(|(_, why)| *why)
     }
 }
 
@@ -205,13 +214,38 @@ mod tests {
     #[test]
     fn special_purpose_addresses_are_not_globally_routable() {
         let global = |text: &str| is_globally_routable(parse_address(text).unwrap());
-        for text in ["1.2.3.4", "100.128.0.1", "172.32.0.1", "198.20.0.1", "2a00:1450::1", "2001:4860::1"] {
+        for text in [
+            "1.2.3.4",
+            "100.128.0.1",
+            "172.32.0.1",
+            "198.20.0.1",
+            "2a00:1450::1",
+            "2001:4860::1",
+        ] {
             assert!(global(text), "{text}");
         }
-        for text in ["10.0.0.1", "100.64.0.1", "172.16.0.1", "192.168.1.1", "198.18.0.1", "198.51.100.1", "169.254.1.1", "240.0.0.1"] {
+        for text in [
+            "10.0.0.1",
+            "100.64.0.1",
+            "172.16.0.1",
+            "192.168.1.1",
+            "198.18.0.1",
+            "198.51.100.1",
+            "169.254.1.1",
+            "240.0.0.1",
+        ] {
             assert!(!global(text), "{text}");
         }
-        for text in ["fd00::1", "fe80::1", "::1", "2001:db8::1", "2002::1", "3fff::1", "ff02::1", "::ffff:10.0.0.1"] {
+        for text in [
+            "fd00::1",
+            "fe80::1",
+            "::1",
+            "2001:db8::1",
+            "2002::1",
+            "3fff::1",
+            "ff02::1",
+            "::ffff:10.0.0.1",
+        ] {
             assert!(!global(text), "{text}");
         }
     }
@@ -225,25 +259,50 @@ mod tests {
         let written = WrittenCidr::try_from("10.4.0.1/16").unwrap();
         assert_eq!(written.network.to_string(), "10.4.0.0/16");
         assert!(written.has_host_bits());
-        assert!(!WrittenCidr::try_from("10.4.0.0/16").unwrap().has_host_bits());
+        assert!(
+            !WrittenCidr::try_from("10.4.0.0/16")
+                .unwrap()
+                .has_host_bits()
+        );
     }
 
     #[test]
     fn an_ipv4_mapped_network_is_an_ipv4_network() {
         assert_eq!(cidr("::ffff:10.0.0.0/104").to_string(), "10.0.0.0/8");
-        assert_eq!(Cidr::host("::ffff:10.0.0.1".parse().unwrap()).to_string(), "10.0.0.1/32");
+        assert_eq!(
+            Cidr::host("::ffff:10.0.0.1".parse().unwrap()).to_string(),
+            "10.0.0.1/32"
+        );
     }
 
     #[test]
     fn what_is_no_network_is_refused() {
-        for bad in ["", "10.0.0.0", "10.0.0.0/33", "10.0.0.0/-1", " 10.0.0.0/8", "010.0.0.0/8", "a/8", "::/129"] {
+        for bad in [
+            "",
+            "10.0.0.0",
+            "10.0.0.0/33",
+            "10.0.0.0/-1",
+            " 10.0.0.0/8",
+            "010.0.0.0/8",
+            "a/8",
+            "::/129",
+        ] {
             assert!(Cidr::try_from(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn reserved_ranges_are_unroutable() {
-        for bad in ["0.0.0.0/0", "::/0", "127.1.0.0/16", "169.254.0.0/20", "fe80::/64", "230.0.0.0/8", "ff02::/16", "126.0.0.0/7"] {
+        for bad in [
+            "0.0.0.0/0",
+            "::/0",
+            "127.1.0.0/16",
+            "169.254.0.0/20",
+            "fe80::/64",
+            "230.0.0.0/8",
+            "ff02::/16",
+            "126.0.0.0/7",
+        ] {
             assert!(cidr(bad).unroutable().is_some(), "{bad}");
         }
         assert_eq!(cidr("10.0.0.0/8").unroutable(), None);

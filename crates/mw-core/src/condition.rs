@@ -103,5 +103,7 @@ pub mod event {
 pub fn is_reason(word: &str) -> bool {
     kilo::reason::ALL.contains(&word)
         || cilium::reason::ALL.contains(&word)
-        || crate::problem::Reason::ALL.iter().any(|reason| reason.as_str() == word)
+        || crate::problem::Reason::ALL
+            .iter()
+            .any(|reason| reason.as_str() == word)
 }

@@ -79,7 +79,9 @@ pub(crate) fn split_host_port(text: &str) -> Result<(Host, u16), InvalidEndpoint
     }
     let (host, port) = text.rsplit_once(':').ok_or(InvalidEndpoint::NotHostPort)?;
     let port = parse_port(port).ok_or(InvalidEndpoint::Port)?;
-    let bracketed = host.strip_prefix('[').and_then(|inner| inner.strip_suffix(']'));
+    let bracketed = host
+        .strip_prefix('[')
+        .and_then(|inner| inner.strip_suffix(']'));
     let inner = bracketed.unwrap_or(host);
     let host = match inner.parse::<IpAddr>() {
         Ok(IpAddr::V6(_)) if bracketed.is_none() => return Err(InvalidEndpoint::NotHostPort),
@@ -102,7 +104,13 @@ fn parse_port(text: &str) -> Option<u16> {
 fn dns_name(text: &str) -> Option<Box<str>> {
     let name = text.to_ascii_lowercase();
     let inside = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    let label = |l: &str| !l.is_empty() && l.len() <= 63 && l.bytes().all(inside) && !l.starts_with('-') && !l.ends_with('-');
+    let label = |l: &str| {
+        !l.is_empty()
+            && l.len() <= 63
+            && l.bytes().all(inside)
+            && !l.starts_with('-')
+            && !l.ends_with('-')
+    };
     let numeric = name.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     (name.len() <= 253 && !numeric && name.split('.').all(label)).then(|| name.into())
 }
@@ -167,6 +175,9 @@ mod tests {
         ] {
             assert!(Endpoint::try_from(bad).is_err(), "{bad}");
         }
-        assert_eq!(Endpoint::try_from(&*"a".repeat(1 << 18)), Err(InvalidEndpoint::TooLong));
+        assert_eq!(
+            Endpoint::try_from(&*"a".repeat(1 << 18)),
+            Err(InvalidEndpoint::TooLong)
+        );
     }
 }

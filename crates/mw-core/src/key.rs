@@ -67,8 +67,19 @@ mod tests {
         assert_eq!(PublicKey::try_from(text).unwrap().to_base64(), text);
         let loose_bits = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQF=";
         let url_safe = "_-EBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=";
-        for bad in ["", "notakey", loose_bits, url_safe, text.trim_end_matches('='), &format!("{text}\n")] {
-            assert_eq!(PublicKey::try_from(bad), Err(InvalidKey::NotBase64), "{bad}");
+        for bad in [
+            "",
+            "notakey",
+            loose_bits,
+            url_safe,
+            text.trim_end_matches('='),
+            &format!("{text}\n"),
+        ] {
+            assert_eq!(
+                PublicKey::try_from(bad),
+                Err(InvalidKey::NotBase64),
+                "{bad}"
+            );
         }
         let zero = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
         assert_eq!(PublicKey::try_from(zero), Err(InvalidKey::Zero));

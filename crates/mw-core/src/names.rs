@@ -74,8 +74,13 @@ impl TryFrom<&str> for CiliumName {
 
     fn try_from(text: &str) -> Result<Self, InvalidName> {
         match ClusterName::try_from(text) {
-            Ok(_) if text.len() <= CILIUM_NAME_LIMIT && text != UNNAMED => Ok(CiliumName(text.into())),
-            _ => Err(InvalidName(format!("Cilium does not accept {} as cluster-name", crate::text::quoted(text)))),
+            Ok(_) if text.len() <= CILIUM_NAME_LIMIT && text != UNNAMED => {
+                Ok(CiliumName(text.into()))
+            }
+            _ => Err(InvalidName(format!(
+                "Cilium does not accept {} as cluster-name",
+                crate::text::quoted(text)
+            ))),
         }
     }
 }
@@ -100,7 +105,10 @@ impl TryFrom<&str> for ClusterName {
         } else {
             return Ok(ClusterName(text.into()));
         };
-        Err(InvalidName(format!("cluster name {} {problem}", crate::text::quoted(text))))
+        Err(InvalidName(format!(
+            "cluster name {} {problem}",
+            crate::text::quoted(text)
+        )))
     }
 }
 
@@ -137,7 +145,10 @@ pub struct MeshId {
 
 impl MeshId {
     pub fn new(namespace: &str, name: &str) -> Self {
-        MeshId { namespace: namespace.to_owned(), name: name.to_owned() }
+        MeshId {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        }
     }
 }
 
@@ -163,7 +174,13 @@ impl PeerName {
         let mapped: String = untouched
             .chars()
             .map(|c| c.to_ascii_lowercase())
-            .map(|c| if c.is_ascii_alphanumeric() || c == '.' || c == '-' { c } else { '-' })
+            .map(|c| {
+                if c.is_ascii_alphanumeric() || c == '.' || c == '-' {
+                    c
+                } else {
+                    '-'
+                }
+            })
             .collect();
         let name = mapped.trim_matches(['-', '.']);
         if name.len() <= PEER_NAME_LIMIT {
@@ -181,14 +198,23 @@ pub fn label_value(text: &str) -> String {
         return text.to_owned();
     }
     let head: String = text.chars().take(46).collect();
-    format!("{}-{}", head.trim_matches(['-', '_', '.']), short_hash(text))
+    format!(
+        "{}-{}",
+        head.trim_matches(['-', '_', '.']),
+        short_hash(text)
+    )
 }
 
 /// Reports whether a label value may be the beginning and the hash of a longer
 /// text.
 pub fn is_hashed_label(value: &str) -> bool {
     let hash = value.rsplit_once('-').map(|(_, hash)| hash);
-    hash.is_some_and(|hash| hash.len() == 16 && hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')))
+    hash.is_some_and(|hash| {
+        hash.len() == 16
+            && hash
+                .bytes()
+                .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    })
 }
 
 #[cfg(test)]
@@ -201,7 +227,10 @@ mod tests {
 
     #[test]
     fn a_peer_name_is_lower_case_and_trimmed() {
-        assert_eq!(PeerName::of("Prod", &cluster("a"), "Node_1.").as_str(), "prod--a--node-1");
+        assert_eq!(
+            PeerName::of("Prod", &cluster("a"), "Node_1.").as_str(),
+            "prod--a--node-1"
+        );
     }
 
     #[test]
@@ -209,7 +238,10 @@ mod tests {
         let node = "N".repeat(300);
         let name = PeerName::of("prod", &cluster("a"), &node);
         let hash = short_hash(&format!("prod--a--{node}"));
-        assert_eq!(name.as_str(), format!("prod--a--{}-{hash}", "n".repeat(227)));
+        assert_eq!(
+            name.as_str(),
+            format!("prod--a--{}-{hash}", "n".repeat(227))
+        );
         assert_eq!(name.as_str().len(), 253);
     }
 
@@ -217,8 +249,15 @@ mod tests {
     fn a_label_value_never_exceeds_63_characters() {
         assert_eq!(label_value("short"), "short");
         let long = format!("{}.{}", "x".repeat(45), "y".repeat(40));
-        assert_eq!(label_value(&long), format!("{}-{}", "x".repeat(45), short_hash(&long)));
-        assert!(is_hashed_label(&label_value(&long)) && !is_hashed_label("short") && !is_hashed_label("prod-eu"));
+        assert_eq!(
+            label_value(&long),
+            format!("{}-{}", "x".repeat(45), short_hash(&long))
+        );
+        assert!(
+            is_hashed_label(&label_value(&long))
+                && !is_hashed_label("short")
+                && !is_hashed_label("prod-eu")
+        );
     }
 
     #[test]
@@ -226,7 +265,16 @@ mod tests {
         for good in ["a", "7", "cluster-ffm-1", &"a".repeat(32)] {
             assert!(CiliumName::try_from(good).is_ok(), "{good}");
         }
-        for bad in ["", "default", "-a", "a-", "A", "a.b", "common-etcd-client.key", &"a".repeat(33)] {
+        for bad in [
+            "",
+            "default",
+            "-a",
+            "a-",
+            "A",
+            "a.b",
+            "common-etcd-client.key",
+            &"a".repeat(33),
+        ] {
             assert!(CiliumName::try_from(bad).is_err(), "{bad}");
         }
     }

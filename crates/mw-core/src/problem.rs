@@ -141,7 +141,12 @@ const LONGEST: usize = 1000;
 impl Problem {
     /// The texts may contain names chosen by a member, so control characters
     /// are removed.
-    pub fn new(reason: Reason, subject: impl AsRef<str>, message: impl AsRef<str>, hint: impl AsRef<str>) -> Self {
+    pub fn new(
+        reason: Reason,
+        subject: impl AsRef<str>,
+        message: impl AsRef<str>,
+        hint: impl AsRef<str>,
+    ) -> Self {
         Problem {
             reason,
             subject: printable(subject.as_ref(), LONGEST),
@@ -169,9 +174,17 @@ mod tests {
 
     #[test]
     fn a_subject_is_told_once() {
-        let told = |message: &str| Problem::new(Reason::ClusterUnreachable, "cluster a", message, "").told();
-        assert_eq!(told("cluster a: does not answer"), "cluster a: does not answer");
+        let told = |message: &str| {
+            Problem::new(Reason::ClusterUnreachable, "cluster a", message, "").told()
+        };
+        assert_eq!(
+            told("cluster a: does not answer"),
+            "cluster a: does not answer"
+        );
         assert_eq!(told("does not answer"), "cluster a: does not answer");
-        assert_eq!(told("cluster ab is another"), "cluster a: cluster ab is another");
+        assert_eq!(
+            told("cluster ab is another"),
+            "cluster a: cluster ab is another"
+        );
     }
 }

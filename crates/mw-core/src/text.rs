@@ -4,8 +4,17 @@
 
 /// The printable part of untrusted text, at most `limit` characters.
 pub fn printable(text: &str, limit: usize) -> String {
-    let mut shown: String = text.chars().filter(|c| !c.is_control()).take(limit).collect();
-    if text.chars().filter(|c| !c.is_control()).nth(limit).is_some() {
+    let mut shown: String = text
+        .chars()
+        .filter(|c| !c.is_control())
+        .take(limit)
+        .collect();
+    if text
+        .chars()
+        .filter(|c| !c.is_control())
+        .nth(limit)
+        .is_some()
+    {
         shown.push('…');
     }
     shown

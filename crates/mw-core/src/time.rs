@@ -11,7 +11,13 @@ impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (days, seconds) = (self.0.div_euclid(DAY), self.0.rem_euclid(DAY));
         let (year, month, day) = date(days);
-        write!(f, "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", seconds / 3600, seconds / 60 % 60, seconds % 60)
+        write!(
+            f,
+            "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z",
+            seconds / 3600,
+            seconds / 60 % 60,
+            seconds % 60
+        )
     }
 }
 
@@ -22,21 +28,32 @@ const DAY: i64 = 86_400;
 fn date(days: i64) -> (i64, i64, i64) {
     let days = days.saturating_add(719_468);
     let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let month = if month_from_march < 10 {
+        month_from_march + 3
+    } else {
+        month_from_march - 9
+    };
     (year_of_era + era * 400 + i64::from(month <= 2), month, day)
 }
 
 impl Timestamp {
     pub fn minus(self, seconds: u64) -> Timestamp {
-        Timestamp(self.0.saturating_sub(i64::try_from(seconds).unwrap_or(i64::MAX)))
+        Timestamp(
+            self.0
+                .saturating_sub(i64::try_from(seconds).unwrap_or(i64::MAX)),
+        )
     }
 
     pub fn plus(self, seconds: u64) -> Timestamp {
-        Timestamp(self.0.saturating_add(i64::try_from(seconds).unwrap_or(i64::MAX)))
+        Timestamp(
+            self.0
+                .saturating_add(i64::try_from(seconds).unwrap_or(i64::MAX)),
+        )
     }
 }
 

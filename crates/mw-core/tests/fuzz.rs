@@ -1,7 +1,11 @@
 //! Fuzzes every parser of untrusted text: no panic, accepts only valid input,
 //! and rejects over-long input quickly.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_types, clippy::disallowed_methods)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_types,
+    clippy::disallowed_methods
+)]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +28,8 @@ use proptest::prelude::*;
 /// Any bytes as text, or text that is almost valid.
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![
-        prop::collection::vec(any::<u8>(), 0..80).prop_map(|bytes| String::from_utf8_lossy(&bytes).into_owned()),
+        prop::collection::vec(any::<u8>(), 0..80)
+            .prop_map(|bytes| String::from_utf8_lossy(&bytes).into_owned()),
         "[0-9a-f:./\\[\\]%+ -]{0,50}",
         "[0-9]{1,3}\\.[0-9]{1,3}\\.[0-9]{1,3}\\.[0-9]{1,3}(/[0-9]{1,3}|:[0-9]{1,6})?",
         "\\[?[0-9a-f:]{2,39}\\]?(/[0-9]{1,3}|:[0-9]{1,6})?",
@@ -35,77 +40,137 @@ fn text() -> impl Strategy<Value = String> {
 }
 
 fn facts() -> impl Strategy<Value = NodeFacts> {
-    let annotations = prop::collection::btree_map(prop::sample::select(&ANNOTATIONS[..]).prop_map(str::to_owned), text(), 0..13);
-    let lists = (prop::collection::vec(text(), 0..3), prop::collection::vec(text(), 0..3), prop::collection::vec(text(), 0..3));
-    (text(), annotations, lists, any::<bool>()).prop_map(|(name, kilo, (pod_cidrs, internal_ips, external_ips), ready)| NodeFacts {
-        name,
-        kilo,
-        pod_cidrs,
-        internal_ips,
-        external_ips,
-        ready,
-        ..NodeFacts::default()
-    })
+    let annotations = prop::collection::btree_map(
+        prop::sample::select(&ANNOTATIONS[..]).prop_map(str::to_owned),
+        text(),
+        0..13,
+    );
+    let lists = (
+        prop::collection::vec(text(), 0..3),
+        prop::collection::vec(text(), 0..3),
+        prop::collection::vec(text(), 0..3),
+    );
+    (text(), annotations, lists, any::<bool>()).prop_map(
+        |(name, kilo, (pod_cidrs, internal_ips, external_ips), ready)| NodeFacts {
+            name,
+            kilo,
+            pod_cidrs,
+            internal_ips,
+            external_ips,
+            ready,
+            ..NodeFacts::default()
+        },
+    )
 }
 
 fn peer() -> impl Strategy<Value = PeerFacts> {
-    let label = || prop::option::of(prop_oneof![Just("prod".to_owned()), Just("net".to_owned()), Just("a".to_owned()), text()]);
+    let label = || {
+        prop::option::of(prop_oneof![
+            Just("prod".to_owned()),
+            Just("net".to_owned()),
+            Just("a".to_owned()),
+            text()
+        ])
+    };
     let labels = (label(), label(), label(), label());
-    let endpoint = prop::option::of((prop::option::of(text()), prop::option::of(text()), any::<i64>()));
-    (text(), labels, text(), endpoint, any::<i64>(), prop::collection::vec(text(), 0..4)).prop_map(
-        |(name, (mesh, source, namespace, hub), public_key, endpoint, keepalive, allowed_ips)| PeerFacts {
-            name,
-            labels: Labels { mesh, source, namespace, hub },
-            spec: PeerSpecFacts {
+    let endpoint = prop::option::of((
+        prop::option::of(text()),
+        prop::option::of(text()),
+        any::<i64>(),
+    ));
+    (
+        text(),
+        labels,
+        text(),
+        endpoint,
+        any::<i64>(),
+        prop::collection::vec(text(), 0..4),
+    )
+        .prop_map(
+            |(
+                name,
+                (mesh, source, namespace, hub),
                 public_key,
-                endpoint: endpoint.map(|(dns, ip, port)| EndpointFacts { dns, ip, port }),
+                endpoint,
                 keepalive,
                 allowed_ips,
+            )| PeerFacts {
+                name,
+                labels: Labels {
+                    mesh,
+                    source,
+                    namespace,
+                    hub,
+                },
+                spec: PeerSpecFacts {
+                    public_key,
+                    endpoint: endpoint.map(|(dns, ip, port)| EndpointFacts { dns, ip, port }),
+                    keepalive,
+                    allowed_ips,
+                },
+                ..PeerFacts::default()
             },
-            ..PeerFacts::default()
-        },
-    )
+        )
 }
 
 fn raw_cluster() -> impl Strategy<Value = RawCluster> {
     let list = || prop::option::of(prop::collection::vec(text(), 0..3));
-    let numbers = (prop::option::of(any::<i64>()), prop::option::of(any::<i64>()));
+    let numbers = (
+        prop::option::of(any::<i64>()),
+        prop::option::of(any::<i64>()),
+    );
     let one = || prop::option::of(text());
-    (text(), any::<bool>(), one(), list(), (one(), one(), one(), one()), list(), list(), numbers).prop_map(
-        |(
-            name,
-            local,
-            secret,
-            pod_cidrs,
-            (wireguard_cidr, service_cidr, topology_label, endpoint_from),
-            additional_cidrs,
-            allowed_networks,
-            (port, keepalive),
-        )| {
-            RawCluster {
+    (
+        text(),
+        any::<bool>(),
+        one(),
+        list(),
+        (one(), one(), one(), one()),
+        list(),
+        list(),
+        numbers,
+    )
+        .prop_map(
+            |(
                 name,
                 local,
-                kubeconfig_secret: secret.map(|name| SecretRef { name, key: None }),
+                secret,
                 pod_cidrs,
-                wireguard_cidr,
-                service_cidr,
+                (wireguard_cidr, service_cidr, topology_label, endpoint_from),
                 additional_cidrs,
                 allowed_networks,
-                wireguard_port: port,
-                persistent_keepalive: keepalive,
-                topology_label,
-                endpoint_from,
-            }
-        },
-    )
+                (port, keepalive),
+            )| {
+                RawCluster {
+                    name,
+                    local,
+                    kubeconfig_secret: secret.map(|name| SecretRef { name, key: None }),
+                    pod_cidrs,
+                    wireguard_cidr,
+                    service_cidr,
+                    additional_cidrs,
+                    allowed_networks,
+                    wireguard_port: port,
+                    persistent_keepalive: keepalive,
+                    topology_label,
+                    endpoint_from,
+                }
+            },
+        )
 }
 
 fn good_cluster(name: &str, number: u8) -> RawCluster {
     RawCluster {
         name: name.to_owned(),
         local: number == 1,
-        kubeconfig_secret: Some(SecretRef { name: "kubeconfig".to_owned(), key: None }),
-        allowed_networks: Some(vec![format!("10.{number}.0.0/16"), format!("fd00:{number}::/32")]),
+        kubeconfig_secret: Some(SecretRef {
+            name: "kubeconfig".to_owned(),
+            key: None,
+        }),
+        allowed_networks: Some(vec![
+            format!("10.{number}.0.0/16"),
+            format!("fd00:{number}::/32"),
+        ]),
         persistent_keepalive: Some(25),
         ..RawCluster::default()
     }
@@ -120,7 +185,10 @@ fn mesh(clusters: Vec<RawCluster>) -> Mesh {
         held: Default::default(),
         anchors: Default::default(),
         take_over_hub: None,
-        spec: RawSpec { clusters, ..RawSpec::default() },
+        spec: RawSpec {
+            clusters,
+            ..RawSpec::default()
+        },
         running: None,
         recalled: false,
     }
@@ -230,27 +298,51 @@ fn what_is_too_long_is_refused_at_once() {
     let huge = "1".repeat(256 * 1024);
     let json = format!("{{{}", "\"a\":".repeat(64 * 1024));
     let parsers: [(&str, &dyn Fn()); 6] = [
-        ("network", &|| assert!(Cidr::try_from(huge.as_str()).is_err())),
-        ("endpoint", &|| assert!(Endpoint::try_from(huge.as_str()).is_err())),
-        ("key", &|| assert!(PublicKey::try_from(huge.as_str()).is_err())),
-        ("address", &|| assert!(mw_core::cidr::parse_address(&huge).is_none())),
+        ("network", &|| {
+            assert!(Cidr::try_from(huge.as_str()).is_err())
+        }),
+        ("endpoint", &|| {
+            assert!(Endpoint::try_from(huge.as_str()).is_err())
+        }),
+        ("key", &|| {
+            assert!(PublicKey::try_from(huge.as_str()).is_err())
+        }),
+        ("address", &|| {
+            assert!(mw_core::cidr::parse_address(&huge).is_none())
+        }),
         ("duration", &|| assert!(duration_seconds(&huge).is_none())),
-        ("cluster name", &|| assert!(ClusterName::try_from(huge.as_str()).is_err())),
+        ("cluster name", &|| {
+            assert!(ClusterName::try_from(huge.as_str()).is_err())
+        }),
     ];
     for (name, run) in parsers {
         let time = fastest(run);
         assert!(time < Duration::from_micros(100), "{name}: {time:?}");
     }
     let read = |text: &str| {
-        let kilo = ANNOTATIONS.iter().map(|key| ((*key).to_owned(), text.to_owned())).collect();
-        NodeFacts { kilo, ..NodeFacts::default() }
+        let kilo = ANNOTATIONS
+            .iter()
+            .map(|key| ((*key).to_owned(), text.to_owned()))
+            .collect();
+        NodeFacts {
+            kilo,
+            ..NodeFacts::default()
+        }
     };
     for text in [&huge, &json] {
         let facts = read(text);
         let node = Node::read(facts.clone());
-        assert!(node.discovered.is_err() && node.key.is_err() && node.wireguard_ip.is_err() && node.endpoint.is_err());
+        assert!(
+            node.discovered.is_err()
+                && node.key.is_err()
+                && node.wireguard_ip.is_err()
+                && node.endpoint.is_err()
+        );
         let copying = fastest(|| drop(facts.clone()));
         let reading = fastest(|| drop(Node::read(facts.clone())));
-        assert!(reading < copying * 3 + Duration::from_micros(500), "reading {reading:?}, copying alone {copying:?}");
+        assert!(
+            reading < copying * 3 + Duration::from_micros(500),
+            "reading {reading:?}, copying alone {copying:?}"
+        );
     }
 }

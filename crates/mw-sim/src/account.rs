@@ -32,23 +32,45 @@ impl Account {
     /// Returns an account that may do everything.
     pub fn admin(user: &str) -> Account {
         let all = || vec!["*".to_owned()];
-        Account { user: user.into(), rules: vec![Rule { groups: all(), resources: all(), verbs: all(), namespace: None, names: vec![] }] }
+        Account {
+            user: user.into(),
+            rules: vec![Rule {
+                groups: all(),
+                resources: all(),
+                verbs: all(),
+                namespace: None,
+                names: vec![],
+            }],
+        }
     }
 
     /// Returns an account with the rules of all Roles and ClusterRoles among these
     /// objects. A Role applies in its namespace. The user is the first ServiceAccount
     /// among them. Other objects are ignored.
     pub fn from_roles(objects: &[Value]) -> Account {
-        let account = objects.iter().find(|object| *at(object, &["kind"]) == "ServiceAccount");
+        let account = objects
+            .iter()
+            .find(|object| *at(object, &["kind"]) == "ServiceAccount");
         let user = account.map_or_else(
             || "somebody".to_owned(),
-            |account| format!("system:serviceaccount:{}:{}", meta_text(account, "namespace"), meta_text(account, "name")),
+            |account| {
+                format!(
+                    "system:serviceaccount:{}:{}",
+                    meta_text(account, "namespace"),
+                    meta_text(account, "name")
+                )
+            },
         );
         let mut rules = Vec::new();
         for object in objects {
             let namespace = match at(object, &["kind"]).as_str() {
                 Some("ClusterRole") => None,
-                Some("Role") => Some(at(object, &["metadata", "namespace"]).as_str().unwrap_or("default").to_owned()),
+                Some("Role") => Some(
+                    at(object, &["metadata", "namespace"])
+                        .as_str()
+                        .unwrap_or("default")
+                        .to_owned(),
+                ),
                 _ => continue,
             };
             let of_role = at(object, &["rules"]).as_array().into_iter().flatten();
@@ -62,30 +84,50 @@ impl Account {
     }
 
     pub(crate) fn check(&self, verb: Verb, target: &Target) -> Result<(), Refusal> {
-        if self.allows(verb.name(), target) { Ok(()) } else { Err(denied(&self.user, verb, target)) }
+        if self.allows(verb.name(), target) {
+            Ok(())
+        } else {
+            Err(denied(&self.user, verb, target))
+        }
     }
 }
 
 impl Rule {
     fn of(rule: &Value, namespace: Option<String>) -> Rule {
         let list = |field: &str| texts(rule.get(field)).map(str::to_owned).collect();
-        Rule { groups: list("apiGroups"), resources: list("resources"), verbs: list("verbs"), namespace, names: list("resourceNames") }
+        Rule {
+            groups: list("apiGroups"),
+            resources: list("resources"),
+            verbs: list("verbs"),
+            namespace,
+            names: list("resourceNames"),
+        }
     }
 
     fn allows(&self, verb: &str, target: &Target) -> bool {
-        let any = |list: &[String], wanted: &str| list.iter().any(|one| one == "*" || one == wanted);
+        let any =
+            |list: &[String], wanted: &str| list.iter().any(|one| one == "*" || one == wanted);
         let resource = || match &target.subresource {
             None => any(&self.resources, &target.plural),
             Some(part) => {
                 let (exact, all) = (target.resource(), format!("*/{part}"));
-                self.resources.iter().any(|one| one == "*" || *one == exact || *one == all)
+                self.resources
+                    .iter()
+                    .any(|one| one == "*" || *one == exact || *one == all)
             }
         };
         any(&self.verbs, verb)
             && any(&self.groups, &target.group)
             && resource()
-            && self.namespace.as_deref().is_none_or(|namespace| target.lies_in() == Some(namespace))
-            && (self.names.is_empty() || target.name.as_ref().is_some_and(|name| self.names.contains(name)))
+            && self
+                .namespace
+                .as_deref()
+                .is_none_or(|namespace| target.lies_in() == Some(namespace))
+            && (self.names.is_empty()
+                || target
+                    .name
+                    .as_ref()
+                    .is_some_and(|name| self.names.contains(name)))
     }
 }
 
@@ -95,8 +137,17 @@ pub(crate) fn denied(user: &str, verb: Verb, target: &Target) -> Refusal {
         Some(namespace) => format!("in the namespace {namespace:?}"),
         None => "at the cluster scope".to_owned(),
     };
-    let why = format!("User {user:?} cannot {verb} resource {:?} in API group {:?} {place}", target.resource(), target.group);
-    Refusal::forbidden(&target.plural, &target.group, target.name.as_deref().unwrap_or_default(), &why)
+    let why = format!(
+        "User {user:?} cannot {verb} resource {:?} in API group {:?} {place}",
+        target.resource(),
+        target.group
+    );
+    Refusal::forbidden(
+        &target.plural,
+        &target.group,
+        target.name.as_deref().unwrap_or_default(),
+        &why,
+    )
 }
 
 #[cfg(test)]
@@ -122,11 +173,35 @@ mod tests {
         assert_eq!(account.user, "system:serviceaccount:a:b");
         assert!(may(&account, "list", "/api/v1/nodes"));
         assert!(!may(&account, "watch", "/api/v1/nodes"));
-        assert!(may(&account, "get", "/apis/coordination.k8s.io/v1/namespaces/a/leases/one"));
-        assert!(!may(&account, "get", "/apis/coordination.k8s.io/v1/namespaces/a/leases/two"));
-        assert!(!may(&account, "get", "/apis/coordination.k8s.io/v1/namespaces/b/leases/one"));
-        assert!(may(&account, "patch", "/apis/kilo.squat.ai/v1alpha1/namespaces/a/clustermeshes/m/status"));
-        assert!(!may(&account, "patch", "/apis/kilo.squat.ai/v1alpha1/namespaces/a/clustermeshes/m"));
-        assert!(may(&Account::admin("root"), "delete", "/apis/kilo.squat.ai/v1alpha1/namespaces/a/clustermeshes/m/status"));
+        assert!(may(
+            &account,
+            "get",
+            "/apis/coordination.k8s.io/v1/namespaces/a/leases/one"
+        ));
+        assert!(!may(
+            &account,
+            "get",
+            "/apis/coordination.k8s.io/v1/namespaces/a/leases/two"
+        ));
+        assert!(!may(
+            &account,
+            "get",
+            "/apis/coordination.k8s.io/v1/namespaces/b/leases/one"
+        ));
+        assert!(may(
+            &account,
+            "patch",
+            "/apis/kilo.squat.ai/v1alpha1/namespaces/a/clustermeshes/m/status"
+        ));
+        assert!(!may(
+            &account,
+            "patch",
+            "/apis/kilo.squat.ai/v1alpha1/namespaces/a/clustermeshes/m"
+        ));
+        assert!(may(
+            &Account::admin("root"),
+            "delete",
+            "/apis/kilo.squat.ai/v1alpha1/namespaces/a/clustermeshes/m/status"
+        ));
     }
 }

@@ -10,13 +10,21 @@ use crate::watch::Watch;
 
 #[derive(Debug)]
 pub(crate) enum Answer {
-    Whole { code: u16, body: Bytes, retry_after: Option<u32> },
+    Whole {
+        code: u16,
+        body: Bytes,
+        retry_after: Option<u32>,
+    },
     Watch(Box<Watch>),
 }
 
 impl Answer {
     pub(crate) fn new(code: u16, body: Bytes) -> Answer {
-        Answer::Whole { code, body, retry_after: None }
+        Answer::Whole {
+            code,
+            body,
+            retry_after: None,
+        }
     }
 
     pub(crate) fn json(code: u16, value: &Value) -> Answer {
@@ -24,7 +32,11 @@ impl Answer {
     }
 
     pub(crate) fn refused(refusal: &Refusal) -> Answer {
-        Answer::Whole { code: refusal.code, body: refusal.bytes(), retry_after: refusal.retry_after }
+        Answer::Whole {
+            code: refusal.code,
+            body: refusal.bytes(),
+            retry_after: refusal.retry_after,
+        }
     }
 
     pub(crate) fn code(&self) -> u16 {

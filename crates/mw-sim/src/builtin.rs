@@ -10,7 +10,8 @@ use crate::kind::{Builtin, Kind};
 use crate::refusal::{FieldError, Refusal};
 use crate::schema::Schema;
 use crate::schema::build::{
-    any, atomic, base64, int, int32, kept, keyed, list, map, micro_time, object, opaque, quantity, set, text, time, truth,
+    any, atomic, base64, int, int32, kept, keyed, list, map, micro_time, object, opaque, quantity,
+    set, text, time, truth,
 };
 
 /// Type of Secrets with a certificate and its key.
@@ -24,20 +25,90 @@ pub(crate) fn kinds() -> &'static [Arc<Kind>] {
     KINDS.get_or_init(|| {
         let core = ("", "v1");
         [
-            kind(core, ("nodes", "Node", &["no"]), false, Builtin::Node, node()),
-            kind(core, ("namespaces", "Namespace", &["ns"]), false, Builtin::Namespace, namespace()),
-            kind(core, ("secrets", "Secret", &[]), true, Builtin::Secret, secret()),
-            kind(core, ("configmaps", "ConfigMap", &["cm"]), true, Builtin::ConfigMap, config_map()),
-            kind(core, ("services", "Service", &["svc"]), true, Builtin::Service, service()),
-            kind(core, ("pods", "Pod", &["po"]), true, Builtin::Pod, root([("spec", kept(opaque())), ("status", kept(opaque()))])),
-            kind(("discovery.k8s.io", "v1"), ("endpointslices", "EndpointSlice", &[]), true, Builtin::EndpointSlice, endpoint_slice()),
-            kind(("apps", "v1"), ("daemonsets", "DaemonSet", &["ds"]), true, Builtin::DaemonSet, daemon_set()),
-            kind(("apps", "v1"), ("deployments", "Deployment", &["deploy"]), true, Builtin::Deployment, deployment()),
-            kind(("events.k8s.io", "v1"), ("events", "Event", &["ev"]), true, Builtin::Event, event()),
-            kind(("coordination.k8s.io", "v1"), ("leases", "Lease", &[]), true, Builtin::Lease, lease()),
+            kind(
+                core,
+                ("nodes", "Node", &["no"]),
+                false,
+                Builtin::Node,
+                node(),
+            ),
+            kind(
+                core,
+                ("namespaces", "Namespace", &["ns"]),
+                false,
+                Builtin::Namespace,
+                namespace(),
+            ),
+            kind(
+                core,
+                ("secrets", "Secret", &[]),
+                true,
+                Builtin::Secret,
+                secret(),
+            ),
+            kind(
+                core,
+                ("configmaps", "ConfigMap", &["cm"]),
+                true,
+                Builtin::ConfigMap,
+                config_map(),
+            ),
+            kind(
+                core,
+                ("services", "Service", &["svc"]),
+                true,
+                Builtin::Service,
+                service(),
+            ),
+            kind(
+                core,
+                ("pods", "Pod", &["po"]),
+                true,
+                Builtin::Pod,
+                root([("spec", kept(opaque())), ("status", kept(opaque()))]),
+            ),
+            kind(
+                ("discovery.k8s.io", "v1"),
+                ("endpointslices", "EndpointSlice", &[]),
+                true,
+                Builtin::EndpointSlice,
+                endpoint_slice(),
+            ),
+            kind(
+                ("apps", "v1"),
+                ("daemonsets", "DaemonSet", &["ds"]),
+                true,
+                Builtin::DaemonSet,
+                daemon_set(),
+            ),
+            kind(
+                ("apps", "v1"),
+                ("deployments", "Deployment", &["deploy"]),
+                true,
+                Builtin::Deployment,
+                deployment(),
+            ),
+            kind(
+                ("events.k8s.io", "v1"),
+                ("events", "Event", &["ev"]),
+                true,
+                Builtin::Event,
+                event(),
+            ),
+            kind(
+                ("coordination.k8s.io", "v1"),
+                ("leases", "Lease", &[]),
+                true,
+                Builtin::Lease,
+                lease(),
+            ),
             kind(
                 ("apiextensions.k8s.io", "v1"),
-                ("customresourcedefinitions", "CustomResourceDefinition", &["crd", "crds"]),
+                (
+                    "customresourcedefinitions",
+                    "CustomResourceDefinition",
+                    &["crd", "crds"],
+                ),
                 false,
                 Builtin::Definition,
                 root([("spec", any()), ("status", any())]),
@@ -55,7 +126,13 @@ pub(crate) fn kinds() -> &'static [Arc<Kind>] {
     })
 }
 
-fn kind(group: (&str, &str), names: (&str, &str, &[&str]), namespaced: bool, builtin: Builtin, schema: Schema) -> Kind {
+fn kind(
+    group: (&str, &str),
+    names: (&str, &str, &[&str]),
+    namespaced: bool,
+    builtin: Builtin,
+    schema: Schema,
+) -> Kind {
     let (plural, kind, short_names) = names;
     Kind {
         group: group.0.to_owned(),
@@ -76,7 +153,10 @@ fn kind(group: (&str, &str), names: (&str, &str, &[&str]), namespaced: bool, bui
 
 fn has_status(builtin: Builtin) -> bool {
     use Builtin::{DaemonSet, Definition, Deployment, Namespace, Node, Pod, Service};
-    matches!(builtin, Node | Namespace | Service | Pod | DaemonSet | Deployment | Definition)
+    matches!(
+        builtin,
+        Node | Namespace | Service | Pod | DaemonSet | Deployment | Definition
+    )
 }
 
 fn root<const N: usize>(fields: [(&str, Schema); N]) -> Schema {
@@ -97,7 +177,12 @@ fn node() -> Schema {
         ("lastHeartbeatTime", time()),
         ("lastTransitionTime", time()),
     ]);
-    let taint = object([("key", kept(text())), ("value", text()), ("effect", kept(text())), ("timeAdded", time())]);
+    let taint = object([
+        ("key", kept(text())),
+        ("value", text()),
+        ("effect", kept(text())),
+        ("timeAdded", time()),
+    ]);
     let address = object([("type", kept(text())), ("address", kept(text()))]);
     let spec = object([
         ("podCIDR", text()),
@@ -129,15 +214,27 @@ fn node() -> Schema {
 
 fn namespace() -> Schema {
     let status = object([("phase", text()), ("conditions", keyed(["type"], any()))]);
-    root([("spec", kept(object([("finalizers", list(text()))]))), ("status", kept(status))])
+    root([
+        ("spec", kept(object([("finalizers", list(text()))]))),
+        ("status", kept(status)),
+    ])
 }
 
 fn secret() -> Schema {
-    root([("data", map(base64())), ("stringData", map(text())), ("type", text()), ("immutable", kept(truth()))])
+    root([
+        ("data", map(base64())),
+        ("stringData", map(text())),
+        ("type", text()),
+        ("immutable", kept(truth())),
+    ])
 }
 
 fn config_map() -> Schema {
-    root([("data", map(text())), ("binaryData", map(base64())), ("immutable", kept(truth()))])
+    root([
+        ("data", map(text())),
+        ("binaryData", map(base64())),
+        ("immutable", kept(truth())),
+    ])
 }
 
 fn condition() -> Schema {
@@ -186,15 +283,31 @@ fn service() -> Schema {
         ("trafficDistribution", kept(text())),
     ]);
     let balancer = object([("ingress", list(any()))]);
-    root([("spec", kept(spec)), ("status", kept(object([("loadBalancer", kept(balancer)), ("conditions", keyed(["type"], condition()))])))])
+    root([
+        ("spec", kept(spec)),
+        (
+            "status",
+            kept(object([
+                ("loadBalancer", kept(balancer)),
+                ("conditions", keyed(["type"], condition())),
+            ])),
+        ),
+    ])
 }
 
 fn endpoint_slice() -> Schema {
-    root([("addressType", kept(text())), ("endpoints", kept(list(any()))), ("ports", kept(list(any())))])
+    root([
+        ("addressType", kept(text())),
+        ("endpoints", kept(list(any()))),
+        ("ports", kept(list(any()))),
+    ])
 }
 
 fn label_selector() -> Schema {
-    atomic(object([("matchLabels", map(text())), ("matchExpressions", list(any()))]))
+    atomic(object([
+        ("matchLabels", map(text())),
+        ("matchExpressions", list(any())),
+    ]))
 }
 
 fn daemon_set() -> Schema {
@@ -280,8 +393,14 @@ fn event() -> Schema {
         ("type", text()),
         ("regarding", kept(reference())),
         ("related", reference()),
-        ("series", object([("count", kept(int32())), ("lastObservedTime", micro_time())])),
-        ("deprecatedSource", object([("component", text()), ("host", text())])),
+        (
+            "series",
+            object([("count", kept(int32())), ("lastObservedTime", micro_time())]),
+        ),
+        (
+            "deprecatedSource",
+            object([("component", text()), ("host", text())]),
+        ),
         ("deprecatedFirstTimestamp", time()),
         ("deprecatedLastTimestamp", time()),
         ("deprecatedCount", int32()),
@@ -295,14 +414,17 @@ pub(crate) fn fill(kind: &Kind, object: &mut Value) -> Result<(), Refusal> {
         Some(Builtin::Namespace) => {
             let name = meta_text(object, "name").to_owned();
             // A default, so that selectors can match it.
-            child_mut(meta_mut(object), "labels").insert("kubernetes.io/metadata.name".to_owned(), name.into());
+            child_mut(meta_mut(object), "labels")
+                .insert("kubernetes.io/metadata.name".to_owned(), name.into());
         }
         Some(Builtin::Secret) => fill_secret(object)?,
         Some(Builtin::Node) => fill_node(object),
         Some(_) => {}
     }
     if let Value::Object(parts) = kind.empty() {
-        parts.into_iter().for_each(|(name, part)| _ = map_mut(object).entry(name).or_insert(part));
+        parts
+            .into_iter()
+            .for_each(|(name, part)| _ = map_mut(object).entry(name).or_insert(part));
     }
     Ok(())
 }
@@ -312,7 +434,9 @@ pub(crate) fn prepare(kind: &Kind, object: &mut Value, old: Option<&Value>) {
     match kind.builtin {
         Some(Builtin::Namespace) => prepare_namespace(object, old),
         Some(Builtin::Node) => prepare_node(object, old.is_none()),
-        Some(Builtin::Pod) if old.is_none() => _ = map_mut(object).insert("status".to_owned(), json!({ "phase": "Pending" })),
+        Some(Builtin::Pod) if old.is_none() => {
+            _ = map_mut(object).insert("status".to_owned(), json!({ "phase": "Pending" }))
+        }
         Some(Builtin::Service | Builtin::DaemonSet | Builtin::Deployment) if old.is_none() => {
             map_mut(object).insert("status".to_owned(), at(&kind.empty(), &["status"]).clone());
         }
@@ -353,7 +477,10 @@ fn prepare_node(object: &mut Value, is_new: bool) {
 fn prepare_namespace(object: &mut Value, old: Option<&Value>) {
     let root = map_mut(object);
     let kept = |part: &str| old.map(|old| at(old, &[part]).clone());
-    root.insert("spec".to_owned(), kept("spec").unwrap_or_else(|| json!({ "finalizers": ["kubernetes"] })));
+    root.insert(
+        "spec".to_owned(),
+        kept("spec").unwrap_or_else(|| json!({ "finalizers": ["kubernetes"] })),
+    );
     if old.is_none() {
         root.insert("status".to_owned(), json!({ "phase": "Active" }));
     }
@@ -364,14 +491,17 @@ fn fill_secret(object: &mut Value) -> Result<(), Refusal> {
     if let Some(Value::Object(texts)) = root.remove("stringData") {
         let data = child_mut(root, "data");
         for (key, text) in texts {
-            data.insert(key, Base64::encode_string(text.as_str().unwrap_or_default().as_bytes()).into());
+            data.insert(
+                key,
+                Base64::encode_string(text.as_str().unwrap_or_default().as_bytes()).into(),
+            );
         }
     }
     let kind = root.entry("type").or_insert_with(|| "Opaque".into());
     match kind.as_str() {
-        Some(name) if name.starts_with("kubernetes.io/") && name != TLS => {
-            Err(Refusal::unsupported(format!("Secrets of the type {name:?}")))
-        }
+        Some(name) if name.starts_with("kubernetes.io/") && name != TLS => Err(
+            Refusal::unsupported(format!("Secrets of the type {name:?}")),
+        ),
         _ => Ok(()),
     }
 }
@@ -393,12 +523,18 @@ fn secret_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         errors.push(FieldError::too_long("data", MOST_DATA));
     }
     if *at(object, &["type"]) == TLS {
-        let missing = ["tls.crt", "tls.key"].into_iter().filter(|key| at(object, &["data", key]).is_null());
+        let missing = ["tls.crt", "tls.key"]
+            .into_iter()
+            .filter(|key| at(object, &["data", key]).is_null());
         errors.extend(missing.map(|key| FieldError::required(&format!("data[{key}]"), "")));
     }
     let Some(old) = old else { return errors };
     if at(object, &["type"]) != at(old, &["type"]) {
-        errors.push(FieldError::invalid("type", at(object, &["type"]), "field is immutable"));
+        errors.push(FieldError::invalid(
+            "type",
+            at(object, &["type"]),
+            "field is immutable",
+        ));
     }
     errors.extend(immutable_errors(object, old, &["data"]));
     errors
@@ -406,33 +542,65 @@ fn secret_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
 
 fn config_map_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = [key_errors(object, "data"), key_errors(object, "binaryData")].concat();
-    for key in at(object, &["data"]).as_object().into_iter().flat_map(serde_json::Map::keys) {
+    for key in at(object, &["data"])
+        .as_object()
+        .into_iter()
+        .flat_map(serde_json::Map::keys)
+    {
         if !at(object, &["binaryData", key]).is_null() {
-            errors.push(FieldError::invalid(&format!("data[{key}]"), &json!(key), "duplicate of key present in binaryData"));
+            errors.push(FieldError::invalid(
+                &format!("data[{key}]"),
+                &json!(key),
+                "duplicate of key present in binaryData",
+            ));
         }
     }
     let texts = at(object, &["data"]).as_object().into_iter().flatten();
-    let size: usize = texts.map(|(_, text)| text.as_str().unwrap_or_default().len()).sum();
+    let size: usize = texts
+        .map(|(_, text)| text.as_str().unwrap_or_default().len())
+        .sum();
     if size + bytes_in(object, "binaryData") > MOST_DATA {
         errors.push(FieldError::too_long("[]", MOST_DATA));
     }
-    errors.extend(old.into_iter().flat_map(|old| immutable_errors(object, old, &["data", "binaryData"])));
+    errors.extend(
+        old.into_iter()
+            .flat_map(|old| immutable_errors(object, old, &["data", "binaryData"])),
+    );
     errors
 }
 
 fn key_errors(object: &Value, part: &str) -> Vec<FieldError> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    let is_wrong = |key: &&String| key.is_empty() || key.len() > 253 || !key.bytes().all(fits) || *key == "." || key.starts_with("..");
+    let is_wrong = |key: &&String| {
+        key.is_empty()
+            || key.len() > 253
+            || !key.bytes().all(fits)
+            || *key == "."
+            || key.starts_with("..")
+    };
     let why = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  \
                or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
-    let keys = at(object, &[part]).as_object().into_iter().flat_map(serde_json::Map::keys);
-    keys.filter(is_wrong).map(|key| FieldError::invalid(&format!("{part}[{key}]"), &json!(key), why)).collect()
+    let keys = at(object, &[part])
+        .as_object()
+        .into_iter()
+        .flat_map(serde_json::Map::keys);
+    keys.filter(is_wrong)
+        .map(|key| FieldError::invalid(&format!("{part}[{key}]"), &json!(key), why))
+        .collect()
 }
 
 /// Returns the decoded size of base64 values.
 fn bytes_in(object: &Value, part: &str) -> usize {
-    let values = at(object, &[part]).as_object().into_iter().flatten().map(|(_, value)| value.as_str().unwrap_or_default());
-    values.map(|text| text.len() / 4 * 3 - text.bytes().rev().take_while(|byte| *byte == b'=').count()).sum()
+    let values = at(object, &[part])
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(_, value)| value.as_str().unwrap_or_default());
+    values
+        .map(|text| {
+            text.len() / 4 * 3 - text.bytes().rev().take_while(|byte| *byte == b'=').count()
+        })
+        .sum()
 }
 
 fn immutable_errors(object: &Value, old: &Value, parts: &[&str]) -> Vec<FieldError> {
@@ -441,18 +609,39 @@ fn immutable_errors(object: &Value, old: &Value, parts: &[&str]) -> Vec<FieldErr
     }
     let why = "field is immutable when `immutable` is set";
     let switched = (*at(object, &["immutable"]) != true).then_some("immutable");
-    let changed = parts.iter().copied().filter(|part| at(object, &[part]) != at(old, &[part]));
-    switched.into_iter().chain(changed).map(|field| FieldError::forbidden(field, why)).collect()
+    let changed = parts
+        .iter()
+        .copied()
+        .filter(|part| at(object, &[part]) != at(old, &[part]));
+    switched
+        .into_iter()
+        .chain(changed)
+        .map(|field| FieldError::forbidden(field, why))
+        .collect()
 }
 
 fn lease_errors(object: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let spec = at(object, &["spec"]);
-    if at(spec, &["leaseDurationSeconds"]).as_i64().is_some_and(|seconds| seconds <= 0) {
-        errors.push(FieldError::invalid("spec.leaseDurationSeconds", at(spec, &["leaseDurationSeconds"]), "must be greater than 0"));
+    if at(spec, &["leaseDurationSeconds"])
+        .as_i64()
+        .is_some_and(|seconds| seconds <= 0)
+    {
+        errors.push(FieldError::invalid(
+            "spec.leaseDurationSeconds",
+            at(spec, &["leaseDurationSeconds"]),
+            "must be greater than 0",
+        ));
     }
-    if at(spec, &["leaseTransitions"]).as_i64().is_some_and(|count| count < 0) {
-        errors.push(FieldError::invalid("spec.leaseTransitions", at(spec, &["leaseTransitions"]), "must be greater than or equal to 0"));
+    if at(spec, &["leaseTransitions"])
+        .as_i64()
+        .is_some_and(|count| count < 0)
+    {
+        errors.push(FieldError::invalid(
+            "spec.leaseTransitions",
+            at(spec, &["leaseTransitions"]),
+            "must be greater than or equal to 0",
+        ));
     }
     errors
 }
@@ -460,33 +649,53 @@ fn lease_errors(object: &Value) -> Vec<FieldError> {
 fn event_errors(object: &Value) -> Vec<FieldError> {
     let text = |field: &str| at(object, &[field]).as_str().unwrap_or_default();
     let mut errors = Vec::new();
-    let about = at(object, &["regarding", "namespace"]).as_str().unwrap_or_default();
+    let about = at(object, &["regarding", "namespace"])
+        .as_str()
+        .unwrap_or_default();
     let lies_in = meta_text(object, "namespace");
     if about.is_empty() && !matches!(lies_in, "default" | "kube-system") {
-        errors.push(FieldError::invalid("involvedObject.namespace", &json!(about), "does not match event.namespace"));
+        errors.push(FieldError::invalid(
+            "involvedObject.namespace",
+            &json!(about),
+            "does not match event.namespace",
+        ));
     }
     if text("eventTime").is_empty() {
         errors.push(FieldError::required("eventTime", ""));
     }
-    for field in ["reportingController", "reportingInstance", "action", "reason"] {
+    for field in [
+        "reportingController",
+        "reportingInstance",
+        "action",
+        "reason",
+    ] {
         if text(field).is_empty() {
             errors.push(FieldError::required(field, ""));
         }
     }
     let controller = text("reportingController");
     let wrong = crate::meta::qualified_errors(controller);
-    errors.extend(wrong.map(|why| FieldError::invalid("reportingController", &json!(controller), &why)));
+    errors.extend(
+        wrong.map(|why| FieldError::invalid("reportingController", &json!(controller), &why)),
+    );
     // Errors about `note` use its former name `message`.
-    for (field, name, most) in
-        [("reportingInstance", "reportingInstance", 128), ("action", "action", 128), ("reason", "reason", 128), ("note", "message", 1024)]
-    {
+    for (field, name, most) in [
+        ("reportingInstance", "reportingInstance", 128),
+        ("action", "action", 128),
+        ("reason", "reason", 128),
+        ("note", "message", 1024),
+    ] {
         if text(field).len() > most {
             let why = format!("can have at most {most} characters");
             errors.push(FieldError::invalid(name, &json!(""), &why));
         }
     }
     if !matches!(text("type"), "Normal" | "Warning") {
-        errors.push(FieldError::invalid("type", &json!(""), "has invalid value: "));
+        errors.push(FieldError::invalid(
+            "type",
+            &json!(""),
+            "has invalid value: ",
+        ));
     }
     errors
 }
@@ -513,12 +722,20 @@ fn cidr_errors(networks: &Value) -> Vec<FieldError> {
             Some(is_v4) => families.push(is_v4),
             None => {
                 let why = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
-                errors.push(FieldError::invalid(&format!("spec.podCIDRs[{index}]"), network, why));
+                errors.push(FieldError::invalid(
+                    &format!("spec.podCIDRs[{index}]"),
+                    network,
+                    why,
+                ));
             }
         }
     }
     if families.len() > 2 || matches!(families.as_slice(), [one, two] if one == two) {
-        errors.push(FieldError::invalid("spec.podCIDRs", networks, "may specify no more than one CIDR for each IP family"));
+        errors.push(FieldError::invalid(
+            "spec.podCIDRs",
+            networks,
+            "may specify no more than one CIDR for each IP family",
+        ));
     }
     errors
 }

@@ -71,7 +71,9 @@ struct Hooks {
 
 impl fmt::Debug for Cluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cluster").field("name", &self.0.name).finish_non_exhaustive()
+        f.debug_struct("Cluster")
+            .field("name", &self.0.name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -81,7 +83,11 @@ impl Cluster {
     pub fn new(settings: Settings) -> Cluster {
         let inner = Inner {
             name: settings.name.into(),
-            state: Mutex::new(State::new(settings.seed, settings.wall, settings.managed_fields)),
+            state: Mutex::new(State::new(
+                settings.seed,
+                settings.wall,
+                settings.managed_fields,
+            )),
             hooks: Mutex::default(),
             requests: AtomicU64::new(0),
             link_changed: Notify::new(),
@@ -119,15 +125,27 @@ impl Cluster {
 
     /// Handles a request of the test itself: with the same code as for clients, as an
     /// administrator, immediately and without faults. Watches are not supported.
-    pub fn call(&self, method: &Method, path_and_query: &str, content_type: &str, body: Option<&Value>) -> (StatusCode, Value) {
+    pub fn call(
+        &self,
+        method: &Method,
+        path_and_query: &str,
+        content_type: &str,
+        body: Option<&Value>,
+    ) -> (StatusCode, Value) {
         let body = body.map(crate::object::written).unwrap_or_default();
         let request = match self.request(method.clone(), path_and_query.to_owned(), body) {
-            Ok(request) => Request { content_type: content_type.to_owned(), ..request },
+            Ok(request) => Request {
+                content_type: content_type.to_owned(),
+                ..request
+            },
             Err(refusal) => return (status_code(refusal.code), refusal.status()),
         };
         let who = Who::Known(Arc::new(Account::admin("tester")));
         match self.perform(&request, &who, 0) {
-            Answer::Whole { code, body, .. } => (status_code(code), serde_json::from_slice(&body).unwrap_or_default()),
+            Answer::Whole { code, body, .. } => (
+                status_code(code),
+                serde_json::from_slice(&body).unwrap_or_default(),
+            ),
             Answer::Watch(_) => {
                 let refusal = Refusal::unsupported("watches through Cluster::call");
                 (status_code(refusal.code), refusal.status())
@@ -139,19 +157,32 @@ impl Cluster {
     pub fn get(&self, path: &str) -> Option<Arc<Value>> {
         let target = Target::of(path)?;
         let state = self.state();
-        let found = state.collection(&target.group, &target.plural)?.objects.get(key(&target)?.as_str())?;
+        let found = state
+            .collection(&target.group, &target.plural)?
+            .objects
+            .get(key(&target)?.as_str())?;
         Some(Arc::clone(&found.value))
     }
 
     /// Returns the objects of a collection, e.g. `/api/v1/nodes`, sorted by key.
     pub fn list(&self, collection: &str) -> Vec<Arc<Value>> {
-        let Some(target) = Target::of(collection) else { return Vec::new() };
-        let state = self.state();
-        let all = state.collection(&target.group, &target.plural).map(|collection| collection.objects.values());
-        let lies_there = |object: &&Arc<Object>| {
-            target.namespace.as_deref().is_none_or(|namespace| crate::json::meta_text(&object.value, "namespace") == namespace)
+        let Some(target) = Target::of(collection) else {
+            return Vec::new();
         };
-        all.into_iter().flatten().filter(lies_there).map(|object| Arc::clone(&object.value)).collect()
+        let state = self.state();
+        let all = state
+            .collection(&target.group, &target.plural)
+            .map(|collection| collection.objects.values());
+        let lies_there = |object: &&Arc<Object>| {
+            target.namespace.as_deref().is_none_or(|namespace| {
+                crate::json::meta_text(&object.value, "namespace") == namespace
+            })
+        };
+        all.into_iter()
+            .flatten()
+            .filter(lies_there)
+            .map(|object| Arc::clone(&object.value))
+            .collect()
     }
 
     /// Returns the newest resourceVersion.
@@ -170,14 +201,20 @@ impl Cluster {
     pub fn compact(&self) {
         let mut state = self.state();
         let version = state.version;
-        state.collections.iter_mut().for_each(|collection| collection.floor = version);
+        state
+            .collections
+            .iter_mut()
+            .for_each(|collection| collection.floor = version);
     }
 
     /// Breaks every open watch, like a restart of the server.
     pub fn hang_up(&self) {
         let mut state = self.state();
         state.hung_up += 1;
-        state.collections.iter().for_each(|collection| collection.changed.notify_waiters());
+        state
+            .collections
+            .iter()
+            .for_each(|collection| collection.changed.notify_waiters());
     }
 
     /// Resets all objects to an earlier version, like a restored etcd backup: later
@@ -187,7 +224,10 @@ impl Cluster {
         let mut state = self.state();
         state.version = state.version.min(version.max(1));
         let version = state.version;
-        let of_objects = state.collections.iter_mut().filter(|collection| collection.kind.builtin != Some(Builtin::Definition));
+        let of_objects = state
+            .collections
+            .iter_mut()
+            .filter(|collection| collection.kind.builtin != Some(Builtin::Definition));
         of_objects.for_each(|collection| collection.restore(version));
         drop(state);
         self.hang_up();
@@ -219,7 +259,10 @@ impl Cluster {
     pub fn set_link(&self, link: Reachability) {
         let mut state = self.state();
         state.link = link;
-        state.collections.iter().for_each(|collection| collection.changed.notify_waiters());
+        state
+            .collections
+            .iter()
+            .for_each(|collection| collection.changed.notify_waiters());
         drop(state);
         self.0.link_changed.notify_waiters();
     }
@@ -260,13 +303,35 @@ impl Cluster {
         self.0.requests.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    pub(crate) fn request(&self, method: Method, path_and_query: String, body: Bytes) -> Result<Request, Refusal> {
-        let (path, query) = path_and_query.split_once('?').map_or((path_and_query.as_str(), None), |(path, query)| (path, Some(query)));
+    pub(crate) fn request(
+        &self,
+        method: Method,
+        path_and_query: String,
+        body: Bytes,
+    ) -> Result<Request, Refusal> {
+        let (path, query) = path_and_query
+            .split_once('?')
+            .map_or((path_and_query.as_str(), None), |(path, query)| {
+                (path, Some(query))
+            });
         let (target, query) = (Target::of(path), Query::of(query)?);
         let verb = Verb::of(&method, target.as_ref(), query.watch);
         let (content_type, accept, user_agent) = (String::new(), String::new(), String::new());
         let cluster = Arc::clone(&self.0.name);
-        Ok(Request { number: 0, cluster, user: None, method, verb, target, query, path_and_query, content_type, accept, user_agent, body })
+        Ok(Request {
+            number: 0,
+            cluster,
+            user: None,
+            method,
+            verb,
+            target,
+            query,
+            path_and_query,
+            content_type,
+            accept,
+            user_agent,
+            body,
+        })
     }
 
     /// Executes a request. A read sees the state `behind` versions ago.
@@ -279,7 +344,9 @@ impl Cluster {
                     // Unlocked, because the pod may access the cluster.
                     drop(state);
                     let pods = lock(&self.0.hooks).pods.clone();
-                    return call.make(pods.as_deref()).unwrap_or_else(|refusal| Answer::refused(&refusal));
+                    return call
+                        .make(pods.as_deref())
+                        .unwrap_or_else(|refusal| Answer::refused(&refusal));
                 }
                 Err(refusal) => return Answer::refused(&refusal),
             }
@@ -291,13 +358,21 @@ impl Cluster {
 
     /// Reports the writes of a request to the observer, after releasing the lock on the
     /// state.
-    fn report(&self, mut state: MutexGuard<'_, State>, number: u64, user: Option<&str>, verb: Verb) {
+    fn report(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        number: u64,
+        user: Option<&str>,
+        verb: Verb,
+    ) {
         let writes = std::mem::take(&mut state.writes);
         drop(state);
         if writes.is_empty() {
             return;
         }
-        let Some(observer) = self.observer() else { return };
+        let Some(observer) = self.observer() else {
+            return;
+        };
         for (kind, entry) in &writes {
             observer.wrote(&Write {
                 request: (number > 0).then_some(number),
@@ -360,7 +435,10 @@ impl State {
     fn new(seed: u64, wall: Wall, keeps_managers: bool) -> State {
         // 0 would mean "any version" to a client.
         let version = 1;
-        let collections = builtin::kinds().iter().map(|kind| Collection::new(Arc::clone(kind), version)).collect();
+        let collections = builtin::kinds()
+            .iter()
+            .map(|kind| Collection::new(Arc::clone(kind), version))
+            .collect();
         let accounts = std::collections::BTreeMap::new();
         State {
             version,
@@ -382,7 +460,10 @@ impl State {
     pub(crate) fn who(&self, token: Option<&str>) -> Who {
         match token {
             None => Who::Anonymous,
-            Some(token) => self.accounts.get(token).map_or(Who::Unknown, |account| Who::Known(Arc::clone(account))),
+            Some(token) => self
+                .accounts
+                .get(token)
+                .map_or(Who::Unknown, |account| Who::Known(Arc::clone(account))),
         }
     }
 
@@ -391,7 +472,9 @@ impl State {
     }
 
     pub(crate) fn collection(&self, group: &str, plural: &str) -> Option<&Collection> {
-        self.collections.iter().find(|collection| collection.kind.plural == plural && collection.kind.group == group)
+        self.collections
+            .iter()
+            .find(|collection| collection.kind.plural == plural && collection.kind.group == group)
     }
 
     pub(crate) fn of_kind(&self, kind: &Kind) -> Option<&Collection> {
@@ -403,27 +486,46 @@ impl State {
     }
 
     pub(crate) fn unserve(&mut self, group: &str, plural: &str) {
-        if let Some(gone) = self.collections.iter().position(|one| one.kind.plural == plural && one.kind.group == group) {
+        if let Some(gone) = self
+            .collections
+            .iter()
+            .position(|one| one.kind.plural == plural && one.kind.group == group)
+        {
             // Wakes its watches, which then end because the kind no longer exists.
             self.collections.remove(gone).changed.notify_waiters();
         }
     }
 
     /// Writes or removes one object at the next version.
-    pub(crate) fn commit(&mut self, kind: &Arc<Kind>, key: &str, value: Option<Value>) -> Option<Arc<Object>> {
+    pub(crate) fn commit(
+        &mut self,
+        kind: &Arc<Kind>,
+        key: &str,
+        value: Option<Value>,
+    ) -> Option<Arc<Object>> {
         self.version += 1;
         let version = self.version;
         let object = value.map(|mut value| {
-            crate::json::meta_mut(&mut value).insert("resourceVersion".to_owned(), version.to_string().into());
+            crate::json::meta_mut(&mut value)
+                .insert("resourceVersion".to_owned(), version.to_string().into());
             Object::new(value, version)
         });
-        let found = self.collections.iter_mut().find(|one| one.kind.plural == kind.plural && one.kind.group == kind.group)?;
+        let found = self
+            .collections
+            .iter_mut()
+            .find(|one| one.kind.plural == kind.plural && one.kind.group == kind.group)?;
         let entry = found.record(key.into(), version, object.clone());
         self.writes.push((Arc::clone(kind), entry));
         object
     }
 
-    fn answer(&mut self, cluster: &Cluster, request: &Request, who: &Who, behind: u64) -> Result<Answer, Refusal> {
+    fn answer(
+        &mut self,
+        cluster: &Cluster,
+        request: &Request,
+        who: &Who,
+        behind: u64,
+    ) -> Result<Answer, Refusal> {
         let account = match who {
             Who::Known(account) => Some(account),
             Who::Anonymous => None,
@@ -431,18 +533,36 @@ impl State {
         };
         let Some(target) = &request.target else {
             if request.method != Method::GET {
-                return Err(Refusal::unsupported(format!("{} {}", request.method, request.path())));
+                return Err(Refusal::unsupported(format!(
+                    "{} {}",
+                    request.method,
+                    request.path()
+                )));
             }
-            return crate::discovery::answer(self, request.path()).map(|value| Answer::json(200, &value));
+            return crate::discovery::answer(self, request.path())
+                .map(|value| Answer::json(200, &value));
         };
-        let is_review = target.group == "authorization.k8s.io" && target.plural == "selfsubjectaccessreviews";
+        let is_review =
+            target.group == "authorization.k8s.io" && target.plural == "selfsubjectaccessreviews";
         match account {
             Some(_) if is_review => {}
             Some(account) => account.check(request.verb, &request.aims_at(target))?,
-            None => return Err(crate::account::denied("system:anonymous", request.verb, target)),
+            None => {
+                return Err(crate::account::denied(
+                    "system:anonymous",
+                    request.verb,
+                    target,
+                ));
+            }
         }
-        if !matches!(request.method, Method::GET | Method::POST | Method::PUT | Method::PATCH | Method::DELETE) {
-            return Err(Refusal::unsupported(format!("the method {}", request.method)));
+        if !matches!(
+            request.method,
+            Method::GET | Method::POST | Method::PUT | Method::PATCH | Method::DELETE
+        ) {
+            return Err(Refusal::unsupported(format!(
+                "the method {}",
+                request.method
+            )));
         }
         let kind = self.kind_of(target, request.verb)?;
         check_manner(request)?;
@@ -450,25 +570,37 @@ impl State {
             (Verb::Create, Some(account)) if kind.builtin == Some(Builtin::AccessReview) => {
                 crate::review::answer(account, &kind, crate::decode::object(&kind, request)?)
             }
-            (_, _) if kind.builtin == Some(Builtin::AccessReview) => Err(Refusal::method_not_allowed()),
+            (_, _) if kind.builtin == Some(Builtin::AccessReview) => {
+                Err(Refusal::method_not_allowed())
+            }
             (Verb::Get, _) => crate::read::get(self, &kind, target, &request.query, behind),
             (Verb::List, _) => crate::read::list(self, &kind, target, &request.query, behind),
             (Verb::Watch, _) => crate::watch::start(self, cluster, &kind, request, behind),
             (Verb::Create, _) => crate::write::create(self, &kind, request, target),
             (Verb::Update, _) => crate::write::update(self, &kind, request, target),
-            (Verb::Patch, Some(account)) => crate::write::patch(self, &kind, account, request, target),
+            (Verb::Patch, Some(account)) => {
+                crate::write::patch(self, &kind, account, request, target)
+            }
             (Verb::Patch, None) => Err(Refusal::unauthorized()),
             (Verb::Delete, _) => crate::write::delete(self, &kind, request, target),
-            (Verb::DeleteCollection, _) => crate::write::delete_collection(self, &kind, request, target),
+            (Verb::DeleteCollection, _) => {
+                crate::write::delete_collection(self, &kind, request, target)
+            }
         }
     }
 
     /// Returns the kind of a path, if the path allows this verb.
     fn kind_of(&self, target: &Target, verb: Verb) -> Result<Arc<Kind>, Refusal> {
-        let found = self.collection(&target.group, &target.plural).filter(|found| found.kind.version == target.version);
+        let found = self
+            .collection(&target.group, &target.plural)
+            .filter(|found| found.kind.version == target.version);
         let Some(kind) = found.map(|found| Arc::clone(&found.kind)) else {
             return Err(if is_of_kubernetes(&target.group) {
-                Refusal::unsupported(format!("{} in version {}", target.resource(), target.version))
+                Refusal::unsupported(format!(
+                    "{} in version {}",
+                    target.resource(),
+                    target.version
+                ))
             } else {
                 Refusal::no_such_page()
             });
@@ -512,24 +644,46 @@ fn check_manner(request: &Request) -> Result<(), Refusal> {
     if request.query.dry_run {
         return Err(Refusal::unsupported("dry runs"));
     }
-    if request.verb == Verb::Watch && request.target.as_ref().is_some_and(|target| target.name.is_some()) {
-        return Err(Refusal::unsupported("watches of a single object's path; use a field selector"));
+    if request.verb == Verb::Watch
+        && request
+            .target
+            .as_ref()
+            .is_some_and(|target| target.name.is_some())
+    {
+        return Err(Refusal::unsupported(
+            "watches of a single object's path; use a field selector",
+        ));
     }
     let accept = request.accept.as_str();
     if accept.is_empty() {
         return Ok(());
     }
     let mut offers = accept.split(',').map(str::trim);
-    if offers.clone().next().is_some_and(|first| first.contains("as=")) {
+    if offers
+        .clone()
+        .next()
+        .is_some_and(|first| first.contains("as="))
+    {
         return Err(Refusal::unsupported(format!("answers as {accept:?}")));
     }
-    let is_json = |offer: &str| matches!(offer.split(';').next().unwrap_or_default().trim(), "application/json" | "application/*" | "*/*");
+    let is_json = |offer: &str| {
+        matches!(
+            offer.split(';').next().unwrap_or_default().trim(),
+            "application/json" | "application/*" | "*/*"
+        )
+    };
     if offers.clone().any(is_json) {
         return Ok(());
     }
-    if offers.any(|offer| offer.contains("protobuf") || offer.contains("yaml") || offer.contains("cbor")) {
+    if offers
+        .any(|offer| offer.contains("protobuf") || offer.contains("yaml") || offer.contains("cbor"))
+    {
         return Err(Refusal::unsupported(format!("answers as {accept:?}")));
     }
     let types = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
-    Err(Refusal::new(406, "NotAcceptable", format!("only the following media types are accepted: {types}")))
+    Err(Refusal::new(
+        406,
+        "NotAcceptable",
+        format!("only the following media types are accepted: {types}"),
+    ))
 }

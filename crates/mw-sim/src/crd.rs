@@ -35,31 +35,70 @@ pub struct Definition {
 impl Definition {
     pub fn parse(crd: &Value) -> Result<Definition, Unsupported> {
         let spec = at(crd, &["spec"]);
-        check_keys(spec, &["group", "names", "scope", "versions", "preserveUnknownFields"], "spec")?;
+        check_keys(
+            spec,
+            &[
+                "group",
+                "names",
+                "scope",
+                "versions",
+                "preserveUnknownFields",
+            ],
+            "spec",
+        )?;
         if *at(spec, &["preserveUnknownFields"]) == true {
             return Err(Unsupported::new("preserveUnknownFields"));
         }
-        let [version] = at(spec, &["versions"]).as_array().map(Vec::as_slice).unwrap_or_default() else {
-            return Err(Unsupported::new("a CustomResourceDefinition without exactly one version"));
+        let [version] = at(spec, &["versions"])
+            .as_array()
+            .map(Vec::as_slice)
+            .unwrap_or_default()
+        else {
+            return Err(Unsupported::new(
+                "a CustomResourceDefinition without exactly one version",
+            ));
         };
         if *at(version, &["served"]) != true || *at(version, &["storage"]) != true {
-            return Err(Unsupported::new("a version that is not served or not stored"));
+            return Err(Unsupported::new(
+                "a version that is not served or not stored",
+            ));
         }
-        let known = ["name", "served", "storage", "schema", "subresources", "additionalPrinterColumns"];
+        let known = [
+            "name",
+            "served",
+            "storage",
+            "schema",
+            "subresources",
+            "additionalPrinterColumns",
+        ];
         check_keys(version, &known, "spec.versions[0]")?;
-        check_keys(at(version, &["subresources"]), &["status"], "spec.versions[0].subresources")?;
+        check_keys(
+            at(version, &["subresources"]),
+            &["status"],
+            "spec.versions[0].subresources",
+        )?;
         let kind = Arc::new(kind(spec, version)?);
         if meta_text(crd, "name") != kind.qualified() {
-            return Err(Unsupported::new("a definition whose name is not PLURAL.GROUP"));
+            return Err(Unsupported::new(
+                "a definition whose name is not PLURAL.GROUP",
+            ));
         }
-        Ok(Definition { object: Arc::new(completed(crd, &kind)), kind })
+        Ok(Definition {
+            object: Arc::new(completed(crd, &kind)),
+            kind,
+        })
     }
 }
 
 fn check_keys(value: &Value, known: &[&str], path: &str) -> Result<(), Unsupported> {
-    let mut keys = value.as_object().into_iter().flat_map(serde_json::Map::keys);
+    let mut keys = value
+        .as_object()
+        .into_iter()
+        .flat_map(serde_json::Map::keys);
     match keys.find(|key| !known.contains(&key.as_str())) {
-        Some(key) => Err(Unsupported::new(format!("{path}.{key} of a CustomResourceDefinition"))),
+        Some(key) => Err(Unsupported::new(format!(
+            "{path}.{key} of a CustomResourceDefinition"
+        ))),
         None => Ok(()),
     }
 }
@@ -68,26 +107,40 @@ fn kind(spec: &Value, version: &Value) -> Result<Kind, Unsupported> {
     let names = at(spec, &["names"]);
     let text = |value: &Value, what: &str| match value.as_str() {
         Some(text) if !text.is_empty() => Ok(text.to_owned()),
-        _ => Err(Unsupported::new(format!("a CustomResourceDefinition without {what}"))),
+        _ => Err(Unsupported::new(format!(
+            "a CustomResourceDefinition without {what}"
+        ))),
     };
     let kind = text(at(names, &["kind"]), "spec.names.kind")?;
     let namespaced = match at(spec, &["scope"]).as_str() {
         Some("Namespaced") => true,
         Some("Cluster") => false,
-        _ => return Err(Unsupported::new("a CustomResourceDefinition without spec.scope")),
+        _ => {
+            return Err(Unsupported::new(
+                "a CustomResourceDefinition without spec.scope",
+            ));
+        }
     };
-    let schema = at(version, &["schema"]).get("openAPIV3Schema").ok_or_else(|| Unsupported::new("a version without schema"))?;
+    let schema = at(version, &["schema"])
+        .get("openAPIV3Schema")
+        .ok_or_else(|| Unsupported::new("a version without schema"))?;
     let mut schema = Schema::parse(schema, "")?;
     // The server handles these itself, regardless of the schema.
     for own in ["apiVersion", "kind", "metadata"] {
-        schema.properties.insert(own.to_owned(), crate::schema::build::any());
+        schema
+            .properties
+            .insert(own.to_owned(), crate::schema::build::any());
     }
     Ok(Kind {
         group: text(at(spec, &["group"]), "spec.group")?,
         version: text(at(version, &["name"]), "a version's name")?,
         plural: text(at(names, &["plural"]), "spec.names.plural")?,
-        singular: at(names, &["singular"]).as_str().map_or_else(|| kind.to_lowercase(), str::to_owned),
-        list_kind: at(names, &["listKind"]).as_str().map_or_else(|| format!("{kind}List"), str::to_owned),
+        singular: at(names, &["singular"])
+            .as_str()
+            .map_or_else(|| kind.to_lowercase(), str::to_owned),
+        list_kind: at(names, &["listKind"])
+            .as_str()
+            .map_or_else(|| format!("{kind}List"), str::to_owned),
         short_names: texts(names.get("shortNames")).map(str::to_owned).collect(),
         categories: texts(names.get("categories")).map(str::to_owned).collect(),
         kind,
@@ -108,12 +161,16 @@ fn completed(crd: &Value, kind: &Kind) -> Value {
     root.insert("kind".to_owned(), "CustomResourceDefinition".into());
     let spec = child_mut(root, "spec");
     spec.remove("preserveUnknownFields");
-    spec.entry("conversion").or_insert_with(|| json!({ "strategy": "None" }));
+    spec.entry("conversion")
+        .or_insert_with(|| json!({ "strategy": "None" }));
     let names = child_mut(spec, "names");
     names.insert("singular".to_owned(), kind.singular.clone().into());
     names.insert("listKind".to_owned(), kind.list_kind.clone().into());
     let accepted = names.clone();
-    root.insert("status".to_owned(), json!({ "acceptedNames": accepted, "storedVersions": [kind.version], "conditions": [] }));
+    root.insert(
+        "status".to_owned(),
+        json!({ "acceptedNames": accepted, "storedVersions": [kind.version], "conditions": [] }),
+    );
     crd
 }
 

@@ -18,12 +18,17 @@ const LARGEST_BODY: usize = 3 << 20;
 
 pub(crate) fn body(request: &Request) -> Result<Value, Refusal> {
     check_size(&request.body)?;
-    serde_json::from_slice(&request.body).map_err(|error| Refusal::bad_request(format!("the body is no JSON: {error}")))
+    serde_json::from_slice(&request.body)
+        .map_err(|error| Refusal::bad_request(format!("the body is no JSON: {error}")))
 }
 
 fn check_size(bytes: &[u8]) -> Result<(), Refusal> {
     if bytes.len() > LARGEST_BODY {
-        return Err(Refusal::new(413, "RequestEntityTooLarge", format!("Request entity too large: limit is {LARGEST_BODY}")));
+        return Err(Refusal::new(
+            413,
+            "RequestEntityTooLarge",
+            format!("Request entity too large: limit is {LARGEST_BODY}"),
+        ));
     }
     Ok(())
 }
@@ -39,10 +44,22 @@ pub(crate) fn is_strict(query: &Query) -> Result<bool, Refusal> {
 
 /// Decodes the body of a POST or PUT.
 pub(crate) fn object(kind: &Kind, request: &Request) -> Result<Value, Refusal> {
-    match request.content_type.split(';').next().unwrap_or_default().trim() {
+    match request
+        .content_type
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim()
+    {
         "" | "application/json" => {}
-        other if ["yaml", "protobuf", "cbor"].iter().any(|known| other.contains(known)) => {
-            return Err(Refusal::unsupported(format!("bodies of the type {other:?}")));
+        other
+            if ["yaml", "protobuf", "cbor"]
+                .iter()
+                .any(|known| other.contains(known)) =>
+        {
+            return Err(Refusal::unsupported(format!(
+                "bodies of the type {other:?}"
+            )));
         }
         _ => {
             let why = "the body of the request was in an unknown format - accepted media types include: \
@@ -64,13 +81,20 @@ pub(crate) fn object(kind: &Kind, request: &Request) -> Result<Value, Refusal> {
 }
 
 fn unreadable(kind: &Kind, why: &str) -> Refusal {
-    Refusal::bad_request(format!("{} in version {:?} cannot be handled as a {}: {why}", kind.kind, kind.version, kind.kind))
+    Refusal::bad_request(format!(
+        "{} in version {:?} cannot be handled as a {}: {why}",
+        kind.kind, kind.version, kind.kind
+    ))
 }
 
 /// Fails with the message of a real server, which lists all unknown and duplicate
 /// fields.
 pub(crate) fn refuse_unknown(unknown: Vec<String>) -> Result<(), String> {
-    if unknown.is_empty() { Ok(()) } else { Err(format!("strict decoding error: {}", unknown.join(", "))) }
+    if unknown.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("strict decoding error: {}", unknown.join(", ")))
+    }
 }
 
 /// Checks that apiVersion and kind match the path. Built-in kinds may omit them.
@@ -79,20 +103,31 @@ fn check_kind(kind: &Kind, value: &mut Value) -> Result<(), Refusal> {
         return Err(Refusal::bad_request("the body is no object"));
     }
     let root = map_mut(value);
-    let given = |field: &str| root.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let (found_version, found_kind, wanted) = (given("apiVersion"), given("kind"), kind.api_version());
+    let given = |field: &str| {
+        root.get(field)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let (found_version, found_kind, wanted) =
+        (given("apiVersion"), given("kind"), kind.api_version());
     if kind.is_custom() && found_kind.is_empty() {
         return Err(Refusal::bad_request("Object 'Kind' is missing in the body"));
     }
     if (!found_version.is_empty() || kind.is_custom()) && found_version != wanted {
-        let why = format!("the API version in the data ({found_version}) does not match the expected API version ({wanted})");
+        let why = format!(
+            "the API version in the data ({found_version}) does not match the expected API version ({wanted})"
+        );
         return Err(Refusal::bad_request(why));
     }
     if kind.is_custom() && found_kind != kind.kind {
         return Err(wrong_kind(kind, value));
     }
     if !found_kind.is_empty() && found_kind != kind.kind {
-        let why = format!("{found_kind} in version {:?} cannot be handled as a {}: wrong kind", kind.version, kind.kind);
+        let why = format!(
+            "{found_kind} in version {:?} cannot be handled as a {}: wrong kind",
+            kind.version, kind.kind
+        );
         return Err(Refusal::bad_request(why));
     }
     root.insert("apiVersion".to_owned(), wanted.into());
@@ -104,14 +139,30 @@ fn check_kind(kind: &Kind, value: &mut Value) -> Result<(), Refusal> {
 /// in the path.
 pub(crate) fn wrong_kind(kind: &Kind, value: &Value) -> Refusal {
     let mut errors = Vec::new();
-    for (field, wanted) in [("kind", kind.kind.clone()), ("apiVersion", kind.api_version())] {
+    for (field, wanted) in [
+        ("kind", kind.kind.clone()),
+        ("apiVersion", kind.api_version()),
+    ] {
         if *at(value, &[field]) != wanted {
-            errors.push(FieldError::invalid(field, at(value, &[field]), &format!("must be {wanted}")));
+            errors.push(FieldError::invalid(
+                field,
+                at(value, &[field]),
+                &format!("must be {wanted}"),
+            ));
         }
     }
     let found = at(value, &["kind"]).as_str().unwrap_or_default();
-    let group = at(value, &["apiVersion"]).as_str().and_then(|version| version.split_once('/')).map_or("", |(group, _)| group);
-    Refusal::invalid_named(&crate::refusal::qualified(found, group), found, group, crate::json::meta_text(value, "name"), &errors)
+    let group = at(value, &["apiVersion"])
+        .as_str()
+        .and_then(|version| version.split_once('/'))
+        .map_or("", |(group, _)| group);
+    Refusal::invalid_named(
+        &crate::refusal::qualified(found, group),
+        found,
+        group,
+        crate::json::meta_text(value, "name"),
+        &errors,
+    )
 }
 
 /// Brings an object into the form of its kind: prunes unknown fields, then fills in
@@ -132,18 +183,26 @@ pub(crate) fn shape(kind: &Kind, value: &mut Value) -> Result<Vec<String>, Strin
     } else {
         kind.schema.read_typed(value, "")?;
     }
-    Ok(removed.into_iter().map(|path| format!("unknown field {path:?}")).collect())
+    Ok(removed
+        .into_iter()
+        .map(|path| format!("unknown field {path:?}"))
+        .collect())
 }
 
 /// Decodes an apply configuration: YAML, which includes JSON.
 pub(crate) fn yaml(bytes: &[u8]) -> Result<Value, Refusal> {
     check_size(bytes)?;
-    let unreadable = |why: &dyn fmt::Display| Refusal::bad_request(format!("error decoding YAML: {why}"));
+    let unreadable =
+        |why: &dyn fmt::Display| Refusal::bad_request(format!("error decoding YAML: {why}"));
     let value: Value = match serde_json::from_slice(bytes) {
         Ok(value) => value,
         Err(_) => serde_saphyr::from_slice(bytes).map_err(|why| unreadable(&why))?,
     };
-    if value.is_object() { Ok(value) } else { Err(unreadable(&"it is no object")) }
+    if value.is_object() {
+        Ok(value)
+    } else {
+        Err(unreadable(&"it is no object"))
+    }
 }
 
 /// Rejects duplicate fields in an apply configuration with fieldValidation=Strict. YAML
@@ -151,7 +210,10 @@ pub(crate) fn yaml(bytes: &[u8]) -> Result<Value, Refusal> {
 pub(crate) fn refuse_doubled(bytes: &[u8]) -> Result<(), Refusal> {
     match doubled(bytes).as_slice() {
         [] => Ok(()),
-        doubled => Err(Refusal::bad_request(format!("error strict decoding YAML: {}", doubled.join(", ")))),
+        doubled => Err(Refusal::bad_request(format!(
+            "error strict decoding YAML: {}",
+            doubled.join(", ")
+        ))),
     }
 }
 
@@ -161,7 +223,11 @@ fn doubled(bytes: &[u8]) -> Vec<String> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     // Can't fail for JSON, which was decoded before. YAML stops here without findings:
     // duplicates in it have already failed to decode.
-    _ = Doubles { path: String::new(), found: &mut found }.deserialize(&mut reader);
+    _ = Doubles {
+        path: String::new(),
+        found: &mut found,
+    }
+    .deserialize(&mut reader);
     found
 }
 
@@ -188,18 +254,31 @@ impl<'de> Visitor<'de> for Doubles<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let mut names = BTreeSet::new();
         while let Some(name) = map.next_key::<String>()? {
-            let path = if self.path.is_empty() { name.clone() } else { format!("{}.{name}", self.path) };
+            let path = if self.path.is_empty() {
+                name.clone()
+            } else {
+                format!("{}.{name}", self.path)
+            };
             if !names.insert(name) {
                 self.found.push(format!("duplicate field {path:?}"));
             }
-            map.next_value_seed(Doubles { path, found: self.found })?;
+            map.next_value_seed(Doubles {
+                path,
+                found: self.found,
+            })?;
         }
         Ok(())
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
         let mut index = 0;
-        while list.next_element_seed(Doubles { path: format!("{}[{index}]", self.path), found: self.found })?.is_some() {
+        while list
+            .next_element_seed(Doubles {
+                path: format!("{}[{index}]", self.path),
+                found: self.found,
+            })?
+            .is_some()
+        {
             index += 1;
         }
         Ok(())
@@ -241,7 +320,10 @@ pub(crate) struct DeleteOptions {
 
 impl DeleteOptions {
     pub(crate) fn of(request: &Request) -> Result<DeleteOptions, Refusal> {
-        let mut options = DeleteOptions { propagation: request.query.propagation_policy.clone(), ..DeleteOptions::default() };
+        let mut options = DeleteOptions {
+            propagation: request.query.propagation_policy.clone(),
+            ..DeleteOptions::default()
+        };
         if request.query.orphan_dependents {
             return Err(Refusal::unsupported("orphanDependents"));
         }
@@ -249,14 +331,26 @@ impl DeleteOptions {
             return Ok(options);
         }
         let value = body(request)?;
-        if !matches!(at(&value, &["kind"]).as_str(), None | Some("" | "DeleteOptions")) {
-            return Err(Refusal::bad_request("the body of a DELETE is no DeleteOptions"));
+        if !matches!(
+            at(&value, &["kind"]).as_str(),
+            None | Some("" | "DeleteOptions")
+        ) {
+            return Err(Refusal::bad_request(
+                "the body of a DELETE is no DeleteOptions",
+            ));
         }
-        let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+        let text = |value: &Value| {
+            value
+                .as_str()
+                .filter(|text| !text.is_empty())
+                .map(str::to_owned)
+        };
         options.uid = text(at(&value, &["preconditions", "uid"]));
         options.version = text(at(&value, &["preconditions", "resourceVersion"]));
         options.propagation = text(at(&value, &["propagationPolicy"])).or(options.propagation);
-        options.dry_run = at(&value, &["dryRun"]).as_array().is_some_and(|list| !list.is_empty());
+        options.dry_run = at(&value, &["dryRun"])
+            .as_array()
+            .is_some_and(|list| !list.is_empty());
         if *at(&value, &["orphanDependents"]) == true {
             return Err(Refusal::unsupported("orphanDependents"));
         }
@@ -267,7 +361,8 @@ impl DeleteOptions {
 /// Decodes the body of a patch that is sent as JSON.
 pub(crate) fn patch<'de, P: Deserialize<'de>>(bytes: &'de [u8]) -> Result<P, Refusal> {
     check_size(bytes)?;
-    serde_json::from_slice(bytes).map_err(|error| Refusal::bad_request(format!("error decoding patch: {error}")))
+    serde_json::from_slice(bytes)
+        .map_err(|error| Refusal::bad_request(format!("error decoding patch: {error}")))
 }
 
 #[cfg(test)]

@@ -15,13 +15,23 @@ const MINOR: &str = "34";
 pub(crate) fn answer(state: &State, path: &str) -> Result<Value, Refusal> {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     match parts.as_slice() {
-        ["version"] => Ok(json!({ "major": "1", "minor": MINOR, "gitVersion": format!("v1.{MINOR}.0+sim"), "platform": "sim/sim" })),
+        ["version"] => Ok(
+            json!({ "major": "1", "minor": MINOR, "gitVersion": format!("v1.{MINOR}.0+sim"), "platform": "sim/sim" }),
+        ),
         ["readyz" | "livez" | "healthz"] => Ok(Value::String("ok".to_owned())),
-        ["api"] => Ok(json!({ "kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": [] })),
-        ["apis"] => Ok(json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": groups(state) })),
+        ["api"] => Ok(
+            json!({ "kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": [] }),
+        ),
+        ["apis"] => {
+            Ok(json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": groups(state) }))
+        }
         ["apis", group] => {
-            let found = groups(state).into_iter().find(|one| *at(one, &["name"]) == **group);
-            found.map(|found| with_kind(found, "APIGroup")).ok_or_else(Refusal::no_such_page)
+            let found = groups(state)
+                .into_iter()
+                .find(|one| *at(one, &["name"]) == **group);
+            found
+                .map(|found| with_kind(found, "APIGroup"))
+                .ok_or_else(Refusal::no_such_page)
         }
         ["api", version] => resources(state, "", version),
         ["apis", group, version] => resources(state, group, version),
@@ -49,8 +59,13 @@ fn groups(state: &State) -> Vec<Value> {
 }
 
 fn resources(state: &State, group: &str, version: &str) -> Result<Value, Refusal> {
-    let of_version: Vec<&Kind> = state.kinds().filter(|kind| kind.group == group && kind.version == version).collect();
-    let Some(first) = of_version.first() else { return Err(Refusal::no_such_page()) };
+    let of_version: Vec<&Kind> = state
+        .kinds()
+        .filter(|kind| kind.group == group && kind.version == version)
+        .collect();
+    let Some(first) = of_version.first() else {
+        return Err(Refusal::no_such_page());
+    };
     let group_version = first.api_version();
     let mut resources = Vec::new();
     for kind in of_version {
@@ -62,20 +77,36 @@ fn resources(state: &State, group: &str, version: &str) -> Result<Value, Refusal
             }));
         }
     }
-    Ok(json!({ "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources }))
+    Ok(
+        json!({ "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources }),
+    )
 }
 
 fn resource(kind: &Kind) -> Value {
     let verbs: &[&str] = match kind.builtin {
         Some(Builtin::AccessReview) => &["create"],
-        Some(Builtin::Namespace) => &["create", "delete", "get", "list", "patch", "update", "watch"],
-        _ => &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],
+        Some(Builtin::Namespace) => &[
+            "create", "delete", "get", "list", "patch", "update", "watch",
+        ],
+        _ => &[
+            "create",
+            "delete",
+            "deletecollection",
+            "get",
+            "list",
+            "patch",
+            "update",
+            "watch",
+        ],
     };
     let mut resource = json!({
         "name": kind.plural, "singularName": kind.singular, "namespaced": kind.namespaced, "kind": kind.kind, "verbs": verbs,
     });
     let map = crate::json::map_mut(&mut resource);
-    for (field, list) in [("shortNames", &kind.short_names), ("categories", &kind.categories)] {
+    for (field, list) in [
+        ("shortNames", &kind.short_names),
+        ("categories", &kind.categories),
+    ] {
         if !list.is_empty() {
             map.insert(field.to_owned(), json!(list));
         }

@@ -65,7 +65,13 @@ impl Fields {
     /// Returns the set without a root field and everything below it.
     pub(crate) fn without_all_of(&self, name: &str) -> Fields {
         let step = format!("f:{name}");
-        Fields(self.0.iter().filter(|path| path.first() != Some(&step)).cloned().collect())
+        Fields(
+            self.0
+                .iter()
+                .filter(|path| path.first() != Some(&step))
+                .cloned()
+                .collect(),
+        )
     }
 
     /// Returns the set with those parents of its fields that the schema declares as
@@ -76,7 +82,10 @@ impl Fields {
         for path in &self.0 {
             let mut at = schema;
             for (end, step) in (1..path.len()).zip(path) {
-                if at.properties.contains_key(step.strip_prefix("f:").unwrap_or_default()) {
+                if at
+                    .properties
+                    .contains_key(step.strip_prefix("f:").unwrap_or_default())
+                {
                     all.extend(path.get(..end).map(<[String]>::to_vec));
                 }
                 at = below(at, step);
@@ -89,14 +98,25 @@ impl Fields {
     /// list, leaves come first.
     pub(crate) fn leaves(&self) -> Vec<String> {
         let mut leaves: Vec<&Path> = self.0.iter().filter(|path| !self.has_below(path)).collect();
-        leaves.sort_by_key(|path| path.iter().enumerate().map(|(at, step)| (at + 1 < path.len(), step.clone())).collect::<Vec<_>>());
-        leaves.iter().map(|path| path.iter().map(|step| shown(step)).collect()).collect()
+        leaves.sort_by_key(|path| {
+            path.iter()
+                .enumerate()
+                .map(|(at, step)| (at + 1 < path.len(), step.clone()))
+                .collect::<Vec<_>>()
+        });
+        leaves
+            .iter()
+            .map(|path| path.iter().map(|step| shown(step)).collect())
+            .collect()
     }
 
     /// Reports whether the set contains a field below a path.
     fn has_below(&self, path: &Path) -> bool {
         let after = (std::ops::Bound::Excluded(path), std::ops::Bound::Unbounded);
-        self.0.range::<Path, _>(after).next().is_some_and(|next| next.starts_with(path))
+        self.0
+            .range::<Path, _>(after)
+            .next()
+            .is_some_and(|next| next.starts_with(path))
     }
 
     fn read_below(&mut self, path: &mut Path, written: &Value) {
@@ -147,7 +167,10 @@ fn drop_lone_dots(written: &mut Value) {
     if fields.len() == 1 {
         fields.remove(".");
     }
-    fields.iter_mut().filter(|(step, _)| *step != ".").for_each(|(_, lower)| drop_lone_dots(lower));
+    fields
+        .iter_mut()
+        .filter(|(step, _)| *step != ".")
+        .for_each(|(_, lower)| drop_lone_dots(lower));
 }
 
 /// Formats a step as `.spec`, `[port=80,protocol="TCP"]` or `[="x"]`.
@@ -155,7 +178,10 @@ pub(crate) fn shown(step: &str) -> String {
     match step.split_at_checked(2) {
         Some(("k:", keys)) => {
             let keys: BTreeMap<String, Value> = serde_json::from_str(keys).unwrap_or_default();
-            let keys: Vec<String> = keys.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            let keys: Vec<String> = keys
+                .iter()
+                .map(|(name, value)| format!("{name}={value}"))
+                .collect();
             format!("[{}]", keys.join(","))
         }
         Some(("v:", value)) => format!("[={value}]"),
@@ -177,13 +203,21 @@ fn form(schema: &Schema, one: Option<&Value>, other: Option<&Value>) -> Form {
     match schema.kind {
         Type::Object if !schema.is_atomic => Form::Map,
         Type::Array if schema.list_type != ListType::Atomic => Form::List,
-        Type::Any if !schema.is_atomic && [one, other].into_iter().flatten().any(Value::is_object) => Form::Map,
+        Type::Any
+            if !schema.is_atomic && [one, other].into_iter().flatten().any(Value::is_object) =>
+        {
+            Form::Map
+        }
         _ => Form::Leaf,
     }
 }
 
 fn child<'a>(schema: &'a Schema, name: &str) -> &'a Schema {
-    schema.properties.get(name).or(schema.additional.as_deref()).unwrap_or_else(|| unknown())
+    schema
+        .properties
+        .get(name)
+        .or(schema.additional.as_deref())
+        .unwrap_or_else(|| unknown())
 }
 
 fn item_schema(schema: &Schema) -> &Schema {
@@ -191,7 +225,8 @@ fn item_schema(schema: &Schema) -> &Schema {
 }
 
 fn below<'a>(schema: &'a Schema, step: &str) -> &'a Schema {
-    step.strip_prefix("f:").map_or_else(|| item_schema(schema), |name| child(schema, name))
+    step.strip_prefix("f:")
+        .map_or_else(|| item_schema(schema), |name| child(schema, name))
 }
 
 /// Returns the schema of undeclared content, whose form is derived from the value.
@@ -216,9 +251,17 @@ fn entries<'a>(schema: &Schema, list: Option<&'a Value>) -> Vec<(String, Vec<&'a
 
 /// Returns the step to an item of a list, which distinguishes it from the others.
 pub(crate) fn step_to(schema: &Schema, item: &Value) -> String {
-    let ListType::Map(keys) = &schema.list_type else { return format!("v:{item}") };
-    let of_item = |key: &String| item.get(key).or_else(|| child(item_schema(schema), key).default.as_ref());
-    let keys: Map<String, Value> = keys.iter().filter_map(|key| Some((key.clone(), of_item(key)?.clone()))).collect();
+    let ListType::Map(keys) = &schema.list_type else {
+        return format!("v:{item}");
+    };
+    let of_item = |key: &String| {
+        item.get(key)
+            .or_else(|| child(item_schema(schema), key).default.as_ref())
+    };
+    let keys: Map<String, Value> = keys
+        .iter()
+        .filter_map(|key| Some((key.clone(), of_item(key)?.clone())))
+        .collect();
     format!("k:{}", Value::Object(keys))
 }
 
@@ -237,18 +280,34 @@ impl Change {
         change
     }
 
-    fn compare(&mut self, schema: &Schema, path: &mut Path, old: Option<&Value>, new: Option<&Value>) {
+    fn compare(
+        &mut self,
+        schema: &Schema,
+        path: &mut Path,
+        old: Option<&Value>,
+        new: Option<&Value>,
+    ) {
         if old == new {
             return;
         }
         match form(schema, old, new) {
             Form::Map if !(is_empty(old) && is_empty(new)) => {
-                let fields = |value: Option<&Value>| value.and_then(Value::as_object).cloned().unwrap_or_default();
+                let fields = |value: Option<&Value>| {
+                    value
+                        .and_then(Value::as_object)
+                        .cloned()
+                        .unwrap_or_default()
+                };
                 let (old_fields, new_fields) = (fields(old), fields(new));
                 let names: BTreeSet<&String> = old_fields.keys().chain(new_fields.keys()).collect();
                 for name in names {
                     path.push(format!("f:{name}"));
-                    self.compare(child(schema, name), path, old_fields.get(name), new_fields.get(name));
+                    self.compare(
+                        child(schema, name),
+                        path,
+                        old_fields.get(name),
+                        new_fields.get(name),
+                    );
                     path.pop();
                 }
                 // A map was replaced by another type, or the other way round.
@@ -258,7 +317,9 @@ impl Change {
                     self.modified.0.insert(path.clone());
                 }
             }
-            Form::List if !(is_empty(old) && is_empty(new)) => self.compare_entries(schema, path, old, new),
+            Form::List if !(is_empty(old) && is_empty(new)) => {
+                self.compare_entries(schema, path, old, new)
+            }
             _ if old.is_some() && new.is_some() => _ = self.modified.0.insert(path.clone()),
             _ => {}
         }
@@ -269,7 +330,13 @@ impl Change {
         }
     }
 
-    fn compare_entries(&mut self, schema: &Schema, path: &mut Path, old: Option<&Value>, new: Option<&Value>) {
+    fn compare_entries(
+        &mut self,
+        schema: &Schema,
+        path: &mut Path,
+        old: Option<&Value>,
+        new: Option<&Value>,
+    ) {
         let (old, new) = (entries(schema, old), entries(schema, new));
         let of = |all: &[(String, Vec<&Value>)], step: &str| -> Vec<Value> {
             all.iter()
@@ -283,7 +350,9 @@ impl Change {
             path.push(step.clone());
             // Items with the same key count as one field.
             match (old.as_slice(), new.as_slice()) {
-                ([] | [_], [] | [_]) => self.compare(item_schema(schema), path, old.first(), new.first()),
+                ([] | [_], [] | [_]) => {
+                    self.compare(item_schema(schema), path, old.first(), new.first())
+                }
                 ([_, _, ..], [_, _, ..]) if old != new => _ = self.modified.0.insert(path.clone()),
                 ([_, _, ..], [_, _, ..]) => {}
                 ([_, _, ..], _) => {
@@ -309,18 +378,34 @@ fn is_empty(value: Option<&Value>) -> bool {
 }
 
 /// Merges an apply configuration into the live object.
-pub(crate) fn merged(schema: &Schema, live: Option<&Value>, applied: Option<&Value>) -> Option<Value> {
+pub(crate) fn merged(
+    schema: &Schema,
+    live: Option<&Value>,
+    applied: Option<&Value>,
+) -> Option<Value> {
     match form(schema, live, applied) {
         Form::Map if !(is_empty(live) && is_empty(applied)) => {
-            let field = |value: Option<&Value>, name: &str| value.and_then(|value| value.get(name)).cloned();
-            let names: BTreeSet<&String> = [live, applied].into_iter().flatten().filter_map(Value::as_object).flat_map(Map::keys).collect();
+            let field = |value: Option<&Value>, name: &str| {
+                value.and_then(|value| value.get(name)).cloned()
+            };
+            let names: BTreeSet<&String> = [live, applied]
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_object)
+                .flat_map(Map::keys)
+                .collect();
             let merge = |name: &String| {
                 let (live, applied) = (field(live, name), field(applied, name));
-                Some((name.clone(), merged(child(schema, name), live.as_ref(), applied.as_ref())?))
+                Some((
+                    name.clone(),
+                    merged(child(schema, name), live.as_ref(), applied.as_ref())?,
+                ))
             };
             Some(Value::Object(names.into_iter().filter_map(merge).collect()))
         }
-        Form::List if !(is_empty(live) && is_empty(applied)) => Some(merged_entries(schema, live, applied)),
+        Form::List if !(is_empty(live) && is_empty(applied)) => {
+            Some(merged_entries(schema, live, applied))
+        }
         _ => applied.or(live).cloned(),
     }
 }
@@ -330,12 +415,28 @@ pub(crate) fn merged(schema: &Schema, live: Option<&Value>, applied: Option<&Val
 fn merged_entries(schema: &Schema, live: Option<&Value>, applied: Option<&Value>) -> Value {
     let flat = |list: Option<&Value>| -> Vec<(String, Value)> {
         let items = list.and_then(Value::as_array).into_iter().flatten();
-        items.map(|item| (step_to(schema, item), item.clone())).collect()
+        items
+            .map(|item| (step_to(schema, item), item.clone()))
+            .collect()
     };
     let (live, applied) = (flat(live), flat(applied));
-    let find = |all: &[(String, Value)], step: &str| all.iter().find(|(known, _)| known == step).map(|(_, item)| item.clone());
-    let merge = |step: &str| merged(item_schema(schema), find(&live, step).as_ref(), find(&applied, step).as_ref());
-    let mut shared = applied.iter().map(|(step, _)| step).filter(|step| find(&live, step).is_some()).peekable();
+    let find = |all: &[(String, Value)], step: &str| {
+        all.iter()
+            .find(|(known, _)| known == step)
+            .map(|(_, item)| item.clone())
+    };
+    let merge = |step: &str| {
+        merged(
+            item_schema(schema),
+            find(&live, step).as_ref(),
+            find(&applied, step).as_ref(),
+        )
+    };
+    let mut shared = applied
+        .iter()
+        .map(|(step, _)| step)
+        .filter(|step| find(&live, step).is_some())
+        .peekable();
     let mut done: BTreeSet<&str> = BTreeSet::new();
     let mut result = Vec::new();
     let (mut live_rest, mut applied_rest) = (live.iter().peekable(), applied.iter().peekable());
@@ -395,14 +496,37 @@ fn cut_below(schema: &Schema, path: &mut Path, value: &Value, fields: &Fields) -
         Form::Leaf if value.is_object() || value.is_array() => Value::Null,
         Form::Leaf => value.clone(),
         Form::Map => {
-            let of = |(name, field): (&String, &Value)| Some((name.clone(), keep(format!("f:{name}"), child(schema, name), field)?));
-            let kept: Map<String, Value> = value.as_object().into_iter().flatten().filter_map(of).collect();
-            if kept.is_empty() { Value::Null } else { kept.into() }
+            let of = |(name, field): (&String, &Value)| {
+                Some((
+                    name.clone(),
+                    keep(format!("f:{name}"), child(schema, name), field)?,
+                ))
+            };
+            let kept: Map<String, Value> = value
+                .as_object()
+                .into_iter()
+                .flatten()
+                .filter_map(of)
+                .collect();
+            if kept.is_empty() {
+                Value::Null
+            } else {
+                kept.into()
+            }
         }
         Form::List => {
             let of = |item: &Value| keep(step_to(schema, item), item_schema(schema), item);
-            let kept: Vec<Value> = value.as_array().into_iter().flatten().filter_map(of).collect();
-            if kept.is_empty() { Value::Null } else { kept.into() }
+            let kept: Vec<Value> = value
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(of)
+                .collect();
+            if kept.is_empty() {
+                Value::Null
+            } else {
+                kept.into()
+            }
         }
     }
 }

@@ -70,8 +70,17 @@ pub struct Entry {
 
 impl Site {
     pub fn new(name: &str, number: u8, nodes: u8) -> Self {
-        let nodes = (1..=nodes).map(|at| Node::new(number, at)).map(|node| (node.name.clone(), node)).collect();
-        Self { name: name.to_owned(), number, nodes, anchor: None, uid: String::new() }
+        let nodes = (1..=nodes)
+            .map(|at| Node::new(number, at))
+            .map(|node| (node.name.clone(), node))
+            .collect();
+        Self {
+            name: name.to_owned(),
+            number,
+            nodes,
+            anchor: None,
+            uid: String::new(),
+        }
     }
 
     /// Returns the WireGuard address that Kilo assigns to a node: the leader of the
@@ -81,17 +90,25 @@ impl Site {
         let mut segments: BTreeMap<String, Vec<&Node>> = BTreeMap::new();
         for node in self.nodes.values().filter(|node| is_ready(&node.name)) {
             let segment = match node.annotation("granularity") {
-                Some("location") => format!("location:{}", node.annotation("location").unwrap_or_default()),
+                Some("location") => format!(
+                    "location:{}",
+                    node.annotation("location").unwrap_or_default()
+                ),
                 _ => format!("node:{}", node.name),
             };
             segments.entry(segment).or_default().push(node);
         }
         let leads = |nodes: &Vec<&Node>| {
-            let marked = nodes.iter().find(|node| node.annotations.contains_key("leader"));
-            marked.or(nodes.first()).is_some_and(|leader| leader.name == node)
+            let marked = nodes
+                .iter()
+                .find(|node| node.annotations.contains_key("leader"));
+            marked
+                .or(nodes.first())
+                .is_some_and(|leader| leader.name == node)
         };
         let at = segments.values().position(leads);
-        at.map(|at| format!("100.64.{}.{}/24", self.number, at + 1)).unwrap_or_default()
+        at.map(|at| format!("100.64.{}.{}/24", self.number, at + 1))
+            .unwrap_or_default()
     }
 }
 
@@ -113,7 +130,9 @@ impl Node {
         ];
         Self {
             name: format!("n{at}"),
-            annotations: annotations.map(|(name, value)| (name.to_owned(), value)).into(),
+            annotations: annotations
+                .map(|(name, value)| (name.to_owned(), value))
+                .into(),
             pod_cidrs: vec![format!("10.{site}.{at}.0/24")],
             external_ip: None,
             ready: true,
@@ -121,17 +140,30 @@ impl Node {
     }
 
     pub fn annotation(&self, name: &str) -> Option<&str> {
-        self.annotations.get(name).map(String::as_str).filter(|value| !value.is_empty())
+        self.annotations
+            .get(name)
+            .map(String::as_str)
+            .filter(|value| !value.is_empty())
     }
 
     pub fn object(&self) -> Value {
-        let annotations: BTreeMap<_, _> =
-            self.annotations.iter().map(|(name, value)| (format!("kilo.squat.ai/{name}"), value.clone())).collect();
-        let internal = self.annotation("internal-ip").map(|ip| ip.split('/').next().unwrap_or_default());
-        let addresses: Vec<Value> = [("InternalIP", internal), ("ExternalIP", self.external_ip.as_deref())]
-            .into_iter()
-            .filter_map(|(kind, address)| address.map(|address| json!({ "type": kind, "address": address })))
+        let annotations: BTreeMap<_, _> = self
+            .annotations
+            .iter()
+            .map(|(name, value)| (format!("kilo.squat.ai/{name}"), value.clone()))
             .collect();
+        let internal = self
+            .annotation("internal-ip")
+            .map(|ip| ip.split('/').next().unwrap_or_default());
+        let addresses: Vec<Value> = [
+            ("InternalIP", internal),
+            ("ExternalIP", self.external_ip.as_deref()),
+        ]
+        .into_iter()
+        .filter_map(|(kind, address)| {
+            address.map(|address| json!({ "type": kind, "address": address }))
+        })
+        .collect();
         json!({
             "apiVersion": "v1", "kind": "Node", "metadata": { "name": self.name, "annotations": annotations },
             "spec": { "podCIDR": self.pod_cidrs.first(), "podCIDRs": self.pod_cidrs },
@@ -144,8 +176,18 @@ impl Mesh {
     /// Creates a mesh of these sites. The first one is the hub.
     pub fn new(name: &str, sites: &[&Site]) -> Self {
         let entries: Vec<Entry> = sites.iter().map(|site| Entry::new(site)).collect();
-        let hub = entries.first().map(|entry| entry.site.clone()).unwrap_or_default();
-        Self { name: name.to_owned(), namespace: NAMESPACE.to_owned(), hub, entries, settings: Map::new(), active: true }
+        let hub = entries
+            .first()
+            .map(|entry| entry.site.clone())
+            .unwrap_or_default();
+        Self {
+            name: name.to_owned(),
+            namespace: NAMESPACE.to_owned(),
+            hub,
+            entries,
+            settings: Map::new(),
+            active: true,
+        }
     }
 
     pub fn entry(&mut self, name: &str) -> Option<&mut Entry> {
@@ -153,12 +195,19 @@ impl Mesh {
     }
 
     pub fn path(&self) -> String {
-        format!("/apis/kilo.squat.ai/v1alpha1/namespaces/{}/clustermeshes/{}", self.namespace, self.name)
+        format!(
+            "/apis/kilo.squat.ai/v1alpha1/namespaces/{}/clustermeshes/{}",
+            self.namespace, self.name
+        )
     }
 
     pub fn spec(&self) -> Value {
         let mut spec = self.settings.clone();
-        let clusters = self.entries.iter().map(|entry| entry.object(entry.site == self.hub)).collect();
+        let clusters = self
+            .entries
+            .iter()
+            .map(|entry| entry.object(entry.site == self.hub))
+            .collect();
         spec.insert("clusters".to_owned(), clusters);
         spec.into()
     }
@@ -203,14 +252,27 @@ impl Entry {
             set("persistentKeepalive", json!(self.keepalive));
         }
         if self.flat {
-            let optional = [&self.service_cidr, &self.additional_cidr].into_iter().flatten();
-            set("allowedNetworks", [&self.pod_cidr, &self.wireguard_cidr].into_iter().chain(optional).cloned().collect());
+            let optional = [&self.service_cidr, &self.additional_cidr]
+                .into_iter()
+                .flatten();
+            set(
+                "allowedNetworks",
+                [&self.pod_cidr, &self.wireguard_cidr]
+                    .into_iter()
+                    .chain(optional)
+                    .cloned()
+                    .collect(),
+            );
             return entry.into();
         }
         set("podCIDRs", json!([self.pod_cidr]));
         set("wireguardCIDR", json!(self.wireguard_cidr));
-        self.service_cidr.iter().for_each(|cidr| set("serviceCIDR", json!(cidr)));
-        self.additional_cidr.iter().for_each(|cidr| set("additionalCIDRs", json!([cidr])));
+        self.service_cidr
+            .iter()
+            .for_each(|cidr| set("serviceCIDR", json!(cidr)));
+        self.additional_cidr
+            .iter()
+            .for_each(|cidr| set("additionalCIDRs", json!([cidr])));
         entry.into()
     }
 }

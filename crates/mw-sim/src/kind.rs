@@ -59,7 +59,10 @@ impl Kind {
 
     /// Reports whether a PUT without resourceVersion is allowed.
     pub(crate) fn allows_unconditional_update(&self) -> bool {
-        !matches!(self.builtin, None | Some(Builtin::Lease | Builtin::Definition))
+        !matches!(
+            self.builtin,
+            None | Some(Builtin::Lease | Builtin::Definition)
+        )
     }
 
     /// Reports whether defaults and validation of this kind are not simulated. Tests
@@ -67,18 +70,28 @@ impl Kind {
     /// change their metadata.
     pub(crate) fn is_as_written(&self) -> bool {
         use Builtin::{DaemonSet, Deployment, EndpointSlice, Pod, Service};
-        matches!(self.builtin, Some(Service | EndpointSlice | Pod | DaemonSet | Deployment))
+        matches!(
+            self.builtin,
+            Some(Service | EndpointSlice | Pod | DaemonSet | Deployment)
+        )
     }
 
     /// Reports whether changes outside of metadata and status increment the generation.
     pub(crate) fn has_generation(&self) -> bool {
         use Builtin::{DaemonSet, Deployment, EndpointSlice, Pod};
-        matches!(self.builtin, None | Some(EndpointSlice | Pod | DaemonSet | Deployment))
+        matches!(
+            self.builtin,
+            None | Some(EndpointSlice | Pod | DaemonSet | Deployment)
+        )
     }
 
     /// Returns an object without content. Built-in kinds have some parts even then.
     pub(crate) fn empty(&self) -> Value {
-        if self.is_custom() { json!({}) } else { self.schema.empty() }
+        if self.is_custom() {
+            json!({})
+        } else {
+            self.schema.empty()
+        }
     }
 
     /// Reports whether a PUT creates a missing object.
@@ -88,7 +101,10 @@ impl Kind {
 
     /// Reports whether a delete is answered with the object instead of a Status.
     pub(crate) fn returns_deleted(&self) -> bool {
-        matches!(self.builtin, Some(Builtin::Namespace | Builtin::Service | Builtin::Pod))
+        matches!(
+            self.builtin,
+            Some(Builtin::Namespace | Builtin::Service | Builtin::Pod)
+        )
     }
 
     pub(crate) fn has_subresource(&self, name: &str) -> bool {

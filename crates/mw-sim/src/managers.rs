@@ -48,7 +48,12 @@ pub(crate) struct Managers(BTreeMap<Manager, Managed>);
 impl Managers {
     /// Parses entries; `None` if one of them is invalid.
     pub(crate) fn read(kind: &Kind, entries: &Value) -> Option<Managers> {
-        entries.as_array()?.iter().map(|entry| read_entry(kind, entry)).collect::<Option<_>>().map(Managers)
+        entries
+            .as_array()?
+            .iter()
+            .map(|entry| read_entry(kind, entry))
+            .collect::<Option<_>>()
+            .map(Managers)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -63,10 +68,21 @@ impl Managers {
         }
         let mut entries: Vec<(Manager, Managed)> = self.0.into_iter().collect();
         entries.sort_by(|(one, first), (two, second)| {
-            let order = |manager: &Manager, managed: &Managed| (manager.operation, managed.time.clone(), manager.name.clone());
-            order(one, first).cmp(&order(two, second)).then_with(|| one.cmp(two))
+            let order = |manager: &Manager, managed: &Managed| {
+                (
+                    manager.operation,
+                    managed.time.clone(),
+                    manager.name.clone(),
+                )
+            };
+            order(one, first)
+                .cmp(&order(two, second))
+                .then_with(|| one.cmp(two))
         });
-        let entries = entries.into_iter().map(|(manager, managed)| written_entry(&manager, managed)).collect();
+        let entries = entries
+            .into_iter()
+            .map(|(manager, managed)| written_entry(&manager, managed))
+            .collect();
         meta_mut(object).insert("managedFields".to_owned(), entries);
     }
 
@@ -82,7 +98,11 @@ impl Managers {
         }
         let manager = Manager::of(kind, writer, UPDATE);
         let managed = self.0.entry(manager).or_default();
-        *managed = Managed { fields: own.or(&managed.fields), version: kind.api_version(), time: Some(writer.now.clone()) };
+        *managed = Managed {
+            fields: own.or(&managed.fields),
+            version: kind.api_version(),
+            time: Some(writer.now.clone()),
+        };
         self.forget_the_oldest();
     }
 
@@ -97,7 +117,10 @@ impl Managers {
         force: bool,
     ) -> Result<Option<Value>, Refusal> {
         if self.0.is_empty() {
-            let before = Writer { name: "before-first-apply".to_owned(), ..writer.clone() };
+            let before = Writer {
+                name: "before-first-apply".to_owned(),
+                ..writer.clone()
+            };
             self.update(kind, &kind.empty(), live, &before);
         }
         let manager = Manager::of(kind, writer, APPLY);
@@ -120,10 +143,21 @@ impl Managers {
         }
         self.let_go(&taken, &change.removed);
         let is_changed = new != *live;
-        let time = if is_changed { Some(writer.now.clone()) } else { last.time };
+        let time = if is_changed {
+            Some(writer.now.clone())
+        } else {
+            last.time
+        };
         let own = fields.without(common());
         if !own.is_empty() {
-            self.0.insert(manager, Managed { fields: own, version: kind.api_version(), time });
+            self.0.insert(
+                manager,
+                Managed {
+                    fields: own,
+                    version: kind.api_version(),
+                    time,
+                },
+            );
         }
         Ok(is_changed.then_some(new))
     }
@@ -134,9 +168,17 @@ impl Managers {
         let schema = &kind.fields;
         let named = |value: &Value| Fields::of(schema, value).with_named(schema);
         let (last, whole) = (last.with_named(schema), named(merged));
-        let owned = self.0.values().fold(now.clone(), |all, managed| all.or(&managed.fields)).with_named(schema);
+        let owned = self
+            .0
+            .values()
+            .fold(now.clone(), |all, managed| all.or(&managed.fields))
+            .with_named(schema);
         let left = named(&fields::cut(schema, merged, &last));
-        let left = named(&fields::cut(schema, merged, &whole.without(&left.or(&owned))));
+        let left = named(&fields::cut(
+            schema,
+            merged,
+            &whole.without(&left.or(&owned)),
+        ));
         fields::cut(schema, merged, &whole.without(&left).and(&last))
     }
 
@@ -150,20 +192,35 @@ impl Managers {
 
     /// Merges the oldest update entries into one.
     fn forget_the_oldest(&mut self) {
-        let mut writers: Vec<Manager> = self.0.keys().filter(|manager| manager.operation == UPDATE).cloned().collect();
+        let mut writers: Vec<Manager> = self
+            .0
+            .keys()
+            .filter(|manager| manager.operation == UPDATE)
+            .cloned()
+            .collect();
         if writers.len() <= MOST_WRITERS {
             return;
         }
         writers.sort_by_key(|manager| self.0.get(manager).and_then(|managed| managed.time.clone()));
-        let oldest = writers.drain(..=writers.len() - MOST_WRITERS).collect::<Vec<_>>();
+        let oldest = writers
+            .drain(..=writers.len() - MOST_WRITERS)
+            .collect::<Vec<_>>();
         let mut ancient = Managed::default();
         for manager in oldest {
             if let Some(managed) = self.0.remove(&manager) {
-                ancient = Managed { fields: ancient.fields.or(&managed.fields), ..managed };
+                ancient = Managed {
+                    fields: ancient.fields.or(&managed.fields),
+                    ..managed
+                };
             }
         }
         let version = ancient.version.clone();
-        let manager = Manager { name: "ancient-changes".to_owned(), operation: UPDATE, version, subresource: String::new() };
+        let manager = Manager {
+            name: "ancient-changes".to_owned(),
+            operation: UPDATE,
+            version,
+            subresource: String::new(),
+        };
         self.0.insert(manager, ancient);
     }
 }
@@ -171,9 +228,17 @@ impl Managers {
 impl Manager {
     fn of(kind: &Kind, writer: &Writer<'_>, operation: &'static str) -> Manager {
         Manager {
-            name: if writer.name.is_empty() { "unknown".to_owned() } else { writer.name.clone() },
+            name: if writer.name.is_empty() {
+                "unknown".to_owned()
+            } else {
+                writer.name.clone()
+            },
             operation,
-            version: if operation == APPLY { String::new() } else { kind.api_version() },
+            version: if operation == APPLY {
+                String::new()
+            } else {
+                kind.api_version()
+            },
             subresource: writer.subresource.unwrap_or_default().to_owned(),
         }
     }
@@ -214,14 +279,30 @@ fn without_reset(kind: &Kind, writer: &Writer<'_>, fields: &Fields) -> Fields {
 }
 
 fn change(kind: &Kind, old: &Value, new: &Value, writer: &Writer<'_>) -> Change {
-    let Change { removed, modified, added } = Change::between(&kind.fields, old, new);
+    let Change {
+        removed,
+        modified,
+        added,
+    } = Change::between(&kind.fields, old, new);
     let of = |fields| without_reset(kind, writer, fields);
-    Change { removed: of(&removed), modified: of(&modified), added: of(&added) }
+    Change {
+        removed: of(&removed),
+        modified: of(&modified),
+        added: of(&added),
+    }
 }
 
 fn read_entry(kind: &Kind, entry: &Value) -> Option<(Manager, Managed)> {
-    let text = |field: &str| entry.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let operation = [APPLY, UPDATE].into_iter().find(|known| *known == text("operation"))?;
+    let text = |field: &str| {
+        entry
+            .get(field)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let operation = [APPLY, UPDATE]
+        .into_iter()
+        .find(|known| *known == text("operation"))?;
     let version = text("apiVersion");
     if version != kind.api_version() || text("fieldsType") != "FieldsV1" {
         return None;
@@ -231,10 +312,21 @@ fn read_entry(kind: &Kind, entry: &Value) -> Option<(Manager, Managed)> {
     let manager = Manager {
         name: text("manager"),
         operation,
-        version: if operation == APPLY { String::new() } else { version.clone() },
+        version: if operation == APPLY {
+            String::new()
+        } else {
+            version.clone()
+        },
         subresource: text("subresource"),
     };
-    Some((manager, Managed { fields, version, time }))
+    Some((
+        manager,
+        Managed {
+            fields,
+            version,
+            time,
+        },
+    ))
 }
 
 fn written_entry(manager: &Manager, managed: Managed) -> Value {
@@ -256,8 +348,13 @@ fn written_entry(manager: &Manager, managed: Managed) -> Value {
 pub(crate) fn differ_in_times_only(one: &Value, two: &Value) -> bool {
     let timeless = |object: &Value| {
         let mut object = object.clone();
-        let entries = meta_mut(&mut object).get_mut("managedFields").and_then(Value::as_array_mut);
-        entries.into_iter().flatten().for_each(|entry| _ = map_mut(entry).remove("time"));
+        let entries = meta_mut(&mut object)
+            .get_mut("managedFields")
+            .and_then(Value::as_array_mut);
+        entries
+            .into_iter()
+            .flatten()
+            .for_each(|entry| _ = map_mut(entry).remove("time"));
         object
     };
     timeless(one) == timeless(two)
@@ -271,14 +368,29 @@ fn conflict(conflicts: &[(&Manager, &Managed, Fields)]) -> Refusal {
         let paths = fields.leaves();
         let cause = |path: &String| json!({ "reason": "FieldManagerConflict", "message": format!("conflict with {shown}"), "field": path });
         causes.extend(paths.iter().map(cause));
-        groups.push(format!("conflicts with {shown}:\n{}", paths.iter().map(|path| format!("- {path}")).collect::<Vec<_>>().join("\n")));
+        groups.push(format!(
+            "conflicts with {shown}:\n{}",
+            paths
+                .iter()
+                .map(|path| format!("- {path}"))
+                .collect::<Vec<_>>()
+                .join("\n")
+        ));
     }
     let message = match causes.as_slice() {
         [one] => {
             let text = |field: &str| one.get(field).and_then(Value::as_str).unwrap_or_default();
-            format!("Apply failed with 1 conflict: {}: {}", text("message"), text("field"))
+            format!(
+                "Apply failed with 1 conflict: {}: {}",
+                text("message"),
+                text("field")
+            )
         }
-        all => format!("Apply failed with {} conflicts: {}", all.len(), groups.join("\n")),
+        all => format!(
+            "Apply failed with {} conflicts: {}",
+            all.len(),
+            groups.join("\n")
+        ),
     };
     Refusal::new(409, "Conflict", message).with_causes(Value::Array(causes))
 }

@@ -71,12 +71,21 @@ pub(crate) fn errors(kind: &Kind, object: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let (prefix, name) = (meta_text(object, "generateName"), meta_text(object, "name"));
     if !prefix.is_empty() {
-        errors.extend(name_errors(kind, prefix, true).map(|why| FieldError::invalid("metadata.generateName", &json!(prefix), &why)));
+        errors.extend(
+            name_errors(kind, prefix, true)
+                .map(|why| FieldError::invalid("metadata.generateName", &json!(prefix), &why)),
+        );
     }
     if name.is_empty() {
-        errors.push(FieldError::required("metadata.name", "name or generateName is required"));
+        errors.push(FieldError::required(
+            "metadata.name",
+            "name or generateName is required",
+        ));
     } else {
-        errors.extend(name_errors(kind, name, false).map(|why| FieldError::invalid("metadata.name", &json!(name), &why)));
+        errors.extend(
+            name_errors(kind, name, false)
+                .map(|why| FieldError::invalid("metadata.name", &json!(name), &why)),
+        );
     }
     errors.extend(content_errors(object));
     errors
@@ -85,14 +94,27 @@ pub(crate) fn errors(kind: &Kind, object: &Value) -> Vec<FieldError> {
 /// Validates the metadata that is also checked on updates.
 pub(crate) fn content_errors(object: &Value) -> Vec<FieldError> {
     let mut errors = label_errors(object);
-    if let Some(generation) = meta(object, "generation").filter(|generation| generation.as_i64().is_some_and(|number| number < 0)) {
-        errors.push(FieldError::invalid("metadata.generation", generation, "must be greater than or equal to 0"));
+    if let Some(generation) = meta(object, "generation")
+        .filter(|generation| generation.as_i64().is_some_and(|number| number < 0))
+    {
+        errors.push(FieldError::invalid(
+            "metadata.generation",
+            generation,
+            "must be greater than or equal to 0",
+        ));
     }
     errors.extend(annotation_errors(object));
     for finalizer in texts(meta(object, "finalizers")) {
-        errors.extend(qualified_errors(finalizer).map(|why| FieldError::invalid("metadata.finalizers", &json!(finalizer), &why)));
+        errors.extend(
+            qualified_errors(finalizer)
+                .map(|why| FieldError::invalid("metadata.finalizers", &json!(finalizer), &why)),
+        );
     }
-    for owner in meta(object, "ownerReferences").and_then(Value::as_array).into_iter().flatten() {
+    for owner in meta(object, "ownerReferences")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+    {
         for field in ["apiVersion", "kind", "name", "uid"] {
             if at(owner, &[field]).as_str().unwrap_or_default().is_empty() {
                 let place = format!("metadata.ownerReferences.{field}");
@@ -105,11 +127,22 @@ pub(crate) fn content_errors(object: &Value) -> Vec<FieldError> {
 
 fn label_errors(object: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
-    for (key, value) in meta(object, "labels").and_then(Value::as_object).into_iter().flatten() {
-        errors.extend(qualified_errors(key).map(|why| FieldError::invalid("metadata.labels", &json!(key), &why)));
+    for (key, value) in meta(object, "labels")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+    {
+        errors.extend(
+            qualified_errors(key)
+                .map(|why| FieldError::invalid("metadata.labels", &json!(key), &why)),
+        );
         let text = value.as_str().unwrap_or_default();
         if text.len() > LONGEST_LABEL {
-            errors.push(FieldError::invalid("metadata.labels", value, &at_most(LONGEST_LABEL)));
+            errors.push(FieldError::invalid(
+                "metadata.labels",
+                value,
+                &at_most(LONGEST_LABEL),
+            ));
         }
         if !text.is_empty() && !is_name_part(text) {
             errors.push(FieldError::invalid("metadata.labels", value, LABEL_VALUE));
@@ -121,20 +154,35 @@ fn label_errors(object: &Value) -> Vec<FieldError> {
 fn annotation_errors(object: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let mut size = 0;
-    for (key, value) in meta(object, "annotations").and_then(Value::as_object).into_iter().flatten() {
+    for (key, value) in meta(object, "annotations")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+    {
         let lower = key.to_lowercase();
-        errors.extend(qualified_errors(&lower).map(|why| FieldError::invalid("metadata.annotations", &json!(key), &why)));
+        errors.extend(
+            qualified_errors(&lower)
+                .map(|why| FieldError::invalid("metadata.annotations", &json!(key), &why)),
+        );
         size += key.len() + value.as_str().unwrap_or_default().len();
     }
     if size > MOST_ANNOTATIONS {
-        errors.push(FieldError::too_long("metadata.annotations", MOST_ANNOTATIONS));
+        errors.push(FieldError::too_long(
+            "metadata.annotations",
+            MOST_ANNOTATIONS,
+        ));
     }
     errors
 }
 
 /// Validates the name of an object. A prefix may end with a dash.
 fn name_errors(kind: &Kind, name: &str, is_prefix: bool) -> impl Iterator<Item = String> {
-    let name = if is_prefix { name.strip_suffix('-').map_or_else(|| name.to_owned(), |name| format!("{name}a")) } else { name.to_owned() };
+    let name = if is_prefix {
+        name.strip_suffix('-')
+            .map_or_else(|| name.to_owned(), |name| format!("{name}a"))
+    } else {
+        name.to_owned()
+    };
     let is_label = kind.builtin == Some(Builtin::Namespace);
     let is_subdomain = name.split('.').all(is_dns_label);
     let (most, fits, why) = match is_label {
@@ -152,13 +200,20 @@ fn at_most(length: usize) -> String {
 
 fn is_dns_label(label: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    !label.is_empty() && label.bytes().all(inner) && !label.starts_with('-') && !label.ends_with('-')
+    !label.is_empty()
+        && label.bytes().all(inner)
+        && !label.starts_with('-')
+        && !label.ends_with('-')
 }
 
 fn is_name_part(text: &str) -> bool {
     let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
     let bytes = text.as_bytes();
-    ends(bytes.first()) && ends(bytes.last()) && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+    ends(bytes.first())
+        && ends(bytes.last())
+        && bytes
+            .iter()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
 }
 
 /// Validates `PREFIX/NAME` or `NAME`, the form of label keys.
@@ -170,13 +225,20 @@ pub(crate) fn qualified_errors(text: &str) -> impl Iterator<Item = String> {
     };
     if name.contains('/') {
         let example = " with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')";
-        errors.push(format!("a qualified name must consist of {}{example}", QUALIFIED.trim_start_matches("name part must consist of ")));
+        errors.push(format!(
+            "a qualified name must consist of {}{example}",
+            QUALIFIED.trim_start_matches("name part must consist of ")
+        ));
         return errors.into_iter();
     }
     match prefix {
         Some("") => errors.push("prefix part must be non-empty".to_owned()),
-        Some(prefix) if prefix.len() > LONGEST_SUBDOMAIN => errors.push(format!("prefix part {}", at_most(LONGEST_SUBDOMAIN))),
-        Some(prefix) if !prefix.split('.').all(is_dns_label) => errors.push(format!("prefix part {SUBDOMAIN}")),
+        Some(prefix) if prefix.len() > LONGEST_SUBDOMAIN => {
+            errors.push(format!("prefix part {}", at_most(LONGEST_SUBDOMAIN)))
+        }
+        Some(prefix) if !prefix.split('.').all(is_dns_label) => {
+            errors.push(format!("prefix part {SUBDOMAIN}"))
+        }
         _ => {}
     }
     if name.is_empty() {

@@ -17,7 +17,12 @@ pub(crate) struct Object {
 
 impl Object {
     pub(crate) fn new(value: Value, version: u64) -> Arc<Object> {
-        Arc::new(Object { value: Arc::new(value), version, whole: OnceLock::new(), bare: OnceLock::new() })
+        Arc::new(Object {
+            value: Arc::new(value),
+            version,
+            whole: OnceLock::new(),
+            bare: OnceLock::new(),
+        })
     }
 
     pub(crate) fn bytes(&self) -> Bytes {
@@ -26,14 +31,18 @@ impl Object {
 
     /// Returns the JSON without apiVersion and kind, as in lists of built-in kinds.
     pub(crate) fn bare_bytes(&self) -> Bytes {
-        self.bare.get_or_init(|| written(&Bare(&self.value))).clone()
+        self.bare
+            .get_or_init(|| written(&Bare(&self.value)))
+            .clone()
     }
 }
 
 /// Serializes a value that can't fail to serialize: strings, numbers, lists and maps
 /// with string keys.
 pub(crate) fn written(value: &impl Serialize) -> Bytes {
-    serde_json::to_vec(value).map(Bytes::from).unwrap_or_default()
+    serde_json::to_vec(value)
+        .map(Bytes::from)
+        .unwrap_or_default()
 }
 
 struct Bare<'a>(&'a Value);

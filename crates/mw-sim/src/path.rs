@@ -25,10 +25,18 @@ impl Target {
             _ => return None,
         };
         let rest: Vec<String> = parts.collect();
-        let mut target = Target { group, version, ..Target::default() };
+        let mut target = Target {
+            group,
+            version,
+            ..Target::default()
+        };
         let rest = match rest.as_slice() {
             // A subresource of a Namespace, not a collection in it.
-            [plural, _, part] if plural == "namespaces" && (part == "status" || part == "finalize") => rest.as_slice(),
+            [plural, _, part]
+                if plural == "namespaces" && (part == "status" || part == "finalize") =>
+            {
+                rest.as_slice()
+            }
             [plural, namespace, rest @ ..] if plural == "namespaces" && !rest.is_empty() => {
                 target.namespace = Some(namespace.clone());
                 rest
@@ -56,7 +64,9 @@ impl Target {
     /// Returns the namespace for authorization. A Namespace is in itself.
     pub(crate) fn lies_in(&self) -> Option<&str> {
         let is_namespace = self.plural == "namespaces" && self.group.is_empty();
-        self.namespace.as_deref().or_else(|| self.name.as_deref().filter(|_| is_namespace))
+        self.namespace
+            .as_deref()
+            .or_else(|| self.name.as_deref().filter(|_| is_namespace))
     }
 
     /// Returns the resource as in roles, e.g. `clustermeshes/status`.
@@ -89,7 +99,10 @@ pub(crate) fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&first, after)) = rest.split_first() {
-        let hex = after.get(..2).and_then(|pair| std::str::from_utf8(pair).ok()).and_then(|pair| u8::from_str_radix(pair, 16).ok());
+        let hex = after
+            .get(..2)
+            .and_then(|pair| std::str::from_utf8(pair).ok())
+            .and_then(|pair| u8::from_str_radix(pair, 16).ok());
         match (first, hex) {
             (b'%', Some(byte)) => {
                 bytes.push(byte);
@@ -121,11 +134,23 @@ mod tests {
         assert_eq!(of("/api/v1/namespaces/a"), "namespaces/a");
         assert_eq!(of("/api/v1/namespaces/a/status"), "namespaces/status/a");
         assert_eq!(of("/api/v1/namespaces/a/secrets"), "secrets a");
-        assert_eq!(of("/apis/kilo.squat.ai/v1alpha1/namespaces/a/clustermeshes/m/status"), "clustermeshes/status.kilo.squat.ai a/m");
-        assert_eq!(of("/apis/kilo.squat.ai/v1alpha1/peers/a%2Db"), "peers.kilo.squat.ai/a-b");
+        assert_eq!(
+            of("/apis/kilo.squat.ai/v1alpha1/namespaces/a/clustermeshes/m/status"),
+            "clustermeshes/status.kilo.squat.ai a/m"
+        );
+        assert_eq!(
+            of("/apis/kilo.squat.ai/v1alpha1/peers/a%2Db"),
+            "peers.kilo.squat.ai/a-b"
+        );
         let beyond = |path: &str| Target::of(path).and_then(|target| target.beyond);
-        assert_eq!(of("/api/v1/namespaces/a/pods/p:9964/proxy/metrics/x"), "pods/proxy a/p:9964");
-        assert_eq!(beyond("/api/v1/namespaces/a/pods/p:9964/proxy/metrics/x").as_deref(), Some("/metrics/x"));
+        assert_eq!(
+            of("/api/v1/namespaces/a/pods/p:9964/proxy/metrics/x"),
+            "pods/proxy a/p:9964"
+        );
+        assert_eq!(
+            beyond("/api/v1/namespaces/a/pods/p:9964/proxy/metrics/x").as_deref(),
+            Some("/metrics/x")
+        );
         assert_eq!(beyond("/api/v1/namespaces/a/pods/p").as_deref(), None);
     }
 }

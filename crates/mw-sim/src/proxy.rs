@@ -30,8 +30,13 @@ impl Call {
         match pods.and_then(|pods| pods.get(&self.pod, &self.port, &self.path)) {
             Some(text) => Ok(Answer::new(200, text.into())),
             None => {
-                let host = at(&self.pod, &["status", "podIP"]).as_str().unwrap_or_default();
-                let why = format!("error trying to reach service: dial tcp {host}:{}: connect: connection refused", self.port);
+                let host = at(&self.pod, &["status", "podIP"])
+                    .as_str()
+                    .unwrap_or_default();
+                let why = format!(
+                    "error trying to reach service: dial tcp {host}:{}: connect: connection refused",
+                    self.port
+                );
                 Err(Refusal::new(503, "ServiceUnavailable", why))
             }
         }
@@ -39,22 +44,57 @@ impl Call {
 }
 
 /// Returns the proxy request; `None` if the API server handles the request itself.
-pub(crate) fn call(state: &State, account: &Account, request: &Request) -> Result<Option<Call>, Refusal> {
-    let Some((target, path)) = request.target.as_ref().and_then(|target| Some((target, target.beyond.as_ref()?))) else { return Ok(None) };
+pub(crate) fn call(
+    state: &State,
+    account: &Account,
+    request: &Request,
+) -> Result<Option<Call>, Refusal> {
+    let Some((target, path)) = request
+        .target
+        .as_ref()
+        .and_then(|target| Some((target, target.beyond.as_ref()?)))
+    else {
+        return Ok(None);
+    };
     if !(target.group.is_empty() && target.plural == "pods") || request.verb != Verb::Get {
-        return Err(Refusal::unsupported(format!("{} {}", request.method, request.path())));
+        return Err(Refusal::unsupported(format!(
+            "{} {}",
+            request.method,
+            request.path()
+        )));
     }
     account.check(request.verb, target)?;
     let name = target.name.as_deref().unwrap_or_default();
     let (name, port) = match name.split(':').collect::<Vec<_>>().as_slice() {
         [name, port] => ((*name).to_owned(), (*port).to_owned()),
-        _ => return Err(Refusal::unsupported("the proxy of a pod without a port, or with a scheme")),
+        _ => {
+            return Err(Refusal::unsupported(
+                "the proxy of a pod without a port, or with a scheme",
+            ));
+        }
     };
-    let all = state.collection("", "pods").ok_or_else(Refusal::no_such_resource)?;
-    let key = crate::cluster::key(&Target { name: Some(name.clone()), ..target.clone() }).unwrap_or_default();
-    let pod = all.objects.get(key.as_str()).ok_or_else(|| Refusal::not_found(&all.kind, &name))?;
-    if at(&pod.value, &["status", "podIP"]).as_str().unwrap_or_default().is_empty() {
+    let all = state
+        .collection("", "pods")
+        .ok_or_else(Refusal::no_such_resource)?;
+    let key = crate::cluster::key(&Target {
+        name: Some(name.clone()),
+        ..target.clone()
+    })
+    .unwrap_or_default();
+    let pod = all
+        .objects
+        .get(key.as_str())
+        .ok_or_else(|| Refusal::not_found(&all.kind, &name))?;
+    if at(&pod.value, &["status", "podIP"])
+        .as_str()
+        .unwrap_or_default()
+        .is_empty()
+    {
         return Err(Refusal::bad_request("address not allowed"));
     }
-    Ok(Some(Call { pod: std::sync::Arc::clone(&pod.value), port, path: path.clone() }))
+    Ok(Some(Call {
+        pod: std::sync::Arc::clone(&pod.value),
+        port,
+        path: path.clone(),
+    }))
 }

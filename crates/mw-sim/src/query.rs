@@ -26,7 +26,11 @@ pub struct Query {
 impl Query {
     pub(crate) fn of(text: Option<&str>) -> Result<Query, Refusal> {
         let mut query = Query::default();
-        for pair in text.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+        for pair in text
+            .unwrap_or_default()
+            .split('&')
+            .filter(|pair| !pair.is_empty())
+        {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             query.take(&decoded(name), decoded(&value.replace('+', " ")))?;
         }
@@ -43,9 +47,13 @@ impl Query {
             "continue" => self.continue_token = given(value),
             "labelSelector" => self.label_selector = given(value),
             "fieldSelector" => self.field_selector = given(value),
-            "timeoutSeconds" => self.timeout_seconds = given(value).map(|value| number(&value)).transpose()?,
+            "timeoutSeconds" => {
+                self.timeout_seconds = given(value).map(|value| number(&value)).transpose()?
+            }
             "allowWatchBookmarks" => self.bookmarks = truth(&value),
-            "sendInitialEvents" => self.send_initial_events = given(value).map(|value| truth(&value)),
+            "sendInitialEvents" => {
+                self.send_initial_events = given(value).map(|value| truth(&value))
+            }
             "dryRun" => self.dry_run = true,
             "fieldValidation" => self.field_validation = given(value),
             "fieldManager" => self.field_manager = given(value),
@@ -59,8 +67,14 @@ impl Query {
 
     /// Parses the resourceVersion; `None` if unset.
     pub(crate) fn version(&self) -> Result<Option<u64>, Refusal> {
-        let Some(text) = &self.resource_version else { return Ok(None) };
-        let wrong = |_| Refusal::bad_request(format!("Invalid value: {text:?}: resourceVersion is no number"));
+        let Some(text) = &self.resource_version else {
+            return Ok(None);
+        };
+        let wrong = |_| {
+            Refusal::bad_request(format!(
+                "Invalid value: {text:?}: resourceVersion is no number"
+            ))
+        };
         text.parse().map(Some).map_err(wrong)
     }
 }
@@ -71,5 +85,9 @@ fn truth(value: &str) -> bool {
 }
 
 fn number<N: std::str::FromStr>(value: &str) -> Result<N, Refusal> {
-    value.parse().map_err(|_| Refusal::bad_request(format!("strconv.ParseInt: parsing {value:?}: invalid syntax")))
+    value.parse().map_err(|_| {
+        Refusal::bad_request(format!(
+            "strconv.ParseInt: parsing {value:?}: invalid syntax"
+        ))
+    })
 }

@@ -94,16 +94,30 @@ impl Request {
     /// Returns the field manager of this write; by default the product in the user agent.
     pub(crate) fn manager(&self) -> String {
         let agent = self.user_agent.split('/').next().unwrap_or_default();
-        let shown = || agent.chars().filter(|letter| !letter.is_control()).take(LONGEST_MANAGER).collect();
+        let shown = || {
+            agent
+                .chars()
+                .filter(|letter| !letter.is_control())
+                .take(LONGEST_MANAGER)
+                .collect()
+        };
         self.query.field_manager.clone().unwrap_or_else(shown)
     }
 
     /// Returns the target for authorization: a list or watch of a single name is
     /// authorized by that name.
     pub(crate) fn aims_at(&self, target: &Target) -> Target {
-        let named = self.query.field_selector.as_deref().and_then(|selector| selector.strip_prefix("metadata.name="));
-        let named = named.filter(|name| matches!(self.verb, Verb::List | Verb::Watch) && !name.contains(','));
-        Target { name: target.name.clone().or_else(|| named.map(str::to_owned)), ..target.clone() }
+        let named = self
+            .query
+            .field_selector
+            .as_deref()
+            .and_then(|selector| selector.strip_prefix("metadata.name="));
+        let named = named
+            .filter(|name| matches!(self.verb, Verb::List | Verb::Watch) && !name.contains(','));
+        Target {
+            name: target.name.clone().or_else(|| named.map(str::to_owned)),
+            ..target.clone()
+        }
     }
 
     /// Returns the path without the query.
@@ -115,6 +129,10 @@ impl Request {
 /// Formats the request as a line of a trace, without its body.
 impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} {} {}", self.cluster, self.number, self.method, self.path_and_query)
+        write!(
+            f,
+            "{} {} {} {}",
+            self.cluster, self.number, self.method, self.path_and_query
+        )
     }
 }

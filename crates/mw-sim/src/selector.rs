@@ -38,10 +38,28 @@ struct FieldRequirement {
 }
 
 impl Selector {
-    pub(crate) fn of(kind: &Kind, namespace: Option<&str>, query: &Query) -> Result<Selector, Refusal> {
-        let labels = query.label_selector.as_deref().map(labels).transpose()?.unwrap_or_default();
-        let fields = query.field_selector.as_deref().map(|text| fields(kind, text)).transpose()?.unwrap_or_default();
-        Ok(Selector { namespace: namespace.map(str::to_owned), labels, fields })
+    pub(crate) fn of(
+        kind: &Kind,
+        namespace: Option<&str>,
+        query: &Query,
+    ) -> Result<Selector, Refusal> {
+        let labels = query
+            .label_selector
+            .as_deref()
+            .map(labels)
+            .transpose()?
+            .unwrap_or_default();
+        let fields = query
+            .field_selector
+            .as_deref()
+            .map(|text| fields(kind, text))
+            .transpose()?
+            .unwrap_or_default();
+        Ok(Selector {
+            namespace: namespace.map(str::to_owned),
+            labels,
+            fields,
+        })
     }
 
     /// Reports whether it filters by more than the namespace.
@@ -54,16 +72,26 @@ impl Selector {
     }
 
     pub(crate) fn matches(&self, object: &Value) -> bool {
-        self.namespace.as_deref().is_none_or(|namespace| meta_text(object, "namespace") == namespace)
-            && self.labels.iter().all(|requirement| requirement.matches(object))
-            && self.fields.iter().all(|requirement| (field_of(object, requirement.field) == requirement.value) == requirement.equal)
+        self.namespace
+            .as_deref()
+            .is_none_or(|namespace| meta_text(object, "namespace") == namespace)
+            && self
+                .labels
+                .iter()
+                .all(|requirement| requirement.matches(object))
+            && self.fields.iter().all(|requirement| {
+                (field_of(object, requirement.field) == requirement.value) == requirement.equal
+            })
     }
 }
 
 impl Requirement {
     fn matches(&self, object: &Value) -> bool {
-        let value = meta(object, "labels").and_then(|labels| labels.get(&self.key)).and_then(Value::as_str);
-        let among = |values: &[String]| value.is_some_and(|value| values.iter().any(|one| one == value));
+        let value = meta(object, "labels")
+            .and_then(|labels| labels.get(&self.key))
+            .and_then(Value::as_str);
+        let among =
+            |values: &[String]| value.is_some_and(|value| values.iter().any(|one| one == value));
         match &self.test {
             Test::Exists => value.is_some(),
             Test::Missing => value.is_none(),
@@ -82,7 +110,9 @@ fn labels(text: &str) -> Result<Vec<Requirement>, Refusal> {
             Test::In(values) | Test::NotIn(values) => values.as_slice(),
             _ => &[],
         };
-        if qualified_errors(&requirement.key).next().is_some() || !values.iter().all(|value| is_label_value(value)) {
+        if qualified_errors(&requirement.key).next().is_some()
+            || !values.iter().all(|value| is_label_value(value))
+        {
             return Err(unparsable(text));
         }
         requirements.push(requirement);
@@ -109,8 +139,16 @@ fn split(text: &str) -> Vec<&str> {
 }
 
 fn requirement(part: &str) -> Option<Requirement> {
-    let of = |key: &str, test| Some(Requirement { key: key.trim().to_owned(), test });
-    if let Some(key) = part.strip_prefix('!').filter(|key| !key.contains(['=', ' '])) {
+    let of = |key: &str, test| {
+        Some(Requirement {
+            key: key.trim().to_owned(),
+            test,
+        })
+    };
+    if let Some(key) = part
+        .strip_prefix('!')
+        .filter(|key| !key.contains(['=', ' ']))
+    {
         return of(key, Test::Missing);
     }
     if let Some((key, value)) = part.split_once("!=") {
@@ -121,7 +159,10 @@ fn requirement(part: &str) -> Option<Requirement> {
     }
     if let Some(list) = part.strip_suffix(')') {
         let (head, list) = list.split_once('(')?;
-        let values = list.split(',').map(|value| value.trim().to_owned()).collect();
+        let values = list
+            .split(',')
+            .map(|value| value.trim().to_owned())
+            .collect();
         let (key, word) = head.trim().rsplit_once(' ')?;
         return match word {
             "in" => of(key, Test::In(values)),
@@ -140,7 +181,14 @@ fn supported(kind: &Kind) -> &'static [&'static str] {
         Some(Builtin::Node) => &["spec.unschedulable"],
         Some(Builtin::Secret) => &["type"],
         Some(Builtin::Namespace) => &["status.phase"],
-        Some(Builtin::Event) => &["reason", "type", "regarding.name", "regarding.namespace", "regarding.kind", "regarding.uid"],
+        Some(Builtin::Event) => &[
+            "reason",
+            "type",
+            "regarding.name",
+            "regarding.namespace",
+            "regarding.kind",
+            "regarding.uid",
+        ],
         _ => &[],
     }
 }
@@ -153,11 +201,20 @@ fn fields(kind: &Kind, text: &str) -> Result<Vec<FieldRequirement>, Refusal> {
         } else if let Some((name, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
             (name, value, true)
         } else {
-            return Err(Refusal::bad_request(format!("invalid selector: {text:?}; can't understand {part:?}")));
+            return Err(Refusal::bad_request(format!(
+                "invalid selector: {text:?}; can't understand {part:?}"
+            )));
         };
-        let known = OF_ALL.iter().chain(supported(kind)).find(|known| **known == name);
+        let known = OF_ALL
+            .iter()
+            .chain(supported(kind))
+            .find(|known| **known == name);
         let field = known.copied().ok_or_else(|| unknown_field(kind, name))?;
-        requirements.push(FieldRequirement { field, value: value.to_owned(), equal });
+        requirements.push(FieldRequirement {
+            field,
+            value: value.to_owned(),
+            equal,
+        });
     }
     Ok(requirements)
 }
@@ -170,7 +227,9 @@ fn unknown_field(kind: &Kind, name: &str) -> Refusal {
 }
 
 fn field_of(object: &Value, field: &str) -> String {
-    let found = field.split('.').try_fold(object, |value, name| value.get(name));
+    let found = field
+        .split('.')
+        .try_fold(object, |value, name| value.get(name));
     match found {
         Some(Value::String(text)) => text.clone(),
         Some(Value::Bool(truth)) => truth.to_string(),
@@ -186,13 +245,26 @@ mod tests {
 
     fn matches(selector: &str) -> bool {
         let object = json!({ "metadata": { "labels": { "a": "1", "x.io/b": "2" } } });
-        labels(selector).unwrap().iter().all(|requirement| requirement.matches(&object))
+        labels(selector)
+            .unwrap()
+            .iter()
+            .all(|requirement| requirement.matches(&object))
     }
 
     #[test]
     fn labels_are_chosen_as_by_kubectl() {
-        for right in ["a", "!c", "a=1", "a==1,x.io/b=2", "a!=2", "c!=2", "a in (0,1)", "x.io/b notin (1, 3)", "c notin (1)", "a in (1),!c"]
-        {
+        for right in [
+            "a",
+            "!c",
+            "a=1",
+            "a==1,x.io/b=2",
+            "a!=2",
+            "c!=2",
+            "a in (0,1)",
+            "x.io/b notin (1, 3)",
+            "c notin (1)",
+            "a in (1),!c",
+        ] {
             assert!(matches(right), "{right}");
         }
         for wrong in ["c", "!a", "a=2", "a!=1", "a in (2,3)", "x.io/b notin (2)"] {

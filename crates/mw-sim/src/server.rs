@@ -41,7 +41,10 @@ pub struct Server {
 
 impl Server {
     pub(crate) fn new(cluster: Cluster, token: Option<&str>) -> Server {
-        Server { cluster, token: token.map(Arc::from) }
+        Server {
+            cluster,
+            token: token.map(Arc::from),
+        }
     }
 }
 
@@ -68,26 +71,57 @@ where
 }
 
 impl Server {
-    async fn serve(self, parts: http::request::Parts, body: Bytes) -> Result<http::Response<Body>, Lost> {
-        let path_and_query = parts.uri.path_and_query().map_or_else(|| "/".to_owned(), ToString::to_string);
+    async fn serve(
+        self,
+        parts: http::request::Parts,
+        body: Bytes,
+    ) -> Result<http::Response<Body>, Lost> {
+        let path_and_query = parts
+            .uri
+            .path_and_query()
+            .map_or_else(|| "/".to_owned(), ToString::to_string);
         let number = self.cluster.next_number();
         let request = match self.cluster.request(parts.method, path_and_query, body) {
             Ok(request) => request,
             Err(refusal) => return respond(Answer::refused(&refusal)),
         };
-        let text = |name| parts.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
+        let text = |name| {
+            parts
+                .headers
+                .get(name)
+                .and_then(|value| value.to_str().ok())
+                .unwrap_or_default()
+                .to_owned()
+        };
         let token = bearer(&parts.headers).or(self.token.as_deref());
         let user = match self.cluster.state().who(token) {
             Who::Known(account) => Some(account.user.as_str().into()),
             Who::Anonymous => Some("system:anonymous".into()),
             Who::Unknown => None,
         };
-        let (content_type, accept, user_agent) = (text(header::CONTENT_TYPE), text(header::ACCEPT), text(header::USER_AGENT));
-        let request = Request { number, user, content_type, accept, user_agent, ..request };
-        let mut ending = Ending { cluster: &self.cluster, request: &request, is_told: false };
+        let (content_type, accept, user_agent) = (
+            text(header::CONTENT_TYPE),
+            text(header::ACCEPT),
+            text(header::USER_AGENT),
+        );
+        let request = Request {
+            number,
+            user,
+            content_type,
+            accept,
+            user_agent,
+            ..request
+        };
+        let mut ending = Ending {
+            cluster: &self.cluster,
+            request: &request,
+            is_told: false,
+        };
         let answer = self.play(&request, token).await;
         ending.tell(match &answer {
-            Ok(answer) => RequestOutcome::Answered { code: answer.code() },
+            Ok(answer) => RequestOutcome::Answered {
+                code: answer.code(),
+            },
             Err(_) => RequestOutcome::Lost,
         });
         respond(answer?)
@@ -96,22 +130,33 @@ impl Server {
     /// Handles a request with faults before and after it takes effect.
     async fn play(&self, request: &Request, token: Option<&str>) -> Result<Answer, Lost> {
         self.cluster.passable().await?;
-        let fate = self.cluster.faults().map_or(Fate::Answer, |faults| faults.fate(request));
-        let behind = if let Fate::Stale { behind } = fate { behind } else { 0 };
+        let fate = self
+            .cluster
+            .faults()
+            .map_or(Fate::Answer, |faults| faults.fate(request));
+        let behind = if let Fate::Stale { behind } = fate {
+            behind
+        } else {
+            0
+        };
         match fate {
             Fate::Delay(late) => {
                 sleep(late).await;
                 self.cluster.passable().await?;
             }
             Fate::LoseRequest => return Err(Lost::Broken),
-            Fate::Refuse { code, retry_after } => return Ok(Answer::refused(&Refusal::injected(code, retry_after))),
+            Fate::Refuse { code, retry_after } => {
+                return Ok(Answer::refused(&Refusal::injected(code, retry_after)));
+            }
             Fate::Hang => return std::future::pending().await,
             Fate::Answer | Fate::AnswerLate(_) | Fate::LoseAnswer | Fate::Stale { .. } => {}
         }
         // The account of the token may have changed during the delay.
         let who = self.cluster.state().who(token);
         let answer = match self.cluster.faults().filter(|_| !request.verb.writes()) {
-            Some(faults) => crate::lie::answer(&self.cluster, request, &who, behind, faults.lies(request)),
+            Some(faults) => {
+                crate::lie::answer(&self.cluster, request, &who, behind, faults.lies(request))
+            }
             None => self.cluster.perform(request, &who, behind),
         };
         match fate {
@@ -125,7 +170,11 @@ impl Server {
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {
-    headers.get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")
+    headers
+        .get(header::AUTHORIZATION)?
+        .to_str()
+        .ok()?
+        .strip_prefix("Bearer ")
 }
 
 /// Reports the outcome of a request, even if the client stopped waiting.
@@ -154,18 +203,30 @@ impl Drop for Ending<'_> {
 
 fn respond(answer: Answer) -> Result<http::Response<Body>, Lost> {
     let (code, retry_after) = match &answer {
-        Answer::Whole { code, retry_after, .. } => (*code, *retry_after),
+        Answer::Whole {
+            code, retry_after, ..
+        } => (*code, *retry_after),
         Answer::Watch(_) => (200, None),
     };
     let body = match answer {
-        Answer::Whole { body, .. } => Full::new(body).map_err(|never: Infallible| match never {}).boxed_unsync(),
-        Answer::Watch(watch) => BodyExt::boxed_unsync(StreamBody::new(futures::stream::unfold(watch, next_frame))),
+        Answer::Whole { body, .. } => Full::new(body)
+            .map_err(|never: Infallible| match never {})
+            .boxed_unsync(),
+        Answer::Watch(watch) => {
+            BodyExt::boxed_unsync(StreamBody::new(futures::stream::unfold(watch, next_frame)))
+        }
     };
     let mut response = http::Response::new(body);
-    *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
+    *response.status_mut() =
+        StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        header::HeaderValue::from_static("application/json"),
+    );
     if let Some(seconds) = retry_after {
-        response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+        response
+            .headers_mut()
+            .insert(header::RETRY_AFTER, seconds.into());
     }
     Ok(response)
 }

@@ -54,7 +54,10 @@ impl Entry {
         match (change, &self.before, &self.after) {
             (Change::Deleted, Some(before), _) => {
                 let mut last = Value::clone(&before.value);
-                meta_mut(&mut last).insert("resourceVersion".to_owned(), self.version.to_string().into());
+                meta_mut(&mut last).insert(
+                    "resourceVersion".to_owned(),
+                    self.version.to_string().into(),
+                );
                 event("DELETED", &crate::object::written(&last))
             }
             (Change::Added, _, Some(after)) => event("ADDED", &after.bytes()),
@@ -92,15 +95,33 @@ pub(crate) struct Collection {
 impl Collection {
     pub(crate) fn new(kind: Arc<Kind>, version: u64) -> Collection {
         let (objects, log) = (Objects::new(), VecDeque::new());
-        Collection { kind, objects, log, floor: version, trimmed: version, changed: Arc::default() }
+        Collection {
+            kind,
+            objects,
+            log,
+            floor: version,
+            trimmed: version,
+            changed: Arc::default(),
+        }
     }
 
-    pub(crate) fn record(&mut self, key: Arc<str>, version: u64, after: Option<Arc<Object>>) -> Arc<Entry> {
+    pub(crate) fn record(
+        &mut self,
+        key: Arc<str>,
+        version: u64,
+        after: Option<Arc<Object>>,
+    ) -> Arc<Entry> {
         let before = match &after {
             Some(after) => self.objects.insert(Arc::clone(&key), Arc::clone(after)),
             None => self.objects.remove(&key),
         };
-        let entry = Arc::new(Entry { key, version, before, after, line: OnceLock::new() });
+        let entry = Arc::new(Entry {
+            key,
+            version,
+            before,
+            after,
+            line: OnceLock::new(),
+        });
         self.log.push_back(Arc::clone(&entry));
         if self.log.len() > LONGEST_LOG {
             for forgotten in self.log.drain(..LONGEST_LOG / 2) {
@@ -133,7 +154,12 @@ impl Collection {
     /// Returns the objects at a version, or at the oldest known one.
     pub(crate) fn at(&self, version: u64) -> Objects {
         let mut objects = self.objects.clone();
-        for entry in self.log.iter().rev().take_while(|entry| entry.version > version) {
+        for entry in self
+            .log
+            .iter()
+            .rev()
+            .take_while(|entry| entry.version > version)
+        {
             match &entry.before {
                 Some(before) => objects.insert(Arc::clone(&entry.key), Arc::clone(before)),
                 None => objects.remove(&entry.key),
@@ -153,11 +179,17 @@ mod tests {
     }
 
     fn object(version: u64) -> Arc<Object> {
-        Object::new(json!({ "metadata": { "resourceVersion": version.to_string() } }), version)
+        Object::new(
+            json!({ "metadata": { "resourceVersion": version.to_string() } }),
+            version,
+        )
     }
 
     fn versions(objects: &Objects) -> Vec<(String, u64)> {
-        objects.iter().map(|(key, object)| (key.to_string(), object.version)).collect()
+        objects
+            .iter()
+            .map(|(key, object)| (key.to_string(), object.version))
+            .collect()
     }
 
     #[test]
@@ -168,13 +200,23 @@ mod tests {
         all.record("a".into(), 3, Some(object(3)));
         all.record("b".into(), 4, None);
         let at = |version| versions(&all.at(version));
-        let of = |list: &[(&str, u64)]| list.iter().map(|(key, version)| ((*key).to_owned(), *version)).collect::<Vec<_>>();
+        let of = |list: &[(&str, u64)]| {
+            list.iter()
+                .map(|(key, version)| ((*key).to_owned(), *version))
+                .collect::<Vec<_>>()
+        };
         assert_eq!(at(0), of(&[]));
         assert_eq!(at(1), of(&[("a", 1)]));
         assert_eq!(at(2), of(&[("a", 1), ("b", 2)]));
         assert_eq!(at(3), of(&[("a", 3), ("b", 2)]));
         assert_eq!(at(4), of(&[("a", 3)]));
-        assert_eq!(all.since(2).unwrap().map(|entry| entry.version).collect::<Vec<_>>(), [3, 4]);
+        assert_eq!(
+            all.since(2)
+                .unwrap()
+                .map(|entry| entry.version)
+                .collect::<Vec<_>>(),
+            [3, 4]
+        );
     }
 
     #[test]

@@ -52,7 +52,9 @@ mod tests {
     fn the_same_seed_gives_the_same_uids_and_no_two_are_equal() {
         let draw = |seed| {
             let mut draws = Draws::new(seed);
-            (0..100).map(|_| draws.uid()).collect::<std::collections::BTreeSet<_>>()
+            (0..100)
+                .map(|_| draws.uid())
+                .collect::<std::collections::BTreeSet<_>>()
         };
         assert_eq!(draw(7), draw(7));
         assert_ne!(draw(7), draw(8));

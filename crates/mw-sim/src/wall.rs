@@ -40,9 +40,18 @@ impl fmt::Debug for Wall {
 
 impl fmt::Display for Moment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (days, second) = (self.seconds.div_euclid(86_400), self.seconds.rem_euclid(86_400));
+        let (days, second) = (
+            self.seconds.div_euclid(86_400),
+            self.seconds.rem_euclid(86_400),
+        );
         let (year, month, day) = civil(days);
-        write!(f, "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
+        write!(
+            f,
+            "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z",
+            second / 3600,
+            second / 60 % 60,
+            second % 60
+        )
     }
 }
 
@@ -56,37 +65,57 @@ fn civil(days: i64) -> (i64, i64, i64) {
     let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let march_month = (5 * of_year + 2) / 153;
     let day = of_year - (153 * march_month + 2) / 5 + 1;
-    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
+    let month = if march_month < 10 {
+        march_month + 3
+    } else {
+        march_month - 9
+    };
     (year_of_era + era * 400 + i64::from(month <= 2), month, day)
 }
 
 /// Reports whether a text is a time in RFC 3339. The simulator keeps it as written,
 /// while a real server converts it to UTC.
 pub(crate) fn is_rfc3339(text: &str) -> bool {
-    let Some((date, rest)) = text.split_once(['T', 't']) else { return false };
-    let digits = |text: &str, length: usize| text.len() == length && text.bytes().all(|byte| byte.is_ascii_digit());
+    let Some((date, rest)) = text.split_once(['T', 't']) else {
+        return false;
+    };
+    let digits = |text: &str, length: usize| {
+        text.len() == length && text.bytes().all(|byte| byte.is_ascii_digit())
+    };
     let number = |text: &str| text.parse::<u32>().unwrap_or(u32::MAX);
     let date: Vec<&str> = date.split('-').collect();
-    let &[year, month, day] = date.as_slice() else { return false };
-    let Some(zone) = rest.find(['Z', 'z', '+', '-']) else { return false };
+    let &[year, month, day] = date.as_slice() else {
+        return false;
+    };
+    let Some(zone) = rest.find(['Z', 'z', '+', '-']) else {
+        return false;
+    };
     let (time, zone) = rest.split_at(zone);
-    let (time, fraction) = time.split_once('.').map_or((time, None), |(time, fraction)| (time, Some(fraction)));
+    let (time, fraction) = time
+        .split_once('.')
+        .map_or((time, None), |(time, fraction)| (time, Some(fraction)));
     let time: Vec<&str> = time.split(':').collect();
-    let &[hour, minute, second] = time.as_slice() else { return false };
+    let &[hour, minute, second] = time.as_slice() else {
+        return false;
+    };
     let zone_fits = match zone.strip_prefix(['+', '-']) {
-        Some(offset) => offset
-            .split_once(':')
-            .is_some_and(|(hours, minutes)| digits(hours, 2) && digits(minutes, 2) && number(hours) < 24 && number(minutes) < 60),
+        Some(offset) => offset.split_once(':').is_some_and(|(hours, minutes)| {
+            digits(hours, 2) && digits(minutes, 2) && number(hours) < 24 && number(minutes) < 60
+        }),
         None => zone.eq_ignore_ascii_case("z"),
     };
     digits(year, 4)
-        && [month, day, hour, minute, second].iter().all(|part| digits(part, 2))
+        && [month, day, hour, minute, second]
+            .iter()
+            .all(|part| digits(part, 2))
         && (1..=12).contains(&number(month))
         && (1..=days_of(number(year), number(month))).contains(&number(day))
         && (number(hour), number(minute), number(second)) <= (23, 59, 59)
         && number(minute) < 60
         && number(second) < 60
-        && fraction.is_none_or(|fraction| !fraction.is_empty() && fraction.bytes().all(|byte| byte.is_ascii_digit()))
+        && fraction.is_none_or(|fraction| {
+            !fraction.is_empty() && fraction.bytes().all(|byte| byte.is_ascii_digit())
+        })
         && zone_fits
 }
 
@@ -115,12 +144,22 @@ mod tests {
 
     #[test]
     fn times_are_told_from_other_texts() {
-        for right in ["2026-01-01T00:00:00Z", "2024-02-29T23:59:59.123456Z", "2026-01-01T00:00:00+02:00"] {
+        for right in [
+            "2026-01-01T00:00:00Z",
+            "2024-02-29T23:59:59.123456Z",
+            "2026-01-01T00:00:00+02:00",
+        ] {
             assert!(is_rfc3339(right), "{right}");
         }
-        for wrong in
-            ["", "yesterday", "2026-01-01", "2026-02-29T00:00:00Z", "2026-01-01T24:00:00Z", "2026-01-01T00:00:00", "2026-01-01T00:00:00.Z"]
-        {
+        for wrong in [
+            "",
+            "yesterday",
+            "2026-01-01",
+            "2026-02-29T00:00:00Z",
+            "2026-01-01T24:00:00Z",
+            "2026-01-01T00:00:00",
+            "2026-01-01T00:00:00.Z",
+        ] {
             assert!(!is_rfc3339(wrong), "{wrong}");
         }
     }

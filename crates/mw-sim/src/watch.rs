@@ -52,7 +52,10 @@ pub(crate) struct Watch {
 
 impl fmt::Debug for Watch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watch").field("request", &self.request).field("seen", &self.seen).finish_non_exhaustive()
+        f.debug_struct("Watch")
+            .field("request", &self.request)
+            .field("seen", &self.seen)
+            .finish_non_exhaustive()
     }
 }
 
@@ -66,17 +69,33 @@ enum Line {
     Other(Bytes),
 }
 
-pub(crate) fn start(state: &State, cluster: &Cluster, kind: &Arc<Kind>, request: &Request, behind: u64) -> Result<Answer, Refusal> {
+pub(crate) fn start(
+    state: &State,
+    cluster: &Cluster,
+    kind: &Arc<Kind>,
+    request: &Request,
+    behind: u64,
+) -> Result<Answer, Refusal> {
     let query = &request.query;
     let target = request.target.as_ref();
-    let selector = Selector::of(kind, target.and_then(|target| target.namespace.as_deref()), query)?;
+    let selector = Selector::of(
+        kind,
+        target.and_then(|target| target.namespace.as_deref()),
+        query,
+    )?;
     check_options(query)?;
     let collection = state.of_kind(kind).ok_or_else(Refusal::no_such_resource)?;
     let now = Instant::now();
-    let lasts = query.timeout_seconds.filter(|seconds| *seconds > 0).map_or(LONGEST_WATCH, Duration::from_secs);
+    let lasts = query
+        .timeout_seconds
+        .filter(|seconds| *seconds > 0)
+        .map_or(LONGEST_WATCH, Duration::from_secs);
     let mut watch = Watch {
         cluster: cluster.clone(),
-        request: Arc::new(Request { body: Bytes::new(), ..request.clone() }),
+        request: Arc::new(Request {
+            body: Bytes::new(),
+            ..request.clone()
+        }),
         kind: Arc::clone(kind),
         selector,
         changed: Arc::clone(&collection.changed),
@@ -97,13 +116,19 @@ fn check_options(query: &Query) -> Result<(), Refusal> {
     let matching = query.resource_version_match.as_deref();
     match (query.send_initial_events, matching) {
         (None, Some(_)) => {
-            let why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
+            let why =
+                "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
             wrong(&[FieldError::forbidden("resourceVersionMatch", why)])
         }
         (Some(_), None) => wrong(&[needs_match()]),
-        (Some(_), Some(other)) if other != "NotOlderThan" => {
-            wrong(&[needs_match(), FieldError::unsupported("resourceVersionMatch", &json!(other), &[json!("NotOlderThan")])])
-        }
+        (Some(_), Some(other)) if other != "NotOlderThan" => wrong(&[
+            needs_match(),
+            FieldError::unsupported(
+                "resourceVersionMatch",
+                &json!(other),
+                &[json!("NotOlderThan")],
+            ),
+        ]),
         _ if query.continue_token.is_some() => Err(Refusal::unsupported("continue for watches")),
         _ => Ok(()),
     }
@@ -115,7 +140,13 @@ fn needs_match() -> FieldError {
 }
 
 impl Watch {
-    fn begin(&mut self, state: &State, collection: &Collection, query: &Query, behind: u64) -> Result<(), Refusal> {
+    fn begin(
+        &mut self,
+        state: &State,
+        collection: &Collection,
+        query: &Query,
+        behind: u64,
+    ) -> Result<(), Refusal> {
         // A list answers with 400 in this case.
         let wrong = |_| Refusal::new(500, "", "the resourceVersion is no number");
         let asked = query.version().map_err(wrong)?.unwrap_or_default();
@@ -124,13 +155,24 @@ impl Watch {
             return Err(Refusal::from_the_future(asked, state.version));
         }
         if streams == Some(true) || (asked == 0 && streams.is_none()) {
-            let version = state.version.saturating_sub(behind).max(asked).max(collection.floor.min(state.version));
-            for object in snapshot(collection, state.version, version).values().filter(|object| self.selector.matches(&object.value)) {
-                self.lines.push_back(Line::Event { version: object.version, bytes: event("ADDED", &object.bytes()) });
+            let version = state
+                .version
+                .saturating_sub(behind)
+                .max(asked)
+                .max(collection.floor.min(state.version));
+            for object in snapshot(collection, state.version, version)
+                .values()
+                .filter(|object| self.selector.matches(&object.value))
+            {
+                self.lines.push_back(Line::Event {
+                    version: object.version,
+                    bytes: event("ADDED", &object.bytes()),
+                });
             }
             if streams == Some(true) && query.bookmarks {
                 let annotations = json!({ "k8s.io/initial-events-end": "true" });
-                self.lines.push_back(Line::Other(self.bookmark(version, Some(annotations))));
+                self.lines
+                    .push_back(Line::Other(self.bookmark(version, Some(annotations))));
             }
             self.seen = version;
         } else if asked != 0 && asked < collection.floor {
@@ -145,7 +187,11 @@ impl Watch {
     /// Continues from the version that the server considers its newest. A later version
     /// that the client asked for does not exist yet.
     pub(crate) fn start_from(&mut self, version: u64, asked: &Request) {
-        if asked.query.version().is_ok_and(|asked| asked.is_some_and(|asked| asked > 0)) {
+        if asked
+            .query
+            .version()
+            .is_ok_and(|asked| asked.is_some_and(|asked| asked > 0))
+        {
             self.lines.clear();
             self.seen = version;
         }
@@ -153,12 +199,14 @@ impl Watch {
 
     /// Queues an ERROR event, after which the watch ends.
     fn give_up(&mut self, refusal: &Refusal) {
-        self.lines.push_back(Line::Other(event("ERROR", &written(&refusal.status()))));
+        self.lines
+            .push_back(Line::Other(event("ERROR", &written(&refusal.status()))));
         self.is_over = true;
     }
 
     fn bookmark(&self, version: u64, annotations: Option<Value>) -> Bytes {
-        let mut metadata = json!({ "resourceVersion": version.to_string(), "creationTimestamp": null });
+        let mut metadata =
+            json!({ "resourceVersion": version.to_string(), "creationTimestamp": null });
         if let Some(annotations) = annotations {
             crate::json::map_mut(&mut metadata).insert("annotations".to_owned(), annotations);
         }
@@ -198,7 +246,10 @@ impl Watch {
                 self.next_bookmark = Some(due + BOOKMARK_EVERY);
                 let version = self.cluster.version();
                 self.seen = self.seen.max(version);
-                return Some(Ok(self.bookmark(frozen_at(&self.lies).map_or(version, |frozen| frozen.min(version)), None)));
+                return Some(Ok(self.bookmark(
+                    frozen_at(&self.lies).map_or(version, |frozen| frozen.min(version)),
+                    None,
+                )));
             }
             let wake = self.next_bookmark.map_or(self.end, |due| due.min(self.end));
             tokio::select! {
@@ -215,8 +266,12 @@ impl Watch {
             Line::Event { version, bytes } => (version, bytes),
             Line::Other(bytes) => return Some(Ok(bytes)),
         };
-        let bytes = self.lies.iter().try_fold(bytes, |bytes, lie| lie.of_event(bytes, version, &self.request))?;
-        let delivery = self.cluster.faults().map_or(Delivery::Now, |faults| faults.delivery(&self.request, version));
+        let bytes = self.lies.iter().try_fold(bytes, |bytes, lie| {
+            lie.of_event(bytes, version, &self.request)
+        })?;
+        let delivery = self.cluster.faults().map_or(Delivery::Now, |faults| {
+            faults.delivery(&self.request, version)
+        });
         match delivery {
             Delivery::Now => Some(Ok(bytes)),
             Delivery::After(late) => {
@@ -230,7 +285,9 @@ impl Watch {
             Delivery::Cut => Some(self.cut(Lost::Broken)),
             Delivery::Gone => {
                 self.lines.clear();
-                self.give_up(&Refusal::expired(format!("too old resource version: {version} ({version})")));
+                self.give_up(&Refusal::expired(format!(
+                    "too old resource version: {version} ({version})"
+                )));
                 None
             }
         }
@@ -258,7 +315,10 @@ impl Watch {
         for entry in entries {
             self.seen = entry.version;
             if let Some(bytes) = line_for(&self.selector, entry) {
-                self.lines.push_back(Line::Event { version: entry.version, bytes });
+                self.lines.push_back(Line::Event {
+                    version: entry.version,
+                    bytes,
+                });
             }
         }
         !self.lines.is_empty()
@@ -270,7 +330,11 @@ fn line_for(selector: &Selector, entry: &Entry) -> Option<Bytes> {
     if selector.takes_all() {
         return Some(entry.line());
     }
-    let sees = |object: &Option<Arc<crate::object::Object>>| object.as_ref().is_some_and(|object| selector.matches(&object.value));
+    let sees = |object: &Option<Arc<crate::object::Object>>| {
+        object
+            .as_ref()
+            .is_some_and(|object| selector.matches(&object.value))
+    };
     match (sees(&entry.before), sees(&entry.after)) {
         (false, false) => None,
         (false, true) => Some(entry.line_as(Change::Added)),

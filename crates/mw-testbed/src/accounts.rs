@@ -37,13 +37,23 @@ impl Cluster {
 
     /// Creates namespace, service account, ClusterRole, binding and token Secret, and
     /// returns the kubeconfig. The rules replace those of an earlier call.
-    pub async fn service_account_kubeconfig(&self, namespace: &str, name: &str, rules: &[PolicyRule]) -> Result<String> {
+    pub async fn service_account_kubeconfig(
+        &self,
+        namespace: &str,
+        name: &str,
+        rules: &[PolicyRule],
+    ) -> Result<String> {
         let token = self.service_account(namespace, name, rules).await?;
         Ok(self.kubeconfig(self.url(), &token))
     }
 
     /// Like `service_account_kubeconfig`, but returns the token.
-    pub async fn service_account(&self, namespace: &str, name: &str, rules: &[PolicyRule]) -> Result<String> {
+    pub async fn service_account(
+        &self,
+        namespace: &str,
+        name: &str,
+        rules: &[PolicyRule],
+    ) -> Result<String> {
         let role = format!("{namespace}-{name}");
         let subject = json!({ "kind": "ServiceAccount", "name": name, "namespace": namespace });
         let objects = [
@@ -66,7 +76,12 @@ impl Cluster {
     /// Waits until the authorizer has observed all rules. It learns of roles and
     /// bindings a moment after they are written; a client that is faster would be
     /// denied.
-    pub async fn wait_for_rules(&self, namespace: &str, name: &str, rules: &[PolicyRule]) -> Result<()> {
+    pub async fn wait_for_rules(
+        &self,
+        namespace: &str,
+        name: &str,
+        rules: &[PolicyRule],
+    ) -> Result<()> {
         for attributes in rules.iter().flat_map(accesses) {
             let mut spec = json!({ "user": format!("system:serviceaccount:{namespace}:{name}") });
             if let (Some(spec), Value::Object(attributes)) = (spec.as_object_mut(), &attributes) {
@@ -76,7 +91,13 @@ impl Cluster {
             eventually(RULES_DEADLINE, || async {
                 let answer = self.create(&review).await?;
                 let allowed = answer.pointer("/status/allowed") == Some(&Value::Bool(true));
-                if allowed { Ok(()) } else { Err(Error::Object(format!("{namespace}/{name} is not allowed yet: {attributes}"))) }
+                if allowed {
+                    Ok(())
+                } else {
+                    Err(Error::Object(format!(
+                        "{namespace}/{name} is not allowed yet: {attributes}"
+                    )))
+                }
             })
             .await?;
         }
@@ -95,7 +116,10 @@ impl Cluster {
     pub async fn request_token(&self, namespace: &str, name: &str, seconds: u32) -> Result<String> {
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
         let request = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": { "expirationSeconds": seconds } });
-        let answer = self.http.expect(Method::POST, &path, JSON, Some(&request)).await?;
+        let answer = self
+            .http
+            .expect(Method::POST, &path, JSON, Some(&request))
+            .await?;
         text(&answer, "/status/token").map(str::to_owned)
     }
 
@@ -103,9 +127,16 @@ impl Cluster {
         let path = secret_path(namespace, name);
         eventually(TOKEN_DEADLINE, || async {
             let secret = self.get(&path).await?.unwrap_or_default();
-            let data = secret.pointer("/data/token").and_then(Value::as_str).unwrap_or_default();
-            let token = Base64::decode_vec(data).ok().and_then(|bytes| String::from_utf8(bytes).ok());
-            token.filter(|token| !token.is_empty()).ok_or_else(|| Error::Object(format!("{path} contains no token yet")))
+            let data = secret
+                .pointer("/data/token")
+                .and_then(Value::as_str)
+                .unwrap_or_default();
+            let token = Base64::decode_vec(data)
+                .ok()
+                .and_then(|bytes| String::from_utf8(bytes).ok());
+            token
+                .filter(|token| !token.is_empty())
+                .ok_or_else(|| Error::Object(format!("{path} contains no token yet")))
         })
         .await
     }
@@ -113,7 +144,11 @@ impl Cluster {
 
 /// Returns each access that a rule grants, as attributes of a SubjectAccessReview.
 fn accesses(rule: &PolicyRule) -> Vec<Value> {
-    let or_any = |list: &Option<Vec<String>>| list.clone().filter(|list| !list.is_empty()).unwrap_or_else(|| vec![String::new()]);
+    let or_any = |list: &Option<Vec<String>>| {
+        list.clone()
+            .filter(|list| !list.is_empty())
+            .unwrap_or_else(|| vec![String::new()])
+    };
     let mut accesses = Vec::new();
     for verb in &rule.verbs {
         for path in rule.non_resource_urls.iter().flatten() {

@@ -56,12 +56,19 @@ pub(crate) fn read(path: &Path) -> Result<Vec<AuditRecord>> {
 pub(crate) fn read_from(path: &Path, start: u64) -> Result<(Vec<AuditRecord>, u64)> {
     let mut file = match File::open(path) {
         Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok((Vec::new(), start)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Ok((Vec::new(), start));
+        }
         Err(error) => return Err(Error::file("reading", path)(error)),
     };
     let mut text = Vec::new();
-    file.seek(SeekFrom::Start(start)).and_then(|_| file.read_to_end(&mut text)).map_err(Error::file("reading", path))?;
-    let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    file.seek(SeekFrom::Start(start))
+        .and_then(|_| file.read_to_end(&mut text))
+        .map_err(Error::file("reading", path))?;
+    let whole = text
+        .iter()
+        .rposition(|byte| *byte == b'\n')
+        .map_or(0, |at| at + 1);
     text.truncate(whole);
     Ok((parse(&text), start + whole as u64))
 }
@@ -72,8 +79,12 @@ fn parse(text: &[u8]) -> Vec<AuditRecord> {
     let mut order = BTreeMap::new();
     let mut records: Vec<AuditRecord> = Vec::new();
     for line in text.split(|byte| *byte == b'\n') {
-        let Ok(event) = serde_json::from_slice::<Value>(line) else { continue };
-        let Some(id) = event.get("auditID").and_then(Value::as_str) else { continue };
+        let Ok(event) = serde_json::from_slice::<Value>(line) else {
+            continue;
+        };
+        let Some(id) = event.get("auditID").and_then(Value::as_str) else {
+            continue;
+        };
         let record = record(&event);
         match order.get(id).and_then(|at: &usize| records.get_mut(*at)) {
             Some(earlier) => *earlier = record,
@@ -87,19 +98,40 @@ fn parse(text: &[u8]) -> Vec<AuditRecord> {
 }
 
 fn record(event: &Value) -> AuditRecord {
-    let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let text = |pointer: &str| {
+        event
+            .pointer(pointer)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
     let impersonated = text("/impersonatedUser/username");
     let (resource, subresource) = (text("/objectRef/resource"), text("/objectRef/subresource"));
     AuditRecord {
-        user: if impersonated.is_empty() { text("/user/username") } else { impersonated },
+        user: if impersonated.is_empty() {
+            text("/user/username")
+        } else {
+            impersonated
+        },
         agent: text("/userAgent"),
         verb: text("/verb"),
         group: text("/objectRef/apiGroup"),
-        resource: if subresource.is_empty() { resource } else { format!("{resource}/{subresource}") },
+        resource: if subresource.is_empty() {
+            resource
+        } else {
+            format!("{resource}/{subresource}")
+        },
         namespace: text("/objectRef/namespace"),
         name: text("/objectRef/name"),
-        code: event.pointer("/responseStatus/code").and_then(Value::as_u64).and_then(|code| u16::try_from(code).ok()).unwrap_or(0),
-        denied: event.pointer("/annotations/authorization.k8s.io~1decision").and_then(Value::as_str) == Some("forbid"),
+        code: event
+            .pointer("/responseStatus/code")
+            .and_then(Value::as_u64)
+            .and_then(|code| u16::try_from(code).ok())
+            .unwrap_or(0),
+        denied: event
+            .pointer("/annotations/authorization.k8s.io~1decision")
+            .and_then(Value::as_str)
+            == Some("forbid"),
     }
 }
 
@@ -109,9 +141,20 @@ mod tests {
 
     #[test]
     fn a_request_that_is_written_twice_counts_once_and_a_half_line_not_at_all() {
-        let line = |id: &str, code: u16| json!({ "auditID": id, "verb": "watch", "responseStatus": { "code": code } }).to_string();
-        let text = format!("{}\n{}\n{}\n{{\"auditID\":\"c\",", line("a", 200), line("b", 403), line("a", 410));
-        let codes: Vec<u16> = parse(text.as_bytes()).iter().map(|record| record.code).collect();
+        let line = |id: &str, code: u16| {
+            json!({ "auditID": id, "verb": "watch", "responseStatus": { "code": code } })
+                .to_string()
+        };
+        let text = format!(
+            "{}\n{}\n{}\n{{\"auditID\":\"c\",",
+            line("a", 200),
+            line("b", 403),
+            line("a", 410)
+        );
+        let codes: Vec<u16> = parse(text.as_bytes())
+            .iter()
+            .map(|record| record.code)
+            .collect();
         assert_eq!(codes, [410, 403]);
     }
 
@@ -125,6 +168,12 @@ mod tests {
         let (first, end) = read_from(&path, 0).unwrap();
         std::fs::write(&path, line("a") + &line("b")).unwrap();
         let (second, _) = read_from(&path, end).unwrap();
-        assert_eq!([first, second].map(|records| records.into_iter().map(|record| record.verb).collect::<String>()), ["a", "b"]);
+        assert_eq!(
+            [first, second].map(|records| records
+                .into_iter()
+                .map(|record| record.verb)
+                .collect::<String>()),
+            ["a", "b"]
+        );
     }
 }

@@ -49,7 +49,12 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    pub(crate) async fn launch(binaries: &Binaries, etcd: &str, root: &Path, name: &str) -> Result<Self> {
+    pub(crate) async fn launch(
+        binaries: &Binaries,
+        etcd: &str,
+        root: &Path,
+        name: &str,
+    ) -> Result<Self> {
         let mut last = None;
         for _ in 0..PORT_ATTEMPTS {
             let folder = root.join(format!("cluster-{name}"));
@@ -59,14 +64,19 @@ impl Cluster {
                 other => return other,
             }
         }
-        Err(last.unwrap_or_else(|| Error::Start { program: "kube-apiserver".into(), reason: "no attempt was made".into() }))
+        Err(last.unwrap_or_else(|| Error::Start {
+            program: "kube-apiserver".into(),
+            reason: "no attempt was made".into(),
+        }))
     }
 
     async fn attempt(binaries: &Binaries, etcd: &str, folder: PathBuf, name: &str) -> Result<Self> {
         let authority = Authority::new(name)?;
         let token_key = pki::token_key()?;
         let (admin_token, own_token) = (random_token()?, random_token()?);
-        let users = format!("{admin_token},admin,admin,\"system:masters\"\n{own_token},testbed,testbed,\"system:masters\"\n");
+        let users = format!(
+            "{admin_token},admin,admin,\"system:masters\"\n{own_token},testbed,testbed,\"system:masters\"\n"
+        );
         let identity = authority.server_identity()?;
         write(&folder, "serving.crt", &identity.certificate)?;
         write(&folder, "serving.key", &identity.key)?;
@@ -78,14 +88,29 @@ impl Cluster {
 
         let port = free_port()?;
         let url = format!("https://127.0.0.1:{port}");
-        let server = Server::start(&binaries.kube_apiserver, &arguments(&folder, etcd, name, port), &folder)?;
+        let server = Server::start(
+            &binaries.kube_apiserver,
+            &arguments(&folder, etcd, name, port),
+            &folder,
+        )?;
         let own = Http::new(url.clone(), authority.client_config()?, own_token);
         wait_ready(&server, &own).await?;
         let controller = TokenController::new(own.clone(), authority.pem(), &token_key)?;
         let token_controller = runtime()?.spawn(controller.run()).abort_handle();
         let http = own.with_token(&admin_token);
         let (name, kinds) = (name.to_owned(), Mutex::default());
-        Ok(Self { name, url, admin_token, folder, authority, http, own, kinds, token_controller, server })
+        Ok(Self {
+            name,
+            url,
+            admin_token,
+            folder,
+            authority,
+            http,
+            own,
+            kinds,
+            token_controller,
+            server,
+        })
     }
 
     pub fn name(&self) -> &str {
@@ -236,10 +261,16 @@ async fn wait_ready(server: &Server, http: &Http) -> Result<()> {
     })
     .await??;
     for name in ["default", "kube-system"] {
-        let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
-        let answer = http.send(Method::POST, "/api/v1/namespaces", JSON, Some(&namespace)).await?;
+        let namespace =
+            json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
+        let answer = http
+            .send(Method::POST, "/api/v1/namespaces", JSON, Some(&namespace))
+            .await?;
         if !answer.is_success() && answer.code != 409 {
-            return Err(Error::Start { program: "kube-apiserver".into(), reason: format!("namespace {name}: {}", answer.body) });
+            return Err(Error::Start {
+                program: "kube-apiserver".into(),
+                reason: format!("namespace {name}: {}", answer.body),
+            });
         }
     }
     Ok(())
@@ -252,14 +283,22 @@ pub(crate) fn write(folder: &Path, name: &str, text: &str) -> Result<()> {
 
 pub(crate) fn random_token() -> Result<String> {
     let mut bytes = [0_u8; 16];
-    SystemRandom::new().fill(&mut bytes).map_err(|error| Error::Sign(error.to_string()))?;
+    SystemRandom::new()
+        .fill(&mut bytes)
+        .map_err(|error| Error::Sign(error.to_string()))?;
     Ok(hex::encode(bytes))
 }
 
 /// Returns a port of loopback that is free at the moment.
 pub(crate) fn free_port() -> Result<u16> {
-    let failed = |error: std::io::Error| Error::Start { program: "listener".into(), reason: error.to_string() };
-    TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr()).map(|address| address.port()).map_err(failed)
+    let failed = |error: std::io::Error| Error::Start {
+        program: "listener".into(),
+        reason: error.to_string(),
+    };
+    TcpListener::bind(("127.0.0.1", 0))
+        .and_then(|listener| listener.local_addr())
+        .map(|address| address.port())
+        .map_err(failed)
 }
 
 pub(crate) fn is_port_taken(error: &Error) -> bool {

@@ -12,7 +12,11 @@ pub enum Error {
     #[error("building {binary} failed: {reason}")]
     Build { binary: String, reason: String },
     #[error("{action} {}: {source}", path.display())]
-    File { action: &'static str, path: PathBuf, source: std::io::Error },
+    File {
+        action: &'static str,
+        path: PathBuf,
+        source: std::io::Error,
+    },
     #[error("starting {program}: {reason}")]
     Start { program: String, reason: String },
     #[error("stopping {program}: {reason}")]
@@ -26,13 +30,25 @@ pub enum Error {
     #[error("signal to process {pid}: {source}")]
     Signal { pid: i32, source: nix::Error },
     #[error("{method} {path}: {reason}")]
-    Request { method: String, path: String, reason: String },
+    Request {
+        method: String,
+        path: String,
+        reason: String,
+    },
     #[error("{method} {path} answered {code}: {message}")]
-    Refused { method: String, path: String, code: u16, message: String },
+    Refused {
+        method: String,
+        path: String,
+        code: u16,
+        message: String,
+    },
     #[error("object: {0}")]
     Object(String),
     #[error("{operation}: {reason}")]
-    Proxy { operation: &'static str, reason: String },
+    Proxy {
+        operation: &'static str,
+        reason: String,
+    },
     #[error("timeout after {seconds}s; last result: {last}")]
     TimedOut { seconds: f64, last: String },
     #[error("no cluster named {0}")]
@@ -46,14 +62,24 @@ pub enum Error {
 impl Error {
     /// Returns the error of a failed file operation; `action` is a verb such as
     /// "reading".
-    pub(crate) fn file(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
+    pub(crate) fn file(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.into();
-        move |source| Self::File { action, path, source }
+        move |source| Self::File {
+            action,
+            path,
+            source,
+        }
     }
 
     /// Returns the error of a failed operation on a test network.
     pub(crate) fn network(operation: impl Into<String>, reason: impl std::fmt::Display) -> Self {
-        Self::Network { operation: operation.into(), reason: reason.to_string() }
+        Self::Network {
+            operation: operation.into(),
+            reason: reason.to_string(),
+        }
     }
 
     /// Returns the status code with which the server refused the request, if it answered.

@@ -51,9 +51,16 @@ impl MeshEtcd {
         Self::attempt(&binaries, authority, serving).await
     }
 
-    async fn attempt(binaries: &Binaries, authority: &Authority, serving: &Identity) -> Result<Self> {
+    async fn attempt(
+        binaries: &Binaries,
+        authority: &Authority,
+        serving: &Identity,
+    ) -> Result<Self> {
         let temporary = std::env::temp_dir();
-        let root = tempfile::Builder::new().prefix("etcd-").tempdir().map_err(Error::file("creating a folder in", temporary))?;
+        let root = tempfile::Builder::new()
+            .prefix("etcd-")
+            .tempdir()
+            .map_err(Error::file("creating a folder in", temporary))?;
         let folder = root.path().join("etcd");
         std::fs::create_dir_all(&folder).map_err(Error::file("creating", &folder))?;
         write(&folder, "ca.crt", authority.pem())?;
@@ -77,7 +84,10 @@ impl MeshEtcd {
         ];
         let server = Server::start(&binaries.etcd, &arguments, &folder)?;
         eventually(DEADLINE, || async {
-            match (server.check_alive(), tokio::net::TcpStream::connect(("127.0.0.1", port)).await) {
+            match (
+                server.check_alive(),
+                tokio::net::TcpStream::connect(("127.0.0.1", port)).await,
+            ) {
                 (Err(error), _) => Ok(Err(error)),
                 (Ok(()), Ok(_)) => Ok(Ok(())),
                 (Ok(()), Err(error)) => Err(format!("etcd: {error}")),
@@ -86,7 +96,12 @@ impl MeshEtcd {
         .await??;
         let name = ServerName::try_from(OWN_NAME).map_err(|error| failed(error.to_string()))?;
         let tls = authority.client_config_of(&authority.issue(ROOT, &[])?)?;
-        Ok(Self { port, root: http2_client_for(name, tls), server, _folder: root })
+        Ok(Self {
+            port,
+            root: http2_client_for(name, tls),
+            server,
+            _folder: root,
+        })
     }
 
     /// Returns the port on loopback.
@@ -119,7 +134,11 @@ impl MeshEtcd {
             field(2, format!("cilium/cluster-config/{cluster}").as_bytes()),
             whole(format!("cilium/synced/{cluster}/")),
         ] {
-            self.call("Auth/RoleGrantPermission", [field(1, READER.as_bytes()), field(2, &permission)].concat()).await?;
+            self.call(
+                "Auth/RoleGrantPermission",
+                [field(1, READER.as_bytes()), field(2, &permission)].concat(),
+            )
+            .await?;
         }
         for reader in readers {
             self.add_user(reader, READER).await?;
@@ -130,12 +149,24 @@ impl MeshEtcd {
     /// Adds a user without a password, who can only authenticate by certificate.
     async fn add_user(&self, name: &str, role: &str) -> Result<()> {
         let no_password = [8, 1];
-        self.call("Auth/UserAdd", [field(1, name.as_bytes()), field(3, &no_password)].concat()).await?;
-        self.call("Auth/UserGrantRole", [field(1, name.as_bytes()), field(2, role.as_bytes())].concat()).await
+        self.call(
+            "Auth/UserAdd",
+            [field(1, name.as_bytes()), field(3, &no_password)].concat(),
+        )
+        .await?;
+        self.call(
+            "Auth/UserGrantRole",
+            [field(1, name.as_bytes()), field(2, role.as_bytes())].concat(),
+        )
+        .await
     }
 
     pub async fn put(&self, key: &str, value: &str) -> Result<()> {
-        self.call("KV/Put", [field(1, key.as_bytes()), field(2, value.as_bytes())].concat()).await
+        self.call(
+            "KV/Put",
+            [field(1, key.as_bytes()), field(2, value.as_bytes())].concat(),
+        )
+        .await
     }
 
     pub async fn delete(&self, key: &str) -> Result<()> {
@@ -144,10 +175,20 @@ impl MeshEtcd {
 
     /// Sends a request whose response has no relevant content.
     async fn call(&self, method: &str, message: Vec<u8>) -> Result<()> {
-        grpc::call(&self.root, &format!("127.0.0.1:{}", self.port), method, &message).await.map(drop)
+        grpc::call(
+            &self.root,
+            &format!("127.0.0.1:{}", self.port),
+            method,
+            &message,
+        )
+        .await
+        .map(drop)
     }
 }
 
 fn failed(reason: String) -> Error {
-    Error::Start { program: "etcd".into(), reason }
+    Error::Start {
+        program: "etcd".into(),
+        reason,
+    }
 }

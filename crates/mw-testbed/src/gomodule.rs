@@ -34,7 +34,9 @@ pub(crate) struct GoModule {
 impl GoModule {
     /// Reads the module `tools/NAME`.
     pub(crate) fn read(name: &'static str, programs: &'static [Program]) -> Result<Self> {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools").join(name);
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../../tools")
+            .join(name);
         let read = |name: &str| {
             let path = folder.join(name);
             std::fs::read_to_string(&path).map_err(Error::file("reading", path))
@@ -46,7 +48,13 @@ impl GoModule {
         }
         let go_mod = read("go.mod")?;
         hash.update(&go_mod);
-        Ok(Self { name, programs, go_mod, digest: hex::encode(hash.finalize()), folder })
+        Ok(Self {
+            name,
+            programs,
+            go_mod,
+            digest: hex::encode(hash.finalize()),
+            folder,
+        })
     }
 
     /// Returns the version of a module that `go.mod` requires.
@@ -61,7 +69,9 @@ impl GoModule {
     }
 
     pub(crate) fn is_built(&self, folder: &Path) -> bool {
-        self.programs.iter().all(|program| folder.join(program.name).is_file())
+        self.programs
+            .iter()
+            .all(|program| folder.join(program.name).is_file())
     }
 
     /// Builds missing programs.
@@ -76,7 +86,14 @@ impl GoModule {
     }
 
     /// Copies the folder `source` of a dependency to `folder/name`, unless it exists.
-    pub(crate) fn copy(&self, go: &Path, module: &str, source: &str, folder: &Path, name: &str) -> Result<()> {
+    pub(crate) fn copy(
+        &self,
+        go: &Path,
+        module: &str,
+        source: &str,
+        folder: &Path,
+        name: &str,
+    ) -> Result<()> {
         let _lock = self.lock(folder)?;
         let (part, whole) = (folder.join(format!("{name}.part")), folder.join(name));
         if whole.is_dir() {
@@ -92,17 +109,31 @@ impl GoModule {
     /// Returns the folder of a module in Go's module cache, verified against our
     /// go.sum.
     fn download(&self, go: &Path, module: &str) -> Result<PathBuf> {
-        let failed = |reason: String| Error::Build { binary: module.into(), reason };
+        let failed = |reason: String| Error::Build {
+            binary: module.into(),
+            reason,
+        };
         let output = Command::new(go)
             .current_dir(&self.folder)
-            .args(["mod", "download", "-json", &format!("{module}@{}", self.pinned(module)?)])
+            .args([
+                "mod",
+                "download",
+                "-json",
+                &format!("{module}@{}", self.pinned(module)?),
+            ])
             .output()
             .map_err(|error| failed(error.to_string()))?;
         let answer: Option<serde_json::Value> = serde_json::from_slice(&output.stdout).ok();
-        let folder = answer.as_ref().and_then(|answer| answer.get("Dir")?.as_str());
-        folder
-            .map(PathBuf::from)
-            .ok_or_else(|| failed(format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))))
+        let folder = answer
+            .as_ref()
+            .and_then(|answer| answer.get("Dir")?.as_str());
+        folder.map(PathBuf::from).ok_or_else(|| {
+            failed(format!(
+                "{}{}",
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr)
+            ))
+        })
     }
 
     /// Serializes builds. A process that waited finds the programs already built.
@@ -111,7 +142,10 @@ impl GoModule {
         let lock_path = folder.join("lock");
         let lock = File::create(&lock_path).map_err(Error::file("creating", &lock_path))?;
         if lock.try_lock().is_err() {
-            say(&format!("waiting for another test that builds {}", self.name));
+            say(&format!(
+                "waiting for another test that builds {}",
+                self.name
+            ));
             lock.lock().map_err(Error::file("locking", &lock_path))?;
         }
         Ok(lock)
@@ -119,15 +153,35 @@ impl GoModule {
 
     /// Builds one program. It is renamed at the end, so that an interrupted build
     /// leaves no incomplete binary.
-    fn build_program(&self, go: &Path, program: &Program, folder: &Path, linker_flags: &str) -> Result<()> {
+    fn build_program(
+        &self,
+        go: &Path,
+        program: &Program,
+        folder: &Path,
+        linker_flags: &str,
+    ) -> Result<()> {
         let name = program.name;
-        say(&format!("building {name} into {} (once; takes {} on two cores)", folder.display(), program.takes));
+        say(&format!(
+            "building {name} into {} (once; takes {} on two cores)",
+            folder.display(),
+            program.takes
+        ));
         let start = Instant::now();
         let (part, whole) = (folder.join(format!("{name}.part")), folder.join(name));
-        let failed = |reason: String| Error::Build { binary: name.into(), reason };
+        let failed = |reason: String| Error::Build {
+            binary: name.into(),
+            reason,
+        };
         let output = Command::new(go)
             .current_dir(&self.folder)
-            .args(["build", "-mod=readonly", "-trimpath", "-ldflags", linker_flags, "-o"])
+            .args([
+                "build",
+                "-mod=readonly",
+                "-trimpath",
+                "-ldflags",
+                linker_flags,
+                "-o",
+            ])
             .arg(&part)
             .arg(format!("./{}", program.package))
             .output()
@@ -136,7 +190,10 @@ impl GoModule {
             return Err(failed(String::from_utf8_lossy(&output.stderr).into_owned()));
         }
         std::fs::rename(&part, &whole).map_err(Error::file("renaming", &part))?;
-        say(&format!("built {name} in {:.0} s", start.elapsed().as_secs_f64()));
+        say(&format!(
+            "built {name} in {:.0} s",
+            start.elapsed().as_secs_f64()
+        ));
         Ok(())
     }
 }
@@ -144,17 +201,31 @@ impl GoModule {
 fn pinned(go_mod: &str, module: &str) -> Result<String> {
     go_mod
         .lines()
-        .filter_map(|line| line.trim().trim_start_matches("require ").trim().strip_prefix(module))
-        .find_map(|rest| rest.strip_prefix(' ').and_then(|rest| rest.split_whitespace().next()).filter(|word| word.starts_with('v')))
+        .filter_map(|line| {
+            line.trim()
+                .trim_start_matches("require ")
+                .trim()
+                .strip_prefix(module)
+        })
+        .find_map(|rest| {
+            rest.strip_prefix(' ')
+                .and_then(|rest| rest.split_whitespace().next())
+                .filter(|word| word.starts_with('v'))
+        })
         .map(str::to_owned)
-        .ok_or_else(|| Error::Build { binary: module.into(), reason: "go.mod does not require this module".into() })
+        .ok_or_else(|| Error::Build {
+            binary: module.into(),
+            reason: "go.mod does not require this module".into(),
+        })
 }
 
 fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     std::fs::create_dir_all(to).map_err(Error::file("creating", to))?;
     for entry in std::fs::read_dir(from).map_err(Error::file("reading", from))? {
         let source = entry.map_err(Error::file("reading", from))?.path();
-        let Some(name) = source.file_name() else { continue };
+        let Some(name) = source.file_name() else {
+            continue;
+        };
         if source.is_dir() {
             copy_folder(&source, &to.join(name))?;
         } else {

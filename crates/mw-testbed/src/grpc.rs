@@ -13,9 +13,18 @@ const FRAME: usize = 5;
 
 /// Sends a request and returns the response message. `address` is host and port,
 /// `method` e.g. `KV/Range`.
-pub(crate) async fn call(client: &HttpsClient<Full<Bytes>>, address: &str, method: &str, message: &[u8]) -> Result<Bytes> {
+pub(crate) async fn call(
+    client: &HttpsClient<Full<Bytes>>,
+    address: &str,
+    method: &str,
+    message: &[u8],
+) -> Result<Bytes> {
     let path = format!("/etcdserverpb.{method}");
-    let failed = |reason: String| Error::Request { method: "POST".into(), path: path.clone(), reason };
+    let failed = |reason: String| Error::Request {
+        method: "POST".into(),
+        path: path.clone(),
+        reason,
+    };
     let length = u32::try_from(message.len()).map_err(|error| failed(error.to_string()))?;
     let framed = [[0].as_slice(), &length.to_be_bytes(), message].concat();
     let request = Request::post(format!("https://{address}{path}"))
@@ -29,14 +38,31 @@ pub(crate) async fn call(client: &HttpsClient<Full<Bytes>>, address: &str, metho
         let body = body.collect().await.map_err(causes)?;
         accepted(body.trailers().unwrap_or(&parts.headers))?;
         let mut answer = body.to_bytes();
-        if answer.len() < FRAME { Err("the response is truncated".to_owned()) } else { Ok(answer.split_off(FRAME)) }
+        if answer.len() < FRAME {
+            Err("the response is truncated".to_owned())
+        } else {
+            Ok(answer.split_off(FRAME))
+        }
     };
     in_time(exchange).await.map_err(failed)
 }
 
 fn accepted(trailers: &HeaderMap) -> std::result::Result<(), String> {
-    let text = |name: &str| trailers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if text("grpc-status") == "0" { Ok(()) } else { Err(format!("code {:?}: {}", text("grpc-status"), text("grpc-message"))) }
+    let text = |name: &str| {
+        trailers
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default()
+    };
+    if text("grpc-status") == "0" {
+        Ok(())
+    } else {
+        Err(format!(
+            "code {:?}: {}",
+            text("grpc-status"),
+            text("grpc-message")
+        ))
+    }
 }
 
 /// Encodes a field that is a string, bytes or a nested message.
@@ -88,8 +114,16 @@ mod tests {
     #[test]
     fn fields_are_read_as_they_were_written_and_numbers_passed_over() {
         let long = [b'k'; 300];
-        let message = [field(1, b"name").as_slice(), &[2 << 3, 0x80, 0x01], &field(5, &long)].concat();
-        assert_eq!(fields(&message), Some(vec![(1, &b"name"[..]), (5, &long[..])]));
+        let message = [
+            field(1, b"name").as_slice(),
+            &[2 << 3, 0x80, 0x01],
+            &field(5, &long),
+        ]
+        .concat();
+        assert_eq!(
+            fields(&message),
+            Some(vec![(1, &b"name"[..]), (5, &long[..])])
+        );
         assert_eq!(fields(&message[..message.len() - 1]), None);
         assert_eq!(fields(&[]), Some(vec![]));
     }

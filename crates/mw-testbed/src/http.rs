@@ -41,7 +41,10 @@ impl Answer {
     }
 
     fn message(&self) -> String {
-        self.body.get("message").and_then(Value::as_str).map_or_else(|| self.body.to_string(), str::to_owned)
+        self.body
+            .get("message")
+            .and_then(Value::as_str)
+            .map_or_else(|| self.body.to_string(), str::to_owned)
     }
 }
 
@@ -55,17 +58,33 @@ pub(crate) struct Http {
 
 impl Http {
     pub(crate) fn new(base: String, tls: rustls::ClientConfig, token: String) -> Self {
-        Self { client: http2_client(tls), base, token }
+        Self {
+            client: http2_client(tls),
+            base,
+            token,
+        }
     }
 
     pub(crate) fn with_token(&self, token: &str) -> Self {
-        Self { token: token.to_owned(), ..self.clone() }
+        Self {
+            token: token.to_owned(),
+            ..self.clone()
+        }
     }
 
     /// Sends a request and reads the whole response. All status codes are accepted.
-    pub(crate) async fn send(&self, method: Method, path: &str, content: &str, body: Option<&Value>) -> Result<Answer> {
+    pub(crate) async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        content: &str,
+        body: Option<&Value>,
+    ) -> Result<Answer> {
         let (code, bytes) = self.exchange(method, path, content, body).await?;
-        Ok(Answer { code, body: serde_json::from_slice(&bytes).unwrap_or_default() })
+        Ok(Answer {
+            code,
+            body: serde_json::from_slice(&bytes).unwrap_or_default(),
+        })
     }
 
     /// Returns the status code and text of a GET request.
@@ -74,41 +93,88 @@ impl Http {
         Ok((code, String::from_utf8_lossy(&bytes).into_owned()))
     }
 
-    async fn exchange(&self, method: Method, path: &str, content: &str, body: Option<&Value>) -> Result<(u16, Bytes)> {
+    async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        content: &str,
+        body: Option<&Value>,
+    ) -> Result<(u16, Bytes)> {
         let request = self.build(&method, path, content, body)?;
         let client = self.client.clone();
         let exchange = async move {
             let response = client.request(request).await.map_err(causes)?;
             let code = response.status().as_u16();
-            let bytes = response.into_body().collect().await.map_err(causes)?.to_bytes();
+            let bytes = response
+                .into_body()
+                .collect()
+                .await
+                .map_err(causes)?
+                .to_bytes();
             Ok::<_, String>((code, bytes))
         };
-        let failed = |reason: String| Error::Request { method: method.to_string(), path: path.to_owned(), reason };
+        let failed = |reason: String| Error::Request {
+            method: method.to_string(),
+            path: path.to_owned(),
+            reason,
+        };
         in_time(exchange).await.map_err(failed)
     }
 
     /// Sends a request with the named method. PATCH is a merge patch.
-    pub(crate) async fn request(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Answer> {
-        let invalid = |_| Error::Request { method: method.to_owned(), path: path.to_owned(), reason: "unknown method".into() };
+    pub(crate) async fn request(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Answer> {
+        let invalid = |_| Error::Request {
+            method: method.to_owned(),
+            path: path.to_owned(),
+            reason: "unknown method".into(),
+        };
         let method = Method::from_bytes(method.as_bytes()).map_err(invalid)?;
-        let content = if method == Method::PATCH { MERGE_PATCH } else { JSON };
+        let content = if method == Method::PATCH {
+            MERGE_PATCH
+        } else {
+            JSON
+        };
         self.send(method, path, content, body).await
     }
 
     /// Like `send`, but all status codes except 2xx are errors.
-    pub(crate) async fn expect(&self, method: Method, path: &str, content: &str, body: Option<&Value>) -> Result<Value> {
+    pub(crate) async fn expect(
+        &self,
+        method: Method,
+        path: &str,
+        content: &str,
+        body: Option<&Value>,
+    ) -> Result<Value> {
         let answer = self.send(method.clone(), path, content, body).await?;
         if answer.is_success() {
             return Ok(answer.body);
         }
-        Err(Error::Refused { method: method.to_string(), path: path.to_owned(), code: answer.code, message: answer.message() })
+        Err(Error::Refused {
+            method: method.to_string(),
+            path: path.to_owned(),
+            code: answer.code,
+            message: answer.message(),
+        })
     }
 
     /// Starts a watch. Must be called on the dedicated runtime.
     pub(crate) async fn watch(&self, path: &str) -> Result<Events> {
         let request = self.build(&Method::GET, path, JSON, None)?;
-        let failed = |reason: String| Error::Request { method: "GET".into(), path: path.to_owned(), reason };
-        let response = self.client.request(request).await.map_err(|error| failed(causes(error)))?;
+        let failed = |reason: String| Error::Request {
+            method: "GET".into(),
+            path: path.to_owned(),
+            reason,
+        };
+        let response = self
+            .client
+            .request(request)
+            .await
+            .map_err(|error| failed(causes(error)))?;
         if !response.status().is_success() {
             return Err(failed(response.status().to_string()));
         }
@@ -118,13 +184,27 @@ impl Http {
     /// Forwards a request with its headers and waits for the head of the response. Must
     /// be called on the dedicated runtime. Requests without a token get that of this
     /// client.
-    pub(crate) async fn pass(&self, method: &Method, path: &str, mut headers: HeaderMap, body: Bytes) -> Result<Response<Incoming>> {
-        let failed = |reason: String| Error::Request { method: method.to_string(), path: path.to_owned(), reason };
+    pub(crate) async fn pass(
+        &self,
+        method: &Method,
+        path: &str,
+        mut headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<Response<Incoming>> {
+        let failed = |reason: String| Error::Request {
+            method: method.to_string(),
+            path: path.to_owned(),
+            reason,
+        };
         if !headers.contains_key(AUTHORIZATION) {
-            let value = HeaderValue::try_from(format!("Bearer {}", self.token)).map_err(|error| failed(error.to_string()))?;
+            let value = HeaderValue::try_from(format!("Bearer {}", self.token))
+                .map_err(|error| failed(error.to_string()))?;
             headers.insert(AUTHORIZATION, value);
         }
-        let request = Request::builder().method(method).uri(format!("{}{path}", self.base)).body(Full::from(body));
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.base))
+            .body(Full::from(body));
         let mut request = request.map_err(|error| failed(error.to_string()))?;
         *request.headers_mut() = headers;
         match tokio::time::timeout(DEADLINE, self.client.request(request)).await {
@@ -133,15 +213,28 @@ impl Http {
         }
     }
 
-    fn build(&self, method: &Method, path: &str, content: &str, body: Option<&Value>) -> Result<Request<Full<Bytes>>> {
+    fn build(
+        &self,
+        method: &Method,
+        path: &str,
+        content: &str,
+        body: Option<&Value>,
+    ) -> Result<Request<Full<Bytes>>> {
         Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.base))
             .header(AUTHORIZATION, format!("Bearer {}", self.token))
             .header(CONTENT_TYPE, content)
             .header("accept", JSON)
-            .body(body.map(|body| Full::from(body.to_string())).unwrap_or_default())
-            .map_err(|error| Error::Request { method: method.to_string(), path: path.to_owned(), reason: error.to_string() })
+            .body(
+                body.map(|body| Full::from(body.to_string()))
+                    .unwrap_or_default(),
+            )
+            .map_err(|error| Error::Request {
+                method: method.to_string(),
+                path: path.to_owned(),
+                reason: error.to_string(),
+            })
     }
 }
 
@@ -154,7 +247,10 @@ pub(crate) struct Events {
 
 impl Events {
     pub(crate) fn new(body: Incoming) -> Self {
-        Self { body, pending: Vec::new() }
+        Self {
+            body,
+            pending: Vec::new(),
+        }
     }
 
     /// Returns the next event; `None` if the watch has ended. Cancellation loses no event.
@@ -165,7 +261,8 @@ impl Events {
                 return Some(serde_json::from_slice(&line).unwrap_or_default());
             }
             let frame = self.body.frame().await?.ok()?;
-            self.pending.extend_from_slice(&frame.into_data().unwrap_or_default());
+            self.pending
+                .extend_from_slice(&frame.into_data().unwrap_or_default());
         }
     }
 }
@@ -180,20 +277,42 @@ const IDLE: Duration = Duration::from_secs(30);
 
 /// Returns a client with one shared HTTP/2 connection.
 fn http2_client(tls: rustls::ClientConfig) -> HttpsClient<Full<Bytes>> {
-    pooled(HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http2().build())
+    pooled(
+        HttpsConnectorBuilder::new()
+            .with_tls_config(tls)
+            .https_only()
+            .enable_http2()
+            .build(),
+    )
 }
 
 /// Like `http2_client`, for a server whose certificate is valid for `name`, regardless
 /// of its address.
-pub(crate) fn http2_client_for(name: ServerName<'static>, tls: rustls::ClientConfig) -> HttpsClient<Full<Bytes>> {
-    let named = HttpsConnectorBuilder::new().with_tls_config(tls).https_only();
-    pooled(named.with_server_name_resolver(FixedServerNameResolver::new(name)).enable_http2().build())
+pub(crate) fn http2_client_for(
+    name: ServerName<'static>,
+    tls: rustls::ClientConfig,
+) -> HttpsClient<Full<Bytes>> {
+    let named = HttpsConnectorBuilder::new()
+        .with_tls_config(tls)
+        .https_only();
+    pooled(
+        named
+            .with_server_name_resolver(FixedServerNameResolver::new(name))
+            .enable_http2()
+            .build(),
+    )
 }
 
 /// Returns a client with a connection per concurrent request, so that an unread watch
 /// can't block other requests.
 pub(crate) fn http1_client(tls: rustls::ClientConfig) -> HttpsClient<Incoming> {
-    pooled(HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http1().build())
+    pooled(
+        HttpsConnectorBuilder::new()
+            .with_tls_config(tls)
+            .https_only()
+            .enable_http1()
+            .build(),
+    )
 }
 
 fn pooled<B>(connector: HttpsConnector<HttpConnector>) -> HttpsClient<B>
@@ -201,17 +320,29 @@ where
     B: hyper::body::Body + Send,
     B::Data: Send,
 {
-    Client::builder(TokioExecutor::new()).pool_idle_timeout(IDLE).pool_timer(TokioTimer::new()).build(connector)
+    Client::builder(TokioExecutor::new())
+        .pool_idle_timeout(IDLE)
+        .pool_timer(TokioTimer::new())
+        .build(connector)
 }
 
 /// Returns the dedicated runtime, which starts at first use and never stops.
 pub(crate) fn runtime() -> Result<&'static Runtime> {
     static RUNTIME: OnceLock<std::result::Result<Runtime, String>> = OnceLock::new();
-    let start = || Builder::new_multi_thread().worker_threads(2).thread_name("testbed").enable_all().build();
+    let start = || {
+        Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name("testbed")
+            .enable_all()
+            .build()
+    };
     RUNTIME
         .get_or_init(|| start().map_err(|error| error.to_string()))
         .as_ref()
-        .map_err(|reason| Error::Start { program: "runtime".into(), reason: reason.clone() })
+        .map_err(|reason| Error::Start {
+            program: "runtime".into(),
+            reason: reason.clone(),
+        })
 }
 
 /// Runs an exchange on the dedicated runtime, with a timeout.
@@ -234,7 +365,10 @@ where
     F: Future<Output = T> + Send + 'static,
 {
     let mut tasks = tokio::task::JoinSet::new();
-    tasks.spawn_on(future, runtime().map_err(|error| error.to_string())?.handle());
+    tasks.spawn_on(
+        future,
+        runtime().map_err(|error| error.to_string())?.handle(),
+    );
     match tasks.join_next().await {
         Some(done) => done.map_err(|error| error.to_string()),
         None => Err("the task was not started".into()),

@@ -20,8 +20,17 @@ impl Cluster {
     }
 
     /// Like `request`, with another bearer token.
-    pub async fn request_as(&self, token: &str, method: &str, path: &str, body: Option<&Value>) -> Result<Answer> {
-        self.http.with_token(token).request(method, path, body).await
+    pub async fn request_as(
+        &self,
+        token: &str,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Answer> {
+        self.http
+            .with_token(token)
+            .request(method, path, body)
+            .await
     }
 
     /// Returns status code and text of a path that is not an object, e.g. the response
@@ -51,7 +60,9 @@ impl Cluster {
     /// Creates an object. Fails if it exists (409).
     pub async fn create(&self, object: &Value) -> Result<Value> {
         let (collection, _) = self.paths_of(object).await?;
-        self.http.expect(Method::POST, &collection, JSON, Some(object)).await
+        self.http
+            .expect(Method::POST, &collection, JSON, Some(object))
+            .await
     }
 
     /// Creates or changes an object by forced server-side apply as field manager
@@ -59,7 +70,9 @@ impl Cluster {
     pub async fn apply(&self, object: &Value) -> Result<Value> {
         let (_, path) = self.paths_of(object).await?;
         let path = format!("{path}?fieldManager=testbed&force=true&fieldValidation=Strict");
-        self.http.expect(Method::PATCH, &path, APPLY_PATCH, Some(object)).await
+        self.http
+            .expect(Method::PATCH, &path, APPLY_PATCH, Some(object))
+            .await
     }
 
     /// Applies all documents of a YAML text, in order.
@@ -73,7 +86,9 @@ impl Cluster {
 
     /// Sends a merge patch. For the status, the path must end with `/status`.
     pub async fn merge_patch(&self, path: &str, patch: &Value) -> Result<Value> {
-        self.http.expect(Method::PATCH, path, MERGE_PATCH, Some(patch)).await
+        self.http
+            .expect(Method::PATCH, path, MERGE_PATCH, Some(patch))
+            .await
     }
 
     /// Deletes an object. A missing object is not an error.
@@ -90,8 +105,19 @@ impl Cluster {
             let name = text(&crd, "/metadata/name")?;
             let path = format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}");
             eventually(CRD_DEADLINE, || async {
-                let crd = self.get(&path).await.map_err(|error| error.to_string())?.unwrap_or_default();
-                if is_established(&crd) { Ok(()) } else { Err(format!("{name} is not Established: {:?}", crd.get("status"))) }
+                let crd = self
+                    .get(&path)
+                    .await
+                    .map_err(|error| error.to_string())?
+                    .unwrap_or_default();
+                if is_established(&crd) {
+                    Ok(())
+                } else {
+                    Err(format!(
+                        "{name} is not Established: {:?}",
+                        crd.get("status")
+                    ))
+                }
             })
             .await?;
             self.wait_served(&crd).await?;
@@ -103,7 +129,11 @@ impl Cluster {
     /// the handler follows.
     async fn wait_served(&self, crd: &Value) -> Result<()> {
         let (group, plural) = (text(crd, "/spec/group")?, text(crd, "/spec/names/plural")?);
-        let versions = crd.pointer("/spec/versions").and_then(Value::as_array).cloned().unwrap_or_default();
+        let versions = crd
+            .pointer("/spec/versions")
+            .and_then(Value::as_array)
+            .cloned()
+            .unwrap_or_default();
         for version in versions.iter().filter(|version| version["served"] == true) {
             let path = format!("/apis/{group}/{}/{plural}?limit=1", text(version, "/name")?);
             eventually(CRD_DEADLINE, || self.list(&path)).await?;
@@ -115,7 +145,11 @@ impl Cluster {
     async fn paths_of(&self, object: &Value) -> Result<(String, String)> {
         let (version, kind) = (text(object, "/apiVersion")?, text(object, "/kind")?);
         let (plural, namespaced) = self.kind(version, kind).await?;
-        let root = if version.contains('/') { format!("/apis/{version}") } else { format!("/api/{version}") };
+        let root = if version.contains('/') {
+            format!("/apis/{version}")
+        } else {
+            format!("/api/{version}")
+        };
         let collection = if namespaced {
             let namespace = text(object, "/metadata/namespace").unwrap_or("default");
             format!("{root}/namespaces/{namespace}/{plural}")
@@ -132,17 +166,40 @@ impl Cluster {
     /// Returns plural and scope of a kind, from discovery.
     async fn kind(&self, version: &str, kind: &str) -> Result<(String, bool)> {
         let key = (version.to_owned(), kind.to_owned());
-        if let Some(known) = self.kinds.lock().ok().and_then(|kinds| kinds.get(&key).cloned()) {
+        if let Some(known) = self
+            .kinds
+            .lock()
+            .ok()
+            .and_then(|kinds| kinds.get(&key).cloned())
+        {
             return Ok(known);
         }
-        let path = if version.contains('/') { format!("/apis/{version}") } else { format!("/api/{version}") };
+        let path = if version.contains('/') {
+            format!("/apis/{version}")
+        } else {
+            format!("/api/{version}")
+        };
         let list = self.http.expect(Method::GET, &path, JSON, None).await?;
-        let resources = list.get("resources").and_then(Value::as_array).cloned().unwrap_or_default();
+        let resources = list
+            .get("resources")
+            .and_then(Value::as_array)
+            .cloned()
+            .unwrap_or_default();
         let found = resources
             .iter()
-            .find(|resource| resource["kind"] == kind && resource["name"].as_str().is_some_and(|name| !name.contains('/')))
-            .ok_or_else(|| Error::Object(format!("{} does not serve {version} {kind}", self.name())))?;
-        let known = (text(found, "/name")?.to_owned(), found["namespaced"] == true);
+            .find(|resource| {
+                resource["kind"] == kind
+                    && resource["name"]
+                        .as_str()
+                        .is_some_and(|name| !name.contains('/'))
+            })
+            .ok_or_else(|| {
+                Error::Object(format!("{} does not serve {version} {kind}", self.name()))
+            })?;
+        let known = (
+            text(found, "/name")?.to_owned(),
+            found["namespaced"] == true,
+        );
         if let Ok(mut kinds) = self.kinds.lock() {
             kinds.insert(key, known.clone());
         }
@@ -152,7 +209,10 @@ impl Cluster {
 
 fn is_established(crd: &Value) -> bool {
     let conditions = crd.pointer("/status/conditions").and_then(Value::as_array);
-    conditions.is_some_and(|all| all.iter().any(|one| one["type"] == "Established" && one["status"] == "True"))
+    conditions.is_some_and(|all| {
+        all.iter()
+            .any(|one| one["type"] == "Established" && one["status"] == "True")
+    })
 }
 
 fn documents(text: &str) -> Result<Vec<Value>> {
@@ -161,5 +221,8 @@ fn documents(text: &str) -> Result<Vec<Value>> {
 
 /// Returns a required string of an object.
 pub(crate) fn text<'a>(object: &'a Value, pointer: &str) -> Result<&'a str> {
-    object.pointer(pointer).and_then(Value::as_str).ok_or_else(|| Error::Object(format!("no {pointer} in {object}")))
+    object
+        .pointer(pointer)
+        .and_then(Value::as_str)
+        .ok_or_else(|| Error::Object(format!("no {pointer} in {object}")))
 }

@@ -5,7 +5,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, date_time_ymd};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, date_time_ymd,
+};
 use rustls::client::WantsClientCert;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -14,7 +17,12 @@ use rustls::{ClientConfig, ConfigBuilder, RootCertStore, ServerConfig};
 use crate::error::{Error, Result};
 
 /// Names and addresses of a server on loopback.
-const SERVER_NAMES: [&str; 4] = ["127.0.0.1", "localhost", "kubernetes", "kubernetes.default.svc"];
+const SERVER_NAMES: [&str; 4] = [
+    "127.0.0.1",
+    "localhost",
+    "kubernetes",
+    "kubernetes.default.svc",
+];
 
 /// A certificate and its key, in PEM.
 #[derive(Clone)]
@@ -41,11 +49,20 @@ impl Authority {
     pub fn new(name: &str) -> Result<Self> {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
-        params.distinguished_name.push(DnType::CommonName, format!("testbed {name}"));
+        params.key_usages = vec![
+            KeyUsagePurpose::KeyCertSign,
+            KeyUsagePurpose::CrlSign,
+            KeyUsagePurpose::DigitalSignature,
+        ];
+        params
+            .distinguished_name
+            .push(DnType::CommonName, format!("testbed {name}"));
         let key = KeyPair::generate().map_err(failed)?;
         let certificate = params.self_signed(&key).map_err(failed)?.pem();
-        Ok(Self { issuer: Issuer::new(params, key), certificate })
+        Ok(Self {
+            issuer: Issuer::new(params, key),
+            certificate,
+        })
     }
 
     pub fn pem(&self) -> &str {
@@ -67,15 +84,24 @@ impl Authority {
     /// Issues a certificate that was only valid in the year 2000.
     pub fn issue_expired(&self, common_name: &str, names: &[&str]) -> Result<Identity> {
         let mut params = params(common_name, names)?;
-        (params.not_before, params.not_after) = (date_time_ymd(2000, 1, 1), date_time_ymd(2001, 1, 1));
+        (params.not_before, params.not_after) =
+            (date_time_ymd(2000, 1, 1), date_time_ymd(2001, 1, 1));
         self.sign(&params)
     }
 
     /// Issues a certificate with this validity, with an authority key identifier like
     /// those of Helm.
-    pub(crate) fn issue_for(&self, common_name: &str, names: &[&str], time: Range<SystemTime>) -> Result<Identity> {
+    pub(crate) fn issue_for(
+        &self,
+        common_name: &str,
+        names: &[&str],
+        time: Range<SystemTime>,
+    ) -> Result<Identity> {
         let mut params = params(common_name, names)?;
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
+        params.key_usages = vec![
+            KeyUsagePurpose::DigitalSignature,
+            KeyUsagePurpose::KeyEncipherment,
+        ];
         params.use_authority_key_identifier_extension = true;
         (params.not_before, params.not_after) = (time.start.into(), time.end.into());
         self.sign(&params)
@@ -89,14 +115,18 @@ impl Authority {
     fn sign(&self, params: &CertificateParams) -> Result<Identity> {
         let key = KeyPair::generate().map_err(failed)?;
         let certificate = params.signed_by(&key, &self.issuer).map_err(failed)?.pem();
-        Ok(Identity { certificate, key: key.serialize_pem() })
+        Ok(Identity {
+            certificate,
+            key: key.serialize_pem(),
+        })
     }
 
     /// Returns the TLS configuration of a server on loopback, such as the proxy, that
     /// clients of this authority trust.
     pub(crate) fn server_config(&self) -> Result<ServerConfig> {
         let identity = self.server_identity()?;
-        let certificate = CertificateDer::from_pem_slice(identity.certificate.as_bytes()).map_err(failed)?;
+        let certificate =
+            CertificateDer::from_pem_slice(identity.certificate.as_bytes()).map_err(failed)?;
         let key = PrivateKeyDer::from_pem_slice(identity.key.as_bytes()).map_err(failed)?;
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
@@ -121,10 +151,16 @@ impl Authority {
 
 /// Returns the configuration of a client with a certificate that trusts the authorities
 /// in a PEM text.
-pub(crate) fn client_config(authorities: &str, certificate: &str, key: &str) -> Result<ClientConfig> {
+pub(crate) fn client_config(
+    authorities: &str,
+    certificate: &str,
+    key: &str,
+) -> Result<ClientConfig> {
     let certificate = CertificateDer::from_pem_slice(certificate.as_bytes()).map_err(failed)?;
     let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(failed)?;
-    trusting(authorities)?.with_client_auth_cert(vec![certificate], key).map_err(failed)
+    trusting(authorities)?
+        .with_client_auth_cert(vec![certificate], key)
+        .map_err(failed)
 }
 
 fn trusting(authorities: &str) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>> {
@@ -132,15 +168,22 @@ fn trusting(authorities: &str) -> Result<ConfigBuilder<ClientConfig, WantsClient
     for authority in CertificateDer::pem_slice_iter(authorities.as_bytes()) {
         roots.add(authority.map_err(failed)?).map_err(failed)?;
     }
-    let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().map_err(failed)?;
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(failed)?;
     Ok(builder.with_root_certificates(roots))
 }
 
 fn params(common_name: &str, names: &[&str]) -> Result<CertificateParams> {
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     let mut params = CertificateParams::new(names).map_err(failed)?;
-    params.distinguished_name.push(DnType::CommonName, common_name);
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    params
+        .distinguished_name
+        .push(DnType::CommonName, common_name);
+    params.extended_key_usages = vec![
+        ExtendedKeyUsagePurpose::ServerAuth,
+        ExtendedKeyUsagePurpose::ClientAuth,
+    ];
     Ok(params)
 }
 

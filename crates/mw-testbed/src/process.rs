@@ -63,16 +63,32 @@ impl Surroundings {
     fn enter(&self) -> std::io::Result<()> {
         unshare(CloneFlags::CLONE_NEWNS)?;
         // Otherwise the mounts would be visible to all processes.
-        mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)?;
+        mount(
+            None::<&str>,
+            "/",
+            None::<&str>,
+            MsFlags::MS_REC | MsFlags::MS_PRIVATE,
+            None::<&str>,
+        )?;
         for (source, place) in &self.mounts {
-            mount(Some(source), *place, None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
+            mount(
+                Some(source),
+                *place,
+                None::<&str>,
+                MsFlags::MS_BIND,
+                None::<&str>,
+            )?;
         }
         Ok(())
     }
 
     fn spawn(&self, command: &mut Command) -> std::io::Result<Child> {
         command.envs(self.environment.iter().cloned());
-        if self.mounts.is_empty() { command.spawn() } else { on_thread(|| self.enter().and_then(|()| command.spawn())) }
+        if self.mounts.is_empty() {
+            command.spawn()
+        } else {
+            on_thread(|| self.enter().and_then(|()| command.spawn()))
+        }
     }
 }
 
@@ -104,7 +120,10 @@ impl Leash {
 
     fn hear_pid(&mut self) -> std::io::Result<()> {
         let said = self.hear()?;
-        self.pid = Some(said.parse().map_err(|_| std::io::Error::other("the supervisor printed no process ID"))?);
+        self.pid = Some(
+            said.parse()
+                .map_err(|_| std::io::Error::other("the supervisor printed no process ID"))?,
+        );
         Ok(())
     }
 }
@@ -116,10 +135,22 @@ impl Server {
 
     /// Starts a server. Fails with [`Error::Missing`] if it needs a mount namespace and
     /// this process may not create one.
-    pub(crate) fn start_in(surroundings: &Surroundings, program: &Path, arguments: &[String], folder: &Path) -> Result<Self> {
+    pub(crate) fn start_in(
+        surroundings: &Surroundings,
+        program: &Path,
+        arguments: &[String],
+        folder: &Path,
+    ) -> Result<Self> {
         let log = folder.join("log");
-        let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let failed = |error: std::io::Error| Error::Start { program: name.clone(), reason: error.to_string() };
+        let name = program
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let failed = |error: std::io::Error| Error::Start {
+            program: name.clone(),
+            reason: error.to_string(),
+        };
         // A separate process group: an interrupt at the terminal goes only to the test,
         // which then closes the pipe.
         let mut command = Command::new("/bin/sh");
@@ -131,23 +162,40 @@ impl Server {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
-        let may_not = |error: std::io::Error| refused(&error, "mount namespaces").unwrap_or_else(|| failed(error));
+        let may_not = |error: std::io::Error| {
+            refused(&error, "mount namespaces").unwrap_or_else(|| failed(error))
+        };
         let mut supervisor = surroundings.spawn(&mut command).map_err(may_not)?;
         let pipes = supervisor.stdin.take().zip(supervisor.stdout.take());
-        let (commands, answers) = pipes.ok_or_else(|| failed(std::io::Error::other("the supervisor has no pipes")))?;
-        let mut leash = Leash { commands, answers: BufReader::new(answers), pid: None };
+        let (commands, answers) =
+            pipes.ok_or_else(|| failed(std::io::Error::other("the supervisor has no pipes")))?;
+        let mut leash = Leash {
+            commands,
+            answers: BufReader::new(answers),
+            pid: None,
+        };
         leash.hear_pid().map_err(failed)?;
-        Ok(Self { program: name, log, supervisor, leash: Mutex::new(Some(leash)) })
+        Ok(Self {
+            program: name,
+            log,
+            supervisor,
+            leash: Mutex::new(Some(leash)),
+        })
     }
 
     /// Kills the server, if it runs, and waits until it is gone. Its folder is kept.
     pub(crate) fn stop(&self) -> Result<()> {
         let mut held = self.leash();
-        let Some(leash) = held.as_mut() else { return Ok(()) };
+        let Some(leash) = held.as_mut() else {
+            return Ok(());
+        };
         let Some(pid) = leash.pid else { return Ok(()) };
         // An error means that the server has already ended.
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-        leash.hear().map_err(|error| Error::Stop { program: self.program.clone(), reason: error.to_string() })?;
+        leash.hear().map_err(|error| Error::Stop {
+            program: self.program.clone(),
+            reason: error.to_string(),
+        })?;
         leash.pid = None;
         Ok(())
     }
@@ -158,7 +206,11 @@ impl Server {
         let Some(leash) = held.as_mut().filter(|leash| leash.pid.is_none()) else {
             return Err(self.failed("the server is not stopped".into()));
         };
-        leash.commands.write_all(b"again\n").and_then(|()| leash.hear_pid()).map_err(|error| self.failed(error.to_string()))
+        leash
+            .commands
+            .write_all(b"again\n")
+            .and_then(|()| leash.hear_pid())
+            .map_err(|error| self.failed(error.to_string()))
     }
 
     /// Returns the process ID; `None` while the server is stopped.
@@ -167,7 +219,9 @@ impl Server {
     }
 
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = self.pid().ok_or_else(|| Error::Stopped(self.program.clone()))?;
+        let pid = self
+            .pid()
+            .ok_or_else(|| Error::Stopped(self.program.clone()))?;
         kill(Pid::from_raw(pid), signal).map_err(|source| Error::Signal { pid, source })
     }
 
@@ -192,7 +246,10 @@ impl Server {
     }
 
     fn failed(&self, reason: String) -> Error {
-        Error::Start { program: self.program.clone(), reason }
+        Error::Start {
+            program: self.program.clone(),
+            reason,
+        }
     }
 }
 

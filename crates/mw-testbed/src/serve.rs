@@ -43,18 +43,36 @@ pub(crate) struct Port {
 impl Port {
     /// Reserves a free port, for callers that need its address before it is served.
     pub(crate) fn reserve() -> Result<(std::net::TcpListener, String)> {
-        let failed = |error: std::io::Error| Error::Proxy { operation: "listening", reason: error.to_string() };
+        let failed = |error: std::io::Error| Error::Proxy {
+            operation: "listening",
+            reason: error.to_string(),
+        };
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         Ok((listener, format!("https://{address}")))
     }
 
-    pub(crate) fn serve<H: Handler>(listener: std::net::TcpListener, url: String, tls: ServerConfig, handler: Arc<H>) -> Result<Self> {
+    pub(crate) fn serve<H: Handler>(
+        listener: std::net::TcpListener,
+        url: String,
+        tls: ServerConfig,
+        handler: Arc<H>,
+    ) -> Result<Self> {
         let (refuse, wanted) = watch::channel(false);
         let (told, refusing) = watch::channel(false);
-        let server = Server { handler, tls: Arc::new(tls) };
-        let acceptor = runtime()?.spawn(accept(server, listener, wanted, told)).abort_handle();
-        Ok(Self { url, refuse, refusing, acceptor })
+        let server = Server {
+            handler,
+            tls: Arc::new(tls),
+        };
+        let acceptor = runtime()?
+            .spawn(accept(server, listener, wanted, told))
+            .abort_handle();
+        Ok(Self {
+            url,
+            refuse,
+            refusing,
+            acceptor,
+        })
     }
 
     /// Returns `https://127.0.0.1:PORT`.
@@ -68,7 +86,10 @@ impl Port {
         let _ = self.refuse.send(refuse);
         let mut refusing = self.refusing.clone();
         let done = refusing.wait_for(|refusing| *refusing == refuse).await;
-        done.map(drop).map_err(|error| Error::Proxy { operation: "closing or opening the port", reason: error.to_string() })
+        done.map(drop).map_err(|error| Error::Proxy {
+            operation: "closing or opening the port",
+            reason: error.to_string(),
+        })
     }
 }
 
@@ -91,8 +112,13 @@ async fn accept<H: Handler>(
     mut refuse: watch::Receiver<bool>,
     refusing: watch::Sender<bool>,
 ) {
-    let Ok(address) = first.local_addr() else { return };
-    let mut listener = first.set_nonblocking(true).and_then(|()| TcpListener::from_std(first)).ok();
+    let Ok(address) = first.local_addr() else {
+        return;
+    };
+    let mut listener = first
+        .set_nonblocking(true)
+        .and_then(|()| TcpListener::from_std(first))
+        .ok();
     loop {
         if listener.is_none() {
             listener = TcpListener::bind(address).await.ok();
@@ -110,7 +136,11 @@ async fn accept<H: Handler>(
     }
 }
 
-async fn accept_while_open<H: Handler>(server: &Server<H>, listener: TcpListener, refuse: &mut watch::Receiver<bool>) {
+async fn accept_while_open<H: Handler>(
+    server: &Server<H>,
+    listener: TcpListener,
+    refuse: &mut watch::Receiver<bool>,
+) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
@@ -128,7 +158,9 @@ async fn accept_while_open<H: Handler>(server: &Server<H>, listener: TcpListener
 
 async fn connection<H: Handler>(handler: Arc<H>, tls: Arc<ServerConfig>, stream: TcpStream) {
     let _ = stream.set_nodelay(true);
-    let Ok(stream) = TlsAcceptor::from(tls).accept(stream).await else { return };
+    let Ok(stream) = TlsAcceptor::from(tls).accept(stream).await else {
+        return;
+    };
     let close = Arc::new(Notify::new());
     let service = service_fn(|request: Request<Incoming>| {
         let (handler, close) = (handler.clone(), close.clone());

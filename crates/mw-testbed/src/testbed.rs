@@ -32,11 +32,21 @@ impl Testbed {
     pub async fn start(names: &[&str]) -> Result<Self> {
         let binaries = tokio::task::spawn_blocking(Binaries::locate)
             .await
-            .map_err(|error| Error::Start { program: "search for binaries".into(), reason: error.to_string() })??;
-        let folder =
-            tempfile::Builder::new().prefix("testbed-").tempdir().map_err(Error::file("creating a folder in", std::env::temp_dir()))?;
+            .map_err(|error| Error::Start {
+                program: "search for binaries".into(),
+                reason: error.to_string(),
+            })??;
+        let folder = tempfile::Builder::new()
+            .prefix("testbed-")
+            .tempdir()
+            .map_err(Error::file("creating a folder in", std::env::temp_dir()))?;
         let etcd = Etcd::start(&binaries, folder.path()).await?;
-        let mut testbed = Self { clusters: BTreeMap::new(), etcd, binaries, folder };
+        let mut testbed = Self {
+            clusters: BTreeMap::new(),
+            etcd,
+            binaries,
+            folder,
+        };
         testbed.add(names).await?;
         Ok(testbed)
     }
@@ -55,19 +65,28 @@ impl Testbed {
     pub async fn add(&mut self, names: &[&str]) -> Result<()> {
         let mut starting = JoinSet::new();
         for name in names {
-            let (binaries, etcd, root) = (self.binaries.clone(), self.etcd.url.clone(), self.folder.path().to_owned());
+            let (binaries, etcd, root) = (
+                self.binaries.clone(),
+                self.etcd.url.clone(),
+                self.folder.path().to_owned(),
+            );
             let name = (*name).to_owned();
             starting.spawn(async move { Cluster::launch(&binaries, &etcd, &root, &name).await });
         }
         while let Some(started) = starting.join_next().await {
-            let cluster = started.map_err(|error| Error::Start { program: "cluster".into(), reason: error.to_string() })??;
+            let cluster = started.map_err(|error| Error::Start {
+                program: "cluster".into(),
+                reason: error.to_string(),
+            })??;
             self.clusters.insert(cluster.name().to_owned(), cluster);
         }
         Ok(())
     }
 
     pub fn cluster(&self, name: &str) -> Result<&Cluster> {
-        self.clusters.get(name).ok_or_else(|| Error::NoCluster(name.to_owned()))
+        self.clusters
+            .get(name)
+            .ok_or_else(|| Error::NoCluster(name.to_owned()))
     }
 
     /// Returns all clusters, sorted by name.
@@ -77,12 +96,18 @@ impl Testbed {
 
     /// Removes a cluster. Its address then refuses connections.
     pub fn remove(&mut self, name: &str) -> Result<()> {
-        self.clusters.remove(name).map(drop).ok_or_else(|| Error::NoCluster(name.to_owned()))
+        self.clusters
+            .remove(name)
+            .map(drop)
+            .ok_or_else(|| Error::NoCluster(name.to_owned()))
     }
 
     /// Returns the process IDs of all running servers, etcd first.
     pub fn pids(&self) -> Vec<i32> {
-        std::iter::once(self.etcd.server.pid()).chain(self.clusters.values().map(Cluster::pid)).flatten().collect()
+        std::iter::once(self.etcd.server.pid())
+            .chain(self.clusters.values().map(Cluster::pid))
+            .flatten()
+            .collect()
     }
 
     /// Returns the path of the etcd binary, to start another one.
@@ -118,7 +143,10 @@ impl Etcd {
         let arguments = [
             format!("--data-dir={}", folder.join("data").display()),
             format!("--listen-client-urls={url}"),
-            format!("--listen-peer-urls=unix://{}", folder.join("peers").display()),
+            format!(
+                "--listen-peer-urls=unix://{}",
+                folder.join("peers").display()
+            ),
             // Only used by etcd peers, but must be a URL with a port.
             "--advertise-client-urls=http://127.0.0.1:1".into(),
             // Data does not need to survive a power failure.
@@ -127,7 +155,10 @@ impl Etcd {
         ];
         let server = Server::start(&binaries.etcd, &arguments, &folder)?;
         eventually(ETCD_DEADLINE, || async {
-            match (server.check_alive(), tokio::net::UnixStream::connect(&socket).await) {
+            match (
+                server.check_alive(),
+                tokio::net::UnixStream::connect(&socket).await,
+            ) {
                 (Err(error), _) => Ok(Err(error)),
                 (Ok(()), Ok(_)) => Ok(Ok(())),
                 (Ok(()), Err(error)) => Err(format!("etcd: {error}")),

@@ -25,7 +25,8 @@ use crate::http::{Http, JSON, MERGE_PATCH};
 pub(crate) const SECRET_TYPE: &str = "kubernetes.io/service-account-token";
 const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
 const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
-const WATCH: &str = "/api/v1/secrets?watch=true&fieldSelector=type%3Dkubernetes.io%2Fservice-account-token";
+const WATCH: &str =
+    "/api/v1/secrets?watch=true&fieldSelector=type%3Dkubernetes.io%2Fservice-account-token";
 /// Delay before the watch of an unreachable server is retried.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -39,9 +40,18 @@ pub(crate) struct TokenController {
 impl TokenController {
     pub(crate) fn new(http: Http, ca: &str, key: &KeyPair) -> Result<Self> {
         let random = SystemRandom::new();
-        let signer = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &key.serialize_der(), &random)
-            .map_err(|error| Error::Sign(error.to_string()))?;
-        Ok(Self { http, ca: ca.to_owned(), signer, random })
+        let signer = EcdsaKeyPair::from_pkcs8(
+            &ECDSA_P256_SHA256_FIXED_SIGNING,
+            &key.serialize_der(),
+            &random,
+        )
+        .map_err(|error| Error::Sign(error.to_string()))?;
+        Ok(Self {
+            http,
+            ca: ca.to_owned(),
+            signer,
+            random,
+        })
     }
 
     /// Watches forever. A broken watch restarts with all Secrets.
@@ -62,32 +72,68 @@ impl TokenController {
     }
 
     async fn handle(&self, event: &Value) -> Result<()> {
-        let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        let text = |pointer: &str| {
+            event
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+        };
         let filled = event.pointer("/object/data/token").is_some();
         if filled || !matches!(text("/type"), "ADDED" | "MODIFIED") {
             return Ok(());
         }
-        let (namespace, name) = (text("/object/metadata/namespace"), text("/object/metadata/name"));
+        let (namespace, name) = (
+            text("/object/metadata/namespace"),
+            text("/object/metadata/name"),
+        );
         let annotations = event.pointer("/object/metadata/annotations");
-        let account = annotations.and_then(|all| all.get(ACCOUNT_NAME)).and_then(Value::as_str).unwrap_or_default();
+        let account = annotations
+            .and_then(|all| all.get(ACCOUNT_NAME))
+            .and_then(Value::as_str)
+            .unwrap_or_default();
         let seen = json!({ "uid": text("/object/metadata/uid"), "resourceVersion": text("/object/metadata/resourceVersion") });
         let path = format!("/api/v1/namespaces/{namespace}/secrets/{name}");
-        let found = self.http.send(Method::GET, &format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}"), JSON, None).await?;
+        let found = self
+            .http
+            .send(
+                Method::GET,
+                &format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}"),
+                JSON,
+                None,
+            )
+            .await?;
         if found.code == 404 {
-            self.http.expect(Method::DELETE, &path, JSON, Some(&json!({ "preconditions": seen }))).await?;
+            self.http
+                .expect(
+                    Method::DELETE,
+                    &path,
+                    JSON,
+                    Some(&json!({ "preconditions": seen })),
+                )
+                .await?;
             return Ok(());
         }
-        let uid = found.body.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or_default();
+        let uid = found
+            .body
+            .pointer("/metadata/uid")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
         let token = self.sign(namespace, name, account, uid)?;
         let mut patch = json!({ "metadata": seen, "data": {
             "token": Base64::encode_string(token.as_bytes()),
             "ca.crt": Base64::encode_string(self.ca.as_bytes()),
             "namespace": Base64::encode_string(namespace.as_bytes()),
         }});
-        if let Some(metadata) = patch.pointer_mut("/metadata").and_then(Value::as_object_mut) {
+        if let Some(metadata) = patch
+            .pointer_mut("/metadata")
+            .and_then(Value::as_object_mut)
+        {
             metadata.insert("annotations".into(), json!({ ACCOUNT_UID: uid }));
         }
-        self.http.expect(Method::PATCH, &path, MERGE_PATCH, Some(&patch)).await.map(drop)
+        self.http
+            .expect(Method::PATCH, &path, MERGE_PATCH, Some(&patch))
+            .await
+            .map(drop)
     }
 
     /// Returns a token that is bound to a Secret and does not expire.
@@ -103,7 +149,13 @@ impl TokenController {
         });
         let encode = |part: &Value| Base64UrlUnpadded::encode_string(part.to_string().as_bytes());
         let signed = format!("{}.{}", encode(&header), encode(&claims));
-        let signature = self.signer.sign(&self.random, signed.as_bytes()).map_err(|error| Error::Sign(error.to_string()))?;
-        Ok(format!("{signed}.{}", Base64UrlUnpadded::encode_string(signature.as_ref())))
+        let signature = self
+            .signer
+            .sign(&self.random, signed.as_bytes())
+            .map_err(|error| Error::Sign(error.to_string()))?;
+        Ok(format!(
+            "{signed}.{}",
+            Base64UrlUnpadded::encode_string(signature.as_ref())
+        ))
     }
 }

@@ -23,11 +23,19 @@ where
         match tokio::time::timeout(left, check()).await {
             Ok(Ok(value)) => return Ok(value),
             Ok(Err(reason)) => last = reason.to_string(),
-            Err(_) => return Err(Error::TimedOut { seconds: deadline.as_secs_f64(), last }),
+            Err(_) => {
+                return Err(Error::TimedOut {
+                    seconds: deadline.as_secs_f64(),
+                    last,
+                });
+            }
         }
         // A check that never awaits can't be cancelled.
         if left.is_zero() {
-            return Err(Error::TimedOut { seconds: deadline.as_secs_f64(), last });
+            return Err(Error::TimedOut {
+                seconds: deadline.as_secs_f64(),
+                last,
+            });
         }
         tokio::time::sleep(PAUSE).await;
     }
@@ -39,7 +47,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_check_that_never_waits_is_not_repeated_for_ever() {
-        let given_up = eventually(Duration::from_millis(50), || async { Err::<(), _>("never") }).await;
+        let given_up = eventually(Duration::from_millis(50), || async {
+            Err::<(), _>("never")
+        })
+        .await;
         assert!(given_up.is_err_and(|error| error.to_string().contains("never")));
     }
 }

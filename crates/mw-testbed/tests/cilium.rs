@@ -1,6 +1,12 @@
 //! Cilium's control plane: real processes read each other through Secrets that the
 //! tests write like Helm.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, clippy::print_stderr, reason = "a test may fail loudly")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr,
+    reason = "a test may fail loudly"
+)]
 
 mod common;
 
@@ -21,7 +27,8 @@ use tokio::sync::{Mutex, MutexGuard, OnceCell};
 /// Timeout for operations that take a second or two on an idle machine.
 const SOON: Duration = Duration::from_secs(60);
 const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/kube-system/deployments/clustermesh-apiserver";
-const METRICS: &str = "/api/v1/namespaces/kube-system/pods/clustermesh-apiserver-0:9964/proxy/metrics";
+const METRICS: &str =
+    "/api/v1/namespaces/kube-system/pods/clustermesh-apiserver-0:9964/proxy/metrics";
 
 /// Three clusters: two with the same CA, KVStoreMesh and load balancers; the third with
 /// another CA and neither. A fourth is empty.
@@ -38,7 +45,9 @@ struct Mesh {
 static MESH: OnceCell<Option<Mutex<Mesh>>> = OnceCell::const_new();
 
 async fn mesh() -> Option<MutexGuard<'static, Mesh>> {
-    let mesh = MESH.get_or_init(|| async { start().await.map(Mutex::new) }).await;
+    let mesh = MESH
+        .get_or_init(|| async { start().await.map(Mutex::new) })
+        .await;
     Some(mesh.as_ref()?.lock().await)
 }
 
@@ -46,15 +55,28 @@ async fn start() -> Option<Mesh> {
     let bed = Testbed::start_or_skip(&["east", "north", "south", "west"]).await?;
     let begun = Instant::now();
     let (ours, theirs) = (Ca::new().unwrap(), Ca::new().unwrap());
-    let apart = CiliumSpec { kvstoremesh: false, exposure: Exposure::NodePort, ..CiliumSpec::new("north", 3, &theirs) };
+    let apart = CiliumSpec {
+        kvstoremesh: false,
+        exposure: Exposure::NodePort,
+        ..CiliumSpec::new("north", 3, &theirs)
+    };
     let (east, west, north) = futures::join!(
         Cilium::install_or_skip(&bed, "east", CiliumSpec::new("east", 1, &ours)),
         Cilium::install_or_skip(&bed, "west", CiliumSpec::new("west", 2, &ours)),
         Cilium::install_or_skip(&bed, "north", apart),
     );
     let (east, west, north) = (east?, west?, north?);
-    eprintln!("three installations worked after {:.1} s", begun.elapsed().as_secs_f64());
-    Some(Mesh { bed, east, west, north, ours })
+    eprintln!(
+        "three installations worked after {:.1} s",
+        begun.elapsed().as_secs_f64()
+    );
+    Some(Mesh {
+        bed,
+        east,
+        west,
+        north,
+        ours,
+    })
 }
 
 type Keys = BTreeMap<String, String>;
@@ -73,7 +95,10 @@ impl Mesh {
     async fn connect_west(&self) {
         let keys = by_common_files("east", self.east.addresses()[0]);
         self.tell_west(&keys).await;
-        until(&self.west, "east", |remote| remote.ready && remote.id == Some(1)).await;
+        until(&self.west, "east", |remote| {
+            remote.ready && remote.id == Some(1)
+        })
+        .await;
     }
 }
 
@@ -81,7 +106,10 @@ impl Mesh {
 /// reader reconnects.
 fn config(address: impl Display, client: &str) -> String {
     static TURN: AtomicU64 = AtomicU64::new(0);
-    let (turn, folder) = (TURN.fetch_add(1, Ordering::Relaxed), "/var/lib/cilium/clustermesh");
+    let (turn, folder) = (
+        TURN.fetch_add(1, Ordering::Relaxed),
+        "/var/lib/cilium/clustermesh",
+    );
     format!(
         "# {turn}\nendpoints:\n- https://{address}\ntrusted-ca-file: {folder}/{client}-ca.crt\n\
          key-file: {folder}/{client}.key\ncert-file: {folder}/{client}.crt\n"
@@ -105,19 +133,31 @@ fn by_own_files(name: &str, address: SocketAddrV4, files: &Files) -> Keys {
 }
 
 async fn tell(cluster: &Cluster, secret: &str, keys: &Keys) {
-    let data: BTreeMap<&String, String> = keys.iter().map(|(key, text)| (key, Base64::encode_string(text.as_bytes()))).collect();
+    let data: BTreeMap<&String, String> = keys
+        .iter()
+        .map(|(key, text)| (key, Base64::encode_string(text.as_bytes())))
+        .collect();
     let metadata = json!({ "name": secret, "namespace": "kube-system" });
-    cluster.apply(&json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data })).await.unwrap();
+    cluster
+        .apply(&json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data }))
+        .await
+        .unwrap();
 }
 
 async fn until(reader: &Cilium, remote: &str, content: impl Fn(&Remote) -> bool) {
     let asked = eventually(SOON, || async {
-        match reader.remote(remote).await.map_err(|error| error.to_string())? {
+        match reader
+            .remote(remote)
+            .await
+            .map_err(|error| error.to_string())?
+        {
             Some(seen) if content(&seen) => Ok(()),
             other => Err(format!("{other:?}")),
         }
     });
-    asked.await.unwrap_or_else(|error| panic!("{remote}: {error}\n{}", reader.logs()));
+    asked
+        .await
+        .unwrap_or_else(|error| panic!("{remote}: {error}\n{}", reader.logs()));
 }
 
 async fn until_key(cilium: &Cilium, key: &str, content: impl Fn(&str) -> bool) {
@@ -136,16 +176,28 @@ async fn clusters_of_one_ca_read_each_other() {
     mesh.connect_west().await;
     let keys = by_common_files("west", mesh.west.addresses()[0]);
     tell(mesh.cluster("east"), "cilium-kvstoremesh", &keys).await;
-    until(&mesh.east, "west", |remote| remote.ready && remote.id == Some(2)).await;
-    until_key(&mesh.west, "cilium/cluster-config/east", |config| config.contains("\"cached\":true")).await;
-    until_key(&mesh.east, "cilium/cluster-config/west", |config| config.contains("\"id\":2")).await;
+    until(&mesh.east, "west", |remote| {
+        remote.ready && remote.id == Some(2)
+    })
+    .await;
+    until_key(&mesh.west, "cilium/cluster-config/east", |config| {
+        config.contains("\"cached\":true")
+    })
+    .await;
+    until_key(&mesh.east, "cilium/cluster-config/west", |config| {
+        config.contains("\"id\":2")
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_global_service_is_in_the_readers_etcd_and_others_are_not() {
     let Some(mesh) = mesh().await else { return };
     mesh.connect_west().await;
-    for (name, annotations) in [("web", json!({ "service.cilium.io/global": "true" })), ("private", json!({}))] {
+    for (name, annotations) in [
+        ("web", json!({ "service.cilium.io/global": "true" })),
+        ("private", json!({})),
+    ] {
         let service = json!({ "apiVersion": "v1", "kind": "Service",
             "metadata": { "name": name, "namespace": "default", "annotations": annotations },
             "spec": { "ports": [{ "name": "http", "port": 80 }] } });
@@ -155,11 +207,32 @@ async fn a_global_service_is_in_the_readers_etcd_and_others_are_not() {
         mesh.cluster("east").apply(&service).await.unwrap();
         mesh.cluster("east").apply(&slice).await.unwrap();
     }
-    until_key(&mesh.west, "cilium/cache/services/v1/east/default/web", |service| service.contains("10.1.0.5")).await;
-    assert_eq!(mesh.west.keys("cilium/cache/services/v1/east/").await.unwrap().len(), 1);
-    mesh.cluster("east").delete("/api/v1/namespaces/default/services/web").await.unwrap();
+    until_key(
+        &mesh.west,
+        "cilium/cache/services/v1/east/default/web",
+        |service| service.contains("10.1.0.5"),
+    )
+    .await;
+    assert_eq!(
+        mesh.west
+            .keys("cilium/cache/services/v1/east/")
+            .await
+            .unwrap()
+            .len(),
+        1
+    );
+    mesh.cluster("east")
+        .delete("/api/v1/namespaces/default/services/web")
+        .await
+        .unwrap();
     let key = "cilium/cache/services/v1/east/default/web";
-    let gone = || async { if mesh.west.key(key).await?.is_none() { Ok(()) } else { Err(mw_testbed::Error::Object("it is there".into())) } };
+    let gone = || async {
+        if mesh.west.key(key).await?.is_none() {
+            Ok(())
+        } else {
+            Err(mw_testbed::Error::Object("it is there".into()))
+        }
+    };
     eventually(SOON, gone).await.unwrap();
 }
 
@@ -169,13 +242,22 @@ async fn a_wrong_key_is_not_ready_and_harms_no_other() {
     let address = mesh.east.addresses()[0];
     let mut keys = by_common_files("east", address);
     keys.extend(by_common_files("named-wrong", address));
-    keys.extend(by_common_files("port-wrong", SocketAddrV4::new(*address.ip(), 1)));
+    keys.extend(by_common_files(
+        "port-wrong",
+        SocketAddrV4::new(*address.ip(), 1),
+    ));
     keys.extend(by_common_files("other-ca", mesh.north.addresses()[0]));
     mesh.tell_west(&keys).await;
     until(&mesh.west, "east", |remote| remote.ready).await;
-    until(&mesh.west, "named-wrong", |remote| remote.connected && !remote.ready && remote.id.is_none()).await;
+    until(&mesh.west, "named-wrong", |remote| {
+        remote.connected && !remote.ready && remote.id.is_none()
+    })
+    .await;
     for name in ["other-ca", "port-wrong"] {
-        until(&mesh.west, name, |remote| !remote.connected && !remote.ready).await;
+        until(&mesh.west, name, |remote| {
+            !remote.connected && !remote.ready
+        })
+        .await;
     }
 }
 
@@ -189,11 +271,23 @@ async fn agents_find_the_remotes_that_kvstoremesh_reads_in_their_own_etcd() {
     keys.insert("without-files".to_owned(), config(own, "local-etcd-client"));
     tell(mesh.cluster("west"), "cilium-clustermesh", &keys).await;
     // A remote is ready a moment before it appears in the own etcd.
-    until_key(&mesh.west, "cilium/cluster-config/east", |config| config.contains("\"cached\":true")).await;
+    until_key(&mesh.west, "cilium/cluster-config/east", |config| {
+        config.contains("\"cached\":true")
+    })
+    .await;
     let views = mesh.west.agent_views().await.unwrap();
-    assert_eq!(views.keys().collect::<Vec<_>>(), ["absent", "east", "without-files"]);
-    assert!(views["east"].as_ref().unwrap().contains("\"cached\":true"), "{views:?}");
-    assert!(views["absent"].is_err() && views["without-files"].is_err(), "{views:?}");
+    assert_eq!(
+        views.keys().collect::<Vec<_>>(),
+        ["absent", "east", "without-files"]
+    );
+    assert!(
+        views["east"].as_ref().unwrap().contains("\"cached\":true"),
+        "{views:?}"
+    );
+    assert!(
+        views["absent"].is_err() && views["without-files"].is_err(),
+        "{views:?}"
+    );
 }
 
 #[tokio::test]
@@ -215,10 +309,17 @@ async fn a_removed_key_disconnects_and_comes_back() {
 async fn certificates_end_and_are_renewed() {
     let Some(mut mesh) = mesh().await else { return };
     mesh.connect_west().await;
-    mesh.east.renew(Some(SystemTime::now() - Duration::from_secs(60))).await.unwrap();
+    mesh.east
+        .renew(Some(SystemTime::now() - Duration::from_secs(60)))
+        .await
+        .unwrap();
     eventually(SOON, || async {
         let served = mesh.east.key("cilium/.none").await;
-        if served.is_err() { Ok(()) } else { Err("the old certificate is served") }
+        if served.is_err() {
+            Ok(())
+        } else {
+            Err("the old certificate is served")
+        }
     })
     .await
     .unwrap();
@@ -235,14 +336,26 @@ async fn certificates_end_and_are_renewed() {
 async fn clusters_of_different_cas_read_each_other_by_files_that_they_gave() {
     let Some(mesh) = mesh().await else { return };
     let (east, north) = (mesh.east.addresses()[0], mesh.north.addresses()[0]);
-    assert!((30_000..32_768).contains(&north.port()), "a node port: {north}");
-    let (of_east, of_north) = (mesh.east.remote_client().unwrap().clone(), mesh.north.remote_client().unwrap().clone());
+    assert!(
+        (30_000..32_768).contains(&north.port()),
+        "a node port: {north}"
+    );
+    let (of_east, of_north) = (
+        mesh.east.remote_client().unwrap().clone(),
+        mesh.north.remote_client().unwrap().clone(),
+    );
     let keys = by_own_files("north", north, &of_north);
     tell(mesh.cluster("east"), "cilium-kvstoremesh", &keys).await;
     let keys = by_own_files("east", east, &of_east);
     tell(mesh.cluster("north"), "cilium-clustermesh", &keys).await;
-    until(&mesh.east, "north", |remote| remote.ready && remote.id == Some(3)).await;
-    until(&mesh.north, "east", |remote| remote.ready && remote.id == Some(1)).await;
+    until(&mesh.east, "north", |remote| {
+        remote.ready && remote.id == Some(3)
+    })
+    .await;
+    until(&mesh.north, "east", |remote| {
+        remote.ready && remote.id == Some(1)
+    })
+    .await;
     tell(mesh.cluster("east"), "cilium-kvstoremesh", &Keys::new()).await;
 }
 
@@ -252,7 +365,10 @@ async fn another_ca_is_read_once_its_files_are_there() {
     let next = Ca::new().unwrap();
     mesh.north.replace_ca(&next).await.unwrap();
     assert_eq!(mesh.north.remote_client().unwrap().ca, next.pem());
-    let (address, files) = (mesh.north.addresses()[0], mesh.north.remote_client().unwrap().clone());
+    let (address, files) = (
+        mesh.north.addresses()[0],
+        mesh.north.remote_client().unwrap().clone(),
+    );
     let keys = by_own_files("north", address, &files);
     mesh.tell_west(&keys).await;
     until(&mesh.west, "north", |remote| remote.ready).await;
@@ -270,7 +386,10 @@ async fn a_hung_etcd_and_a_strangers_certificate_are_not_connected() {
     mesh.east.resume_etcd().unwrap();
     until(&mesh.west, "east", |remote| remote.ready).await;
 
-    let stranger = Ca::new().unwrap().issue("stranger", &[address.ip().to_string()]).unwrap();
+    let stranger = Ca::new()
+        .unwrap()
+        .issue("stranger", &[address.ip().to_string()])
+        .unwrap();
     mesh.east.serve(&stranger).unwrap();
     let keys = by_common_files("east", address);
     mesh.tell_west(&keys).await;
@@ -281,7 +400,10 @@ async fn a_hung_etcd_and_a_strangers_certificate_are_not_connected() {
     mesh.east.stop_etcd().unwrap();
     assert!(mesh.east.key("cilium/.heartbeat").await.is_err());
     mesh.east.start_etcd().await.unwrap();
-    until_key(&mesh.east, "cilium/cluster-config/east", |config| config.contains("\"id\":1")).await;
+    until_key(&mesh.east, "cilium/cluster-config/east", |config| {
+        config.contains("\"id\":1")
+    })
+    .await;
     mesh.connect_west().await;
 }
 
@@ -292,8 +414,16 @@ async fn a_load_balancer_moves_and_its_old_address_refuses() {
     let old = mesh.east.addresses()[0];
     mesh.east.move_balancer().await.unwrap();
     assert_ne!(mesh.east.addresses()[0], old);
-    let service = mesh.cluster("east").get("/api/v1/namespaces/kube-system/services/clustermesh-apiserver").await.unwrap().unwrap();
-    assert_eq!(service["status"]["loadBalancer"]["ingress"][0]["ip"], mesh.east.addresses()[0].ip().to_string());
+    let service = mesh
+        .cluster("east")
+        .get("/api/v1/namespaces/kube-system/services/clustermesh-apiserver")
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        service["status"]["loadBalancer"]["ingress"][0]["ip"],
+        mesh.east.addresses()[0].ip().to_string()
+    );
     eventually(SOON, || async {
         match std::net::TcpStream::connect(old) {
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => Ok(()),
@@ -311,14 +441,25 @@ async fn the_readers_view_is_a_metric_that_the_api_server_passes_on() {
     mesh.connect_west().await;
     let cluster = mesh.cluster("west");
     let rules = [rule("", "pods/proxy", &["get"])];
-    let token = cluster.service_account("kube-system", "scraper", &rules).await.unwrap();
+    let token = cluster
+        .service_account("kube-system", "scraper", &rules)
+        .await
+        .unwrap();
     let ready = |line: &str| {
-        let of_east = line.starts_with("cilium_kvstoremesh_remote_cluster_readiness_status{") && line.contains("target_cluster=\"east\"");
+        let of_east = line.starts_with("cilium_kvstoremesh_remote_cluster_readiness_status{")
+            && line.contains("target_cluster=\"east\"");
         of_east && line.ends_with(" 1")
     };
     eventually(SOON, || async {
-        let (code, text) = cluster.text_as(&token, METRICS).await.map_err(|error| error.to_string())?;
-        if code == 200 && text.lines().any(ready) { Ok(()) } else { Err(format!("{code}: {text}")) }
+        let (code, text) = cluster
+            .text_as(&token, METRICS)
+            .await
+            .map_err(|error| error.to_string())?;
+        if code == 200 && text.lines().any(ready) {
+            Ok(())
+        } else {
+            Err(format!("{code}: {text}"))
+        }
     })
     .await
     .unwrap();
@@ -328,12 +469,19 @@ async fn the_readers_view_is_a_metric_that_the_api_server_passes_on() {
 async fn an_alias_makes_a_name_of_the_mesh_known() {
     let Some(mut mesh) = mesh().await else { return };
     let address = mesh.east.addresses()[0];
-    mesh.west.alias("east.mesh.cilium.io", *address.ip()).await.unwrap();
+    mesh.west
+        .alias("east.mesh.cilium.io", *address.ip())
+        .await
+        .unwrap();
     let deployment = mesh.cluster("west").get(DEPLOYMENT).await.unwrap().unwrap();
-    assert_eq!(deployment["spec"]["template"]["spec"]["hostAliases"][0]["hostnames"][0], "east.mesh.cilium.io");
+    assert_eq!(
+        deployment["spec"]["template"]["spec"]["hostAliases"][0]["hostnames"][0],
+        "east.mesh.cilium.io"
+    );
     let keys = by_common_files("east", address);
     let named = keys["east"].replace(&address.ip().to_string(), "east.mesh.cilium.io");
-    mesh.tell_west(&Keys::from([("east".to_owned(), named)])).await;
+    mesh.tell_west(&Keys::from([("east".to_owned(), named)]))
+        .await;
     until(&mesh.west, "east", |remote| remote.ready).await;
 }
 
@@ -343,34 +491,76 @@ async fn without_ca_and_id_the_pods_wait_and_roll_when_both_are_there() {
     let south = mesh.bed.cluster("south").unwrap();
     let available = || async {
         let deployment = south.get(DEPLOYMENT).await.unwrap().unwrap();
-        deployment["status"]["availableReplicas"].as_u64().unwrap_or_default()
+        deployment["status"]["availableReplicas"]
+            .as_u64()
+            .unwrap_or_default()
     };
     let ca = Ca::new().unwrap();
     let named = Exposure::LoadBalancerName("south.example".to_owned());
-    let bare = CiliumSpec { name: None, id: None, ca: None, exposure: named, ..CiliumSpec::new("south", 4, &ca) };
+    let bare = CiliumSpec {
+        name: None,
+        id: None,
+        ca: None,
+        exposure: named,
+        ..CiliumSpec::new("south", 4, &ca)
+    };
     let mut cilium = Cilium::install(&mesh.bed, "south", bare).await.unwrap();
     assert!(available().await == 0 && cilium.pids().is_empty() && cilium.remotes().await.is_err());
-    assert!(south.get("/api/v1/namespaces/kube-system/secrets/cilium-ca").await.unwrap().is_none());
+    assert!(
+        south
+            .get("/api/v1/namespaces/kube-system/secrets/cilium-ca")
+            .await
+            .unwrap()
+            .is_none()
+    );
 
     cilium.replace_ca(&ca).await.unwrap();
-    assert_eq!((available().await, cilium.pids().len()), (0, 2), "kvstoremesh needs an id");
-    assert!(cilium.key("cilium/cluster-config/default").await.unwrap().is_some());
+    assert_eq!(
+        (available().await, cilium.pids().len()),
+        (0, 2),
+        "kvstoremesh needs an id"
+    );
+    assert!(
+        cilium
+            .key("cilium/cluster-config/default")
+            .await
+            .unwrap()
+            .is_some()
+    );
 
     let path = "/api/v1/namespaces/kube-system/configmaps/cilium-config";
-    south.merge_patch(path, &json!({ "data": { "cluster-name": "south", "cluster-id": "4" } })).await.unwrap();
+    south
+        .merge_patch(
+            path,
+            &json!({ "data": { "cluster-name": "south", "cluster-id": "4" } }),
+        )
+        .await
+        .unwrap();
     cilium.renew(None).await.unwrap();
     cilium.roll().await.unwrap();
     assert_eq!((available().await, cilium.pids().len()), (1, 3));
-    assert!(cilium.key("cilium/cluster-config/south").await.unwrap().unwrap().contains("\"id\":4"));
+    assert!(
+        cilium
+            .key("cilium/cluster-config/south")
+            .await
+            .unwrap()
+            .unwrap()
+            .contains("\"id\":4")
+    );
 
     // Its load balancer publishes only its host name. Both clusters trust both CAs, so
     // the reader's own files are valid.
     let address = cilium.addresses()[0];
-    let Mesh { bed, west, ours, .. } = &mut *mesh;
+    let Mesh {
+        bed, west, ours, ..
+    } = &mut *mesh;
     west.resolve("south.example", *address.ip()).unwrap();
     west.trust(&[&ca]).await.unwrap();
     cilium.trust(&[ours]).await.unwrap();
-    let keys = Keys::from([("south".to_owned(), config("south.example:2379", "common-etcd-client"))]);
+    let keys = Keys::from([(
+        "south".to_owned(),
+        config("south.example:2379", "common-etcd-client"),
+    )]);
     tell(bed.cluster("west").unwrap(), "cilium-kvstoremesh", &keys).await;
     until(west, "south", |remote| remote.ready && remote.id == Some(4)).await;
 }
@@ -379,15 +569,27 @@ async fn without_ca_and_id_the_pods_wait_and_roll_when_both_are_there() {
 async fn the_objects_are_those_of_the_chart() {
     let Some(mesh) = mesh().await else { return };
     let north = mesh.cluster("north");
-    let set = north.get("/apis/apps/v1/namespaces/kube-system/daemonsets/cilium").await.unwrap().unwrap();
+    let set = north
+        .get("/apis/apps/v1/namespaces/kube-system/daemonsets/cilium")
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(set["status"]["numberReady"], 1);
-    let paths: Vec<&Value> = set["spec"]["template"]["spec"]["volumes"][0]["projected"]["sources"][1]["secret"]["items"]
+    let paths: Vec<&Value> = set["spec"]["template"]["spec"]["volumes"][0]["projected"]["sources"]
+        [1]["secret"]["items"]
         .as_array()
         .unwrap()
         .iter()
         .map(|item| &item["path"])
         .collect();
-    assert_eq!(paths, ["common-etcd-client.key", "common-etcd-client.crt", "common-etcd-client-ca.crt"]);
+    assert_eq!(
+        paths,
+        [
+            "common-etcd-client.key",
+            "common-etcd-client.crt",
+            "common-etcd-client-ca.crt"
+        ]
+    );
 }
 
 #[tokio::test]
@@ -396,7 +598,11 @@ async fn a_killed_test_leaves_no_process_and_no_mount_behind() {
         return;
     }
     let (mut child, folder, pids) = held(&["cilium"]);
-    assert_eq!(pids.len(), 5, "two of the cluster, three of Cilium: {pids:?}");
+    assert_eq!(
+        pids.len(),
+        5,
+        "two of the cluster, three of Cilium: {pids:?}"
+    );
     child.kill().unwrap(); // SIGKILL
     child.wait().unwrap();
     wait_until_gone(&pids, Path::new(&folder)).await;

@@ -17,7 +17,12 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<Answer> {
     // Buffered because clap_complete panics when a write fails.
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut crate::cli::command(), "meshwright", &mut script);
+    clap_complete::generate(
+        args.shell,
+        &mut crate::cli::command(),
+        "meshwright",
+        &mut script,
+    );
     write_stdout(&script)?;
     Ok(Answer::Yes)
 }

@@ -13,7 +13,13 @@ use crate::output::write_stdout;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Print the CRDs of this back end.
-    #[arg(long, value_enum, value_name = "NAME", default_value_t, conflicts_with = "kcp")]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "NAME",
+        default_value_t,
+        conflicts_with = "kcp"
+    )]
     backend: BackEnd,
 
     /// Print the kcp objects that offer the Cilium back end's kinds to tenants.
@@ -70,11 +76,14 @@ enum Part {
 pub(crate) fn identity_hash(text: &str) -> Result<String, String> {
     match text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         true => Ok(text.to_owned()),
-        false => Err(format!("expected 64 hex digits; find the hash with: {FIND_HASH}")),
+        false => Err(format!(
+            "expected 64 hex digits; find the hash with: {FIND_HASH}"
+        )),
     }
 }
 
-const FIND_HASH: &str = "kubectl get apiexport edge-portal-fleet -o jsonpath='{.status.identityHash}'";
+const FIND_HASH: &str =
+    "kubectl get apiexport edge-portal-fleet -o jsonpath='{.status.identityHash}'";
 
 pub(crate) fn run(args: &Args) -> Result<Answer> {
     let yaml = match args.kcp {
@@ -91,7 +100,11 @@ fn definitions(of: BackEnd) -> Result<String, mw_api::crd::YamlError> {
         BackEnd::Cilium => cilium_crds(),
         BackEnd::All => [crds(), cilium_crds()].concat(),
     };
-    Ok(chosen.iter().map(to_yaml).collect::<Result<Vec<_>, _>>()?.join("---\n"))
+    Ok(chosen
+        .iter()
+        .map(to_yaml)
+        .collect::<Result<Vec<_>, _>>()?
+        .join("---\n"))
 }
 
 fn of_kcp(args: &Args, part: Part) -> Result<String> {
@@ -101,7 +114,9 @@ fn of_kcp(args: &Args, part: Part) -> Result<String> {
         (Part::Binding, hash) => kcp::binding_yaml(&args.provider_workspace, hash.as_deref()),
         (Part::FleetClaim, Some(hash)) => kcp::fleet_claim_yaml(hash),
         (Part::FleetClaim, None) => {
-            bail!("--fleet-identity is missing; in the workspace of that APIExport, find it with: {FIND_HASH}")
+            bail!(
+                "--fleet-identity is missing; in the workspace of that APIExport, find it with: {FIND_HASH}"
+            )
         }
     };
     yaml.context("cannot serialize the kcp objects to YAML")

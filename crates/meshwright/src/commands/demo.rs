@@ -79,7 +79,11 @@ async fn show(args: &Args) -> Result<(), Ending> {
     if fleet.peers() > MANY_PEERS {
         let memory = fleet.peers() * BYTES_PER_PEER / 1_000_000_000;
         // A closed stderr must not stop the demo.
-        _ = writeln!(anstream::stderr(), "note: {} Peers need about {memory} GB of memory and take a long time", fleet.peers());
+        _ = writeln!(
+            anstream::stderr(),
+            "note: {} Peers need about {memory} GB of memory and take a long time",
+            fleet.peers()
+        );
     }
     match std::io::stdout().is_terminal() && !is_dumb {
         _ if args.once => once(args.output, &mut fleet).await,
@@ -91,15 +95,33 @@ async fn show(args: &Args) -> Result<(), Ending> {
 /// Runs until the mesh is ready, without the other steps.
 async fn once(format: Format, fleet: &mut Fleet) -> Result<(), Ending> {
     let said = |_: &Line| Ok(true);
-    let took = Story { fleet, pace: Pace::brisk(), tell: &said }.converges().await?;
+    let took = Story {
+        fleet,
+        pace: Pace::brisk(),
+        tell: &said,
+    }
+    .converges()
+    .await?;
     let published_status = snapshot(fleet).await?;
     if format == Format::Table {
-        let sum = lines(&[Line::of(fleet.one_mesh(), format!("{took}, {} requests", fleet.counts().requests))]);
+        let sum = lines(&[Line::of(
+            fleet.one_mesh(),
+            format!("{took}, {} requests", fleet.counts().requests),
+        )]);
         output::write_styled(&format!("{}\n{sum}\n", heading(fleet)))?;
     }
     let views = BTreeMap::new();
-    let kilo = Some(Overview { published_status: &published_status, views: &views });
-    output::write_status(&State { kilo, ..State::default() }, format)?;
+    let kilo = Some(Overview {
+        published_status: &published_status,
+        views: &views,
+    });
+    output::write_status(
+        &State {
+            kilo,
+            ..State::default()
+        },
+        format,
+    )?;
     Ok(())
 }
 
@@ -110,27 +132,46 @@ async fn tell(fleet: &mut Fleet) -> Result<(), Ending> {
         Some(_) => output::write_styled(&lines(std::slice::from_ref(line))),
         None => Ok(true),
     };
-    let mut story = Story { fleet, pace: Pace::brisk(), tell: &said };
+    let mut story = Story {
+        fleet,
+        pace: Pace::brisk(),
+        tell: &said,
+    };
     story.play().await?;
     story.rests(Duration::from_secs(2)).await?;
     let published_status = snapshot(fleet).await?;
-    let end = status::text(&Overview { published_status: &published_status, views: &BTreeMap::new() });
+    let end = status::text(&Overview {
+        published_status: &published_status,
+        views: &BTreeMap::new(),
+    });
     output::write_styled(&format!("\n{end}"))?;
     Ok(())
 }
 
 async fn snapshot(fleet: &Fleet) -> Result<PublishedStatus<PublishedMesh>, Ending> {
     let (viewer, interest) = fleet.viewer();
-    Ok(published_status(&viewer, &interest, &fleet.clock).await.map_err(anyhow::Error::from)?)
+    Ok(published_status(&viewer, &interest, &fleet.clock)
+        .await
+        .map_err(anyhow::Error::from)?)
 }
 
 /// Redraws the steps and the mesh status in place, until interrupted.
 async fn live(fleet: &mut Fleet) -> Result<(), Ending> {
     let title = heading(fleet);
     let (viewer, interest) = fleet.viewer();
-    let mut watching = Watching::start(&viewer, &interest, fleet.clock.clone(), fastrand::Rng::new()).await;
+    let mut watching = Watching::start(
+        &viewer,
+        &interest,
+        fleet.clock.clone(),
+        fastrand::Rng::new(),
+    )
+    .await;
     let mut screen = Screen::open()?;
-    let (told, changed, clock) = (RefCell::new(Vec::<Line>::new()), Notify::new(), fleet.clock.clone());
+    let (told, changed, clock) = (
+        RefCell::new(Vec::<Line>::new()),
+        Notify::new(),
+        fleet.clock.clone(),
+    );
     let said = |line: &Line| {
         let mut told = told.borrow_mut();
         // The result of a step replaces the line that announced it.
@@ -142,7 +183,11 @@ async fn live(fleet: &mut Fleet) -> Result<(), Ending> {
         Ok(true)
     };
     let mut story = pin!(async {
-        let mut story = Story { fleet, pace: Pace::human(), tell: &said };
+        let mut story = Story {
+            fleet,
+            pace: Pace::human(),
+            tell: &said,
+        };
         story.play().await?;
         story.rests(Duration::MAX).await
     });
@@ -160,8 +205,17 @@ async fn live(fleet: &mut Fleet) -> Result<(), Ending> {
                 again.set(later(&viewer, &interest, &clock));
             }
         }
-        let state = seen.as_ref().map(|published_status| status::text(&Overview { published_status, views: &BTreeMap::new() }));
-        let text = format!("{title}\n{}\n{}\n{HOW_IT_ENDS}", lines(&told.borrow()), state.unwrap_or_default());
+        let state = seen.as_ref().map(|published_status| {
+            status::text(&Overview {
+                published_status,
+                views: &BTreeMap::new(),
+            })
+        });
+        let text = format!(
+            "{title}\n{}\n{}\n{HOW_IT_ENDS}",
+            lines(&told.borrow()),
+            state.unwrap_or_default()
+        );
         screen.draw(&text)?;
         tokio::select! {
             biased;
@@ -171,7 +225,11 @@ async fn live(fleet: &mut Fleet) -> Result<(), Ending> {
     }
 }
 
-async fn later(viewer: &kube::Client, interest: &Interest, clock: &Clock) -> Option<PublishedStatus<PublishedMesh>> {
+async fn later(
+    viewer: &kube::Client,
+    interest: &Interest,
+    clock: &Clock,
+) -> Option<PublishedStatus<PublishedMesh>> {
     sleep(TICK).await;
     published_status(viewer, interest, clock).await.ok()
 }

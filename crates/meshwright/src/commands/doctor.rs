@@ -63,21 +63,34 @@ Exit codes: 0 all checks passed; 1 a check failed or could not run; 2 error.";
 const ACCOUNT: &str = "kilo-system/meshwright-operator";
 
 fn account(text: &str) -> Result<OperatorAccount, String> {
-    let (namespace, name) = text.split_once('/').ok_or("expected NAMESPACE/NAME, e.g. kilo-system/meshwright-operator")?;
-    Ok(OperatorAccount { namespace: namespace.to_owned(), name: name.to_owned() })
+    let (namespace, name) = text
+        .split_once('/')
+        .ok_or("expected NAMESPACE/NAME, e.g. kilo-system/meshwright-operator")?;
+    Ok(OperatorAccount {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    })
 }
 
 pub(crate) fn run(args: &Args) -> Result<Answer> {
     let checks = ordered(block_on(examine(args))?);
     output::write_checks(&checks, args.output)?;
-    Ok(if checks.iter().all(|check| check.state == State::Fine) { Answer::Yes } else { Answer::No })
+    Ok(if checks.iter().all(|check| check.state == State::Fine) {
+        Answer::Yes
+    } else {
+        Answer::No
+    })
 }
 
 async fn examine(args: &Args) -> Result<Vec<Check>> {
     let clock = Clock::system();
     let (hub, namespace) = args.hub.hub().await?;
     let interest = args.hub.interest(args.name.as_deref(), &namespace);
-    if let Some(seen) = args.hub.survey_as_provider(&interest, &args.cilium_namespace).await? {
+    if let Some(seen) = args
+        .hub
+        .survey_as_provider(&interest, &args.cilium_namespace)
+        .await?
+    {
         return as_provider(args, &seen, &interest, &clock);
     }
     if is_workspace(&hub).await.unwrap_or(false) {
@@ -92,46 +105,100 @@ async fn examine(args: &Args) -> Result<Vec<Check>> {
 }
 
 /// Checks of the clusters of a kcp workspace, with the provider's credentials.
-fn as_provider(args: &Args, seen: &mw_controller::cilium::Examination, interest: &Interest, clock: &Clock) -> Result<Vec<Check>> {
+fn as_provider(
+    args: &Args,
+    seen: &mw_controller::cilium::Examination,
+    interest: &Interest,
+    clock: &Clock,
+) -> Result<Vec<Check>> {
     fail_if_none(interest, seen.world.bindings.is_empty())?;
     // Contexts of members are those of the default kubeconfig.
     let (kubectl, hub) = (Kubectl::default(), args.hub.management_kubectl());
     let cilium_namespace = args.cilium_namespace.as_str();
-    Ok(cilium::Case { seen, kubectl: &kubectl, hub: &hub, cilium_namespace, now: clock.now() }.checks())
+    Ok(cilium::Case {
+        seen,
+        kubectl: &kubectl,
+        hub: &hub,
+        cilium_namespace,
+        now: clock.now(),
+    }
+    .checks())
 }
 
 fn fail_if_none(interest: &Interest, is_none: bool) -> Result<()> {
     match interest {
         Interest::Mesh(MeshId { namespace, name }) if is_none => {
-            bail!("no ClusterMeshBinding, GlobalService or ConnectivityIntent {name} in namespace {namespace} of this workspace")
+            bail!(
+                "no ClusterMeshBinding, GlobalService or ConnectivityIntent {name} in namespace {namespace} of this workspace"
+            )
         }
         _ => Ok(()),
     }
 }
 
 /// Checks of a kcp workspace, which has no nodes and no credentials of clusters.
-async fn in_workspace(args: &Args, client: &Client, interest: &Interest, clock: &Clock) -> Result<Vec<Check>> {
+async fn in_workspace(
+    args: &Args,
+    client: &Client,
+    interest: &Interest,
+    clock: &Clock,
+) -> Result<Vec<Check>> {
     let (portal, timeouts) = (args.hub.portal().await?, args.hub.timeouts());
-    let examiner = WorkspaceExaminer { portal, export: args.hub.kcp.api_export_name.clone(), timeouts };
-    let seen = examiner.examine(client, interest, clock).await.context("cannot read the workspace")?;
+    let examiner = WorkspaceExaminer {
+        portal,
+        export: args.hub.kcp.api_export_name.clone(),
+        timeouts,
+    };
+    let seen = examiner
+        .examine(client, interest, clock)
+        .await
+        .context("cannot read the workspace")?;
     fail_if_none(interest, seen.has_none())?;
     let kubectl = args.hub.kubectl();
     let fleet_identity = args.fleet_identity.as_deref();
-    Ok(kcp::Case { seen: &seen, export: &args.hub.kcp.api_export_name, fleet_identity, kubectl: &kubectl }.checks())
+    Ok(kcp::Case {
+        seen: &seen,
+        export: &args.hub.kcp.api_export_name,
+        fleet_identity,
+        kubectl: &kubectl,
+    }
+    .checks())
 }
 
 /// Checks of the Kilo back end. Empty if it is not in use and not `expected`.
-async fn with_kilo(args: &Args, hub: &Client, interest: &Interest, clock: &Clock, expected: bool) -> Result<Vec<Check>, SnapshotError> {
+async fn with_kilo(
+    args: &Args,
+    hub: &Client,
+    interest: &Interest,
+    clock: &Clock,
+    expected: bool,
+) -> Result<Vec<Check>, SnapshotError> {
     let uid = read_hub_uid(hub).await;
-    let snapshot_reader = args.hub.snapshot_reader(hub.clone(), uid.as_ref().cloned().unwrap_or_default(), NODE_GRACE, clock.now());
-    let Examination { clusters, snapshot } = snapshot_reader.examine(interest, &args.operator_account).await;
-    let leases =
-        published_status::<PublishedMesh>(hub, interest, clock).await.ok().and_then(|published_status| published_status.leases.ok());
-    let served = leases.as_deref().and_then(|leases| served(leases, clock.now()));
+    let snapshot_reader = args.hub.snapshot_reader(
+        hub.clone(),
+        uid.as_ref().cloned().unwrap_or_default(),
+        NODE_GRACE,
+        clock.now(),
+    );
+    let Examination { clusters, snapshot } = snapshot_reader
+        .examine(interest, &args.operator_account)
+        .await;
+    let leases = published_status::<PublishedMesh>(hub, interest, clock)
+        .await
+        .ok()
+        .and_then(|published_status| published_status.leases.ok());
+    let served = leases
+        .as_deref()
+        .and_then(|leases| served(leases, clock.now()));
     let led = leases.map(|leases| leases.iter().any(|lease| lease.is_alive(clock.now())));
-    let answers = clusters.iter().any(|cluster| matches!(cluster.answers, Some(Ok(_))));
+    let answers = clusters
+        .iter()
+        .any(|cluster| matches!(cluster.answers, Some(Ok(_))));
     let has_meshes = !matches!(snapshot, Err(SnapshotError::NoResource));
-    let finalized = snapshot.as_ref().map(|snapshot| snapshot.finalized.clone()).unwrap_or_default();
+    let finalized = snapshot
+        .as_ref()
+        .map(|snapshot| snapshot.finalized.clone())
+        .unwrap_or_default();
     let mut checks = Vec::new();
     let (plan, world) = match (snapshot, uid) {
         (Err(SnapshotError::NoResource), _) if !expected => return Ok(checks),
@@ -171,15 +238,32 @@ async fn with_cilium(args: &Args, hub: &Client, interest: &Interest, clock: &Clo
         Interest::Mesh(id) => Some(id.name.as_str()),
         Interest::Namespace(_) | Interest::All => None,
     };
-    let Ok(hub_uid) = read_hub_uid(hub).await else { return Vec::new() };
-    let examiner = args.hub.examiner(hub.clone(), hub_uid, args.cilium_namespace.clone(), clock);
+    let Ok(hub_uid) = read_hub_uid(hub).await else {
+        return Vec::new();
+    };
+    let examiner = args
+        .hub
+        .examiner(hub.clone(), hub_uid, args.cilium_namespace.clone(), clock);
     // Objects that cannot be listed do not exist for this user.
-    let Ok(seen) = examiner.examine(interest.namespace(), name).await else { return Vec::new() };
+    let Ok(seen) = examiner.examine(interest.namespace(), name).await else {
+        return Vec::new();
+    };
     let kubectl = args.hub.kubectl();
-    cilium::Case { seen: &seen, kubectl: &kubectl, hub: &kubectl, cilium_namespace: &args.cilium_namespace, now: clock.now() }.checks()
+    cilium::Case {
+        seen: &seen,
+        kubectl: &kubectl,
+        hub: &kubectl,
+        cilium_namespace: &args.cilium_namespace,
+        now: clock.now(),
+    }
+    .checks()
 }
 
 /// Reports that drift can't be checked: Peers of this hub are identified by its UID.
 fn without_uid(failure: &Failure) -> Check {
-    Check::not_checked(Layer::Drift, "the hub", format!("cannot read Namespace kube-system: {failure}"))
+    Check::not_checked(
+        Layer::Drift,
+        "the hub",
+        format!("cannot read Namespace kube-system: {failure}"),
+    )
 }

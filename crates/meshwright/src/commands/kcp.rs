@@ -17,7 +17,12 @@ pub(crate) struct KcpArgs {
 
     /// Read Clusters and their Secrets in this namespace of the management plane; the Lease is
     /// there too.
-    #[arg(long, value_name = "NAMESPACE", env = "MGMT_NAMESPACE", default_value = "default")]
+    #[arg(
+        long,
+        value_name = "NAMESPACE",
+        env = "MGMT_NAMESPACE",
+        default_value = "default"
+    )]
     pub(crate) mgmt_namespace: String,
 
     /// Use this APIExport, which tenants bind to.
@@ -29,11 +34,19 @@ pub(crate) struct KcpArgs {
     kcp_external_url: Option<String>,
 
     /// Read Clusters of this resource on the management plane: PLURAL[.VERSION].GROUP.
-    #[arg(long, value_name = "RESOURCE", default_value = "clusters.platform.edge-portal.eu")]
+    #[arg(
+        long,
+        value_name = "RESOURCE",
+        default_value = "clusters.platform.edge-portal.eu"
+    )]
     mgmt_cluster_resource: ClusterResource,
 
     /// Read the workspaces that may use a Cluster from this label or annotation.
-    #[arg(long, value_name = "KEY", default_value = "networking.edge-portal.eu/workspace")]
+    #[arg(
+        long,
+        value_name = "KEY",
+        default_value = "networking.edge-portal.eu/workspace"
+    )]
     mgmt_owner_key: String,
 
     /// Let any tenant use a Cluster that names no workspace.
@@ -52,11 +65,22 @@ impl KcpArgs {
     }
 
     pub(crate) async fn portal(&self, kubeconfig: &PathBuf) -> Result<Portal> {
-        let config = hub_config(Some(kubeconfig), None).await.context("cannot use the kubeconfig of kcp")?;
-        let external = self.kcp_external_url.as_deref().filter(|url| !url.is_empty());
-        let external = external.map(|url| url.parse::<http::Uri>().ok().filter(|url| url.scheme().is_some() && url.authority().is_some()));
+        let config = hub_config(Some(kubeconfig), None)
+            .await
+            .context("cannot use the kubeconfig of kcp")?;
+        let external = self
+            .kcp_external_url
+            .as_deref()
+            .filter(|url| !url.is_empty());
+        let external = external.map(|url| {
+            url.parse::<http::Uri>()
+                .ok()
+                .filter(|url| url.scheme().is_some() && url.authority().is_some())
+        });
         let Some(external) = external.map_or(Some(None), |url| url.map(Some)) else {
-            bail!("--kcp-external-url (KCP_EXTERNAL_URL) is not a URL; expected one such as https://kcp.example:6443");
+            bail!(
+                "--kcp-external-url (KCP_EXTERNAL_URL) is not a URL; expected one such as https://kcp.example:6443"
+            );
         };
         Portal::new(config, external).context("cannot use the kubeconfig of kcp")
     }

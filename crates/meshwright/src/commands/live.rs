@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use mw_controller::cilium::{Examination, Examiner, Portal, Provider, ProviderExaminer, Settings, WorkspaceExaminer, dial};
+use mw_controller::cilium::{
+    Examination, Examiner, Portal, Provider, ProviderExaminer, Settings, WorkspaceExaminer, dial,
+};
 use mw_controller::clock::Clock;
 use mw_controller::doctor::commands::Kubectl;
 use mw_controller::fleet::Network;
@@ -33,7 +35,12 @@ use crate::input::kilo::dumps::{Dump, Fleet};
 #[command(next_help_heading = "Live")]
 pub(crate) struct HubArgs {
     /// Read this namespace [default: that of the kubeconfig context].
-    #[arg(short, long, value_name = "NAMESPACE", conflicts_with = "all_namespaces")]
+    #[arg(
+        short,
+        long,
+        value_name = "NAMESPACE",
+        conflicts_with = "all_namespaces"
+    )]
     namespace: Option<String>,
 
     /// Read all namespaces of the hub.
@@ -61,7 +68,12 @@ pub(crate) struct HubArgs {
     workspace: Option<String>,
 
     /// Use this kubeconfig for the management plane.
-    #[arg(long, value_name = "FILE", env = "MGMT_KUBECONFIG", help_heading = "kcp")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "MGMT_KUBECONFIG",
+        help_heading = "kcp"
+    )]
     mgmt_kubeconfig: Option<PathBuf>,
 
     #[command(flatten)]
@@ -76,7 +88,8 @@ struct ProviderAccess<'a> {
 }
 
 /// Flags with which commands read clusters of a kcp workspace.
-pub(crate) const PROVIDER_FLAGS: &str = "--kcp-kubeconfig (KCP_KUBECONFIG) and --mgmt-kubeconfig (MGMT_KUBECONFIG)";
+pub(crate) const PROVIDER_FLAGS: &str =
+    "--kcp-kubeconfig (KCP_KUBECONFIG) and --mgmt-kubeconfig (MGMT_KUBECONFIG)";
 
 /// Number of requests that depend on each other, from an endpoint's URL to a cluster.
 const LISTS: u32 = 6;
@@ -112,7 +125,14 @@ impl HubArgs {
     pub(crate) async fn hub(&self) -> Result<(kube::Client, String)> {
         let client = match self.provider_access()? {
             Some(access) => self.tenant(access).await?.1,
-            None => reader(self.kubeconfig.as_ref(), self.context.as_deref(), self.timeouts()).await?,
+            None => {
+                reader(
+                    self.kubeconfig.as_ref(),
+                    self.context.as_deref(),
+                    self.timeouts(),
+                )
+                .await?
+            }
         };
         let namespace = client.default_namespace().to_owned();
         Ok((client, namespace))
@@ -121,12 +141,17 @@ impl HubArgs {
     /// The kubeconfigs of a provider of kcp, unless --kubeconfig or --context selects a hub.
     fn provider_access(&self) -> Result<Option<ProviderAccess<'_>>> {
         let selects_hub = self.kubeconfig.is_some() || self.context.is_some();
-        match (self.kcp.kcp_kubeconfig(), given(self.mgmt_kubeconfig.as_ref())) {
+        match (
+            self.kcp.kcp_kubeconfig(),
+            given(self.mgmt_kubeconfig.as_ref()),
+        ) {
             _ if selects_hub => Ok(None),
             (Some(kcp), Some(management)) => Ok(Some(ProviderAccess { kcp, management })),
             (None, _) if self.workspace.is_none() => Ok(None),
             (None, _) => bail!("--workspace needs {PROVIDER_FLAGS}"),
-            (Some(_), None) => bail!("--kcp-kubeconfig (KCP_KUBECONFIG) needs --mgmt-kubeconfig (MGMT_KUBECONFIG)"),
+            (Some(_), None) => {
+                bail!("--kcp-kubeconfig (KCP_KUBECONFIG) needs --mgmt-kubeconfig (MGMT_KUBECONFIG)")
+            }
         }
     }
 
@@ -139,16 +164,34 @@ impl HubArgs {
     async fn tenant(&self, access: ProviderAccess<'_>) -> Result<(Workspace, kube::Client)> {
         let (portal, timeouts) = (self.kcp.portal(access.kcp).await?, self.timeouts());
         let provider = reader(Some(access.kcp), None, timeouts).await?;
-        let examiner = WorkspaceExaminer { portal, export: self.kcp.api_export_name.clone(), timeouts };
-        Ok(examiner.tenant(&provider, self.workspace.as_deref()).await?)
+        let examiner = WorkspaceExaminer {
+            portal,
+            export: self.kcp.api_export_name.clone(),
+            timeouts,
+        };
+        Ok(examiner
+            .tenant(&provider, self.workspace.as_deref())
+            .await?)
     }
 
     /// Reads and plans as the provider of kcp does; None without its kubeconfigs.
-    pub(crate) async fn survey_as_provider(&self, interest: &Interest, cilium_namespace: &str) -> Result<Option<Examination>> {
-        let Some(access) = self.provider_access()? else { return Ok(None) };
+    pub(crate) async fn survey_as_provider(
+        &self,
+        interest: &Interest,
+        cilium_namespace: &str,
+    ) -> Result<Option<Examination>> {
+        let Some(access) = self.provider_access()? else {
+            return Ok(None);
+        };
         let (workspace, _) = self.tenant(access).await?;
-        let (clock, timeouts, portal) = (Clock::system(), self.timeouts(), self.kcp.portal(access.kcp).await?);
-        let hub = reader(Some(access.management), None, timeouts).await.context("cannot use the kubeconfig of the management plane")?;
+        let (clock, timeouts, portal) = (
+            Clock::system(),
+            self.timeouts(),
+            self.kcp.portal(access.kcp).await?,
+        );
+        let hub = reader(Some(access.management), None, timeouts)
+            .await
+            .context("cannot use the kubeconfig of the management plane")?;
         let another = hub.clone();
         let metrics = Metrics::default();
         let environment = Environment {
@@ -167,19 +210,40 @@ impl HubArgs {
             lease_annotations: LeaseAnnotations::default(),
             readiness: Readiness::default(),
         };
-        let settings = Settings { cilium_namespace: cilium_namespace.to_owned(), allowed: self.members.allowed(), ..Settings::default() };
+        let settings = Settings {
+            cilium_namespace: cilium_namespace.to_owned(),
+            allowed: self.members.allowed(),
+            ..Settings::default()
+        };
         let kcp = Some(self.kcp.source(portal, timeouts.answer));
-        let provider = Provider { settings, kcp, dialler: Arc::new(self.dialler(&clock)) };
-        let examiner = ProviderExaminer { provider, environment, deadline: timeouts.answer.saturating_mul(LISTS) };
+        let provider = Provider {
+            settings,
+            kcp,
+            dialler: Arc::new(self.dialler(&clock)),
+        };
+        let examiner = ProviderExaminer {
+            provider,
+            environment,
+            deadline: timeouts.answer.saturating_mul(LISTS),
+        };
         Ok(Some(examiner.survey(&workspace, interest).await))
     }
 
     fn network(&self) -> Network {
-        Network { allowed: self.members.allowed(), timeouts: self.timeouts(), permit: Permit::none(), metrics: Metrics::default() }
+        Network {
+            allowed: self.members.allowed(),
+            timeouts: self.timeouts(),
+            permit: Permit::none(),
+            metrics: Metrics::default(),
+        }
     }
 
     fn dialler(&self, clock: &Clock) -> dial::Network {
-        dial::Network { clock: clock.clone(), timeouts: dial::PATIENCE, addresses: self.members.allowed().addresses }
+        dial::Network {
+            clock: clock.clone(),
+            timeouts: dial::PATIENCE,
+            addresses: self.members.allowed().addresses,
+        }
     }
 
     /// Access to kcp, if the kubeconfig points to one of its workspaces.
@@ -188,42 +252,101 @@ impl HubArgs {
         Portal::new(config, None).context("cannot use the kubeconfig of kcp")
     }
 
-    pub(crate) async fn snapshot(&self, hub: kube::Client, interest: &Interest, under: Circumstances) -> Result<Snapshot> {
-        let Circumstances { hub_uid, node_grace, now } = under;
+    pub(crate) async fn snapshot(
+        &self,
+        hub: kube::Client,
+        interest: &Interest,
+        under: Circumstances,
+    ) -> Result<Snapshot> {
+        let Circumstances {
+            hub_uid,
+            node_grace,
+            now,
+        } = under;
         let hub_uid = match hub_uid {
             Some(uid) => uid,
-            None => read_hub_uid(&hub).await.context("cannot read Namespace kube-system of the hub")?,
+            None => read_hub_uid(&hub)
+                .await
+                .context("cannot read Namespace kube-system of the hub")?,
         };
-        Ok(self.snapshot_reader(hub, hub_uid, node_grace, now).snapshot(interest).await?)
+        Ok(self
+            .snapshot_reader(hub, hub_uid, node_grace, now)
+            .snapshot(interest)
+            .await?)
     }
 
-    pub(crate) fn snapshot_reader(&self, hub: kube::Client, hub_uid: String, node_grace: Duration, now: Timestamp) -> SnapshotReader {
+    pub(crate) fn snapshot_reader(
+        &self,
+        hub: kube::Client,
+        hub_uid: String,
+        node_grace: Duration,
+        now: Timestamp,
+    ) -> SnapshotReader {
         let (deadline, allowed) = (self.timeouts().answer, self.members.allowed());
-        SnapshotReader { hub, hub_uid, connect: Arc::new(self.network()), allowed, deadline, node_grace, now }
+        SnapshotReader {
+            hub,
+            hub_uid,
+            connect: Arc::new(self.network()),
+            allowed,
+            deadline,
+            node_grace,
+            now,
+        }
     }
 
     /// Like [`HubArgs::snapshot_reader`], for the Cilium back end.
-    pub(crate) fn examiner(&self, hub: kube::Client, hub_uid: String, cilium_namespace: String, clock: &Clock) -> Examiner {
+    pub(crate) fn examiner(
+        &self,
+        hub: kube::Client,
+        hub_uid: String,
+        cilium_namespace: String,
+        clock: &Clock,
+    ) -> Examiner {
         let (connect, dialler) = (Arc::new(self.network()), Arc::new(self.dialler(clock)));
-        let (allowed, deadline, now) = (self.members.allowed(), self.timeouts().answer, clock.now());
-        Examiner { hub, hub_uid, connect, dialler, allowed, deadline, cilium_namespace, now }
+        let (allowed, deadline, now) =
+            (self.members.allowed(), self.timeouts().answer, clock.now());
+        Examiner {
+            hub,
+            hub_uid,
+            connect,
+            dialler,
+            allowed,
+            deadline,
+            cilium_namespace,
+            now,
+        }
     }
 
     /// The kubeconfig flags for printed kubectl commands on the management plane.
     pub(crate) fn management_kubectl(&self) -> Kubectl {
-        let kubeconfig = self.mgmt_kubeconfig.as_ref().map(|path| path.display().to_string());
-        Kubectl { kubeconfig, context: None }
+        let kubeconfig = self
+            .mgmt_kubeconfig
+            .as_ref()
+            .map(|path| path.display().to_string());
+        Kubectl {
+            kubeconfig,
+            context: None,
+        }
     }
 
     /// The kubeconfig flags for printed kubectl commands.
     pub(crate) fn kubectl(&self) -> Kubectl {
-        Kubectl { kubeconfig: self.kubeconfig.as_ref().map(|path| path.display().to_string()), context: self.context.clone() }
+        Kubectl {
+            kubeconfig: self
+                .kubeconfig
+                .as_ref()
+                .map(|path| path.display().to_string()),
+            context: self.context.clone(),
+        }
     }
 }
 
 /// Runs to completion. A hanging DNS lookup does not keep the process alive.
 pub(crate) fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the async runtime")?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the async runtime")?;
     let done = runtime.block_on(work);
     runtime.shutdown_background();
     done
@@ -231,11 +354,21 @@ pub(crate) fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
 
 /// Plan of the selected meshes, and the current Peers. Orphans are included only if `all` is set.
 pub(crate) fn planned(snapshot: Snapshot, all: bool) -> (Plan, Fleet) {
-    let Snapshot { world, asked, mut objects, misread, limited_to: _, finalized: _ } = snapshot;
+    let Snapshot {
+        world,
+        asked,
+        mut objects,
+        misread,
+        limited_to: _,
+        finalized: _,
+    } = snapshot;
     let mut fleet = Fleet::new();
     for (id, seen) in &world.clusters {
         let peers = seen.peers.known().cloned().unwrap_or_default();
-        fleet.insert(id.to_string(), Dump::of(peers, objects.remove(id).unwrap_or_default()));
+        fleet.insert(
+            id.to_string(),
+            Dump::of(peers, objects.remove(id).unwrap_or_default()),
+        );
     }
     let mut plan = mw_core::kilo::plan(world);
     plan.meshes.retain(|id, _| asked.contains(id));
@@ -243,7 +376,25 @@ pub(crate) fn planned(snapshot: Snapshot, all: bool) -> (Plan, Fleet) {
         plan.orphans.clear();
         plan.problems.clear();
     }
-    let unreadable = |why: &String| vec![Problem::new(Reason::InvalidSpec, "spec", format!("can't be read: {why}"), "")];
-    let wrong: BTreeMap<&MeshId, Vec<Problem>> = misread.iter().map(|(id, why)| (id, unreadable(why))).collect();
-    (super::plan::correct(plan, wrong.iter().map(|(id, problems)| (*id, problems.as_slice()))), fleet)
+    let unreadable = |why: &String| {
+        vec![Problem::new(
+            Reason::InvalidSpec,
+            "spec",
+            format!("can't be read: {why}"),
+            "",
+        )]
+    };
+    let wrong: BTreeMap<&MeshId, Vec<Problem>> = misread
+        .iter()
+        .map(|(id, why)| (id, unreadable(why)))
+        .collect();
+    (
+        super::plan::correct(
+            plan,
+            wrong
+                .iter()
+                .map(|(id, problems)| (*id, problems.as_slice())),
+        ),
+        fleet,
+    )
 }

@@ -28,7 +28,9 @@ pub(crate) fn run(args: &Args) -> Result<Answer> {
         Some(folder) => write_all(folder)?,
         None => {
             let mut page = Vec::new();
-            Man::new(crate::cli::command()).render(&mut page).context("cannot render the man page")?;
+            Man::new(crate::cli::command())
+                .render(&mut page)
+                .context("cannot render the man page")?;
             write_stdout(&page)?;
         }
     }
@@ -36,6 +38,8 @@ pub(crate) fn run(args: &Args) -> Result<Answer> {
 }
 
 fn write_all(folder: &Path) -> Result<()> {
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    clap_mangen::generate_to(crate::cli::command(), folder).with_context(|| format!("cannot write to {}", folder.display()))
+    std::fs::create_dir_all(folder)
+        .with_context(|| format!("cannot create {}", folder.display()))?;
+    clap_mangen::generate_to(crate::cli::command(), folder)
+        .with_context(|| format!("cannot write to {}", folder.display()))
 }

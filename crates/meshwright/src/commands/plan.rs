@@ -81,8 +81,16 @@ pub(crate) struct Args {
 }
 
 /// Flags that conflict with planning from files.
-const LIVE: [&str; 8] =
-    ["name", "namespace", "all_namespaces", "kubeconfig", "context", "request_timeout", "kubeconfig_allow", "workspace"];
+const LIVE: [&str; 8] = [
+    "name",
+    "namespace",
+    "all_namespaces",
+    "kubeconfig",
+    "context",
+    "request_timeout",
+    "kubeconfig_allow",
+    "workspace",
+];
 
 const EXAMPLE: &str = "\
 A live plan reads each cluster once, with the kubeconfigs that the mesh names, and so knows what
@@ -113,7 +121,9 @@ be read.";
 fn named_file(text: &str) -> Result<(String, PathBuf), String> {
     let (name, file) = text.split_once('=').ok_or("expected NAME=FILE")?;
     // Cluster refs of the Cilium back end may have several labels.
-    name.split('.').try_for_each(|label| ClusterName::try_from(label).map(drop)).map_err(|wrong| wrong.to_string())?;
+    name.split('.')
+        .try_for_each(|label| ClusterName::try_from(label).map(drop))
+        .map_err(|wrong| wrong.to_string())?;
     if file.is_empty() {
         return Err("no file after =".to_owned());
     }
@@ -123,12 +133,14 @@ fn named_file(text: &str) -> Result<(String, PathBuf), String> {
 fn seconds(text: &str) -> Result<u64, String> {
     match text {
         "0" => Ok(0),
-        _ => duration_seconds(text).ok_or_else(|| "expected a duration such as 90s, 5m or 0".to_owned()),
+        _ => duration_seconds(text)
+            .ok_or_else(|| "expected a duration such as 90s, 5m or 0".to_owned()),
     }
 }
 
 fn moment(text: &str) -> Result<Timestamp, String> {
-    let time: Time = serde_json::from_value(text.into()).map_err(|_| "expected a time such as 2026-01-31T12:00:00Z")?;
+    let time: Time = serde_json::from_value(text.into())
+        .map_err(|_| "expected a time such as 2026-01-31T12:00:00Z")?;
     Ok(Timestamp(time.0.as_second()))
 }
 
@@ -140,12 +152,23 @@ pub(crate) fn run(args: &Args) -> Result<Answer> {
 }
 
 fn from_clusters(args: &Args) -> Result<Answer> {
-    let Some(snapshot) = live::block_on(snapshot(args))? else { return live_cilium(args) };
+    let Some(snapshot) = live::block_on(snapshot(args))? else {
+        return live_cilium(args);
+    };
     if let Some(namespace) = &snapshot.limited_to {
-        say(&format!("note: cannot list ClusterMeshes in other namespaces; only those in {namespace} are checked for overlaps\n"));
+        say(&format!(
+            "note: cannot list ClusterMeshes in other namespaces; only those in {namespace} are checked for overlaps\n"
+        ));
     }
     let (plan, fleet) = live::planned(snapshot, args.hub.all_namespaces);
-    output::write_plan(&Planned { plan: &plan, fleet: &fleet, declared: &BTreeMap::new() }, args.output)?;
+    output::write_plan(
+        &Planned {
+            plan: &plan,
+            fleet: &fleet,
+            declared: &BTreeMap::new(),
+        },
+        args.output,
+    )?;
     Ok(answer(&plan))
 }
 
@@ -168,7 +191,15 @@ async fn snapshot(args: &Args) -> Result<Option<Snapshot>> {
     }
     match args.hub.snapshot(hub, &interest, under).await {
         Ok(snapshot) if cilium && snapshot.asked.is_empty() => Ok(None),
-        Err(wrong) if cilium && matches!(wrong.downcast_ref(), Some(SnapshotError::NoMesh(_) | SnapshotError::NoResource)) => Ok(None),
+        Err(wrong)
+            if cilium
+                && matches!(
+                    wrong.downcast_ref(),
+                    Some(SnapshotError::NoMesh(_) | SnapshotError::NoResource)
+                ) =>
+        {
+            Ok(None)
+        }
         other => other.map(Some),
     }
 }
@@ -179,17 +210,32 @@ fn live_cilium(args: &Args) -> Result<Answer> {
     let seen = live::block_on(async {
         let (hub, namespace) = args.hub.hub().await?;
         let interest = args.hub.interest(args.name.as_deref(), &namespace);
-        let seen = match args.hub.survey_as_provider(&interest, &args.cilium_namespace).await? {
+        let seen = match args
+            .hub
+            .survey_as_provider(&interest, &args.cilium_namespace)
+            .await?
+        {
             Some(seen) => seen,
             None => on_hub(args, hub, &interest).await?,
         };
-        if seen.world.bindings.is_empty() && seen.world.services.is_empty() && seen.world.intents.is_empty() {
-            let what = args.name.as_deref().map(|name| format!(" {name}")).unwrap_or_default();
+        if seen.world.bindings.is_empty()
+            && seen.world.services.is_empty()
+            && seen.world.intents.is_empty()
+        {
+            let what = args
+                .name
+                .as_deref()
+                .map(|name| format!(" {name}"))
+                .unwrap_or_default();
             bail!("no ClusterMesh or Cilium object{what} found");
         }
         Ok(seen)
     })?;
-    cilium_plan::show_live(&seen, args.hub.all_namespaces || args.hub.reads_as_provider(), args.output)
+    cilium_plan::show_live(
+        &seen,
+        args.hub.all_namespaces || args.hub.reads_as_provider(),
+        args.output,
+    )
 }
 
 async fn on_hub(args: &Args, hub: kube::Client, interest: &Interest) -> Result<Examination> {
@@ -201,15 +247,30 @@ async fn on_hub(args: &Args, hub: kube::Client, interest: &Interest) -> Result<E
     }
     let hub_uid = match &args.hub_uid {
         Some(uid) => uid.clone(),
-        None => read_hub_uid(&hub).await.context("cannot read Namespace kube-system of the hub")?,
+        None => read_hub_uid(&hub)
+            .await
+            .context("cannot read Namespace kube-system of the hub")?,
     };
-    let examiner = args.hub.examiner(hub, hub_uid, args.cilium_namespace.clone(), &Clock::system());
-    examiner.survey(interest).await.context("cannot read the objects of the Cilium back end")
+    let examiner = args.hub.examiner(
+        hub,
+        hub_uid,
+        args.cilium_namespace.clone(),
+        &Clock::system(),
+    );
+    examiner
+        .survey(interest)
+        .await
+        .context("cannot read the objects of the Cilium back end")
 }
 
 fn from_files(args: &Args) -> Result<Answer> {
     let mut input = Input::default();
-    let files = open_all(&args.files, Contents::Plain, &mut input.reader, &mut input.findings);
+    let files = open_all(
+        &args.files,
+        Contents::Plain,
+        &mut input.reader,
+        &mut input.findings,
+    );
     match back_end(&files) {
         Ok(BackEnd::Kilo) => of_meshes(args, files, input),
         Ok(BackEnd::Cilium) => {
@@ -239,7 +300,10 @@ pub(super) struct Input {
 }
 
 fn of_meshes(args: &Args, files: Vec<Opened>, input: Input) -> Result<Answer> {
-    let Input { mut reader, mut findings } = input;
+    let Input {
+        mut reader,
+        mut findings,
+    } = input;
     let meshes = meshes::load(files, &mut findings);
     let fleet = dumps::load(&args.clusters, &mut reader, &mut findings);
     let locals = match local_identities(&meshes, &fleet) {
@@ -250,16 +314,30 @@ fn of_meshes(args: &Args, files: Vec<Opened>, input: Input) -> Result<Answer> {
         }
     };
     if !findings.is_empty() {
-        let own = meshes.values().flat_map(|mesh| mesh.own_problems().into_iter().map(|problem| mesh.written.finding(&problem)));
+        let own = meshes.values().flat_map(|mesh| {
+            mesh.own_problems()
+                .into_iter()
+                .map(|problem| mesh.written.finding(&problem))
+        });
         findings.extend(own.filter(Finding::is_error));
         refuse(findings);
         return Ok(Answer::Impossible);
     }
     say_what_was_ignored(&fleet, &meshes);
-    let misshapen = meshes.iter().filter(|(_, mesh)| !mesh.misshapen.is_empty()).map(|(id, mesh)| (id, mesh.misshapen.as_slice()));
-    let plan = correct(mw_core::kilo::plan(world(args, &meshes, &fleet, locals)), misshapen);
+    let misshapen = meshes
+        .iter()
+        .filter(|(_, mesh)| !mesh.misshapen.is_empty())
+        .map(|(id, mesh)| (id, mesh.misshapen.as_slice()));
+    let plan = correct(
+        mw_core::kilo::plan(world(args, &meshes, &fleet, locals)),
+        misshapen,
+    );
     show_findings(&plan, &meshes);
-    let planned = Planned { plan: &plan, fleet: &fleet, declared: &meshes };
+    let planned = Planned {
+        plan: &plan,
+        fleet: &fleet,
+        declared: &meshes,
+    };
     output::write_plan(&planned, args.output)?;
     Ok(answer(&plan))
 }
@@ -267,27 +345,55 @@ fn of_meshes(args: &Args, files: Vec<Opened>, input: Input) -> Result<Answer> {
 /// Prints all findings. Nothing can be planned from partly read input.
 pub(super) fn refuse(findings: Vec<Finding>) {
     let count = findings.len();
-    let errors = if count == 1 { "1 error".to_owned() } else { format!("{count} errors") };
-    say(&format!("{}nothing was planned: {errors} in the input\n", finding::render(findings)));
+    let errors = if count == 1 {
+        "1 error".to_owned()
+    } else {
+        format!("{count} errors")
+    };
+    say(&format!(
+        "{}nothing was planned: {errors} in the input\n",
+        finding::render(findings)
+    ));
 }
 
 fn show_findings(plan: &Plan, meshes: &BTreeMap<MeshId, Declared>) {
-    let in_files = plan.problems().filter(|(_, problem)| Declared::is_about_the_file(problem));
-    let findings: Vec<Finding> = in_files.filter_map(|(id, problem)| Some(meshes.get(id?)?.written.finding(problem))).collect();
+    let in_files = plan
+        .problems()
+        .filter(|(_, problem)| Declared::is_about_the_file(problem));
+    let findings: Vec<Finding> = in_files
+        .filter_map(|(id, problem)| Some(meshes.get(id?)?.written.finding(problem)))
+        .collect();
     if !findings.is_empty() {
         say(&finding::render(findings));
     }
 }
 
 fn say_what_was_ignored(fleet: &Fleet, meshes: &BTreeMap<MeshId, Declared>) {
-    let is_member = |name: &String| meshes.values().any(|mesh| mesh.raw.clusters.iter().any(|cluster| cluster.name == *name));
+    let is_member = |name: &String| {
+        meshes.values().any(|mesh| {
+            mesh.raw
+                .clusters
+                .iter()
+                .any(|cluster| cluster.name == *name)
+        })
+    };
     for (cluster, dump) in fleet {
-        let kinds: Vec<String> = dump.register.ignored.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+        let kinds: Vec<String> = dump
+            .register
+            .ignored
+            .iter()
+            .map(|(kind, count)| format!("{count} {kind}"))
+            .collect();
         if !kinds.is_empty() {
-            say(&format!("note: {cluster}: ignored {}\n", listed(&kinds, 10)));
+            say(&format!(
+                "note: {cluster}: ignored {}\n",
+                listed(&kinds, 10)
+            ));
         }
         if dump.nodes.is_empty() && is_member(cluster) {
-            say(&format!("note: {cluster}: its file holds no Node, so deletes of its Peers are held\n"));
+            say(&format!(
+                "note: {cluster}: its file holds no Node, so deletes of its Peers are held\n"
+            ));
         }
     }
 }
@@ -306,58 +412,114 @@ struct Locals {
 }
 
 fn local_identities(meshes: &BTreeMap<MeshId, Declared>, fleet: &Fleet) -> Result<Locals, Finding> {
-    let local = meshes.iter().flat_map(|(id, mesh)| mesh.raw.clusters.iter().filter(|entry| entry.local).map(move |entry| (id, entry)));
-    let entries: Vec<(&MeshId, ClusterName)> =
-        local.filter_map(|(id, entry)| Some((id, ClusterName::try_from(entry.name.as_str()).ok()?))).collect();
+    let local = meshes.iter().flat_map(|(id, mesh)| {
+        mesh.raw
+            .clusters
+            .iter()
+            .filter(|entry| entry.local)
+            .map(move |entry| (id, entry))
+    });
+    let entries: Vec<(&MeshId, ClusterName)> = local
+        .filter_map(|(id, entry)| Some((id, ClusterName::try_from(entry.name.as_str()).ok()?)))
+        .collect();
     // A mesh with two local entries is invalid; it must not invalidate others.
     let counts = |id: &MeshId| entries.iter().filter(|(of, _)| *of == id).count() == 1;
-    let entries: Vec<&(&MeshId, ClusterName)> = entries.iter().filter(|(id, _)| counts(id)).collect();
+    let entries: Vec<&(&MeshId, ClusterName)> =
+        entries.iter().filter(|(id, _)| counts(id)).collect();
     let names: BTreeSet<&ClusterName> = entries.iter().map(|(_, name)| name).collect();
-    let with_file: Vec<&ClusterName> = names.iter().copied().filter(|name| fleet.contains_key(name.as_str())).collect();
+    let with_file: Vec<&ClusterName> = names
+        .iter()
+        .copied()
+        .filter(|name| fleet.contains_key(name.as_str()))
+        .collect();
     if with_file.len() > 1 {
-        let message = format!("local entries {} are the same cluster, the hub, but each has its own file", listed(&with_file, 10));
-        return Err(Finding::error(message).help("pass the hub's dump under one of these names only"));
+        let message = format!(
+            "local entries {} are the same cluster, the hub, but each has its own file",
+            listed(&with_file, 10)
+        );
+        return Err(
+            Finding::error(message).help("pass the hub's dump under one of these names only")
+        );
     }
     let hub = with_file.first().or(names.first()).copied();
-    let Some(hub) = hub else { return Ok(Locals::default()) };
+    let Some(hub) = hub else {
+        return Ok(Locals::default());
+    };
     let other = entries.iter().filter(|(_, name)| name != hub);
-    let identities = other.map(|(id, name)| (((*id).clone(), name.clone()), ClusterId::from(hub.as_str()))).collect();
-    Ok(Locals { identities, hub: with_file.first().map(ToString::to_string) })
+    let identities = other
+        .map(|(id, name)| (((*id).clone(), name.clone()), ClusterId::from(hub.as_str())))
+        .collect();
+    Ok(Locals {
+        identities,
+        hub: with_file.first().map(ToString::to_string),
+    })
 }
 
 fn world(args: &Args, meshes: &BTreeMap<MeshId, Declared>, fleet: &Fleet, locals: Locals) -> World {
     let found = locals.hub.and_then(|name| fleet.get(&name)?.uid.clone());
-    let options = Options { hub: args.hub_uid.clone().or(found), node_grace_seconds: args.node_grace, ..Options::default() };
+    let options = Options {
+        hub: args.hub_uid.clone().or(found),
+        node_grace_seconds: args.node_grace,
+        ..Options::default()
+    };
     let seen = |dump: &dumps::Dump| ClusterSeen {
         nodes: Seen::Known(dump.nodes.clone()),
         peers: Seen::Known(dump.peers.clone()),
         departures: Departures::AnyMissing,
     };
-    let absent = if args.all_meshes { Absent::AllOthers } else { Absent::Unknown };
+    let absent = if args.all_meshes {
+        Absent::AllOthers
+    } else {
+        Absent::Unknown
+    };
     World {
         options,
         now: args.now.unwrap_or_else(clock),
-        meshes: meshes.iter().map(|(id, declared)| (id.clone(), declared.mesh.clone())).collect(),
-        clusters: fleet.iter().map(|(name, dump)| (ClusterId::from(name.as_str()), seen(dump))).collect(),
+        meshes: meshes
+            .iter()
+            .map(|(id, declared)| (id.clone(), declared.mesh.clone()))
+            .collect(),
+        clusters: fleet
+            .iter()
+            .map(|(name, dump)| (ClusterId::from(name.as_str()), seen(dump)))
+            .collect(),
         identities: locals.identities,
-        orphans: Orphans { absent, ..Orphans::default() },
+        orphans: Orphans {
+            absent,
+            ..Orphans::default()
+        },
         ..World::default()
     }
 }
 
 fn clock() -> Timestamp {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    Timestamp(since.ok().and_then(|since| i64::try_from(since.as_secs()).ok()).unwrap_or_default())
+    Timestamp(
+        since
+            .ok()
+            .and_then(|since| i64::try_from(since.as_secs()).ok())
+            .unwrap_or_default(),
+    )
 }
 
 /// Reports the schema errors of malformed meshes, for which the planner saw an empty spec.
-pub(crate) fn correct<'a>(mut plan: Plan, misshapen: impl Iterator<Item = (&'a MeshId, &'a [Problem])>) -> Plan {
+pub(crate) fn correct<'a>(
+    mut plan: Plan,
+    misshapen: impl Iterator<Item = (&'a MeshId, &'a [Problem])>,
+) -> Plan {
     for (id, wrong) in misshapen {
-        let Some(of_mesh) = plan.meshes.get_mut(id) else { continue };
-        of_mesh.problems.retain(|problem| problem.reason != Reason::InvalidSpec);
+        let Some(of_mesh) = plan.meshes.get_mut(id) else {
+            continue;
+        };
+        of_mesh
+            .problems
+            .retain(|problem| problem.reason != Reason::InvalidSpec);
         of_mesh.problems.extend(wrong.iter().cloned());
         of_mesh.problems.sort();
-        let said = wrong.first().map(|first| format!("{}: {}", first.subject, first.message)).unwrap_or_default();
+        let said = wrong
+            .first()
+            .map(|first| format!("{}: {}", first.subject, first.message))
+            .unwrap_or_default();
         let is_ready = |condition: &&mut Condition| condition.kind == "Ready";
         if let Some(ready) = of_mesh.conditions.iter_mut().find(is_ready) {
             ready.message = printable(&said, 500);
@@ -367,10 +529,16 @@ pub(crate) fn correct<'a>(mut plan: Plan, misshapen: impl Iterator<Item = (&'a M
 }
 
 fn answer(plan: &Plan) -> Answer {
-    verdict(plan.problems().map(|(_, problem)| problem), plan.has_changes())
+    verdict(
+        plan.problems().map(|(_, problem)| problem),
+        plan.has_changes(),
+    )
 }
 
-pub(super) fn verdict<'a>(problems: impl Iterator<Item = &'a Problem>, has_changes: bool) -> Answer {
+pub(super) fn verdict<'a>(
+    problems: impl Iterator<Item = &'a Problem>,
+    has_changes: bool,
+) -> Answer {
     let of_problem = |problem: &Problem| match (problem.reason, problem.is_error()) {
         (Reason::InvalidSpec, _) => Answer::Impossible,
         (_, true) => Answer::No,

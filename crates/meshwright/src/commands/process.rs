@@ -99,8 +99,14 @@ fn address(text: &str) -> Result<Address, String> {
         return Ok(Address(None));
     }
     let whole = match text.strip_prefix(':') {
-        Some(port) => SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port.parse().map_err(|_| "expected an address such as :8080")?),
-        None => text.parse().map_err(|_| "expected an address such as :8080, 127.0.0.1:8080 or 0")?,
+        Some(port) => SocketAddr::new(
+            IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+            port.parse()
+                .map_err(|_| "expected an address such as :8080")?,
+        ),
+        None => text
+            .parse()
+            .map_err(|_| "expected an address such as :8080, 127.0.0.1:8080 or 0")?,
     };
     Ok(Address(Some(whole)))
 }
@@ -108,12 +114,20 @@ fn address(text: &str) -> Result<Address, String> {
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     match text {
         "0" => Ok(Duration::ZERO),
-        _ => duration_seconds(text).map(Duration::from_secs).ok_or_else(|| "expected a duration such as 90s, 5m or 0".to_owned()),
+        _ => duration_seconds(text)
+            .map(Duration::from_secs)
+            .ok_or_else(|| "expected a duration such as 90s, 5m or 0".to_owned()),
     }
 }
 
 pub(crate) fn some_duration(text: &str) -> Result<Duration, String> {
-    duration(text).and_then(|duration| if duration.is_zero() { Err("must be greater than 0".to_owned()) } else { Ok(duration) })
+    duration(text).and_then(|duration| {
+        if duration.is_zero() {
+            Err("must be greater than 0".to_owned())
+        } else {
+            Ok(duration)
+        }
+    })
 }
 
 /// Parses a Kubernetes quantity of bytes.
@@ -128,13 +142,23 @@ fn quantity(text: &str) -> Result<usize, String> {
         ("G", 1e9),
         ("T", 1e12),
     ];
-    let (number, unit) = UNITS.iter().find_map(|(suffix, unit)| Some((text.strip_suffix(suffix)?, *unit))).unwrap_or((text, 1.0));
-    let bytes = number.parse::<f64>().ok().map(|number| number * unit).filter(|bytes| bytes.is_finite() && *bytes >= 1.0);
-    bytes.map(|bytes| bytes as usize).ok_or_else(|| "expected a quantity such as 256Mi or 1Gi".to_owned())
+    let (number, unit) = UNITS
+        .iter()
+        .find_map(|(suffix, unit)| Some((text.strip_suffix(suffix)?, *unit)))
+        .unwrap_or((text, 1.0));
+    let bytes = number
+        .parse::<f64>()
+        .ok()
+        .map(|number| number * unit)
+        .filter(|bytes| bytes.is_finite() && *bytes >= 1.0);
+    bytes
+        .map(|bytes| bytes as usize)
+        .ok_or_else(|| "expected a quantity such as 256Mi or 1Gi".to_owned())
 }
 
 fn network(text: &str) -> Result<Cidr, String> {
-    Cidr::try_from(text).map_err(|_| "expected a network such as 127.0.0.0/8 or fe80::/64".to_owned())
+    Cidr::try_from(text)
+        .map_err(|_| "expected a network such as 127.0.0.0/8 or fe80::/64".to_owned())
 }
 
 impl MemberArgs {
@@ -144,7 +168,10 @@ impl MemberArgs {
             insecure_skip_tls_verify: named(Allow::InsecureSkipTlsVerify),
             proxy_url: named(Allow::ProxyUrl),
             impersonation: named(Allow::Impersonation),
-            addresses: AddressPolicy { allowed: self.allow_address.clone(), refuses_loopback: runs_inside_a_cluster() },
+            addresses: AddressPolicy {
+                allowed: self.allow_address.clone(),
+                refuses_loopback: runs_inside_a_cluster(),
+            },
         }
     }
 }
@@ -161,7 +188,13 @@ impl ProcessArgs {
 
     /// Runs until a signal arrives or the Lease is lost. `name` identifies this process in the
     /// Lease.
-    pub(super) fn run<B: BackEnd>(self, back_end: B, kubeconfig: Option<PathBuf>, namespace: String, name: &str) -> Result<Answer> {
+    pub(super) fn run<B: BackEnd>(
+        self,
+        back_end: B,
+        kubeconfig: Option<PathBuf>,
+        namespace: String,
+        name: &str,
+    ) -> Result<Answer> {
         start_log(self.log_format, self.log_level);
         let options = Options {
             back_end,
@@ -172,14 +205,22 @@ impl ProcessArgs {
             memory_limit: self.memory_limit,
             apply_crds: self.apply_crds,
             // Random suffix, so that a restarted process has a new identity.
-            leader_elect: self.leader_elect.then(|| format!("{name}_{:016x}", fastrand::u64(..))),
+            leader_elect: self
+                .leader_elect
+                .then(|| format!("{name}_{:016x}", fastrand::u64(..))),
             metrics: self.metrics_bind_address.0,
             metrics_secure: self.metrics_secure,
             health: self.health_probe_bind_address.0,
         };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the async runtime")?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("cannot start the async runtime")?;
         let ended = runtime.block_on(async {
-            let (mut term, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+            let (mut term, mut interrupt) = (
+                signal(SignalKind::terminate())?,
+                signal(SignalKind::interrupt())?,
+            );
             let stop = async move {
                 tokio::select! {
                     biased;
@@ -204,10 +245,16 @@ impl ProcessArgs {
 
 fn start_log(format: LogFormat, level: tracing::Level) {
     // kube_client logs whole responses that it can't parse; they may contain Secrets.
-    let filter = EnvFilter::new(format!("{level},kube_client=off,hyper_util=warn,h2=warn,rustls=warn,tower=warn"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let filter = EnvFilter::new(format!(
+        "{level},kube_client=off,hyper_util=warn,h2=warn,rustls=warn,tower=warn"
+    ));
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
     match format {
-        LogFormat::Text => log.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init(),
+        LogFormat::Text => log
+            .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+            .init(),
         LogFormat::Json => log.json().init(),
     }
 }
@@ -218,11 +265,21 @@ mod tests {
 
     #[test]
     fn a_memory_limit_is_a_kubernetes_quantity() {
-        let read = [("256Mi", 256 << 20), ("1.5Gi", 1536 << 20), ("512M", 512_000_000), ("268435456", 256 << 20), ("64Ki", 64 << 10)];
+        let read = [
+            ("256Mi", 256 << 20),
+            ("1.5Gi", 1536 << 20),
+            ("512M", 512_000_000),
+            ("268435456", 256 << 20),
+            ("64Ki", 64 << 10),
+        ];
         for (text, bytes) in read {
             assert_eq!(quantity(text), Ok(bytes), "{text}");
         }
-        assert_eq!(quantity("256Mi"), Ok(mw_controller::fleet::MEMORY_LIMIT), "the default");
+        assert_eq!(
+            quantity("256Mi"),
+            Ok(mw_controller::fleet::MEMORY_LIMIT),
+            "the default"
+        );
         for wrong in ["", "Mi", "-1Gi", "0", "1 Gi", "much", "NaN", "inf"] {
             assert!(quantity(wrong).is_err(), "{wrong}");
         }

@@ -8,7 +8,9 @@ use crate::output::write_stdout;
 
 /// Print the ServiceAccount, roles and Secrets that meshwright needs in a cluster, as YAML.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: meshwright rbac remote | kubectl --context east apply --server-side -f -")]
+#[command(
+    after_help = "Example: meshwright rbac remote | kubectl --context east apply --server-side -f -"
+)]
 pub(crate) struct Args {
     /// Print the objects for this kind of cluster.
     place: Place,
@@ -51,6 +53,9 @@ pub(crate) fn run(args: &Args) -> Result<Answer> {
         Place::CiliumTargetMetrics => mw_api::cilium::rbac::target_metrics_yaml(),
         Place::CiliumConnectionSecrets => mw_api::cilium::rbac::connection_secrets_yaml(),
     };
-    write_stdout(yaml.context("cannot serialize the roles to YAML")?.as_bytes())?;
+    write_stdout(
+        yaml.context("cannot serialize the roles to YAML")?
+            .as_bytes(),
+    )?;
     Ok(Answer::Yes)
 }

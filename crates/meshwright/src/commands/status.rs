@@ -8,12 +8,16 @@ use mw_controller::cilium::{Endpoints, PublishedObject, WorkspaceExaminer, is_wo
 use mw_controller::clock::Clock;
 use mw_controller::install::read_hub_uid;
 use mw_controller::kilo::PublishedMesh;
-use mw_controller::published_status::{Interest, Published, PublishedStatus, Watching, is_served, published_status};
+use mw_controller::published_status::{
+    Interest, Published, PublishedStatus, Watching, is_served, published_status,
+};
 use mw_core::kilo::view::MeshView;
 use mw_core::names::MeshId;
 use mw_core::text::printable;
 
-use crate::commands::live::{Circumstances, HubArgs, NODE_GRACE, PROVIDER_FLAGS, block_on, planned};
+use crate::commands::live::{
+    Circumstances, HubArgs, NODE_GRACE, PROVIDER_FLAGS, block_on, planned,
+};
 use crate::exit_code::Answer;
 use crate::output::cilium::Views;
 use crate::output::cilium::status::verdict;
@@ -74,12 +78,22 @@ pub(crate) fn run(args: &Args) -> Result<Answer> {
         let served = Served {
             // kcp refuses discovery of a group that it does not serve.
             kilo: !args.hub.reads_as_provider()
-                && is_served::<PublishedMesh>(&hub).await.context("cannot read the API resources of the hub")?,
-            cilium: is_served::<PublishedObject>(&hub).await.context("cannot read the API resources of the hub")?,
+                && is_served::<PublishedMesh>(&hub)
+                    .await
+                    .context("cannot read the API resources of the hub")?,
+            cilium: is_served::<PublishedObject>(&hub)
+                .await
+                .context("cannot read the API resources of the hub")?,
         };
-        let endpoints = if args.watch { None } else { endpoints(args, &hub).await? };
+        let endpoints = if args.watch {
+            None
+        } else {
+            endpoints(args, &hub).await?
+        };
         if !served.kilo && !served.cilium && endpoints.is_none() {
-            bail!("no meshwright CRD is installed on this cluster (404): is it the hub? install the CRDs with `meshwright crd`");
+            bail!(
+                "no meshwright CRD is installed on this cluster (404): is it the hub? install the CRDs with `meshwright crd`"
+            );
         }
         match args.watch {
             true => watch(args, &hub, &interest, served).await,
@@ -109,13 +123,29 @@ async fn endpoints(args: &Args, hub: &kube::Client) -> Result<Option<Endpoints>>
         return Ok(None);
     }
     let (portal, timeouts) = (args.hub.portal().await?, args.hub.timeouts());
-    let examiner = WorkspaceExaminer { portal, export: args.hub.kcp.api_export_name.clone(), timeouts };
-    examiner.endpoints(hub).await.context("cannot list the APIExportEndpointSlices of this workspace")
+    let examiner = WorkspaceExaminer {
+        portal,
+        export: args.hub.kcp.api_export_name.clone(),
+        timeouts,
+    };
+    examiner
+        .endpoints(hub)
+        .await
+        .context("cannot list the APIExportEndpointSlices of this workspace")
 }
 
-async fn once(args: &Args, hub: kube::Client, interest: &Interest, served: Served, endpoints: Option<Endpoints>) -> Result<Answer> {
+async fn once(
+    args: &Args,
+    hub: kube::Client,
+    interest: &Interest,
+    served: Served,
+    endpoints: Option<Endpoints>,
+) -> Result<Answer> {
     let clock = Clock::system();
-    let mut statuses = PublishedStatuses { endpoints, ..PublishedStatuses::default() };
+    let mut statuses = PublishedStatuses {
+        endpoints,
+        ..PublishedStatuses::default()
+    };
     if served.kilo {
         statuses.kilo = Some(published_status(&hub, interest, &clock).await?);
     }
@@ -126,17 +156,30 @@ async fn once(args: &Args, hub: kube::Client, interest: &Interest, served: Serve
         bail!("no {} {name} in namespace {namespace}", served.kinds());
     }
     statuses.say_if_none(interest);
-    let has_meshes = statuses.kilo.as_ref().is_some_and(|published_status| !published_status.objects.is_empty());
-    let has_bindings = statuses.cilium.as_ref().is_some_and(|published_status| !published_status.objects.is_empty());
+    let has_meshes = statuses
+        .kilo
+        .as_ref()
+        .is_some_and(|published_status| !published_status.objects.is_empty());
+    let has_bindings = statuses
+        .cilium
+        .as_ref()
+        .is_some_and(|published_status| !published_status.objects.is_empty());
     let seen = match args.live && has_bindings {
         true => live_views(args, &hub, interest, &clock).await?,
         false => Views::new(),
     };
     let views = match args.live && has_meshes {
         true => {
-            let under = Circumstances { hub_uid: None, node_grace: NODE_GRACE, now: clock.now() };
+            let under = Circumstances {
+                hub_uid: None,
+                node_grace: NODE_GRACE,
+                now: clock.now(),
+            };
             let (plan, _) = planned(args.hub.snapshot(hub, interest, under).await?, false);
-            plan.meshes.iter().map(|(id, mesh)| (id.clone(), MeshView::of(id, mesh))).collect()
+            plan.meshes
+                .iter()
+                .map(|(id, mesh)| (id.clone(), MeshView::of(id, mesh)))
+                .collect()
         }
         false => BTreeMap::new(),
     };
@@ -145,8 +188,17 @@ async fn once(args: &Args, hub: kube::Client, interest: &Interest, served: Serve
 }
 
 /// Reads the clusters of the bindings and plans them.
-async fn live_views(args: &Args, hub: &kube::Client, interest: &Interest, clock: &Clock) -> Result<Views> {
-    if let Some(seen) = args.hub.survey_as_provider(interest, CILIUM_NAMESPACE).await? {
+async fn live_views(
+    args: &Args,
+    hub: &kube::Client,
+    interest: &Interest,
+    clock: &Clock,
+) -> Result<Views> {
+    if let Some(seen) = args
+        .hub
+        .survey_as_provider(interest, CILIUM_NAMESPACE)
+        .await?
+    {
         return Ok(output::cilium::views(&seen.plan));
     }
     if is_workspace(hub).await.unwrap_or(false) {
@@ -155,17 +207,34 @@ async fn live_views(args: &Args, hub: &kube::Client, interest: &Interest, clock:
              {PROVIDER_FLAGS}"
         );
     }
-    let hub_uid = read_hub_uid(hub).await.context("cannot read Namespace kube-system of the hub")?;
-    let examiner = args.hub.examiner(hub.clone(), hub_uid, CILIUM_NAMESPACE.to_owned(), clock);
-    let seen = examiner.survey(interest).await.context("cannot read the objects of the Cilium back end")?;
+    let hub_uid = read_hub_uid(hub)
+        .await
+        .context("cannot read Namespace kube-system of the hub")?;
+    let examiner = args
+        .hub
+        .examiner(hub.clone(), hub_uid, CILIUM_NAMESPACE.to_owned(), clock);
+    let seen = examiner
+        .survey(interest)
+        .await
+        .context("cannot read the objects of the Cilium back end")?;
     Ok(output::cilium::views(&seen.plan))
 }
 
 /// Prints on every change, until an interrupt or a closed pipe ends the process.
-async fn watch(args: &Args, hub: &kube::Client, interest: &Interest, served: Served) -> Result<Answer> {
+async fn watch(
+    args: &Args,
+    hub: &kube::Client,
+    interest: &Interest,
+    served: Served,
+) -> Result<Answer> {
     let mut kilo = follow::<PublishedMesh>(hub, interest, served.kilo).await;
     let mut cilium = follow::<PublishedObject>(hub, interest, served.cilium).await;
-    let (mut statuses, views, seen, mut first) = (PublishedStatuses::default(), BTreeMap::new(), Views::new(), true);
+    let (mut statuses, views, seen, mut first) = (
+        PublishedStatuses::default(),
+        BTreeMap::new(),
+        Views::new(),
+        true,
+    );
     loop {
         tokio::select! {
             biased;
@@ -188,7 +257,11 @@ async fn watch(args: &Args, hub: &kube::Client, interest: &Interest, served: Ser
     }
 }
 
-async fn follow<T: Published>(hub: &kube::Client, interest: &Interest, served: bool) -> Option<Watching<T>> {
+async fn follow<T: Published>(
+    hub: &kube::Client,
+    interest: &Interest,
+    served: bool,
+) -> Option<Watching<T>> {
     match served {
         true => Some(Watching::start(hub, interest, Clock::system(), fastrand::Rng::new()).await),
         false => None,
@@ -204,7 +277,12 @@ async fn next<T: Published>(watching: &mut Option<Watching<T>>) -> Option<Publis
 
 /// Fails if the first list or watch fails, instead of waiting for a retry.
 fn check_first<T: Published>(published_status: Option<&PublishedStatus<T>>) -> Result<()> {
-    match published_status.and_then(|published_status| Some((published_status.objects.is_empty(), published_status.trouble.as_ref()?))) {
+    match published_status.and_then(|published_status| {
+        Some((
+            published_status.objects.is_empty(),
+            published_status.trouble.as_ref()?,
+        ))
+    }) {
         Some((true, trouble)) => bail!("cannot watch {}: {trouble}", T::PLURAL),
         _ => Ok(()),
     }
@@ -234,18 +312,35 @@ impl Served {
 
 impl PublishedStatuses {
     fn served(&self) -> Served {
-        Served { kilo: self.kilo.is_some(), cilium: self.cilium.is_some() }
+        Served {
+            kilo: self.kilo.is_some(),
+            cilium: self.cilium.is_some(),
+        }
     }
 
     fn are_empty(&self) -> bool {
-        self.kilo.iter().all(|published_status| published_status.objects.is_empty())
-            && self.cilium.iter().all(|published_status| published_status.objects.is_empty())
+        self.kilo
+            .iter()
+            .all(|published_status| published_status.objects.is_empty())
+            && self
+                .cilium
+                .iter()
+                .all(|published_status| published_status.objects.is_empty())
     }
 
     fn state<'a>(&'a self, views: &'a BTreeMap<MeshId, MeshView>, seen: &'a Views) -> State<'a> {
-        let cilium = self.cilium.as_ref().map(|published_status| output::cilium::Overview { published_status, views: seen });
+        let cilium = self
+            .cilium
+            .as_ref()
+            .map(|published_status| output::cilium::Overview {
+                published_status,
+                views: seen,
+            });
         State {
-            kilo: self.kilo.as_ref().map(|published_status| Overview { published_status, views }),
+            kilo: self.kilo.as_ref().map(|published_status| Overview {
+                published_status,
+                views,
+            }),
             cilium,
             endpoints: self.endpoints.as_ref(),
         }
@@ -254,21 +349,45 @@ impl PublishedStatuses {
     fn say_if_none(&self, interest: &Interest) {
         let Served { kilo, cilium } = self.served();
         if self.are_empty() && (kilo || cilium) {
-            let place = interest.namespace().map_or_else(|| "on this hub".to_owned(), |namespace| format!("in namespace {namespace}"));
+            let place = interest.namespace().map_or_else(
+                || "on this hub".to_owned(),
+                |namespace| format!("in namespace {namespace}"),
+            );
             // A closed stderr must not change the result.
-            _ = writeln!(anstream::stderr(), "note: no {} {}", self.served().kinds(), printable(&place, 100));
+            _ = writeln!(
+                anstream::stderr(),
+                "note: no {} {}",
+                self.served().kinds(),
+                printable(&place, 100)
+            );
         }
     }
 
     fn answer(&self, views: &BTreeMap<MeshId, MeshView>, seen: &Views) -> Answer {
-        let otherwise = |id: &MeshId| views.get(id).and_then(|view| view.ready.as_ref()).is_some_and(|ready| !ready.status);
-        let mut kilo = self.kilo.iter().flat_map(|published_status| &published_status.objects);
-        let mut cilium =
-            self.cilium.iter().flat_map(|published_status| published_status.objects.iter().map(move |object| (published_status, object)));
+        let otherwise = |id: &MeshId| {
+            views
+                .get(id)
+                .and_then(|view| view.ready.as_ref())
+                .is_some_and(|ready| !ready.status)
+        };
+        let mut kilo = self
+            .kilo
+            .iter()
+            .flat_map(|published_status| &published_status.objects);
+        let mut cilium = self.cilium.iter().flat_map(|published_status| {
+            published_status
+                .objects
+                .iter()
+                .map(move |object| (published_status, object))
+        });
         let all = kilo.all(|mesh| Verdict::of(mesh).ready && !otherwise(&mesh.id))
             && cilium.all(|(published_status, object)| verdict(published_status, object).ready)
             && seen.values().all(|view| view.ready)
-            && self.endpoints.iter().flatten().all(|(_, tenants)| tenants.is_ok());
+            && self
+                .endpoints
+                .iter()
+                .flatten()
+                .all(|(_, tenants)| tenants.is_ok());
         if all { Answer::Yes } else { Answer::No }
     }
 }

@@ -21,7 +21,9 @@ use mw_controller::serve::Readiness;
 use mw_controller::transport::Timeouts;
 use mw_core::names::MeshId;
 use mw_sim::kilo::{Mesh, NAMESPACE, Node, PEER_CRD, Site, host, kubeconfig, url};
-use mw_sim::{Account, Cluster, Definition, Fate, Faults, Moment, Reachability, Request, Server, Wall};
+use mw_sim::{
+    Account, Cluster, Definition, Fate, Faults, Moment, Reachability, Request, Server, Wall,
+};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -39,7 +41,10 @@ const OPERATOR: &str = "operator";
 /// A port that no node uses before it moves.
 const MOVED: u16 = 51_821;
 
-const CITIES: [&str; 12] = ["berlin", "oslo", "porto", "lyon", "turin", "ghent", "malmo", "vilnius", "split", "cork", "graz", "bern"];
+const CITIES: [&str; 12] = [
+    "berlin", "oslo", "porto", "lyon", "turin", "ghent", "malmo", "vilnius", "split", "cork",
+    "graz", "bern",
+];
 
 /// Response time of a server: a few milliseconds, slightly varying.
 #[derive(Debug)]
@@ -83,18 +88,40 @@ impl Fleet {
         let mut all = BTreeMap::new();
         for site in &sites {
             let clock = clock.clone();
-            let wall = Wall::new(move || Moment { seconds: clock.now().0, nanos: 0 });
-            let cluster = Cluster::new(mw_sim::Settings { name: site.name.clone(), seed: site.number.into(), wall, managed_fields: false });
-            definitions.iter().for_each(|definition| cluster.install(definition));
-            site.nodes.values().try_for_each(|node| create(&cluster, NODES, &node.object()))?;
+            let wall = Wall::new(move || Moment {
+                seconds: clock.now().0,
+                nanos: 0,
+            });
+            let cluster = Cluster::new(mw_sim::Settings {
+                name: site.name.clone(),
+                seed: site.number.into(),
+                wall,
+                managed_fields: false,
+            });
+            definitions
+                .iter()
+                .for_each(|definition| cluster.install(definition));
+            site.nodes
+                .values()
+                .try_for_each(|node| create(&cluster, NODES, &node.object()))?;
             cluster.set_observer(request_log.clone());
             cluster.set_faults(Arc::new(Latency));
             all.insert(site.name.clone(), cluster);
         }
         let timeouts = Timeouts::of(Duration::from_secs(5));
-        let lines = all.iter().map(|(name, cluster)| (host(name), cluster.server())).collect();
-        let board = InMemoryConnect { lines, timeouts, permit: Permit::none(), metrics: Metrics::default() };
-        let viewer = board.client(&config(&mesh.hub, VIEWER)?, Permit::none()).map_err(unconnected)?;
+        let lines = all
+            .iter()
+            .map(|(name, cluster)| (host(name), cluster.server()))
+            .collect();
+        let board = InMemoryConnect {
+            lines,
+            timeouts,
+            permit: Permit::none(),
+            metrics: Metrics::default(),
+        };
+        let viewer = board
+            .client(&config(&mesh.hub, VIEWER)?, Permit::none())
+            .map_err(unconnected)?;
         let mut fleet = Fleet {
             clock,
             sites,
@@ -115,20 +142,39 @@ impl Fleet {
     fn prepare_hub(&mut self) -> Result<()> {
         let hub = self.hub()?;
         hub.set_token(VIEWER, Some(Account::admin(VIEWER)));
-        hub.set_token(OPERATOR, Some(Account { user: OPERATOR.to_owned(), ..account(HUB_ROLES)? }));
-        let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE } });
+        hub.set_token(
+            OPERATOR,
+            Some(Account {
+                user: OPERATOR.to_owned(),
+                ..account(HUB_ROLES)?
+            }),
+        );
+        let namespace =
+            json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE } });
         create(hub, "/api/v1/namespaces", &namespace)?;
-        let members: Vec<String> = self.sites.iter().skip(1).map(|site| site.name.clone()).collect();
-        members.iter().try_for_each(|member| self.renew_token(member).map(drop))
+        let members: Vec<String> = self
+            .sites
+            .iter()
+            .skip(1)
+            .map(|site| site.name.clone())
+            .collect();
+        members
+            .iter()
+            .try_for_each(|member| self.renew_token(member).map(drop))
     }
 
     /// Starts the operator like the real process, except for its sockets.
     pub(crate) fn start_operator(&mut self) -> Result<()> {
         let permit = Permit::none();
-        let board = InMemoryConnect { permit: permit.clone(), ..self.board.clone() };
+        let board = InMemoryConnect {
+            permit: permit.clone(),
+            ..self.board.clone()
+        };
         let config = config(&self.mesh.hub, OPERATOR)?;
         let hub = board.client(&config, permit.clone()).map_err(unconnected)?;
-        let leases = board.client(&config, Permit::always()).map_err(unconnected)?;
+        let leases = board
+            .client(&config, Permit::always())
+            .map_err(unconnected)?;
         let another = hub.clone();
         let ground = ProcessDeps {
             hub,
@@ -145,13 +191,20 @@ impl Fleet {
         self.operator = Some(tokio::spawn(async move {
             let leases: Api<Lease> = Api::namespaced(leases, NAMESPACE);
             let mut elector = Elector::new(LEASE_NAME, "meshwright-demo");
-            lead(&Settings::of(NAMESPACE), false, Some((&leases, &mut elector)), ground).await;
+            lead(
+                &Settings::of(NAMESPACE),
+                false,
+                Some((&leases, &mut elector)),
+                ground,
+            )
+            .await;
         }));
         Ok(())
     }
 
     pub(crate) fn declare_mesh(&self) -> Result<()> {
-        let collection = format!("/apis/kilo.squat.ai/v1alpha1/namespaces/{NAMESPACE}/clustermeshes");
+        let collection =
+            format!("/apis/kilo.squat.ai/v1alpha1/namespaces/{NAMESPACE}/clustermeshes");
         create(self.hub()?, &collection, &self.mesh.object())
     }
 
@@ -169,14 +222,23 @@ impl Fleet {
     /// Changes the endpoint of a node of the hub.
     pub(crate) fn move_node(&self, node: &str) -> Result<()> {
         let endpoint = format!("198.18.250.1:{MOVED}");
-        let annotations = json!({ "kilo.squat.ai/endpoint": endpoint, "kilo.squat.ai/force-endpoint": endpoint });
-        patch(self.hub()?, &format!("{NODES}/{node}"), &json!({ "metadata": { "annotations": annotations } }))
+        let annotations =
+            json!({ "kilo.squat.ai/endpoint": endpoint, "kilo.squat.ai/force-endpoint": endpoint });
+        patch(
+            self.hub()?,
+            &format!("{NODES}/{node}"),
+            &json!({ "metadata": { "annotations": annotations } }),
+        )
     }
 
     /// Changes the WireGuard address that a node of the hub publishes.
     pub(crate) fn publish_address(&self, node: &str, address: &str) -> Result<()> {
         let annotations = json!({ "kilo.squat.ai/wireguard-ip": format!("{address}/24") });
-        patch(self.hub()?, &format!("{NODES}/{node}"), &json!({ "metadata": { "annotations": annotations } }))
+        patch(
+            self.hub()?,
+            &format!("{NODES}/{node}"),
+            &json!({ "metadata": { "annotations": annotations } }),
+        )
     }
 
     /// Puts a new token into a member's Secret. Returns the old token, which is valid until
@@ -184,28 +246,52 @@ impl Fleet {
     pub(crate) fn renew_token(&mut self, member: &str) -> Result<(Option<String>, String)> {
         self.issued += 1;
         let token = format!("{member}-{}", self.issued);
-        self.on(member)?.set_token(&token, Some(Account { user: token.clone(), ..self.remote.clone() }));
+        self.on(member)?.set_token(
+            &token,
+            Some(Account {
+                user: token.clone(),
+                ..self.remote.clone()
+            }),
+        );
         let former = self.tokens.insert(member.to_owned(), token.clone());
         let content = json!({ "kubeconfig": kubeconfig(member, &token) });
-        let (hub, secrets) = (self.hub()?, format!("/api/v1/namespaces/{NAMESPACE}/secrets"));
+        let (hub, secrets) = (
+            self.hub()?,
+            format!("/api/v1/namespaces/{NAMESPACE}/secrets"),
+        );
         let name = format!("{member}-kubeconfig");
         match former {
-            Some(_) => patch(hub, &format!("{secrets}/{name}"), &json!({ "stringData": content }))?,
+            Some(_) => patch(
+                hub,
+                &format!("{secrets}/{name}"),
+                &json!({ "stringData": content }),
+            )?,
             None => {
                 let metadata = json!({ "name": name, "namespace": NAMESPACE });
-                create(hub, &secrets, &json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": content }))?;
+                create(
+                    hub,
+                    &secrets,
+                    &json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": content }),
+                )?;
             }
         }
         Ok((former, token))
     }
 
     pub(crate) fn revoke(&self, member: &str, token: &str) -> Result<()> {
-        self.on(member).map(|cluster| cluster.set_token(token, None))
+        self.on(member)
+            .map(|cluster| cluster.set_token(token, None))
     }
 
     /// Takes a cluster down, closing all connections and refusing new ones, or brings it back.
     pub(crate) fn set_alive(&self, cluster: &str, alive: bool) -> Result<()> {
-        self.on(cluster).map(|cluster| cluster.set_link(if alive { Reachability::Up } else { Reachability::Refusing }))
+        self.on(cluster).map(|cluster| {
+            cluster.set_link(if alive {
+                Reachability::Up
+            } else {
+                Reachability::Refusing
+            })
+        })
     }
 }
 
@@ -213,7 +299,10 @@ impl Fleet {
 impl Fleet {
     /// Number of clusters, and of nodes in a cluster that no step changes.
     pub(crate) fn size(&self) -> (usize, usize) {
-        (self.sites.len(), self.sites.last().map_or(0, |site| site.nodes.len()))
+        (
+            self.sites.len(),
+            self.sites.last().map_or(0, |site| site.nodes.len()),
+        )
     }
 
     pub(crate) fn one_mesh(&self) -> String {
@@ -227,26 +316,40 @@ impl Fleet {
     }
 
     pub(crate) fn second(&self) -> String {
-        self.sites.get(1).map(|site| site.name.clone()).unwrap_or_default()
+        self.sites
+            .get(1)
+            .map(|site| site.name.clone())
+            .unwrap_or_default()
     }
 
     pub(crate) fn last(&self) -> String {
-        self.sites.last().map(|site| site.name.clone()).unwrap_or_default()
+        self.sites
+            .last()
+            .map(|site| site.name.clone())
+            .unwrap_or_default()
     }
 
     /// Name of the node that [`Fleet::add_node`] adds next.
     pub(crate) fn next_node(&self) -> String {
-        self.sites.first().map(|site| format!("{}-{}", site.name, site.nodes.len() + 1)).unwrap_or_default()
+        self.sites
+            .first()
+            .map(|site| format!("{}-{}", site.name, site.nodes.len() + 1))
+            .unwrap_or_default()
     }
 
     pub(crate) fn first_node(&self) -> String {
-        self.sites.first().map(|site| format!("{}-1", site.name)).unwrap_or_default()
+        self.sites
+            .first()
+            .map(|site| format!("{}-1", site.name))
+            .unwrap_or_default()
     }
 
     /// The first two nodes of the hub with their WireGuard addresses, if it has two.
     pub(crate) fn two_nodes(&self) -> Option<[(String, String); 2]> {
         let mut nodes = self.sites.first()?.nodes.values().map(|node| {
-            let address = node.annotation("wireguard-ip").and_then(|cidr| cidr.split('/').next());
+            let address = node
+                .annotation("wireguard-ip")
+                .and_then(|cidr| cidr.split('/').next());
             (node.name.clone(), address.unwrap_or_default().to_owned())
         });
         Some([nodes.next()?, nodes.next()?])
@@ -255,22 +358,32 @@ impl Fleet {
     /// Reports whether the Peer of a node of the hub carries the route to an address.
     pub(crate) fn carries(&self, member: &str, node: &str, address: &str) -> bool {
         let peer = self.peer(member, node);
-        let allowed = peer.as_ref().and_then(|peer| peer.pointer("/spec/allowedIPs")?.as_array());
+        let allowed = peer
+            .as_ref()
+            .and_then(|peer| peer.pointer("/spec/allowedIPs")?.as_array());
         allowed.is_some_and(|allowed| allowed.iter().any(|cidr| *cidr == format!("{address}/32")))
     }
 
     /// All members except the hub and those in `absent`.
     pub(crate) fn members_but(&self, absent: &[String]) -> Vec<String> {
-        self.sites.iter().skip(1).map(|site| site.name.clone()).filter(|name| !absent.contains(name)).collect()
+        self.sites
+            .iter()
+            .skip(1)
+            .map(|site| site.name.clone())
+            .filter(|name| !absent.contains(name))
+            .collect()
     }
 
     /// The Peer of a node of the hub, on a member.
     pub(crate) fn peer(&self, member: &str, node: &str) -> Option<Arc<Value>> {
-        self.clusters.get(member)?.get(&format!("{PEERS}/{MESH}--{}--{node}", self.mesh.hub))
+        self.clusters
+            .get(member)?
+            .get(&format!("{PEERS}/{MESH}--{}--{node}", self.mesh.hub))
     }
 
     pub(crate) fn has_moved(&self, member: &str, node: &str) -> bool {
-        self.peer(member, node).is_some_and(|peer| peer.pointer("/spec/endpoint/port") == Some(&MOVED.into()))
+        self.peer(member, node)
+            .is_some_and(|peer| peer.pointer("/spec/endpoint/port") == Some(&MOVED.into()))
     }
 
     pub(crate) fn uses(&self, token: &str) -> bool {
@@ -280,10 +393,19 @@ impl Fleet {
     /// Returns an error with the status message if the mesh is not ready.
     pub(crate) fn ready(&self) -> Result<(), String> {
         let mesh = self.status().ok_or("the ClusterMesh does not exist")?;
-        let is_new = mesh.pointer("/status/observedGeneration") == mesh.pointer("/metadata/generation");
+        let is_new =
+            mesh.pointer("/status/observedGeneration") == mesh.pointer("/metadata/generation");
         let conditions = mesh.pointer("/status/conditions").and_then(Value::as_array);
-        let ready = conditions.into_iter().flatten().find(|one| one.get("type").is_some_and(|kind| kind == "Ready"));
-        let text = |field: &str| ready.and_then(|ready| ready.get(field)).and_then(Value::as_str).unwrap_or_default();
+        let ready = conditions
+            .into_iter()
+            .flatten()
+            .find(|one| one.get("type").is_some_and(|kind| kind == "Ready"));
+        let text = |field: &str| {
+            ready
+                .and_then(|ready| ready.get(field))
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+        };
         match (text("status"), is_new) {
             ("True", true) => Ok(()),
             ("", _) => Err("no status written yet".to_owned()),
@@ -295,7 +417,10 @@ impl Fleet {
     pub(crate) fn reachable(&self, cluster: &str) -> Option<bool> {
         let mesh = self.status()?;
         let all = mesh.pointer("/status/clusters")?.as_array()?;
-        all.iter().find(|one| one.get("name").is_some_and(|name| name == cluster))?.get("reachable")?.as_bool()
+        all.iter()
+            .find(|one| one.get("name").is_some_and(|name| name == cluster))?
+            .get("reachable")?
+            .as_bool()
     }
 
     pub(crate) fn counts(&self) -> Counts {
@@ -313,7 +438,10 @@ impl Fleet {
 
     /// Read-only client, and the mesh to read with it.
     pub(crate) fn viewer(&self) -> (Client, Interest) {
-        (self.viewer.clone(), Interest::Mesh(MeshId::new(NAMESPACE, MESH)))
+        (
+            self.viewer.clone(),
+            Interest::Mesh(MeshId::new(NAMESPACE, MESH)),
+        )
     }
 
     fn status(&self) -> Option<Arc<Value>> {
@@ -325,20 +453,30 @@ impl Fleet {
     }
 
     fn on(&self, cluster: &str) -> Result<&Cluster> {
-        self.clusters.get(cluster).with_context(|| format!("no cluster {cluster} in the demo"))
+        self.clusters
+            .get(cluster)
+            .with_context(|| format!("no cluster {cluster} in the demo"))
     }
 }
 
 fn site(number: u8, nodes: u8) -> Site {
-    let name = CITIES.get(usize::from(number) - 1).map_or_else(|| format!("site-{number}"), |city| (*city).to_owned());
+    let name = CITIES
+        .get(usize::from(number) - 1)
+        .map_or_else(|| format!("site-{number}"), |city| (*city).to_owned());
     let mut site = Site::new(&name, number, 0);
-    site.nodes = (1..=nodes).map(|at| node(&name, number, at)).map(|node| (node.name.clone(), node)).collect();
+    site.nodes = (1..=nodes)
+        .map(|at| node(&name, number, at))
+        .map(|node| (node.name.clone(), node))
+        .collect();
     site
 }
 
 /// A node named after its cluster, for readability.
 fn node(site: &str, number: u8, at: u8) -> Node {
-    Node { name: format!("{site}-{at}"), ..Node::new(number, at) }
+    Node {
+        name: format!("{site}-{at}"),
+        ..Node::new(number, at)
+    }
 }
 
 fn documents(text: &str) -> Result<Vec<Value>> {
@@ -348,7 +486,9 @@ fn documents(text: &str) -> Result<Vec<Value>> {
 fn definitions() -> Result<Vec<Definition>> {
     let mut all = documents(MESH_CRD)?;
     all.extend(documents(PEER_CRD)?);
-    all.iter().map(|crd| Definition::parse(crd).context("cannot load a built-in CRD")).collect()
+    all.iter()
+        .map(|crd| Definition::parse(crd).context("cannot load a built-in CRD"))
+        .collect()
 }
 
 fn account(roles: &str) -> Result<Account> {
@@ -356,14 +496,27 @@ fn account(roles: &str) -> Result<Account> {
 }
 
 fn create(cluster: &Cluster, collection: &str, object: &Value) -> Result<()> {
-    let (code, answer) = cluster.call(&http::Method::POST, collection, "application/json", Some(object));
-    ensure!(code.is_success(), "{collection} of {}: {code} {answer}", cluster.name());
+    let (code, answer) = cluster.call(
+        &http::Method::POST,
+        collection,
+        "application/json",
+        Some(object),
+    );
+    ensure!(
+        code.is_success(),
+        "{collection} of {}: {code} {answer}",
+        cluster.name()
+    );
     Ok(())
 }
 
 fn patch(cluster: &Cluster, path: &str, patch: &Value) -> Result<()> {
     let (code, answer) = cluster.call(&http::Method::PATCH, path, MERGE, Some(patch));
-    ensure!(code.is_success(), "{path} of {}: {code} {answer}", cluster.name());
+    ensure!(
+        code.is_success(),
+        "{path} of {}: {code} {answer}",
+        cluster.name()
+    );
     Ok(())
 }
 

@@ -40,7 +40,9 @@ impl RequestLog {
 
     pub(super) fn watches(&self, user: &str, kinds: &[&str]) -> bool {
         let kept = self.kept();
-        kept.watched.get(user).is_some_and(|watched| kinds.iter().all(|kind| watched.contains(*kind)))
+        kept.watched
+            .get(user)
+            .is_some_and(|watched| kinds.iter().all(|kind| watched.contains(*kind)))
     }
 
     /// Waits until something happened since the last call. For one waiter.
@@ -55,15 +57,24 @@ impl RequestLog {
 
 impl Observer for RequestLog {
     fn ended(&self, request: &Request, outcome: &RequestOutcome) {
-        let plural = request.target.as_ref().map(|target| target.plural.as_str()).unwrap_or_default();
+        let plural = request
+            .target
+            .as_ref()
+            .map(|target| target.plural.as_str())
+            .unwrap_or_default();
         if request.user.as_deref() == Some(VIEWER) || plural == "leases" {
             return;
         }
         let mut kept = self.kept();
         kept.counts.requests += 1;
         kept.counts.unauthorized += u64::from(*outcome == RequestOutcome::Answered { code: 401 });
-        if let (Verb::Watch, RequestOutcome::Answered { code: 200 }, Some(user)) = (request.verb, outcome, &request.user) {
-            kept.watched.entry(user.to_string()).or_default().insert(plural.to_owned());
+        if let (Verb::Watch, RequestOutcome::Answered { code: 200 }, Some(user)) =
+            (request.verb, outcome, &request.user)
+        {
+            kept.watched
+                .entry(user.to_string())
+                .or_default()
+                .insert(plural.to_owned());
             self.changed.notify_one();
         }
     }

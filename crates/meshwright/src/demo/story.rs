@@ -16,7 +16,10 @@ pub(crate) struct Line {
 
 impl Line {
     pub(crate) fn of(cause: String, effect: String) -> Line {
-        Line { cause, effect: Some(effect) }
+        Line {
+            cause,
+            effect: Some(effect),
+        }
     }
 }
 
@@ -45,12 +48,18 @@ pub(crate) struct Pace {
 
 impl Pace {
     pub(crate) fn human() -> Pace {
-        Pace { before: Duration::from_millis(800), after: Duration::from_millis(2_200) }
+        Pace {
+            before: Duration::from_millis(800),
+            after: Duration::from_millis(2_200),
+        }
     }
 
     /// The pause is needed: a cluster must be down for a while before it is detected.
     pub(crate) fn brisk() -> Pace {
-        Pace { before: Duration::ZERO, after: Duration::from_millis(300) }
+        Pace {
+            before: Duration::ZERO,
+            after: Duration::from_millis(300),
+        }
     }
 }
 
@@ -68,7 +77,9 @@ pub(crate) struct Story<'a> {
 
 impl std::fmt::Debug for Story<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Story").field("pace", &self.pace).finish_non_exhaustive()
+        f.debug_struct("Story")
+            .field("pace", &self.pace)
+            .finish_non_exhaustive()
     }
 }
 
@@ -81,7 +92,11 @@ impl Story<'_> {
         self.nodes_are_renumbered().await?;
         let lost = self.fleet.last();
         self.cluster_dies(&lost).await?;
-        let missed = match self.fleet.members_but(std::slice::from_ref(&lost)).is_empty() {
+        let missed = match self
+            .fleet
+            .members_but(std::slice::from_ref(&lost))
+            .is_empty()
+        {
             true => None,
             false => Some(self.node_joins(std::slice::from_ref(&lost)).await?),
         };
@@ -96,79 +111,107 @@ impl Story<'_> {
     /// Adds a node to the hub and waits for its Peers on all members except `absent`. Returns its
     /// name.
     async fn node_joins(&mut self, absent: &[String]) -> Result<String, Ending> {
-        let (newcomer, others) = (self.fleet.next_node(), if absent.is_empty() { "" } else { " other" });
-        self.scene(format!("node {newcomer} is added"), async |fleet: &mut Fleet| {
-            let (start, before) = (Instant::now(), fleet.counts().peer_writes);
-            let node = fleet.add_node()?;
-            let mut left = fleet.members_but(absent);
-            let took = until(fleet, start, "the new node's Peers", |fleet| {
-                left.retain(|member| fleet.peer(member, &node).is_none());
-                left.is_empty()
-            });
-            let took = took.await?;
-            Ok(format!("in all{others} clusters after {took}, {}", writes(fleet.counts().peer_writes - before)))
-        })
+        let (newcomer, others) = (
+            self.fleet.next_node(),
+            if absent.is_empty() { "" } else { " other" },
+        );
+        self.scene(
+            format!("node {newcomer} is added"),
+            async |fleet: &mut Fleet| {
+                let (start, before) = (Instant::now(), fleet.counts().peer_writes);
+                let node = fleet.add_node()?;
+                let mut left = fleet.members_but(absent);
+                let took = until(fleet, start, "the new node's Peers", |fleet| {
+                    left.retain(|member| fleet.peer(member, &node).is_none());
+                    left.is_empty()
+                });
+                let took = took.await?;
+                Ok(format!(
+                    "in all{others} clusters after {took}, {}",
+                    writes(fleet.counts().peer_writes - before)
+                ))
+            },
+        )
         .await?;
         Ok(newcomer)
     }
 
     async fn token_is_replaced(&mut self) -> Result<(), Ending> {
         let member = self.fleet.second();
-        self.scene(format!("{member} gets a new token"), async |fleet: &mut Fleet| {
-            let start = Instant::now();
-            let (former, token) = fleet.renew_token(&member)?;
-            let took = until(fleet, start, "the new token to be used", |fleet| fleet.uses(&token)).await?;
-            former.iter().try_for_each(|former| fleet.revoke(&member, former))?;
-            Ok(format!("in use after {took}, old token revoked"))
-        })
+        self.scene(
+            format!("{member} gets a new token"),
+            async |fleet: &mut Fleet| {
+                let start = Instant::now();
+                let (former, token) = fleet.renew_token(&member)?;
+                let took = until(fleet, start, "the new token to be used", |fleet| {
+                    fleet.uses(&token)
+                })
+                .await?;
+                former
+                    .iter()
+                    .try_for_each(|former| fleet.revoke(&member, former))?;
+                Ok(format!("in use after {took}, old token revoked"))
+            },
+        )
         .await
     }
 
     /// Writes to every member, which also exercises the new token.
     async fn node_moves(&mut self) -> Result<(), Ending> {
         let node = self.fleet.first_node();
-        self.scene(format!("{node} gets a new address"), async |fleet: &mut Fleet| {
-            let (start, before) = (Instant::now(), fleet.counts().unauthorized);
-            fleet.move_node(&node)?;
-            let mut left = fleet.members_but(&[]);
-            let took = until(fleet, start, "the new address in all Peers", |fleet| {
-                left.retain(|member| !fleet.has_moved(member, &node));
-                left.is_empty()
-            });
-            let took = took.await?;
-            Ok(match fleet.counts().unauthorized - before {
-                0 => format!("in all Peers after {took}, no request refused"),
-                refused => format!("in all Peers after {took}, {refused} requests refused"),
-            })
-        })
+        self.scene(
+            format!("{node} gets a new address"),
+            async |fleet: &mut Fleet| {
+                let (start, before) = (Instant::now(), fleet.counts().unauthorized);
+                fleet.move_node(&node)?;
+                let mut left = fleet.members_but(&[]);
+                let took = until(fleet, start, "the new address in all Peers", |fleet| {
+                    left.retain(|member| !fleet.has_moved(member, &node));
+                    left.is_empty()
+                });
+                let took = took.await?;
+                Ok(match fleet.counts().unauthorized - before {
+                    0 => format!("in all Peers after {took}, no request refused"),
+                    refused => format!("in all Peers after {took}, {refused} requests refused"),
+                })
+            },
+        )
         .await
     }
 
     /// Simulates that Kilo renumbers two nodes. One publishes its new address first, so that both
     /// have the same address for a moment.
     async fn nodes_are_renumbered(&mut self) -> Result<(), Ending> {
-        let Some([(first, one), (second, other)]) = self.fleet.two_nodes() else { return Ok(()) };
-        self.scene("Kilo renumbers two nodes".to_owned(), async |fleet: &mut Fleet| {
-            let (start, before) = (Instant::now(), fleet.counts().peers_deleted);
-            fleet.publish_address(&first, &other)?;
-            let mut left = fleet.members_but(&[]);
-            until(fleet, start, "the shared address to be detected", |fleet| {
-                left.retain(|member| fleet.carries(member, &first, &one));
-                left.is_empty()
-            })
-            .await?;
-            fleet.publish_address(&second, &one)?;
-            let mut left = fleet.members_but(&[]);
-            let took = until(fleet, start, "the new addresses in all Peers", |fleet| {
-                left.retain(|member| !fleet.carries(member, &first, &other) || !fleet.carries(member, &second, &one));
-                left.is_empty()
-            });
-            let took = took.await?;
-            Ok(match fleet.counts().peers_deleted - before {
-                0 => format!("in all Peers after {took}, none deleted"),
-                deleted => format!("in all Peers after {took}, {deleted} deleted"),
-            })
-        })
+        let Some([(first, one), (second, other)]) = self.fleet.two_nodes() else {
+            return Ok(());
+        };
+        self.scene(
+            "Kilo renumbers two nodes".to_owned(),
+            async |fleet: &mut Fleet| {
+                let (start, before) = (Instant::now(), fleet.counts().peers_deleted);
+                fleet.publish_address(&first, &other)?;
+                let mut left = fleet.members_but(&[]);
+                until(fleet, start, "the shared address to be detected", |fleet| {
+                    left.retain(|member| fleet.carries(member, &first, &one));
+                    left.is_empty()
+                })
+                .await?;
+                fleet.publish_address(&second, &one)?;
+                let mut left = fleet.members_but(&[]);
+                let took = until(fleet, start, "the new addresses in all Peers", |fleet| {
+                    left.retain(|member| {
+                        !fleet.carries(member, &first, &other)
+                            || !fleet.carries(member, &second, &one)
+                    });
+                    left.is_empty()
+                });
+                let took = took.await?;
+                Ok(match fleet.counts().peers_deleted - before {
+                    0 => format!("in all Peers after {took}, none deleted"),
+                    deleted => format!("in all Peers after {took}, {deleted} deleted"),
+                })
+            },
+        )
         .await
     }
 
@@ -176,7 +219,10 @@ impl Story<'_> {
         self.scene(format!("{lost} goes down"), async |fleet: &mut Fleet| {
             let (start, before) = (Instant::now(), fleet.counts().peers_deleted);
             fleet.set_alive(lost, false)?;
-            let took = until(fleet, start, "the status to report it", |fleet| fleet.reachable(lost) == Some(false)).await?;
+            let took = until(fleet, start, "the status to report it", |fleet| {
+                fleet.reachable(lost) == Some(false)
+            })
+            .await?;
             Ok(match fleet.counts().peers_deleted - before {
                 0 => format!("detected after {took}, nothing deleted"),
                 deleted => format!("detected after {took}, {deleted} Peers deleted"),
@@ -193,7 +239,11 @@ impl Story<'_> {
                 let has_all = missed.is_none_or(|node| fleet.peer(lost, node).is_some());
                 has_all && fleet.reachable(lost) == Some(true) && fleet.ready().is_ok()
             });
-            let with = if missed.is_some() { ", missed updates written" } else { "" };
+            let with = if missed.is_some() {
+                ", missed updates written"
+            } else {
+                ""
+            };
             Ok(format!("Ready after {}{with}", took.await?))
         })
         .await
@@ -215,7 +265,10 @@ impl Story<'_> {
             let now = self.fleet.counts();
             let writes = now.writes - before.writes;
             let reads = (now.requests - before.requests).saturating_sub(writes);
-            let effect = format!("for {} s: {reads} reads, {writes} writes except the Lease", start.elapsed().as_secs());
+            let effect = format!(
+                "for {} s: {reads} reads, {writes} writes except the Lease",
+                start.elapsed().as_secs()
+            );
             let is_over = start.elapsed() >= time;
             if is_over || time == Duration::MAX {
                 self.say(&Line::of("idle".to_owned(), effect))?;
@@ -226,8 +279,15 @@ impl Story<'_> {
         }
     }
 
-    async fn scene(&mut self, cause: String, play: impl AsyncFnOnce(&mut Fleet) -> Result<String, Ending>) -> Result<(), Ending> {
-        self.say(&Line { cause: cause.clone(), effect: None })?;
+    async fn scene(
+        &mut self,
+        cause: String,
+        play: impl AsyncFnOnce(&mut Fleet) -> Result<String, Ending>,
+    ) -> Result<(), Ending> {
+        self.say(&Line {
+            cause: cause.clone(),
+            effect: None,
+        })?;
         sleep(self.pace.before).await;
         let effect = play(self.fleet).await?;
         self.say(&Line::of(cause, effect))?;
@@ -236,7 +296,11 @@ impl Story<'_> {
     }
 
     fn say(&self, line: &Line) -> Result<(), Ending> {
-        if (self.tell)(line)? { Ok(()) } else { Err(Ending::Unread) }
+        if (self.tell)(line)? {
+            Ok(())
+        } else {
+            Err(Ending::Unread)
+        }
     }
 }
 
@@ -244,13 +308,25 @@ async fn converge(fleet: &mut Fleet) -> Result<String, Ending> {
     fleet.start_operator()?;
     let start = Instant::now();
     fleet.declare_mesh()?;
-    let took = until(fleet, start, "the mesh to be ready", |fleet| fleet.ready().is_ok()).await?;
-    Ok(format!("Ready after {took}, {} Peers written", fleet.counts().peer_writes))
+    let took = until(fleet, start, "the mesh to be ready", |fleet| {
+        fleet.ready().is_ok()
+    })
+    .await?;
+    Ok(format!(
+        "Ready after {took}, {} Peers written",
+        fleet.counts().peer_writes
+    ))
 }
 
 /// Waits for an effect and returns the time since `start`, formatted.
-async fn until(fleet: &Fleet, start: Instant, what: &str, mut is_there: impl FnMut(&Fleet) -> bool) -> Result<String, Ending> {
-    let timeouts = PATIENCE + Duration::from_millis(3 * u64::try_from(fleet.peers()).unwrap_or_default());
+async fn until(
+    fleet: &Fleet,
+    start: Instant,
+    what: &str,
+    mut is_there: impl FnMut(&Fleet) -> bool,
+) -> Result<String, Ending> {
+    let timeouts =
+        PATIENCE + Duration::from_millis(3 * u64::try_from(fleet.peers()).unwrap_or_default());
     let wait = async {
         while !is_there(fleet) {
             fleet.changed().await;
@@ -264,11 +340,18 @@ async fn until(fleet: &Fleet, start: Instant, what: &str, mut is_there: impl FnM
         (false, Err(why)) => why,
         (false, Ok(())) => "the mesh is ready".to_owned(),
     };
-    Err(Ending::Stuck(format!("timed out after {} waiting for {what}: {why}", in_words(timeouts))))
+    Err(Ending::Stuck(format!(
+        "timed out after {} waiting for {what}: {why}",
+        in_words(timeouts)
+    )))
 }
 
 fn writes(count: u64) -> String {
-    if count == 1 { "1 write".to_owned() } else { format!("{count} writes") }
+    if count == 1 {
+        "1 write".to_owned()
+    } else {
+        format!("{count} writes")
+    }
 }
 
 /// Formats a duration with two or three digits.
@@ -287,6 +370,9 @@ mod tests {
     #[test]
     fn times_are_as_exact_as_people_want_them() {
         let words = |micros| in_words(Duration::from_micros(micros));
-        assert_eq!([850, 7_340, 42_900, 999_900, 1_240_000].map(words), ["0.8 ms", "7.3 ms", "42 ms", "999 ms", "1.2 s"]);
+        assert_eq!(
+            [850, 7_340, 42_900, 999_900, 1_240_000].map(words),
+            ["0.8 ms", "7.3 ms", "42 ms", "999 ms", "1.2 s"]
+        );
     }
 }

@@ -18,7 +18,11 @@ const SHOW_CURSOR: &[u8] = b"\x1b[?25h";
 
 pub(crate) fn heading(fleet: &Fleet) -> String {
     let (clusters, nodes) = fleet.size();
-    let nodes = if nodes == 1 { "1 node".to_owned() } else { format!("{nodes} nodes") };
+    let nodes = if nodes == 1 {
+        "1 node".to_owned()
+    } else {
+        format!("{nodes} nodes")
+    };
     let what = styled("meshwright demo", mean::title());
     format!("{what}: {clusters} simulated clusters with {nodes} each, and the real operator\n")
 }
@@ -28,8 +32,14 @@ pub(crate) fn lines(all: &[Line]) -> String {
     for Line { cause, effect } in all {
         let gap = " ".repeat(CAUSE.saturating_sub(cause.chars().count()) + 2);
         match effect {
-            Some(effect) => text.push_str(&format!("  {cause}{gap}{}\n", styled(effect, mean::good()))),
-            None => text.push_str(&format!("  {}{gap}{}\n", styled(cause, mean::title()), styled("…", mean::changed()))),
+            Some(effect) => {
+                text.push_str(&format!("  {cause}{gap}{}\n", styled(effect, mean::good())))
+            }
+            None => text.push_str(&format!(
+                "  {}{gap}{}\n",
+                styled(cause, mean::title()),
+                styled("…", mean::changed())
+            )),
         }
     }
     text
@@ -46,18 +56,30 @@ impl Screen {
     /// Hides the cursor. From then on an interrupt ends the process at once and restores the
     /// terminal.
     pub(crate) fn open() -> Result<Screen> {
-        std::thread::Builder::new().name("interrupt".to_owned()).spawn(end_on_interrupt).context("cannot start a thread")?;
+        std::thread::Builder::new()
+            .name("interrupt".to_owned())
+            .spawn(end_on_interrupt)
+            .context("cannot start a thread")?;
         write_stdout(HIDE_CURSOR)?;
-        let coloured = anstream::AutoStream::choice(&std::io::stdout()) != anstream::ColorChoice::Never;
+        let coloured =
+            anstream::AutoStream::choice(&std::io::stdout()) != anstream::ColorChoice::Never;
         Ok(Screen { drawn: 0, coloured })
     }
 
     pub(crate) fn draw(&mut self, text: &str) -> Result<()> {
         let plain = anstream::adapter::strip_str(text).to_string();
-        let size = terminal_size::terminal_size().map_or((80, 24), |(width, height)| (width.0.into(), height.0.into()));
+        let size = terminal_size::terminal_size().map_or((80, 24), |(width, height)| {
+            (width.0.into(), height.0.into())
+        });
         let lines = fitting(if self.coloured { text } else { &plain }, size);
-        let mut frame = if self.drawn > 0 { format!("\x1b[{}A\r", self.drawn) } else { String::new() };
-        lines.iter().for_each(|line| frame.push_str(&format!("{line}\x1b[K\n")));
+        let mut frame = if self.drawn > 0 {
+            format!("\x1b[{}A\r", self.drawn)
+        } else {
+            String::new()
+        };
+        lines
+            .iter()
+            .for_each(|line| frame.push_str(&format!("{line}\x1b[K\n")));
         frame.push_str("\x1b[J");
         self.drawn = lines.len();
         write_stdout(frame.as_bytes())
@@ -73,9 +95,17 @@ impl Drop for Screen {
 
 /// Runs in its own thread, so that it never waits for the runtime.
 fn end_on_interrupt() {
-    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+    else {
+        return;
+    };
     let signals = runtime.block_on(async {
-        let (mut term, mut interrupt) = (signal(SignalKind::terminate()).ok()?, signal(SignalKind::interrupt()).ok()?);
+        let (mut term, mut interrupt) = (
+            signal(SignalKind::terminate()).ok()?,
+            signal(SignalKind::interrupt()).ok()?,
+        );
         tokio::select! {
             biased;
             _ = term.recv() => {}
@@ -98,14 +128,22 @@ fn fitting(text: &str, (width, height): (usize, usize)) -> Vec<String> {
     let mut lines: Vec<String> = all.iter().take(room).map(|line| cut(line, width)).collect();
     if all.len() > room {
         lines.pop();
-        lines.push(cut(&format!("… {} more lines", all.len() - lines.len()), width));
+        lines.push(cut(
+            &format!("… {} more lines", all.len() - lines.len()),
+            width,
+        ));
     }
     lines
 }
 
 /// Truncates a line. Escape sequences have no width.
 fn cut(line: &str, width: usize) -> String {
-    if anstream::adapter::strip_str(line).to_string().chars().count() <= width {
+    if anstream::adapter::strip_str(line)
+        .to_string()
+        .chars()
+        .count()
+        <= width
+    {
         return line.to_owned();
     }
     let (mut text, mut column, mut in_style) = (String::new(), 0, false);
@@ -142,8 +180,14 @@ mod tests {
 
     #[test]
     fn effects_begin_in_one_column() {
-        let all = [Line::of("short".to_owned(), "x".to_owned()), Line::of("a bit longer".to_owned(), "y".to_owned())];
+        let all = [
+            Line::of("short".to_owned(), "x".to_owned()),
+            Line::of("a bit longer".to_owned(), "y".to_owned()),
+        ];
         let text = anstream::adapter::strip_str(&lines(&all)).to_string();
-        assert_eq!(text, format!("  {:28}  x\n  {:28}  y\n", "short", "a bit longer"));
+        assert_eq!(
+            text,
+            format!("  {:28}  x\n  {:28}  y\n", "short", "a bit longer")
+        );
     }
 }

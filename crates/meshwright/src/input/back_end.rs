@@ -15,7 +15,14 @@ pub(crate) enum BackEnd {
 
 /// Defaults to Kilo if no kind is recognized; loading then reports the expected kinds.
 pub(crate) fn back_end(files: &[Opened]) -> Result<BackEnd, Finding> {
-    let objects = || files.iter().flat_map(|opened| opened.objects.iter().map(move |object| (&opened.file, object)));
+    let objects = || {
+        files.iter().flat_map(|opened| {
+            opened
+                .objects
+                .iter()
+                .map(move |object| (&opened.file, object))
+        })
+    };
     let kilo = objects().find(|(_, object)| object.kind == meshes::KIND);
     let cilium = objects().find(|(_, object)| is_of_cilium(object));
     match (kilo, cilium) {
@@ -23,9 +30,13 @@ pub(crate) fn back_end(files: &[Opened]) -> Result<BackEnd, Finding> {
         (None, Some(_)) => Ok(BackEnd::Cilium),
         (Some((of_kilo, mesh)), Some((file, object))) => {
             let place = finding::place(of_kilo, mesh.tree.locate("kind"));
-            let message =
-                format!("{} belongs to the Cilium back end, but the ClusterMesh in {place} to the Kilo back end", object.resource());
-            Err(Finding::error(message).at(file, object.tree.locate("kind")).help("plan the two back ends separately"))
+            let message = format!(
+                "{} belongs to the Cilium back end, but the ClusterMesh in {place} to the Kilo back end",
+                object.resource()
+            );
+            Err(Finding::error(message)
+                .at(file, object.tree.locate("kind"))
+                .help("plan the two back ends separately"))
         }
     }
 }

@@ -32,24 +32,55 @@ impl Drop for Scratch {
 
 /// Reads both kinds of files and plans the readable objects.
 fn read_and_plan(test: &str, mesh: &[u8], dump: &[u8]) {
-    let (mesh, dump) = (Scratch::new(&format!("{test}-mesh"), mesh), Scratch::new(&format!("{test}-dump"), dump));
+    let (mesh, dump) = (
+        Scratch::new(&format!("{test}-mesh"), mesh),
+        Scratch::new(&format!("{test}-dump"), dump),
+    );
     let mut reader = Reader::default();
     let mut findings = Vec::new();
-    let opened = object::open_all(std::slice::from_ref(&mesh.0), Contents::Plain, &mut reader, &mut findings);
+    let opened = object::open_all(
+        std::slice::from_ref(&mesh.0),
+        Contents::Plain,
+        &mut reader,
+        &mut findings,
+    );
     let declared = meshes::load(opened, &mut findings);
-    let seen = dumps::load(&[("berlin".to_owned(), dump.0.clone())], &mut reader, &mut findings);
+    let seen = dumps::load(
+        &[("berlin".to_owned(), dump.0.clone())],
+        &mut reader,
+        &mut findings,
+    );
     let text = finding::render(findings);
-    assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
+    assert!(
+        !text.chars().any(|c| c.is_control() && c != '\n'),
+        "{text:?}"
+    );
     let clusters = seen.into_iter().map(|(name, dump)| {
-        let seen = ClusterSeen { nodes: Seen::Known(dump.nodes), peers: Seen::Known(dump.peers), departures: Departures::AnyMissing };
+        let seen = ClusterSeen {
+            nodes: Seen::Known(dump.nodes),
+            peers: Seen::Known(dump.peers),
+            departures: Departures::AnyMissing,
+        };
         (ClusterId::from(name.as_str()), seen)
     });
-    let meshes = declared.into_iter().map(|(id, declared)| (id, declared.mesh)).collect();
-    mw_core::kilo::plan(World { meshes, clusters: clusters.collect(), ..World::default() });
+    let meshes = declared
+        .into_iter()
+        .map(|(id, declared)| (id, declared.mesh))
+        .collect();
+    mw_core::kilo::plan(World {
+        meshes,
+        clusters: clusters.collect(),
+        ..World::default()
+    });
 }
 
 fn example(name: &str) -> Vec<u8> {
-    std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/three-clusters").join(name)).unwrap()
+    std::fs::read(
+        Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../../examples/three-clusters")
+            .join(name),
+    )
+    .unwrap()
 }
 
 /// An example file with some bytes replaced.
@@ -77,15 +108,17 @@ fn damaged(name: &'static str) -> impl Strategy<Value = Vec<u8>> {
         ])
         .prop_map(|text| text.as_bytes().to_vec()),
     ];
-    prop::collection::vec((any::<prop::sample::Index>(), 0..6usize, bytes), 0..4).prop_map(move |edits| {
-        let mut text = example(name);
-        for (at, gone, put) in edits {
-            let at = at.index(text.len());
-            let end = (at + gone).min(text.len());
-            text.splice(at..end, put);
-        }
-        text
-    })
+    prop::collection::vec((any::<prop::sample::Index>(), 0..6usize, bytes), 0..4).prop_map(
+        move |edits| {
+            let mut text = example(name);
+            for (at, gone, put) in edits {
+                let at = at.index(text.len());
+                let end = (at + gone).min(text.len());
+                text.splice(at..end, put);
+            }
+            text
+        },
+    )
 }
 
 proptest! {
@@ -107,10 +140,15 @@ fn a_bomb_of_aliases_is_refused() {
     let mut bomb = String::from("a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n");
     for level in 1..12 {
         let below = format!("*a{}", level - 1);
-        bomb.push_str(&format!("a{level}: &a{level} [{}]\n", vec![below; 10].join(",")));
+        bomb.push_str(&format!(
+            "a{level}: &a{level} [{}]\n",
+            vec![below; 10].join(",")
+        ));
     }
     let file = Scratch::new("bomb", bomb.as_bytes());
-    let wrong = Reader::default().read(&file.0, Contents::Plain).unwrap_err();
+    let wrong = Reader::default()
+        .read(&file.0, Contents::Plain)
+        .unwrap_err();
     assert!(finding::render(vec![wrong]).contains("expands beyond the limit"));
 }
 

@@ -29,7 +29,11 @@ impl Register {
     ) -> Result<T, Finding> {
         let name = object.full_name(file)?;
         let read = typed::read(&object.tree).map_err(|wrong| {
-            let message = format!("cannot read {kind} {}: {}", quoted(&name), printable(&wrong.message, 200));
+            let message = format!(
+                "cannot read {kind} {}: {}",
+                quoted(&name),
+                printable(&wrong.message, 200)
+            );
             Finding::error(message).at(file, wrong.span.unwrap_or_else(|| object.tree.highlight()))
         })?;
         self.note(file, object, kind)?;
@@ -37,12 +41,25 @@ impl Register {
     }
 
     /// Records an object. A duplicate is an error, since it is ambiguous which one counts.
-    pub(crate) fn note(&mut self, file: &Rc<SourceFile>, object: &Object, kind: &'static str) -> Result<(), Finding> {
+    pub(crate) fn note(
+        &mut self,
+        file: &Rc<SourceFile>,
+        object: &Object,
+        kind: &'static str,
+    ) -> Result<(), Finding> {
         let name = object.full_name(file)?;
         if let Some((earlier, span)) = self.places.get(&(kind, name.clone())) {
-            return Err(twice(file, object, &format!("{kind} {}", quoted(&name)), &finding::place(earlier, *span)));
+            return Err(twice(
+                file,
+                object,
+                &format!("{kind} {}", quoted(&name)),
+                &finding::place(earlier, *span),
+            ));
         }
-        self.places.insert((kind, name), (Rc::clone(file), object.tree.locate("metadata.name")));
+        self.places.insert(
+            (kind, name),
+            (Rc::clone(file), object.tree.locate("metadata.name")),
+        );
         Ok(())
     }
 

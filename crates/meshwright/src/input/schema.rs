@@ -4,7 +4,9 @@
 //! The result always fits the schema. Obvious mistakes are corrected, so that the core can validate
 //! the rest.
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+};
 use mw_core::text::printable;
 use serde_json::{Map, Value as Json};
 
@@ -23,7 +25,9 @@ pub(crate) struct Mistake {
 /// The value, corrected to fit the schema, and all errors.
 pub(crate) fn conform(tree: &Tree, schema: &JSONSchemaProps, path: &str) -> (Json, Vec<Mistake>) {
     let mut check = Check::default();
-    let json = check.value(tree, tree.highlight(), schema, path).unwrap_or_else(|| stand_in(schema));
+    let json = check
+        .value(tree, tree.highlight(), schema, path)
+        .unwrap_or_else(|| stand_in(schema));
     (json, check.mistakes)
 }
 
@@ -34,7 +38,13 @@ struct Check {
 
 impl Check {
     fn say(&mut self, path: &str, span: Span, message: String, help: String) {
-        self.mistakes.push(Mistake { path: path.to_owned(), span, message, help, meant: None });
+        self.mistakes.push(Mistake {
+            path: path.to_owned(),
+            span,
+            message,
+            help,
+            meant: None,
+        });
     }
 
     /// Reports an unknown field and returns the known name that was probably meant.
@@ -42,31 +52,65 @@ impl Check {
         let path = format!("{parent}.{}", printable(&entry.key, 80));
         let near = nearest(&entry.key, known);
         let (help, meant) = match near {
-            Some(name) => (format!("did you mean {name}?"), Some(format!("{parent}.{name}"))),
+            Some(name) => (
+                format!("did you mean {name}?"),
+                Some(format!("{parent}.{name}")),
+            ),
             None => (format!("known fields: {}", known.join(", ")), None),
         };
-        self.mistakes.push(Mistake { path, span: entry.key_span, message: "unknown field".to_owned(), help, meant });
+        self.mistakes.push(Mistake {
+            path,
+            span: entry.key_span,
+            message: "unknown field".to_owned(),
+            help,
+            meant,
+        });
         near
     }
 
     /// Returns None if the type is wrong and can't be corrected. `key` is the place to mark for a
     /// collection.
-    fn value(&mut self, tree: &Tree, key: Span, schema: &JSONSchemaProps, path: &str) -> Option<Json> {
+    fn value(
+        &mut self,
+        tree: &Tree,
+        key: Span,
+        schema: &JSONSchemaProps,
+        path: &str,
+    ) -> Option<Json> {
         match (schema.type_.as_deref(), &tree.value) {
-            (Some("object"), Value::Map(entries)) => Some(self.fields(tree, key, entries, schema, path)),
-            (Some("array"), Value::List(items)) => Some(self.items(items, schema, path)),
-            (Some("string"), Value::Text(_)) | (Some("boolean"), Value::Bool(_)) | (Some("integer"), Value::Int(_)) | (None, _) => {
-                Some(tree.to_json())
+            (Some("object"), Value::Map(entries)) => {
+                Some(self.fields(tree, key, entries, schema, path))
             }
+            (Some("array"), Value::List(items)) => Some(self.items(items, schema, path)),
+            (Some("string"), Value::Text(_))
+            | (Some("boolean"), Value::Bool(_))
+            | (Some("integer"), Value::Int(_))
+            | (None, _) => Some(tree.to_json()),
             (Some(wanted), found) => {
-                let place = if matches!(found, Value::Map(_) | Value::List(_) | Value::Null) { key } else { tree.span };
-                self.say(path, place, format!("must be {}, not {found}", words(wanted)), remedy(wanted, tree));
+                let place = if matches!(found, Value::Map(_) | Value::List(_) | Value::Null) {
+                    key
+                } else {
+                    tree.span
+                };
+                self.say(
+                    path,
+                    place,
+                    format!("must be {}, not {found}", words(wanted)),
+                    remedy(wanted, tree),
+                );
                 evident(wanted, tree)
             }
         }
     }
 
-    fn fields(&mut self, tree: &Tree, key: Span, entries: &[Entry], schema: &JSONSchemaProps, path: &str) -> Json {
+    fn fields(
+        &mut self,
+        tree: &Tree,
+        key: Span,
+        entries: &[Entry],
+        schema: &JSONSchemaProps,
+        path: &str,
+    ) -> Json {
         if let Some(JSONSchemaPropsOrBool::Schema(of)) = &schema.additional_properties {
             return self.free_fields(entries, of, path);
         }
@@ -77,29 +121,73 @@ impl Check {
                 // The API server drops nulls, so they count as absent.
                 Some(_) if matches!(entry.value.value, Value::Null) => {}
                 Some(schema) => {
-                    let place = if entry.value.span.len() == 0 { entry.key_span } else { entry.value.span };
-                    let place = if matches!(entry.value.value, Value::Map(_) | Value::List(_)) { entry.key_span } else { place };
-                    if let Some(value) = self.value(&entry.value, place, schema, &format!("{path}.{}", entry.key)) {
+                    let place = if entry.value.span.len() == 0 {
+                        entry.key_span
+                    } else {
+                        entry.value.span
+                    };
+                    let place = if matches!(entry.value.value, Value::Map(_) | Value::List(_)) {
+                        entry.key_span
+                    } else {
+                        place
+                    };
+                    if let Some(value) = self.value(
+                        &entry.value,
+                        place,
+                        schema,
+                        &format!("{path}.{}", entry.key),
+                    ) {
                         json.insert(entry.key.clone(), value);
                     }
                 }
                 None => {
-                    let names: Vec<&str> = known.into_iter().flatten().map(|(name, _)| name.as_str()).collect();
+                    let names: Vec<&str> = known
+                        .into_iter()
+                        .flatten()
+                        .map(|(name, _)| name.as_str())
+                        .collect();
                     let meant = self.unknown(entry, &names, path);
-                    let absent = meant.filter(|name| !entries.iter().any(|entry| entry.key == *name));
-                    if let Some((name, schema)) = absent.and_then(|name| Some((name, known?.get(name)?)))
-                        && let Some(value) = self.value(&entry.value, entry.key_span, schema, &format!("{path}.{name}"))
+                    let absent =
+                        meant.filter(|name| !entries.iter().any(|entry| entry.key == *name));
+                    if let Some((name, schema)) =
+                        absent.and_then(|name| Some((name, known?.get(name)?)))
+                        && let Some(value) = self.value(
+                            &entry.value,
+                            entry.key_span,
+                            schema,
+                            &format!("{path}.{name}"),
+                        )
                     {
                         json.insert(name.to_owned(), value);
                     }
                 }
             }
         }
-        for name in schema.required.iter().flatten().filter(|name| !json.contains_key(*name)).cloned().collect::<Vec<_>>() {
+        for name in schema
+            .required
+            .iter()
+            .flatten()
+            .filter(|name| !json.contains_key(*name))
+            .cloned()
+            .collect::<Vec<_>>()
+        {
             let below = format!("{path}.{name}");
-            if !self.mistakes.iter().any(|mistake| mistake.path == below || mistake.meant.as_ref() == Some(&below)) {
-                let place = if key.len() == 0 { tree.highlight() } else { key };
-                self.say(&below, place, "is missing".to_owned(), description(known.and_then(|known| known.get(&name))));
+            if !self
+                .mistakes
+                .iter()
+                .any(|mistake| mistake.path == below || mistake.meant.as_ref() == Some(&below))
+            {
+                let place = if key.len() == 0 {
+                    tree.highlight()
+                } else {
+                    key
+                };
+                self.say(
+                    &below,
+                    place,
+                    "is missing".to_owned(),
+                    description(known.and_then(|known| known.get(&name))),
+                );
             }
             if let Some(schema) = known.and_then(|known| known.get(&name)) {
                 json.insert(name, stand_in(schema));
@@ -121,11 +209,16 @@ impl Check {
     }
 
     fn items(&mut self, items: &[Tree], schema: &JSONSchemaProps, path: &str) -> Json {
-        let Some(JSONSchemaPropsOrArray::Schema(of)) = &schema.items else { return items.iter().map(Tree::to_json).collect() };
+        let Some(JSONSchemaPropsOrArray::Schema(of)) = &schema.items else {
+            return items.iter().map(Tree::to_json).collect();
+        };
         let mut conformed = Vec::new();
         for (at, item) in items.iter().enumerate() {
             // Keep a placeholder: paths of later items depend on the index.
-            conformed.push(self.value(item, item.highlight(), of, &format!("{path}[{at}]")).unwrap_or_else(|| stand_in(of)));
+            conformed.push(
+                self.value(item, item.highlight(), of, &format!("{path}[{at}]"))
+                    .unwrap_or_else(|| stand_in(of)),
+            );
         }
         Json::Array(conformed)
     }
@@ -153,7 +246,11 @@ fn stand_in(schema: &JSONSchemaProps) -> Json {
         _ => {
             let known = schema.properties.as_ref();
             let required = schema.required.iter().flatten();
-            Json::Object(required.filter_map(|name| Some((name.clone(), stand_in(known?.get(name)?)))).collect())
+            Json::Object(
+                required
+                    .filter_map(|name| Some((name.clone(), stand_in(known?.get(name)?))))
+                    .collect(),
+            )
         }
     }
 }
@@ -172,24 +269,41 @@ fn remedy(wanted: &str, tree: &Tree) -> String {
     match (wanted, &tree.value) {
         ("array", Value::Text(text)) => format!("write it as a list: [{}]", printable(text, 60)),
         ("array", Value::Map(_)) => "start each entry with \"- \"".to_owned(),
-        ("string", Value::Bool(_) | Value::Int(_) | Value::Large(_) | Value::Float(_)) => "put it in quotes".to_owned(),
-        ("string", Value::List(items)) if items.len() == 1 => "write the value without the list".to_owned(),
-        ("integer", Value::Text(text)) if text.parse::<i64>().is_ok() => format!("write {text} without quotes"),
-        ("boolean", Value::Text(text)) if ["true", "false"].contains(&text.as_str()) => format!("write {text} without quotes"),
+        ("string", Value::Bool(_) | Value::Int(_) | Value::Large(_) | Value::Float(_)) => {
+            "put it in quotes".to_owned()
+        }
+        ("string", Value::List(items)) if items.len() == 1 => {
+            "write the value without the list".to_owned()
+        }
+        ("integer", Value::Text(text)) if text.parse::<i64>().is_ok() => {
+            format!("write {text} without quotes")
+        }
+        ("boolean", Value::Text(text)) if ["true", "false"].contains(&text.as_str()) => {
+            format!("write {text} without quotes")
+        }
         _ => "run `meshwright crd` to see the schema".to_owned(),
     }
 }
 
 /// First sentence of the field's description in the CRD.
 fn description(schema: Option<&JSONSchemaProps>) -> String {
-    let text = schema.and_then(|schema| schema.description.as_deref()).unwrap_or_default();
-    text.split(". ").next().unwrap_or_default().trim_end_matches('.').to_owned()
+    let text = schema
+        .and_then(|schema| schema.description.as_deref())
+        .unwrap_or_default();
+    text.split(". ")
+        .next()
+        .unwrap_or_default()
+        .trim_end_matches('.')
+        .to_owned()
 }
 
 /// The known name that was probably meant.
 pub(crate) fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
     let lower = given.to_lowercase();
-    let (far, name) = known.iter().map(|name| (distance(&lower, &name.to_lowercase()), *name)).min()?;
+    let (far, name) = known
+        .iter()
+        .map(|name| (distance(&lower, &name.to_lowercase()), *name))
+        .min()?;
     (far <= 2.max(name.len() / 4) && far < name.len()).then_some(name)
 }
 
@@ -201,7 +315,9 @@ pub(crate) fn distance(one: &str, other: &str) -> usize {
         let mut diagonal = i;
         let mut left = i + 1;
         for (above, b) in row.iter_mut().skip(1).zip(&other) {
-            let cost = (diagonal + usize::from(a != *b)).min(*above + 1).min(left + 1);
+            let cost = (diagonal + usize::from(a != *b))
+                .min(*above + 1)
+                .min(left + 1);
             diagonal = std::mem::replace(above, cost);
             left = cost;
         }

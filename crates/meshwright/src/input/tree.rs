@@ -17,7 +17,10 @@ pub(crate) struct Span {
 impl Span {
     pub(crate) fn new(start: usize, len: usize) -> Span {
         let narrow = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        Span { start: narrow(start), len: narrow(len) }
+        Span {
+            start: narrow(start),
+            len: narrow(len),
+        }
     }
 
     pub(crate) fn start(self) -> usize {
@@ -25,7 +28,8 @@ impl Span {
     }
 
     pub(crate) fn end(self) -> usize {
-        self.start().saturating_add(usize::try_from(self.len).unwrap_or(usize::MAX))
+        self.start()
+            .saturating_add(usize::try_from(self.len).unwrap_or(usize::MAX))
     }
 
     pub(crate) fn len(self) -> usize {
@@ -34,7 +38,10 @@ impl Span {
 
     fn of(location: Location) -> Span {
         let narrow = |n: Option<u64>| n.and_then(|n| u32::try_from(n).ok()).unwrap_or_default();
-        Span { start: narrow(location.span().byte_offset()), len: narrow(location.span().byte_len()) }
+        Span {
+            start: narrow(location.span().byte_offset()),
+            len: narrow(location.span().byte_len()),
+        }
     }
 }
 
@@ -91,11 +98,25 @@ impl Tree {
     /// Span to mark for this value: all of a scalar, the first entry of a collection.
     pub(crate) fn highlight(&self) -> Span {
         match &self.value {
-            Value::Map(entries) => entries.first().map_or(self.span, |first| match &first.value.value {
-                Value::Map(_) | Value::List(_) | Value::Null => first.key_span,
-                _ => Span::new(first.key_span.start(), first.value.span.end().saturating_sub(first.key_span.start())),
-            }),
-            Value::List(items) => items.first().filter(|_| self.span.len == 0).map_or(self.span, Tree::highlight),
+            Value::Map(entries) => {
+                entries
+                    .first()
+                    .map_or(self.span, |first| match &first.value.value {
+                        Value::Map(_) | Value::List(_) | Value::Null => first.key_span,
+                        _ => Span::new(
+                            first.key_span.start(),
+                            first
+                                .value
+                                .span
+                                .end()
+                                .saturating_sub(first.key_span.start()),
+                        ),
+                    })
+            }
+            Value::List(items) => items
+                .first()
+                .filter(|_| self.span.len == 0)
+                .map_or(self.span, Tree::highlight),
             _ => self.span,
         }
     }
@@ -103,16 +124,26 @@ impl Tree {
     /// Span of a path such as `spec.clusters[1].podCIDRs[0]`, or of its nearest existing parent.
     pub(crate) fn locate(&self, path: &str) -> Span {
         let (mut here, mut place) = (self, self.highlight());
-        for step in path.split(['.', '[']).map(|step| step.trim_end_matches(']')).filter(|step| !step.is_empty()) {
+        for step in path
+            .split(['.', '['])
+            .map(|step| step.trim_end_matches(']'))
+            .filter(|step| !step.is_empty())
+        {
             match &here.value {
                 Value::Map(_) => {
                     let Some(entry) = here.entry(step) else { break };
                     here = &entry.value;
                     // A block collection has no text to mark, but its key has.
-                    place = if matches!(here.value, Value::Map(_) | Value::List(_) | Value::Null) { entry.key_span } else { here.span };
+                    place = if matches!(here.value, Value::Map(_) | Value::List(_) | Value::Null) {
+                        entry.key_span
+                    } else {
+                        here.span
+                    };
                 }
                 Value::List(items) => {
-                    let Some(item) = step.parse::<usize>().ok().and_then(|at| items.get(at)) else { break };
+                    let Some(item) = step.parse::<usize>().ok().and_then(|at| items.get(at)) else {
+                        break;
+                    };
                     here = item;
                     place = item.highlight();
                 }
@@ -131,9 +162,12 @@ impl Tree {
             Value::Float(number) => Number::from_f64(*number).map_or(Json::Null, Json::Number),
             Value::Text(text) => Json::from(text.as_str()),
             Value::List(items) => items.iter().map(Tree::to_json).collect(),
-            Value::Map(entries) => {
-                Json::Object(entries.iter().map(|entry| (entry.key.clone(), entry.value.to_json())).collect::<Map<_, _>>())
-            }
+            Value::Map(entries) => Json::Object(
+                entries
+                    .iter()
+                    .map(|entry| (entry.key.clone(), entry.value.to_json()))
+                    .collect::<Map<_, _>>(),
+            ),
         }
     }
 }
@@ -155,7 +189,10 @@ impl fmt::Display for Value {
 
 impl From<Spanned<Value>> for Tree {
     fn from(spanned: Spanned<Value>) -> Tree {
-        Tree { value: spanned.value, span: Span::of(spanned.referenced) }
+        Tree {
+            value: spanned.value,
+            span: Span::of(spanned.referenced),
+        }
     }
 }
 
@@ -223,7 +260,11 @@ impl<'de> Visitor<'de> for ValueVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
         let mut entries = Vec::new();
         while let Some((key, value)) = map.next_entry::<Spanned<String>, Tree>()? {
-            entries.push(Entry { key_span: Span::of(key.referenced), key: key.value, value });
+            entries.push(Entry {
+                key_span: Span::of(key.referenced),
+                key: key.value,
+                value,
+            });
         }
         Ok(Value::Map(entries))
     }

@@ -4,7 +4,9 @@
 use std::fmt;
 
 use serde::de::value::{MapDeserializer, SeqDeserializer, StrDeserializer};
-use serde::de::{Deserialize, Deserializer, Error, Expected, IntoDeserializer, Unexpected, Visitor};
+use serde::de::{
+    Deserialize, Deserializer, Error, Expected, IntoDeserializer, Unexpected, Visitor,
+};
 use serde::forward_to_deserialize_any;
 
 use crate::input::tree::{Entry, Span, Tree, Value};
@@ -18,7 +20,10 @@ pub(crate) struct Mistyped {
 impl Mistyped {
     /// Keeps the innermost place.
     fn at(self, span: Span) -> Mistyped {
-        Mistyped { span: self.span.or(Some(span)), ..self }
+        Mistyped {
+            span: self.span.or(Some(span)),
+            ..self
+        }
     }
 }
 
@@ -32,7 +37,10 @@ impl std::error::Error for Mistyped {}
 
 impl Error for Mistyped {
     fn custom<T: fmt::Display>(message: T) -> Mistyped {
-        Mistyped { message: message.to_string(), span: None }
+        Mistyped {
+            message: message.to_string(),
+            span: None,
+        }
     }
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Mistyped {
@@ -74,8 +82,9 @@ impl<'de> Deserializer<'de> for &'de Tree {
     type Error = Mistyped;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Mistyped> {
-        let pair =
-            |entry: &'de Entry| -> (StrDeserializer<'de, Mistyped>, &'de Tree) { (entry.key.as_str().into_deserializer(), &entry.value) };
+        let pair = |entry: &'de Entry| -> (StrDeserializer<'de, Mistyped>, &'de Tree) {
+            (entry.key.as_str().into_deserializer(), &entry.value)
+        };
         let read = match &self.value {
             Value::Null => visitor.visit_unit(),
             Value::Bool(flag) => visitor.visit_bool(*flag),
@@ -84,7 +93,9 @@ impl<'de> Deserializer<'de> for &'de Tree {
             Value::Float(number) => visitor.visit_f64(*number),
             Value::Text(text) => visitor.visit_borrowed_str(text),
             Value::List(items) => visitor.visit_seq(SeqDeserializer::new(items.iter())),
-            Value::Map(entries) => visitor.visit_map(MapDeserializer::new(entries.iter().map(pair))),
+            Value::Map(entries) => {
+                visitor.visit_map(MapDeserializer::new(entries.iter().map(pair)))
+            }
         };
         read.map_err(|wrong| wrong.at(self.highlight()))
     }
@@ -96,7 +107,11 @@ impl<'de> Deserializer<'de> for &'de Tree {
         }
     }
 
-    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Mistyped> {
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Mistyped> {
         visitor.visit_newtype_struct(self)
     }
 

@@ -10,7 +10,11 @@ pub(crate) fn text(checks: &[Check]) -> String {
     let mut table = Vec::new();
     let mut before = None;
     for check in checks {
-        let layer = if before == Some(check.layer) { "" } else { check.layer.as_str() };
+        let layer = if before == Some(check.layer) {
+            ""
+        } else {
+            check.layer.as_str()
+        };
         before = Some(check.layer);
         let (word, style) = match check.state {
             State::Fine => ("ok", mean::good()),
@@ -21,7 +25,12 @@ pub(crate) fn text(checks: &[Check]) -> String {
             State::NotChecked => Cell::new(check.observed.as_str(), mean::faint()),
             _ => Cell::plain(check.observed.as_str()),
         };
-        table.push(vec![Cell::new(layer, mean::title()), Cell::plain(check.subject.as_str()), Cell::new(word, style), observed]);
+        table.push(vec![
+            Cell::new(layer, mean::title()),
+            Cell::plain(check.subject.as_str()),
+            Cell::new(word, style),
+            observed,
+        ]);
     }
     rows(&table, 0) + &repairs(checks) + &summary(checks)
 }
@@ -30,18 +39,37 @@ pub(crate) fn text(checks: &[Check]) -> String {
 fn repairs(checks: &[Check]) -> String {
     let mut text = String::new();
     for check in checks.iter().filter(|check| check.state == State::Failed) {
-        let what = wrapped(&format!("{} of {}: {}", check.layer, check.subject, check.observed), 2, WIDTH);
+        let what = wrapped(
+            &format!("{} of {}: {}", check.layer, check.subject, check.observed),
+            2,
+            WIDTH,
+        );
         text.push_str(&format!("\n{}\n", styled(&what, mean::bad())));
         // Not wrapped, so that it can be copied.
-        text.extend(check.repair.iter().map(|command| format!("  fix: {command}\n")));
+        text.extend(
+            check
+                .repair
+                .iter()
+                .map(|command| format!("  fix: {command}\n")),
+        );
         text.extend(check.hint.iter().map(|hint| format!("  hint: {hint}\n")));
     }
     text
 }
 
 fn summary(checks: &[Check]) -> String {
-    let Count { fine, failed, not_checked } = Count::of(checks);
-    format!("\n{}\n", styled(&format!("{fine} ok, {failed} failed, {not_checked} not checked"), mean::title()))
+    let Count {
+        fine,
+        failed,
+        not_checked,
+    } = Count::of(checks);
+    format!(
+        "\n{}\n",
+        styled(
+            &format!("{fine} ok, {failed} failed, {not_checked} not checked"),
+            mean::title()
+        )
+    )
 }
 
 #[derive(Debug, Serialize)]
@@ -55,7 +83,11 @@ struct Count {
 impl Count {
     fn of(checks: &[Check]) -> Count {
         let count = |state: State| checks.iter().filter(|check| check.state == state).count();
-        Count { fine: count(State::Fine), failed: count(State::Failed), not_checked: count(State::NotChecked) }
+        Count {
+            fine: count(State::Fine),
+            failed: count(State::Failed),
+            not_checked: count(State::NotChecked),
+        }
     }
 }
 
@@ -92,6 +124,9 @@ impl<'a> Report<'a> {
             repair: check.repair.as_deref(),
             hint: check.hint.as_deref(),
         };
-        Report { checks: checks.iter().map(row).collect(), summary: Count::of(checks) }
+        Report {
+            checks: checks.iter().map(row).collect(),
+            summary: Count::of(checks),
+        }
     }
 }

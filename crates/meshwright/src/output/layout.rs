@@ -11,7 +11,10 @@ pub(crate) struct Cell {
 
 impl Cell {
     pub(crate) fn new(text: impl Into<String>, style: Style) -> Cell {
-        Cell { text: text.into(), style }
+        Cell {
+            text: text.into(),
+            style,
+        }
     }
 
     pub(crate) fn plain(text: impl Into<String>) -> Cell {
@@ -54,7 +57,11 @@ pub(crate) fn phase_style(phase: &str) -> Style {
 }
 
 pub(crate) fn styled(text: &str, style: Style) -> String {
-    if text.is_empty() { String::new() } else { text.style(style).to_string() }
+    if text.is_empty() {
+        String::new()
+    } else {
+        text.style(style).to_string()
+    }
 }
 
 /// Line length at which text is wrapped.
@@ -117,7 +124,13 @@ mod tests {
 
     #[test]
     fn columns_line_up_whatever_their_style() {
-        let table = rows(&[vec![Cell::new("a", mean::bad()), Cell::plain("x")], vec![Cell::plain("long"), Cell::plain("y")]], 1);
+        let table = rows(
+            &[
+                vec![Cell::new("a", mean::bad()), Cell::plain("x")],
+                vec![Cell::plain("long"), Cell::plain("y")],
+            ],
+            1,
+        );
         let plain = anstream::adapter::strip_str(&table).to_string();
         assert_eq!(plain, " a     x\n long  y\n");
     }

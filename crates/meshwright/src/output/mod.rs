@@ -69,13 +69,18 @@ pub(crate) fn write_status(state: &State<'_>, format: Format) -> Result<bool> {
         Format::Table => {
             let (kilo, cilium) = (&state.kilo, state.cilium);
             // A back end without objects is hidden if the other one is in use.
-            let cilium = cilium.filter(|of| kilo.is_none() || !of.published_status.objects.is_empty());
-            let kilo = kilo.as_ref().filter(|overview| cilium.is_none() || !overview.published_status.objects.is_empty());
+            let cilium =
+                cilium.filter(|of| kilo.is_none() || !of.published_status.objects.is_empty());
+            let kilo = kilo.as_ref().filter(|overview| {
+                cilium.is_none() || !overview.published_status.objects.is_empty()
+            });
             let endpoints = state.endpoints.map(cilium::endpoints::text);
             let texts = [
                 endpoints,
                 kilo.map(kilo::status::text),
-                cilium.map(|of| cilium::status::text(of.published_status) + &cilium::status::seen_from_here(of)),
+                cilium.map(|of| {
+                    cilium::status::text(of.published_status) + &cilium::status::seen_from_here(of)
+                }),
             ];
             write_styled(&texts.into_iter().flatten().collect::<Vec<_>>().join("\n"))
         }
@@ -112,8 +117,12 @@ pub(crate) fn write_checks(checks: &[Check], format: Format) -> Result<()> {
 }
 
 fn write_json(value: &impl Serialize) -> Result<bool> {
-    let text = serde_json::to_string_pretty(value).context("cannot serialize the result to JSON")?;
-    written(std::io::stdout().lock(), &format!("{}\n", escape_controls(&text)))
+    let text =
+        serde_json::to_string_pretty(value).context("cannot serialize the result to JSON")?;
+    written(
+        std::io::stdout().lock(),
+        &format!("{}\n", escape_controls(&text)),
+    )
 }
 
 fn write_yaml(value: &impl Serialize) -> Result<bool> {
@@ -151,6 +160,8 @@ fn written(mut to: impl Write, text: &str) -> Result<bool> {
 fn still_read(written: std::io::Result<()>) -> Result<bool> {
     match written {
         Err(wrong) if wrong.kind() == ErrorKind::BrokenPipe => Ok(false),
-        other => other.map(|()| true).context("cannot write to standard output"),
+        other => other
+            .map(|()| true)
+            .context("cannot write to standard output"),
     }
 }

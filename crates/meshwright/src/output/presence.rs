@@ -31,13 +31,28 @@ pub(crate) struct Told<'a> {
 impl Told<'_> {
     /// A status of an earlier spec does not count as ready.
     pub(crate) fn verdict(&self, nobody: &str) -> Verdict {
-        let no = |reason: &str, message: String| Verdict { ready: false, reason: reason.to_owned(), message, since: None };
-        let Some(ready) = self.conditions.iter().find(|condition| condition.type_ == "Ready") else {
+        let no = |reason: &str, message: String| Verdict {
+            ready: false,
+            reason: reason.to_owned(),
+            message,
+            since: None,
+        };
+        let Some(ready) = self
+            .conditions
+            .iter()
+            .find(|condition| condition.type_ == "Ready")
+        else {
             return no("NoStatus", nobody.to_owned());
         };
         let of = self.of.or(ready.observed_generation).unwrap_or_default();
         if of != self.generation && !self.deleting {
-            return no("SpecChanged", format!("spec is at generation {}, status still at generation {of}", self.generation));
+            return no(
+                "SpecChanged",
+                format!(
+                    "spec is at generation {}, status still at generation {of}",
+                    self.generation
+                ),
+            );
         }
         Verdict {
             ready: ready.status == "True" && !self.deleting,
@@ -73,7 +88,13 @@ impl Presence {
 pub(crate) fn presence<T>(published_status: &PublishedStatus<T>) -> Presence {
     match &published_status.leases {
         Err(_) => Presence::Unknown,
-        Ok(leases) if leases.iter().any(|lease| lease.is_alive(published_status.now)) => Presence::Running,
+        Ok(leases)
+            if leases
+                .iter()
+                .any(|lease| lease.is_alive(published_status.now)) =>
+        {
+            Presence::Running
+        }
         Ok(leases) if leases.iter().any(|lease| !lease.holder.is_empty()) => Presence::Silent,
         Ok(_) => Presence::Absent,
     }
@@ -81,17 +102,23 @@ pub(crate) fn presence<T>(published_status: &PublishedStatus<T>) -> Presence {
 
 /// Describes the Lease holder, with a warning if nobody maintains the status.
 pub(crate) fn presence_words<T: Published>(published_status: &PublishedStatus<T>) -> String {
-    let renewed =
-        |lease: &PublishedLease| lease.renewed.map_or_else(|| "never".to_owned(), |at| format!("{} ago", age(published_status.now, at)));
+    let renewed = |lease: &PublishedLease| {
+        lease.renewed.map_or_else(
+            || "never".to_owned(),
+            |at| format!("{} ago", age(published_status.now, at)),
+        )
+    };
     let told = |alive: bool| {
-        let held = published_status
-            .leases
-            .iter()
-            .flatten()
-            .filter(|lease| !lease.holder.is_empty() && lease.is_alive(published_status.now) == alive);
+        let held = published_status.leases.iter().flatten().filter(|lease| {
+            !lease.holder.is_empty() && lease.is_alive(published_status.now) == alive
+        });
         let held = held.map(|lease| {
             let holder = printable(&lease.holder, 100);
-            format!("{holder} in namespace {} (Lease renewed {})", printable(&lease.namespace, 63), renewed(lease))
+            format!(
+                "{holder} in namespace {} (Lease renewed {})",
+                printable(&lease.namespace, 63),
+                renewed(lease)
+            )
         });
         held.collect::<Vec<_>>().join(", ")
     };
@@ -99,20 +126,33 @@ pub(crate) fn presence_words<T: Published>(published_status: &PublishedStatus<T>
         Presence::Running => told(true),
         Presence::Silent => format!("{} may be dead; the status below may be stale", told(false)),
         Presence::Absent => {
-            format!("nobody holds Lease {}; unless one runs with --leader-elect=false, the status below may be stale", T::LEASE)
+            format!(
+                "nobody holds Lease {}; unless one runs with --leader-elect=false, the status below may be stale",
+                T::LEASE
+            )
         }
         Presence::Unknown => {
-            let failure = published_status.leases.as_ref().err().map(ToString::to_string).unwrap_or_default();
-            format!("unknown, and the status below may be stale: cannot read its Lease: {}", printable(&failure, 300))
+            let failure = published_status
+                .leases
+                .as_ref()
+                .err()
+                .map(ToString::to_string)
+                .unwrap_or_default();
+            format!(
+                "unknown, and the status below may be stale: cannot read its Lease: {}",
+                printable(&failure, 300)
+            )
         }
     }
 }
 
 /// Warning line if the watch on the hub failed.
 pub(crate) fn trouble<T>(published_status: &PublishedStatus<T>) -> String {
-    let said =
-        published_status.trouble.as_ref().map(|trouble| format!("watch on the hub failed: {trouble}; the status below may be stale"));
-    said.map(|said| format!("{}\n", styled(&printable(&said, 500), mean::bad()))).unwrap_or_default()
+    let said = published_status.trouble.as_ref().map(|trouble| {
+        format!("watch on the hub failed: {trouble}; the status below may be stale")
+    });
+    said.map(|said| format!("{}\n", styled(&printable(&said, 500), mean::bad())))
+        .unwrap_or_default()
 }
 
 pub(crate) fn at(time: &Time) -> Timestamp {

@@ -7,8 +7,12 @@ use mw_testbed::Cluster;
 use crate::rights::Account;
 
 pub(crate) const HUB_ACCOUNT: &str = "meshwright-operator";
-pub(crate) const OPERATOR: Account =
-    Account { place: "Operator", namespace: NAMESPACE, name: HUB_ACCOUNT, roles: include_str!("../../../../config/install/operator.yaml") };
+pub(crate) const OPERATOR: Account = Account {
+    place: "Operator",
+    namespace: NAMESPACE,
+    name: HUB_ACCOUNT,
+    roles: include_str!("../../../../config/install/operator.yaml"),
+};
 const REMOTE: Account = Account {
     place: "Remote",
     namespace: "kube-system",

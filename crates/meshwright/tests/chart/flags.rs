@@ -9,7 +9,11 @@ use serde_json::{Value, json};
 use crate::rendering::Rendering;
 use crate::trials::scenarios;
 
-scenarios![every_flag_can_be_set_by_a_value, defaults_are_the_binarys, the_binary_takes_what_the_chart_gives_it];
+scenarios![
+    every_flag_can_be_set_by_a_value,
+    defaults_are_the_binarys,
+    the_binary_takes_what_the_chart_gives_it
+];
 
 /// Flags that the chart does not set: the pod uses its service account, and the chart names
 /// namespaces.
@@ -17,19 +21,37 @@ const NOT_SET: [&str; 2] = ["--kubeconfig", "--all-namespaces"];
 
 fn meshwright(arguments: &[&str]) -> (i32, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_meshwright"));
-    for name in ["KUBECONFIG", "KCP_KUBECONFIG", "MGMT_KUBECONFIG", "MGMT_NAMESPACE", "NODE_ID", "KCP_EXTERNAL_URL", "POD_NAMESPACE"] {
+    for name in [
+        "KUBECONFIG",
+        "KCP_KUBECONFIG",
+        "MGMT_KUBECONFIG",
+        "MGMT_NAMESPACE",
+        "NODE_ID",
+        "KCP_EXTERNAL_URL",
+        "POD_NAMESPACE",
+    ] {
         command.env_remove(name);
     }
-    let output = command.args(arguments).env("COLUMNS", "1000").output().unwrap();
+    let output = command
+        .args(arguments)
+        .env("COLUMNS", "1000")
+        .output()
+        .unwrap();
     let text = [output.stdout, output.stderr].concat();
-    (output.status.code().unwrap(), String::from_utf8(text).unwrap())
+    (
+        output.status.code().unwrap(),
+        String::from_utf8(text).unwrap(),
+    )
 }
 
 /// Flags of a command with their defaults.
 fn flags(command: &str) -> BTreeMap<String, Option<String>> {
     let (code, help) = meshwright(&[command, "--help"]);
     assert_eq!(code, 0, "{help}");
-    let (flag, default) = (Regex::new(r"^\s+(?:-\w, )?(--[a-z-]+)").unwrap(), Regex::new(r"\[default: ([^\]]*)\]").unwrap());
+    let (flag, default) = (
+        Regex::new(r"^\s+(?:-\w, )?(--[a-z-]+)").unwrap(),
+        Regex::new(r"\[default: ([^\]]*)\]").unwrap(),
+    );
     let mut flags: BTreeMap<String, Option<String>> = BTreeMap::new();
     let mut last = None;
     for line in help.lines() {
@@ -64,15 +86,24 @@ fn full(provider: &Value) -> Rendering {
 }
 
 fn names(arguments: &[String]) -> BTreeSet<String> {
-    arguments[1..].iter().map(|argument| argument.split('=').next().unwrap().to_owned()).collect()
+    arguments[1..]
+        .iter()
+        .map(|argument| argument.split('=').next().unwrap().to_owned())
+        .collect()
 }
 
 async fn every_flag_can_be_set_by_a_value() {
     let (kcp, hub) = (full(&kcp()), full(&json!({ "enabled": true })));
     let operator = names(&kcp.args("operator"));
-    let provider: BTreeSet<String> = names(&kcp.args("provider")).union(&names(&hub.args("provider"))).cloned().collect();
+    let provider: BTreeSet<String> = names(&kcp.args("provider"))
+        .union(&names(&hub.args("provider")))
+        .cloned()
+        .collect();
     for (command, set) in [("operator", operator), ("provider", provider)] {
-        let known: BTreeSet<String> = flags(command).into_keys().filter(|flag| !NOT_SET.contains(&flag.as_str())).collect();
+        let known: BTreeSet<String> = flags(command)
+            .into_keys()
+            .filter(|flag| !NOT_SET.contains(&flag.as_str()))
+            .collect();
         assert_eq!(set, known, "{command}");
     }
 }
@@ -84,8 +115,17 @@ async fn defaults_are_the_binarys() {
     for command in ["operator", "provider"] {
         let flags = flags(command);
         for argument in &rendering.args(command)[1..] {
-            let Some((flag, value)) = argument.split_once('=') else { continue };
-            if ["--kcp-kubeconfig", "--mgmt-kubeconfig", "--node-id", "--allow-annotation-prefix"].contains(&flag) {
+            let Some((flag, value)) = argument.split_once('=') else {
+                continue;
+            };
+            if [
+                "--kcp-kubeconfig",
+                "--mgmt-kubeconfig",
+                "--node-id",
+                "--allow-annotation-prefix",
+            ]
+            .contains(&flag)
+            {
                 continue;
             }
             assert_eq!(flags[flag].as_deref(), Some(value), "{command} {flag}");
@@ -99,14 +139,27 @@ async fn the_binary_takes_what_the_chart_gives_it() {
         for command in ["operator", "provider"] {
             let mut arguments = rendering.args(command);
             arguments.retain(|argument| !argument.contains("-bind-address="));
-            arguments.extend(["--metrics-bind-address=0", "--health-probe-bind-address=0"].map(str::to_owned));
-            if !arguments.iter().any(|argument| argument.contains("kubeconfig=")) {
-                let flag = if command == "operator" { "--kubeconfig" } else { "--mgmt-kubeconfig" };
+            arguments.extend(
+                ["--metrics-bind-address=0", "--health-probe-bind-address=0"].map(str::to_owned),
+            );
+            if !arguments
+                .iter()
+                .any(|argument| argument.contains("kubeconfig="))
+            {
+                let flag = if command == "operator" {
+                    "--kubeconfig"
+                } else {
+                    "--mgmt-kubeconfig"
+                };
                 arguments.push(format!("{flag}=/nowhere/kubeconfig"));
             }
-            let (code, said) = meshwright(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+            let (code, said) =
+                meshwright(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
             assert_eq!(code, 2, "{said}");
-            assert!(said.contains("kubeconfig") && !said.contains("Usage"), "{arguments:?}: {said}");
+            assert!(
+                said.contains("kubeconfig") && !said.contains("Usage"),
+                "{arguments:?}: {said}"
+            );
         }
     }
 }

@@ -16,7 +16,10 @@ use crate::process::Operator;
 use crate::trials::scenarios;
 use crate::wait::until;
 
-scenarios![the_quick_start_leads_to_a_mesh_and_back, the_earlier_operator_is_replaced_as_documented];
+scenarios![
+    the_quick_start_leads_to_a_mesh_and_back,
+    the_earlier_operator_is_replaced_as_documented
+];
 
 const QUICK_START: &str = include_str!("../../../../docs/quick-start.md");
 const MIGRATION: &str = include_str!("../../../../docs/migration.md");
@@ -31,8 +34,18 @@ fn as_on_the_page(world: &mut World) {
         let entry = world.meshes[0].entry(site).unwrap();
         entry.wireguard_cidr = format!("{tunnels}.0.0/16");
         entry.service_cidr = Some(format!("{services}.0.0/16"));
-        for (node, number) in world.sites.get_mut(site).unwrap().nodes.values_mut().zip(1..) {
-            node.annotations.insert("wireguard-ip".to_owned(), format!("{tunnels}.0.{number}/16"));
+        for (node, number) in world
+            .sites
+            .get_mut(site)
+            .unwrap()
+            .nodes
+            .values_mut()
+            .zip(1..)
+        {
+            node.annotations.insert(
+                "wireguard-ip".to_owned(),
+                format!("{tunnels}.0.{number}/16"),
+            );
         }
     }
 }
@@ -45,7 +58,10 @@ struct Reader {
 impl Reader {
     fn of(fleet: &Fleet) -> Self {
         let contexts = SITES.map(|site| (site, fleet.cluster(site)));
-        Self { shell: Shell::new(&contexts, &[("kubectl", kubectl().unwrap())]), operator: None }
+        Self {
+            shell: Shell::new(&contexts, &[("kubectl", kubectl().unwrap())]),
+            operator: None,
+        }
     }
 
     /// Runs a block. Long-running commands go to the background, and checks are repeated until they
@@ -53,7 +69,11 @@ impl Reader {
     async fn follow(&mut self, fleet: &Fleet, block: &str) {
         let mut script = String::new();
         for line in block.lines() {
-            match line.split_whitespace().nth(1).filter(|_| line.starts_with("meshwright ")) {
+            match line
+                .split_whitespace()
+                .nth(1)
+                .filter(|_| line.starts_with("meshwright "))
+            {
                 Some("operator") => self.start(fleet.cluster("eu"), line).await,
                 Some("status") => {
                     self.shell.run(&std::mem::take(&mut script)).await;
@@ -71,11 +91,27 @@ impl Reader {
     /// Starts the operator with the rights granted in an earlier step.
     async fn start(&mut self, hub: &Cluster, line: &str) {
         OPERATOR.wait_for_rights(hub, OPERATOR.name).await;
-        let token = hub.request_token(NAMESPACE, OPERATOR.name, 3600).await.unwrap();
-        self.shell.keep("operator", &hub.kubeconfig(hub.url(), &token));
+        let token = hub
+            .request_token(NAMESPACE, OPERATOR.name, 3600)
+            .await
+            .unwrap();
+        self.shell
+            .keep("operator", &hub.kubeconfig(hub.url(), &token));
         let kubeconfig = self.shell.path("operator").display().to_string();
-        let more = ["--kubeconfig", &kubeconfig, "--metrics-bind-address", "127.0.0.1:0", "--health-probe-bind-address", "0"];
-        let arguments: Vec<String> = line.split_whitespace().skip(1).chain(more).map(str::to_owned).collect();
+        let more = [
+            "--kubeconfig",
+            &kubeconfig,
+            "--metrics-bind-address",
+            "127.0.0.1:0",
+            "--health-probe-bind-address",
+            "0",
+        ];
+        let arguments: Vec<String> = line
+            .split_whitespace()
+            .skip(1)
+            .chain(more)
+            .map(str::to_owned)
+            .collect();
         self.operator = Some(Operator::start(&arguments, &self.shell.path("log")));
     }
 }
@@ -85,14 +121,25 @@ async fn the_quick_start_leads_to_a_mesh_and_back() {
     // The reader has not created the mesh yet.
     let mesh = fleet.world.meshes[0].path();
     fleet.cluster("eu").delete(&mesh).await.unwrap();
-    fleet.cluster("eu").delete(&format!("/api/v1/namespaces/{NAMESPACE}/secrets/us-kubeconfig")).await.unwrap();
+    fleet
+        .cluster("eu")
+        .delete(&format!(
+            "/api/v1/namespaces/{NAMESPACE}/secrets/us-kubeconfig"
+        ))
+        .await
+        .unwrap();
     let mut reader = Reader::of(&fleet);
-    let manifest = blocks(QUICK_START).into_iter().find(|block| block.language == "yaml").unwrap();
+    let manifest = blocks(QUICK_START)
+        .into_iter()
+        .find(|block| block.language == "yaml")
+        .unwrap();
     reader.shell.keep("mesh.yaml", manifest.text);
     let steps = typed(QUICK_START, "Connect two Kilo clusters");
     let (undo, steps) = steps.split_last().unwrap();
     for step in steps {
-        reader.follow(&fleet, &step.replace(CREATE_NAMESPACE, "")).await;
+        reader
+            .follow(&fleet, &step.replace(CREATE_NAMESPACE, ""))
+            .await;
     }
     fleet.converged().await;
     reader.follow(&fleet, undo).await;
@@ -103,7 +150,8 @@ async fn the_quick_start_leads_to_a_mesh_and_back() {
 
 /// Renews its Lease while its Deployment has a pod, and releases it at the end.
 async fn the_earlier_operator(hub: &Cluster) {
-    let path = format!("/apis/apps/v1/namespaces/{NAMESPACE}/deployments/kilo-clustermesh-operator");
+    let path =
+        format!("/apis/apps/v1/namespaces/{NAMESPACE}/deployments/kilo-clustermesh-operator");
     while hub.get(&path).await.unwrap().unwrap()["spec"]["replicas"] != 0 {
         renew(hub, "earlier").await;
         tokio::time::sleep(Duration::from_millis(200)).await;
@@ -112,7 +160,11 @@ async fn the_earlier_operator(hub: &Cluster) {
 }
 
 async fn the_earlier_operator_is_replaced_as_documented() {
-    let mut fleet = Fleet::of(&SITES).nodes(3).with(as_on_the_page).build().await;
+    let mut fleet = Fleet::of(&SITES)
+        .nodes(3)
+        .with(as_on_the_page)
+        .build()
+        .await;
     write_all(&fleet).await;
     let before = identities(&fleet).await;
     let labels = json!({ "app": "kilo-clustermesh-operator" });
@@ -126,25 +178,49 @@ async fn the_earlier_operator_is_replaced_as_documented() {
     let mark = fleet.mark();
     let mut reader = Reader::of(&fleet);
     let follow = async {
-        for step in typed(MIGRATION, "Replace the Go operator, kilo-clustermesh-operator") {
+        for step in typed(
+            MIGRATION,
+            "Replace the Go operator, kilo-clustermesh-operator",
+        ) {
             if step.contains(" scale deployment ") {
                 until("it looks at the Lease", || async {
-                    let asked = fleet.calls(&mark).into_iter().filter(|(_, call)| call.resource == "leases" && call.verb == "get").count();
-                    if asked >= 3 { Ok(()) } else { Err(format!("it asked {asked} times")) }
+                    let asked = fleet
+                        .calls(&mark)
+                        .into_iter()
+                        .filter(|(_, call)| call.resource == "leases" && call.verb == "get")
+                        .count();
+                    if asked >= 3 {
+                        Ok(())
+                    } else {
+                        Err(format!("it asked {asked} times"))
+                    }
                 })
                 .await;
                 let writes = fleet.peer_writes(&mark);
-                assert!(writes.is_empty(), "it wrote while the earlier operator led: {writes:?}");
+                assert!(
+                    writes.is_empty(),
+                    "it wrote while the earlier operator led: {writes:?}"
+                );
             }
             reader.follow(&fleet, step).await;
         }
     };
     tokio::join!(follow, the_earlier_operator(fleet.cluster("eu")));
-    assert_eq!(identities(&fleet).await, before, "no Peer was replaced, and none has another spec");
+    assert_eq!(
+        identities(&fleet).await,
+        before,
+        "no Peer was replaced, and none has another spec"
+    );
     let writes = fleet.peer_writes(&mark);
-    assert!(!writes.is_empty() && writes.iter().all(|(_, call)| call.verb == "patch"), "labels alone are added: {writes:?}");
+    assert!(
+        !writes.is_empty() && writes.iter().all(|(_, call)| call.verb == "patch"),
+        "labels alone are added: {writes:?}"
+    );
     // Fails if there is anything left to do.
-    reader.shell.run("meshwright plan prod -n kilo-system").await;
+    reader
+        .shell
+        .run("meshwright plan prod -n kilo-system")
+        .await;
     for site in SITES {
         reader
             .shell

@@ -35,20 +35,34 @@ async fn is_granted(fleet: &Fleet, access: serde_json::Value) {
 
 async fn the_operator_is_installed_upgraded_and_uninstalled_as_documented() {
     let mut fleet = Fleet::three().build().await;
-    let (shell, folder) = (administrator(fleet.cluster("hub")), tempfile::tempdir().unwrap());
+    let (shell, folder) = (
+        administrator(fleet.cluster("hub")),
+        tempfile::tempdir().unwrap(),
+    );
     let before = everything(fleet.cluster("hub")).await;
     shell.run(under("Install the operator")).await;
-    access::OPERATOR.wait_for_rights(fleet.cluster("hub"), OPERATOR).await;
+    access::OPERATOR
+        .wait_for_rights(fleet.cluster("hub"), OPERATOR)
+        .await;
     let mut operator = pod::start(fleet.cluster("hub"), NAMESPACE, OPERATOR, folder.path()).await;
     fleet.converged().await;
 
     shell.run(under("Upgrade")).await;
     let budget = format!("/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets/{OPERATOR}");
-    assert!(fleet.cluster("hub").get(&budget).await.unwrap().is_some(), "the upgrade brought nothing");
+    assert!(
+        fleet.cluster("hub").get(&budget).await.unwrap().is_some(),
+        "the upgrade brought nothing"
+    );
     let path = format!("/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{OPERATOR}");
     let deployment = fleet.cluster("hub").get(&path).await.unwrap().unwrap();
     let image = &deployment["spec"]["template"]["spec"]["containers"][0]["image"];
-    assert!(image.as_str().unwrap().starts_with("registry.example/meshwright:"), "{image}: a value of the installation is lost");
+    assert!(
+        image
+            .as_str()
+            .unwrap()
+            .starts_with("registry.example/meshwright:"),
+        "{image}: a value of the installation is lost"
+    );
     // As in a rollout, the new pod waits until the old one ends.
     let mut successor = pod::start(fleet.cluster("hub"), NAMESPACE, OPERATOR, folder.path()).await;
     assert_eq!(operator.terminate().await.0, 0);
@@ -62,16 +76,30 @@ async fn the_operator_is_installed_upgraded_and_uninstalled_as_documented() {
     // In a cluster, the pod ends with its Deployment, before its rights are deleted.
     assert_eq!(successor.terminate().await.0, 0);
     shell.run(rest).await;
-    let left: BTreeSet<String> = everything(fleet.cluster("hub")).await.difference(&before).cloned().collect();
+    let left: BTreeSet<String> = everything(fleet.cluster("hub"))
+        .await
+        .difference(&before)
+        .cloned()
+        .collect();
     assert_eq!(left, BTreeSet::new());
     fleet.finish().await;
 }
 
 async fn the_operator_works_with_as_few_rights_as_the_chart_can_give() {
-    let mut fleet = Fleet::three().with(|world| world.meshes[0].namespace = "team-a".into()).build().await;
-    let (shell, folder) = (administrator(fleet.cluster("hub")), tempfile::tempdir().unwrap());
+    let mut fleet = Fleet::three()
+        .with(|world| world.meshes[0].namespace = "team-a".into())
+        .build()
+        .await;
+    let (shell, folder) = (
+        administrator(fleet.cluster("hub")),
+        tempfile::tempdir().unwrap(),
+    );
     let entries = &fleet.world.meshes[0].entries;
-    let secrets: Vec<String> = entries.iter().filter(|entry| entry.site != "hub").map(mw_sim::kilo::Entry::secret).collect();
+    let secrets: Vec<String> = entries
+        .iter()
+        .filter(|entry| entry.site != "hub")
+        .map(mw_sim::kilo::Entry::secret)
+        .collect();
     let install = format!(
         "helm install meshwright charts/meshwright --namespace {NAMESPACE} --set applyCrds=false \
          --set 'operator.namespaces={{team-a}}' --set 'operator.kubeconfigSecrets={{{}}}'",
@@ -88,17 +116,32 @@ async fn the_operator_works_with_as_few_rights_as_the_chart_can_give() {
     fleet.holds(&SITES).await;
     fleet.gone(0).await;
     operator.kill();
-    shell.run(&format!("helm uninstall meshwright --namespace {NAMESPACE}")).await;
+    shell
+        .run(&format!(
+            "helm uninstall meshwright --namespace {NAMESPACE}"
+        ))
+        .await;
     fleet.finish().await;
 }
 
 async fn the_operator_works_as_installed_without_helm() {
     let mut fleet = Fleet::three().build().await;
-    let (shell, folder) = (administrator(fleet.cluster("hub")), tempfile::tempdir().unwrap());
+    let (shell, folder) = (
+        administrator(fleet.cluster("hub")),
+        tempfile::tempdir().unwrap(),
+    );
     let before = everything(fleet.cluster("hub")).await;
     // The testbed already has the namespace.
-    shell.run(under("Install without Helm").strip_prefix(CREATE_NAMESPACE).unwrap()).await;
-    access::OPERATOR.wait_for_rights(fleet.cluster("hub"), OPERATOR).await;
+    shell
+        .run(
+            under("Install without Helm")
+                .strip_prefix(CREATE_NAMESPACE)
+                .unwrap(),
+        )
+        .await;
+    access::OPERATOR
+        .wait_for_rights(fleet.cluster("hub"), OPERATOR)
+        .await;
     let mut operator = pod::start(fleet.cluster("hub"), NAMESPACE, OPERATOR, folder.path()).await;
     fleet.converged().await;
     fleet.delete_mesh(0).await;
@@ -107,7 +150,11 @@ async fn the_operator_works_as_installed_without_helm() {
     fleet.gone(0).await;
     assert_eq!(operator.terminate().await.0, 0);
     shell.run(under("Uninstall without Helm")).await;
-    let left: BTreeSet<String> = everything(fleet.cluster("hub")).await.difference(&before).cloned().collect();
+    let left: BTreeSet<String> = everything(fleet.cluster("hub"))
+        .await
+        .difference(&before)
+        .cloned()
+        .collect();
     assert_eq!(left, BTreeSet::new());
     fleet.finish().await;
 }
@@ -120,30 +167,51 @@ async fn the_provider_is_installed_and_uninstalled_as_documented() {
     let before = everything(hub).await;
     // The testbed runs no namespace controller, so the namespace stays.
     let namespace = BTreeSet::from(["namespaces /meshwright".to_owned()]);
-    let left = |now: BTreeSet<String>| now.difference(&before).cloned().collect::<BTreeSet<String>>();
+    let left = |now: BTreeSet<String>| {
+        now.difference(&before)
+            .cloned()
+            .collect::<BTreeSet<String>>()
+    };
     // Any kubeconfig will do to create the Secrets from.
     for name in ["kcp.kubeconfig", "management.kubeconfig"] {
         shell.keep(name, &hub.admin_kubeconfig());
     }
     shell.run(under("Install the provider of kcp")).await;
-    let deployment = hub.get("/apis/apps/v1/namespaces/meshwright/deployments/meshwright-provider").await.unwrap().unwrap();
-    assert_eq!(deployment["spec"]["template"]["spec"]["automountServiceAccountToken"], false);
+    let deployment = hub
+        .get("/apis/apps/v1/namespaces/meshwright/deployments/meshwright-provider")
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        deployment["spec"]["template"]["spec"]["automountServiceAccountToken"],
+        false
+    );
     shell.run(under("Uninstall the provider of kcp")).await;
     assert_eq!(left(everything(hub).await), namespace);
 
     shell.run(under("Install the provider on a hub")).await;
     access::HUB.wait_for_rights(hub, access::HUB.name).await;
-    let mut provider = pod::start(hub, access::HUB.namespace, access::HUB.name, folder.path()).await;
+    let mut provider =
+        pod::start(hub, access::HUB.namespace, access::HUB.name, folder.path()).await;
     let bindings = "/apis/networking.edge-portal.eu/v1alpha1/clustermeshbindings";
-    until("the provider installed its CRDs", || async { hub.list(bindings).await.map_err(|error| error.to_string()) }).await;
+    until("the provider installed its CRDs", || async {
+        hub.list(bindings).await.map_err(|error| error.to_string())
+    })
+    .await;
     let spec = json!({ "clusterRefs": [{ "name": "a" }, { "name": "b" }] });
     let metadata = json!({ "name": "mesh", "namespace": "default" });
-    let binding =
-        json!({ "apiVersion": "networking.edge-portal.eu/v1alpha1", "kind": "ClusterMeshBinding", "metadata": metadata, "spec": spec });
+    let binding = json!({ "apiVersion": "networking.edge-portal.eu/v1alpha1", "kind": "ClusterMeshBinding", "metadata": metadata, "spec": spec });
     hub.create(&binding).await.unwrap();
     until("the provider looks at the binding", || async {
-        let found = hub.list(bindings).await.map_err(|error| error.to_string())?;
-        if found[0]["status"]["phase"].is_string() { Ok(()) } else { Err(found[0].to_string()) }
+        let found = hub
+            .list(bindings)
+            .await
+            .map_err(|error| error.to_string())?;
+        if found[0]["status"]["phase"].is_string() {
+            Ok(())
+        } else {
+            Err(found[0].to_string())
+        }
     })
     .await;
     let (objects, rest) = under("Uninstall the provider").split_once('\n').unwrap();
@@ -154,7 +222,10 @@ async fn the_provider_is_installed_and_uninstalled_as_documented() {
 }
 
 async fn every_command_of_the_page_is_run() {
-    let headings: Vec<&str> = blocks(PAGE).into_iter().map(|block| block.heading).collect();
+    let headings: Vec<&str> = blocks(PAGE)
+        .into_iter()
+        .map(|block| block.heading)
+        .collect();
     let followed = [
         "Install the operator",
         "Upgrade",

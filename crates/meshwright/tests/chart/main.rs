@@ -84,11 +84,18 @@ fn main() -> ExitCode {
     bed::drain();
     ground::drain();
     // Rights that are unused here are used by the other suites.
-    let denied: Vec<String> = ledger::findings().into_iter().filter(|finding| finding.starts_with("denied")).collect();
+    let denied: Vec<String> = ledger::findings()
+        .into_iter()
+        .filter(|finding| finding.starts_with("denied"))
+        .collect();
     for finding in &denied {
         eprintln!("roles: {finding}");
     }
-    if conclusion.has_failed() || !denied.is_empty() { ExitCode::from(101) } else { ExitCode::SUCCESS }
+    if conclusion.has_failed() || !denied.is_empty() {
+        ExitCode::from(101)
+    } else {
+        ExitCode::SUCCESS
+    }
 }
 
 /// Cleans up after a scenario of either back end.
@@ -98,23 +105,48 @@ fn settle(scenario: &str) {
 }
 
 fn all() -> Vec<Trial> {
-    [provided::trials(), guides::trials(), installed::trials(), monitored::trials(), rendered()].into_iter().flatten().collect()
+    [
+        provided::trials(),
+        guides::trials(),
+        installed::trials(),
+        monitored::trials(),
+        rendered(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 fn rendered() -> Vec<Trial> {
-    [templates::trials(), flags::trials(), refusals::trials(), image::trials()].into_iter().flatten().collect()
+    [
+        templates::trials(),
+        flags::trials(),
+        refusals::trials(),
+        image::trials(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// Scenarios that this machine can run; the others are reported as skipped.
 fn possible() -> Vec<Trial> {
     let mut trials = Vec::new();
-    let servers = || Helm::locate().map(drop).and_then(|()| Binaries::locate().map(drop));
+    let servers = || {
+        Helm::locate()
+            .map(drop)
+            .and_then(|()| Binaries::locate().map(drop))
+    };
     if has("the provider as installed", &|| {
-        servers().and_then(|()| Namespace::new().map(drop)).and_then(|()| CiliumBinaries::locate().map(drop))
+        servers()
+            .and_then(|()| Namespace::new().map(drop))
+            .and_then(|()| CiliumBinaries::locate().map(drop))
     }) {
         trials.extend(provided::trials());
     }
-    if has("the operator as installed", &|| servers().and_then(|()| kubectl().map(drop))) {
+    if has("the operator as installed", &|| {
+        servers().and_then(|()| kubectl().map(drop))
+    }) {
         trials.extend(guides::trials());
         trials.extend(installed::trials());
         trials.extend(monitored::trials());

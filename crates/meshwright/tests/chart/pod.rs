@@ -12,18 +12,35 @@ use crate::rendering::texts;
 use crate::wait::until;
 
 /// Starts one pod of a Deployment and waits until its probes succeed.
-pub(crate) async fn start(cluster: &Cluster, namespace: &str, name: &str, folder: &Path) -> Operator {
+pub(crate) async fn start(
+    cluster: &Cluster,
+    namespace: &str,
+    name: &str,
+    folder: &Path,
+) -> Operator {
     let path = format!("/apis/apps/v1/namespaces/{namespace}/deployments/{name}");
-    let deployment = cluster.get(&path).await.unwrap().unwrap_or_else(|| panic!("there is no Deployment {name}"));
+    let deployment = cluster
+        .get(&path)
+        .await
+        .unwrap()
+        .unwrap_or_else(|| panic!("there is no Deployment {name}"));
     let pod = &deployment["spec"]["template"]["spec"];
     let number = std::fs::read_dir(folder).unwrap().count();
     let container = &pod["containers"][0];
-    let mut arguments: Vec<String> = texts(&container["args"]).into_iter().map(|argument| outside(&argument)).collect();
+    let mut arguments: Vec<String> = texts(&container["args"])
+        .into_iter()
+        .map(|argument| outside(&argument))
+        .collect();
     for (path, files) in mounted(cluster, namespace, pod, folder).await {
-        arguments.iter_mut().for_each(|argument| *argument = argument.replace(&format!("={path}/"), &format!("={}/", files.display())));
+        arguments.iter_mut().for_each(|argument| {
+            *argument = argument.replace(&format!("={path}/"), &format!("={}/", files.display()))
+        });
     }
     if pod["automountServiceAccountToken"] == true {
-        let token = cluster.request_token(namespace, pod["serviceAccountName"].as_str().unwrap(), 3600).await.unwrap();
+        let token = cluster
+            .request_token(namespace, pod["serviceAccountName"].as_str().unwrap(), 3600)
+            .await
+            .unwrap();
         let kubeconfig = folder.join(format!("kubeconfig-{number}"));
         std::fs::write(&kubeconfig, cluster.kubeconfig(cluster.url(), &token)).unwrap();
         match arguments[0].as_str() {
@@ -40,17 +57,41 @@ pub(crate) async fn start(cluster: &Cluster, namespace: &str, name: &str, folder
 
 /// Lays out the pod's Secrets like the kubelet. Returns the path in the pod and the local path of
 /// each.
-async fn mounted(cluster: &Cluster, namespace: &str, pod: &Value, folder: &Path) -> Vec<(String, PathBuf)> {
+async fn mounted(
+    cluster: &Cluster,
+    namespace: &str,
+    pod: &Value,
+    folder: &Path,
+) -> Vec<(String, PathBuf)> {
     let mut found = Vec::new();
-    for mount in pod["containers"][0]["volumeMounts"].as_array().into_iter().flatten() {
-        let volume = pod["volumes"].as_array().unwrap().iter().find(|volume| volume["name"] == mount["name"]).unwrap();
+    for mount in pod["containers"][0]["volumeMounts"]
+        .as_array()
+        .into_iter()
+        .flatten()
+    {
+        let volume = pod["volumes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|volume| volume["name"] == mount["name"])
+            .unwrap();
         let name = volume["secret"]["secretName"].as_str().unwrap();
-        let secret = cluster.get(&format!("/api/v1/namespaces/{namespace}/secrets/{name}")).await.unwrap().unwrap();
+        let secret = cluster
+            .get(&format!("/api/v1/namespaces/{namespace}/secrets/{name}"))
+            .await
+            .unwrap()
+            .unwrap();
         let place = folder.join(name);
         std::fs::create_dir_all(&place).unwrap();
         for item in volume["secret"]["items"].as_array().unwrap() {
-            let content = secret["data"][item["key"].as_str().unwrap()].as_str().unwrap();
-            std::fs::write(place.join(item["path"].as_str().unwrap()), Base64::decode_vec(content).unwrap()).unwrap();
+            let content = secret["data"][item["key"].as_str().unwrap()]
+                .as_str()
+                .unwrap();
+            std::fs::write(
+                place.join(item["path"].as_str().unwrap()),
+                Base64::decode_vec(content).unwrap(),
+            )
+            .unwrap();
         }
         found.push((mount["mountPath"].as_str().unwrap().to_owned(), place));
     }

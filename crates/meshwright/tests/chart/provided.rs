@@ -9,7 +9,10 @@ use crate::look::Home;
 use crate::trials::scenarios;
 use crate::{pod, tenants};
 
-scenarios![the_provider_of_kcp_joins_clusters_as_installed, the_provider_joins_clusters_with_the_rights_of_its_installation,];
+scenarios![
+    the_provider_of_kcp_joins_clusters_as_installed,
+    the_provider_joins_clusters_with_the_rights_of_its_installation,
+];
 
 const TENANT: &str = "tenant-a";
 
@@ -22,9 +25,17 @@ async fn the_provider_of_kcp_joins_clusters_as_installed() {
     shell.keep("kcp.kubeconfig", &ground.kcp_kubeconfig().await);
     shell.keep("management.kubeconfig", &ground.hub_kubeconfig().await);
     // The hub may have been used by the other scenario.
-    shell.run("kubectl delete --ignore-not-found -f config/install/provider.yaml").await;
+    shell
+        .run("kubectl delete --ignore-not-found -f config/install/provider.yaml")
+        .await;
     // The testbed already has the namespace.
-    shell.run(under("Install the provider of kcp").strip_prefix("kubectl create namespace meshwright\n").unwrap()).await;
+    shell
+        .run(
+            under("Install the provider of kcp")
+                .strip_prefix("kubectl create namespace meshwright\n")
+                .unwrap(),
+        )
+        .await;
     let folder = tempfile::tempdir().unwrap();
     let provider = pod::start(ground.hub(), HUB.namespace, HUB.name, folder.path()).await;
     joins(&ground, ground.tenant(TENANT)).await;

@@ -15,16 +15,25 @@ impl Rendering {
     #[track_caller]
     pub(crate) fn of(values: &Value) -> Self {
         let text = Helm::locate().unwrap().template(NAMESPACE, values);
-        Self(documents(&text.unwrap_or_else(|wrong| panic!("{values}: {wrong}"))))
+        Self(documents(
+            &text.unwrap_or_else(|wrong| panic!("{values}: {wrong}")),
+        ))
     }
 
     /// `Kind name`, or `Kind namespace/name` if the namespace is not the release's.
     pub(crate) fn names(&self) -> Vec<String> {
-        let text = |object: &Value, field: &str| object["metadata"][field].as_str().map(str::to_owned);
+        let text =
+            |object: &Value, field: &str| object["metadata"][field].as_str().map(str::to_owned);
         let name = |object: &Value| {
             let elsewhere = text(object, "namespace").filter(|namespace| namespace != NAMESPACE);
-            let place = elsewhere.map(|namespace| format!("{namespace}/")).unwrap_or_default();
-            format!("{} {place}{}", object["kind"].as_str().unwrap(), text(object, "name").unwrap())
+            let place = elsewhere
+                .map(|namespace| format!("{namespace}/"))
+                .unwrap_or_default();
+            format!(
+                "{} {place}{}",
+                object["kind"].as_str().unwrap(),
+                text(object, "name").unwrap()
+            )
         };
         let mut names: Vec<String> = self.0.iter().map(name).collect();
         names.sort();
@@ -39,9 +48,12 @@ impl Rendering {
     #[track_caller]
     pub(crate) fn one(&self, kind: &str, component: &str) -> &Value {
         let name = format!("meshwright-{component}");
-        let is_it = |object: &&Value| object["kind"] == kind && object["metadata"]["name"] == name.as_str();
+        let is_it =
+            |object: &&Value| object["kind"] == kind && object["metadata"]["name"] == name.as_str();
         let found: Vec<&Value> = self.0.iter().filter(is_it).collect();
-        let [one] = found[..] else { panic!("{} of {kind} {name}: {:?}", found.len(), self.names()) };
+        let [one] = found[..] else {
+            panic!("{} of {kind} {name}: {:?}", found.len(), self.names())
+        };
         one
     }
 
@@ -62,5 +74,9 @@ impl Rendering {
 }
 
 pub(crate) fn texts(list: &Value) -> Vec<String> {
-    list.as_array().unwrap().iter().map(|item| item.as_str().unwrap().to_owned()).collect()
+    list.as_array()
+        .unwrap()
+        .iter()
+        .map(|item| item.as_str().unwrap().to_owned())
+        .collect()
 }

@@ -1,5 +1,10 @@
 //! Runs the built binary on files created by the test.
-#![allow(dead_code, unreachable_pub, missing_debug_implementations, reason = "each test file uses its part of this")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    missing_debug_implementations,
+    reason = "each test file uses its part of this"
+)]
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -15,14 +20,25 @@ pub struct Outcome {
 
 impl Outcome {
     pub fn json(&self) -> Value {
-        serde_json::from_str(&self.stdout).unwrap_or_else(|wrong| panic!("{wrong}\n{}\n{}", self.stdout, self.stderr))
+        serde_json::from_str(&self.stdout)
+            .unwrap_or_else(|wrong| panic!("{wrong}\n{}\n{}", self.stdout, self.stderr))
     }
 }
 
 pub fn meshwright(folder: &Path, args: &[&str], stdin: &str) -> Outcome {
     let mut command = Command::new(env!("CARGO_BIN_EXE_meshwright"));
-    command.args(args).current_dir(folder).env_remove("NO_COLOR").env_remove("COLUMNS").env_remove("KUBERNETES_SERVICE_HOST");
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    command
+        .args(args)
+        .current_dir(folder)
+        .env_remove("NO_COLOR")
+        .env_remove("COLUMNS")
+        .env_remove("KUBERNETES_SERVICE_HOST");
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     // A run that exits before reading its input closes the pipe, which is fine.
     _ = child.stdin.take().unwrap().write_all(stdin.as_bytes());
     let output = child.wait_with_output().unwrap();
@@ -84,7 +100,12 @@ spec:
 /// A valid key derived from the number.
 pub fn key(number: u8) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    format!("{}A=", char::from(DIGITS[usize::from(number % 63) + 1]).to_string().repeat(42))
+    format!(
+        "{}A=",
+        char::from(DIGITS[usize::from(number % 63) + 1])
+            .to_string()
+            .repeat(42)
+    )
 }
 
 /// Node `n<number>` of cluster 1 (a) or 2 (b).
@@ -146,7 +167,12 @@ pub fn owned(mesh: &str, cluster: u8, number: u8) -> String {
 }
 
 pub fn owned_by(hub: &str, mesh: &str, cluster: u8, number: u8) -> String {
-    peer(mesh, cluster, number, &format!("{NAMESPACE}\n    kilo-clustermesh.io/hub: {hub}"))
+    peer(
+        mesh,
+        cluster,
+        number,
+        &format!("{NAMESPACE}\n    kilo-clustermesh.io/hub: {hub}"),
+    )
 }
 
 pub fn kube_system(uid: &str) -> String {
@@ -158,10 +184,20 @@ pub fn names(list: &Value) -> Vec<&str> {
     list.as_array()
         .unwrap()
         .iter()
-        .map(|item| item["metadata"]["name"].as_str().or(item["after"]["metadata"]["name"].as_str()).unwrap())
+        .map(|item| {
+            item["metadata"]["name"]
+                .as_str()
+                .or(item["after"]["metadata"]["name"].as_str())
+                .unwrap()
+        })
         .collect()
 }
 
 pub fn reasons(report: &Value) -> Vec<&str> {
-    report["problems"].as_array().unwrap().iter().map(|problem| problem["reason"].as_str().unwrap()).collect()
+    report["problems"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|problem| problem["reason"].as_str().unwrap())
+        .collect()
 }

@@ -23,7 +23,13 @@ fn targets(page: &Page) -> Vec<String> {
     let mut found = Vec::new();
     for line in page.prose() {
         let plain: String = line.split('`').step_by(2).collect();
-        found.extend(plain.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target.to_owned()));
+        found.extend(
+            plain
+                .split("](")
+                .skip(1)
+                .filter_map(|rest| rest.split_once(')'))
+                .map(|(target, _)| target.to_owned()),
+        );
     }
     found.retain(|target| !target.starts_with("https://"));
     found
@@ -32,7 +38,11 @@ fn targets(page: &Page) -> Vec<String> {
 fn leads_somewhere(pages: &[Page], from: &Page, target: &str) -> bool {
     let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
     let folder = Path::new(&from.path).parent().unwrap();
-    let to = if file.is_empty() { from.path.clone() } else { normal(&folder.join(file)) };
+    let to = if file.is_empty() {
+        from.path.clone()
+    } else {
+        normal(&folder.join(file))
+    };
     let page = pages.iter().find(|page| page.path == to);
     match (anchor, page) {
         ("", _) => root().join(&to).exists(),

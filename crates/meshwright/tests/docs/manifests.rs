@@ -19,9 +19,17 @@ use crate::page::pages;
 fn every_manifest_is_accepted() {
     let mut ours = 0;
     for page in pages() {
-        for block in page.blocks().iter().filter(|block| block.language == "yaml") {
-            let documents: Vec<Value> = serde_saphyr::from_multiple(&block.text).unwrap_or_else(|wrong| panic!("{}: {wrong}", page.path));
-            for object in documents.iter().filter(|object| object.get("kind").is_some()) {
+        for block in page
+            .blocks()
+            .iter()
+            .filter(|block| block.language == "yaml")
+        {
+            let documents: Vec<Value> = serde_saphyr::from_multiple(&block.text)
+                .unwrap_or_else(|wrong| panic!("{}: {wrong}", page.path));
+            for object in documents
+                .iter()
+                .filter(|object| object.get("kind").is_some())
+            {
                 ours += usize::from(is_accepted(object, &page.path));
             }
         }
@@ -33,14 +41,26 @@ fn every_manifest_is_accepted() {
 fn is_accepted(object: &Value, place: &str) -> bool {
     let kind = object["kind"].as_str().unwrap();
     let crds = [mw_api::crd::crds(), mw_api::crd::cilium_crds()].concat();
-    let Some(crd) = crds.iter().find(|crd| crd.spec.names.kind == kind) else { return false };
-    let [version] = crd.spec.versions.as_slice() else { panic!("{kind} has several versions") };
-    assert_eq!(object["apiVersion"], format!("{}/{}", crd.spec.group, version.name), "{place}");
-    assert_known(&object["spec"], spec_schema(crd), &format!("{place}: {kind}.spec"));
+    let Some(crd) = crds.iter().find(|crd| crd.spec.names.kind == kind) else {
+        return false;
+    };
+    let [version] = crd.spec.versions.as_slice() else {
+        panic!("{kind} has several versions")
+    };
+    assert_eq!(
+        object["apiVersion"],
+        format!("{}/{}", crd.spec.group, version.name),
+        "{place}"
+    );
+    assert_known(
+        &object["spec"],
+        spec_schema(crd),
+        &format!("{place}: {kind}.spec"),
+    );
     match kind {
         "ClusterMesh" => {
-            let problems =
-                validate(&mw_api::kilo::convert::mesh(&read(object, place)).spec).map_or_else(|wrong| wrong, |(_, remarks)| remarks);
+            let problems = validate(&mw_api::kilo::convert::mesh(&read(object, place)).spec)
+                .map_or_else(|wrong| wrong, |(_, remarks)| remarks);
             assert_eq!(problems, [], "{place}");
         }
         kind => is_accepted_by_the_planner(kind, object, place),
@@ -66,13 +86,30 @@ fn is_accepted_by_the_planner(of: &str, object: &Value, place: &str) {
         kind => panic!("{place}: nobody validates {kind}"),
     }
     let plan = mw_core::cilium::plan(&world);
-    let bindings = plan.bindings.values().map(|plan| (&plan.outcome.conditions, &plan.outcome.problems));
-    let services = plan.services.values().map(|plan| (&plan.outcome.conditions, &plan.outcome.problems));
-    let intents = plan.intents.values().map(|plan| (&plan.outcome.conditions, &plan.outcome.problems));
+    let bindings = plan
+        .bindings
+        .values()
+        .map(|plan| (&plan.outcome.conditions, &plan.outcome.problems));
+    let services = plan
+        .services
+        .values()
+        .map(|plan| (&plan.outcome.conditions, &plan.outcome.problems));
+    let intents = plan
+        .intents
+        .values()
+        .map(|plan| (&plan.outcome.conditions, &plan.outcome.problems));
     for (conditions, problems) in bindings.chain(services).chain(intents) {
-        let refused: Vec<&Problem> = problems.iter().filter(|problem| problem.reason == Reason::InvalidSpec).collect();
-        let is_accepted = |condition: &Condition| condition.kind != kind::ACCEPTED || condition.status == Status::True;
-        assert!(refused.is_empty() && conditions.iter().all(is_accepted), "{place}: {refused:?} {conditions:?}");
+        let refused: Vec<&Problem> = problems
+            .iter()
+            .filter(|problem| problem.reason == Reason::InvalidSpec)
+            .collect();
+        let is_accepted = |condition: &Condition| {
+            condition.kind != kind::ACCEPTED || condition.status == Status::True
+        };
+        assert!(
+            refused.is_empty() && conditions.iter().all(is_accepted),
+            "{place}: {refused:?} {conditions:?}"
+        );
     }
 }
 
@@ -81,7 +118,11 @@ fn read<T: DeserializeOwned>(object: &Value, place: &str) -> T {
 }
 
 fn spec_schema(crd: &CustomResourceDefinition) -> &JSONSchemaProps {
-    let schema = crd.spec.versions[0].schema.as_ref().and_then(|schema| schema.open_api_v3_schema.as_ref()).unwrap();
+    let schema = crd.spec.versions[0]
+        .schema
+        .as_ref()
+        .and_then(|schema| schema.open_api_v3_schema.as_ref())
+        .unwrap();
     &schema.properties.as_ref().unwrap()["spec"]
 }
 
@@ -90,7 +131,9 @@ fn assert_known(value: &Value, schema: &JSONSchemaProps, path: &str) {
     match (value, &schema.properties, &schema.items) {
         (Value::Object(fields), Some(known), _) => {
             for (name, value) in fields {
-                let schema = known.get(name).unwrap_or_else(|| panic!("{path}.{name} is not a known field"));
+                let schema = known
+                    .get(name)
+                    .unwrap_or_else(|| panic!("{path}.{name} is not a known field"));
                 assert_known(value, schema, &format!("{path}.{name}"));
             }
             for name in schema.required.iter().flatten() {
@@ -98,7 +141,9 @@ fn assert_known(value: &Value, schema: &JSONSchemaProps, path: &str) {
             }
         }
         (Value::Array(items), _, Some(JSONSchemaPropsOrArray::Schema(schema))) => {
-            items.iter().for_each(|value| assert_known(value, schema, &format!("{path}[]")));
+            items
+                .iter()
+                .for_each(|value| assert_known(value, schema, &format!("{path}[]")));
         }
         _ => {}
     }

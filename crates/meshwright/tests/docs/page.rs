@@ -24,7 +24,10 @@ pub(crate) fn pages() -> Vec<Page> {
     let mut found = Vec::new();
     walk(&root(), "", &mut found);
     found.sort_by(|one, other| one.path.cmp(&other.path));
-    assert!(found.iter().any(|page| page.path == "README.md") && found.len() > 10, "{found:?}");
+    assert!(
+        found.iter().any(|page| page.path == "README.md") && found.len() > 10,
+        "{found:?}"
+    );
     found
 }
 
@@ -32,14 +35,21 @@ fn walk(folder: &Path, path: &str, found: &mut Vec<Page>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let entry = entry.unwrap();
         let name = entry.file_name().into_string().unwrap();
-        let below = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
+        let below = if path.is_empty() {
+            name.clone()
+        } else {
+            format!("{path}/{name}")
+        };
         if name.starts_with('.') || name == "target" {
             continue;
         }
         if entry.file_type().unwrap().is_dir() {
             walk(&entry.path(), &below, found);
         } else if name.ends_with(".md") {
-            found.push(Page { path: below, text: std::fs::read_to_string(entry.path()).unwrap() });
+            found.push(Page {
+                path: below,
+                text: std::fs::read_to_string(entry.path()).unwrap(),
+            });
         }
     }
 }
@@ -51,7 +61,12 @@ impl Page {
         for line in self.text.lines() {
             match (line.trim_start().strip_prefix("```"), open.as_mut()) {
                 (Some(_), Some(_)) => blocks.extend(open.take()),
-                (Some(language), None) => open = Some(Block { language: language.trim().to_owned(), text: String::new() }),
+                (Some(language), None) => {
+                    open = Some(Block {
+                        language: language.trim().to_owned(),
+                        text: String::new(),
+                    })
+                }
                 (None, Some(block)) => block.text.extend([line, "\n"]),
                 (None, None) => {}
             }
@@ -73,19 +88,38 @@ impl Page {
 
     /// Inline code spans.
     pub(crate) fn spans(&self) -> Vec<&str> {
-        let spans =
-            |line: &'_ str| assert!(line.matches('`').count().is_multiple_of(2), "{}: code goes on in the next line: {line}", self.path);
-        self.prose().into_iter().inspect(|line| spans(line)).flat_map(|line| line.split('`').skip(1).step_by(2)).collect()
+        let spans = |line: &'_ str| {
+            assert!(
+                line.matches('`').count().is_multiple_of(2),
+                "{}: code goes on in the next line: {line}",
+                self.path
+            )
+        };
+        self.prose()
+            .into_iter()
+            .inspect(|line| spans(line))
+            .flat_map(|line| line.split('`').skip(1).step_by(2))
+            .collect()
     }
 
     pub(crate) fn anchors(&self) -> Vec<String> {
-        let headings = self.prose().into_iter().filter(|line| line.starts_with('#'));
-        headings.map(|line| anchor(line.trim_start_matches('#'))).collect()
+        let headings = self
+            .prose()
+            .into_iter()
+            .filter(|line| line.starts_with('#'));
+        headings
+            .map(|line| anchor(line.trim_start_matches('#')))
+            .collect()
     }
 }
 
 /// Anchor that GitHub generates for a heading.
 fn anchor(heading: &str) -> String {
-    let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
-    kept.flat_map(char::to_lowercase).map(|c| if c == ' ' { '-' } else { c }).collect()
+    let kept = heading
+        .trim()
+        .chars()
+        .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.flat_map(char::to_lowercase)
+        .map(|c| if c == ' ' { '-' } else { c })
+        .collect()
 }

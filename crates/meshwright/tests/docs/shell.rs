@@ -26,12 +26,26 @@ pub(crate) fn commands(line: &str) -> Vec<Vec<String>> {
 /// Lines of a block, with continuation lines joined and comments removed.
 pub(crate) fn lines(block: &str) -> Vec<String> {
     let joined = block.replace("\\\n", " ");
-    let without_comment = |line: &str| line.split(" #").next().unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
-    joined.lines().filter(|line| !line.starts_with('#')).map(without_comment).filter(|line| !line.is_empty()).collect()
+    let without_comment = |line: &str| {
+        line.split(" #")
+            .next()
+            .unwrap()
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    joined
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(without_comment)
+        .filter(|line| !line.is_empty())
+        .collect()
 }
 
 fn is_assignment(word: &str) -> bool {
-    word.split_once('=').is_some_and(|(name, _)| !name.is_empty() && name.bytes().all(|b| b.is_ascii_uppercase() || b == b'_'))
+    word.split_once('=').is_some_and(|(name, _)| {
+        !name.is_empty() && name.bytes().all(|b| b.is_ascii_uppercase() || b == b'_')
+    })
 }
 
 /// The line with each `$(…)` replaced, and the replaced commands.
@@ -41,7 +55,9 @@ fn substituted(line: &str) -> (String, Vec<String>) {
     let mut inner = Vec::new();
     for part in parts {
         // Parentheses inside occur only in quotes, and the pages have none.
-        let (command, rest) = part.rsplit_once(')').unwrap_or_else(|| panic!("$( does not end: {line}"));
+        let (command, rest) = part
+            .rsplit_once(')')
+            .unwrap_or_else(|| panic!("$( does not end: {line}"));
         inner.push(command.to_owned());
         outer.push_str("VALUE");
         outer.push_str(rest);
@@ -72,8 +88,21 @@ fn words(line: &str) -> Vec<String> {
 #[test]
 fn a_line_is_taken_apart() {
     let line = "TOKEN=$(kubectl get secret a -o jsonpath='{.data.x y}' | base64 --decode)";
-    let expected: [&[&str]; 2] = [&["kubectl", "get", "secret", "a", "-o", "jsonpath={.data.x y}"], &["base64", "--decode"]];
+    let expected: [&[&str]; 2] = [
+        &[
+            "kubectl",
+            "get",
+            "secret",
+            "a",
+            "-o",
+            "jsonpath={.data.x y}",
+        ],
+        &["base64", "--decode"],
+    ];
     assert_eq!(commands(line), expected);
-    assert_eq!(commands("A=b make x > y.yaml && kubectl z=\"$(date +%s)\"").len(), 3);
+    assert_eq!(
+        commands("A=b make x > y.yaml && kubectl z=\"$(date +%s)\"").len(),
+        3
+    );
     assert_eq!(lines("a b \\\n  c   # why\n# no\n\nd\n"), ["a b c", "d"]);
 }

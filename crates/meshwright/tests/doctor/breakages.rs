@@ -64,19 +64,37 @@ async fn secret_is_gone(fleet: &Fleet) {
 
 /// Replaces the Secret's data by this one key.
 async fn replace_secret(fleet: &Fleet, member: &str, key: &str, kubeconfig: &str) {
-    fleet.cluster("hub").delete(&SECRET.replace("east", member)).await.unwrap();
+    fleet
+        .cluster("hub")
+        .delete(&SECRET.replace("east", member))
+        .await
+        .unwrap();
     write_secret(fleet.cluster("hub"), member, key, kubeconfig).await;
 }
 
 async fn kubeconfig_runs_a_program(fleet: &Fleet) {
     let cluster = fleet.cluster("east");
     let exec = "    exec: {apiVersion: client.authentication.k8s.io/v1, command: x}\n    token: ";
-    replace_secret(fleet, "east", "value", &cluster.kubeconfig(cluster.url(), "t").replace("    token: ", exec)).await;
+    replace_secret(
+        fleet,
+        "east",
+        "value",
+        &cluster
+            .kubeconfig(cluster.url(), "t")
+            .replace("    token: ", exec),
+    )
+    .await;
 }
 
 async fn secret_has_another_key(fleet: &Fleet) {
     let cluster = fleet.cluster("east");
-    replace_secret(fleet, "east", "config", &cluster.kubeconfig(cluster.url(), "t")).await;
+    replace_secret(
+        fleet,
+        "east",
+        "config",
+        &cluster.kubeconfig(cluster.url(), "t"),
+    )
+    .await;
 }
 
 async fn kubeconfig_is_cut_off(fleet: &Fleet) {
@@ -85,36 +103,67 @@ async fn kubeconfig_is_cut_off(fleet: &Fleet) {
 
 /// A token rotation that the hub was not told about.
 async fn token_is_revoked(fleet: &Fleet) {
-    fleet.cluster("east").delete("/api/v1/namespaces/kube-system/secrets/clustermesh-reader-token").await.unwrap();
+    fleet
+        .cluster("east")
+        .delete("/api/v1/namespaces/kube-system/secrets/clustermesh-reader-token")
+        .await
+        .unwrap();
 }
 
 async fn server_has_moved(fleet: &Fleet) {
     let cluster = fleet.cluster("west");
-    replace_secret(fleet, "west", "value", &cluster.kubeconfig("https://127.0.0.1:1", "t")).await;
+    replace_secret(
+        fleet,
+        "west",
+        "value",
+        &cluster.kubeconfig("https://127.0.0.1:1", "t"),
+    )
+    .await;
 }
 
 async fn role_lacks_a_verb(fleet: &Fleet) {
     let path = format!("{RBAC}/clusterroles/kilo-clustermesh-remote");
     let mut role = fleet.cluster("east").get(&path).await.unwrap().unwrap();
     for rule in role["rules"].as_array_mut().unwrap() {
-        rule["verbs"].as_array_mut().unwrap().retain(|verb| verb != "patch");
+        rule["verbs"]
+            .as_array_mut()
+            .unwrap()
+            .retain(|verb| verb != "patch");
     }
-    fleet.cluster("east").merge_patch(&path, &json!({ "rules": role["rules"] })).await.unwrap();
+    fleet
+        .cluster("east")
+        .merge_patch(&path, &json!({ "rules": role["rules"] }))
+        .await
+        .unwrap();
 }
 
 async fn binding_is_gone(fleet: &Fleet) {
-    fleet.cluster("west").delete(&format!("{RBAC}/clusterrolebindings/clustermesh-reader")).await.unwrap();
+    fleet
+        .cluster("west")
+        .delete(&format!("{RBAC}/clusterrolebindings/clustermesh-reader"))
+        .await
+        .unwrap();
 }
 
 async fn operator_lost_its_role(fleet: &Fleet) {
-    fleet.cluster("hub").delete(&format!("{RBAC}/namespaces/kilo-system/rolebindings/meshwright-operator")).await.unwrap();
+    fleet
+        .cluster("hub")
+        .delete(&format!(
+            "{RBAC}/namespaces/kilo-system/rolebindings/meshwright-operator"
+        ))
+        .await
+        .unwrap();
 }
 
 async fn peers_are_unknown(fleet: &Fleet) {
     let path = format!("{CRDS}/peers.kilo.squat.ai");
     fleet.cluster("east").delete(&path).await.unwrap();
     eventually(DEADLINE, || async {
-        let left = fleet.cluster("east").get(&path).await.map_err(|error| error.to_string())?;
+        let left = fleet
+            .cluster("east")
+            .get(&path)
+            .await
+            .map_err(|error| error.to_string())?;
         left.map_or(Ok(()), |crd| Err(crd["status"].to_string()))
     })
     .await
@@ -129,49 +178,107 @@ async fn agent_never_started(fleet: &Fleet) {
 async fn agents_are_silent(fleet: &Fleet) {
     let long_ago = (crate::agents::now() - 7200).to_string();
     for node in ["n1", "n2", "n3"] {
-        fleet.annotate("west", node, json!({ "kilo.squat.ai/last-seen": long_ago })).await;
+        fleet
+            .annotate("west", node, json!({ "kilo.squat.ai/last-seen": long_ago }))
+            .await;
     }
 }
 
 async fn endpoint_is_missing(fleet: &Fleet) {
-    fleet.annotate("east", "n2", json!({ "kilo.squat.ai/force-endpoint": null })).await;
+    fleet
+        .annotate(
+            "east",
+            "n2",
+            json!({ "kilo.squat.ai/force-endpoint": null }),
+        )
+        .await;
 }
 
 async fn endpoint_is_nonsense(fleet: &Fleet) {
-    fleet.annotate("west", "n1", json!({ "kilo.squat.ai/clustermesh-endpoint": "over there" })).await;
+    fleet
+        .annotate(
+            "west",
+            "n1",
+            json!({ "kilo.squat.ai/clustermesh-endpoint": "over there" }),
+        )
+        .await;
 }
 
 async fn entries(fleet: &Fleet) -> Value {
-    fleet.cluster("hub").get(&fleet.mesh.path()).await.unwrap().unwrap()["spec"]["clusters"].clone()
+    fleet
+        .cluster("hub")
+        .get(&fleet.mesh.path())
+        .await
+        .unwrap()
+        .unwrap()["spec"]["clusters"]
+        .clone()
 }
 
 async fn pod_network_is_declared_twice(fleet: &Fleet) {
     let mut entries = entries(fleet).await;
     entries[1]["podCIDRs"] = json!(["10.1.0.0/16"]);
-    fleet.patch_mesh(&json!({ "spec": { "clusters": entries } })).await;
+    fleet
+        .patch_mesh(&json!({ "spec": { "clusters": entries } }))
+        .await;
 }
 
 async fn keepalive_is_not_sent(fleet: &Fleet) {
     let mut entries = entries(fleet).await;
     entries[1]["persistentKeepalive"] = json!(25);
-    fleet.patch_mesh(&json!({ "spec": { "clusters": entries } })).await;
+    fleet
+        .patch_mesh(&json!({ "spec": { "clusters": entries } }))
+        .await;
     for node in ["n2", "n3", "n9"] {
-        fleet.annotate("east", node, json!({ "kilo.squat.ai/persistent-keepalive": "25" })).await;
+        fleet
+            .annotate(
+                "east",
+                node,
+                json!({ "kilo.squat.ai/persistent-keepalive": "25" }),
+            )
+            .await;
     }
 }
 
 async fn token_ends_soon(fleet: &Fleet) {
     let cluster = fleet.cluster("west");
-    let token = cluster.request_token("kube-system", "clustermesh-reader", 3600).await.unwrap();
-    replace_secret(fleet, "west", "value", &cluster.kubeconfig(cluster.url(), &token)).await;
+    let token = cluster
+        .request_token("kube-system", "clustermesh-reader", 3600)
+        .await
+        .unwrap();
+    replace_secret(
+        fleet,
+        "west",
+        "value",
+        &cluster.kubeconfig(cluster.url(), &token),
+    )
+    .await;
 }
 
 async fn deletes_are_held(fleet: &Fleet) {
-    fleet.unseen(async { fleet.cluster("west").delete("/api/v1/nodes/n3").await.unwrap() }).await;
+    fleet
+        .unseen(async {
+            fleet
+                .cluster("west")
+                .delete("/api/v1/nodes/n3")
+                .await
+                .unwrap()
+        })
+        .await;
     until("the operator holds the deletes", || async {
-        let mesh = fleet.cluster("hub").get(&fleet.mesh.path()).await.map_err(|error| error.to_string())?.unwrap_or_default();
-        let held = mesh["status"]["heldDeletes"].as_array().is_some_and(|held| !held.is_empty());
-        if held { Ok(()) } else { Err(mesh["status"].to_string()) }
+        let mesh = fleet
+            .cluster("hub")
+            .get(&fleet.mesh.path())
+            .await
+            .map_err(|error| error.to_string())?
+            .unwrap_or_default();
+        let held = mesh["status"]["heldDeletes"]
+            .as_array()
+            .is_some_and(|held| !held.is_empty());
+        if held {
+            Ok(())
+        } else {
+            Err(mesh["status"].to_string())
+        }
     })
     .await;
 }

@@ -25,17 +25,31 @@ pub(crate) struct Outcome {
 
 impl Outcome {
     pub(crate) fn json(&self) -> Value {
-        serde_json::from_str(&self.stdout).unwrap_or_else(|wrong| panic!("{wrong}\n{}\n{}", self.stdout, self.stderr))
+        serde_json::from_str(&self.stdout)
+            .unwrap_or_else(|wrong| panic!("{wrong}\n{}\n{}", self.stdout, self.stderr))
     }
 }
 
 impl Person {
     /// Creates an admin of all clusters; the current context is `hub`.
-    pub(crate) fn new<'a>(home: &Path, kubectl: PathBuf, clusters: impl Iterator<Item = &'a Cluster>) -> Self {
+    pub(crate) fn new<'a>(
+        home: &Path,
+        kubectl: PathBuf,
+        clusters: impl Iterator<Item = &'a Cluster>,
+    ) -> Self {
         let kubeconfig = home.join("person");
-        let contexts: Vec<(&str, &Cluster)> = clusters.map(|cluster| (cluster.name(), cluster)).collect();
-        std::fs::write(&kubeconfig, contexts::kubeconfig(&contexts, "hub").to_string()).unwrap();
-        Self { home: home.to_owned(), kubeconfig, kubectl }
+        let contexts: Vec<(&str, &Cluster)> =
+            clusters.map(|cluster| (cluster.name(), cluster)).collect();
+        std::fs::write(
+            &kubeconfig,
+            contexts::kubeconfig(&contexts, "hub").to_string(),
+        )
+        .unwrap();
+        Self {
+            home: home.to_owned(),
+            kubeconfig,
+            kubectl,
+        }
     }
 
     /// Runs meshwright without colour.
@@ -45,33 +59,72 @@ impl Person {
 
     pub(crate) fn types_with(&self, kubeconfig: &Path, args: &str) -> Outcome {
         let mut command = Command::new(env!("CARGO_BIN_EXE_meshwright"));
-        let output =
-            command.args(args.split_whitespace()).env("KUBECONFIG", kubeconfig).env_remove("KUBERNETES_SERVICE_HOST").output().unwrap();
+        let output = command
+            .args(args.split_whitespace())
+            .env("KUBECONFIG", kubeconfig)
+            .env_remove("KUBERNETES_SERVICE_HOST")
+            .output()
+            .unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        Outcome { code: output.status.code().unwrap(), stdout: text(output.stdout), stderr: text(output.stderr) }
+        Outcome {
+            code: output.status.code().unwrap(),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+        }
     }
 
     /// Waits until all checks pass and returns that report.
     pub(crate) async fn healthy(&self, when: &str, doctor: &str) -> Value {
         until(format!("{when}: all is well"), || async {
             let outcome = self.types(&format!("{doctor} -o json"));
-            if outcome.code == 0 { Ok(outcome.json()) } else { Err(self.types(doctor).stdout + &outcome.stderr) }
+            if outcome.code == 0 {
+                Ok(outcome.json())
+            } else {
+                Err(self.types(doctor).stdout + &outcome.stderr)
+            }
         })
         .await
     }
 
     /// Waits until this check is the first failure; an earlier fault may still be under repair.
-    pub(crate) async fn first_broken(&self, doctor: &str, what: &str, layer: &str, subject: &str) -> Value {
-        until(format!("{what}: {layer} of {subject} is the first that is broken"), || async {
-            let outcome = self.types(&format!("{doctor} -o json --request-timeout 3s"));
-            assert_ne!(outcome.code, 2, "{what}: {}", outcome.stderr);
-            let report = outcome.json();
-            let first = report["checks"].as_array().unwrap().iter().find(|check| check["state"] == "failed").cloned().unwrap_or_default();
-            for failed in report["checks"].as_array().unwrap().iter().filter(|check| check["state"] == "failed") {
-                assert!(failed["repair"].is_string() || failed["hint"].is_string(), "nothing says what to do: {failed:#}");
-            }
-            if first["layer"] == layer && first["subject"] == subject { Ok(first) } else { Err(format!("{first:#}")) }
-        })
+    pub(crate) async fn first_broken(
+        &self,
+        doctor: &str,
+        what: &str,
+        layer: &str,
+        subject: &str,
+    ) -> Value {
+        until(
+            format!("{what}: {layer} of {subject} is the first that is broken"),
+            || async {
+                let outcome = self.types(&format!("{doctor} -o json --request-timeout 3s"));
+                assert_ne!(outcome.code, 2, "{what}: {}", outcome.stderr);
+                let report = outcome.json();
+                let first = report["checks"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .find(|check| check["state"] == "failed")
+                    .cloned()
+                    .unwrap_or_default();
+                for failed in report["checks"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .filter(|check| check["state"] == "failed")
+                {
+                    assert!(
+                        failed["repair"].is_string() || failed["hint"].is_string(),
+                        "nothing says what to do: {failed:#}"
+                    );
+                }
+                if first["layer"] == layer && first["subject"] == subject {
+                    Ok(first)
+                } else {
+                    Err(format!("{first:#}"))
+                }
+            },
+        )
         .await
     }
 
@@ -85,12 +138,27 @@ impl Person {
 
     /// Runs the command that a check prints.
     pub(crate) fn repairs(&self, what: &str, check: &Value) {
-        let command = check["repair"].as_str().unwrap_or_else(|| panic!("{what}: no command: {check:#}"));
-        let ours = Path::new(env!("CARGO_BIN_EXE_meshwright")).parent().unwrap();
+        let command = check["repair"]
+            .as_str()
+            .unwrap_or_else(|| panic!("{what}: no command: {check:#}"));
+        let ours = Path::new(env!("CARGO_BIN_EXE_meshwright"))
+            .parent()
+            .unwrap();
         let own = self.home.join("bin");
-        let path = std::env::join_paths([&own, ours, self.kubectl.parent().unwrap(), Path::new("/usr/bin"), Path::new("/bin")]).unwrap();
+        let path = std::env::join_paths([
+            &own,
+            ours,
+            self.kubectl.parent().unwrap(),
+            Path::new("/usr/bin"),
+            Path::new("/bin"),
+        ])
+        .unwrap();
         let mut shell = Command::new("/bin/sh");
-        let shell = shell.args(["-c", command]).env("KUBECONFIG", &self.kubeconfig).env("HOME", &self.home).env("PATH", path);
+        let shell = shell
+            .args(["-c", command])
+            .env("KUBECONFIG", &self.kubeconfig)
+            .env("HOME", &self.home)
+            .env("PATH", path);
         let output = shell.output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{what}: {command}\n{said}");

@@ -39,20 +39,49 @@ pub(crate) enum Force {
 pub(crate) async fn fleet() -> Fleet {
     let meshes = |world: &mut World| {
         world.sites.get_mut(HOSTILE).unwrap().nodes.clear();
-        let healthy = Mesh::new("healthy", &["hub", "east", "storage"].map(|name| &world.sites[name]));
-        let mut hostile = Mesh::new("hostile", &[HOSTILE, "storage"].map(|name| &world.sites[name]));
-        (hostile.namespace, hostile.hub, hostile.active) = (TEAM.to_owned(), "hub".to_owned(), false);
+        let healthy = Mesh::new(
+            "healthy",
+            &["hub", "east", "storage"].map(|name| &world.sites[name]),
+        );
+        let mut hostile = Mesh::new(
+            "hostile",
+            &[HOSTILE, "storage"].map(|name| &world.sites[name]),
+        );
+        (hostile.namespace, hostile.hub, hostile.active) =
+            (TEAM.to_owned(), "hub".to_owned(), false);
         let entry = hostile.entry(HOSTILE).unwrap();
-        (entry.pod_cidr, entry.wireguard_cidr) = ("10.64.0.0/10".to_owned(), "100.96.0.0/16".to_owned());
+        (entry.pod_cidr, entry.wireguard_cidr) =
+            ("10.64.0.0/10".to_owned(), "100.96.0.0/16".to_owned());
         world.meshes = vec![healthy, hostile];
     };
-    let fleet = Fleet::of(&NAMES).nodes(HEALTHY_NODES).proxied(&[HOSTILE]).with(meshes).build().await;
+    let fleet = Fleet::of(&NAMES)
+        .nodes(HEALTHY_NODES)
+        .proxied(&[HOSTILE])
+        .with(meshes)
+        .build()
+        .await;
     access::widen(fleet.cluster("hub"), TEAM).await;
     let storage = fleet.cluster("storage");
     let token = access::remote_account_as(storage, "clustermesh-reader-b").await;
-    fleet.write_secret("hub", TEAM, "storage-kubeconfig", &storage.kubeconfig(storage.url(), &token)).await;
+    fleet
+        .write_secret(
+            "hub",
+            TEAM,
+            "storage-kubeconfig",
+            &storage.kubeconfig(storage.url(), &token),
+        )
+        .await;
     let fill = |first| fill(&fleet, first);
-    tokio::join!(fill(0), fill(1), fill(2), fill(3), fill(4), fill(5), fill(6), fill(7));
+    tokio::join!(
+        fill(0),
+        fill(1),
+        fill(2),
+        fill(3),
+        fill(4),
+        fill(5),
+        fill(6),
+        fill(7)
+    );
     fleet
 }
 
@@ -69,15 +98,29 @@ fn name(number: usize) -> String {
 
 fn node(number: usize) -> Value {
     // A healthy node; cluster numbers start at one.
-    let (site, at) = (1 + number / 10 % 3, 1 + number / 10 % usize::from(HEALTHY_NODES));
+    let (site, at) = (
+        1 + number / 10 % 3,
+        1 + number / 10 % usize::from(HEALTHY_NODES),
+    );
     let claims_key = number.is_multiple_of(10);
     let claims_network = number % 10 == 1;
-    let key = if claims_key { key(&format!("{site}/{at}")) } else { key(&format!("hostile/{number}")) };
-    let network = if claims_network { format!("10.{site}.{at}.0/24") } else { format!("10.{}.{}.0/24", 64 + number / 256, number % 256) };
+    let key = if claims_key {
+        key(&format!("{site}/{at}"))
+    } else {
+        key(&format!("hostile/{number}"))
+    };
+    let network = if claims_network {
+        format!("10.{site}.{at}.0/24")
+    } else {
+        format!("10.{}.{}.0/24", 64 + number / 256, number % 256)
+    };
     let endpoint = format!("203.0.{}.{}:51820", number / 256, number % 256);
     let kilo = [
         ("key", key),
-        ("wireguard-ip", format!("100.96.{}.{}/16", number / 256, number % 256)),
+        (
+            "wireguard-ip",
+            format!("100.96.{}.{}/16", number / 256, number % 256),
+        ),
         ("endpoint", endpoint.clone()),
         ("force-endpoint", endpoint),
         ("internal-ip", format!("192.168.{site}.{at}/24")),
@@ -85,8 +128,10 @@ fn node(number: usize) -> Value {
         ("last-seen", mw_sim::kilo::LAST_SEEN.to_string()),
         ("location", "everywhere".to_owned()),
     ];
-    let annotations: serde_json::Map<String, Value> =
-        kilo.into_iter().map(|(name, value)| (format!("kilo.squat.ai/{name}"), json!(value))).collect();
+    let annotations: serde_json::Map<String, Value> = kilo
+        .into_iter()
+        .map(|(name, value)| (format!("kilo.squat.ai/{name}"), json!(value)))
+        .collect();
     json!({
         "apiVersion": "v1", "kind": "Node", "metadata": { "name": name(number), "annotations": annotations },
         "spec": { "podCIDR": network, "podCIDRs": [network] },
@@ -100,10 +145,19 @@ pub(crate) async fn all_written(fleet: &Fleet, peers: usize) {
     let wanted = peers + 2 * usize::from(HEALTHY_NODES) + 1;
     eventually(BRING_UP, || async {
         let path = format!("{PEERS}?limit=1");
-        let list = fleet.cluster("storage").request("GET", &path, None).await.map_err(|error| error.to_string())?.body;
+        let list = fleet
+            .cluster("storage")
+            .request("GET", &path, None)
+            .await
+            .map_err(|error| error.to_string())?
+            .body;
         let more = list["metadata"]["remainingItemCount"].as_u64().unwrap_or(0);
         let found = 1 + usize::try_from(more).unwrap();
-        if found >= wanted { Ok(()) } else { Err(format!("{found} of {wanted} Peers")) }
+        if found >= wanted {
+            Ok(())
+        } else {
+            Err(format!("{found} of {wanted} Peers"))
+        }
     })
     .await
     .unwrap();
@@ -116,7 +170,13 @@ fn lists(resource: &str) -> Match {
 /// Ends the watches of a kind and forces a relist.
 fn relist(fleet: &Fleet, resource: &str) {
     let proxy = fleet.proxy(HOSTILE);
-    proxy.add(Fault::new(Match::verb(Verb::Watch).resource(resource), Effect::answer(410)).times(1));
+    proxy.add(
+        Fault::new(
+            Match::verb(Verb::Watch).resource(resource),
+            Effect::answer(410),
+        )
+        .times(1),
+    );
     proxy.cut_watches(Match::all().resource(resource));
 }
 
@@ -130,16 +190,24 @@ pub(crate) async fn quiet(fleet: &Fleet) {
     let proxy = fleet.proxy(HOSTILE);
     proxy.clear();
     proxy.forget_counts();
-    KINDS.into_iter().for_each(|resource| relist(fleet, resource));
+    KINDS
+        .into_iter()
+        .for_each(|resource| relist(fleet, resource));
     until("the hostile member is watched again", || async {
         let seen = proxy.requests();
         let is_watched = |resource: &&str| {
             let opened = |(request, outcome): &(RequestInfo, ProxyOutcome)| {
-                request.verb == Verb::Watch && request.resource == **resource && *outcome == ProxyOutcome::Code(200)
+                request.verb == Verb::Watch
+                    && request.resource == **resource
+                    && *outcome == ProxyOutcome::Code(200)
             };
             seen.iter().any(opened)
         };
-        if KINDS.iter().all(is_watched) { Ok(()) } else { Err(format!("{:?}", proxy.counts())) }
+        if KINDS.iter().all(is_watched) {
+            Ok(())
+        } else {
+            Err(format!("{:?}", proxy.counts()))
+        }
     })
     .await;
     known(fleet).await;
@@ -149,10 +217,25 @@ pub(crate) async fn quiet(fleet: &Fleet) {
 pub(crate) async fn known(fleet: &Fleet) {
     let path = fleet.world.meshes[1].path();
     until("the hostile member is known", || async {
-        let mesh = fleet.cluster("hub").get(&path).await.map_err(|error| error.to_string())?.unwrap_or_default();
-        let clusters = mesh["status"]["clusters"].as_array().cloned().unwrap_or_default();
-        let hostile = clusters.into_iter().find(|cluster| cluster["name"] == HOSTILE).unwrap_or_default();
-        if hostile["reachable"] == true { Ok(()) } else { Err(hostile.to_string()) }
+        let mesh = fleet
+            .cluster("hub")
+            .get(&path)
+            .await
+            .map_err(|error| error.to_string())?
+            .unwrap_or_default();
+        let clusters = mesh["status"]["clusters"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        let hostile = clusters
+            .into_iter()
+            .find(|cluster| cluster["name"] == HOSTILE)
+            .unwrap_or_default();
+        if hostile["reachable"] == true {
+            Ok(())
+        } else {
+            Err(hostile.to_string())
+        }
     })
     .await;
 }
@@ -163,13 +246,24 @@ pub(crate) async fn attack(fleet: &Fleet, force: Force, slice: usize) -> Vec<Dur
     let node = node(0);
     let spec = json!({ "allowedIPs": ["10.64.0.0/24"], "publicKey": key("endless") });
     let peer = json!({ "apiVersion": "kilo.squat.ai/v1alpha1", "kind": "Peer", "metadata": {}, "spec": spec });
-    let (resource, object, page) = if force == Force::Endless { ("nodes", &node, 200) } else { ("peers", &peer, 4_000) };
+    let (resource, object, page) = if force == Force::Endless {
+        ("nodes", &node, 200)
+    } else {
+        ("peers", &peer, 4_000)
+    };
     let proxy = fleet.proxy(HOSTILE);
     proxy.forget_counts();
-    proxy.add(Fault::new(lists(resource), lies::endless_list(page, object)));
+    proxy.add(Fault::new(
+        lists(resource),
+        lies::endless_list(page, object),
+    ));
     relist(fleet, resource);
     until("the list that never ends is read", || async {
-        if proxy.count(&lists(resource)) > 0 { Ok(()) } else { Err("not yet".to_owned()) }
+        if proxy.count(&lists(resource)) > 0 {
+            Ok(())
+        } else {
+            Err("not yet".to_owned())
+        }
     })
     .await;
     if force == Force::Endless {
@@ -186,9 +280,14 @@ pub(crate) async fn attack(fleet: &Fleet, force: Force, slice: usize) -> Vec<Dur
 async fn change_nodes(fleet: &Fleet, slice: usize) {
     for second in 0.. {
         let number = 2 + (slice * 100 + second) * 10 % NODES;
-        let annotations = json!({ "kilo.squat.ai/key": key(&format!("hostile/{number}/{slice}/{second}")) });
+        let annotations =
+            json!({ "kilo.squat.ai/key": key(&format!("hostile/{number}/{slice}/{second}")) });
         let patch = json!({ "metadata": { "annotations": annotations } });
-        fleet.cluster(HOSTILE).merge_patch(&format!("/api/v1/nodes/{}", name(number)), &patch).await.unwrap();
+        fleet
+            .cluster(HOSTILE)
+            .merge_patch(&format!("/api/v1/nodes/{}", name(number)), &patch)
+            .await
+            .unwrap();
         sleep(Duration::from_secs(1)).await;
     }
 }

@@ -53,8 +53,12 @@ const LIMIT: f64 = 256.0 * 1024.0;
 const SLICES: [[Force; 10]; 2] = {
     use Force::{Changes, Endless, Quiet};
     [
-        [Quiet, Changes, Quiet, Endless, Quiet, Changes, Quiet, Endless, Quiet, Changes],
-        [Quiet, Endless, Quiet, Changes, Quiet, Endless, Quiet, Changes, Quiet, Endless],
+        [
+            Quiet, Changes, Quiet, Endless, Quiet, Changes, Quiet, Endless, Quiet, Changes,
+        ],
+        [
+            Quiet, Endless, Quiet, Changes, Quiet, Endless, Quiet, Changes, Quiet, Endless,
+        ],
     ]
 };
 
@@ -82,10 +86,16 @@ async fn a_hostile_member_costs_a_healthy_mesh_neither_time_nor_memory() {
     memories.iter().for_each(Memory::report);
     for force in [Force::Changes, Force::Endless] {
         let ratio = figures.ratio(force);
-        assert!(ratio <= MOST_TIME, "{force:?}: a change takes {ratio:.2} times as long");
+        assert!(
+            ratio <= MOST_TIME,
+            "{force:?}: a change takes {ratio:.2} times as long"
+        );
     }
     for memory in memories {
-        assert!(memory.ratio() <= MOST_MEMORY && memory.hostile <= LIMIT, "{memory:?}");
+        assert!(
+            memory.ratio() <= MOST_MEMORY && memory.hostile <= LIMIT,
+            "{memory:?}"
+        );
     }
     fleet.finish().await;
     drop(fleet);
@@ -98,7 +108,13 @@ async fn healthy(fleet: &Fleet) {
 }
 
 /// The first slice is at rest, since later ones may leave memory allocated.
-async fn play(fleet: &Fleet, operator: &Operator, run: usize, slices: &[Force], figures: &mut Figures) -> Memory {
+async fn play(
+    fleet: &Fleet,
+    operator: &Operator,
+    run: usize,
+    slices: &[Force],
+    figures: &mut Figures,
+) -> Memory {
     let mut memory = Memory::default();
     for (at, force) in slices.iter().enumerate() {
         let slice = run * slices.len() + at;

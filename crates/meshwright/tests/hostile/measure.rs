@@ -29,14 +29,26 @@ pub(crate) async fn changes(fleet: &Fleet, slice: usize) -> Vec<Duration> {
 async fn change(fleet: &Fleet, source: &str, slice: usize) -> Duration {
     let (node, port) = (format!("n{}", 2 + slice % 10), 20_000 + slice);
     let start = Instant::now();
-    fleet.annotate_unseen(source, &node, &[("force-endpoint", Some(&format!("198.51.100.71:{port}")))]).await;
+    fleet
+        .annotate_unseen(
+            source,
+            &node,
+            &[("force-endpoint", Some(&format!("198.51.100.71:{port}")))],
+        )
+        .await;
     for site in SITES.into_iter().filter(|site| *site != source) {
         loop {
-            let peer = fleet.peer(site, &format!("healthy--{source}--{node}")).await.unwrap();
+            let peer = fleet
+                .peer(site, &format!("healthy--{source}--{node}"))
+                .await
+                .unwrap();
             if peer["spec"]["endpoint"]["port"] == port {
                 break;
             }
-            assert!(start.elapsed() < DEADLINE, "{site} never heard of the change");
+            assert!(
+                start.elapsed() < DEADLINE,
+                "{site} never heard of the change"
+            );
         }
     }
     start.elapsed()
@@ -51,7 +63,10 @@ impl Figures {
     }
 
     fn sorted(&self, force: Force) -> Vec<f64> {
-        let mut times: Vec<f64> = self.0[&force].iter().map(|time| time.as_secs_f64() * 1e3).collect();
+        let mut times: Vec<f64> = self.0[&force]
+            .iter()
+            .map(|time| time.as_secs_f64() * 1e3)
+            .collect();
         times.sort_by(f64::total_cmp);
         times
     }
@@ -68,9 +83,13 @@ impl Figures {
 
     pub(crate) fn report(&self) {
         for force in self.0.keys() {
-            let (times, median, ratio) = (self.sorted(*force), self.median(*force), self.ratio(*force));
+            let (times, median, ratio) =
+                (self.sorted(*force), self.median(*force), self.ratio(*force));
             let (low, high) = (times[0], times[times.len() - 1]);
-            eprintln!("{force:?}: {} changes, median {median:.1} ms ({low:.1} to {high:.1}), ratio {ratio:.2}", times.len());
+            eprintln!(
+                "{force:?}: {} changes, median {median:.1} ms ({low:.1} to {high:.1}), ratio {ratio:.2}",
+                times.len()
+            );
         }
     }
 }
@@ -104,8 +123,12 @@ pub(crate) fn forget_peak(operator: &Operator) {
 }
 
 pub(crate) fn peak(operator: &Operator) -> f64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", operator.pid())).expect("the operator runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let status = std::fs::read_to_string(format!("/proc/{}/status", operator.pid()))
+        .expect("the operator runs");
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
@@ -115,14 +138,26 @@ pub(crate) async fn at_rest(operator: &Operator) {
         let before = ticks(operator);
         sleep(Duration::from_millis(300)).await;
         let spent = ticks(operator) - before;
-        if spent <= 1 { Ok(()) } else { Err(format!("{spent} hundredths of a second of CPU time in 300 ms")) }
+        if spent <= 1 {
+            Ok(())
+        } else {
+            Err(format!(
+                "{spent} hundredths of a second of CPU time in 300 ms"
+            ))
+        }
     })
     .await;
 }
 
 /// CPU time in user and kernel mode, in hundredths of a second.
 fn ticks(operator: &Operator) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", operator.pid())).expect("the operator runs");
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", operator.pid()))
+        .expect("the operator runs");
+    let fields: Vec<&str> = stat
+        .rsplit(')')
+        .next()
+        .unwrap()
+        .split_whitespace()
+        .collect();
     fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
 }

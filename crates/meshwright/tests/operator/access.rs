@@ -9,8 +9,12 @@ use mw_sim::kilo::NAMESPACE;
 pub(crate) const HUB_ACCOUNT: &str = "meshwright-operator";
 pub(crate) const REMOTE_ACCOUNT: &str = "clustermesh-reader";
 pub(crate) const REMOTE_NAMESPACE: &str = "kube-system";
-pub(crate) const HUB: Account =
-    Account { place: "Hub", namespace: NAMESPACE, name: HUB_ACCOUNT, roles: include_str!("../../../../config/rbac/hub.yaml") };
+pub(crate) const HUB: Account = Account {
+    place: "Hub",
+    namespace: NAMESPACE,
+    name: HUB_ACCOUNT,
+    roles: include_str!("../../../../config/rbac/hub.yaml"),
+};
 pub(crate) const REMOTE: Account = Account {
     place: "Remote",
     namespace: REMOTE_NAMESPACE,
@@ -36,7 +40,14 @@ pub(crate) async fn widen(hub: &Cluster, namespace: &str) {
             hub.apply(&object).await.unwrap();
         }
     }
-    may(hub, NAMESPACE, HUB_ACCOUNT, json!({ "verb": "list", "resource": "secrets", "namespace": namespace }), true).await;
+    may(
+        hub,
+        NAMESPACE,
+        HUB_ACCOUNT,
+        json!({ "verb": "list", "resource": "secrets", "namespace": namespace }),
+        true,
+    )
+    .await;
 }
 
 /// Creates the operator's account on a member and returns its token.
@@ -48,11 +59,17 @@ pub(crate) async fn remote_account(remote: &Cluster) -> String {
 /// Creates an account with the same rights for another tenant's operator on a member and returns
 /// its token.
 pub(crate) async fn remote_account_as(remote: &Cluster, account: &str) -> String {
-    for object in documents(REMOTE.roles).into_iter().filter(|object| object["kind"] != "Secret") {
+    for object in documents(REMOTE.roles)
+        .into_iter()
+        .filter(|object| object["kind"] != "Secret")
+    {
         remote.apply(&for_account(object, account)).await.unwrap();
     }
     REMOTE.wait_for_rights(remote, account).await;
-    remote.request_token(REMOTE_NAMESPACE, account, 3600).await.unwrap()
+    remote
+        .request_token(REMOTE_NAMESPACE, account, 3600)
+        .await
+        .unwrap()
 }
 
 /// Renames the account in an object.

@@ -45,9 +45,16 @@ fn tenants(
     move |world| {
         let mesh = |namespace: &str, name: &str, sites: &[&str]| {
             let sites: Vec<&Site> = sites.iter().map(|site| &world.sites[*site]).collect();
-            Mesh { namespace: namespace.to_owned(), hub: "hub".to_owned(), ..Mesh::new(name, &sites) }
+            Mesh {
+                namespace: namespace.to_owned(),
+                hub: "hub".to_owned(),
+                ..Mesh::new(name, &sites)
+            }
         };
-        world.meshes = vec![mesh(victims, "victim", victim), mesh(attackers, "attacker", attacker)];
+        world.meshes = vec![
+            mesh(victims, "victim", victim),
+            mesh(attackers, "attacker", attacker),
+        ];
     }
 }
 
@@ -62,10 +69,25 @@ async fn operator_of_all(fleet: &mut Fleet) -> Operator {
 /// Fails unless the operator created this many Peers in a cluster and wrote no Peers of other
 /// meshes.
 fn wrote_only(fleet: &Fleet, since: &Mark, site: &str, mesh: &str, created: usize) {
-    let writes: Vec<_> = fleet.peer_writes(since).into_iter().filter(|(of, _)| of == site).map(|(_, call)| call).collect();
-    assert_eq!(writes.iter().filter(|call| call.verb == "create").count(), created, "creates in {site}: {writes:?}");
-    let strange: Vec<_> = writes.into_iter().filter(|call| !call.name.starts_with(&format!("{mesh}--"))).collect();
-    none(&strange, &format!("writes in {site} that are not of {mesh}"));
+    let writes: Vec<_> = fleet
+        .peer_writes(since)
+        .into_iter()
+        .filter(|(of, _)| of == site)
+        .map(|(_, call)| call)
+        .collect();
+    assert_eq!(
+        writes.iter().filter(|call| call.verb == "create").count(),
+        created,
+        "creates in {site}: {writes:?}"
+    );
+    let strange: Vec<_> = writes
+        .into_iter()
+        .filter(|call| !call.name.starts_with(&format!("{mesh}--")))
+        .collect();
+    none(
+        &strange,
+        &format!("writes in {site} that are not of {mesh}"),
+    );
 }
 
 /// Waits, and fails as soon as a cluster of the victim holds a Peer of the attacker's mesh.
@@ -74,7 +96,10 @@ async fn unharmed<T>(fleet: &Fleet, wait: impl Future<Output = T>) -> T {
         loop {
             for site in ["east", "west"] {
                 let peers = fleet.peers(site).await.unwrap_or_default();
-                if let Some(name) = peers.into_keys().find(|name| name.starts_with("attacker--")) {
+                if let Some(name) = peers
+                    .into_keys()
+                    .find(|name| name.starts_with("attacker--"))
+                {
                     return format!("{name} was written to {site}, which is the victim's");
                 }
             }
@@ -90,14 +115,35 @@ async fn unharmed<T>(fleet: &Fleet, wait: impl Future<Output = T>) -> T {
 /// Fails if the attacker's object reveals anything about the victim.
 async fn says_nothing_of_the_victim(fleet: &Fleet) {
     let attacker = &fleet.world.meshes[ATTACKER];
-    let object = fleet.cluster("hub").get(&attacker.path()).await.unwrap().unwrap();
-    let events = fleet.cluster("hub").list(&format!("/apis/events.k8s.io/v1/namespaces/{}/events", attacker.namespace)).await.unwrap();
+    let object = fleet
+        .cluster("hub")
+        .get(&attacker.path())
+        .await
+        .unwrap()
+        .unwrap();
+    let events = fleet
+        .cluster("hub")
+        .list(&format!(
+            "/apis/events.k8s.io/v1/namespaces/{}/events",
+            attacker.namespace
+        ))
+        .await
+        .unwrap();
     let notes: Vec<&Value> = events.iter().map(|event| &event["note"]).collect();
     let told = format!("{} {notes:?}", object["status"]);
     let victim = &fleet.world.meshes[VICTIM];
-    let sites = victim.entries.iter().filter(|entry| attacker.entries.iter().all(|own| own.name != entry.name));
-    for word in sites.map(|entry| entry.name.as_str()).chain([victim.name.as_str(), victim.namespace.as_str()]) {
-        assert!(!told.contains(word), "the attacker is told of {word}: {told}");
+    let sites = victim
+        .entries
+        .iter()
+        .filter(|entry| attacker.entries.iter().all(|own| own.name != entry.name));
+    for word in sites
+        .map(|entry| entry.name.as_str())
+        .chain([victim.name.as_str(), victim.namespace.as_str()])
+    {
+        assert!(
+            !told.contains(word),
+            "the attacker is told of {word}: {told}"
+        );
     }
 }
 
@@ -111,19 +157,40 @@ async fn copied_node_uids_lead_to_nobodys_cluster_whoever_comes_first() {
 
 /// North copies the Node UIDs of east.
 async fn copy_uids(teams: [&'static str; 2]) {
-    let mut fleet = Fleet::of(&FIVE).proxied(&["north"]).with(tenants(teams, VICTIMS, ATTACKERS)).build().await;
+    let mut fleet = Fleet::of(&FIVE)
+        .proxied(&["north"])
+        .with(tenants(teams, VICTIMS, ATTACKERS))
+        .build()
+        .await;
     let nodes = fleet.cluster("east").list("/api/v1/nodes").await.unwrap();
     let text = |node: &Value, field: &str| node["metadata"][field].as_str().unwrap().to_owned();
-    let uids: BTreeMap<String, String> = nodes.iter().map(|node| (text(node, "name"), text(node, "uid"))).collect();
-    fleet.proxy("north").add(Fault::new(Match::all().resource("nodes"), lies::other_uids(uids)));
+    let uids: BTreeMap<String, String> = nodes
+        .iter()
+        .map(|node| (text(node, "name"), text(node, "uid")))
+        .collect();
+    fleet.proxy("north").add(Fault::new(
+        Match::all().resource("nodes"),
+        lies::other_uids(uids),
+    ));
     let mark = fleet.mark();
     let _operator = operator_of_all(&mut fleet).await;
     unharmed(&fleet, fleet.converged()).await;
-    fleet.annotate("south", "n1", "force-endpoint", Some("198.51.100.81:51820")).await;
-    fleet.annotate("north", "n1", "force-endpoint", Some("198.51.100.82:51820")).await;
-    fleet.annotate("east", "n1", "force-endpoint", Some("198.51.100.83:51820")).await;
+    fleet
+        .annotate("south", "n1", "force-endpoint", Some("198.51.100.81:51820"))
+        .await;
+    fleet
+        .annotate("north", "n1", "force-endpoint", Some("198.51.100.82:51820"))
+        .await;
+    fleet
+        .annotate("east", "n1", "force-endpoint", Some("198.51.100.83:51820"))
+        .await;
     unharmed(&fleet, fleet.converged()).await;
-    for (site, mesh) in [("east", "victim"), ("west", "victim"), ("north", "attacker"), ("south", "attacker")] {
+    for (site, mesh) in [
+        ("east", "victim"),
+        ("west", "victim"),
+        ("north", "attacker"),
+        ("south", "attacker"),
+    ] {
         wrote_only(&fleet, &mark, site, mesh, 4);
     }
     says_nothing_of_the_victim(&fleet).await;
@@ -131,30 +198,65 @@ async fn copy_uids(teams: [&'static str; 2]) {
 }
 
 async fn a_victims_address_without_credentials_leads_nowhere() {
-    let mut fleet = Fleet::of(&FIVE).with(tenants(TEAMS, VICTIMS, ATTACKERS)).build().await;
+    let mut fleet = Fleet::of(&FIVE)
+        .with(tenants(TEAMS, VICTIMS, ATTACKERS))
+        .build()
+        .await;
     // It does not become ready: its hub and south exchange Peers, and north gets none.
     fleet.world.meshes[ATTACKER].active = false;
     let own = ["hub", "south"];
     let east = fleet.cluster("east");
     let garbage = east.kubeconfig(east.url(), "garbage");
-    let ca = garbage.lines().find(|line| line.contains("certificate-authority-data")).unwrap();
+    let ca = garbage
+        .lines()
+        .find(|line| line.contains("certificate-authority-data"))
+        .unwrap();
     let stolen = [
         garbage.clone(),
         garbage.replace(&format!("{ca}\n"), ""),
-        fleet.member_kubeconfig("north").replace(fleet.cluster("north").url(), east.url()),
+        fleet
+            .member_kubeconfig("north")
+            .replace(fleet.cluster("north").url(), east.url()),
     ];
-    fleet.write_secret("hub", TEAMS[ATTACKER], "north-kubeconfig", &stolen[0]).await;
+    fleet
+        .write_secret("hub", TEAMS[ATTACKER], "north-kubeconfig", &stolen[0])
+        .await;
     let mark = fleet.mark();
     let _operator = operator_of_all(&mut fleet).await;
     for (at, kubeconfig) in stolen.iter().enumerate() {
-        fleet.write_secret("hub", TEAMS[ATTACKER], "north-kubeconfig", kubeconfig).await;
-        unharmed(&fleet, fleet.condition_of(ATTACKER, "Ready", "False", "ClusterUnreachable")).await;
+        fleet
+            .write_secret("hub", TEAMS[ATTACKER], "north-kubeconfig", kubeconfig)
+            .await;
+        unharmed(
+            &fleet,
+            fleet.condition_of(ATTACKER, "Ready", "False", "ClusterUnreachable"),
+        )
+        .await;
         unharmed(&fleet, fleet.converged_but(&own)).await;
-        fleet.annotate("south", "n1", "force-endpoint", Some(&format!("198.51.100.84:{}", 5000 + at))).await;
-        fleet.annotate("east", "n1", "force-endpoint", Some(&format!("198.51.100.85:{}", 5000 + at))).await;
+        fleet
+            .annotate(
+                "south",
+                "n1",
+                "force-endpoint",
+                Some(&format!("198.51.100.84:{}", 5000 + at)),
+            )
+            .await;
+        fleet
+            .annotate(
+                "east",
+                "n1",
+                "force-endpoint",
+                Some(&format!("198.51.100.85:{}", 5000 + at)),
+            )
+            .await;
         unharmed(&fleet, fleet.converged_but(&own)).await;
     }
-    for (site, mesh, created) in [("east", "victim", 4), ("west", "victim", 4), ("north", "attacker", 0), ("south", "attacker", 2)] {
+    for (site, mesh, created) in [
+        ("east", "victim", 4),
+        ("west", "victim", 4),
+        ("north", "attacker", 0),
+        ("south", "attacker", 2),
+    ] {
         wrote_only(&fleet, &mark, site, mesh, created);
     }
     says_nothing_of_the_victim(&fleet).await;
@@ -164,23 +266,57 @@ async fn a_victims_address_without_credentials_leads_nowhere() {
 const OTHER_ACCOUNT: &str = "clustermesh-reader-b";
 
 /// Both teams use west as storage cluster; the second one has its own account there.
-async fn sharing(victim: &'static [&'static str], attacker: &'static [&'static str]) -> (Fleet, Mark) {
-    let fleet = Fleet::of(&FIVE).with(tenants(TEAMS, victim, attacker)).build().await;
+async fn sharing(
+    victim: &'static [&'static str],
+    attacker: &'static [&'static str],
+) -> (Fleet, Mark) {
+    let fleet = Fleet::of(&FIVE)
+        .with(tenants(TEAMS, victim, attacker))
+        .build()
+        .await;
     let west = fleet.cluster("west");
     let token = access::remote_account_as(west, OTHER_ACCOUNT).await;
-    fleet.write_secret("hub", TEAMS[ATTACKER], "west-kubeconfig", &west.kubeconfig(west.url(), &token)).await;
+    fleet
+        .write_secret(
+            "hub",
+            TEAMS[ATTACKER],
+            "west-kubeconfig",
+            &west.kubeconfig(west.url(), &token),
+        )
+        .await;
     let mark = fleet.mark();
     (fleet, mark)
 }
 
 /// Fails unless each team wrote this many of its own Peers to west with its own account.
 fn own_accounts(fleet: &Fleet, since: &Mark, created: [usize; 2]) {
-    let writes: Vec<_> = fleet.peer_writes(since).into_iter().filter(|(site, _)| site == "west").map(|(_, call)| call).collect();
-    for (account, mesh, created) in [(REMOTE_ACCOUNT, "victim", created[VICTIM]), (OTHER_ACCOUNT, "attacker", created[ATTACKER])] {
-        let by: Vec<_> = writes.iter().filter(|call| call.user.ends_with(&format!(":{account}"))).collect();
-        let strange: Vec<_> = by.iter().filter(|call| !call.name.starts_with(&format!("{mesh}--"))).collect();
-        none(&strange, &format!("writes of {account} that are not of {mesh}"));
-        assert_eq!(by.iter().filter(|call| call.verb == "create").count(), created, "{account}: {writes:?}");
+    let writes: Vec<_> = fleet
+        .peer_writes(since)
+        .into_iter()
+        .filter(|(site, _)| site == "west")
+        .map(|(_, call)| call)
+        .collect();
+    for (account, mesh, created) in [
+        (REMOTE_ACCOUNT, "victim", created[VICTIM]),
+        (OTHER_ACCOUNT, "attacker", created[ATTACKER]),
+    ] {
+        let by: Vec<_> = writes
+            .iter()
+            .filter(|call| call.user.ends_with(&format!(":{account}")))
+            .collect();
+        let strange: Vec<_> = by
+            .iter()
+            .filter(|call| !call.name.starts_with(&format!("{mesh}--")))
+            .collect();
+        none(
+            &strange,
+            &format!("writes of {account} that are not of {mesh}"),
+        );
+        assert_eq!(
+            by.iter().filter(|call| call.verb == "create").count(),
+            created,
+            "{account}: {writes:?}"
+        );
     }
 }
 
@@ -189,7 +325,12 @@ async fn nothing_twice(fleet: &Fleet, site: &str) {
     let (mut seen, mut twice) = (BTreeSet::new(), Vec::new());
     for peer in fleet.cluster(site).list(PEERS).await.unwrap() {
         let prefixes = peer["spec"]["allowedIPs"].as_array().unwrap().iter();
-        twice.extend(prefixes.chain([&peer["spec"]["publicKey"]]).map(Value::to_string).filter(|held| !seen.insert(held.clone())));
+        twice.extend(
+            prefixes
+                .chain([&peer["spec"]["publicKey"]])
+                .map(Value::to_string)
+                .filter(|held| !seen.insert(held.clone())),
+        );
     }
     none(&twice, &format!("in two Peers of {site}"));
 }
@@ -198,9 +339,15 @@ async fn tenants_that_share_a_cluster_write_with_their_own_credentials() {
     let (mut fleet, mark) = sharing(&["east", "west"], &["north", "west"]).await;
     let _operator = operator_of_all(&mut fleet).await;
     fleet.converged().await;
-    fleet.annotate("west", "n1", "force-endpoint", Some("198.51.100.86:51820")).await;
-    fleet.annotate("east", "n1", "force-endpoint", Some("198.51.100.87:51820")).await;
-    fleet.annotate("north", "n1", "force-endpoint", Some("198.51.100.88:51820")).await;
+    fleet
+        .annotate("west", "n1", "force-endpoint", Some("198.51.100.86:51820"))
+        .await;
+    fleet
+        .annotate("east", "n1", "force-endpoint", Some("198.51.100.87:51820"))
+        .await;
+    fleet
+        .annotate("north", "n1", "force-endpoint", Some("198.51.100.88:51820"))
+        .await;
     fleet.converged().await;
     nothing_twice(&fleet, "west").await;
     own_accounts(&fleet, &mark, [2, 2]);
@@ -211,7 +358,11 @@ async fn tenants_that_share_a_cluster_write_with_their_own_credentials() {
     fleet.delete_mesh(ATTACKER).await;
     fleet.gone(ATTACKER).await;
     fleet.converged().await;
-    let touched: Vec<_> = fleet.peer_writes(&mark).into_iter().filter(|(_, call)| !call.name.starts_with("attacker--")).collect();
+    let touched: Vec<_> = fleet
+        .peer_writes(&mark)
+        .into_iter()
+        .filter(|(_, call)| !call.name.starts_with("attacker--"))
+        .collect();
     none(&touched, "writes that are not of the mesh that was deleted");
     fleet.finish().await;
 }
@@ -221,10 +372,19 @@ async fn no_mesh_writes_with_the_credentials_of_another() {
     let (mut fleet, mark) = sharing(VICTIMS, &["hub", "north", "west"]).await;
     fleet.world.meshes[ATTACKER].active = false;
     let _operator = operator_of_all(&mut fleet).await;
-    for (site, peer) in [("west", "attacker--north--n2"), ("west", "victim--east--n2"), ("north", "attacker--west--n2")] {
-        until(format!("{peer} in {site}"), || async { fleet.peer(site, peer).await.ok_or("not yet".to_owned()) }).await;
+    for (site, peer) in [
+        ("west", "attacker--north--n2"),
+        ("west", "victim--east--n2"),
+        ("north", "attacker--west--n2"),
+    ] {
+        until(format!("{peer} in {site}"), || async {
+            fleet.peer(site, peer).await.ok_or("not yet".to_owned())
+        })
+        .await;
     }
-    fleet.condition_of(ATTACKER, "Ready", "False", "DuplicatePeering").await;
+    fleet
+        .condition_of(ATTACKER, "Ready", "False", "DuplicatePeering")
+        .await;
     own_accounts(&fleet, &mark, [4, 2]);
     nothing_twice(&fleet, "west").await;
     fleet.finish().await;
@@ -235,22 +395,60 @@ async fn a_key_that_another_tenant_uses_in_a_shared_cluster_is_not_written_twice
     let (mut fleet, mark) = sharing(&["east", "west"], &["north", "west"]).await;
     let _operator = operator_of_all(&mut fleet).await;
     fleet.converged().await;
-    let key = fleet.world.sites["east"].nodes["n1"].annotation("key").unwrap().to_owned();
+    let key = fleet.world.sites["east"].nodes["n1"]
+        .annotation("key")
+        .unwrap()
+        .to_owned();
     let mut thief = Node::new(fleet.world.sites["north"].number, 3);
     thief.annotations.insert("key".into(), key);
-    fleet.cluster("north").create(&thief.object()).await.unwrap();
-    fleet.annotate_unseen("north", "n2", &[("key", fleet.world.sites["east"].nodes["n2"].annotation("key"))]).await;
-    fleet.condition_of(ATTACKER, "Ready", "False", "KeyTaken").await;
-    fleet.annotate("east", "n1", "force-endpoint", Some("198.51.100.89:51820")).await;
+    fleet
+        .cluster("north")
+        .create(&thief.object())
+        .await
+        .unwrap();
+    fleet
+        .annotate_unseen(
+            "north",
+            "n2",
+            &[(
+                "key",
+                fleet.world.sites["east"].nodes["n2"].annotation("key"),
+            )],
+        )
+        .await;
+    fleet
+        .condition_of(ATTACKER, "Ready", "False", "KeyTaken")
+        .await;
+    fleet
+        .annotate("east", "n1", "force-endpoint", Some("198.51.100.89:51820"))
+        .await;
     until("the victim's change", || async {
-        let peer = fleet.peer("west", "victim--east--n1").await.unwrap_or_default();
-        if peer["spec"]["endpoint"]["dnsOrIP"]["ip"] == "198.51.100.89" { Ok(()) } else { Err(peer.to_string()) }
+        let peer = fleet
+            .peer("west", "victim--east--n1")
+            .await
+            .unwrap_or_default();
+        if peer["spec"]["endpoint"]["dnsOrIP"]["ip"] == "198.51.100.89" {
+            Ok(())
+        } else {
+            Err(peer.to_string())
+        }
     })
     .await;
     nothing_twice(&fleet, "west").await;
-    fleet.condition_of(VICTIM, "Ready", "True", "Reconciled").await;
-    let deletes = |(site, call): &(String, AuditRecord)| site == "west" && call.verb == "delete" && call.name.starts_with("victim--");
-    none(&fleet.peer_writes(&mark).into_iter().filter(deletes).collect::<Vec<_>>(), "the victim's Peers were deleted");
+    fleet
+        .condition_of(VICTIM, "Ready", "True", "Reconciled")
+        .await;
+    let deletes = |(site, call): &(String, AuditRecord)| {
+        site == "west" && call.verb == "delete" && call.name.starts_with("victim--")
+    };
+    none(
+        &fleet
+            .peer_writes(&mark)
+            .into_iter()
+            .filter(deletes)
+            .collect::<Vec<_>>(),
+        "the victim's Peers were deleted",
+    );
     fleet.finish().await;
 }
 
@@ -259,14 +457,22 @@ async fn a_member_that_never_answers_delays_no_other_mesh() {
 }
 
 async fn a_member_that_lists_endlessly_delays_no_other_mesh() {
-    stall(|| lies::endless_list(50, &Node::new(9, 9).object()), Match::verb(Verb::List)).await;
+    stall(
+        || lies::endless_list(50, &Node::new(9, 9).object()),
+        Match::verb(Verb::List),
+    )
+    .await;
 }
 
 /// North stalls from the start, and again when the victim's mesh is deleted.
 async fn stall(stalling: impl Fn() -> Effect, on: Match) {
     // Shorter than the request timeout of 5 s.
     const PATIENCE: Duration = Duration::from_secs(4);
-    let mut fleet = Fleet::of(&FIVE).proxied(&["north"]).with(tenants(TEAMS, VICTIMS, ATTACKERS)).build().await;
+    let mut fleet = Fleet::of(&FIVE)
+        .proxied(&["north"])
+        .with(tenants(TEAMS, VICTIMS, ATTACKERS))
+        .build()
+        .await;
     fleet.world.meshes[ATTACKER].active = false;
     for namespace in TEAMS {
         access::widen(fleet.cluster("hub"), namespace).await;
@@ -276,23 +482,46 @@ async fn stall(stalling: impl Fn() -> Effect, on: Match) {
     let fault = fleet.proxy("north").add(Fault::new(on.clone(), stalling()));
     let start = Instant::now();
     let _operator = fleet.operator(&["--all-namespaces"]).await;
-    fleet.condition_of(VICTIM, "Ready", "True", "Reconciled").await;
-    assert!(start.elapsed() < PATIENCE, "the start took {:?}", start.elapsed());
+    fleet
+        .condition_of(VICTIM, "Ready", "True", "Reconciled")
+        .await;
+    assert!(
+        start.elapsed() < PATIENCE,
+        "the start took {:?}",
+        start.elapsed()
+    );
     assert!(fleet.proxy("north").count(&on) > 0, "north was never asked");
-    fleet.annotate("east", "n1", "force-endpoint", Some("198.51.100.90:51820")).await;
+    fleet
+        .annotate("east", "n1", "force-endpoint", Some("198.51.100.90:51820"))
+        .await;
     fleet.converged_but(ATTACKERS).await;
 
     fleet.proxy("north").remove(fault);
-    fleet.condition_of(ATTACKER, "Ready", "True", "Reconciled").await;
+    fleet
+        .condition_of(ATTACKER, "Ready", "True", "Reconciled")
+        .await;
     fleet.proxy("north").forget_counts();
     fleet.proxy("north").add(Fault::new(on.clone(), stalling()));
-    fleet.proxy("north").add(Fault::new(Match::verb(Verb::Watch), Effect::answer(410)));
+    fleet
+        .proxy("north")
+        .add(Fault::new(Match::verb(Verb::Watch), Effect::answer(410)));
     fleet.proxy("north").cut_watches(Match::all());
-    until("north is asked", || async { if fleet.proxy("north").count(&on) > 0 { Ok(()) } else { Err("not yet".to_owned()) } }).await;
+    until("north is asked", || async {
+        if fleet.proxy("north").count(&on) > 0 {
+            Ok(())
+        } else {
+            Err("not yet".to_owned())
+        }
+    })
+    .await;
     let start = Instant::now();
     fleet.delete_mesh(VICTIM).await;
     fleet.gone(VICTIM).await;
-    assert!(start.elapsed() < PATIENCE, "the deletion took {:?}", start.elapsed());
+    assert!(
+        start.elapsed() < PATIENCE,
+        "the deletion took {:?}",
+        start.elapsed()
+    );
     fleet.holds(&["east", "west"]).await;
     fleet.finish().await;
 }

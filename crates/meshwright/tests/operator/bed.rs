@@ -24,7 +24,11 @@ pub(crate) async fn take(names: &[&str]) -> Testbed {
         Some(bed) => bed,
         None => Testbed::start(names).await.unwrap(),
     };
-    let missing: Vec<&str> = names.iter().copied().filter(|name| bed.cluster(name).is_err()).collect();
+    let missing: Vec<&str> = names
+        .iter()
+        .copied()
+        .filter(|name| bed.cluster(name).is_err())
+        .collect();
     bed.add(&missing).await.unwrap();
     for cluster in bed.clusters() {
         wipe(cluster).await;
@@ -33,7 +37,9 @@ pub(crate) async fn take(names: &[&str]) -> Testbed {
 }
 
 pub(crate) fn give_back(bed: Testbed) {
-    POOL.lock().unwrap_or_else(PoisonError::into_inner).push(bed);
+    POOL.lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .push(bed);
 }
 
 /// Stops all servers.
@@ -44,7 +50,15 @@ pub(crate) fn drain() {
 /// Picks the testbed with most of the wanted clusters, then the smallest.
 fn from_pool(names: &[&str]) -> Option<Testbed> {
     let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
-    let rank = |bed: &Testbed| (names.iter().filter(|name| bed.cluster(name).is_err()).count(), bed.clusters().count());
+    let rank = |bed: &Testbed| {
+        (
+            names
+                .iter()
+                .filter(|name| bed.cluster(name).is_err())
+                .count(),
+            bed.clusters().count(),
+        )
+    };
     let best = (0..pool.len()).min_by_key(|at| rank(&pool[*at]))?;
     Some(pool.swap_remove(best))
 }
@@ -72,8 +86,15 @@ async fn wipe(cluster: &Cluster) {
 
 pub(crate) async fn delete_all(cluster: &Cluster, collection: &str) {
     eventually(DEADLINE, || async {
-        let answer = cluster.request("DELETE", collection, None).await.map_err(|error| error.to_string())?;
-        if answer.is_success() { Ok(()) } else { Err(format!("{collection}: {answer:?}")) }
+        let answer = cluster
+            .request("DELETE", collection, None)
+            .await
+            .map_err(|error| error.to_string())?;
+        if answer.is_success() {
+            Ok(())
+        } else {
+            Err(format!("{collection}: {answer:?}"))
+        }
     })
     .await
     .unwrap();
@@ -82,13 +103,23 @@ pub(crate) async fn delete_all(cluster: &Cluster, collection: &str) {
 /// Deletes a mesh by removing its finalizers.
 pub(crate) async fn remove_by_force(cluster: &Cluster, mesh: &Value) {
     let text = |name: &str| mesh["metadata"][name].as_str().unwrap();
-    let path = format!("/apis/kilo.squat.ai/v1alpha1/namespaces/{}/clustermeshes/{}", text("namespace"), text("name"));
+    let path = format!(
+        "/apis/kilo.squat.ai/v1alpha1/namespaces/{}/clustermeshes/{}",
+        text("namespace"),
+        text("name")
+    );
     let finalizers = json!({ "metadata": { "finalizers": null } });
-    let answer = cluster.request("PATCH", &path, Some(&finalizers)).await.unwrap();
+    let answer = cluster
+        .request("PATCH", &path, Some(&finalizers))
+        .await
+        .unwrap();
     assert!(answer.is_success() || answer.code == 404, "{answer:?}");
     cluster.delete(&path).await.unwrap();
     eventually(DEADLINE, || async {
-        let left = cluster.get(&path).await.map_err(|error| error.to_string())?;
+        let left = cluster
+            .get(&path)
+            .await
+            .map_err(|error| error.to_string())?;
         left.map_or(Ok(()), |mesh| Err(format!("still there: {mesh}")))
     })
     .await

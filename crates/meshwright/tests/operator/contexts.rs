@@ -6,7 +6,12 @@ use serde_json::{Value, json};
 
 /// Admin access to each cluster under a context name; `current` is the current context.
 pub(crate) fn kubeconfig(contexts: &[(&str, &Cluster)], current: &str) -> Value {
-    let of = |make: &dyn Fn(&str, &Cluster) -> Value| contexts.iter().map(|(name, cluster)| make(name, cluster)).collect::<Vec<_>>();
+    let of = |make: &dyn Fn(&str, &Cluster) -> Value| {
+        contexts
+            .iter()
+            .map(|(name, cluster)| make(name, cluster))
+            .collect::<Vec<_>>()
+    };
     let authority = |cluster: &Cluster| Base64::encode_string(cluster.ca_pem().as_bytes());
     json!({
         "apiVersion": "v1", "kind": "Config", "current-context": current,

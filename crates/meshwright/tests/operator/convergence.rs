@@ -35,29 +35,59 @@ async fn running(fleet: crate::fleet::Builder) -> (Fleet, Operator) {
 }
 
 async fn three_empty_clusters_converge_and_the_operator_brings_its_crd() {
-    let mut fleet = Fleet::three().nodes(5).with(|world| world.meshes.clear()).build().await;
+    let mut fleet = Fleet::three()
+        .nodes(5)
+        .with(|world| world.meshes.clear())
+        .build()
+        .await;
     let crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/clustermeshes.kilo.squat.ai";
     let hub = fleet.cluster("hub");
     hub.delete(crd).await.unwrap();
     until("the CRD is gone", || async {
-        hub.get(crd).await.map_err(|error| error.to_string())?.map_or(Ok(()), |_| Err("still there".to_owned()))
+        hub.get(crd)
+            .await
+            .map_err(|error| error.to_string())?
+            .map_or(Ok(()), |_| Err("still there".to_owned()))
     })
     .await;
     let operator = fleet.operator(&[]).await;
     let collection = "/apis/kilo.squat.ai/v1alpha1/clustermeshes";
-    until("the CRD is served", || async { fleet.cluster("hub").list(collection).await.map_err(|error| error.to_string()) }).await;
-    let mesh = mw_sim::kilo::Mesh::new("mesh", &["hub", "east", "west"].map(|name| &fleet.world.sites[name]));
+    until("the CRD is served", || async {
+        fleet
+            .cluster("hub")
+            .list(collection)
+            .await
+            .map_err(|error| error.to_string())
+    })
+    .await;
+    let mesh = mw_sim::kilo::Mesh::new(
+        "mesh",
+        &["hub", "east", "west"].map(|name| &fleet.world.sites[name]),
+    );
     fleet.add_mesh(mesh).await;
     fleet.converged().await;
     assert_eq!(fleet.peers("hub").await.unwrap().len(), 10);
 
     let mesh = fleet.mesh().await;
-    assert_eq!(mesh["metadata"]["finalizers"], json!(["kilo-clustermesh.io/cleanup"]));
-    assert_eq!(crate::look::condition(&mesh, "NetworksOverlap")["status"], "False");
-    assert_eq!(mesh["status"]["totals"], json!({ "clusters": 3, "peers": 30, "skipped": 0 }));
+    assert_eq!(
+        mesh["metadata"]["finalizers"],
+        json!(["kilo-clustermesh.io/cleanup"])
+    );
+    assert_eq!(
+        crate::look::condition(&mesh, "NetworksOverlap")["status"],
+        "False"
+    );
+    assert_eq!(
+        mesh["status"]["totals"],
+        json!({ "clusters": 3, "peers": 30, "skipped": 0 })
+    );
     for cluster in mesh["status"]["clusters"].as_array().unwrap() {
-        let counts = ["registeredPeers", "skippedNodes", "nodes"].map(|field| cluster[field].as_i64().unwrap());
-        assert_eq!((counts, &cluster["reachable"], &cluster["anchorNode"]), ([10, 0, 5], &json!(true), &json!("n1")));
+        let counts = ["registeredPeers", "skippedNodes", "nodes"]
+            .map(|field| cluster[field].as_i64().unwrap());
+        assert_eq!(
+            (counts, &cluster["reachable"], &cluster["anchorNode"]),
+            ([10, 0, 5], &json!(true), &json!("n1"))
+        );
     }
     drop(operator);
     fleet.finish().await;
@@ -83,33 +113,46 @@ async fn nodes_come_and_go() {
 }
 
 async fn each_annotation_that_matters_reaches_every_cluster() {
-    let internal = |world: &mut World| world.meshes[0].entry("east").unwrap().additional_cidr = Some("192.168.2.0/24".into());
+    let internal = |world: &mut World| {
+        world.meshes[0].entry("east").unwrap().additional_cidr = Some("192.168.2.0/24".into())
+    };
     let (mut fleet, _operator) = running(Fleet::three().with(internal)).await;
     for (name, value) in [
         ("key", Some(key("another"))),
         ("wireguard-ip", Some("100.64.2.99/24".to_owned())),
         ("force-endpoint", Some("198.51.100.77:4500".to_owned())),
-        ("clustermesh-endpoint", Some("edge.example.org:51821".to_owned())),
+        (
+            "clustermesh-endpoint",
+            Some("edge.example.org:51821".to_owned()),
+        ),
         ("clustermesh-endpoint", None),
         ("internal-ip", Some("192.168.2.200/24".to_owned())),
     ] {
         fleet.annotate("east", "n2", name, value.as_deref()).await;
         if name == "internal-ip" {
             let addresses = json!({ "status": { "addresses": [{ "type": "InternalIP", "address": "192.168.2.200" }] } });
-            fleet.cluster("east").merge_patch("/api/v1/nodes/n2/status", &addresses).await.unwrap();
+            fleet
+                .cluster("east")
+                .merge_patch("/api/v1/nodes/n2/status", &addresses)
+                .await
+                .unwrap();
         }
         fleet.converged().await;
     }
     // From now on only the leader of the location has a Peer, for all its nodes.
     for node in ["n1", "n2"] {
-        fleet.annotate("east", node, "granularity", Some("location")).await;
+        fleet
+            .annotate("east", node, "granularity", Some("location"))
+            .await;
     }
     fleet.converged().await;
     assert!(fleet.peer("hub", "mesh--east--n2").await.is_none());
     fleet.annotate("east", "n2", "leader", Some("")).await;
     fleet.world.sites.get_mut("east").unwrap().anchor = Some("n2".into());
     fleet.converged().await;
-    fleet.annotate("east", "n1", "location", Some("elsewhere")).await;
+    fleet
+        .annotate("east", "n1", "location", Some("elsewhere"))
+        .await;
     fleet.converged().await;
     fleet.finish().await;
 }
@@ -123,10 +166,15 @@ async fn a_keepalive_that_kilo_would_not_use_is_reported() {
     fleet.converged().await;
     let found = fleet.condition("KeepaliveEffective", "False", "").await;
     let message = found["message"].as_str().unwrap();
-    assert!(message.contains("kubectl") && message.contains("persistent-keepalive"), "{message}");
+    assert!(
+        message.contains("kubectl") && message.contains("persistent-keepalive"),
+        "{message}"
+    );
     for (site, seconds) in [("east", "25"), ("west", "10")] {
         for node in ["n1", "n2"] {
-            fleet.annotate(site, node, "persistent-keepalive", Some(seconds)).await;
+            fleet
+                .annotate(site, node, "persistent-keepalive", Some(seconds))
+                .await;
         }
     }
     fleet.condition("KeepaliveEffective", "True", "").await;
@@ -138,46 +186,85 @@ async fn a_roaming_node_needs_a_keepalive() {
     let (mut fleet, _operator) = running(Fleet::three()).await;
     fleet.annotate("east", "n2", "force-endpoint", None).await;
     fleet.converged().await;
-    fleet.cluster_status("east", |status| status["skipped"][0]["reason"] == "NodeNoEndpoint").await;
+    fleet
+        .cluster_status("east", |status| {
+            status["skipped"][0]["reason"] == "NodeNoEndpoint"
+        })
+        .await;
     fleet.mesh_model().entry("east").unwrap().keepalive = 25;
     fleet.update_mesh(0).await;
     fleet.converged().await;
-    fleet.cluster_status("east", |status| status["skippedNodes"] == 0).await;
+    fleet
+        .cluster_status("east", |status| status["skippedNodes"] == 0)
+        .await;
     fleet.finish().await;
 }
 
 async fn a_skipped_node_is_named_with_its_reason() {
     // By default, deleting two of three would be held.
-    let any = |world: &mut World| world.meshes[0].settings = json!({ "maxDeletePercent": 100 }).as_object().unwrap().clone();
+    let any = |world: &mut World| {
+        world.meshes[0].settings = json!({ "maxDeletePercent": 100 })
+            .as_object()
+            .unwrap()
+            .clone()
+    };
     let (mut fleet, _operator) = running(Fleet::three().nodes(3).with(any)).await;
     for (node, annotation) in [("n2", "wireguard-ip"), ("n3", "key")] {
         // The agent keeps running: it does not remove all annotations as at its end.
         fleet.annotate("east", node, annotation, Some("")).await;
     }
     fleet.converged().await;
-    let status = fleet.cluster_status("east", |status| status["skippedNodes"] == 2).await;
-    let reasons: Vec<_> = status["skipped"].as_array().unwrap().iter().map(|skip| [&skip["node"], &skip["reason"]]).collect();
-    assert_eq!(json!(reasons), json!([["n2", "NodeNoWireguardIP"], ["n3", "NodeNoPublicKey"]]));
+    let status = fleet
+        .cluster_status("east", |status| status["skippedNodes"] == 2)
+        .await;
+    let reasons: Vec<_> = status["skipped"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|skip| [&skip["node"], &skip["reason"]])
+        .collect();
+    assert_eq!(
+        json!(reasons),
+        json!([["n2", "NodeNoWireguardIP"], ["n3", "NodeNoPublicKey"]])
+    );
     for reason in ["NodeNoWireguardIP", "NodeNoPublicKey"] {
         let event = fleet.event(reason).await;
-        assert_eq!((&event["type"], &event["action"]), (&json!("Warning"), &json!("SkipNodePeering")));
+        assert_eq!(
+            (&event["type"], &event["action"]),
+            (&json!("Warning"), &json!("SkipNodePeering"))
+        );
     }
-    fleet.annotate("west", "n1", "force-endpoint", Some("198.51.100.3:51820")).await;
+    fleet
+        .annotate("west", "n1", "force-endpoint", Some("198.51.100.3:51820"))
+        .await;
     fleet.converged().await;
-    let skips = fleet.events().await.iter().filter(|event| event["action"] == "SkipNodePeering").count();
+    let skips = fleet
+        .events()
+        .await
+        .iter()
+        .filter(|event| event["action"] == "SkipNodePeering")
+        .count();
     assert_eq!(skips, 2, "once per change, not once per pass");
     fleet.finish().await;
 }
 
 async fn a_discovered_endpoint_counts_on_the_cluster_that_saw_it() {
     let (mut fleet, _operator) = running(Fleet::three()).await;
-    let seen = |port: u16| json!({ key("2/1"): { "IP": "198.51.100.200", "Port": port, "Zone": "" } }).to_string();
-    fleet.annotate("west", "n1", "discovered-endpoints", Some(&seen(6000))).await;
+    let seen = |port: u16| {
+        json!({ key("2/1"): { "IP": "198.51.100.200", "Port": port, "Zone": "" } }).to_string()
+    };
+    fleet
+        .annotate("west", "n1", "discovered-endpoints", Some(&seen(6000)))
+        .await;
     fleet.converged().await;
     // The next change is allowed 30 s after the last one.
     let mark = fleet.mark();
-    fleet.annotate("west", "n1", "discovered-endpoints", Some(&seen(6001))).await;
-    fleet.no_peer_writes(&mark, std::time::Duration::from_secs(3)).await;
+    fleet
+        .annotate("west", "n1", "discovered-endpoints", Some(&seen(6001)))
+        .await;
+    fleet
+        .no_peer_writes(&mark, std::time::Duration::from_secs(3))
+        .await;
     fleet.converged().await;
     assert_eq!(fleet.peer_writes(&mark).len(), 1);
     fleet.finish().await;
@@ -216,18 +303,31 @@ async fn an_edited_peer_is_put_back() {
         json!({ "metadata": { "labels": { "kilo-clustermesh.io/source-cluster": "west" } } }),
         json!({ "metadata": { "labels": { "kilo-clustermesh.io/mesh": null, "kilo-clustermesh.io/hub": null, "kilo-clustermesh.io/source-cluster": null } } }),
     ] {
-        fleet.cluster("west").merge_patch(&path, &patch).await.unwrap();
+        fleet
+            .cluster("west")
+            .merge_patch(&path, &patch)
+            .await
+            .unwrap();
         fleet.converged().await;
     }
     // Fields that we do not manage stay.
     let mark = fleet.mark();
-    let theirs =
-        json!({ "metadata": { "labels": { "team": "a" }, "annotations": { "note": "b" } }, "spec": { "presharedKey": key("secret") } });
-    let theirs = fleet.cluster("west").merge_patch(&path, &theirs).await.unwrap();
-    fleet.no_peer_writes(&mark, std::time::Duration::from_secs(1)).await;
+    let theirs = json!({ "metadata": { "labels": { "team": "a" }, "annotations": { "note": "b" } }, "spec": { "presharedKey": key("secret") } });
+    let theirs = fleet
+        .cluster("west")
+        .merge_patch(&path, &theirs)
+        .await
+        .unwrap();
+    fleet
+        .no_peer_writes(&mark, std::time::Duration::from_secs(1))
+        .await;
     let annotations = json!({ "spec": { "presharedKey": null } });
     assert_eq!(fleet.peer("west", "mesh--east--n1").await, Some(theirs));
-    fleet.cluster("west").merge_patch(&path, &annotations).await.unwrap();
+    fleet
+        .cluster("west")
+        .merge_patch(&path, &annotations)
+        .await
+        .unwrap();
     fleet.converged().await;
     fleet.finish().await;
 }
@@ -235,12 +335,23 @@ async fn an_edited_peer_is_put_back() {
 async fn a_deleted_peer_is_put_back() {
     let (mut fleet, _operator) = running(Fleet::three()).await;
     for site in ["hub", "west"] {
-        fleet.cluster(site).delete(&format!("{PEERS}/mesh--east--n2")).await.unwrap();
+        fleet
+            .cluster(site)
+            .delete(&format!("{PEERS}/mesh--east--n2"))
+            .await
+            .unwrap();
         fleet.converged().await;
     }
     for site in ["hub", "east", "west"] {
         let path = format!("{PEERS}?labelSelector=kilo-clustermesh.io%2Fmesh");
-        assert!(fleet.cluster(site).request("DELETE", &path, None).await.unwrap().is_success());
+        assert!(
+            fleet
+                .cluster(site)
+                .request("DELETE", &path, None)
+                .await
+                .unwrap()
+                .is_success()
+        );
     }
     fleet.converged().await;
     fleet.finish().await;
@@ -252,8 +363,16 @@ async fn a_foreign_peer_keeps_its_name_and_its_key() {
         json!({ "apiVersion": "kilo.squat.ai/v1alpha1", "kind": "Peer", "metadata": { "name": name },
                 "spec": { "allowedIPs": ["172.31.0.1/32"], "publicKey": key } })
     };
-    let taken = fleet.cluster("west").create(&foreign("mesh--east--n1", key("stranger"))).await.unwrap();
-    let same_key = fleet.cluster("hub").create(&foreign("not-ours", key("2/2"))).await.unwrap();
+    let taken = fleet
+        .cluster("west")
+        .create(&foreign("mesh--east--n1", key("stranger")))
+        .await
+        .unwrap();
+    let same_key = fleet
+        .cluster("hub")
+        .create(&foreign("not-ours", key("2/2")))
+        .await
+        .unwrap();
     let _operator = fleet.operator(&[]).await;
     fleet.holds(&["east"]).await;
     for reason in ["PeerNameTaken", "KeyTaken"] {
@@ -262,14 +381,22 @@ async fn a_foreign_peer_keeps_its_name_and_its_key() {
     let wanted = crate::expected::expected_peers(&fleet.world, "west");
     until("the rest is there", || async {
         let found = fleet.peers("west").await?;
-        if found.len() == wanted.len() { Ok(()) } else { Err(format!("{:?}", found.keys())) }
+        if found.len() == wanted.len() {
+            Ok(())
+        } else {
+            Err(format!("{:?}", found.keys()))
+        }
     })
     .await;
     assert_eq!(fleet.peer("west", "mesh--east--n1").await, Some(taken));
     assert_eq!(fleet.peer("hub", "not-ours").await, Some(same_key));
     assert!(fleet.peer("hub", "mesh--east--n2").await.is_none());
     for (site, name) in [("west", "mesh--east--n1"), ("hub", "not-ours")] {
-        fleet.cluster(site).delete(&format!("{PEERS}/{name}")).await.unwrap();
+        fleet
+            .cluster(site)
+            .delete(&format!("{PEERS}/{name}"))
+            .await
+            .unwrap();
     }
     fleet.converged().await;
     fleet.finish().await;
@@ -280,11 +407,15 @@ async fn the_anchor_moves_only_when_it_must() {
     fleet.set_ready("east", "n1", false).await;
     fleet.world.sites.get_mut("east").unwrap().anchor = Some("n2".into());
     fleet.converged().await;
-    fleet.cluster_status("east", |status| status["anchorNode"] == "n2").await;
+    fleet
+        .cluster_status("east", |status| status["anchorNode"] == "n2")
+        .await;
     // The first node by name is back, and the anchor does not move.
     let mark = fleet.mark();
     fleet.set_ready("east", "n1", true).await;
-    fleet.no_peer_writes(&mark, std::time::Duration::from_secs(1)).await;
+    fleet
+        .no_peer_writes(&mark, std::time::Duration::from_secs(1))
+        .await;
     fleet.delete_node("east", "n2").await;
     fleet.world.sites.get_mut("east").unwrap().anchor = Some("n1".into());
     fleet.converged().await;
@@ -299,14 +430,24 @@ async fn an_entry_is_added_renamed_and_removed() {
     let without = |world: &mut World| world.meshes[0].entries.retain(|entry| entry.name != "west");
     let (mut fleet, _operator) = running(Fleet::three().with(without)).await;
     let west = Entry::new(&fleet.world.sites["west"]);
-    fleet.write_secret("hub", "kilo-system", &west.secret(), &fleet.member_kubeconfig("west")).await;
+    fleet
+        .write_secret(
+            "hub",
+            "kilo-system",
+            &west.secret(),
+            &fleet.member_kubeconfig("west"),
+        )
+        .await;
     fleet.mesh_model().entries.push(west);
     fleet.update_mesh(0).await;
     fleet.converged().await;
     fleet.mesh_model().entry("west").unwrap().name = "occident".into();
     fleet.update_mesh(0).await;
     fleet.converged().await;
-    fleet.mesh_model().entries.retain(|entry| entry.name != "east");
+    fleet
+        .mesh_model()
+        .entries
+        .retain(|entry| entry.name != "east");
     fleet.update_mesh(0).await;
     fleet.converged().await;
     assert!(fleet.peers("east").await.unwrap().is_empty());
@@ -318,13 +459,27 @@ async fn a_reconcile_trigger_lists_everything_again() {
     let mark = fleet.mark();
     let path = fleet.world.meshes[0].path();
     let trigger = json!({ "metadata": { "annotations": { "reconcile-trigger": "now" } } });
-    fleet.cluster("hub").merge_patch(&path, &trigger).await.unwrap();
+    fleet
+        .cluster("hub")
+        .merge_patch(&path, &trigger)
+        .await
+        .unwrap();
     until("all is listed", || async {
         let calls = fleet.calls(&mark);
-        let listed =
-            |site: &str, resource: &str| calls.iter().any(|(at, call)| at == site && call.verb == "list" && call.resource == resource);
-        let missing: Vec<_> = ["hub", "east", "west"].into_iter().filter(|site| !listed(site, "nodes") || !listed(site, "peers")).collect();
-        if missing.is_empty() { Ok(()) } else { Err(format!("not listed: {missing:?}")) }
+        let listed = |site: &str, resource: &str| {
+            calls
+                .iter()
+                .any(|(at, call)| at == site && call.verb == "list" && call.resource == resource)
+        };
+        let missing: Vec<_> = ["hub", "east", "west"]
+            .into_iter()
+            .filter(|site| !listed(site, "nodes") || !listed(site, "peers"))
+            .collect();
+        if missing.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("not listed: {missing:?}"))
+        }
     })
     .await;
     fleet.converged().await;

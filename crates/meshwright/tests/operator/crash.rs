@@ -30,12 +30,19 @@ const ALL: [&str; 3] = ["hub", "east", "west"];
 async fn mortal(fleet: &mut Fleet, nth: u64) -> (Operator, Trigger) {
     let pid = Arc::new(AtomicI32::new(0));
     let victim = pid.clone();
-    let moment = if nth.is_multiple_of(2) { Moment::After } else { Moment::Before };
+    let moment = if nth.is_multiple_of(2) {
+        Moment::After
+    } else {
+        Moment::Before
+    };
     let trigger = Trigger::new(Match::writes().except("leases"), nth, moment, move || {
         while victim.load(Ordering::SeqCst) == 0 {
             std::thread::sleep(Duration::from_millis(1));
         }
-        let _ = kill(Pid::from_raw(victim.load(Ordering::SeqCst)), Signal::SIGKILL);
+        let _ = kill(
+            Pid::from_raw(victim.load(Ordering::SeqCst)),
+            Signal::SIGKILL,
+        );
     });
     for proxy in fleet.proxies() {
         proxy.clear();
@@ -47,7 +54,11 @@ async fn mortal(fleet: &mut Fleet, nth: u64) -> (Operator, Trigger) {
 }
 
 /// Waits until the operator is dead, or until it is done before its N-th write.
-async fn dies_before<F: Future<Output = bool>>(mut operator: Operator, trigger: &Trigger, done: impl Fn() -> F) -> bool {
+async fn dies_before<F: Future<Output = bool>>(
+    mut operator: Operator,
+    trigger: &Trigger,
+    done: impl Fn() -> F,
+) -> bool {
     let start = Instant::now();
     while operator.exit_code().is_none() && (trigger.has_fired() || !done().await) {
         assert!(start.elapsed() < DEADLINE, "neither killed nor done");
@@ -73,9 +84,20 @@ async fn killed_at_any_write_of_the_bring_up_it_converges() {
         remove_by_force(fleet.cluster("hub"), &mesh).await;
         for site in ALL {
             let ours = format!("{PEERS}?labelSelector=kilo-clustermesh.io%2Fmesh");
-            assert!(fleet.cluster(site).request("DELETE", &ours, None).await.unwrap().is_success());
+            assert!(
+                fleet
+                    .cluster(site)
+                    .request("DELETE", &ours, None)
+                    .await
+                    .unwrap()
+                    .is_success()
+            );
         }
-        fleet.cluster("hub").create(&fleet.world.meshes[0].object()).await.unwrap();
+        fleet
+            .cluster("hub")
+            .create(&fleet.world.meshes[0].object())
+            .await
+            .unwrap();
     }
     panic!("the bring-up never ended");
 }
@@ -86,7 +108,11 @@ async fn killed_at_any_write_of_an_anchor_move_it_converges() {
     fleet.converged().await;
     operator.kill();
     for nth in 1..TOO_MANY {
-        let (old, new) = if nth.is_multiple_of(2) { ("n2", "n1") } else { ("n1", "n2") };
+        let (old, new) = if nth.is_multiple_of(2) {
+            ("n2", "n1")
+        } else {
+            ("n1", "n2")
+        };
         fleet.set_ready("east", new, true).await;
         fleet.set_ready("east", old, false).await;
         fleet.world.sites.get_mut("east").unwrap().anchor = Some(new.to_owned());
@@ -111,7 +137,10 @@ async fn killed_at_any_write_of_a_deletion_it_cleans_up() {
         fleet.delete_mesh(0).await;
         let (operator, trigger) = mortal(&mut fleet, nth).await;
         let path = fleet.world.meshes[0].path();
-        let died = dies_before(operator, &trigger, || async { fleet.cluster("hub").get(&path).await.unwrap().is_none() }).await;
+        let died = dies_before(operator, &trigger, || async {
+            fleet.cluster("hub").get(&path).await.unwrap().is_none()
+        })
+        .await;
         let operator = fleet.operator(&[]).await;
         fleet.gone(0).await;
         fleet.holds(&ALL).await;
@@ -121,7 +150,11 @@ async fn killed_at_any_write_of_a_deletion_it_cleans_up() {
             return fleet.finish().await;
         }
         fleet.mesh_model().active = true;
-        fleet.cluster("hub").create(&fleet.world.meshes[0].object()).await.unwrap();
+        fleet
+            .cluster("hub")
+            .create(&fleet.world.meshes[0].object())
+            .await
+            .unwrap();
     }
     panic!("the mesh never went");
 }
@@ -134,14 +167,26 @@ async fn restarted_while_a_source_is_down_it_keeps_its_peers() {
     fleet.proxy("east").refuse(true).await.unwrap();
     let mark = fleet.mark();
     let _operator = fleet.operator(&[]).await;
-    fleet.annotate("hub", "n1", "force-endpoint", Some("198.51.100.31:51820")).await;
+    fleet
+        .annotate("hub", "n1", "force-endpoint", Some("198.51.100.31:51820"))
+        .await;
     fleet.holds(&["hub", "west"]).await;
     fleet.unreachable("east", "").await;
-    fleet.condition("Ready", "False", "ClusterUnreachable").await;
+    fleet
+        .condition("Ready", "False", "ClusterUnreachable")
+        .await;
     fleet.holds(&["hub", "west"]).await;
     fleet.proxy("east").refuse(false).await.unwrap();
     fleet.converged().await;
-    let touched: BTreeSet<_> = fleet.peer_writes(&mark).into_iter().map(|(site, call)| (site, call.name)).collect();
-    assert_eq!(touched.len(), 2, "one Peer on east and one on west: {touched:?}");
+    let touched: BTreeSet<_> = fleet
+        .peer_writes(&mark)
+        .into_iter()
+        .map(|(site, call)| (site, call.name))
+        .collect();
+    assert_eq!(
+        touched.len(),
+        2,
+        "one Peer on east and one on west: {touched:?}"
+    );
     fleet.finish().await;
 }

@@ -10,11 +10,17 @@ use crate::expected::expected_peers;
 use crate::fleet::Fleet;
 
 /// Labels that it sets.
-pub(crate) const KEPT: [&str; 2] = ["kilo-clustermesh.io/mesh", "kilo-clustermesh.io/source-cluster"];
+pub(crate) const KEPT: [&str; 2] = [
+    "kilo-clustermesh.io/mesh",
+    "kilo-clustermesh.io/source-cluster",
+];
 
 /// A Peer as the Go operator writes it.
 pub(crate) fn legacy(name: &str, wanted: &Value) -> Value {
-    let labels: serde_json::Map<_, _> = KEPT.into_iter().map(|label| (label.to_owned(), wanted["labels"][label].clone())).collect();
+    let labels: serde_json::Map<_, _> = KEPT
+        .into_iter()
+        .map(|label| (label.to_owned(), wanted["labels"][label].clone()))
+        .collect();
     json!({ "apiVersion": "kilo.squat.ai/v1alpha1", "kind": "Peer", "metadata": { "name": name, "labels": labels }, "spec": wanted["spec"] })
 }
 
@@ -37,7 +43,11 @@ pub(crate) async fn identities(fleet: &Fleet) -> Vec<(String, String, Value)> {
         for peer in fleet.cluster(site).list(PEERS).await.unwrap() {
             let metadata = &peer["metadata"];
             let same = json!({ "uid": metadata["uid"], "generation": metadata["generation"], "spec": peer["spec"] });
-            all.push((site.clone(), metadata["name"].as_str().unwrap().to_owned(), same));
+            all.push((
+                site.clone(),
+                metadata["name"].as_str().unwrap().to_owned(),
+                same,
+            ));
         }
     }
     all

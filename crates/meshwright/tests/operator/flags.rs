@@ -58,7 +58,14 @@ impl<'de> Visitor<'de> for UniqueKeys {
 
 async fn it_says_that_it_is_ready_and_what_it_does_as_json() {
     let mut fleet = Fleet::three().nodes(1).build().await;
-    let operator = fleet.operator(&["--health-probe-bind-address", "127.0.0.1:0", "--log-format", "json"]).await;
+    let operator = fleet
+        .operator(&[
+            "--health-probe-bind-address",
+            "127.0.0.1:0",
+            "--log-format",
+            "json",
+        ])
+        .await;
     fleet.converged().await;
     for path in ["/healthz", "/readyz"] {
         let (code, answer) = operator.fetch("health", path).await;
@@ -69,32 +76,61 @@ async fn it_says_that_it_is_ready_and_what_it_does_as_json() {
         serde_json::from_str::<LogLine>(line).unwrap_or_else(|error| panic!("{error}: {line}"));
     }
     assert!(!log.contains("eyJ"), "a token is in the log");
-    for (cluster, secret) in [("hub", Value::Null), ("east", json!("kilo-system/east-kubeconfig"))] {
+    for (cluster, secret) in [
+        ("hub", Value::Null),
+        ("east", json!("kilo-system/east-kubeconfig")),
+    ] {
         let added = json!({ "message": "cluster added", "cluster": cluster, "secret": secret });
         assert!(
             log.lines().any(|line| {
                 let line: Value = serde_json::from_str(line).unwrap();
-                ["message", "cluster", "secret"].iter().all(|field| line["fields"][field] == added[field])
+                ["message", "cluster", "secret"]
+                    .iter()
+                    .all(|field| line["fields"][field] == added[field])
             }),
             "{added}: {log}"
         );
     }
     assert!(!log.contains("\"cluster\":\"kilo-system/"), "{log}");
     let metrics = operator.metrics().await;
-    assert_eq!(metrics.sum("meshwright_writes_total", &[("kind", "Peer"), ("verb", "create"), ("result", "done")]), 6.0);
+    assert_eq!(
+        metrics.sum(
+            "meshwright_writes_total",
+            &[("kind", "Peer"), ("verb", "create"), ("result", "done")]
+        ),
+        6.0
+    );
     assert_eq!(metrics.sum("meshwright_cluster_reachable", &[]), 3.0);
-    assert_eq!(metrics.sum("meshwright_cluster_reachable", &[("cluster", "east"), ("secret", "kilo-system/east-kubeconfig")]), 1.0);
+    assert_eq!(
+        metrics.sum(
+            "meshwright_cluster_reachable",
+            &[
+                ("cluster", "east"),
+                ("secret", "kilo-system/east-kubeconfig")
+            ]
+        ),
+        1.0
+    );
     assert!(metrics.sum("meshwright_api_requests_total", &[]) > 6.0);
     let (_, served) = operator.fetch("metrics", "/metrics").await;
-    assert!(served.contains("\nmeshwright_convergence_seconds_count") && !served.contains("meshwright_kcp_"), "{served}");
+    assert!(
+        served.contains("\nmeshwright_convergence_seconds_count")
+            && !served.contains("meshwright_kcp_"),
+        "{served}"
+    );
     fleet.finish().await;
 }
 
 /// Status code of /metrics, or None if the port does not speak HTTP.
 fn code_of_metrics(kubectl: &Path, url: &str, token: Option<&str>) -> (Option<u16>, String) {
     let mut command = Command::new(kubectl);
-    command.args(["get", "--raw", "/metrics", "--server", url, "-v=6"]).env("KUBECONFIG", "/dev/null");
-    command.args(url.starts_with("https").then_some("--insecure-skip-tls-verify"));
+    command
+        .args(["get", "--raw", "/metrics", "--server", url, "-v=6"])
+        .env("KUBECONFIG", "/dev/null");
+    command.args(
+        url.starts_with("https")
+            .then_some("--insecure-skip-tls-verify"),
+    );
     match token {
         Some(token) => command.arg(format!("--token={token}")),
         // Without any credentials kubectl would prompt for them.
@@ -102,13 +138,25 @@ fn code_of_metrics(kubectl: &Path, url: &str, token: Option<&str>) -> (Option<u1
     };
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let status = said.lines().find_map(|line| line.split_once(" status=\"")).unwrap_or_else(|| panic!("no request: {said}")).1;
-    (status.split([' ', '"']).next().and_then(|code| code.parse().ok()), String::from_utf8(output.stdout).unwrap())
+    let status = said
+        .lines()
+        .find_map(|line| line.split_once(" status=\""))
+        .unwrap_or_else(|| panic!("no request: {said}"))
+        .1;
+    (
+        status
+            .split([' ', '"'])
+            .next()
+            .and_then(|code| code.parse().ok()),
+        String::from_utf8(output.stdout).unwrap(),
+    )
 }
 
 async fn account(hub: &Cluster, name: &str) -> String {
     let metadata = json!({ "name": name, "namespace": NAMESPACE });
-    hub.apply(&json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata })).await.unwrap();
+    hub.apply(&json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata }))
+        .await
+        .unwrap();
     hub.request_token(NAMESPACE, name, 3600).await.unwrap()
 }
 
@@ -119,8 +167,13 @@ async fn secure_metrics_are_served_over_https_to_those_who_may_get_them() {
     };
     let mut fleet = Fleet::three().nodes(1).build().await;
     let hub = fleet.cluster("hub");
-    hub.apply_yaml(include_str!("../../../../config/rbac/secure-metrics.yaml")).await.unwrap();
-    let (prometheus, guest) = (account(hub, "prometheus").await, account(hub, "guest").await);
+    hub.apply_yaml(include_str!("../../../../config/rbac/secure-metrics.yaml"))
+        .await
+        .unwrap();
+    let (prometheus, guest) = (
+        account(hub, "prometheus").await,
+        account(hub, "guest").await,
+    );
     let binding = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": { "name": "prometheus" },
         "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "meshwright-metrics-reader" },
@@ -140,17 +193,40 @@ async fn secure_metrics_are_served_over_https_to_those_who_may_get_them() {
     .await;
     fleet.converged().await;
     let (code, text) = ask(Some(&prometheus));
-    assert!(code == Some(200) && text.contains("meshwright_leader 1"), "{code:?} {text}");
+    assert!(
+        code == Some(200) && text.contains("meshwright_leader 1"),
+        "{code:?} {text}"
+    );
     let nothing = |answer: (Option<u16>, String)| {
-        assert!(!answer.1.contains("meshwright_"), "metrics were told: {answer:?}");
+        assert!(
+            !answer.1.contains("meshwright_"),
+            "metrics were told: {answer:?}"
+        );
         answer.0
     };
-    assert_eq!(nothing(ask(Some(&guest))), Some(403), "a token without the role");
+    assert_eq!(
+        nothing(ask(Some(&guest))),
+        Some(403),
+        "a token without the role"
+    );
     assert_eq!(nothing(ask(Some("guess"))), Some(401), "a token of nobody");
     assert_eq!(nothing(ask(None)), Some(401), "no token");
-    assert_eq!(nothing(code_of_metrics(&kubectl, &format!("http://{address}"), Some(&prometheus))), None, "without TLS");
+    assert_eq!(
+        nothing(code_of_metrics(
+            &kubectl,
+            &format!("http://{address}"),
+            Some(&prometheus)
+        )),
+        None,
+        "without TLS"
+    );
     let log = operator.log();
-    assert!([&prometheus, &guest].iter().all(|token| !log.contains(token.as_str())), "a token is in the log");
+    assert!(
+        [&prometheus, &guest]
+            .iter()
+            .all(|token| !log.contains(token.as_str())),
+        "a token is in the log"
+    );
     fleet.finish().await;
 }
 
@@ -159,14 +235,22 @@ async fn it_leaves_the_crds_alone_when_told() {
     let mark = fleet.mark();
     let _operator = fleet.operator(&["--apply-crds", "false"]).await;
     fleet.converged().await;
-    none(&fleet.calls(&mark).into_iter().filter(|(_, call)| call.resource == "customresourcedefinitions").collect::<Vec<_>>(), "CRDs");
+    none(
+        &fleet
+            .calls(&mark)
+            .into_iter()
+            .filter(|(_, call)| call.resource == "customresourcedefinitions")
+            .collect::<Vec<_>>(),
+        "CRDs",
+    );
     fleet.finish().await;
 }
 
 /// As applied by a chart or kubectl: another field manager owns every field.
 async fn an_older_crd_of_somebody_else_is_brought_up_to_date() {
     let mut fleet = Fleet::three().nodes(1).build().await;
-    let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/clustermeshes.kilo.squat.ai";
+    let path =
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/clustermeshes.kilo.squat.ai";
     let field = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties";
     let hub = fleet.cluster("hub");
     let mut crd = hub.get(path).await.unwrap().unwrap();
@@ -177,14 +261,26 @@ async fn an_older_crd_of_somebody_else_is_brought_up_to_date() {
     for name in ["managedFields", "creationTimestamp", "uid", "generation"] {
         crd["metadata"].as_object_mut().unwrap().remove(name);
     }
-    let answer = hub.request("PUT", &format!("{path}?fieldManager=helm"), Some(&crd)).await.unwrap();
+    let answer = hub
+        .request("PUT", &format!("{path}?fieldManager=helm"), Some(&crd))
+        .await
+        .unwrap();
     assert!(answer.is_success(), "{answer:?}");
     let _operator = fleet.operator(&[]).await;
     until("the CRD is ours", || async {
-        let crd = fleet.cluster("hub").get(path).await.map_err(|error| error.to_string())?.unwrap();
+        let crd = fleet
+            .cluster("hub")
+            .get(path)
+            .await
+            .map_err(|error| error.to_string())?
+            .unwrap();
         let fields = crd.pointer(field).unwrap();
         let right = fields.get("maxDeletePercent").is_some() && fields["clusters"]["maxItems"] != 9;
-        if right { Ok(()) } else { Err(fields["clusters"]["maxItems"].to_string()) }
+        if right {
+            Ok(())
+        } else {
+            Err(fields["clusters"]["maxItems"].to_string())
+        }
     })
     .await;
     fleet.converged().await;
@@ -198,10 +294,22 @@ async fn a_resync_period_lists_everything_again() {
     let mark = fleet.mark();
     until("two resyncs", || async {
         let calls = fleet.calls(&mark);
-        let lists = |site: &str| calls.iter().filter(|(at, call)| at == site && call.verb == "list" && call.resource == "nodes").count();
-        if ["hub", "east", "west"].iter().all(|site| lists(site) >= 2) { Ok(()) } else { Err("not yet".to_owned()) }
+        let lists = |site: &str| {
+            calls
+                .iter()
+                .filter(|(at, call)| at == site && call.verb == "list" && call.resource == "nodes")
+                .count()
+        };
+        if ["hub", "east", "west"].iter().all(|site| lists(site) >= 2) {
+            Ok(())
+        } else {
+            Err("not yet".to_owned())
+        }
     })
     .await;
-    none(&fleet.writes(&mark), "a resync of a converged fleet writes nothing");
+    none(
+        &fleet.writes(&mark),
+        "a resync of a converged fleet writes nothing",
+    );
     fleet.finish().await;
 }

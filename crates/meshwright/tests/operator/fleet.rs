@@ -89,8 +89,16 @@ impl Builder {
     pub(crate) async fn build(self) -> Fleet {
         let bed = bed::take(&self.names).await;
         let start = mark_of(&bed);
-        let proxies =
-            self.proxied.iter().map(|name| ((*name).to_owned(), FaultProxy::start(bed.cluster(name).unwrap()).unwrap())).collect();
+        let proxies = self
+            .proxied
+            .iter()
+            .map(|name| {
+                (
+                    (*name).to_owned(),
+                    FaultProxy::start(bed.cluster(name).unwrap()).unwrap(),
+                )
+            })
+            .collect();
         let mut world = model(&self.names, self.nodes);
         for edit in self.edits {
             edit(&mut world);
@@ -112,26 +120,47 @@ impl Builder {
         }
         for mesh in fleet.world.meshes.clone() {
             fleet.write_secrets(&mesh).await;
-            fleet.cluster(&mesh.hub).create(&mesh.object()).await.unwrap();
+            fleet
+                .cluster(&mesh.hub)
+                .create(&mesh.object())
+                .await
+                .unwrap();
         }
         fleet
     }
 }
 
 fn model(names: &[&'static str], nodes: u8) -> World {
-    let sites: Vec<Site> = names.iter().zip(1..).map(|(name, number)| Site::new(name, number, nodes)).collect();
+    let sites: Vec<Site> = names
+        .iter()
+        .zip(1..)
+        .map(|(name, number)| Site::new(name, number, nodes))
+        .collect();
     let mesh = Mesh::new("mesh", &sites.iter().collect::<Vec<_>>());
-    World { sites: sites.into_iter().map(|site| (site.name.clone(), site)).collect(), meshes: vec![mesh] }
+    World {
+        sites: sites
+            .into_iter()
+            .map(|site| (site.name.clone(), site))
+            .collect(),
+        meshes: vec![mesh],
+    }
 }
 
 fn mark_of(bed: &Testbed) -> Mark {
-    bed.clusters().map(|cluster| (cluster.name().to_owned(), cluster.audit_end())).collect()
+    bed.clusters()
+        .map(|cluster| (cluster.name().to_owned(), cluster.audit_end()))
+        .collect()
 }
 
 impl Fleet {
     /// Clusters with these names; the first is the hub of a mesh of all.
     pub(crate) fn of(names: &[&'static str]) -> Builder {
-        Builder { names: names.to_vec(), nodes: 2, proxied: vec![], edits: vec![] }
+        Builder {
+            names: names.to_vec(),
+            nodes: 2,
+            proxied: vec![],
+            edits: vec![],
+        }
     }
 
     pub(crate) fn three() -> Builder {
@@ -160,7 +189,12 @@ impl Fleet {
 
     /// Creates the objects of a cluster's model, and the operator's account.
     async fn furnish(&mut self, name: &str) {
-        let namespace = self.cluster(name).get("/api/v1/namespaces/kube-system").await.unwrap().unwrap();
+        let namespace = self
+            .cluster(name)
+            .get("/api/v1/namespaces/kube-system")
+            .await
+            .unwrap()
+            .unwrap();
         let uid = namespace["metadata"]["uid"].as_str().unwrap().to_owned();
         self.world.sites.get_mut(name).unwrap().uid = uid;
         let site = self.world.sites[name].clone();
@@ -186,16 +220,30 @@ impl Fleet {
     }
 
     fn address(&self, name: &str) -> &str {
-        self.proxies.get(name).map_or_else(|| self.cluster(name).url(), FaultProxy::url)
+        self.proxies
+            .get(name)
+            .map_or_else(|| self.cluster(name).url(), FaultProxy::url)
     }
 
     pub(crate) async fn write_secrets(&self, mesh: &Mesh) {
         for entry in mesh.entries.iter().filter(|entry| entry.site != mesh.hub) {
-            self.write_secret(&mesh.hub, &mesh.namespace, &entry.secret(), &self.member_kubeconfig(&entry.site)).await;
+            self.write_secret(
+                &mesh.hub,
+                &mesh.namespace,
+                &entry.secret(),
+                &self.member_kubeconfig(&entry.site),
+            )
+            .await;
         }
     }
 
-    pub(crate) async fn write_secret(&self, hub: &str, namespace: &str, name: &str, kubeconfig: &str) {
+    pub(crate) async fn write_secret(
+        &self,
+        hub: &str,
+        namespace: &str,
+        name: &str,
+        kubeconfig: &str,
+    ) {
         let metadata = json!({ "name": name, "namespace": namespace });
         let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": { "kubeconfig": kubeconfig } });
         self.cluster(hub).apply(&secret).await.unwrap();
@@ -208,11 +256,20 @@ impl Fleet {
 
     /// Starts it without waiting for its rights, which the scenario has changed.
     pub(crate) async fn restarted(&mut self, more: &[&str]) -> Operator {
-        let token = self.cluster("hub").request_token(NAMESPACE, HUB_ACCOUNT, 3600).await.unwrap();
+        let token = self
+            .cluster("hub")
+            .request_token(NAMESPACE, HUB_ACCOUNT, 3600)
+            .await
+            .unwrap();
         self.operator_with("hub", &token, more)
     }
 
-    pub(crate) async fn operator_as(&mut self, hub: &str, account: &str, more: &[&str]) -> Operator {
+    pub(crate) async fn operator_as(
+        &mut self,
+        hub: &str,
+        account: &str,
+        more: &[&str],
+    ) -> Operator {
         let token = self.token(hub, account).await;
         self.operator_with(hub, &token, more)
     }
@@ -245,9 +302,20 @@ impl Fleet {
 
     fn arguments(&mut self, hub: &str, token: &str, more: &[&str]) -> Vec<String> {
         self.operators += 1;
-        let kubeconfig = self.folder.path().join(format!("kubeconfig-{}", self.operators));
-        std::fs::write(&kubeconfig, self.cluster(hub).kubeconfig(self.address(hub), token)).unwrap();
-        let mut arguments = vec!["operator".to_owned(), "--kubeconfig".to_owned(), kubeconfig.display().to_string()];
+        let kubeconfig = self
+            .folder
+            .path()
+            .join(format!("kubeconfig-{}", self.operators));
+        std::fs::write(
+            &kubeconfig,
+            self.cluster(hub).kubeconfig(self.address(hub), token),
+        )
+        .unwrap();
+        let mut arguments = vec![
+            "operator".to_owned(),
+            "--kubeconfig".to_owned(),
+            kubeconfig.display().to_string(),
+        ];
         let level = std::env::var("MESHWRIGHT_TEST_LOG").unwrap_or_else(|_| "info".to_owned());
         for (flag, value) in [
             ("--namespace", NAMESPACE),
@@ -260,7 +328,10 @@ impl Fleet {
             }
         }
         // A replica would wait for the Lease of one that was killed.
-        if !more.iter().any(|argument| argument.starts_with("--leader-elect")) {
+        if !more
+            .iter()
+            .any(|argument| argument.starts_with("--leader-elect"))
+        {
             arguments.push("--leader-elect=false".to_owned());
         }
         arguments.extend(more.iter().map(|argument| (*argument).to_owned()));
@@ -268,8 +339,22 @@ impl Fleet {
     }
 
     /// Sets a Kilo annotation, or removes it if None.
-    pub(crate) async fn annotate(&mut self, site: &str, node: &str, name: &str, value: Option<&str>) {
-        let annotations = &mut self.world.sites.get_mut(site).unwrap().nodes.get_mut(node).unwrap().annotations;
+    pub(crate) async fn annotate(
+        &mut self,
+        site: &str,
+        node: &str,
+        name: &str,
+        value: Option<&str>,
+    ) {
+        let annotations = &mut self
+            .world
+            .sites
+            .get_mut(site)
+            .unwrap()
+            .nodes
+            .get_mut(node)
+            .unwrap()
+            .annotations;
         match value {
             Some(value) => annotations.insert(name.to_owned(), value.to_owned()),
             None => annotations.remove(name),
@@ -278,39 +363,73 @@ impl Fleet {
     }
 
     /// Changes annotations without the model, so that the expected Peers stay.
-    pub(crate) async fn annotate_unseen(&self, site: &str, node: &str, changes: &[(&str, Option<&str>)]) {
-        let annotations: BTreeMap<String, Option<&str>> =
-            changes.iter().map(|(name, value)| (format!("kilo.squat.ai/{name}"), *value)).collect();
+    pub(crate) async fn annotate_unseen(
+        &self,
+        site: &str,
+        node: &str,
+        changes: &[(&str, Option<&str>)],
+    ) {
+        let annotations: BTreeMap<String, Option<&str>> = changes
+            .iter()
+            .map(|(name, value)| (format!("kilo.squat.ai/{name}"), *value))
+            .collect();
         let patch = json!({ "metadata": { "annotations": annotations } });
-        self.cluster(site).merge_patch(&format!("/api/v1/nodes/{node}"), &patch).await.unwrap();
+        self.cluster(site)
+            .merge_patch(&format!("/api/v1/nodes/{node}"), &patch)
+            .await
+            .unwrap();
     }
 
     pub(crate) async fn set_ready(&mut self, site: &str, node: &str, ready: bool) {
-        self.world.sites.get_mut(site).unwrap().nodes.get_mut(node).unwrap().ready = ready;
+        self.world
+            .sites
+            .get_mut(site)
+            .unwrap()
+            .nodes
+            .get_mut(node)
+            .unwrap()
+            .ready = ready;
         let status = if ready { "True" } else { "False" };
         let patch = json!({ "status": { "conditions": [{ "type": "Ready", "status": status }] } });
-        self.cluster(site).merge_patch(&format!("/api/v1/nodes/{node}/status"), &patch).await.unwrap();
+        self.cluster(site)
+            .merge_patch(&format!("/api/v1/nodes/{node}/status"), &patch)
+            .await
+            .unwrap();
     }
 
     pub(crate) async fn add_node(&mut self, site: &str, node: Node) {
         self.cluster(site).create(&node.object()).await.unwrap();
-        self.world.sites.get_mut(site).unwrap().nodes.insert(node.name.clone(), node);
+        self.world
+            .sites
+            .get_mut(site)
+            .unwrap()
+            .nodes
+            .insert(node.name.clone(), node);
     }
 
     pub(crate) async fn delete_node(&mut self, site: &str, node: &str) {
         self.world.sites.get_mut(site).unwrap().nodes.remove(node);
-        self.cluster(site).delete(&format!("/api/v1/nodes/{node}")).await.unwrap();
+        self.cluster(site)
+            .delete(&format!("/api/v1/nodes/{node}"))
+            .await
+            .unwrap();
     }
 
     /// Writes a mesh's spec from the model.
     pub(crate) async fn update_mesh(&self, at: usize) {
         let mesh = &self.world.meshes[at];
-        self.cluster(&mesh.hub).merge_patch(&mesh.path(), &json!({ "spec": mesh.spec() })).await.unwrap();
+        self.cluster(&mesh.hub)
+            .merge_patch(&mesh.path(), &json!({ "spec": mesh.spec() }))
+            .await
+            .unwrap();
     }
 
     pub(crate) async fn add_mesh(&mut self, mesh: Mesh) {
         self.write_secrets(&mesh).await;
-        self.cluster(&mesh.hub).create(&mesh.object()).await.unwrap();
+        self.cluster(&mesh.hub)
+            .create(&mesh.object())
+            .await
+            .unwrap();
         self.world.meshes.push(mesh);
     }
 
@@ -340,8 +459,16 @@ impl Fleet {
     pub(crate) async fn finish(&mut self) {
         self.finished = true;
         for (name, before) in &self.foreign {
-            let after = self.cluster(name).get(&format!("{PEERS}/{FOREIGN}")).await.unwrap();
-            assert_eq!(after.as_ref(), Some(before), "a foreign Peer of {name} was touched");
+            let after = self
+                .cluster(name)
+                .get(&format!("{PEERS}/{FOREIGN}"))
+                .await
+                .unwrap();
+            assert_eq!(
+                after.as_ref(),
+                Some(before),
+                "a foreign Peer of {name} was touched"
+            );
         }
     }
 }
@@ -353,8 +480,15 @@ impl Drop for Fleet {
         }
         assert!(self.finished, "a scenario has to end with finish()");
         if let Some(bed) = self.bed.take() {
-            let (start, denials_are_meant) = (std::mem::take(&mut self.start), self.denials_are_meant);
-            USED.with_borrow_mut(|used| used.push(Used { bed, start, denials_are_meant }));
+            let (start, denials_are_meant) =
+                (std::mem::take(&mut self.start), self.denials_are_meant);
+            USED.with_borrow_mut(|used| {
+                used.push(Used {
+                    bed,
+                    start,
+                    denials_are_meant,
+                })
+            });
         }
     }
 }

@@ -23,15 +23,28 @@ scenarios![
 ];
 
 /// Annotations that Kilo's agent removes from its node when it ends.
-const REMOVED: [&str; 7] = ["endpoint", "internal-ip", "key", "last-seen", "wireguard-ip", "discovered-endpoints", "granularity"];
+const REMOVED: [&str; 7] = [
+    "endpoint",
+    "internal-ip",
+    "key",
+    "last-seen",
+    "wireguard-ip",
+    "discovered-endpoints",
+    "granularity",
+];
 
 async fn stop_agent(fleet: &Fleet, site: &str, node: &str) {
-    fleet.annotate_unseen(site, node, &REMOVED.map(|name| (name, None))).await;
+    fleet
+        .annotate_unseen(site, node, &REMOVED.map(|name| (name, None)))
+        .await;
 }
 
 async fn start_agent(fleet: &Fleet, site: &str, node: &str) {
     let annotations = fleet.world.sites[site].nodes[node].annotations.clone();
-    let changes: Vec<_> = annotations.iter().map(|(name, value)| (name.as_str(), Some(value.as_str()))).collect();
+    let changes: Vec<_> = annotations
+        .iter()
+        .map(|(name, value)| (name.as_str(), Some(value.as_str())))
+        .collect();
     fleet.annotate_unseen(site, node, &changes).await;
 }
 
@@ -43,13 +56,17 @@ async fn annotations_that_return_within_the_grace_cost_nothing() {
     // Like a DaemonSet rollout: one after the other, the anchor first; then all.
     for node in ["n1", "n2"] {
         stop_agent(&fleet, "east", node).await;
-        fleet.no_peer_writes(&mark, Duration::from_millis(1500)).await;
+        fleet
+            .no_peer_writes(&mark, Duration::from_millis(1500))
+            .await;
         start_agent(&fleet, "east", node).await;
     }
     for node in ["n1", "n2"] {
         stop_agent(&fleet, "east", node).await;
     }
-    fleet.no_peer_writes(&mark, Duration::from_millis(1500)).await;
+    fleet
+        .no_peer_writes(&mark, Duration::from_millis(1500))
+        .await;
     for node in ["n1", "n2"] {
         start_agent(&fleet, "east", node).await;
     }
@@ -68,12 +85,28 @@ async fn an_agent_that_says_its_address_last_keeps_the_peer() {
     let address = fleet.world.sites["east"].nodes["n1"].annotations["wireguard-ip"].clone();
     stop_agent(&fleet, "east", "n1").await;
     let annotations = fleet.world.sites["east"].nodes["n1"].annotations.clone();
-    let returned = |name: &str, value: &str| if name == "wireguard-ip" { String::new() } else { value.to_owned() };
-    let changes: Vec<_> = annotations.iter().map(|(name, value)| (name.as_str(), returned(name, value))).collect();
-    let changes: Vec<_> = changes.iter().map(|(name, value)| (*name, Some(value.as_str()))).collect();
+    let returned = |name: &str, value: &str| {
+        if name == "wireguard-ip" {
+            String::new()
+        } else {
+            value.to_owned()
+        }
+    };
+    let changes: Vec<_> = annotations
+        .iter()
+        .map(|(name, value)| (name.as_str(), returned(name, value)))
+        .collect();
+    let changes: Vec<_> = changes
+        .iter()
+        .map(|(name, value)| (*name, Some(value.as_str())))
+        .collect();
     fleet.annotate_unseen("east", "n1", &changes).await;
-    fleet.no_peer_writes(&mark, Duration::from_millis(1500)).await;
-    fleet.annotate_unseen("east", "n1", &[("wireguard-ip", Some(&address))]).await;
+    fleet
+        .no_peer_writes(&mark, Duration::from_millis(1500))
+        .await;
+    fleet
+        .annotate_unseen("east", "n1", &[("wireguard-ip", Some(&address))])
+        .await;
     fleet.no_peer_writes(&mark, Duration::from_secs(1)).await;
     // An agent that never publishes it loses its Peer after the grace period.
     stop_agent(&fleet, "east", "n1").await;
@@ -91,10 +124,21 @@ async fn annotations_that_do_not_return_cost_the_peer() {
     fleet.converged().await;
     let mark = fleet.mark();
     for name in REMOVED {
-        fleet.world.sites.get_mut("east").unwrap().nodes.get_mut("n3").unwrap().annotations.remove(name);
+        fleet
+            .world
+            .sites
+            .get_mut("east")
+            .unwrap()
+            .nodes
+            .get_mut("n3")
+            .unwrap()
+            .annotations
+            .remove(name);
     }
     stop_agent(&fleet, "east", "n3").await;
-    fleet.no_peer_writes(&mark, Duration::from_millis(1500)).await;
+    fleet
+        .no_peer_writes(&mark, Duration::from_millis(1500))
+        .await;
     fleet.converged().await;
     fleet.finish().await;
 }
@@ -105,7 +149,11 @@ async fn most_nodes_gone_while_nobody_looked_are_held_until_confirmed() {
     fleet.converged().await;
     operator.kill();
     for node in ["n2", "n3", "n4"] {
-        fleet.cluster("east").delete(&format!("/api/v1/nodes/{node}")).await.unwrap();
+        fleet
+            .cluster("east")
+            .delete(&format!("/api/v1/nodes/{node}"))
+            .await
+            .unwrap();
     }
     let mark = fleet.mark();
     let _operator = fleet.operator(&[]).await;
@@ -113,23 +161,42 @@ async fn most_nodes_gone_while_nobody_looked_are_held_until_confirmed() {
     let event = fleet.event("DeletionHeld").await;
     fleet.no_peer_writes(&mark, Duration::from_secs(1)).await;
     // Other changes go on.
-    fleet.annotate("hub", "n1", "force-endpoint", Some("198.51.100.41:51820")).await;
+    fleet
+        .annotate("hub", "n1", "force-endpoint", Some("198.51.100.41:51820"))
+        .await;
     fleet.holds(&["hub", "east", "west"]).await;
 
     let message = held["message"].as_str().unwrap();
-    let hash = |text: &str| text.split_once("confirm-deletes=").map(|(_, rest)| rest.chars().take(16).collect::<String>());
+    let hash = |text: &str| {
+        text.split_once("confirm-deletes=")
+            .map(|(_, rest)| rest.chars().take(16).collect::<String>())
+    };
     let confirm = hash(message).unwrap_or_else(|| panic!("no command in {message}"));
-    assert_eq!(hash(event["note"].as_str().unwrap()), Some(confirm.clone()), "{event}");
+    assert_eq!(
+        hash(event["note"].as_str().unwrap()),
+        Some(confirm.clone()),
+        "{event}"
+    );
     let annotate = async |value: &str| {
         let patch = json!({ "metadata": { "annotations": { "kilo-clustermesh.io/confirm-deletes": value } } });
-        fleet.cluster("hub").merge_patch(&fleet.world.meshes[0].path(), &patch).await.unwrap();
+        fleet
+            .cluster("hub")
+            .merge_patch(&fleet.world.meshes[0].path(), &patch)
+            .await
+            .unwrap();
     };
     let mark = fleet.mark();
     annotate("0123456789abcdef").await;
     fleet.no_peer_writes(&mark, Duration::from_secs(1)).await;
     annotate(&confirm).await;
     for node in ["n2", "n3", "n4"] {
-        fleet.world.sites.get_mut("east").unwrap().nodes.remove(node);
+        fleet
+            .world
+            .sites
+            .get_mut("east")
+            .unwrap()
+            .nodes
+            .remove(node);
     }
     fleet.converged().await;
     fleet.finish().await;
@@ -141,7 +208,11 @@ async fn an_empty_node_list_is_held_until_the_nodes_are_back() {
     fleet.converged().await;
     operator.kill();
     for node in ["n1", "n2"] {
-        fleet.cluster("east").delete(&format!("/api/v1/nodes/{node}")).await.unwrap();
+        fleet
+            .cluster("east")
+            .delete(&format!("/api/v1/nodes/{node}"))
+            .await
+            .unwrap();
     }
     let mark = fleet.mark();
     let _operator = fleet.operator(&[]).await;
@@ -150,7 +221,9 @@ async fn an_empty_node_list_is_held_until_the_nodes_are_back() {
         fleet.cluster("east").create(&node.object()).await.unwrap();
     }
     fleet.converged().await;
-    fleet.no_peer_writes(&mark, Duration::from_millis(500)).await;
+    fleet
+        .no_peer_writes(&mark, Duration::from_millis(500))
+        .await;
     fleet.finish().await;
 }
 
@@ -162,12 +235,22 @@ async fn annotations_that_went_while_nobody_looked_have_their_grace_too() {
     stop_agent(&fleet, "east", "n1").await;
     let mark = fleet.mark();
     let _operator = fleet.operator(&["--node-grace", "60s"]).await;
-    fleet.annotate("hub", "n1", "force-endpoint", Some("198.51.100.42:51820")).await;
+    fleet
+        .annotate("hub", "n1", "force-endpoint", Some("198.51.100.42:51820"))
+        .await;
     fleet.holds(&["hub", "east", "west"]).await;
     start_agent(&fleet, "east", "n1").await;
     fleet.converged().await;
-    let touched: BTreeSet<_> = fleet.peer_writes(&mark).into_iter().map(|(site, call)| (site, call.name)).collect();
-    assert_eq!(touched.len(), 2, "mesh--hub--n1 on two clusters: {touched:?}");
+    let touched: BTreeSet<_> = fleet
+        .peer_writes(&mark)
+        .into_iter()
+        .map(|(site, call)| (site, call.name))
+        .collect();
+    assert_eq!(
+        touched.len(),
+        2,
+        "mesh--hub--n1 on two clusters: {touched:?}"
+    );
     fleet.finish().await;
 }
 
@@ -178,13 +261,25 @@ async fn nodes_that_went_behind_a_broken_watch_are_held() {
     let mark = fleet.mark();
     fleet.proxy("east").refuse(true).await.unwrap();
     for node in ["n2", "n3", "n4"] {
-        fleet.cluster("east").delete(&format!("/api/v1/nodes/{node}")).await.unwrap();
+        fleet
+            .cluster("east")
+            .delete(&format!("/api/v1/nodes/{node}"))
+            .await
+            .unwrap();
     }
     // The watch can't resume after this, so the Nodes must be relisted.
-    fleet.proxy("east").add(Fault::new(Match::verb(Verb::Watch).resource("nodes"), Effect::answer(410)).times(1));
+    fleet.proxy("east").add(
+        Fault::new(
+            Match::verb(Verb::Watch).resource("nodes"),
+            Effect::answer(410),
+        )
+        .times(1),
+    );
     fleet.proxy("east").refuse(false).await.unwrap();
     fleet.condition("Ready", "False", "DeletionHeld").await;
-    fleet.no_peer_writes(&mark, Duration::from_millis(500)).await;
+    fleet
+        .no_peer_writes(&mark, Duration::from_millis(500))
+        .await;
     fleet.finish().await;
 }
 
@@ -197,7 +292,11 @@ async fn nodes_seen_going_are_not_held() {
     }
     fleet.converged().await;
     until("no event", || async {
-        let held = fleet.events().await.into_iter().any(|event| event["reason"] == "DeletionHeld");
+        let held = fleet
+            .events()
+            .await
+            .into_iter()
+            .any(|event| event["reason"] == "DeletionHeld");
         if held { Err("held".to_owned()) } else { Ok(()) }
     })
     .await;
@@ -207,7 +306,12 @@ async fn nodes_seen_going_are_not_held() {
 async fn the_spec_says_how_many_may_go_at_once() {
     let mut fleet = Fleet::three()
         .nodes(4)
-        .with(|world| world.meshes[0].settings = json!({ "maxDeletePercent": 80 }).as_object().unwrap().clone())
+        .with(|world| {
+            world.meshes[0].settings = json!({ "maxDeletePercent": 80 })
+                .as_object()
+                .unwrap()
+                .clone()
+        })
         .build()
         .await;
     let operator = fleet.operator(&[]).await;

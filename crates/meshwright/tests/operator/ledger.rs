@@ -34,7 +34,9 @@ pub(crate) fn account(record: &AuditRecord) -> Option<Account> {
 pub(crate) fn note(records: &[AuditRecord], scenario: &str, denials_are_meant: bool) {
     let mut ledger = LEDGER.lock().unwrap_or_else(PoisonError::into_inner);
     for record in records {
-        let Some(account) = account(record) else { continue };
+        let Some(account) = account(record) else {
+            continue;
+        };
         let denied_in = (record.denied && !denials_are_meant).then(|| scenario.to_owned());
         if record.denied && denied_in.is_none() {
             continue;
@@ -50,7 +52,10 @@ pub(crate) fn note(records: &[AuditRecord], scenario: &str, denials_are_meant: b
         };
         // An apply that creates the object also needs the right to create.
         if call.verb == "patch" && record.code == 201 {
-            ledger.insert(Call { verb: "create".into(), ..call.clone() });
+            ledger.insert(Call {
+                verb: "create".into(),
+                ..call.clone()
+            });
         }
         ledger.insert(call);
     }
@@ -59,7 +64,10 @@ pub(crate) fn note(records: &[AuditRecord], scenario: &str, denials_are_meant: b
 /// Errors in the shipped roles, after all scenarios.
 pub(crate) fn findings() -> Vec<String> {
     let calls = LEDGER.lock().unwrap_or_else(PoisonError::into_inner);
-    judge(&calls, &ACCOUNTS.map(|account| (account.place, documents(account.roles))))
+    judge(
+        &calls,
+        &ACCOUNTS.map(|account| (account.place, documents(account.roles))),
+    )
 }
 
 pub(crate) fn judge(calls: &BTreeSet<Call>, roles: &[(&'static str, Vec<Value>)]) -> Vec<String> {
@@ -83,24 +91,35 @@ pub(crate) fn judge(calls: &BTreeSet<Call>, roles: &[(&'static str, Vec<Value>)]
 
 fn unused(calls: &BTreeSet<Call>, place: &str, role: &Value, rule: &Value) -> Vec<String> {
     let list = |field: &str| -> Vec<String> {
-        rule[field].as_array().into_iter().flatten().map(|item| item.as_str().unwrap().to_owned()).collect()
+        rule[field]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|item| item.as_str().unwrap().to_owned())
+            .collect()
     };
     let namespace = role["metadata"]["namespace"].as_str();
     let names = list("resourceNames");
     let mut unused = Vec::new();
     for (group, resource, verb) in list("apiGroups").iter().flat_map(|group| {
-        list("resources")
-            .into_iter()
-            .flat_map(move |resource| list("verbs").into_iter().map(move |verb| (group.clone(), resource.clone(), verb)))
+        list("resources").into_iter().flat_map(move |resource| {
+            list("verbs")
+                .into_iter()
+                .map(move |verb| (group.clone(), resource.clone(), verb))
+        })
     }) {
         let used = calls.iter().any(|call| {
-            (call.place, &call.group, &call.resource, &call.verb) == (place, &group, &resource, &verb)
+            (call.place, &call.group, &call.resource, &call.verb)
+                == (place, &group, &resource, &verb)
                 && call.denied_in.is_none()
                 && namespace.is_none_or(|namespace| call.namespace == namespace)
                 && (names.is_empty() || names.contains(&call.name))
         });
         if !used {
-            unused.push(format!("never used: {place} {} {verb} {group}/{resource} {names:?}", role["kind"].as_str().unwrap_or_default()));
+            unused.push(format!(
+                "never used: {place} {} {verb} {group}/{resource} {names:?}",
+                role["kind"].as_str().unwrap_or_default()
+            ));
         }
     }
     unused

@@ -34,7 +34,12 @@ impl Fleet {
     }
 
     async fn check(&self, left_out: &[&str]) -> Result<(), String> {
-        for site in self.world.sites.keys().filter(|site| !left_out.contains(&site.as_str())) {
+        for site in self
+            .world
+            .sites
+            .keys()
+            .filter(|site| !left_out.contains(&site.as_str()))
+        {
             self.compare(site).await?;
         }
         for mesh in self.world.meshes.iter().filter(|mesh| mesh.active) {
@@ -65,27 +70,51 @@ impl Fleet {
 
     /// Peers of a cluster, without the foreign one.
     pub(crate) async fn peers(&self, site: &str) -> Result<Peers, String> {
-        let peers = self.cluster(site).list(PEERS).await.map_err(|error| error.to_string())?;
+        let peers = self
+            .cluster(site)
+            .list(PEERS)
+            .await
+            .map_err(|error| error.to_string())?;
         let name = |peer: &Value| peer["metadata"]["name"].as_str().unwrap().to_owned();
-        Ok(peers.iter().map(|peer| (name(peer), essence(peer))).filter(|(name, _)| name != FOREIGN).collect())
+        Ok(peers
+            .iter()
+            .map(|peer| (name(peer), essence(peer)))
+            .filter(|(name, _)| name != FOREIGN)
+            .collect())
     }
 
     pub(crate) async fn peer(&self, site: &str, name: &str) -> Option<Value> {
-        self.cluster(site).get(&format!("{PEERS}/{name}")).await.unwrap()
+        self.cluster(site)
+            .get(&format!("{PEERS}/{name}"))
+            .await
+            .unwrap()
     }
 
     async fn is_ready(&self, mesh: &Mesh) -> Result<(), String> {
         let object = self.object(mesh).await?;
-        let (seen, generation) = (&object["status"]["observedGeneration"], &object["metadata"]["generation"]);
+        let (seen, generation) = (
+            &object["status"]["observedGeneration"],
+            &object["metadata"]["generation"],
+        );
         let ready = condition(&object, "Ready");
-        if seen == generation && ready["status"] == "True" && ready["observedGeneration"] == *generation {
+        if seen == generation
+            && ready["status"] == "True"
+            && ready["observedGeneration"] == *generation
+        {
             return Ok(());
         }
-        Err(format!("{}: observed {seen} of {generation}, Ready is {ready}, clusters {}", mesh.name, object["status"]["clusters"]))
+        Err(format!(
+            "{}: observed {seen} of {generation}, Ready is {ready}, clusters {}",
+            mesh.name, object["status"]["clusters"]
+        ))
     }
 
     async fn object(&self, mesh: &Mesh) -> Result<Value, String> {
-        let found = self.cluster(&mesh.hub).get(&mesh.path()).await.map_err(|error| error.to_string())?;
+        let found = self
+            .cluster(&mesh.hub)
+            .get(&mesh.path())
+            .await
+            .map_err(|error| error.to_string())?;
         found.ok_or_else(|| format!("there is no mesh {}", mesh.name))
     }
 
@@ -96,31 +125,64 @@ impl Fleet {
 
     /// Waits until a mesh's condition has this status and reason.
     #[track_caller]
-    pub(crate) fn condition_of(&self, at: usize, kind: &str, status: &str, reason: &str) -> impl Future<Output = Value> {
+    pub(crate) fn condition_of(
+        &self,
+        at: usize,
+        kind: &str,
+        status: &str,
+        reason: &str,
+    ) -> impl Future<Output = Value> {
         until(format!("{kind}={status}/{reason}"), move || async move {
             let object = self.object(&self.world.meshes[at]).await?;
             let found = condition(&object, kind);
-            let right = found["status"] == status && (reason.is_empty() || found["reason"] == reason);
-            if right { Ok(found) } else { Err(format!("{kind} is {found}; clusters {}", object["status"]["clusters"])) }
+            let right =
+                found["status"] == status && (reason.is_empty() || found["reason"] == reason);
+            if right {
+                Ok(found)
+            } else {
+                Err(format!(
+                    "{kind} is {found}; clusters {}",
+                    object["status"]["clusters"]
+                ))
+            }
         })
     }
 
     #[track_caller]
-    pub(crate) fn condition(&self, kind: &str, status: &str, reason: &str) -> impl Future<Output = Value> {
+    pub(crate) fn condition(
+        &self,
+        kind: &str,
+        status: &str,
+        reason: &str,
+    ) -> impl Future<Output = Value> {
         self.condition_of(0, kind, status, reason)
     }
 
     /// Waits until the status of a cluster is as wanted.
     #[track_caller]
-    pub(crate) fn cluster_status(&self, name: &str, wanted: impl Fn(&Value) -> bool) -> impl Future<Output = Value> {
+    pub(crate) fn cluster_status(
+        &self,
+        name: &str,
+        wanted: impl Fn(&Value) -> bool,
+    ) -> impl Future<Output = Value> {
         let wanted = std::rc::Rc::new(wanted);
         until(format!("status of {name}"), move || {
             let wanted = wanted.clone();
             async move {
                 let object = self.object(&self.world.meshes[0]).await?;
-                let clusters = object["status"]["clusters"].as_array().cloned().unwrap_or_default();
-                let status = clusters.into_iter().find(|cluster| cluster["name"] == name).ok_or(format!("no status of {name}"))?;
-                if wanted(&status) { Ok(status) } else { Err(status.to_string()) }
+                let clusters = object["status"]["clusters"]
+                    .as_array()
+                    .cloned()
+                    .unwrap_or_default();
+                let status = clusters
+                    .into_iter()
+                    .find(|cluster| cluster["name"] == name)
+                    .ok_or(format!("no status of {name}"))?;
+                if wanted(&status) {
+                    Ok(status)
+                } else {
+                    Err(status.to_string())
+                }
             }
         })
     }
@@ -130,7 +192,12 @@ impl Fleet {
     pub(crate) fn unreachable(&self, name: &str, words: &str) -> impl Future<Output = Value> {
         let words = words.to_lowercase();
         self.cluster_status(name, move |status| {
-            status["reachable"] == false && status["message"].as_str().unwrap_or_default().to_lowercase().contains(&words)
+            status["reachable"] == false
+                && status["message"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_lowercase()
+                    .contains(&words)
         })
     }
 
@@ -140,15 +207,29 @@ impl Fleet {
         until(format!("event {reason}"), move || async move {
             let events = self.events().await;
             let found = events.iter().find(|event| event["reason"] == reason);
-            found.cloned().ok_or_else(|| format!("only {:?}", events.iter().map(|event| event["reason"].clone()).collect::<Vec<_>>()))
+            found.cloned().ok_or_else(|| {
+                format!(
+                    "only {:?}",
+                    events
+                        .iter()
+                        .map(|event| event["reason"].clone())
+                        .collect::<Vec<_>>()
+                )
+            })
         })
     }
 
     pub(crate) async fn events(&self) -> Vec<Value> {
         let mesh = &self.world.meshes[0];
-        let path = format!("/apis/events.k8s.io/v1/namespaces/{}/events", mesh.namespace);
+        let path = format!(
+            "/apis/events.k8s.io/v1/namespaces/{}/events",
+            mesh.namespace
+        );
         let events = self.cluster(&mesh.hub).list(&path).await.unwrap();
-        events.into_iter().filter(|event| event["regarding"]["name"] == mesh.name.as_str()).collect()
+        events
+            .into_iter()
+            .filter(|event| event["regarding"]["name"] == mesh.name.as_str())
+            .collect()
     }
 
     /// Waits until a mesh is deleted.
@@ -156,7 +237,10 @@ impl Fleet {
     pub(crate) fn gone(&self, at: usize) -> impl Future<Output = ()> {
         until("the mesh is gone", move || async move {
             match self.object(&self.world.meshes[at]).await {
-                Ok(object) => Err(format!("{} {}", object["metadata"]["finalizers"], object["status"])),
+                Ok(object) => Err(format!(
+                    "{} {}",
+                    object["metadata"]["finalizers"], object["status"]
+                )),
                 Err(_) => Ok(()),
             }
         })
@@ -167,39 +251,67 @@ impl Fleet {
         let mut calls = Vec::new();
         for (name, start) in since {
             let (records, _) = self.cluster(name).audit_from(*start).unwrap();
-            calls.extend(records.into_iter().filter(|record| ledger::account(record).is_some()).map(|record| (name.clone(), record)));
+            calls.extend(
+                records
+                    .into_iter()
+                    .filter(|record| ledger::account(record).is_some())
+                    .map(|record| (name.clone(), record)),
+            );
         }
         calls
     }
 
     /// Requests that write Peers, also failed ones.
     pub(crate) fn peer_writes(&self, since: &Mark) -> Vec<(String, AuditRecord)> {
-        self.writes(since).into_iter().filter(|(_, record)| record.resource == "peers").collect()
+        self.writes(since)
+            .into_iter()
+            .filter(|(_, record)| record.resource == "peers")
+            .collect()
     }
 
     /// All writes except Leases.
     pub(crate) fn writes(&self, since: &Mark) -> Vec<(String, AuditRecord)> {
-        let is_write = |record: &AuditRecord| WRITES.contains(&record.verb.as_str()) && record.resource != "leases";
-        self.calls(since).into_iter().filter(|(_, record)| is_write(record)).collect()
+        let is_write = |record: &AuditRecord| {
+            WRITES.contains(&record.verb.as_str()) && record.resource != "leases"
+        };
+        self.calls(since)
+            .into_iter()
+            .filter(|(_, record)| is_write(record))
+            .collect()
     }
 
     /// Waits for a window, and fails if a Peer was written since the mark.
     #[track_caller]
-    pub(crate) fn no_peer_writes(&self, since: &Mark, window: Duration) -> impl Future<Output = ()> {
+    pub(crate) fn no_peer_writes(
+        &self,
+        since: &Mark,
+        window: Duration,
+    ) -> impl Future<Output = ()> {
         let at = std::panic::Location::caller();
         async move {
             tokio::time::sleep(window).await;
-            none(&self.peer_writes(since), &format!("{at}: Peers were written"));
+            none(
+                &self.peer_writes(since),
+                &format!("{at}: Peers were written"),
+            );
         }
     }
 }
 
 pub(crate) fn differences(wanted: &Peers, found: &Peers) -> Vec<String> {
-    let missing = wanted.keys().filter(|name| !found.contains_key(*name)).map(|name| format!("{name} is missing"));
-    let surplus = found.keys().filter(|name| !wanted.contains_key(*name)).map(|name| format!("{name} is too many"));
+    let missing = wanted
+        .keys()
+        .filter(|name| !found.contains_key(*name))
+        .map(|name| format!("{name} is missing"));
+    let surplus = found
+        .keys()
+        .filter(|name| !wanted.contains_key(*name))
+        .map(|name| format!("{name} is too many"));
     let wrong = wanted.iter().filter_map(|(name, wanted)| {
         let found = found.get(name).filter(|found| *found != wanted)?;
-        Some(format!("{name} is wrong:\n wanted {wanted}\n found  {found}"))
+        Some(format!(
+            "{name} is wrong:\n wanted {wanted}\n found  {found}"
+        ))
     });
     missing.chain(surplus).chain(wrong).collect()
 }

@@ -61,12 +61,21 @@ fn main() -> ExitCode {
     }
     let conclusion = libtest_mimic::run(&arguments, all());
     bed::drain();
-    let complete = !arguments.list && conclusion.num_filtered_out == 0 && conclusion.num_ignored == 0;
-    let findings = if complete { ledger::findings() } else { Vec::new() };
+    let complete =
+        !arguments.list && conclusion.num_filtered_out == 0 && conclusion.num_ignored == 0;
+    let findings = if complete {
+        ledger::findings()
+    } else {
+        Vec::new()
+    };
     for finding in &findings {
         eprintln!("roles: {finding}");
     }
-    if conclusion.has_failed() || !findings.is_empty() { ExitCode::from(101) } else { ExitCode::SUCCESS }
+    if conclusion.has_failed() || !findings.is_empty() {
+        ExitCode::from(101)
+    } else {
+        ExitCode::SUCCESS
+    }
 }
 
 /// Long ones first, so that none runs alone at the end.

@@ -10,7 +10,10 @@ impl Metrics {
 
     /// Sum over all series of a name with these labels.
     pub(crate) fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
-        let wanted: Vec<String> = labels.iter().map(|(name, value)| format!("{name}=\"{value}\"")).collect();
+        let wanted: Vec<String> = labels
+            .iter()
+            .map(|(name, value)| format!("{name}=\"{value}\""))
+            .collect();
         self.0
             .lines()
             .filter_map(|line| line.strip_prefix(name)?.rsplit_once(' '))

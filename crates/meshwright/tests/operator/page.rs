@@ -28,10 +28,19 @@ impl Shell {
             symlink(program, place("bin").join(name)).unwrap();
         }
         for name in ["charts", "config"] {
-            symlink(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name), place(name)).unwrap();
+            symlink(
+                Path::new(env!("CARGO_MANIFEST_DIR"))
+                    .join("../..")
+                    .join(name),
+                place(name),
+            )
+            .unwrap();
         }
         let shell = Self { folder };
-        shell.keep("kubeconfig", &kubeconfig(contexts, contexts[0].0).to_string());
+        shell.keep(
+            "kubeconfig",
+            &kubeconfig(contexts, contexts[0].0).to_string(),
+        );
         shell
     }
 
@@ -52,12 +61,27 @@ impl Shell {
     pub(crate) async fn try_run(&self, script: &str) -> Result<(), String> {
         // A command that hangs, such as a delete that waits, would keep the whole suite from ending.
         let mut command = Command::new("timeout");
-        command.args(["240", "/bin/sh", "-euc", script]).current_dir(self.folder.path()).env_clear();
-        command.env("PATH", format!("{}:/usr/bin:/bin", self.path("bin").display()));
-        command.env("HOME", self.folder.path()).env("KUBECONFIG", self.path("kubeconfig"));
-        let output = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
+        command
+            .args(["240", "/bin/sh", "-euc", script])
+            .current_dir(self.folder.path())
+            .env_clear();
+        command.env(
+            "PATH",
+            format!("{}:/usr/bin:/bin", self.path("bin").display()),
+        );
+        command
+            .env("HOME", self.folder.path())
+            .env("KUBECONFIG", self.path("kubeconfig"));
+        let output = tokio::task::spawn_blocking(move || command.output())
+            .await
+            .unwrap()
+            .unwrap();
         let said = [output.stdout, output.stderr].concat();
-        if output.status.success() { Ok(()) } else { Err(format!("{script}\n{}", String::from_utf8_lossy(&said))) }
+        if output.status.success() {
+            Ok(())
+        } else {
+            Err(format!("{script}\n{}", String::from_utf8_lossy(&said)))
+        }
     }
 }
 
@@ -75,10 +99,17 @@ pub(crate) fn blocks(page: &'static str) -> Vec<Block> {
     let mut found = Vec::new();
     for (at, part) in page.split("```").enumerate() {
         if at % 2 == 0 {
-            heading = part.lines().rfind(|line| line.starts_with('#')).map_or(heading, |line| line.trim_start_matches(['#', ' ']));
+            heading = part
+                .lines()
+                .rfind(|line| line.starts_with('#'))
+                .map_or(heading, |line| line.trim_start_matches(['#', ' ']));
         } else {
             let (language, text) = part.split_once('\n').unwrap();
-            found.push(Block { heading, language, text });
+            found.push(Block {
+                heading,
+                language,
+                text,
+            });
         }
     }
     found
@@ -87,7 +118,11 @@ pub(crate) fn blocks(page: &'static str) -> Vec<Block> {
 /// Commands under a heading, block by block.
 pub(crate) fn typed(page: &'static str, heading: &str) -> Vec<&'static str> {
     let wanted = |block: &Block| block.heading == heading && block.language == "sh";
-    let found: Vec<&str> = blocks(page).into_iter().filter(wanted).map(|block| block.text).collect();
+    let found: Vec<&str> = blocks(page)
+        .into_iter()
+        .filter(wanted)
+        .map(|block| block.text)
+        .collect();
     assert!(!found.is_empty(), "nothing to type under {heading}");
     found
 }

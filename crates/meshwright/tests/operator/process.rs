@@ -88,12 +88,29 @@ impl Operator {
             command.env_remove(name);
         }
         command.envs(set);
-        command.args(["-c", SUPERVISOR, "supervisor"]).arg(log).arg(binary()).args(arguments);
-        let mut supervisor = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        command
+            .args(["-c", SUPERVISOR, "supervisor"])
+            .arg(log)
+            .arg(binary())
+            .args(arguments);
+        let mut supervisor = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
         let mut line = String::new();
-        BufReader::new(supervisor.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        BufReader::new(supervisor.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
         let (leash, pid) = (supervisor.stdin.take(), line.trim().parse().unwrap());
-        Self { pid, log: log.to_owned(), supervisor, leash, code: None }
+        Self {
+            pid,
+            log: log.to_owned(),
+            supervisor,
+            leash,
+            code: None,
+        }
     }
 
     pub(crate) fn pid(&self) -> i32 {
@@ -123,14 +140,21 @@ impl Operator {
             if let Some(code) = self.exit_code() {
                 return code;
             }
-            assert!(start.elapsed() < deadline, "the operator still runs after {deadline:?}");
+            assert!(
+                start.elapsed() < deadline,
+                "the operator still runs after {deadline:?}"
+            );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
     pub(crate) fn exit_code(&mut self) -> Option<i32> {
         if self.code.is_none() {
-            self.code = self.supervisor.try_wait().unwrap().map(|status| status.code().unwrap_or(-1));
+            self.code = self
+                .supervisor
+                .try_wait()
+                .unwrap()
+                .map(|status| status.code().unwrap_or(-1));
         }
         self.code
     }
@@ -147,24 +171,43 @@ impl Operator {
     pub(crate) async fn fetch(&self, what: &str, path: &str) -> (u16, String) {
         let address = self.served(what).await;
         let mut stream = TcpStream::connect(&address).await.unwrap();
-        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").as_bytes()).await.unwrap();
+        stream
+            .write_all(
+                format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")
+                    .as_bytes(),
+            )
+            .await
+            .unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
-        let code = answer.split(' ').nth(1).unwrap_or_default().parse().unwrap_or_else(|_| panic!("no answer: {answer}"));
+        let code = answer
+            .split(' ')
+            .nth(1)
+            .unwrap_or_default()
+            .parse()
+            .unwrap_or_else(|_| panic!("no answer: {answer}"));
         (code, answer)
     }
 
     /// Waits for the address of a server in the log.
     pub(crate) async fn served(&self, what: &str) -> String {
-        eventually(Duration::from_secs(10), || async { self.address(what).ok_or(format!("no {what} served yet")) }).await.unwrap()
+        eventually(Duration::from_secs(10), || async {
+            self.address(what).ok_or(format!("no {what} served yet"))
+        })
+        .await
+        .unwrap()
     }
 
     /// Finds the address in the log.
     fn address(&self, what: &str) -> Option<String> {
         let log = self.log();
-        let line = log.lines().find(|line| line.contains(&format!("serving {what}")))?;
+        let line = log
+            .lines()
+            .find(|line| line.contains(&format!("serving {what}")))?;
         let port = line.split_once("127.0.0.1:")?.1;
-        let end = port.find(|c: char| !c.is_ascii_digit()).unwrap_or(port.len());
+        let end = port
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(port.len());
         Some(format!("127.0.0.1:{}", &port[..end]))
     }
 
@@ -183,7 +226,12 @@ impl Drop for Operator {
             let log = self.log();
             let lines: Vec<&str> = log.lines().collect();
             let tail = &lines[lines.len().saturating_sub(60)..];
-            eprintln!("--- the operator's log, {} of {} lines:\n{}\n---", tail.len(), lines.len(), tail.join("\n"));
+            eprintln!(
+                "--- the operator's log, {} of {} lines:\n{}\n---",
+                tail.len(),
+                lines.len(),
+                tail.join("\n")
+            );
         }
     }
 }

@@ -9,7 +9,12 @@ const MOST_AT_ONCE: usize = 2;
 
 pub(crate) fn arguments() -> Arguments {
     let mut arguments = Arguments::from_args();
-    arguments.test_threads = Some(arguments.test_threads.unwrap_or(MOST_AT_ONCE).min(MOST_AT_ONCE));
+    arguments.test_threads = Some(
+        arguments
+            .test_threads
+            .unwrap_or(MOST_AT_ONCE)
+            .min(MOST_AT_ONCE),
+    );
     arguments
 }
 
@@ -30,7 +35,9 @@ where
 {
     let name = name.into();
     Trial::test(name.clone(), move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
         let longest = crate::LONGEST_SCENARIO;
         let ended = runtime.block_on(async { tokio::time::timeout(longest, scenario()).await });
         assert!(ended.is_ok(), "{name} did not end within {longest:?}");

@@ -18,7 +18,11 @@ where
     Fut: Future<Output = Result<T, String>>,
 {
     let (what, at) = (what.into(), std::panic::Location::caller());
-    async move { eventually(DEADLINE, check).await.unwrap_or_else(|error| panic!("{at}: {what}: {error}")) }
+    async move {
+        eventually(DEADLINE, check)
+            .await
+            .unwrap_or_else(|error| panic!("{at}: {what}: {error}"))
+    }
 }
 
 #[track_caller]
@@ -28,6 +32,12 @@ pub(crate) fn none<T: Debug>(found: &[T], message: &str) {
 
 /// A condition of an object, or null.
 pub(crate) fn condition(object: &Value, kind: &str) -> Value {
-    let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    conditions.into_iter().find(|condition| condition["type"] == kind).unwrap_or_default()
+    let conditions = object["status"]["conditions"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    conditions
+        .into_iter()
+        .find(|condition| condition["type"] == kind)
+        .unwrap_or_default()
 }

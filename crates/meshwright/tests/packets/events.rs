@@ -14,7 +14,10 @@ use crate::process::Operator;
 use crate::trials::scenarios;
 use mw_sim::kilo::NAMESPACE;
 
-scenarios![packets_pass_when_nodes_join_agents_roll_and_credentials_change, services_move_when_their_anchor_dies];
+scenarios![
+    packets_pass_when_nodes_join_agents_roll_and_credentials_change,
+    services_move_when_their_anchor_dies
+];
 
 /// Duration of an event that has nothing to wait for.
 const WHILE: Duration = Duration::from_secs(2);
@@ -26,19 +29,33 @@ async fn packets_pass_when_nodes_join_agents_roll_and_credentials_change() {
     let joined_alone = joining(&mut ground, &flows, 3, true).await;
     let rolled_alone = rolling(&mut ground, &flows).await;
     let rotated_alone = rotating(&mut ground, &flows).await;
-    let idle = cost::of(&mut ground, &flows, async |_| tokio::time::sleep(WHILE).await).await;
+    let idle = cost::of(&mut ground, &flows, async |_| {
+        tokio::time::sleep(WHILE).await
+    })
+    .await;
 
     let operator = ground.operator().await;
     ground.fleet.condition("Ready", "True", "Reconciled").await;
     let joined = joining(&mut ground, &flows, 4, false).await;
-    cost::compare("a node joins; its Peers are written by hand", joined_alone, joined);
+    cost::compare(
+        "a node joins; its Peers are written by hand",
+        joined_alone,
+        joined,
+    );
     let rolled = rolling(&mut ground, &flows).await;
-    cost::compare("the agents of a cluster are restarted in turn", rolled_alone, rolled);
+    cost::compare(
+        "the agents of a cluster are restarted in turn",
+        rolled_alone,
+        rolled,
+    );
     let mark = ground.fleet.mark();
     let rotated = rotating(&mut ground, &flows).await;
     cost::compare("credentials are rotated", rotated_alone, rotated);
     let mut operator = Some(operator);
-    let killed = cost::of(&mut ground, &flows, async |ground| restart(ground, &mut operator).await).await;
+    let killed = cost::of(&mut ground, &flows, async |ground| {
+        restart(ground, &mut operator).await
+    })
+    .await;
     cost::compare("the operator is killed and started again", idle, killed);
     assert_eq!((rotated.lost, killed.lost), (0, 0));
     assert_eq!(ground.peer_writes(&mark), [""; 0]);
@@ -59,18 +76,31 @@ async fn joining(ground: &mut Ground, flows: &[Flow], at: u8, by_hand: bool) -> 
                 ground.fleet.cluster(site).create(&peer).await.unwrap();
             }
         }
-        let paths: Vec<Path> = ground.paths_between("hub", "east").into_iter().filter(to_newcomer).collect();
+        let paths: Vec<Path> = ground
+            .paths_between("hub", "east")
+            .into_iter()
+            .filter(to_newcomer)
+            .collect();
         ground.arrive(&paths).await;
     })
     .await;
     // Each write makes Kilo end all sessions of that cluster, so there may be only one per cluster,
     // as by hand.
-    let one_each: &[&str] = if by_hand { &[] } else { &["create on hub", "create on west"] };
+    let one_each: &[&str] = if by_hand {
+        &[]
+    } else {
+        &["create on hub", "create on west"]
+    };
     assert_eq!(ground.peer_writes(&mark), one_each);
     ground.leave("east", &name).await;
     if by_hand {
         for site in ["hub", "west"] {
-            ground.fleet.cluster(site).delete(&format!("{PEERS}/by-hand")).await.unwrap();
+            ground
+                .fleet
+                .cluster(site)
+                .delete(&format!("{PEERS}/by-hand"))
+                .await
+                .unwrap();
         }
     }
     ground.arrive(&ground.paths()).await;
@@ -102,12 +132,20 @@ async fn rolling(ground: &mut Ground, flows: &[Flow]) -> Report {
         for node in ["n1", "n2"] {
             ground.stop_agent("east", node).await;
             ground.start_agent("east", node);
-            let paths: Vec<Path> = ground.paths().into_iter().filter(|path| path.name.contains(&format!("east/{node}"))).collect();
+            let paths: Vec<Path> = ground
+                .paths()
+                .into_iter()
+                .filter(|path| path.name.contains(&format!("east/{node}")))
+                .collect();
             ground.arrive(&paths).await;
         }
     })
     .await;
-    assert_eq!(ground.peer_writes(&mark), [""; 0], "the nodes are what they were");
+    assert_eq!(
+        ground.peer_writes(&mark),
+        [""; 0],
+        "the nodes are what they were"
+    );
     ground.arrive(&ground.paths()).await;
     cost
 }
@@ -116,13 +154,34 @@ async fn rolling(ground: &mut Ground, flows: &[Flow]) -> Report {
 async fn rotating(ground: &mut Ground, flows: &[Flow]) -> Report {
     cost::of(ground, flows, async |ground| {
         let old = token(&ground.fleet.member_kubeconfig("east"));
-        let new = ground.fleet.cluster("east").rotate_token(REMOTE_NAMESPACE, REMOTE_ACCOUNT).await.unwrap();
+        let new = ground
+            .fleet
+            .cluster("east")
+            .rotate_token(REMOTE_NAMESPACE, REMOTE_ACCOUNT)
+            .await
+            .unwrap();
         ground.fleet.set_member_token("east", new);
-        ground.fleet.write_secret("hub", NAMESPACE, "east-kubeconfig", &ground.fleet.member_kubeconfig("east")).await;
+        ground
+            .fleet
+            .write_secret(
+                "hub",
+                NAMESPACE,
+                "east-kubeconfig",
+                &ground.fleet.member_kubeconfig("east"),
+            )
+            .await;
         let east = ground.fleet.cluster("east");
         until("the old token is dead", || async {
-            let code = east.request_as(&old, "GET", "/api/v1/nodes", None).await.map_err(|error| error.to_string())?.code;
-            if code == 401 { Ok(()) } else { Err(format!("the old token gets {code}")) }
+            let code = east
+                .request_as(&old, "GET", "/api/v1/nodes", None)
+                .await
+                .map_err(|error| error.to_string())?
+                .code;
+            if code == 401 {
+                Ok(())
+            } else {
+                Err(format!("the old token gets {code}"))
+            }
         })
         .await;
     })
@@ -130,7 +189,14 @@ async fn rotating(ground: &mut Ground, flows: &[Flow]) -> Report {
 }
 
 fn token(kubeconfig: &str) -> String {
-    kubeconfig.split("token: ").nth(1).unwrap().lines().next().unwrap().to_owned()
+    kubeconfig
+        .split("token: ")
+        .nth(1)
+        .unwrap()
+        .lines()
+        .next()
+        .unwrap()
+        .to_owned()
 }
 
 async fn restart(ground: &mut Ground, operator: &mut Option<Operator>) {
@@ -154,14 +220,19 @@ async fn services_move_when_their_anchor_dies() {
     ground.arrive(&ground.paths()).await;
     let (with, by_operator) = anchor_dies(&mut ground, &flows, false).await;
     cost::compare("an anchor dies; the Peers are moved by hand", alone, with);
-    eprintln!("an anchor dies: from NotReady to the first answer {by_hand:?} by hand, {by_operator:?} by the operator");
+    eprintln!(
+        "an anchor dies: from NotReady to the first answer {by_hand:?} by hand, {by_operator:?} by the operator"
+    );
     drop(operator);
     ground.fleet.finish().await;
 }
 
 /// Packet loss, and the time since the Node became NotReady.
 async fn anchor_dies(ground: &mut Ground, flows: &[Flow], by_hand: bool) -> (Report, Duration) {
-    let [on_hub, on_west] = [moved(ground, "hub", "n1", "n2").await, moved(ground, "west", "n1", "n2").await];
+    let [on_hub, on_west] = [
+        moved(ground, "hub", "n1", "n2").await,
+        moved(ground, "west", "n1", "n2").await,
+    ];
     let mut took = Duration::ZERO;
     let cost = cost::of(ground, flows, async |ground| {
         ground.break_down("east", "n1").await;
@@ -169,10 +240,17 @@ async fn anchor_dies(ground: &mut Ground, flows: &[Flow], by_hand: bool) -> (Rep
         let start = Instant::now();
         ground.fleet.set_ready("east", "n1", false).await;
         if by_hand {
-            tokio::join!(write(ground, "hub", &on_hub), write(ground, "west", &on_west));
+            tokio::join!(
+                write(ground, "hub", &on_hub),
+                write(ground, "west", &on_west)
+            );
         }
         until("services answer", || async {
-            if flows.iter().all(|flow| flow.answered_after(start)) { Ok(()) } else { Err("not yet".to_owned()) }
+            if flows.iter().all(|flow| flow.answered_after(start)) {
+                Ok(())
+            } else {
+                Err("not yet".to_owned())
+            }
         })
         .await;
         took = start.elapsed();
@@ -182,8 +260,12 @@ async fn anchor_dies(ground: &mut Ground, flows: &[Flow], by_hand: bool) -> (Rep
 }
 
 fn services(ground: &Ground) -> Vec<Path> {
-    let all = ground.paths_between("hub", "east").into_iter().chain(ground.paths_between("west", "east"));
-    all.filter(|path| path.name.contains("/n1 to a service")).collect()
+    let all = ground
+        .paths_between("hub", "east")
+        .into_iter()
+        .chain(ground.paths_between("west", "east"));
+    all.filter(|path| path.name.contains("/n1 to a service"))
+        .collect()
 }
 
 async fn bring_back(ground: &mut Ground) {
@@ -203,19 +285,31 @@ async fn moved(ground: &Ground, site: &str, from: &str, to: &str) -> Moved {
     const EXTRAS: [&str; 2] = ["172.20.2.0/24", "192.168.2.0/24"];
     let mut moved = Moved::new();
     for node in [from, to] {
-        let peer = ground.fleet.peer(site, &format!("mesh--east--{node}")).await.unwrap();
+        let peer = ground
+            .fleet
+            .peer(site, &format!("mesh--east--{node}"))
+            .await
+            .unwrap();
         let mut allowed = peer["spec"]["allowedIPs"].as_array().unwrap().clone();
         allowed.retain(|cidr| !EXTRAS.iter().any(|extra| cidr == extra));
         if node == to {
             allowed.extend(EXTRAS.map(Value::from));
         }
-        moved.push((format!("{PEERS}/mesh--east--{node}"), json!({ "spec": { "allowedIPs": allowed } })));
+        moved.push((
+            format!("{PEERS}/mesh--east--{node}"),
+            json!({ "spec": { "allowedIPs": allowed } }),
+        ));
     }
     moved
 }
 
 async fn write(ground: &Ground, site: &str, moved: &Moved) {
     for (path, patch) in moved {
-        ground.fleet.cluster(site).merge_patch(path, patch).await.unwrap();
+        ground
+            .fleet
+            .cluster(site)
+            .merge_patch(path, patch)
+            .await
+            .unwrap();
     }
 }

@@ -21,7 +21,15 @@ pub(crate) const SITES: [&str; 3] = ["hub", "east", "west"];
 /// Agent seconds per real second.
 pub(crate) const SPEED: u32 = 10;
 /// Annotations that an agent writes.
-const WRITTEN: [&str; 7] = ["endpoint", "internal-ip", "key", "last-seen", "wireguard-ip", "discovered-endpoints", "granularity"];
+const WRITTEN: [&str; 7] = [
+    "endpoint",
+    "internal-ip",
+    "key",
+    "last-seen",
+    "wireguard-ip",
+    "discovered-endpoints",
+    "granularity",
+];
 const INTERVAL: Duration = Duration::from_millis(10);
 
 /// Layout of the clusters; `full` granularity by default.
@@ -45,7 +53,16 @@ impl Default for Layout {
     fn default() -> Self {
         let granularity = [Granularity::Full; 3];
         let (nodes, keepalive, locations) = (2, 1, 1);
-        Self { nodes, granularity, keepalive, hidden: None, two_families: false, internal_ips: true, locations, speed: SPEED }
+        Self {
+            nodes,
+            granularity,
+            keepalive,
+            hidden: None,
+            two_families: false,
+            internal_ips: true,
+            locations,
+            speed: SPEED,
+        }
     }
 }
 
@@ -85,14 +102,35 @@ impl Ground {
     /// Creates everything except the operator.
     pub(crate) async fn new(layout: Layout) -> Self {
         let edit = layout.clone();
-        let mut fleet = Fleet::three().nodes(layout.nodes).with(move |world| prepare(world, &edit)).build().await;
+        let mut fleet = Fleet::three()
+            .nodes(layout.nodes)
+            .with(move |world| prepare(world, &edit))
+            .build()
+            .await;
         for site in SITES {
             // The foreign Peer has no endpoint, which alone would confuse Kilo.
             fleet.forget_foreign(site);
-            fleet.cluster(site).delete(&format!("{PEERS}/{FOREIGN}")).await.unwrap();
+            fleet
+                .cluster(site)
+                .delete(&format!("{PEERS}/{FOREIGN}"))
+                .await
+                .unwrap();
         }
-        let (agents, specs, hosts, lans) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let mut ground = Self { agents, specs, hosts, lans, wire: Wire::default(), fleet, layout };
+        let (agents, specs, hosts, lans) = (
+            BTreeMap::new(),
+            BTreeMap::new(),
+            BTreeMap::new(),
+            BTreeMap::new(),
+        );
+        let mut ground = Self {
+            agents,
+            specs,
+            hosts,
+            lans,
+            wire: Wire::default(),
+            fleet,
+            layout,
+        };
         if ground.layout.two_families {
             ground.declare_second_family().await;
         }
@@ -119,13 +157,31 @@ impl Ground {
     }
 
     async fn furnish(&mut self, site: &str, number: u8, clock: Clock) {
-        let token = self.fleet.cluster(site).service_account("kube-system", "kilo", &kilo_role()).await.unwrap();
+        let token = self
+            .fleet
+            .cluster(site)
+            .service_account("kube-system", "kilo", &kilo_role())
+            .await
+            .unwrap();
         let granularity = self.layout.granularity[usize::from(number) - 1];
         let range = format!("100.64.{number}.0/24").parse().unwrap();
-        let spec = AgentSpec { token, granularity, range, clock, names: Names::default(), running_for: Duration::ZERO };
+        let spec = AgentSpec {
+            token,
+            granularity,
+            range,
+            clock,
+            names: Names::default(),
+            running_for: Duration::ZERO,
+        };
         self.specs.insert(site.to_owned(), spec);
-        let hidden = self.layout.hidden.filter(|(name, _)| *name == site).map(|(_, idle)| idle);
-        let lan = Lan::new(&self.wire, LanSpec { number, hidden }).await.unwrap();
+        let hidden = self
+            .layout
+            .hidden
+            .filter(|(name, _)| *name == site)
+            .map(|(_, idle)| idle);
+        let lan = Lan::new(&self.wire, LanSpec { number, hidden })
+            .await
+            .unwrap();
         self.lans.insert(site.to_owned(), lan);
         for at in 1..=self.layout.nodes {
             self.add_host(site, at).await;
@@ -149,17 +205,28 @@ impl Ground {
     }
 
     fn launch(&mut self, site: &str, node: &str, running_for: Duration) {
-        let spec = AgentSpec { running_for, ..self.specs[site].clone() };
+        let spec = AgentSpec {
+            running_for,
+            ..self.specs[site].clone()
+        };
         let agent = Agent::start(self.fleet.cluster(site), self.host(site, node), &spec).unwrap();
-        self.agents.insert((site.to_owned(), node.to_owned()), agent);
+        self.agents
+            .insert((site.to_owned(), node.to_owned()), agent);
     }
 
     pub(crate) async fn stop_agent(&mut self, site: &str, node: &str) {
-        self.agents.remove(&(site.to_owned(), node.to_owned())).unwrap().stop().await;
+        self.agents
+            .remove(&(site.to_owned(), node.to_owned()))
+            .unwrap()
+            .stop()
+            .await;
     }
 
     pub(crate) fn kill_agent(&mut self, site: &str, node: &str) {
-        self.agents.remove(&(site.to_owned(), node.to_owned())).unwrap().kill();
+        self.agents
+            .remove(&(site.to_owned(), node.to_owned()))
+            .unwrap()
+            .kill();
     }
 
     /// Adds a node with its agent.
@@ -193,36 +260,60 @@ impl Ground {
     /// All paths between clusters: pod to pod, pod to service and host to pod, for each address
     /// family.
     pub(crate) fn paths(&self) -> Vec<Path> {
-        let pairs = SITES.into_iter().flat_map(|from| SITES.into_iter().map(move |to| (from, to))).filter(|(from, to)| from != to);
-        pairs.flat_map(|(from, to)| self.paths_between(from, to)).collect()
+        let pairs = SITES
+            .into_iter()
+            .flat_map(|from| SITES.into_iter().map(move |to| (from, to)))
+            .filter(|(from, to)| from != to);
+        pairs
+            .flat_map(|(from, to)| self.paths_between(from, to))
+            .collect()
     }
 
     pub(crate) fn paths_between(&self, from: &str, to: &str) -> Vec<Path> {
-        let of = |site: &str| self.hosts.iter().filter(|((name, _), _)| name == site).map(|(_, host)| host).collect::<Vec<_>>();
+        let of = |site: &str| {
+            self.hosts
+                .iter()
+                .filter(|((name, _), _)| name == site)
+                .map(|(_, host)| host)
+                .collect::<Vec<_>>()
+        };
         let families = if self.layout.two_families { 2 } else { 1 };
         let mut paths = Vec::new();
         for source in of(from) {
             for target in of(to) {
                 for address in &target.pod_addresses[..families] {
-                    paths.push(path(format!("pod {from}/{} to pod {to}/{}", source.name, target.name), &source.pod, *address));
+                    paths.push(path(
+                        format!("pod {from}/{} to pod {to}/{}", source.name, target.name),
+                        &source.pod,
+                        *address,
+                    ));
                 }
                 let host = format!("host {from}/{} to pod {to}/{}", source.name, target.name);
                 paths.push(path(host, &source.namespace, target.pod_addresses[0]));
             }
             let service = of(to)[0].service;
-            paths.push(path(format!("pod {from}/{} to a service of {to}", source.name), &source.pod, service));
+            paths.push(path(
+                format!("pod {from}/{} to a service of {to}", source.name),
+                &source.pod,
+                service,
+            ));
         }
         paths
     }
 
     /// Flows from the first pod of each cluster to the last of each other.
     pub(crate) fn pod_flows(&self) -> Vec<Flow> {
-        let wanted = |path: &&Path| path.name.starts_with("pod ") && path.name.contains("/n1 to pod") && path.name.ends_with("/n2");
+        let wanted = |path: &&Path| {
+            path.name.starts_with("pod ")
+                && path.name.contains("/n1 to pod")
+                && path.name.ends_with("/n2")
+        };
         self.paths().iter().filter(wanted).map(Path::flow).collect()
     }
 
     pub(crate) fn service_flows(&self, to: &str) -> Vec<Flow> {
-        let wanted = |path: &&Path| path.name.contains("/n1 to a service") && path.name.ends_with(to);
+        let wanted =
+            |path: &&Path| path.name.contains("/n1 to a service") && path.name.ends_with(to);
         self.paths().iter().filter(wanted).map(Path::flow).collect()
     }
 
@@ -230,7 +321,11 @@ impl Ground {
     pub(crate) async fn arrive(&self, paths: &[Path]) {
         until("packets arrive", || async {
             let lost = lost(paths).await;
-            if lost.is_empty() { Ok(()) } else { Err(format!("{} of {}: {lost:#?}", lost.len(), paths.len())) }
+            if lost.is_empty() {
+                Ok(())
+            } else {
+                Err(format!("{} of {}: {lost:#?}", lost.len(), paths.len()))
+            }
         })
         .await;
     }
@@ -239,14 +334,23 @@ impl Ground {
     pub(crate) async fn stop_arriving(&self, paths: &[Path]) {
         until("packets stop", || async {
             let lost = lost(paths).await;
-            if lost.len() == paths.len() { Ok(()) } else { Err(format!("only these stopped: {lost:#?}")) }
+            if lost.len() == paths.len() {
+                Ok(())
+            } else {
+                Err(format!("only these stopped: {lost:#?}"))
+            }
         })
         .await;
     }
 
     /// Writes of the operator to Peers, sorted.
     pub(crate) fn peer_writes(&self, since: &Mark) -> Vec<String> {
-        let mut writes: Vec<_> = self.fleet.peer_writes(since).into_iter().map(|(site, call)| format!("{} on {site}", call.verb)).collect();
+        let mut writes: Vec<_> = self
+            .fleet
+            .peer_writes(since)
+            .into_iter()
+            .map(|(site, call)| format!("{} on {site}", call.verb))
+            .collect();
         writes.sort();
         writes
     }
@@ -266,28 +370,48 @@ impl Ground {
     async fn declare_second_family(&mut self) {
         let mut spec = self.fleet.mesh_model().spec();
         for (entry, number) in spec["clusters"].as_array_mut().unwrap().iter_mut().zip(1..) {
-            entry["podCIDRs"] = json!([format!("10.{number}.0.0/16"), format!("fd00:{number}::/32")]);
+            entry["podCIDRs"] =
+                json!([format!("10.{number}.0.0/16"), format!("fd00:{number}::/32")]);
         }
         self.patch_mesh(&json!({ "spec": spec })).await;
     }
 
     pub(crate) async fn patch_mesh(&self, patch: &Value) {
         let mesh: &Mesh = &self.fleet.world.meshes[0];
-        self.fleet.cluster("hub").merge_patch(&mesh.path(), patch).await.unwrap();
+        self.fleet
+            .cluster("hub")
+            .merge_patch(&mesh.path(), patch)
+            .await
+            .unwrap();
     }
 }
 
 pub(crate) fn path(name: String, from: &Namespace, to: IpAddr) -> Path {
-    Path { name, from: from.clone(), to }
+    Path {
+        name,
+        from: from.clone(),
+        to,
+    }
 }
 
 /// Names of the paths without a ping reply.
 pub(crate) async fn lost(paths: &[Path]) -> Vec<String> {
     let mut pings = JoinSet::new();
     for path in paths.iter().cloned() {
-        pings.spawn(async move { (ping(&path.from, None, path.to).await.unwrap(), format!("{} ({})", path.name, path.to)) });
+        pings.spawn(async move {
+            (
+                ping(&path.from, None, path.to).await.unwrap(),
+                format!("{} ({})", path.name, path.to),
+            )
+        });
     }
-    let mut lost: Vec<String> = pings.join_all().await.into_iter().filter(|(arrived, _)| !arrived).map(|(_, name)| name).collect();
+    let mut lost: Vec<String> = pings
+        .join_all()
+        .await
+        .into_iter()
+        .filter(|(arrived, _)| !arrived)
+        .map(|(_, name)| name)
+        .collect();
     lost.sort();
     lost
 }
@@ -306,7 +430,8 @@ fn prepare(world: &mut World, layout: &Layout) {
 }
 
 fn prepare_node(node: &mut Node, layout: &Layout, site: &str, at: u8) {
-    node.annotations.retain(|name, _| !WRITTEN.contains(&name.as_str()));
+    node.annotations
+        .retain(|name, _| !WRITTEN.contains(&name.as_str()));
     let port = 51_819 + u16::from(at);
     let endpoint = node.annotations["force-endpoint"].replace("51820", &port.to_string());
     node.annotations.insert("force-endpoint".into(), endpoint);
@@ -314,16 +439,24 @@ fn prepare_node(node: &mut Node, layout: &Layout, site: &str, at: u8) {
         node.annotations.remove("force-endpoint");
     }
     if layout.keepalive > 0 {
-        node.annotations.insert("persistent-keepalive".into(), layout.keepalive.to_string());
+        node.annotations
+            .insert("persistent-keepalive".into(), layout.keepalive.to_string());
     }
     if !layout.internal_ips {
-        node.annotations.insert("force-internal-ip".into(), "-".into());
+        node.annotations
+            .insert("force-internal-ip".into(), "-".into());
     }
     if layout.locations > 1 {
-        node.annotations.insert("location".into(), format!("place-{}", at % layout.locations));
+        node.annotations.insert(
+            "location".into(),
+            format!("place-{}", at % layout.locations),
+        );
     }
     if layout.two_families {
-        let second = node.pod_cidrs[0].replace("10.", "fd00:").replace(".0/24", "::/64").replace('.', ":");
+        let second = node.pod_cidrs[0]
+            .replace("10.", "fd00:")
+            .replace(".0/24", "::/64")
+            .replace('.', ":");
         node.pod_cidrs.push(second);
     }
 }
@@ -339,6 +472,10 @@ fn kilo_role() -> Vec<PolicyRule> {
     vec![
         rule("", "nodes", &["list", "patch", "watch"]),
         rule("kilo.squat.ai", "peers", &["list", "watch"]),
-        rule("apiextensions.k8s.io", "customresourcedefinitions", &["get"]),
+        rule(
+            "apiextensions.k8s.io",
+            "customresourcedefinitions",
+            &["get"],
+        ),
     ]
 }

@@ -62,7 +62,9 @@ pub(crate) const LONGEST_SCENARIO: Duration = Duration::from_secs(300);
 
 fn main() -> ExitCode {
     let arguments = trials::arguments();
-    let needed = Namespace::new().map(drop).and_then(|()| Binaries::locate().map(drop));
+    let needed = Namespace::new()
+        .map(drop)
+        .and_then(|()| Binaries::locate().map(drop));
     if !arguments.list
         && let Err(error @ mw_testbed::Error::Missing { .. }) = needed
     {

@@ -33,7 +33,11 @@ async fn settled(ground: &Ground) {
 }
 
 async fn packets_pass_while_api_servers_are_down_or_hang() {
-    let (mut ground, operator) = Ground::running(Layout { speed: SPEED, ..Layout::default() }).await;
+    let (mut ground, operator) = Ground::running(Layout {
+        speed: SPEED,
+        ..Layout::default()
+    })
+    .await;
     let flows: Vec<Flow> = ground.pod_flows();
     operator.kill();
     let down_alone = cost::of(&mut ground, &flows, hub_down).await;
@@ -49,18 +53,30 @@ async fn packets_pass_while_api_servers_are_down_or_hang() {
     ground.fleet.condition("Ready", "True", "Reconciled").await;
     settled(&ground).await;
     let hang = cost::of(&mut ground, &flows, east_hangs).await;
-    cost::compare("the hub's API server is down for a minute", down_alone, down);
+    cost::compare(
+        "the hub's API server is down for a minute",
+        down_alone,
+        down,
+    );
     cost::compare("a cluster's API server hangs for 15 s", hang_alone, hang);
     ground.fleet.condition("Ready", "True", "Reconciled").await;
     settled(&ground).await;
     until("every Peer is what it was", || async {
         let after = ground.peers().await;
-        if after == before { Ok(()) } else { Err(format!("{after:#?}")) }
+        if after == before {
+            Ok(())
+        } else {
+            Err(format!("{after:#?}"))
+        }
     })
     .await;
     // After an outage each agent knows at first only itself, so a cluster whose second node is back
     // first is renumbered twice. The Peers follow: updated, never replaced.
-    let others = ground.peer_writes(&mark).into_iter().filter(|write| !write.starts_with("patch ")).collect::<Vec<_>>();
+    let others = ground
+        .peer_writes(&mark)
+        .into_iter()
+        .filter(|write| !write.starts_with("patch "))
+        .collect::<Vec<_>>();
     assert_eq!(others, [""; 0]);
     ground.fleet.finish().await;
 }

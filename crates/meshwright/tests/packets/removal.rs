@@ -29,30 +29,60 @@ async fn a_peer_goes(ground: &Ground) {
     let (gone, rest): (Vec<Path>, Vec<Path>) = all.into_iter().partition(|path| of_peer(&path));
     let flows = some_flows(&gone);
     let start = Instant::now();
-    ground.fleet.cluster("hub").delete(&format!("{PEERS}/mesh--east--n2")).await.unwrap();
+    ground
+        .fleet
+        .cluster("hub")
+        .delete(&format!("{PEERS}/mesh--east--n2"))
+        .await
+        .unwrap();
     ground.stop_arriving(&gone).await;
     tell_end("a Peer is deleted", &gone, &flows, start);
-    assert_eq!(lost(&rest).await, [""; 0], "these have nothing to do with it");
+    assert_eq!(
+        lost(&rest).await,
+        [""; 0],
+        "these have nothing to do with it"
+    );
 }
 
 async fn an_entry_goes(ground: &mut Ground) {
-    let flows: Vec<_> =
-        ground.paths_between("hub", "east").iter().filter(|path| path.name.starts_with("pod hub/n1")).map(Path::flow).collect();
-    let (gone, rest): (Vec<Path>, Vec<Path>) = ground.paths().into_iter().partition(|path| path.name.contains("west"));
-    ground.fleet.mesh_model().entries.retain(|entry| entry.name != "west");
+    let flows: Vec<_> = ground
+        .paths_between("hub", "east")
+        .iter()
+        .filter(|path| path.name.starts_with("pod hub/n1"))
+        .map(Path::flow)
+        .collect();
+    let (gone, rest): (Vec<Path>, Vec<Path>) = ground
+        .paths()
+        .into_iter()
+        .partition(|path| path.name.contains("west"));
+    ground
+        .fleet
+        .mesh_model()
+        .entries
+        .retain(|entry| entry.name != "west");
     let ending = some_flows(&gone);
     let start = Instant::now();
     ground.fleet.update_mesh(0).await;
     ground.stop_arriving(&gone).await;
     tell_end("an entry goes", &gone, &ending, start);
-    assert_eq!(lost(&rest).await, [""; 0], "these have nothing to do with it");
+    assert_eq!(
+        lost(&rest).await,
+        [""; 0],
+        "these have nothing to do with it"
+    );
     let report = total_since(&flows, start).await;
-    eprintln!("an entry goes: hub to east meanwhile lost {} of {}, gap {:?}", report.lost, report.sent, report.gap);
+    eprintln!(
+        "an entry goes: hub to east meanwhile lost {} of {}, gap {:?}",
+        report.lost, report.sent, report.gap
+    );
 }
 
 async fn the_mesh_goes(ground: &mut Ground) {
     let all = ground.paths();
-    let inside: Vec<Path> = SITES.iter().flat_map(|site| ground.paths_between(site, site)).collect();
+    let inside: Vec<Path> = SITES
+        .iter()
+        .flat_map(|site| ground.paths_between(site, site))
+        .collect();
     let flows = some_flows(&all);
     let start = Instant::now();
     ground.fleet.delete_mesh(0).await;
@@ -63,10 +93,23 @@ async fn the_mesh_goes(ground: &mut Ground) {
 
 /// Some of the paths; all would be too many packets.
 fn some_flows(paths: &[Path]) -> Vec<Flow> {
-    paths.iter().filter(|path| path.name.starts_with("pod ")).take(8).map(Path::flow).collect()
+    paths
+        .iter()
+        .filter(|path| path.name.starts_with("pod "))
+        .take(8)
+        .map(Path::flow)
+        .collect()
 }
 
 fn tell_end(what: &str, gone: &[Path], flows: &[Flow], start: Instant) {
-    let last = flows.iter().filter_map(Flow::last_answered).max().unwrap_or(start);
-    eprintln!("{what}: {} ways end; the last ping that was answered left {:?} after it", gone.len(), last.duration_since(start));
+    let last = flows
+        .iter()
+        .filter_map(Flow::last_answered)
+        .max()
+        .unwrap_or(start);
+    eprintln!(
+        "{what}: {} ways end; the last ping that was answered left {:?} after it",
+        gone.len(),
+        last.duration_since(start)
+    );
 }

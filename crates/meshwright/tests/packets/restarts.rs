@@ -12,26 +12,48 @@ use crate::look::until;
 use crate::trials::scenarios;
 use mw_sim::kilo::NAMESPACE;
 
-scenarios![nodes_are_renumbered_and_packets_pass, a_leader_restarts_and_packets_pass];
+scenarios![
+    nodes_are_renumbered_and_packets_pass,
+    a_leader_restarts_and_packets_pass
+];
 
 /// A ping every 200 ms loses one at most. Here pings are sent every 10 ms.
 const ONE_PING: Duration = Duration::from_millis(200);
 const KEEPALIVE: u16 = 5;
 
 async fn address(ground: &Ground, node: &str) -> String {
-    let node = ground.fleet.cluster("east").get(&format!("/api/v1/nodes/{node}")).await.unwrap().unwrap();
-    node["metadata"]["annotations"]["kilo.squat.ai/wireguard-ip"].as_str().unwrap_or_default().to_owned()
+    let node = ground
+        .fleet
+        .cluster("east")
+        .get(&format!("/api/v1/nodes/{node}"))
+        .await
+        .unwrap()
+        .unwrap();
+    node["metadata"]["annotations"]["kilo.squat.ai/wireguard-ip"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
 }
 
 /// Kilo renumbers the remaining nodes; each publishes it at its own check-in.
 async fn nodes_are_renumbered_and_packets_pass() {
-    let (mut ground, _operator) = Ground::running(Layout { nodes: 3, keepalive: KEEPALIVE, ..Layout::default() }).await;
-    let flows = flows(&ground, |path| path.name.contains("pod hub/n1 to pod east/n") && !path.name.ends_with("/n1"));
+    let (mut ground, _operator) = Ground::running(Layout {
+        nodes: 3,
+        keepalive: KEEPALIVE,
+        ..Layout::default()
+    })
+    .await;
+    let flows = flows(&ground, |path| {
+        path.name.contains("pod hub/n1 to pod east/n") && !path.name.ends_with("/n1")
+    });
     let mark = ground.fleet.mark();
     let left = cost::of(&mut ground, &flows, async |ground| {
         ground.leave("east", "n1").await;
         until("the others are renumbered", || async {
-            match (address(ground, "n2").await.as_str(), address(ground, "n3").await.as_str()) {
+            match (
+                address(ground, "n2").await.as_str(),
+                address(ground, "n3").await.as_str(),
+            ) {
                 ("100.64.2.1/24", "100.64.2.2/24") => Ok(()),
                 other => Err(format!("{other:?}")),
             }
@@ -43,8 +65,16 @@ async fn nodes_are_renumbered_and_packets_pass() {
     .await;
     eprintln!("nodes are renumbered: {left:?}");
     assert!(left.gap <= ONE_PING, "{left:?}");
-    let deletes = ground.peer_writes(&mark).into_iter().filter(|write| write.starts_with("delete")).collect::<Vec<_>>();
-    assert_eq!(deletes, ["delete on hub", "delete on west"], "of the node that left");
+    let deletes = ground
+        .peer_writes(&mark)
+        .into_iter()
+        .filter(|write| write.starts_with("delete"))
+        .collect::<Vec<_>>();
+    assert_eq!(
+        deletes,
+        ["delete on hub", "delete on west"],
+        "of the node that left"
+    );
     ground.arrive(&ground.paths()).await;
     ground.fleet.finish().await;
 }
@@ -52,9 +82,21 @@ async fn nodes_are_renumbered_and_packets_pass() {
 async fn carried(ground: &Ground, node: &str, route: &str) {
     for site in ["hub", "west"] {
         until("the host route follows", || async {
-            let peer = ground.fleet.peer(site, &format!("mesh--east--{node}")).await.ok_or("there is no Peer")?;
-            let carries = peer["spec"]["allowedIPs"].as_array().unwrap().iter().any(|cidr| cidr == route);
-            if carries { Ok(()) } else { Err(peer["spec"].to_string()) }
+            let peer = ground
+                .fleet
+                .peer(site, &format!("mesh--east--{node}"))
+                .await
+                .ok_or("there is no Peer")?;
+            let carries = peer["spec"]["allowedIPs"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|cidr| cidr == route);
+            if carries {
+                Ok(())
+            } else {
+                Err(peer["spec"].to_string())
+            }
         })
         .await;
     }
@@ -63,21 +105,33 @@ async fn carried(ground: &Ground, node: &str, route: &str) {
 /// The next node becomes leader at once and publishes its address later; the first one is back
 /// soon, and leads again.
 async fn a_leader_restarts_and_packets_pass() {
-    let layout = Layout { granularity: [Location; 3], keepalive: KEEPALIVE, ..Layout::default() };
+    let layout = Layout {
+        granularity: [Location; 3],
+        keepalive: KEEPALIVE,
+        ..Layout::default()
+    };
     let (mut ground, _operator) = Ground::running(layout).await;
     let flows = flows(&ground, |path| path.name == "pod hub/n1 to pod east/n2");
     let rolled = cost::of(&mut ground, &flows, async |ground| {
         ground.stop_agent("east", "n1").await;
         until("the next one has the Peer", || async {
             let peer = ground.fleet.peer("hub", "mesh--east--n2").await;
-            if peer.is_some() { Ok(()) } else { Err("not yet".to_owned()) }
+            if peer.is_some() {
+                Ok(())
+            } else {
+                Err("not yet".to_owned())
+            }
         })
         .await;
         is_quiet(ground).await;
         ground.start_agent("east", "n1");
         until("the first one has it again", || async {
             let peer = ground.fleet.peer("hub", "mesh--east--n1").await;
-            if peer.is_some() { Ok(()) } else { Err("not yet".to_owned()) }
+            if peer.is_some() {
+                Ok(())
+            } else {
+                Err("not yet".to_owned())
+            }
         })
         .await;
     })
@@ -92,14 +146,32 @@ async fn a_leader_restarts_and_packets_pass() {
 /// Changes may be pending, but nothing needs a person's action.
 async fn is_quiet(ground: &Ground) {
     let path = format!("/apis/kilo.squat.ai/v1alpha1/namespaces/{NAMESPACE}/clustermeshes/mesh");
-    let mesh = ground.fleet.cluster("hub").get(&path).await.unwrap().unwrap();
-    let conditions = mesh["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let mesh = ground
+        .fleet
+        .cluster("hub")
+        .get(&path)
+        .await
+        .unwrap()
+        .unwrap();
+    let conditions = mesh["status"]["conditions"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
     let reason = |condition: &Value| condition["reason"].as_str().unwrap_or_default().to_owned();
     let loud = ["DeletionHeld", "AnchorUnavailable", "LocationWithoutPeer"];
-    let said: Vec<String> = conditions.iter().map(reason).filter(|reason| loud.contains(&reason.as_str())).collect();
+    let said: Vec<String> = conditions
+        .iter()
+        .map(reason)
+        .filter(|reason| loud.contains(&reason.as_str()))
+        .collect();
     assert_eq!(said, [""; 0]);
 }
 
 fn flows(ground: &Ground, wanted: impl Fn(&Path) -> bool) -> Vec<Flow> {
-    ground.paths().iter().filter(|path| wanted(path)).map(Path::flow).collect()
+    ground
+        .paths()
+        .iter()
+        .filter(|path| wanted(path))
+        .map(Path::flow)
+        .collect()
 }

@@ -74,13 +74,28 @@ struct Event {
 fn draw(seed: u64) -> (Granularity, Vec<Event>) {
     let mut dice = fastrand::Rng::with_seed(seed);
     let granularity = if seed % 2 == 1 { Full } else { Location };
-    let mortal = Seat { site: SITES[dice.usize(0..SITES.len())], at: dice.u8(1..=nodes(granularity)) };
-    let newcomer = Seat { site: SITES[dice.usize(0..SITES.len())], at: NEWCOMERS[(seed / 2) as usize % NEWCOMERS.len()] };
-    let death = if dice.bool() { Happening::Unplugged } else { Happening::AgentKilled };
-    let mut stories =
-        [vec![(mortal, death), (mortal, Happening::Returns)], vec![(newcomer, Happening::Joins), (newcomer, Happening::Leaves)]];
+    let mortal = Seat {
+        site: SITES[dice.usize(0..SITES.len())],
+        at: dice.u8(1..=nodes(granularity)),
+    };
+    let newcomer = Seat {
+        site: SITES[dice.usize(0..SITES.len())],
+        at: NEWCOMERS[(seed / 2) as usize % NEWCOMERS.len()],
+    };
+    let death = if dice.bool() {
+        Happening::Unplugged
+    } else {
+        Happening::AgentKilled
+    };
+    let mut stories = [
+        vec![(mortal, death), (mortal, Happening::Returns)],
+        vec![(newcomer, Happening::Joins), (newcomer, Happening::Leaves)],
+    ];
     let mut events = Vec::new();
-    while let Some(at) = [dice.usize(0..2), 0, 1].into_iter().find(|at| !stories[*at].is_empty()) {
+    while let Some(at) = [dice.usize(0..2), 0, 1]
+        .into_iter()
+        .find(|at| !stories[*at].is_empty())
+    {
         let (who, what) = stories[at].remove(0);
         // Some return before anybody detects it, some after all did.
         let pauses: &[u64] = if what == death { &[2, 8, 14] } else { &[2, 5] };
@@ -100,30 +115,69 @@ fn nodes(granularity: Granularity) -> u8 {
 }
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let number = |name: &str| {
+        std::env::var(name)
+            .ok()
+            .and_then(|text| text.parse::<u64>().ok())
+    };
     let (first, count) = match number("PACKETS_SEED") {
         Some(seed) => (seed, 1),
-        None => (number("PACKETS_FIRST").unwrap_or(1), number("PACKETS_SEQUENCES").unwrap_or(SEQUENCES)),
+        None => (
+            number("PACKETS_FIRST").unwrap_or(1),
+            number("PACKETS_SEQUENCES").unwrap_or(SEQUENCES),
+        ),
     };
-    let of = |granularity: Granularity| (first..first + count).filter(|seed| draw(*seed).0 == granularity).collect::<Vec<_>>();
+    let of = |granularity: Granularity| {
+        (first..first + count)
+            .filter(|seed| draw(*seed).0 == granularity)
+            .collect::<Vec<_>>()
+    };
     let groups: Vec<(Granularity, Vec<u64>)> = [Full, Location]
         .into_iter()
-        .flat_map(|granularity| of(granularity).chunks(TOGETHER).map(|seeds| (granularity, seeds.to_vec())).collect::<Vec<_>>())
+        .flat_map(|granularity| {
+            of(granularity)
+                .chunks(TOGETHER)
+                .map(|seeds| (granularity, seeds.to_vec()))
+                .collect::<Vec<_>>()
+        })
         .collect();
     let name = |granularity: Granularity, seeds: &[u64]| {
-        let seeds = seeds.iter().map(u64::to_string).collect::<Vec<_>>().join("_");
+        let seeds = seeds
+            .iter()
+            .map(u64::to_string)
+            .collect::<Vec<_>>()
+            .join("_");
         format!("sequences_{seeds}_cost_healthy_nodes_one_ping_in_{granularity:?}").to_lowercase()
     };
-    groups.into_iter().map(|(granularity, seeds)| trial(name(granularity, &seeds), move || sequences(granularity, seeds))).collect()
+    groups
+        .into_iter()
+        .map(|(granularity, seeds)| {
+            trial(name(granularity, &seeds), move || {
+                sequences(granularity, seeds)
+            })
+        })
+        .collect()
 }
 
 async fn sequences(granularity: Granularity, seeds: Vec<u64>) {
-    let locations = if granularity == Location { LOCATIONS } else { 1 };
-    let layout = Layout { nodes: nodes(granularity), granularity: [granularity; 3], keepalive: KEEPALIVE, locations, ..Layout::default() };
+    let locations = if granularity == Location {
+        LOCATIONS
+    } else {
+        1
+    };
+    let layout = Layout {
+        nodes: nodes(granularity),
+        granularity: [granularity; 3],
+        keepalive: KEEPALIVE,
+        locations,
+        ..Layout::default()
+    };
     let (mut ground, _operator) = Ground::running(layout).await;
     for seed in seeds {
         let (_, events) = draw(seed);
-        eprintln!("sequence {seed}, again with PACKETS_SEED={seed} cargo test -p meshwright --test packets -- sequences");
+        eprintln!(
+            "sequence {seed}, again with PACKETS_SEED={seed} cargo test -p meshwright --test packets -- sequences"
+        );
         judge(&mut ground, granularity, seed, &events).await;
     }
     ground.fleet.finish().await;
@@ -136,7 +190,13 @@ async fn judge(ground: &mut Ground, granularity: Granularity, seed: u64, events:
         let played = play(ground, granularity, events).await;
         ground.arrive(&ground.paths()).await;
         match played {
-            Ok(wrong) => return assert!(wrong.is_empty(), "sequence {seed} of {events:#?}\n{}", wrong.join("\n")),
+            Ok(wrong) => {
+                return assert!(
+                    wrong.is_empty(),
+                    "sequence {seed} of {events:#?}\n{}",
+                    wrong.join("\n")
+                );
+            }
             Err(late) => eprintln!("sequence {seed} says nothing: pings left {late:?} late"),
         }
     }
@@ -202,15 +262,24 @@ impl Scene {
                 return Part::Concerned;
             }
             let first = |among: &dyn Fn(&Seat) -> bool| {
-                let of_place = self.there.iter().chain([&event.who]).filter(|seat| seat.place() == end.place());
-                of_place.filter(|seat| among(seat)).min_by_key(|seat| seat.node()).copied()
+                let of_place = self
+                    .there
+                    .iter()
+                    .chain([&event.who])
+                    .filter(|seat| seat.place() == end.place());
+                of_place
+                    .filter(|seat| among(seat))
+                    .min_by_key(|seat| seat.node())
+                    .copied()
             };
             let dead = first(&|_| true).and_then(|leader| self.dead.get(&leader));
             match (self.granularity, dead) {
                 (Full, _) => Part::Healthy,
                 (_, Some(Happening::AgentKilled)) => Part::LedBySilent,
                 (_, Some(_)) => Part::LedByDead,
-                _ if first(&|seat| !self.dead.contains_key(seat)) == Some(event.who) => Part::LedByAnother,
+                _ if first(&|seat| !self.dead.contains_key(seat)) == Some(event.who) => {
+                    Part::LedByAnother
+                }
                 _ => Part::Healthy,
             }
         };
@@ -221,7 +290,9 @@ impl Scene {
         match event.what {
             Happening::Joins => _ = self.there.insert(event.who),
             Happening::Leaves => _ = self.there.remove(&event.who),
-            Happening::Unplugged | Happening::AgentKilled => _ = self.dead.insert(event.who, event.what),
+            Happening::Unplugged | Happening::AgentKilled => {
+                _ = self.dead.insert(event.who, event.what)
+            }
             Happening::Returns => _ = self.dead.remove(&event.who),
         }
     }
@@ -229,24 +300,39 @@ impl Scene {
 
 /// Plays events and returns the flows that lost more than allowed, or the delay of pings if that
 /// was too long to judge.
-async fn play(ground: &mut Ground, granularity: Granularity, events: &[Event]) -> Result<Vec<String>, Duration> {
+async fn play(
+    ground: &mut Ground,
+    granularity: Granularity,
+    events: &[Event],
+) -> Result<Vec<String>, Duration> {
     let before = untouched(ground, granularity, events).await;
     let watched = watched(ground);
     let there = watched.iter().flat_map(|watched| watched.ends).collect();
-    let mut scene = Scene { granularity, there, dead: BTreeMap::new() };
+    let mut scene = Scene {
+        granularity,
+        there,
+        dead: BTreeMap::new(),
+    };
     let mut windows = Vec::new();
     for event in events {
         let start = Instant::now();
         happen(ground, &scene, event).await;
         scene.take(event);
-        let parts: Vec<Part> = watched.iter().map(|watched| scene.part(watched.ends, event)).collect();
+        let parts: Vec<Part> = watched
+            .iter()
+            .map(|watched| scene.part(watched.ends, event))
+            .collect();
         pause(ground, event).await;
         windows.push((event, parts, start, Instant::now()));
     }
     tokio::time::sleep(LATEST_ANSWER).await;
     let (mut wrong, mut late) = (Vec::new(), Duration::ZERO);
     let after = untouched(ground, granularity, events).await;
-    wrong.extend(before.difference(&after).map(|peer| format!("the Peer of a healthy node was deleted: {peer:?}")));
+    wrong.extend(
+        before
+            .difference(&after)
+            .map(|peer| format!("the Peer of a healthy node was deleted: {peer:?}")),
+    );
     for (event, parts, start, end) in windows {
         let mut worst: BTreeMap<Part, (usize, usize)> = BTreeMap::new();
         for (watched, part) in watched.iter().zip(parts) {
@@ -255,25 +341,43 @@ async fn play(ground: &mut Ground, granularity: Granularity, events: &[Event]) -
             let (in_a_row, lost) = worst.entry(part).or_default();
             (*in_a_row, *lost) = ((*in_a_row).max(report.in_a_row), (*lost).max(report.lost));
             if report.in_a_row > part.most() {
-                wrong.push(format!("{} lost {report:?} when {event:?}: {part:?}", watched.flow.name));
+                wrong.push(format!(
+                    "{} lost {report:?} when {event:?}: {part:?}",
+                    watched.flow.name
+                ));
             }
         }
         eprintln!("{event:?}: most pings lost in a row and in all {worst:?}");
     }
-    if wrong.is_empty() || late <= TOO_LATE { Ok(wrong) } else { Err(late) }
+    if wrong.is_empty() || late <= TOO_LATE {
+        Ok(wrong)
+    } else {
+        Err(late)
+    }
 }
 
 /// Peers that no event affects, by cluster, name and UID.
-async fn untouched(ground: &Ground, granularity: Granularity, events: &[Event]) -> BTreeSet<(&'static str, String, String)> {
+async fn untouched(
+    ground: &Ground,
+    granularity: Granularity,
+    events: &[Event],
+) -> BTreeSet<(&'static str, String, String)> {
     let concerned = |seat: Seat| {
-        let same = |event: &Event| event.who == seat || granularity == Location && event.who.place() == seat.place();
+        let same = |event: &Event| {
+            event.who == seat || granularity == Location && event.who.place() == seat.place()
+        };
         events.iter().any(same)
     };
     let healthy = |name: &str| {
         let (_, node) = name.split_once("--").unwrap();
         !concerned(seat(&node.replace("--", "/")))
     };
-    ground.peers().await.into_keys().filter(|(_, name, _)| healthy(name)).collect()
+    ground
+        .peers()
+        .await
+        .into_keys()
+        .filter(|(_, name, _)| healthy(name))
+        .collect()
 }
 
 async fn happen(ground: &mut Ground, scene: &Scene, event: &Event) {
@@ -295,7 +399,10 @@ async fn pause(ground: &mut Ground, event: &Event) {
     match event.what == Happening::Unplugged && event.pause > NOT_READY {
         true => {
             tokio::time::sleep(NOT_READY).await;
-            ground.fleet.set_ready(event.who.site, &event.who.node(), false).await;
+            ground
+                .fleet
+                .set_ready(event.who.site, &event.who.node(), false)
+                .await;
             tokio::time::sleep(event.pause - NOT_READY).await;
         }
         false => tokio::time::sleep(event.pause).await,
@@ -306,7 +413,10 @@ async fn pause(ground: &mut Ground, event: &Event) {
 fn watched(ground: &Ground) -> Vec<Watched> {
     let of_pods = |path: &crate::ground::Path| {
         let (from, to) = path.name.strip_prefix("pod ")?.split_once(" to pod ")?;
-        Some(Watched { ends: [seat(from), seat(to)], flow: path.flow_every(STEP) })
+        Some(Watched {
+            ends: [seat(from), seat(to)],
+            flow: path.flow_every(STEP),
+        })
     };
     ground.paths().iter().filter_map(of_pods).collect()
 }
@@ -314,5 +424,8 @@ fn watched(ground: &Ground) -> Vec<Watched> {
 /// Parses a node in the notation of paths: `east/n2`.
 fn seat(text: &str) -> Seat {
     let (site, node) = text.split_once('/').unwrap();
-    Seat { site: SITES.into_iter().find(|known| *known == site).unwrap(), at: node.strip_prefix('n').unwrap().parse().unwrap() }
+    Seat {
+        site: SITES.into_iter().find(|known| *known == site).unwrap(),
+        at: node.strip_prefix('n').unwrap().parse().unwrap(),
+    }
 }

@@ -17,7 +17,11 @@ scenarios![
 
 /// Modes of east, north and west. Each mode is paired with every other one and, except
 /// legacy, with itself.
-const ROUNDS: [[AuthMode; 3]; 3] = [[Legacy, Migration, Cluster], [Migration, Cluster, Cluster], [Migration, Migration, Cluster]];
+const ROUNDS: [[AuthMode; 3]; 3] = [
+    [Legacy, Migration, Cluster],
+    [Migration, Cluster, Cluster],
+    [Migration, Migration, Cluster],
+];
 
 async fn every_auth_mode_connects_with_one_ca() {
     let ca = Ca::new().unwrap();
@@ -38,7 +42,12 @@ async fn every_auth_mode_connects_with_different_cas() {
 }
 
 fn of(cas: &[Ca; 3]) -> Vec<CiliumSpec> {
-    SITES.iter().zip(1..).zip(cas).map(|((name, id), ca)| CiliumSpec::new(name, id, ca)).collect()
+    SITES
+        .iter()
+        .zip(1..)
+        .zip(cas)
+        .map(|((name, id), ca)| CiliumSpec::new(name, id, ca))
+        .collect()
 }
 
 /// Joins the clusters. North is installed like charts from 1.19 do: its pods wait for the
@@ -52,7 +61,11 @@ async fn connect(mut specs: Vec<CiliumSpec>) {
     let provider = ground.provider(&[]).await;
     ground.home().bind("mesh", &SITES, &json!({})).await;
     until("north has a list of users", || async {
-        let found = ground.cluster("north").get(&users()).await.map_err(|error| error.to_string())?;
+        let found = ground
+            .cluster("north")
+            .get(&users())
+            .await
+            .map_err(|error| error.to_string())?;
         found.map(drop).ok_or_else(|| "there is none".to_owned())
     })
     .await;

@@ -31,7 +31,10 @@ pub(crate) const CONNECTIONS: [&str; 2] = ["cilium-clustermesh", "cilium-kvstore
 const HUB_CLUSTER: &str = "hub";
 const CLUSTERS: [&str; 4] = [HUB_CLUSTER, SITES[0], SITES[1], SITES[2]];
 /// Foreign keys in east's connection Secrets.
-const FOREIGN: [(&str, &str); 2] = [("notes", "kept by hand"), ("zz.etcd-client.key", "a key of somebody else's")];
+const FOREIGN: [(&str, &str); 2] = [
+    ("notes", "kept by hand"),
+    ("zz.etcd-client.key", "a key of somebody else's"),
+];
 
 /// Plural and kind.
 pub(crate) type Kind = (&'static str, &'static str);
@@ -56,12 +59,21 @@ struct Used {
 
 /// Records the calls of a finished scenario and returns its servers to the pool.
 pub(crate) fn settle(scenario: &str) {
-    for Used { bed, start, denials_are_meant } in USED.take() {
+    for Used {
+        bed,
+        start,
+        denials_are_meant,
+    } in USED.take()
+    {
         for cluster in bed.clusters() {
-            let (records, _) = cluster.audit_from(start.get(cluster.name()).copied().unwrap_or(0)).unwrap();
+            let (records, _) = cluster
+                .audit_from(start.get(cluster.name()).copied().unwrap_or(0))
+                .unwrap();
             ledger::note(&records, scenario, denials_are_meant);
         }
-        POOL.lock().unwrap_or_else(PoisonError::into_inner).push(bed);
+        POOL.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(bed);
     }
 }
 
@@ -89,7 +101,11 @@ pub(crate) struct Ground {
 
 /// Three complete installations with one CA.
 pub(crate) fn alike(ca: &Ca) -> Vec<CiliumSpec> {
-    SITES.iter().zip(1..).map(|(name, id)| CiliumSpec::new(name, id, ca)).collect()
+    SITES
+        .iter()
+        .zip(1..)
+        .map(|(name, id)| CiliumSpec::new(name, id, ca))
+        .collect()
 }
 
 impl Ground {
@@ -116,14 +132,22 @@ impl Ground {
             Some(bed) => bed,
             None => Testbed::start(&CLUSTERS).await.unwrap(),
         };
-        let start = bed.clusters().map(|cluster| (cluster.name().to_owned(), cluster.audit_end())).collect();
+        let start = bed
+            .clusters()
+            .map(|cluster| (cluster.name().to_owned(), cluster.audit_end()))
+            .collect();
         for site in SITES {
             wipe(bed.cluster(site).unwrap()).await;
         }
         let [east, north, west] = <[CiliumSpec; 3]>::try_from(specs).unwrap();
         let install = |at: usize, spec| Cilium::install(&bed, SITES[at], spec);
-        let (east, north, west) = tokio::try_join!(install(0, east), install(1, north), install(2, west)).unwrap();
-        let ciliums = SITES.map(str::to_owned).into_iter().zip([east, north, west]).collect();
+        let (east, north, west) =
+            tokio::try_join!(install(0, east), install(1, north), install(2, west)).unwrap();
+        let ciliums = SITES
+            .map(str::to_owned)
+            .into_iter()
+            .zip([east, north, west])
+            .collect();
         let folder = tempfile::tempdir().unwrap();
         let (proxies, leaks, statuses) = (Vec::new(), Leaks::default(), RefCell::default());
         let ground = Self {
@@ -148,11 +172,18 @@ impl Ground {
         for namespace in NAMESPACES.into_iter().chain([HUB.namespace]) {
             self.hub().apply(&namespace_of(namespace)).await.unwrap();
             // Events of an earlier scenario on the same servers refer to its clusters.
-            remove(self.hub(), &format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events")).await;
+            remove(
+                self.hub(),
+                &format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events"),
+            )
+            .await;
         }
         self.account().make(self.hub()).await;
         for site in SITES {
-            self.cluster(site).apply(&namespace_of("shop")).await.unwrap();
+            self.cluster(site)
+                .apply(&namespace_of("shop"))
+                .await
+                .unwrap();
             TARGET.make(self.cluster(site)).await;
             self.give_access(site, self.cluster(site).url()).await;
         }
@@ -165,7 +196,13 @@ impl Ground {
     pub(crate) async fn outpace(&mut self, site: &str, resources: &[&str]) {
         let proxy = FaultProxy::start(self.cluster(site)).unwrap();
         for resource in resources {
-            proxy.add(Fault::new(Match::verb(Verb::Patch).resource(resource), Effect::answer(409)).times(1));
+            proxy.add(
+                Fault::new(
+                    Match::verb(Verb::Patch).resource(resource),
+                    Effect::answer(409),
+                )
+                .times(1),
+            );
         }
         self.give_access(site, proxy.url()).await;
         self.proxies.push(proxy);
@@ -175,24 +212,40 @@ impl Ground {
     /// cluster.
     pub(crate) async fn impersonate(&mut self, namespace: &str, site: &str, victim: &str) {
         let (from, to) = (self.uid(site).await, self.uid(victim).await);
-        let lie = Fault::new(Match::all().resource("namespaces"), lies::rewritten(from, to));
+        let lie = Fault::new(
+            Match::all().resource("namespaces"),
+            lies::rewritten(from, to),
+        );
         self.lead_through(namespace, site, lie).await;
     }
 
     /// Points the Secret of a site in one namespace to a server that never returns its UID.
     pub(crate) async fn silence(&mut self, namespace: &str, site: &str) {
-        self.lead_through(namespace, site, Fault::new(Match::all().resource("namespaces"), Effect::Hang)).await;
+        self.lead_through(
+            namespace,
+            site,
+            Fault::new(Match::all().resource("namespaces"), Effect::Hang),
+        )
+        .await;
     }
 
     /// Points the Secret of a site in one namespace to a server whose list of Namespaces never ends.
     pub(crate) async fn never_end(&mut self, namespace: &str, site: &str) {
         let lie = lies::endless_list(100, &namespace_of("endless"));
-        self.lead_through(namespace, site, Fault::new(Match::verb(Verb::List).resource("namespaces"), lie)).await;
+        self.lead_through(
+            namespace,
+            site,
+            Fault::new(Match::verb(Verb::List).resource("namespaces"), lie),
+        )
+        .await;
     }
 
     /// Number of lists of Namespaces that went through a proxy.
     pub(crate) fn pages(&self) -> u64 {
-        self.proxies.iter().map(|proxy| proxy.count(&Match::verb(Verb::List).resource("namespaces"))).sum()
+        self.proxies
+            .iter()
+            .map(|proxy| proxy.count(&Match::verb(Verb::List).resource("namespaces")))
+            .sum()
     }
 
     /// Tolerates denied requests: the scenario revokes rights.
@@ -222,7 +275,12 @@ impl Ground {
     }
 
     async fn uid(&self, cluster: &str) -> String {
-        let namespace = self.cluster(cluster).get("/api/v1/namespaces/kube-system").await.unwrap().unwrap();
+        let namespace = self
+            .cluster(cluster)
+            .get("/api/v1/namespaces/kube-system")
+            .await
+            .unwrap()
+            .unwrap();
         namespace["metadata"]["uid"].as_str().unwrap().to_owned()
     }
 
@@ -234,7 +292,9 @@ impl Ground {
     /// Number of requests for namespaces without an answer.
     pub(crate) fn unanswered(&self) -> u64 {
         let seen = self.proxies.iter().flat_map(FaultProxy::requests);
-        seen.filter(|(_, outcome)| matches!(outcome, ProxyOutcome::Hung)).map(|_| 1).sum()
+        seen.filter(|(_, outcome)| matches!(outcome, ProxyOutcome::Hung))
+            .map(|_| 1)
+            .sum()
     }
 
     async fn give_access(&self, site: &str, url: &str) {
@@ -256,20 +316,31 @@ impl Ground {
 
     /// Namespaces of the hub that have kubeconfig Secrets.
     fn vaults(&self) -> Vec<&'static str> {
-        if self.kcp.is_some() { vec![MANAGEMENT.namespace] } else { NAMESPACES.to_vec() }
+        if self.kcp.is_some() {
+            vec![MANAGEMENT.namespace]
+        } else {
+            NAMESPACES.to_vec()
+        }
     }
 
     /// All clusters that have objects.
     fn places(&self) -> Vec<&Cluster> {
         match &self.kcp {
-            Some(kcp) => tenants::NAMES.iter().filter_map(|name| kcp.workspace(name).ok()).collect(),
+            Some(kcp) => tenants::NAMES
+                .iter()
+                .filter_map(|name| kcp.workspace(name).ok())
+                .collect(),
             None => vec![self.hub()],
         }
     }
 
     /// Location of the objects in most scenarios.
     pub(crate) fn home(&self) -> Home<'_> {
-        Home { ground: self, cluster: self.hub(), namespace: NAMESPACES[0] }
+        Home {
+            ground: self,
+            cluster: self.hub(),
+            namespace: NAMESPACES[0],
+        }
     }
 
     fn bed(&self) -> &Testbed {
@@ -300,20 +371,44 @@ impl Ground {
         let source = if self.kcp.is_some() {
             let kubeconfig = self.kcp_kubeconfig().await;
             let file = self.write("kcp", &kubeconfig);
-            vec!["--kcp-kubeconfig".to_owned(), file, "--reconcile-interval".to_owned(), "2s".to_owned()]
+            vec![
+                "--kcp-kubeconfig".to_owned(),
+                file,
+                "--reconcile-interval".to_owned(),
+                "2s".to_owned(),
+            ]
         } else {
             vec!["--hub".to_owned()]
         };
         let source: Vec<&str> = source.iter().map(String::as_str).collect();
         let level = std::env::var("MESHWRIGHT_TEST_LOG").unwrap_or_else(|_| "debug".to_owned());
         // A replica would wait for the Lease of one that was killed.
-        let alone: &[&str] =
-            if more.iter().any(|argument| argument.starts_with("--leader-elect")) { &[] } else { &["--leader-elect=false"] };
+        let alone: &[&str] = if more
+            .iter()
+            .any(|argument| argument.starts_with("--leader-elect"))
+        {
+            &[]
+        } else {
+            &["--leader-elect=false"]
+        };
         let arguments = [
-            &["provider", "--node-id", "test", "--mgmt-kubeconfig", &hub, "--mgmt-namespace", account.namespace][..],
+            &[
+                "provider",
+                "--node-id",
+                "test",
+                "--mgmt-kubeconfig",
+                &hub,
+                "--mgmt-namespace",
+                account.namespace,
+            ][..],
             &source,
             &["--mesh-check-interval", "2s", "--log-level", &level],
-            &["--metrics-bind-address", "127.0.0.1:0", "--health-probe-bind-address", "127.0.0.1:0"],
+            &[
+                "--metrics-bind-address",
+                "127.0.0.1:0",
+                "--health-probe-bind-address",
+                "127.0.0.1:0",
+            ],
             alone,
             more,
         ];
@@ -330,9 +425,16 @@ impl Ground {
     /// Kubeconfig of the provider's account on the hub.
     pub(crate) async fn hub_kubeconfig(&mut self) -> String {
         let account = self.account();
-        let token = self.hub().request_token(account.namespace, account.name, 3600).await.unwrap();
+        let token = self
+            .hub()
+            .request_token(account.namespace, account.name, 3600)
+            .await
+            .unwrap();
         self.leaks.note("the hub's token", &token);
-        let url = self.hub_proxy.as_ref().map_or_else(|| self.hub().url(), FaultProxy::url);
+        let url = self
+            .hub_proxy
+            .as_ref()
+            .map_or_else(|| self.hub().url(), FaultProxy::url);
         self.hub().kubeconfig(url, &token)
     }
 
@@ -353,7 +455,10 @@ impl Ground {
 
     /// Writes a file and returns its path.
     fn write(&self, name: &str, content: &str) -> String {
-        let path = self.folder.path().join(format!("{name}-{}", self.providers));
+        let path = self
+            .folder
+            .path()
+            .join(format!("{name}-{}", self.providers));
         std::fs::write(&path, content).unwrap();
         path.display().to_string()
     }
@@ -380,9 +485,21 @@ impl Ground {
 
     /// Collects values that must never appear in a log, an event or a status.
     pub(crate) async fn note_secrets(&mut self) {
-        let vaults: Vec<(&str, &str)> = self.vaults().into_iter().map(|namespace| (HUB_CLUSTER, namespace)).collect();
-        for (cluster, namespace) in SITES.iter().map(|site| (*site, "kube-system")).chain(vaults) {
-            let secrets = self.cluster(cluster).list(&format!("/api/v1/namespaces/{namespace}/secrets")).await.unwrap();
+        let vaults: Vec<(&str, &str)> = self
+            .vaults()
+            .into_iter()
+            .map(|namespace| (HUB_CLUSTER, namespace))
+            .collect();
+        for (cluster, namespace) in SITES
+            .iter()
+            .map(|site| (*site, "kube-system"))
+            .chain(vaults)
+        {
+            let secrets = self
+                .cluster(cluster)
+                .list(&format!("/api/v1/namespaces/{namespace}/secrets"))
+                .await
+                .unwrap();
             for secret in &secrets {
                 self.leaks.note_secret(cluster, secret);
             }
@@ -401,17 +518,32 @@ impl Ground {
             self.leaks.search("a log", &String::from_utf8_lossy(&log));
         }
         let mut events = Vec::new();
-        for cluster in CLUSTERS.into_iter().map(|name| self.cluster(name)).chain(self.places()) {
+        for cluster in CLUSTERS
+            .into_iter()
+            .map(|name| self.cluster(name))
+            .chain(self.places())
+        {
             events.extend(cluster.list("/apis/events.k8s.io/v1/events").await.unwrap());
         }
         self.leaks.search("an event", &json!(events).to_string());
         for status in self.statuses.take() {
             self.leaks.search("a status", &status);
         }
-        for (place, kind) in self.places().into_iter().flat_map(|place| [BINDINGS, SERVICES, INTENTS].map(|kind| (place, kind))) {
+        for (place, kind) in self
+            .places()
+            .into_iter()
+            .flat_map(|place| [BINDINGS, SERVICES, INTENTS].map(|kind| (place, kind)))
+        {
             // A tenant that unbound no longer has the kind.
-            let left = place.get(&format!("/apis/{GROUP}/{}", kind.0)).await.unwrap().unwrap_or_default();
-            assert!(left["items"].as_array().is_none_or(Vec::is_empty), "a scenario deletes what it made: {left:#?}");
+            let left = place
+                .get(&format!("/apis/{GROUP}/{}", kind.0))
+                .await
+                .unwrap()
+                .unwrap_or_default();
+            assert!(
+                left["items"].as_array().is_none_or(Vec::is_empty),
+                "a scenario deletes what it made: {left:#?}"
+            );
         }
         for site in SITES {
             self.assert_clean(site).await;
@@ -423,14 +555,29 @@ impl Ground {
     async fn assert_clean(&self, site: &str) {
         for secret in CONNECTIONS {
             let found: Vec<(String, String)> = self.keys(site, secret).await.into_iter().collect();
-            let theirs: Vec<(String, String)> =
-                if site == "east" { FOREIGN.map(|(k, v)| (k.to_owned(), v.to_owned())).into() } else { vec![] };
+            let theirs: Vec<(String, String)> = if site == "east" {
+                FOREIGN.map(|(k, v)| (k.to_owned(), v.to_owned())).into()
+            } else {
+                vec![]
+            };
             assert_eq!(found, theirs, "what is left in {secret} of {site}");
         }
         let policies = self.cluster(site).list(POLICIES).await.unwrap();
-        assert!(policies.is_empty(), "policies are left on {site}: {policies:#?}");
-        for service in self.cluster(site).list("/api/v1/namespaces/shop/services").await.unwrap() {
-            let ours = service["metadata"]["managedFields"].as_array().unwrap().iter().any(|entry| entry["manager"] == "meshwright");
+        assert!(
+            policies.is_empty(),
+            "policies are left on {site}: {policies:#?}"
+        );
+        for service in self
+            .cluster(site)
+            .list("/api/v1/namespaces/shop/services")
+            .await
+            .unwrap()
+        {
+            let ours = service["metadata"]["managedFields"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|entry| entry["manager"] == "meshwright");
             assert!(!ours, "something of ours is left on {site}: {service:#}");
         }
     }
@@ -440,7 +587,11 @@ impl Ground {
         for secret in CONNECTIONS {
             let keys = self.keys("east", secret).await;
             for (key, value) in FOREIGN {
-                assert_eq!(keys.get(key).map(String::as_str), Some(value), "a foreign key of {secret}");
+                assert_eq!(
+                    keys.get(key).map(String::as_str),
+                    Some(value),
+                    "a foreign key of {secret}"
+                );
             }
         }
     }
@@ -457,8 +608,15 @@ impl Drop for Ground {
         assert!(self.finished, "a scenario has to end with finish()");
         self.ciliums.clear();
         if let Some(bed) = self.bed.take() {
-            let (start, denials_are_meant) = (std::mem::take(&mut self.start), self.denials_are_meant);
-            USED.with_borrow_mut(|used| used.push(Used { bed, start, denials_are_meant }));
+            let (start, denials_are_meant) =
+                (std::mem::take(&mut self.start), self.denials_are_meant);
+            USED.with_borrow_mut(|used| {
+                used.push(Used {
+                    bed,
+                    start,
+                    denials_are_meant,
+                })
+            });
         }
     }
 }
@@ -468,27 +626,47 @@ pub(crate) fn namespace_of(name: &str) -> Value {
 }
 
 fn foreign(name: &str) -> Value {
-    let data: BTreeMap<&str, String> = FOREIGN.iter().map(|(key, text)| (*key, Base64::encode_string(text.as_bytes()))).collect();
+    let data: BTreeMap<&str, String> = FOREIGN
+        .iter()
+        .map(|(key, text)| (*key, Base64::encode_string(text.as_bytes())))
+        .collect();
     json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name, "namespace": "kube-system" }, "data": data })
 }
 
 /// Deletes everything of an earlier installation.
 async fn wipe(cluster: &Cluster) {
-    let certificates = ["admin", "local", "remote", "server"].map(|name| format!("secrets/clustermesh-apiserver-{name}-cert"));
-    let others = ["secrets/cilium-ca", "configmaps/cilium-config", "configmaps/clustermesh-remote-users", "services/clustermesh-apiserver"]
-        .map(str::to_owned);
+    let certificates = ["admin", "local", "remote", "server"]
+        .map(|name| format!("secrets/clustermesh-apiserver-{name}-cert"));
+    let others = [
+        "secrets/cilium-ca",
+        "configmaps/cilium-config",
+        "configmaps/clustermesh-remote-users",
+        "services/clustermesh-apiserver",
+    ]
+    .map(str::to_owned);
     let connections = CONNECTIONS.map(|name| format!("secrets/{name}"));
     for object in certificates.into_iter().chain(others).chain(connections) {
         remove(cluster, &format!("{SYSTEM}/{object}")).await;
     }
-    for service in cluster.list("/api/v1/namespaces/shop/services").await.unwrap() {
+    for service in cluster
+        .list("/api/v1/namespaces/shop/services")
+        .await
+        .unwrap()
+    {
         let name = service["metadata"]["name"].as_str().unwrap();
         remove(cluster, &format!("/api/v1/namespaces/shop/services/{name}")).await;
-        remove(cluster, &format!("/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices/{name}")).await;
+        remove(
+            cluster,
+            &format!("/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices/{name}"),
+        )
+        .await;
     }
 }
 
 async fn remove(cluster: &Cluster, path: &str) {
     let answer = cluster.request("DELETE", path, None).await.unwrap();
-    assert!(answer.is_success() || answer.code == 404, "{path}: {answer:?}");
+    assert!(
+        answer.is_success() || answer.code == 404,
+        "{path}: {answer:?}"
+    );
 }

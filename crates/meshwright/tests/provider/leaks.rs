@@ -19,11 +19,16 @@ impl Leaks {
     /// Records a text that must not be shown, neither raw nor in base64.
     pub(crate) fn note(&mut self, what: &str, text: &str) {
         // The first and last lines of a key are not secret.
-        let lines: Vec<&str> = text.lines().filter(|line| line.len() > 8 && !line.contains("-----")).collect();
+        let lines: Vec<&str> = text
+            .lines()
+            .filter(|line| line.len() > 8 && !line.contains("-----"))
+            .collect();
         let encoded = Base64::encode_string(text.as_bytes());
         for whole in lines.into_iter().chain([encoded.as_str()]) {
             let start = whole.len().saturating_sub(PIECE) / 2;
-            let piece = whole.get(start..(start + PIECE).min(whole.len())).unwrap_or(whole);
+            let piece = whole
+                .get(start..(start + PIECE).min(whole.len()))
+                .unwrap_or(whole);
             if !self.pieces.iter().any(|(known, _)| known == piece) {
                 self.pieces.push((piece.to_owned(), what.to_owned()));
             }
@@ -38,7 +43,12 @@ impl Leaks {
             let what = format!("{key} of {} in {cluster}", secret["metadata"]["name"]);
             match key.as_str() {
                 "token" => self.note(&what, &text),
-                "kubeconfig" => self.note(&what, documents(&text)[0]["users"][0]["user"]["token"].as_str().unwrap()),
+                "kubeconfig" => self.note(
+                    &what,
+                    documents(&text)[0]["users"][0]["user"]["token"]
+                        .as_str()
+                        .unwrap(),
+                ),
                 key if key.ends_with(".key") => self.note(&what, &text),
                 _ => {}
             }
@@ -51,13 +61,19 @@ impl Leaks {
                 self.found.push(format!("{place} shows {what}"));
             }
         }
-        if text.contains("PRIVATE KEY") || text.contains(Base64::encode_string(b"-----BEGIN PRIVATE").as_str()) {
+        if text.contains("PRIVATE KEY")
+            || text.contains(Base64::encode_string(b"-----BEGIN PRIVATE").as_str())
+        {
             self.found.push(format!("{place} shows a private key"));
         }
     }
 
     pub(crate) fn assert_none(&self) {
-        assert!(self.pieces.len() > 20, "nothing was noted: {:?}", self.pieces.len());
+        assert!(
+            self.pieces.len() > 20,
+            "nothing was noted: {:?}",
+            self.pieces.len()
+        );
         assert!(self.found.is_empty(), "{:#?}", self.found);
     }
 }

@@ -66,8 +66,12 @@ pub(crate) const LONGEST_SCENARIO: Duration = Duration::from_secs(300);
 
 fn main() -> ExitCode {
     let arguments = trials::arguments();
-    let needed =
-        || Namespace::new().map(drop).and_then(|()| Binaries::locate().map(drop)).and_then(|()| CiliumBinaries::locate().map(drop));
+    let needed = || {
+        Namespace::new()
+            .map(drop)
+            .and_then(|()| Binaries::locate().map(drop))
+            .and_then(|()| CiliumBinaries::locate().map(drop))
+    };
     if !arguments.list
         && let Err(error @ mw_testbed::Error::Missing { .. }) = needed()
     {
@@ -76,12 +80,21 @@ fn main() -> ExitCode {
     }
     let conclusion = libtest_mimic::run(&arguments, all());
     ground::drain();
-    let complete = !arguments.list && conclusion.num_filtered_out == 0 && conclusion.num_ignored == 0;
-    let findings = if complete { ledger::findings() } else { Vec::new() };
+    let complete =
+        !arguments.list && conclusion.num_filtered_out == 0 && conclusion.num_ignored == 0;
+    let findings = if complete {
+        ledger::findings()
+    } else {
+        Vec::new()
+    };
     for finding in &findings {
         eprintln!("roles: {finding}");
     }
-    if conclusion.has_failed() || !findings.is_empty() { ExitCode::from(101) } else { ExitCode::SUCCESS }
+    if conclusion.has_failed() || !findings.is_empty() {
+        ExitCode::from(101)
+    } else {
+        ExitCode::SUCCESS
+    }
 }
 
 /// Long ones first, so that none runs alone at the end.

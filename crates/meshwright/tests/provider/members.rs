@@ -16,16 +16,33 @@ async fn a_cluster_leaves_and_of_two_bindings_one_goes() {
     ground.home().connected("mesh").await;
     ground.mesh(&SITES).await;
 
-    ground.home().patch(BINDINGS, "mesh", &json!({ "spec": { "clusterRefs": [{ "name": "east" }, { "name": "north" }] } })).await;
+    ground
+        .home()
+        .patch(
+            BINDINGS,
+            "mesh",
+            &json!({ "spec": { "clusterRefs": [{ "name": "east" }, { "name": "north" }] } }),
+        )
+        .await;
     ground.reads("west", &[]).await;
     ground.mesh(&["east", "north"]).await;
     ground.home().connected("mesh").await;
     ground.assert_foreign().await;
 
     // All three again, and two of them in a second binding.
-    ground.home().patch(BINDINGS, "mesh", &json!({ "spec": { "clusterRefs": SITES.map(|site| json!({ "name": site })) } })).await;
+    ground
+        .home()
+        .patch(
+            BINDINGS,
+            "mesh",
+            &json!({ "spec": { "clusterRefs": SITES.map(|site| json!({ "name": site })) } }),
+        )
+        .await;
     ground.home().connected("mesh").await;
-    ground.home().bind("pair", &["north", "west"], &json!({})).await;
+    ground
+        .home()
+        .bind("pair", &["north", "west"], &json!({}))
+        .await;
     ground.home().connected("pair").await;
     ground.home().remove(BINDINGS, "mesh").await;
     ground.reads("east", &[]).await;
@@ -42,9 +59,18 @@ async fn leads_and_lets_go(ground: &mut Ground) {
     let mut provider = ground.provider(&["--leader-elect"]).await;
     let lease = "/apis/coordination.k8s.io/v1/namespaces/meshwright/leases/meshwright-provider";
     until("somebody leads", || async {
-        let found = ground.hub().get(lease).await.map_err(|error| error.to_string())?.unwrap_or_default();
+        let found = ground
+            .hub()
+            .get(lease)
+            .await
+            .map_err(|error| error.to_string())?
+            .unwrap_or_default();
         let holder = found["spec"]["holderIdentity"].as_str().unwrap_or_default();
-        if holder.starts_with("test") { Ok(()) } else { Err(found.to_string()) }
+        if holder.starts_with("test") {
+            Ok(())
+        } else {
+            Err(found.to_string())
+        }
     })
     .await;
     provider.terminate().await;

@@ -28,7 +28,11 @@ async fn settled() -> (Ground, Operator) {
     kcp.add_shard(&["tenant-d"]).await.unwrap();
     let mut ground = Ground::beside(kcp).await;
     ground.manage_all().await;
-    for (tenant, sites) in [("tenant-a", ["east", "north"]), ("tenant-b", ["east", "west"]), ("tenant-d", ["north", "west"])] {
+    for (tenant, sites) in [
+        ("tenant-a", ["east", "north"]),
+        ("tenant-b", ["east", "west"]),
+        ("tenant-d", ["north", "west"]),
+    ] {
         ground.bind_tenant(tenant, "Accepted").await;
         ground.give_clusters(tenant, &SITES, &json!({})).await;
         ground.tenant(tenant).bind("mesh", &sites, &json!({})).await;
@@ -40,10 +44,19 @@ async fn settled() -> (Ground, Operator) {
     (ground, provider)
 }
 
-pub(crate) async fn metric_is(provider: &Operator, name: &str, labels: &[(&str, &str)], wanted: f64) {
+pub(crate) async fn metric_is(
+    provider: &Operator,
+    name: &str,
+    labels: &[(&str, &str)],
+    wanted: f64,
+) {
     until(format!("{name} {labels:?} is {wanted}"), || async {
         let value = provider.metrics().await.sum(name, labels);
-        if (value - wanted).abs() < 0.5 { Ok(()) } else { Err(value.to_string()) }
+        if (value - wanted).abs() < 0.5 {
+            Ok(())
+        } else {
+            Err(value.to_string())
+        }
     })
     .await;
 }
@@ -53,7 +66,11 @@ async fn is_ready(provider: &Operator, words: &str) {
     until(format!("/readyz says {words}"), || async {
         let (code, answer) = provider.fetch("health", "/readyz").await;
         let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-        if code == 200 && body.starts_with(words) { Ok(()) } else { Err(answer) }
+        if code == 200 && body.starts_with(words) {
+            Ok(())
+        } else {
+            Err(answer)
+        }
     })
     .await;
 }
@@ -68,14 +85,24 @@ async fn what_moves_to_another_shard_is_not_gone() {
     let (mut ground, provider) = settled().await;
     let before = ground.written(&["east", "north"]).await;
     let moving = async {
-        ground.kcp.as_mut().unwrap().move_workspace("tenant-a", 1, AWAY).await.unwrap();
+        ground
+            .kcp
+            .as_mut()
+            .unwrap()
+            .move_workspace("tenant-a", 1, AWAY)
+            .await
+            .unwrap();
     };
     let strays = metric_is(&provider, "meshwright_kcp_objects_astray", &[], 1.0);
     tokio::join!(moving, strays);
     metric_is(&provider, "meshwright_kcp_objects_astray", &[], 0.0).await;
     let home = ground.tenant("tenant-a");
     home.connected("mesh").await;
-    assert_eq!(ground.written(&["east", "north"]).await, before, "a move is no reason to write");
+    assert_eq!(
+        ground.written(&["east", "north"]).await,
+        before,
+        "a move is no reason to write"
+    );
     // Changes are applied at its new place.
     home.patch(BINDINGS, "mesh", &refs(&SITES)).await;
     home.connected("mesh").await;
@@ -93,7 +120,13 @@ async fn what_moves_to_another_shard_is_not_gone() {
 async fn a_provider_that_starts_during_a_move_removes_nothing() {
     let (mut ground, mut provider) = settled().await;
     provider.terminate().await;
-    ground.kcp.as_mut().unwrap().take_away("tenant-a", 1).await.unwrap();
+    ground
+        .kcp
+        .as_mut()
+        .unwrap()
+        .take_away("tenant-a", 1)
+        .await
+        .unwrap();
     let before = ground.written(&["east"]).await;
     let provider = ground.provider(&[]).await;
     // It deletes what is known to be unwanted.
@@ -101,9 +134,19 @@ async fn a_provider_that_starts_during_a_move_removes_nothing() {
     ground.reads("west", &["east"]).await;
     ground.reads("north", &["east"]).await;
     assert_eq!(ground.written(&["east"]).await, before);
-    ground.kcp.as_mut().unwrap().arrive("tenant-a", 1).await.unwrap();
+    ground
+        .kcp
+        .as_mut()
+        .unwrap()
+        .arrive("tenant-a", 1)
+        .await
+        .unwrap();
     ground.tenant("tenant-a").connected("mesh").await;
-    assert_eq!(ground.written(&["east"]).await, before, "a move is no reason to write");
+    assert_eq!(
+        ground.written(&["east"]).await,
+        before,
+        "a move is no reason to write"
+    );
     take_down(&ground, &["tenant-a", "tenant-b"]).await;
     ground.finish(provider).await;
 }
@@ -111,22 +154,44 @@ async fn a_provider_that_starts_during_a_move_removes_nothing() {
 async fn a_quota_is_told_and_events_are_tried_again(ground: &Ground, provider: &Operator) {
     let home = ground.tenant("tenant-b");
     ground.kcp().use_up_quota("tenant-b", &["events"]);
-    home.patch(BINDINGS, "mesh", &refs(&["east", "nowhere"])).await;
-    home.says("mesh", "KubernetesCluster nowhere not found").await;
+    home.patch(BINDINGS, "mesh", &refs(&["east", "nowhere"]))
+        .await;
+    home.says("mesh", "KubernetesCluster nowhere not found")
+        .await;
     until("the refusal is counted", || async {
-        let refused = provider.metrics().await.sum("meshwright_failures_total", &[("category", "quota")]);
-        if refused > 0.0 { Ok(()) } else { Err(refused.to_string()) }
+        let refused = provider
+            .metrics()
+            .await
+            .sum("meshwright_failures_total", &[("category", "quota")]);
+        if refused > 0.0 {
+            Ok(())
+        } else {
+            Err(refused.to_string())
+        }
     })
     .await;
-    assert!(provider.log().contains("exceeded quota"), "the log says nothing");
+    assert!(
+        provider.log().contains("exceeded quota"),
+        "the log says nothing"
+    );
     ground.kcp().use_up_quota("tenant-b", &[]);
     until("the event is written after all", || async {
-        let path = format!("/apis/events.k8s.io/v1/namespaces/{}/events", home.namespace);
+        let path = format!(
+            "/apis/events.k8s.io/v1/namespaces/{}/events",
+            home.namespace
+        );
         let events = home.cluster.list(&path).await.unwrap();
-        let notes: Vec<&str> = events.iter().filter_map(|event| event["note"].as_str()).collect();
+        let notes: Vec<&str> = events
+            .iter()
+            .filter_map(|event| event["note"].as_str())
+            .collect();
         match notes.iter().find(|note| note.contains("nowhere")) {
             Some(note) => {
-                assert_eq!(note.matches("cluster nowhere").count(), 1, "its subject is told once: {note}");
+                assert_eq!(
+                    note.matches("cluster nowhere").count(),
+                    1,
+                    "its subject is told once: {note}"
+                );
                 Ok(())
             }
             None => Err(format!("{notes:?}")),
@@ -146,7 +211,9 @@ async fn a_shard_that_never_answers_holds_up_its_own_tenants_alone() {
     metric_is(&provider, "meshwright_kcp_endpoint_up", &up, 0.0).await;
     is_ready(&provider, &format!("degraded: {silent}: ")).await;
     let other = ground.tenant("tenant-d");
-    other.patch(BINDINGS, "mesh", &refs(&["east", "west"])).await;
+    other
+        .patch(BINDINGS, "mesh", &refs(&["east", "west"]))
+        .await;
     let home = ground.tenant("tenant-a");
     home.patch(BINDINGS, "mesh", &refs(&SITES)).await;
     home.connected("mesh").await;

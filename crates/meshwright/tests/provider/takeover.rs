@@ -39,16 +39,34 @@ async fn links_that_were_made_by_hand_stay_up() {
     let metadata = json!({ "name": "mesh", "namespace": "net", "finalizers": ["networking.edge-portal.eu/finalizer"] });
     let refs = PAIR.map(|name| json!({ "name": name }));
     let binding = json!({ "apiVersion": GROUP, "kind": "ClusterMeshBinding", "metadata": metadata, "spec": { "clusterRefs": refs } });
-    ground.tenant(TENANT).cluster.create(&binding).await.unwrap();
-    let rows = PAIR.map(|name| json!({ "clusterName": name, "connected": true, "readyNodes": 1, "totalNodes": 1 }));
-    let status = json!({ "status": { "phase": "Connected", "observedGeneration": 1, "meshStatus": rows } });
-    ground.tenant(TENANT).patch_status(BINDINGS, "mesh", &status).await;
+    ground
+        .tenant(TENANT)
+        .cluster
+        .create(&binding)
+        .await
+        .unwrap();
+    let rows = PAIR.map(
+        |name| json!({ "clusterName": name, "connected": true, "readyNodes": 1, "totalNodes": 1 }),
+    );
+    let status =
+        json!({ "status": { "phase": "Connected", "observedGeneration": 1, "meshStatus": rows } });
+    ground
+        .tenant(TENANT)
+        .patch_status(BINDINGS, "mesh", &status)
+        .await;
 
-    let contexts = [("hub", ground.hub()), ("ffm", ground.cluster("east")), (TENANT, ground.tenant(TENANT).cluster)];
+    let contexts = [
+        ("hub", ground.hub()),
+        ("ffm", ground.cluster("east")),
+        (TENANT, ground.tenant(TENANT).cluster),
+    ];
     let shell = Shell::new(&contexts, &[("kubectl", kubectl().unwrap())]);
     shell.keep("kcp.yaml", &ground.kcp_kubeconfig().await);
     shell.keep("mgmt.yaml", &ground.hub_kubeconfig().await);
-    let [keep, stop, start, verify] = typed(MIGRATION, "Replace the Go provider, kcp-cilium-mesh-provider")[..] else {
+    let [keep, stop, start, verify] = typed(
+        MIGRATION,
+        "Replace the Go provider, kcp-cilium-mesh-provider",
+    )[..] else {
         panic!("there are other steps now")
     };
     shell.run(keep).await;
@@ -57,15 +75,27 @@ async fn links_that_were_made_by_hand_stay_up() {
     let provider = start_as_told(&mut ground, &shell, start);
     let taken = ground
         .tenant(TENANT)
-        .status(BINDINGS, "mesh", |binding| binding["status"]["phase"] == "Connected" && !binding["status"]["conditions"].is_null())
+        .status(BINDINGS, "mesh", |binding| {
+            binding["status"]["phase"] == "Connected" && !binding["status"]["conditions"].is_null()
+        })
         .await;
-    assert!(taken["status"]["meshStatus"].to_string().contains("managed by"), "{}", message(&taken));
+    assert!(
+        taken["status"]["meshStatus"]
+            .to_string()
+            .contains("managed by"),
+        "{}",
+        message(&taken)
+    );
     ground.mesh(&PAIR).await;
     assert_eq!(versions(&ground).await, before, "a key was written");
     ground.is_followed("east", "cart", &["west"]).await;
-    shell.run(&format!("kubectl config use-context {TENANT}")).await;
+    shell
+        .run(&format!("kubectl config use-context {TENANT}"))
+        .await;
     shell.run(verify).await;
-    shell.run("cmp keys-before-ffm.yaml keys-after-ffm.yaml").await;
+    shell
+        .run("cmp keys-before-ffm.yaml keys-after-ffm.yaml")
+        .await;
 
     // Keys made by others stay when the binding is deleted.
     ground.tenant(TENANT).remove(BINDINGS, "mesh").await;
@@ -77,9 +107,17 @@ async fn links_that_were_made_by_hand_stay_up() {
 
 /// Starts the provider with the command of the page, in the folder of its files.
 fn start_as_told(ground: &mut Ground, shell: &Shell, line: &str) -> Operator {
-    let [kcp, management] = ["kcp.yaml", "mgmt.yaml"].map(|name| shell.path(name).display().to_string());
-    let line = line.replace("kcp.yaml", &kcp).replace("mgmt.yaml", &management);
-    let ports = ["--metrics-bind-address", "127.0.0.1:0", "--health-probe-bind-address", "0"];
+    let [kcp, management] =
+        ["kcp.yaml", "mgmt.yaml"].map(|name| shell.path(name).display().to_string());
+    let line = line
+        .replace("kcp.yaml", &kcp)
+        .replace("mgmt.yaml", &management);
+    let ports = [
+        "--metrics-bind-address",
+        "127.0.0.1:0",
+        "--health-probe-bind-address",
+        "0",
+    ];
     ground.start(line.split_whitespace().skip(1).chain(ports))
 }
 
@@ -101,16 +139,30 @@ async fn join_by_hand(ground: &Ground) {
     }
     ground.tenant(TENANT).remove(BINDINGS, "mesh").await;
     for (site, secret, keys) in made {
-        let by_hand = keys.into_iter().filter(|(key, _)| PAIR.contains(&key.as_str())).map(|(key, text)| (key, text + "# by hand\n"));
+        let by_hand = keys
+            .into_iter()
+            .filter(|(key, _)| PAIR.contains(&key.as_str()))
+            .map(|(key, text)| (key, text + "# by hand\n"));
         let metadata = json!({ "name": secret, "namespace": "kube-system" });
-        let data: serde_json::Map<String, Value> = by_hand.map(|(key, text)| (key, text.into())).collect();
+        let data: serde_json::Map<String, Value> =
+            by_hand.map(|(key, text)| (key, text.into())).collect();
         assert_eq!(data.len(), 1, "{site} {secret}");
         let object = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data });
         let path = format!("{SYSTEM}/secrets/{secret}");
         let there = ground.cluster(site).get(&path).await.unwrap().is_some();
         match there {
-            true => ground.cluster(site).merge_patch(&path, &json!({ "stringData": data })).await.map(drop).unwrap(),
-            false => ground.cluster(site).create(&object).await.map(drop).unwrap(),
+            true => ground
+                .cluster(site)
+                .merge_patch(&path, &json!({ "stringData": data }))
+                .await
+                .map(drop)
+                .unwrap(),
+            false => ground
+                .cluster(site)
+                .create(&object)
+                .await
+                .map(drop)
+                .unwrap(),
         }
     }
 }
@@ -120,7 +172,11 @@ async fn part_by_hand(ground: &Ground) {
         let gone = PAIR.map(|name| (name.to_owned(), Value::Null));
         let path = format!("{SYSTEM}/secrets/{secret}");
         let patch = json!({ "data": gone.into_iter().collect::<serde_json::Map<_, _>>() });
-        ground.cluster(site).merge_patch(&path, &patch).await.unwrap();
+        ground
+            .cluster(site)
+            .merge_patch(&path, &patch)
+            .await
+            .unwrap();
     }
     for site in PAIR {
         ground.reads(site, &[]).await;
@@ -128,14 +184,20 @@ async fn part_by_hand(ground: &Ground) {
 }
 
 fn secrets() -> impl Iterator<Item = (&'static str, &'static str)> {
-    PAIR.into_iter().flat_map(|site| CONNECTIONS.map(|secret| (site, secret)))
+    PAIR.into_iter()
+        .flat_map(|site| CONNECTIONS.map(|secret| (site, secret)))
 }
 
 /// Resource versions of all Secrets with keys, which change with every write.
 async fn versions(ground: &Ground) -> Vec<String> {
     let mut versions = Vec::new();
     for (site, secret) in secrets() {
-        let found = ground.cluster(site).get(&format!("{SYSTEM}/secrets/{secret}")).await.unwrap().unwrap();
+        let found = ground
+            .cluster(site)
+            .get(&format!("{SYSTEM}/secrets/{secret}"))
+            .await
+            .unwrap()
+            .unwrap();
         versions.push(found["metadata"]["resourceVersion"].to_string());
     }
     versions

@@ -36,11 +36,18 @@ async fn every_trouble_has_its_words_and_heals() {
 /// keys exist only if `written`, which is for wrong addresses.
 async fn told(ground: &Ground, words: &[&str], written: bool) {
     ground.home().bind("mesh", &PAIR, &json!({})).await;
-    let words_of = words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    let words_of = words
+        .iter()
+        .map(|word| (*word).to_owned())
+        .collect::<Vec<_>>();
     ground
         .home()
         .status(BINDINGS, "mesh", move |binding| {
-            assert_ne!(binding["status"]["phase"], "Connected", "{:#}", binding["status"]);
+            assert_ne!(
+                binding["status"]["phase"], "Connected",
+                "{:#}",
+                binding["status"]
+            );
             let message = message(binding);
             words_of.iter().all(|word| message.contains(word))
         })
@@ -48,9 +55,18 @@ async fn told(ground: &Ground, words: &[&str], written: bool) {
     // It is still so after another check.
     tokio::time::sleep(CHECK).await;
     let binding = ground.home().object(BINDINGS, "mesh").await.unwrap();
-    assert_ne!(binding["status"]["phase"], "Connected", "{:#}", binding["status"]);
+    assert_ne!(
+        binding["status"]["phase"], "Connected",
+        "{:#}",
+        binding["status"]
+    );
     let keys = ground.keys("west", CONNECTIONS[1]).await;
-    assert_eq!(keys.contains_key("east"), written, "{words:?}: {:?}", keys.keys());
+    assert_eq!(
+        keys.contains_key("east"),
+        written,
+        "{words:?}: {:?}",
+        keys.keys()
+    );
 }
 
 async fn healed(ground: &Ground) {
@@ -70,22 +86,40 @@ async fn wrong_port(ground: &Ground) {
 }
 
 async fn set_port(ground: &Ground, port: u16) {
-    let service = ground.cluster("east").get(&format!("{SYSTEM}/services/clustermesh-apiserver")).await.unwrap().unwrap();
+    let service = ground
+        .cluster("east")
+        .get(&format!("{SYSTEM}/services/clustermesh-apiserver"))
+        .await
+        .unwrap()
+        .unwrap();
     let node_port = &service["spec"]["ports"][0]["nodePort"];
     let ports = json!([{ "port": port, "nodePort": node_port, "protocol": "TCP" }]);
-    patch(ground, "east", "services/clustermesh-apiserver", &json!({ "spec": { "ports": ports } })).await;
+    patch(
+        ground,
+        "east",
+        "services/clustermesh-apiserver",
+        &json!({ "spec": { "ports": ports } }),
+    )
+    .await;
 }
 
 async fn not_an_etcd(ground: &Ground) {
     let address = *ground.cilium("east").addresses()[0].ip();
-    let listener = TcpListener::bind(SocketAddrV4::new(address, 2381)).await.unwrap();
+    let listener = TcpListener::bind(SocketAddrV4::new(address, 2381))
+        .await
+        .unwrap();
     let stranger = tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
         }
     });
     set_port(ground, 2381).await;
-    told(ground, &["cluster west: to east: keys: dial failed: TLS: "], false).await;
+    told(
+        ground,
+        &["cluster west: to east: keys: dial failed: TLS: "],
+        false,
+    )
+    .await;
     stranger.abort();
     set_port(ground, 2379).await;
     healed(ground).await;
@@ -95,15 +129,30 @@ async fn wrong_ca(ground: &mut Ground) {
     let address = ground.cilium("east").addresses()[0].ip().to_string();
     let stranger = Ca::new().unwrap().issue("stranger", &[address]).unwrap();
     let data = json!({ "tls.crt": stranger.certificate, "tls.key": stranger.key });
-    patch(ground, "east", "secrets/clustermesh-apiserver-server-cert", &json!({ "stringData": data })).await;
-    told(ground, &["cluster west: to east: keys: dial failed: Certificate: "], false).await;
+    patch(
+        ground,
+        "east",
+        "secrets/clustermesh-apiserver-server-cert",
+        &json!({ "stringData": data }),
+    )
+    .await;
+    told(
+        ground,
+        &["cluster west: to east: keys: dial failed: Certificate: "],
+        false,
+    )
+    .await;
     ground.note_secrets().await;
     ground.cilium_mut("east").renew(None).await.unwrap();
     healed(ground).await;
 }
 
 async fn expired_certificates(ground: &mut Ground) {
-    ground.cilium_mut("east").renew(Some(SystemTime::now() - Duration::from_secs(60))).await.unwrap();
+    ground
+        .cilium_mut("east")
+        .renew(Some(SystemTime::now() - Duration::from_secs(60)))
+        .await
+        .unwrap();
     told(ground, &["cluster east: ", "-cert has expired"], false).await;
     ground.note_secrets().await;
     ground.cilium_mut("east").renew(None).await.unwrap();
@@ -112,43 +161,98 @@ async fn expired_certificates(ground: &mut Ground) {
 
 /// Its etcd still has the old name.
 async fn wrong_name(ground: &Ground) {
-    patch(ground, "east", "configmaps/cilium-config", &json!({ "data": { "cluster-name": "orient" } })).await;
-    told(ground, &["cluster west: to east (Cilium name orient): keys: dial failed: Name: "], false).await;
-    patch(ground, "east", "configmaps/cilium-config", &json!({ "data": { "cluster-name": "east" } })).await;
+    patch(
+        ground,
+        "east",
+        "configmaps/cilium-config",
+        &json!({ "data": { "cluster-name": "orient" } }),
+    )
+    .await;
+    told(
+        ground,
+        &["cluster west: to east (Cilium name orient): keys: dial failed: Name: "],
+        false,
+    )
+    .await;
+    patch(
+        ground,
+        "east",
+        "configmaps/cilium-config",
+        &json!({ "data": { "cluster-name": "east" } }),
+    )
+    .await;
     healed(ground).await;
 }
 
 async fn address_that_is_not_in_the_certificate(ground: &Ground) {
     set_address(ground, Ipv4Addr::new(127, 9, 9, 9)).await;
-    told(ground, &["cluster west: to east: ", "127.9.9.9", "*.mesh.cilium.io"], false).await;
+    told(
+        ground,
+        &["cluster west: to east: ", "127.9.9.9", "*.mesh.cilium.io"],
+        false,
+    )
+    .await;
     set_address(ground, *ground.cilium("east").addresses()[0].ip()).await;
     healed(ground).await;
 }
 
 async fn set_address(ground: &Ground, address: Ipv4Addr) {
     let status = json!({ "status": { "loadBalancer": { "ingress": [{ "ip": address }] } } });
-    patch(ground, "east", "services/clustermesh-apiserver/status", &status).await;
+    patch(
+        ground,
+        "east",
+        "services/clustermesh-apiserver/status",
+        &status,
+    )
+    .await;
 }
 
 async fn duplicate_id(ground: &Ground) {
-    patch(ground, "west", "configmaps/cilium-config", &json!({ "data": { "cluster-id": "1" } })).await;
+    patch(
+        ground,
+        "west",
+        "configmaps/cilium-config",
+        &json!({ "data": { "cluster-id": "1" } }),
+    )
+    .await;
     told(
         ground,
-        &["cluster east: identity: cluster-id 1 is also used by west", "cluster west: identity: cluster-id 1 is also used by east"],
+        &[
+            "cluster east: identity: cluster-id 1 is also used by west",
+            "cluster west: identity: cluster-id 1 is also used by east",
+        ],
         false,
     )
     .await;
-    patch(ground, "west", "configmaps/cilium-config", &json!({ "data": { "cluster-id": "3" } })).await;
+    patch(
+        ground,
+        "west",
+        "configmaps/cilium-config",
+        &json!({ "data": { "cluster-id": "3" } }),
+    )
+    .await;
     healed(ground).await;
 }
 
 async fn hung_etcd(ground: &Ground) {
     ground.cilium("east").pause_etcd().unwrap();
-    told(ground, &["cluster west: to east: keys: dial failed: TLS: ", "sends nothing within 5s"], false).await;
+    told(
+        ground,
+        &[
+            "cluster west: to east: keys: dial failed: TLS: ",
+            "sends nothing within 5s",
+        ],
+        false,
+    )
+    .await;
     ground.cilium("east").resume_etcd().unwrap();
     healed(ground).await;
 }
 
 async fn patch(ground: &Ground, site: &str, object: &str, patch: &Value) {
-    ground.cluster(site).merge_patch(&format!("{SYSTEM}/{object}"), patch).await.unwrap();
+    ground
+        .cluster(site)
+        .merge_patch(&format!("{SYSTEM}/{object}"), patch)
+        .await
+        .unwrap();
 }

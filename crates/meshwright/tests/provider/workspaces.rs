@@ -14,7 +14,11 @@ use crate::tenants::{self, CLUSTER_API, EXPORT, OWN, OWNER};
 use crate::trials::scenarios;
 use crate::wait::{condition, until};
 
-scenarios![tenants_come_and_go_and_never_meet, the_weather_of_kcp_is_weathered, a_cluster_without_an_owner_needs_trust];
+scenarios![
+    tenants_come_and_go_and_never_meet,
+    the_weather_of_kcp_is_weathered,
+    a_cluster_without_an_owner_needs_trust
+];
 
 const BALANCER: &str = "7cd8e0a6-5b53-4a39-a0fe-9cd2a3d0b5a1";
 
@@ -40,9 +44,14 @@ async fn tenants_come_and_go_and_never_meet() {
     load_balancers_are_named(&ground).await;
     a_whole_cluster_is_not_one_tenants(&ground).await;
     a_tenant_learns_nothing_of_the_network(&ground, &provider).await;
-    let ids = ["tenant-a", "tenant-b", "tenant-c"].map(|name| [ground.kcp().id(name), format!("root:{name}")]);
+    let ids = ["tenant-a", "tenant-b", "tenant-c"]
+        .map(|name| [ground.kcp().id(name), format!("root:{name}")]);
     let [of_a, of_b, of_c] = ids.each_ref().map(|ids| ids.each_ref().map(String::as_str));
-    keep_apart([(a, &["west", of_b[0], of_b[1], of_c[0], of_c[1]]), (b, &["north", of_a[0], of_a[1], of_c[0], of_c[1]])]).await;
+    keep_apart([
+        (a, &["west", of_b[0], of_b[1], of_c[0], of_c[1]]),
+        (b, &["north", of_a[0], of_a[1], of_c[0], of_c[1]]),
+    ])
+    .await;
 
     // One of them unbinds while everything is connected.
     ground.kcp().unbind("tenant-a", EXPORT).await.unwrap();
@@ -57,30 +66,77 @@ async fn tenants_come_and_go_and_never_meet() {
 async fn claims_and_owners_decide(ground: &Ground) {
     let tenant = ground.tenant("tenant-c");
     tenant.bind("mesh", &["east", "north"], &json!({})).await;
-    tenant.says("mesh", "the claim on kubernetesclusters is not accepted").await;
+    tenant
+        .says("mesh", "the claim on kubernetesclusters is not accepted")
+        .await;
     let (a, b) = (ground.kcp().id("tenant-a"), "root:tenant-b");
-    ground.manage(OWN, "east", json!({ "metadata": { "annotations": { OWNER: format!("{a}, {b}") } } })).await;
+    ground
+        .manage(
+            OWN,
+            "east",
+            json!({ "metadata": { "annotations": { OWNER: format!("{a}, {b}") } } }),
+        )
+        .await;
     ground.bind_tenant("tenant-c", "Accepted").await;
-    let pending = tenant.says("mesh", "Cluster east not found on the management plane").await;
+    let pending = tenant
+        .says("mesh", "Cluster east not found on the management plane")
+        .await;
     assert_eq!(pending["status"]["phase"], "Pending");
     // No workspace is named: written keys stay, and the message has the command.
-    ground.manage(OWN, "north", json!({ "metadata": { "annotations": { OWNER: "" } } })).await;
-    let missing = ground.tenant("tenant-a").says("mesh", "does not name its owner").await;
-    assert!(missing.to_string().contains(&format!("{OWNER}={}", ground.kcp().id("tenant-a"))), "{missing:#}");
+    ground
+        .manage(
+            OWN,
+            "north",
+            json!({ "metadata": { "annotations": { OWNER: "" } } }),
+        )
+        .await;
+    let missing = ground
+        .tenant("tenant-a")
+        .says("mesh", "does not name its owner")
+        .await;
+    assert!(
+        missing
+            .to_string()
+            .contains(&format!("{OWNER}={}", ground.kcp().id("tenant-a"))),
+        "{missing:#}"
+    );
     ground.reads("east", &["north", "west"]).await;
     ground.manage(OWN, "north", json!({})).await;
     // Same message as for a cluster that does not exist.
-    tenant.patch(BINDINGS, "mesh", &json!({ "spec": { "clusterRefs": [{ "name": "nowhere" }, { "name": "north" }] } })).await;
-    tenant.says("mesh", "KubernetesCluster nowhere not found").await;
+    tenant
+        .patch(
+            BINDINGS,
+            "mesh",
+            &json!({ "spec": { "clusterRefs": [{ "name": "nowhere" }, { "name": "north" }] } }),
+        )
+        .await;
+    tenant
+        .says("mesh", "KubernetesCluster nowhere not found")
+        .await;
     ground.tenant("tenant-a").connected("mesh").await;
     ground.tenant("tenant-b").connected("mesh").await;
     // The second tenant is no longer an owner: its keys are deleted, the first is not affected.
-    ground.manage(OWN, "east", json!({ "metadata": { "annotations": { OWNER: a } } })).await;
-    ground.tenant("tenant-b").says("mesh", "Cluster east not found on the management plane").await;
+    ground
+        .manage(
+            OWN,
+            "east",
+            json!({ "metadata": { "annotations": { OWNER: a } } }),
+        )
+        .await;
+    ground
+        .tenant("tenant-b")
+        .says("mesh", "Cluster east not found on the management plane")
+        .await;
     ground.reads("west", &[]).await;
     ground.reads("east", &["north"]).await;
     ground.tenant("tenant-a").connected("mesh").await;
-    ground.manage(OWN, "east", json!({ "metadata": { "annotations": { OWNER: format!("{a}, {b}") } } })).await;
+    ground
+        .manage(
+            OWN,
+            "east",
+            json!({ "metadata": { "annotations": { OWNER: format!("{a}, {b}") } } }),
+        )
+        .await;
     ground.tenant("tenant-b").connected("mesh").await;
 }
 
@@ -90,17 +146,30 @@ async fn losing_the_way_to_a_cluster_touches_nothing(ground: &Ground) {
     let before = ground.written(&SITES).await;
     let not_ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "False" }] } });
     let failing = json!({ "status": { "capabilities": [{ "name": "cilium-cni", "details": { "status": "error" } }] } });
-    for (change, text) in [(not_ready, "Cluster north is not Ready"), (failing, "capability cilium-cni is error")] {
+    for (change, text) in [
+        (not_ready, "Cluster north is not Ready"),
+        (failing, "capability cilium-cni is error"),
+    ] {
         ground.manage(OWN, "north", change).await;
         tenant.says("mesh", text).await;
         assert_eq!(ground.written(&SITES).await, before, "{text}");
-        ground.manage(OWN, "north", json!({ "status": { "capabilities": [] } })).await;
+        ground
+            .manage(OWN, "north", json!({ "status": { "capabilities": [] } }))
+            .await;
         tenant.connected("mesh").await;
     }
-    ground.replace_kubeconfig(tenant, "default", "Secret north-kubeconfig not found").await;
+    ground
+        .replace_kubeconfig(tenant, "default", "Secret north-kubeconfig not found")
+        .await;
     ground.bind_tenant("tenant-a", "Rejected").await;
-    tenant.says("mesh", "the claim on kubernetesclusters is not accepted").await;
-    assert_eq!(ground.written(&SITES).await, before, "the claim is withdrawn");
+    tenant
+        .says("mesh", "the claim on kubernetesclusters is not accepted")
+        .await;
+    assert_eq!(
+        ground.written(&SITES).await,
+        before,
+        "the claim is withdrawn"
+    );
     ground.bind_tenant("tenant-a", "Accepted").await;
     tenant.connected("mesh").await;
     assert_eq!(ground.written(&SITES).await, before);
@@ -110,10 +179,17 @@ async fn losing_the_way_to_a_cluster_touches_nothing(ground: &Ground) {
 /// log distinguishes them.
 async fn a_tenant_learns_nothing_of_the_network(ground: &Ground, provider: &Operator) {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let closed = TcpListener::bind("127.0.0.1:0")
+        .await
+        .unwrap()
+        .local_addr()
+        .unwrap();
     let places = [
         ("scan-closed", format!("https://{closed}")),
-        ("scan-silent", format!("https://{}", silent.local_addr().unwrap())),
+        (
+            "scan-silent",
+            format!("https://{}", silent.local_addr().unwrap()),
+        ),
         ("scan-unnamed", "https://nobody.invalid".to_owned()),
     ];
     for (name, url) in &places {
@@ -128,14 +204,32 @@ async fn a_tenant_learns_nothing_of_the_network(ground: &Ground, provider: &Oper
     let tenant = ground.tenant("tenant-b");
     tenant.bind("scan", &names, &json!({})).await;
     let texts = |binding: &Value| -> BTreeSet<String> {
-        let rows = binding["status"]["meshStatus"].as_array().cloned().unwrap_or_default();
-        let text = |row: &Value| row["message"].to_string().replace(row["clusterName"].as_str().unwrap(), "NAME");
+        let rows = binding["status"]["meshStatus"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        let text = |row: &Value| {
+            row["message"]
+                .to_string()
+                .replace(row["clusterName"].as_str().unwrap(), "NAME")
+        };
         rows.iter().map(text).collect()
     };
-    let told = |binding: &Value| texts(binding).iter().all(|text| text.contains("can't be reached"));
-    let binding = tenant.status(BINDINGS, "scan", move |binding| binding["status"]["meshStatus"].is_array() && told(binding)).await;
+    let told = |binding: &Value| {
+        texts(binding)
+            .iter()
+            .all(|text| text.contains("can't be reached"))
+    };
+    let binding = tenant
+        .status(BINDINGS, "scan", move |binding| {
+            binding["status"]["meshStatus"].is_array() && told(binding)
+        })
+        .await;
     assert_eq!(texts(&binding).len(), 1, "{:#}", binding["status"]);
-    assert!(provider.log().contains("Connection refused"), "the log says nothing");
+    assert!(
+        provider.log().contains("Connection refused"),
+        "the log says nothing"
+    );
     // Cleanup does not wait for a cluster without a Secret.
     for name in names {
         let path = format!("/api/v1/namespaces/default/secrets/{name}-kubeconfig");
@@ -146,20 +240,42 @@ async fn a_tenant_learns_nothing_of_the_network(ground: &Ground, provider: &Oper
 }
 
 async fn load_balancers_are_named(ground: &Ground) {
-    ground.give_clusters("tenant-a", &["north"], &json!({ "networking.edge-portal.eu/elb-id": BALANCER })).await;
+    ground
+        .give_clusters(
+            "tenant-a",
+            &["north"],
+            &json!({ "networking.edge-portal.eu/elb-id": BALANCER }),
+        )
+        .await;
     until("the load balancer of north", || async {
-        let service = ground.cluster("north").get("/api/v1/namespaces/kube-system/services/clustermesh-apiserver").await.unwrap().unwrap();
+        let service = ground
+            .cluster("north")
+            .get("/api/v1/namespaces/kube-system/services/clustermesh-apiserver")
+            .await
+            .unwrap()
+            .unwrap();
         let annotations = &service["metadata"]["annotations"];
-        if annotations["kubernetes.io/elb.id"] == BALANCER { Ok(()) } else { Err(annotations.to_string()) }
+        if annotations["kubernetes.io/elb.id"] == BALANCER {
+            Ok(())
+        } else {
+            Err(annotations.to_string())
+        }
     })
     .await;
 }
 
 async fn a_whole_cluster_is_not_one_tenants(ground: &Ground) {
     let tenant = ground.tenant("tenant-b");
-    tenant.declare(INTENTS, "wide", &intent("Clusterwide")).await;
+    tenant
+        .declare(INTENTS, "wide", &intent("Clusterwide"))
+        .await;
     let refused = tenant.phase(INTENTS, "wide", "Error").await;
-    assert_eq!(condition(&refused, "Ready")["reason"], "ClusterShared", "{:#}", refused["status"]);
+    assert_eq!(
+        condition(&refused, "Ready")["reason"],
+        "ClusterShared",
+        "{:#}",
+        refused["status"]
+    );
     tenant.remove(INTENTS, "wide").await;
 }
 
@@ -171,7 +287,13 @@ async fn the_weather_of_kcp_is_weathered() {
     let kcp = tenants::start(&["tenant-a"]).await;
     let mut ground = Ground::beside(kcp).await;
     ground.manage_all().await;
-    ground.manage(OWN, "north", json!({ "status": { "conditions": [{ "type": "Ready", "status": "False" }] } })).await;
+    ground
+        .manage(
+            OWN,
+            "north",
+            json!({ "status": { "conditions": [{ "type": "Ready", "status": "False" }] } }),
+        )
+        .await;
     ground.bind_tenant("tenant-a", "Accepted").await;
     ground.give_clusters("tenant-a", &SITES, &json!({})).await;
     let mut provider = ground.provider(&["--leader-elect"]).await;
@@ -180,27 +302,47 @@ async fn the_weather_of_kcp_is_weathered() {
     let pending = home.says("mesh", "Cluster north is not Ready").await;
     assert_eq!(pending["status"]["phase"], "Pending");
     let missing = json!([{ "name": "cilium-cni", "details": { "status": "not-installed" }, "lastTransitionTime": "2026-01-02T03:04:05Z" }]);
-    ground.manage(OWN, "north", json!({ "status": { "capabilities": missing } })).await;
-    let text = "Cilium not found: capability cilium-cni is not-installed (checked 2026-01-02T03:04:05Z)";
+    ground
+        .manage(
+            OWN,
+            "north",
+            json!({ "status": { "capabilities": missing } }),
+        )
+        .await;
+    let text =
+        "Cilium not found: capability cilium-cni is not-installed (checked 2026-01-02T03:04:05Z)";
     let refused = home.says("mesh", text).await;
     assert_eq!(refused["status"]["phase"], "Error", "{}", message(&refused));
-    ground.manage(OWN, "north", json!({ "status": { "capabilities": [] } })).await;
+    ground
+        .manage(OWN, "north", json!({ "status": { "capabilities": [] } }))
+        .await;
     home.connected("mesh").await;
     provider = commands_read_as_the_provider(&mut ground, provider).await;
     let home = ground.tenant("tenant-a");
 
     // Whatever happens to the watches, later changes are seen.
-    ground.kcp().switch_schema(tenants::PROVIDER, EXPORT, "clustermeshbindings").await.unwrap();
+    ground
+        .kcp()
+        .switch_schema(tenants::PROVIDER, EXPORT, "clustermeshbindings")
+        .await
+        .unwrap();
     home.patch(BINDINGS, "mesh", &refs(&SITES)).await;
     home.connected("mesh").await;
     ground.mesh(&SITES).await;
     ground.kcp().restart().await.unwrap();
-    home.patch(BINDINGS, "mesh", &refs(&["east", "north"])).await;
+    home.patch(BINDINGS, "mesh", &refs(&["east", "north"]))
+        .await;
     ground.reads("west", &[]).await;
     home.connected("mesh").await;
 
     // A second endpoint with its own resource versions.
-    ground.kcp.as_mut().unwrap().add_shard(&["tenant-d"]).await.unwrap();
+    ground
+        .kcp
+        .as_mut()
+        .unwrap()
+        .add_shard(&["tenant-d"])
+        .await
+        .unwrap();
     ground.bind_tenant("tenant-d", "Accepted").await;
     ground.give_clusters("tenant-d", &SITES, &json!({})).await;
     assert_eq!(ground.kcp().endpoints(tenants::PROVIDER, EXPORT).len(), 2);
@@ -215,40 +357,91 @@ async fn the_weather_of_kcp_is_weathered() {
     // Everything that must be gone by then is deleted while no provider runs.
     provider.terminate().await;
     ground.kcp().restart().await.unwrap();
-    let provider = ground.provider(&["--mgmt-cluster-resource", "clusters.cluster.x-k8s.io"]).await;
+    let provider = ground
+        .provider(&["--mgmt-cluster-resource", "clusters.cluster.x-k8s.io"])
+        .await;
     clusters_are_those_of_cluster_api(&ground).await;
     ground.finish(provider).await;
 }
 
 /// With the provider's kubeconfigs, `plan`, `status --live` and `doctor` work as on a hub.
 async fn commands_read_as_the_provider(ground: &mut Ground, mut provider: Operator) -> Operator {
-    let person = Person::new(ground.folder(), mw_testbed::binaries::kubectl().unwrap(), ground.clusters());
-    let [kcp, management] = ["kcp-0", "hub-0"].map(|name| ground.folder().join(name).display().to_string());
-    let with = |more: &str| format!("mesh -n net {more} --kcp-kubeconfig {kcp} --mgmt-kubeconfig {management}");
-    let [plan, status, doctor] = [("plan", ""), ("status", "--live"), ("doctor", "")].map(|(name, more)| format!("{name} {}", with(more)));
-    for command in [&plan, &format!("{plan} --workspace root:tenant-a"), &status, &doctor] {
+    let person = Person::new(
+        ground.folder(),
+        mw_testbed::binaries::kubectl().unwrap(),
+        ground.clusters(),
+    );
+    let [kcp, management] =
+        ["kcp-0", "hub-0"].map(|name| ground.folder().join(name).display().to_string());
+    let with = |more: &str| {
+        format!("mesh -n net {more} --kcp-kubeconfig {kcp} --mgmt-kubeconfig {management}")
+    };
+    let [plan, status, doctor] = [("plan", ""), ("status", "--live"), ("doctor", "")]
+        .map(|(name, more)| format!("{name} {}", with(more)));
+    for command in [
+        &plan,
+        &format!("{plan} --workspace root:tenant-a"),
+        &status,
+        &doctor,
+    ] {
         let outcome = person.types(command);
-        assert_eq!(outcome.code, 0, "{command}: {}{}", outcome.stdout, outcome.stderr);
+        assert_eq!(
+            outcome.code, 0,
+            "{command}: {}{}",
+            outcome.stdout, outcome.stderr
+        );
     }
     let unbound = person.types(&format!("{plan} --workspace root:nowhere"));
-    assert!(unbound.code == 2 && unbound.stderr.contains("only: root:tenant-a"), "{}", unbound.stderr);
+    assert!(
+        unbound.code == 2 && unbound.stderr.contains("only: root:tenant-a"),
+        "{}",
+        unbound.stderr
+    );
     let lacking = person.types("status --workspace root:tenant-a");
-    assert!(lacking.code == 2 && lacking.stderr.contains("--kcp-kubeconfig (KCP_KUBECONFIG)"), "{}", lacking.stderr);
+    assert!(
+        lacking.code == 2 && lacking.stderr.contains("--kcp-kubeconfig (KCP_KUBECONFIG)"),
+        "{}",
+        lacking.stderr
+    );
 
     provider.terminate().await;
-    ground.tenant("tenant-a").patch(BINDINGS, "mesh", &refs(&SITES)).await;
+    ground
+        .tenant("tenant-a")
+        .patch(BINDINGS, "mesh", &refs(&SITES))
+        .await;
     let pending = person.types(&format!("{plan} -o json"));
     assert_eq!(pending.code, 1, "{}", pending.stderr);
     let targets = pending.json()["targets"].clone();
-    let writes = |target: &Value| ["create", "update"].iter().flat_map(|kind| target[*kind].as_array().unwrap()).count();
+    let writes = |target: &Value| {
+        ["create", "update"]
+            .iter()
+            .flat_map(|kind| target[*kind].as_array().unwrap())
+            .count()
+    };
     let written: Vec<usize> = targets.as_object().unwrap().values().map(writes).collect();
-    assert!(written.len() == 3 && written.iter().all(|count| *count > 0), "{targets:#}");
+    assert!(
+        written.len() == 3 && written.iter().all(|count| *count > 0),
+        "{targets:#}"
+    );
     let status = person.types(&status);
-    assert!(status.code == 1 && status.stdout.contains("seen from here"), "{}{}", status.stdout, status.stderr);
+    assert!(
+        status.code == 1 && status.stdout.contains("seen from here"),
+        "{}{}",
+        status.stdout,
+        status.stderr
+    );
     let doctor = person.types(&doctor);
-    assert!(doctor.code == 1 && doctor.stdout.contains("pending writes: Secret cilium-"), "{}{}", doctor.stdout, doctor.stderr);
+    assert!(
+        doctor.code == 1 && doctor.stdout.contains("pending writes: Secret cilium-"),
+        "{}{}",
+        doctor.stdout,
+        doctor.stderr
+    );
 
-    ground.tenant("tenant-a").patch(BINDINGS, "mesh", &refs(&["east", "north"])).await;
+    ground
+        .tenant("tenant-a")
+        .patch(BINDINGS, "mesh", &refs(&["east", "north"]))
+        .await;
     let provider = ground.provider(&["--leader-elect"]).await;
     ground.tenant("tenant-a").connected("mesh").await;
     provider
@@ -261,19 +454,28 @@ async fn what_vanished_is_not_gone(ground: &Ground) {
     ground.kcp().hide_endpoint(1, true);
     until("its endpoint vanishes", || async {
         let endpoints = ground.kcp().endpoints(tenants::PROVIDER, EXPORT);
-        if endpoints.len() == 1 { Ok(()) } else { Err(format!("{endpoints:?}")) }
+        if endpoints.len() == 1 {
+            Ok(())
+        } else {
+            Err(format!("{endpoints:?}"))
+        }
     })
     .await;
-    other.patch(BINDINGS, "mesh", &refs(&["east", "west"])).await;
+    other
+        .patch(BINDINGS, "mesh", &refs(&["east", "west"]))
+        .await;
     home.patch(BINDINGS, "mesh", &refs(&SITES)).await;
     home.connected("mesh").await;
-    home.patch(BINDINGS, "mesh", &refs(&["east", "north"])).await;
+    home.patch(BINDINGS, "mesh", &refs(&["east", "north"]))
+        .await;
     home.connected("mesh").await;
     ground.reads("north", &["east", "west"]).await;
     ground.kcp().hide_endpoint(1, false);
     other.connected("mesh").await;
     ground.reads("west", &["east"]).await;
-    other.patch(BINDINGS, "mesh", &refs(&["north", "west"])).await;
+    other
+        .patch(BINDINGS, "mesh", &refs(&["north", "west"]))
+        .await;
     other.connected("mesh").await;
     ground.reads("west", &["north"]).await;
 }
@@ -286,10 +488,18 @@ async fn a_cluster_without_an_owner_needs_trust() {
     let owned_by = |owner: &str| json!({ "metadata": { "annotations": { OWNER: owner } } });
     ground.manage(OWN, "north", owned_by("")).await;
     ground.bind_tenant("tenant-a", "Accepted").await;
-    ground.give_clusters("tenant-a", &["east", "north"], &json!({})).await;
+    ground
+        .give_clusters("tenant-a", &["east", "north"], &json!({}))
+        .await;
     let mut provider = ground.provider(&[]).await;
-    ground.tenant("tenant-a").bind("mesh", &["east", "north"], &json!({})).await;
-    ground.tenant("tenant-a").says("mesh", "does not name its owner").await;
+    ground
+        .tenant("tenant-a")
+        .bind("mesh", &["east", "north"], &json!({}))
+        .await;
+    ground
+        .tenant("tenant-a")
+        .says("mesh", "does not name its owner")
+        .await;
     ground.reads("east", &[]).await;
     provider.terminate().await;
     let provider = ground.provider(&["--trust-cluster-names"]).await;
@@ -297,7 +507,8 @@ async fn a_cluster_without_an_owner_needs_trust() {
     home.connected("mesh").await;
     ground.mesh(&["east", "north"]).await;
     ground.manage(OWN, "north", owned_by("somebody-else")).await;
-    home.says("mesh", "Cluster north not found on the management plane").await;
+    home.says("mesh", "Cluster north not found on the management plane")
+        .await;
     ground.manage(OWN, "north", owned_by("")).await;
     home.connected("mesh").await;
     home.remove(BINDINGS, "mesh").await;
@@ -306,10 +517,17 @@ async fn a_cluster_without_an_owner_needs_trust() {
 
 async fn clusters_are_those_of_cluster_api(ground: &Ground) {
     let (home, other) = (ground.tenant("tenant-a"), ground.tenant("tenant-d"));
-    home.says("mesh", "the API group cluster.x-k8s.io is not served").await;
+    home.says("mesh", "the API group cluster.x-k8s.io is not served")
+        .await;
     ground.serve_clusters(CLUSTER_API).await;
     for site in SITES {
-        ground.manage(CLUSTER_API, site, json!({ "status": { "conditions": [{ "type": "Available", "status": "True" }] } })).await;
+        ground
+            .manage(
+                CLUSTER_API,
+                site,
+                json!({ "status": { "conditions": [{ "type": "Available", "status": "True" }] } }),
+            )
+            .await;
     }
     home.connected("mesh").await;
     other.connected("mesh").await;

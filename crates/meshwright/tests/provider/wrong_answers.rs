@@ -6,7 +6,9 @@ use std::time::Duration;
 use mw_testbed::proxy::{Effect, Fault, Match, Verb, lies};
 use serde_json::{Value, json};
 
-use crate::ground::{BINDINGS, CONNECTIONS, Ground, INTENTS, Kind, POLICIES, SERVICES, SITES, SYSTEM};
+use crate::ground::{
+    BINDINGS, CONNECTIONS, Ground, INTENTS, Kind, POLICIES, SERVICES, SITES, SYSTEM,
+};
 use crate::neighbours::intent;
 use crate::trials::scenarios;
 use crate::wait::until;
@@ -27,14 +29,27 @@ async fn an_empty_list_of_objects_deletes_nothing() {
     let mut provider = ground.provider(&[]).await;
     ground.home().bind("mesh", &SITES, &json!({})).await;
     let selector = json!({ "namespace": "shop", "name": "cart" });
-    ground.home().declare(SERVICES, "cart", &json!({ "meshRef": { "name": "mesh" }, "selector": selector })).await;
-    ground.home().declare(INTENTS, "cart", &intent("Namespaced")).await;
+    ground
+        .home()
+        .declare(
+            SERVICES,
+            "cart",
+            &json!({ "meshRef": { "name": "mesh" }, "selector": selector }),
+        )
+        .await;
+    ground
+        .home()
+        .declare(INTENTS, "cart", &intent("Namespaced"))
+        .await;
     ground.home().connected("mesh").await;
     ground.home().phase(SERVICES, "cart", "Exported").await;
     ground.home().phase(INTENTS, "cart", "Applied").await;
     let before = written(&ground).await;
     for kind in [BINDINGS, SERVICES, INTENTS] {
-        ground.hub_proxy().add(Fault::new(Match::verb(Verb::List).resource(kind.0), lies::empty_list()));
+        ground.hub_proxy().add(Fault::new(
+            Match::verb(Verb::List).resource(kind.0),
+            lies::empty_list(),
+        ));
         relist(&ground, kind).await;
         tokio::time::sleep(WINDOW).await;
         assert_eq!(written(&ground).await, before, "{} are hidden", kind.0);
@@ -43,7 +58,12 @@ async fn an_empty_list_of_objects_deletes_nothing() {
         provider = ground.provider(&[]).await;
         listed(&ground, kind, 2).await;
         tokio::time::sleep(WINDOW).await;
-        assert_eq!(written(&ground).await, before, "{} are hidden from the start", kind.0);
+        assert_eq!(
+            written(&ground).await,
+            before,
+            "{} are hidden from the start",
+            kind.0
+        );
         ground.hub_proxy().clear();
         relist(&ground, kind).await;
     }
@@ -58,8 +78,14 @@ async fn an_empty_list_of_objects_deletes_nothing() {
 /// Waits until the hub was asked for this many lists.
 async fn listed(ground: &Ground, kind: Kind, times: u64) {
     until(format!("lists of {}", kind.0), || async {
-        let count = ground.hub_proxy().count(&Match::verb(Verb::List).resource(kind.0));
-        if count >= times { Ok(()) } else { Err(format!("{count} of {times}")) }
+        let count = ground
+            .hub_proxy()
+            .count(&Match::verb(Verb::List).resource(kind.0));
+        if count >= times {
+            Ok(())
+        } else {
+            Err(format!("{count} of {times}"))
+        }
     })
     .await;
 }
@@ -68,7 +94,13 @@ async fn listed(ground: &Ground, kind: Kind, times: u64) {
 async fn relist(ground: &Ground, kind: Kind) {
     let proxy = ground.hub_proxy();
     proxy.forget_counts();
-    proxy.add(Fault::new(Match::verb(Verb::Watch).resource(kind.0), Effect::answer(410)).times(1));
+    proxy.add(
+        Fault::new(
+            Match::verb(Verb::Watch).resource(kind.0),
+            Effect::answer(410),
+        )
+        .times(1),
+    );
     proxy.cut_watches(Match::all().resource(kind.0));
     listed(ground, kind, 1).await;
 }
@@ -78,15 +110,36 @@ async fn written(ground: &Ground) -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();
     for site in SITES {
         for secret in CONNECTIONS {
-            all.insert(format!("{secret} of {site}"), json!(ground.keys(site, secret).await));
+            all.insert(
+                format!("{secret} of {site}"),
+                json!(ground.keys(site, secret).await),
+            );
         }
-        let users = ground.cluster(site).get(&format!("{SYSTEM}/configmaps/clustermesh-remote-users")).await.unwrap();
-        all.insert(format!("users of {site}"), users.unwrap_or_default()["data"].clone());
-        for service in ground.cluster(site).list("/api/v1/namespaces/shop/services").await.unwrap() {
-            all.insert(format!("{} of {site}", service["metadata"]["name"]), service["metadata"]["annotations"].clone());
+        let users = ground
+            .cluster(site)
+            .get(&format!("{SYSTEM}/configmaps/clustermesh-remote-users"))
+            .await
+            .unwrap();
+        all.insert(
+            format!("users of {site}"),
+            users.unwrap_or_default()["data"].clone(),
+        );
+        for service in ground
+            .cluster(site)
+            .list("/api/v1/namespaces/shop/services")
+            .await
+            .unwrap()
+        {
+            all.insert(
+                format!("{} of {site}", service["metadata"]["name"]),
+                service["metadata"]["annotations"].clone(),
+            );
         }
         for policy in ground.cluster(site).list(POLICIES).await.unwrap() {
-            all.insert(format!("{} of {site}", policy["metadata"]["name"]), policy["metadata"]["uid"].clone());
+            all.insert(
+                format!("{} of {site}", policy["metadata"]["name"]),
+                policy["metadata"]["uid"].clone(),
+            );
         }
     }
     all

@@ -1,8 +1,14 @@
 //! The `ClusterMeshBinding` custom resource. The doc comments below become the
 //! descriptions in the schema. The schema rejects only objects that can't be processed
 //! at all; other mistakes are reported in the status.
-#![allow(unreachable_pub, reason = "KubeSchema copies each struct, with its `pub`, into a function")]
-#![allow(clippy::duplicated_attributes, reason = "printer columns of the same type")]
+#![allow(
+    unreachable_pub,
+    reason = "KubeSchema copies each struct, with its `pub`, into a function"
+)]
+#![allow(
+    clippy::duplicated_attributes,
+    reason = "printer columns of the same type"
+)]
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
@@ -24,15 +30,29 @@ use super::MOST_CLUSTERS;
     status = "ClusterMeshBindingStatus",
     derive = "PartialEq",
     doc = "A ClusterMeshBinding connects two or more clusters that run Cilium into one Cluster Mesh.",
-    printcolumn(name = "Phase", type_ = "string", description = "Progress of connecting the mesh", json_path = ".status.phase"),
-    printcolumn(name = "Clusters", type_ = "string", description = "Clusters of the mesh", json_path = ".spec.clusterRefs"),
+    printcolumn(
+        name = "Phase",
+        type_ = "string",
+        description = "Progress of connecting the mesh",
+        json_path = ".status.phase"
+    ),
+    printcolumn(
+        name = "Clusters",
+        type_ = "string",
+        description = "Clusters of the mesh",
+        json_path = ".spec.clusterRefs"
+    ),
     printcolumn(
         name = "Ready",
         type_ = "string",
         description = "True if every link is verified",
         json_path = ".status.conditions[?(@.type==\"Ready\")].status"
     ),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterMeshBindingSpec {

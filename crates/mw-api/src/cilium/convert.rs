@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use mw_core::cilium::object::{
-    Binding, BindingSpec, Common, GlobalService as CoreService, Intent, IntentSpec, ObjectId, PeerSpec, PortSpec, ServiceSpec,
+    Binding, BindingSpec, Common, GlobalService as CoreService, Intent, IntentSpec, ObjectId,
+    PeerSpec, PortSpec, ServiceSpec,
 };
 
 use crate::cilium::ANNOTATION_TOUCHED;
@@ -18,10 +19,20 @@ use crate::time::timestamp;
 /// Converts a ClusterMeshBinding. The caller fills `elb_ids`, which come from the
 /// KubernetesClusters.
 pub fn binding(workspace: &str, object: &ClusterMeshBinding) -> Binding {
-    let ClusterMeshBindingSpec { cluster_refs, mesh_config } = &object.spec;
-    let MeshConfig { service_type, enable_kv_store_mesh, hubble } = mesh_config.clone().unwrap_or_default();
+    let ClusterMeshBindingSpec {
+        cluster_refs,
+        mesh_config,
+    } = &object.spec;
+    let MeshConfig {
+        service_type,
+        enable_kv_store_mesh,
+        hubble,
+    } = mesh_config.clone().unwrap_or_default();
     let hubble = hubble.unwrap_or_default();
-    let phase = object.status.as_ref().and_then(|status| status.phase.as_deref());
+    let phase = object
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
     Binding {
         common: common(workspace, object.meta()),
         spec: BindingSpec {
@@ -38,8 +49,19 @@ pub fn binding(workspace: &str, object: &ClusterMeshBinding) -> Binding {
 
 /// Converts a GlobalService.
 pub fn global_service(workspace: &str, object: &GlobalService) -> CoreService {
-    let GlobalServiceSpec { mesh_ref, selector, target_clusters, global_annotations, shared, affinity } = object.spec.clone();
-    let ServiceSelector { namespace, name, label_selector } = selector.unwrap_or_default();
+    let GlobalServiceSpec {
+        mesh_ref,
+        selector,
+        target_clusters,
+        global_annotations,
+        shared,
+        affinity,
+    } = object.spec.clone();
+    let ServiceSelector {
+        namespace,
+        name,
+        label_selector,
+    } = selector.unwrap_or_default();
     CoreService {
         common: common(workspace, object.meta()),
         spec: ServiceSpec {
@@ -57,8 +79,20 @@ pub fn global_service(workspace: &str, object: &GlobalService) -> CoreService {
 
 /// Converts a ConnectivityIntent.
 pub fn intent(workspace: &str, object: &ConnectivityIntent) -> Intent {
-    let ConnectivityIntentSpec { mesh_ref, action, policy_mode, source, destination, ports, probe, isolate } = object.spec.clone();
-    let Probe { enabled, interval_seconds } = probe.unwrap_or_default();
+    let ConnectivityIntentSpec {
+        mesh_ref,
+        action,
+        policy_mode,
+        source,
+        destination,
+        ports,
+        probe,
+        isolate,
+    } = object.spec.clone();
+    let Probe {
+        enabled,
+        interval_seconds,
+    } = probe.unwrap_or_default();
     Intent {
         common: common(workspace, object.meta()),
         spec: IntentSpec {
@@ -76,26 +110,57 @@ pub fn intent(workspace: &str, object: &ConnectivityIntent) -> Intent {
 }
 
 fn peer(peer: Option<Peer>) -> PeerSpec {
-    let Peer { namespace, name, selector } = peer.unwrap_or_default();
-    PeerSpec { namespace, name, selector }
+    let Peer {
+        namespace,
+        name,
+        selector,
+    } = peer.unwrap_or_default();
+    PeerSpec {
+        namespace,
+        name,
+        selector,
+    }
 }
 
 fn port(port: Port) -> PortSpec {
-    let Port { protocol, port, end_port } = port;
-    PortSpec { protocol, port, end_port }
+    let Port {
+        protocol,
+        port,
+        end_port,
+    } = port;
+    PortSpec {
+        protocol,
+        port,
+        end_port,
+    }
 }
 
 fn common(workspace: &str, meta: &ObjectMeta) -> Common {
-    let annotation = |key: &str| meta.annotations.as_ref().and_then(|all| all.get(key)).map(String::as_str);
-    let touched = annotation(ANNOTATION_TOUCHED).unwrap_or_default().split(',').map(str::trim);
+    let annotation = |key: &str| {
+        meta.annotations
+            .as_ref()
+            .and_then(|all| all.get(key))
+            .map(String::as_str)
+    };
+    let touched = annotation(ANNOTATION_TOUCHED)
+        .unwrap_or_default()
+        .split(',')
+        .map(str::trim);
     Common {
-        id: ObjectId::new(workspace, meta.namespace.as_deref().unwrap_or("default"), meta.name.as_deref().unwrap_or_default()),
+        id: ObjectId::new(
+            workspace,
+            meta.namespace.as_deref().unwrap_or("default"),
+            meta.name.as_deref().unwrap_or_default(),
+        ),
         created: meta.creation_timestamp.as_ref().map(timestamp),
         deleting: meta.deletion_timestamp.as_ref().map(timestamp),
         refs: BTreeMap::new(),
         lost: BTreeMap::new(),
         lost_uids: BTreeMap::new(),
-        touched: touched.filter(|name| !name.is_empty()).map(str::to_owned).collect(),
+        touched: touched
+            .filter(|name| !name.is_empty())
+            .map(str::to_owned)
+            .collect(),
     }
 }
 
@@ -121,9 +186,15 @@ mod tests {
         value["status"] = json!({ "phase": "Degraded" });
         let binding = binding("w1", &serde_json::from_value(value).unwrap());
         assert_eq!(binding.common.id, ObjectId::new("w1", "net", "x"));
-        assert_eq!((binding.common.created, binding.common.deleting), (Some(Timestamp(100)), Some(Timestamp(200))));
+        assert_eq!(
+            (binding.common.created, binding.common.deleting),
+            (Some(Timestamp(100)), Some(Timestamp(200)))
+        );
         assert_eq!(binding.common.touched, ["a", "b", "c"]);
-        assert_eq!((binding.spec.refs.as_slice(), binding.was_up), (&["b".to_owned(), "a".to_owned()][..], true));
+        assert_eq!(
+            (binding.spec.refs.as_slice(), binding.was_up),
+            (&["b".to_owned(), "a".to_owned()][..], true)
+        );
         assert_eq!(binding.spec.service_type.as_deref(), Some("NodePort"));
         assert!(binding.spec.kvstoremesh && binding.spec.hubble && binding.spec.hubble_ui);
     }
@@ -132,7 +203,10 @@ mod tests {
     fn a_global_service_keeps_every_field() {
         let spec = json!({ "meshRef": { "name": "m" }, "selector": { "namespace": "n", "name": "s", "labelSelector": { "a": "b" } },
             "targetClusters": ["a"], "globalAnnotations": { "k": "v" }, "shared": false, "affinity": "local" });
-        let service = global_service("w1", &serde_json::from_value(object("GlobalService", spec)).unwrap());
+        let service = global_service(
+            "w1",
+            &serde_json::from_value(object("GlobalService", spec)).unwrap(),
+        );
         let text = |text: &str| Some(text.to_owned());
         let map = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
         let expected = ServiceSpec {
@@ -146,8 +220,21 @@ mod tests {
             affinity: text("local"),
         };
         assert_eq!(service.spec, expected);
-        let bare = global_service("w1", &serde_json::from_value(object("GlobalService", json!({ "meshRef": { "name": "m" } }))).unwrap());
-        assert_eq!(bare.spec, ServiceSpec { mesh: "m".to_owned(), ..ServiceSpec::default() });
+        let bare = global_service(
+            "w1",
+            &serde_json::from_value(object(
+                "GlobalService",
+                json!({ "meshRef": { "name": "m" } }),
+            ))
+            .unwrap(),
+        );
+        assert_eq!(
+            bare.spec,
+            ServiceSpec {
+                mesh: "m".to_owned(),
+                ..ServiceSpec::default()
+            }
+        );
     }
 
     #[test]
@@ -155,15 +242,29 @@ mod tests {
         let spec = json!({ "meshRef": { "name": "m" }, "action": "Deny", "policyMode": "Clusterwide", "isolate": false,
             "source": { "namespace": "n", "name": "s" }, "destination": { "selector": { "a": "b" } },
             "ports": [{ "protocol": "TCP", "port": 1, "endPort": 2 }], "probe": { "enabled": true, "intervalSeconds": 30 } });
-        let intent = intent("w1", &serde_json::from_value(object("ConnectivityIntent", spec)).unwrap());
+        let intent = intent(
+            "w1",
+            &serde_json::from_value(object("ConnectivityIntent", spec)).unwrap(),
+        );
         let text = |text: &str| Some(text.to_owned());
         let expected = IntentSpec {
             mesh: "m".to_owned(),
             action: text("Deny"),
             mode: text("Clusterwide"),
-            source: PeerSpec { namespace: text("n"), name: text("s"), selector: None },
-            destination: PeerSpec { selector: Some(BTreeMap::from([("a".to_owned(), "b".to_owned())])), ..PeerSpec::default() },
-            ports: vec![PortSpec { protocol: text("TCP"), port: Some(1), end_port: Some(2) }],
+            source: PeerSpec {
+                namespace: text("n"),
+                name: text("s"),
+                selector: None,
+            },
+            destination: PeerSpec {
+                selector: Some(BTreeMap::from([("a".to_owned(), "b".to_owned())])),
+                ..PeerSpec::default()
+            },
+            ports: vec![PortSpec {
+                protocol: text("TCP"),
+                port: Some(1),
+                end_port: Some(2),
+            }],
             probe: true,
             probe_interval: Some(30),
             isolate: Some(false),

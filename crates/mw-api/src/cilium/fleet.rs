@@ -102,7 +102,11 @@ impl KubernetesCluster {
 
     /// Returns the ID of the load balancer of the clustermesh-apiserver.
     pub fn elb_id(&self) -> Option<&str> {
-        self.metadata.annotations.as_ref()?.get(ANNOTATION_ELB_ID).map(String::as_str)
+        self.metadata
+            .annotations
+            .as_ref()?
+            .get(ANNOTATION_ELB_ID)
+            .map(String::as_str)
     }
 }
 
@@ -110,13 +114,20 @@ impl Cluster {
     /// Reports whether the condition of this type is `True`; `None` if there is no such
     /// condition.
     pub fn condition(&self, kind: &str) -> Option<bool> {
-        self.status.conditions.iter().find(|condition| condition.kind == kind).map(|condition| condition.status == "True")
+        self.status
+            .conditions
+            .iter()
+            .find(|condition| condition.kind == kind)
+            .map(|condition| condition.status == "True")
     }
 
     /// Returns the state of Cilium as recorded by the management plane, without
     /// contacting the cluster.
     pub fn cilium(&self) -> Option<&Capability> {
-        self.status.capabilities.iter().find(|capability| capability.name == CAPABILITY_CILIUM)
+        self.status
+            .capabilities
+            .iter()
+            .find(|capability| capability.name == CAPABILITY_CILIUM)
     }
 }
 
@@ -132,7 +143,14 @@ impl Capability {
     }
 }
 
-served!(KubernetesCluster, NamespaceResourceScope, "platform.edge-portal.eu", "v1alpha1", "KubernetesCluster", "kubernetesclusters");
+served!(
+    KubernetesCluster,
+    NamespaceResourceScope,
+    "platform.edge-portal.eu",
+    "v1alpha1",
+    "KubernetesCluster",
+    "kubernetesclusters"
+);
 
 #[cfg(test)]
 mod tests {
@@ -151,17 +169,25 @@ mod tests {
             },
         }))
         .unwrap();
-        assert_eq!((cluster.condition("Ready"), cluster.condition("Available")), (Some(true), None));
+        assert_eq!(
+            (cluster.condition("Ready"), cluster.condition("Available")),
+            (Some(true), None)
+        );
         assert!(cluster.cilium().unwrap().is_missing());
         assert_eq!(cluster.status.kubeconfig_secret_ref.unwrap().key, None);
-        let bare: Cluster = serde_json::from_value(json!({ "status": { "conditions": null, "capabilities": null } })).unwrap();
+        let bare: Cluster = serde_json::from_value(
+            json!({ "status": { "conditions": null, "capabilities": null } }),
+        )
+        .unwrap();
         assert_eq!((bare.condition("Ready"), bare.cilium()), (None, None));
     }
 
     #[test]
     fn a_tenants_cluster_is_ready_by_its_phase() {
         let read = |value| serde_json::from_value::<KubernetesCluster>(value).unwrap();
-        let ready = read(json!({ "metadata": { "annotations": { ANNOTATION_ELB_ID: "e" } }, "status": { "phase": "Ready" } }));
+        let ready = read(
+            json!({ "metadata": { "annotations": { ANNOTATION_ELB_ID: "e" } }, "status": { "phase": "Ready" } }),
+        );
         assert_eq!((ready.is_ready(), ready.elb_id()), (true, Some("e")));
         let new = read(json!({ "status": null }));
         assert_eq!((new.is_ready(), new.elb_id()), (false, None));

@@ -1,7 +1,13 @@
 //! The `ConnectivityIntent` custom resource. The doc comments below become the
 //! descriptions in the schema.
-#![allow(unreachable_pub, reason = "KubeSchema copies each struct, with its `pub`, into a function")]
-#![allow(clippy::duplicated_attributes, reason = "printer columns of the same type")]
+#![allow(
+    unreachable_pub,
+    reason = "KubeSchema copies each struct, with its `pub`, into a function"
+)]
+#![allow(
+    clippy::duplicated_attributes,
+    reason = "printer columns of the same type"
+)]
 
 use std::collections::BTreeMap;
 
@@ -25,15 +31,29 @@ use super::MeshRef;
     status = "ConnectivityIntentStatus",
     derive = "PartialEq",
     doc = "A ConnectivityIntent allows or denies traffic between pods of the clusters of a ClusterMeshBinding.",
-    printcolumn(name = "Phase", type_ = "string", description = "Progress of applying the policy", json_path = ".status.phase"),
-    printcolumn(name = "Mesh", type_ = "string", description = "ClusterMeshBinding of the mesh", json_path = ".spec.meshRef.name"),
+    printcolumn(
+        name = "Phase",
+        type_ = "string",
+        description = "Progress of applying the policy",
+        json_path = ".status.phase"
+    ),
+    printcolumn(
+        name = "Mesh",
+        type_ = "string",
+        description = "ClusterMeshBinding of the mesh",
+        json_path = ".spec.meshRef.name"
+    ),
     printcolumn(
         name = "Ready",
         type_ = "string",
         description = "True if the policy is applied on all clusters",
         json_path = ".status.conditions[?(@.type==\"Ready\")].status"
     ),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ConnectivityIntentSpec {

@@ -164,7 +164,11 @@ impl Claim {
 
     /// Returns this claim, accepted for all objects.
     pub fn accepted(&self) -> Claim {
-        Claim { state: Some("Accepted".to_owned()), selector: Some(json!({ "matchAll": true })), ..self.clone() }
+        Claim {
+            state: Some("Accepted".to_owned()),
+            selector: Some(json!({ "matchAll": true })),
+            ..self.clone()
+        }
     }
 }
 
@@ -216,15 +220,29 @@ impl ApiBinding {
     /// Returns the identity hash of the export that provides KubernetesClusters, if
     /// this binding provides them.
     pub fn fleet_identity(&self) -> Option<&str> {
-        let is_it = |bound: &&BoundResource| bound.group == FLEET_GROUP && bound.resource == FLEET_CLUSTERS;
-        self.status.bound_resources.iter().find(is_it).map(|bound| bound.schema.identity_hash.as_str())
+        let is_it =
+            |bound: &&BoundResource| bound.group == FLEET_GROUP && bound.resource == FLEET_CLUSTERS;
+        self.status
+            .bound_resources
+            .iter()
+            .find(is_it)
+            .map(|bound| bound.schema.identity_hash.as_str())
     }
 
     /// Reports whether the provider can read the tenant's KubernetesClusters: the claim
     /// is accepted and in effect.
     pub fn shows_clusters(&self) -> bool {
-        let accepted = self.spec.permission_claims.iter().any(|claim| claim.is_on_clusters() && claim.is_accepted());
-        accepted && self.status.applied_permission_claims.iter().any(Claim::is_on_clusters)
+        let accepted = self
+            .spec
+            .permission_claims
+            .iter()
+            .any(|claim| claim.is_on_clusters() && claim.is_accepted());
+        accepted
+            && self
+                .status
+                .applied_permission_claims
+                .iter()
+                .any(Claim::is_on_clusters)
     }
 }
 
@@ -280,28 +298,67 @@ pub struct Endpoint {
 impl EndpointSlice {
     /// Returns the URLs without trailing slashes.
     pub fn urls(&self) -> impl Iterator<Item = String> {
-        self.status.endpoints.iter().map(|endpoint| endpoint.url.trim_end_matches('/').to_owned()).filter(|url| !url.is_empty())
+        self.status
+            .endpoints
+            .iter()
+            .map(|endpoint| endpoint.url.trim_end_matches('/').to_owned())
+            .filter(|url| !url.is_empty())
     }
 }
 
-served!(ApiBinding, ClusterResourceScope, "apis.kcp.io", "v1alpha2", "APIBinding", "apibindings");
-served!(ApiExport, ClusterResourceScope, "apis.kcp.io", "v1alpha2", "APIExport", "apiexports");
-served!(EndpointSlice, ClusterResourceScope, "apis.kcp.io", "v1alpha1", "APIExportEndpointSlice", "apiexportendpointslices");
+served!(
+    ApiBinding,
+    ClusterResourceScope,
+    "apis.kcp.io",
+    "v1alpha2",
+    "APIBinding",
+    "apibindings"
+);
+served!(
+    ApiExport,
+    ClusterResourceScope,
+    "apis.kcp.io",
+    "v1alpha2",
+    "APIExport",
+    "apiexports"
+);
+served!(
+    EndpointSlice,
+    ClusterResourceScope,
+    "apis.kcp.io",
+    "v1alpha1",
+    "APIExportEndpointSlice",
+    "apiexportendpointslices"
+);
 
 /// Returns the APIResourceSchema of a CRD. Its name contains a hash of its content,
 /// because kcp does not allow changes to an APIResourceSchema.
 pub fn schema(crd: &CustomResourceDefinition) -> Result<Value, YamlError> {
     // The API server fills in listKind for a CRD; kcp requires it.
-    let list_kind = crd.spec.names.list_kind.clone().unwrap_or_else(|| format!("{}List", crd.spec.names.kind));
-    let names = CustomResourceDefinitionNames { list_kind: Some(list_kind), ..crd.spec.names.clone() };
+    let list_kind = crd
+        .spec
+        .names
+        .list_kind
+        .clone()
+        .unwrap_or_else(|| format!("{}List", crd.spec.names.kind));
+    let names = CustomResourceDefinitionNames {
+        list_kind: Some(list_kind),
+        ..crd.spec.names.clone()
+    };
     let spec = json!({
         "group": crd.spec.group,
         "names": names,
         "scope": crd.spec.scope,
         "versions": crd.spec.versions.iter().map(version).collect::<Vec<_>>(),
     });
-    let name = format!("v{}.{}.{GROUP}", short_hash(&to_yaml(&spec)?), crd.spec.names.plural);
-    Ok(json!({ "apiVersion": "apis.kcp.io/v1alpha1", "kind": "APIResourceSchema", "metadata": { "name": name }, "spec": spec }))
+    let name = format!(
+        "v{}.{}.{GROUP}",
+        short_hash(&to_yaml(&spec)?),
+        crd.spec.names.plural
+    );
+    Ok(
+        json!({ "apiVersion": "apis.kcp.io/v1alpha1", "kind": "APIResourceSchema", "metadata": { "name": name }, "spec": spec }),
+    )
 }
 
 /// Returns a version as in a CRD, but with the schema inlined.
@@ -329,7 +386,10 @@ fn claims(fleet_identity: Option<&str>) -> Vec<Value> {
 /// Returns the manifest for the provider workspace: schemas and APIExport.
 pub fn export_yaml(fleet_identity: Option<&str>) -> Result<String, YamlError> {
     let crds = cilium_crds();
-    let schemas = crds.iter().map(schema).collect::<Result<Vec<Value>, YamlError>>()?;
+    let schemas = crds
+        .iter()
+        .map(schema)
+        .collect::<Result<Vec<Value>, YamlError>>()?;
     let resources = crds.iter().zip(&schemas).map(|(crd, schema)| {
         let name = schema.pointer("/metadata/name");
         json!({ "group": crd.spec.group, "name": crd.spec.names.plural, "schema": name, "storage": { "crd": {} } })
@@ -344,8 +404,15 @@ pub fn export_yaml(fleet_identity: Option<&str>) -> Result<String, YamlError> {
 /// Returns the exported resources and schema names of this version.
 pub fn exported() -> Result<Vec<ExportedResource>, YamlError> {
     let resource = |crd: &CustomResourceDefinition| {
-        let schema = schema(crd)?.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
-        Ok(ExportedResource { name: crd.spec.names.plural.clone(), schema })
+        let schema = schema(crd)?
+            .pointer("/metadata/name")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned();
+        Ok(ExportedResource {
+            name: crd.spec.names.plural.clone(),
+            schema,
+        })
     };
     cilium_crds().iter().map(resource).collect()
 }
@@ -357,10 +424,16 @@ pub fn fleet_claim_yaml(fleet_identity: &str) -> Result<String, YamlError> {
 }
 
 /// Returns the APIBinding for a tenant.
-pub fn binding_yaml(provider_workspace: &str, fleet_identity: Option<&str>) -> Result<String, YamlError> {
+pub fn binding_yaml(
+    provider_workspace: &str,
+    fleet_identity: Option<&str>,
+) -> Result<String, YamlError> {
     let accepted = claims(fleet_identity).into_iter().map(|mut claim| {
         if let Value::Object(fields) = &mut claim {
-            fields.extend([("state".to_owned(), json!("Accepted")), ("selector".to_owned(), json!({ "matchAll": true }))]);
+            fields.extend([
+                ("state".to_owned(), json!("Accepted")),
+                ("selector".to_owned(), json!({ "matchAll": true })),
+            ]);
         }
         claim
     });
@@ -377,13 +450,24 @@ pub fn binding_yaml(provider_workspace: &str, fleet_identity: Option<&str>) -> R
 /// Returns the RBAC manifest for the provider workspace: the provider's account and
 /// rules, and the right of all authenticated users to bind the export.
 pub fn rbac_yaml() -> Result<String, YamlError> {
-    let content = named(EXPORT, rule("apis.kcp.io", &["apiexports/content"], &["list", "watch", "create", "patch"]));
-    let slices = rule("apis.kcp.io", &["apiexportendpointslices"], &["list", "watch"]);
+    let content = named(
+        EXPORT,
+        rule(
+            "apis.kcp.io",
+            &["apiexports/content"],
+            &["list", "watch", "create", "patch"],
+        ),
+    );
+    let slices = rule(
+        "apis.kcp.io",
+        &["apiexportendpointslices"],
+        &["list", "watch"],
+    );
     let bind = named(EXPORT, rule("apis.kcp.io", &["apiexports"], &["bind"]));
-    let role =
-        |name: &str, rules: Value| json!({ "apiVersion": RBAC, "kind": "ClusterRole", "metadata": { "name": name }, "rules": rules });
+    let role = |name: &str, rules: Value| json!({ "apiVersion": RBAC, "kind": "ClusterRole", "metadata": { "name": name }, "rules": rules });
     let bound = |name: &str, subject: Value| {
-        let role = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name });
+        let role =
+            json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name });
         json!({ "apiVersion": RBAC, "kind": "ClusterRoleBinding", "metadata": { "name": name }, "roleRef": role, "subjects": [subject] })
     };
     let everybody = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:authenticated" });

@@ -25,17 +25,35 @@ pub fn held<'a, V: 'a, T>(
     managers: &BTreeMap<String, BTreeSet<String>>,
     read: impl Fn(&V) -> T,
 ) -> BTreeMap<String, Held<T>> {
-    let with_managers =
-        |(key, value): (&String, &V)| (key.clone(), Held { value: read(value), managers: managers.get(key).cloned().unwrap_or_default() });
+    let with_managers = |(key, value): (&String, &V)| {
+        (
+            key.clone(),
+            Held {
+                value: read(value),
+                managers: managers.get(key).cloned().unwrap_or_default(),
+            },
+        )
+    };
     values.into_iter().map(with_managers).collect()
 }
 
 /// Returns the time when our manager last changed one of these keys of a map field. If
 /// `among` is empty, all keys count.
 pub fn changed_by_us(meta: &ObjectMeta, path: &[&str], among: &[&str]) -> Option<Timestamp> {
-    let ours = meta.managed_fields.iter().flatten().filter(|entry| entry.manager.as_deref() == Some(MANAGER));
-    let touching = ours.filter(|entry| keys(entry, path).iter().any(|key| among.is_empty() || among.contains(&key.as_str())));
-    touching.filter_map(|entry| entry.time.as_ref()).map(|time| Timestamp(time.0.as_second())).max()
+    let ours = meta
+        .managed_fields
+        .iter()
+        .flatten()
+        .filter(|entry| entry.manager.as_deref() == Some(MANAGER));
+    let touching = ours.filter(|entry| {
+        keys(entry, path)
+            .iter()
+            .any(|key| among.is_empty() || among.contains(&key.as_str()))
+    });
+    touching
+        .filter_map(|entry| entry.time.as_ref())
+        .map(|time| Timestamp(time.0.as_second()))
+        .max()
 }
 
 /// Returns the name of a manager. Our next apply removes only fields that we applied
@@ -50,9 +68,21 @@ fn manager(entry: &ManagedFieldsEntry) -> String {
 }
 
 fn keys(entry: &ManagedFieldsEntry, path: &[&str]) -> Vec<String> {
-    let Some(fields) = entry.fields_v1.as_ref().filter(|_| entry.subresource.is_none()) else { return Vec::new() };
-    let below = path.iter().try_fold(&fields.0, |at, name| at.get(format!("f:{name}")));
-    let names = below.and_then(Value::as_object).into_iter().flatten().filter_map(|(key, _)| key.strip_prefix("f:"));
+    let Some(fields) = entry
+        .fields_v1
+        .as_ref()
+        .filter(|_| entry.subresource.is_none())
+    else {
+        return Vec::new();
+    };
+    let below = path
+        .iter()
+        .try_fold(&fields.0, |at, name| at.get(format!("f:{name}")));
+    let names = below
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+        .filter_map(|(key, _)| key.strip_prefix("f:"));
     names.map(str::to_owned).collect()
 }
 
@@ -72,9 +102,24 @@ mod tests {
     #[test]
     fn every_key_has_all_its_managers() {
         let meta = meta(json!([
-            entry("helm", "Update", "1970-01-01T00:00:01Z", json!({ "f:data": { ".": {}, "f:a": {}, "f:b.key": {} } })),
-            entry(MANAGER, "Apply", "1970-01-01T00:00:02Z", json!({ "f:data": { "f:a": {} } })),
-            entry(MANAGER, "Update", "1970-01-01T00:00:09Z", json!({ "f:data": { "f:c": {} } })),
+            entry(
+                "helm",
+                "Update",
+                "1970-01-01T00:00:01Z",
+                json!({ "f:data": { ".": {}, "f:a": {}, "f:b.key": {} } })
+            ),
+            entry(
+                MANAGER,
+                "Apply",
+                "1970-01-01T00:00:02Z",
+                json!({ "f:data": { "f:a": {} } })
+            ),
+            entry(
+                MANAGER,
+                "Update",
+                "1970-01-01T00:00:09Z",
+                json!({ "f:data": { "f:c": {} } })
+            ),
         ]));
         let of = managers(&meta, &["data"]);
         assert_eq!(of["a"].iter().collect::<Vec<_>>(), ["helm", MANAGER]);

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::ByteString;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use mw_core::cilium::facts::{
-    Agents, ApiServer, ClientFiles, Config, Maker, MeshPort, MeshService, NamespaceSeen, NodeAddresses, RemoteUsers, SecretSeen,
-    ServiceName, ServiceSeen, SliceSeen,
+    Agents, ApiServer, ClientFiles, Config, Maker, MeshPort, MeshService, NamespaceSeen,
+    NodeAddresses, RemoteUsers, SecretSeen, ServiceName, ServiceSeen, SliceSeen,
 };
 use mw_core::cilium::secret::SecretBytes;
 use mw_core::cilium::version::Version;
@@ -15,7 +15,8 @@ use mw_core::cilium::version::Version;
 use crate::cilium::managers::{changed_by_us, held, managers};
 use crate::cilium::rbac::REMOTE_USERS;
 use crate::cilium::target::{
-    ConfigMap, Container, DaemonSet, Deployment, EndpointSlice, Namespace, PodSpec, Secret, Service, VolumeConfigMap,
+    ConfigMap, Container, DaemonSet, Deployment, EndpointSlice, Namespace, PodSpec, Secret,
+    Service, VolumeConfigMap,
 };
 use crate::node::Node;
 
@@ -47,21 +48,34 @@ pub fn api_server(deployment: &Deployment) -> ApiServer {
     let pods = &deployment.spec.template.spec;
     ApiServer {
         available: count(deployment.status.available_replicas),
-        kvstoremesh: pods.containers.iter().any(|container| container.name == "kvstoremesh"),
+        kvstoremesh: pods
+            .containers
+            .iter()
+            .any(|container| container.name == "kvstoremesh"),
         version: version(pods, "kvstoremesh"),
         client_files: client_paths(pods),
         host_aliases: host_aliases(pods),
-        cluster_users: pods.containers.iter().filter(|container| container.name == "apiserver").any(has_cluster_users),
-        mounts_users: pods.volumes.iter().filter_map(|volume| volume.config_map.as_ref()).any(is_users),
+        cluster_users: pods
+            .containers
+            .iter()
+            .filter(|container| container.name == "apiserver")
+            .any(has_cluster_users),
+        mounts_users: pods
+            .volumes
+            .iter()
+            .filter_map(|volume| volume.config_map.as_ref())
+            .any(is_users),
     }
 }
 
 /// Reports whether --cluster-users-enabled is set. If the flag is repeated, the last
 /// one counts.
 fn has_cluster_users(container: &Container) -> bool {
-    let mut values = container.args.iter().filter_map(|arg| match arg.strip_prefix("--cluster-users-enabled")? {
-        "" => Some(true),
-        value => value.strip_prefix('=').map(|value| value == "true"),
+    let mut values = container.args.iter().filter_map(|arg| {
+        match arg.strip_prefix("--cluster-users-enabled")? {
+            "" => Some(true),
+            value => value.strip_prefix('=').map(|value| value == "true"),
+        }
     });
     values.next_back().unwrap_or(false)
 }
@@ -89,22 +103,33 @@ fn count(number: i64) -> u32 {
 fn version(pods: &PodSpec, container: &str) -> Option<Version> {
     match pods.containers.iter().find(|of| of.name == container) {
         Some(named) => Version::of_image(&named.image),
-        None => pods.containers.iter().find_map(|of| Version::of_image(&of.image)),
+        None => pods
+            .containers
+            .iter()
+            .find_map(|of| Version::of_image(&of.image)),
     }
 }
 
 /// Returns the version from the chart label, for images that are referenced by digest
 /// only.
 fn chart_version(meta: &ObjectMeta) -> Option<Version> {
-    meta.labels.as_ref()?.get("helm.sh/chart").and_then(|label| Version::of_chart(label))
+    meta.labels
+        .as_ref()?
+        .get("helm.sh/chart")
+        .and_then(|label| Version::of_chart(label))
 }
 
 /// Returns the tool that issued the certificate in a Secret.
 pub fn maker(meta: &ObjectMeta) -> Maker {
     let annotations = meta.annotations.as_ref();
     // The name becomes part of a command in a hint.
-    let is_name = |name: &&String| name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-.".contains(&b));
-    let certificate = annotations.and_then(|all| all.get(CERTIFICATE)).filter(is_name);
+    let is_name = |name: &&String| {
+        name.bytes()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-.".contains(&b))
+    };
+    let certificate = annotations
+        .and_then(|all| all.get(CERTIFICATE))
+        .filter(is_name);
     match (certificate, helm_marks(meta).0.is_empty()) {
         (Some(name), _) => Maker::CertManager(name.clone()),
         (None, false) => Maker::Helm,
@@ -113,25 +138,43 @@ pub fn maker(meta: &ObjectMeta) -> Maker {
 }
 
 fn client_paths(pods: &PodSpec) -> BTreeSet<String> {
-    let sources = pods.volumes.iter().filter_map(|volume| volume.projected.as_ref()).flat_map(|projected| &projected.sources);
-    let items = sources.flat_map(|source| [&source.secret, &source.config_map]).flatten().flat_map(|of| &of.items);
+    let sources = pods
+        .volumes
+        .iter()
+        .filter_map(|volume| volume.projected.as_ref())
+        .flat_map(|projected| &projected.sources);
+    let items = sources
+        .flat_map(|source| [&source.secret, &source.config_map])
+        .flatten()
+        .flat_map(|of| &of.items);
     items.map(|item| item.path.clone()).collect()
 }
 
 fn host_aliases(pods: &PodSpec) -> BTreeSet<String> {
-    pods.host_aliases.iter().flat_map(|alias| alias.hostnames.iter().cloned()).collect()
+    pods.host_aliases
+        .iter()
+        .flat_map(|alias| alias.hostnames.iter().cloned())
+        .collect()
 }
 
 /// Converts the ConfigMap cilium-config.
 pub fn config(map: &ConfigMap) -> Config {
-    let value = |key: &str| map.data.get(key).map(|text| text.trim().to_owned()).unwrap_or_default();
+    let value = |key: &str| {
+        map.data
+            .get(key)
+            .map(|text| text.trim().to_owned())
+            .unwrap_or_default()
+    };
     let ipam = value("ipam");
     Config {
         resource_version: map.metadata.resource_version.clone().unwrap_or_default(),
         cluster_name: value(CLUSTER_NAME),
         cluster_id: value(CLUSTER_ID),
-        max_clusters: value("max-connected-clusters").parse().unwrap_or(DEFAULT_MAX_CLUSTERS),
-        small_ids: ["eni", "alibabacloud"].contains(&ipam.as_str()) || value("cni-chaining-mode") == "aws-cni",
+        max_clusters: value("max-connected-clusters")
+            .parse()
+            .unwrap_or(DEFAULT_MAX_CLUSTERS),
+        small_ids: ["eni", "alibabacloud"].contains(&ipam.as_str())
+            || value("cni-chaining-mode") == "aws-cni",
         set_by_us: changed_by_us(&map.metadata, &["data"], &[CLUSTER_NAME, CLUSTER_ID]),
         namespaces_global: value("clustermesh-default-global-namespace") != "false",
     }
@@ -144,20 +187,39 @@ pub fn mesh_service(service: &Service) -> MeshService {
     let port = |number: i64| u16::try_from(number).ok().filter(|port| *port > 0);
     let ports = service.spec.ports.iter();
     MeshService {
-        resource_version: service.metadata.resource_version.clone().unwrap_or_default(),
+        resource_version: service
+            .metadata
+            .resource_version
+            .clone()
+            .unwrap_or_default(),
         kind: service.spec.kind.clone(),
         ports: ports
-            .filter_map(|of| Some(MeshPort { name: of.name.clone(), port: port(of.port)?, node_port: port(of.node_port) }))
+            .filter_map(|of| {
+                Some(MeshPort {
+                    name: of.name.clone(),
+                    port: port(of.port)?,
+                    node_port: port(of.node_port),
+                })
+            })
             .collect(),
         ingress_ips: ingress().filter_map(|of| text(&of.ip)).collect(),
         ingress_hostnames: ingress().filter_map(|of| text(&of.hostname)).collect(),
-        elb_id: service.metadata.annotations.as_ref().and_then(|all| all.get(ELB_ID)).cloned(),
+        elb_id: service
+            .metadata
+            .annotations
+            .as_ref()
+            .and_then(|all| all.get(ELB_ID))
+            .cloned(),
     }
 }
 
 /// Converts the addresses of a node.
 pub fn node_addresses(node: &Node) -> NodeAddresses {
-    NodeAddresses { ready: node.is_ready(), internal: node.addresses("InternalIP"), external: node.addresses("ExternalIP") }
+    NodeAddresses {
+        ready: node.is_ready(),
+        internal: node.addresses("InternalIP"),
+        external: node.addresses("ExternalIP"),
+    }
 }
 
 /// Converts a Secret with connections to remote clusters. The caller fills `ends`,
@@ -177,9 +239,22 @@ pub fn connection_secret(secret: &Secret) -> SecretSeen {
 pub fn trimmed(secret: Secret) -> Secret {
     let Secret { metadata, data } = secret;
     let (labels, mut annotations) = helm_marks(&metadata);
-    annotations
-        .extend(metadata.annotations.iter().flat_map(|all| all.get_key_value(CERTIFICATE)).map(|(key, name)| (key.clone(), name.clone())));
-    let ObjectMeta { name, namespace, uid, resource_version, deletion_timestamp, managed_fields, .. } = metadata;
+    annotations.extend(
+        metadata
+            .annotations
+            .iter()
+            .flat_map(|all| all.get_key_value(CERTIFICATE))
+            .map(|(key, name)| (key.clone(), name.clone())),
+    );
+    let ObjectMeta {
+        name,
+        namespace,
+        uid,
+        resource_version,
+        deletion_timestamp,
+        managed_fields,
+        ..
+    } = metadata;
     let (labels, annotations) = (Some(labels), Some(annotations));
     let metadata = ObjectMeta {
         name,
@@ -201,16 +276,28 @@ fn secret_bytes(bytes: &ByteString) -> SecretBytes {
 
 /// Returns the three files of a certificate Secret, if all are present.
 pub fn client_files(secret: &Secret) -> Option<ClientFiles> {
-    let file = |key: &str| secret.data.get(key).filter(|bytes| !bytes.0.is_empty()).map(secret_bytes);
-    Some(ClientFiles { ca: file("ca.crt")?, certificate: file("tls.crt")?, key: file("tls.key")? })
+    let file = |key: &str| {
+        secret
+            .data
+            .get(key)
+            .filter(|bytes| !bytes.0.is_empty())
+            .map(secret_bytes)
+    };
+    Some(ClientFiles {
+        ca: file("ca.crt")?,
+        certificate: file("tls.crt")?,
+        key: file("tls.key")?,
+    })
 }
 
 /// Returns the labels and annotations by which Helm recognizes objects of a release.
 pub fn helm_marks(meta: &ObjectMeta) -> (BTreeMap<String, String>, BTreeMap<String, String>) {
-    let of_helm = |key: &str| key == "app.kubernetes.io/managed-by" || key.starts_with("meta.helm.sh/");
+    let of_helm =
+        |key: &str| key == "app.kubernetes.io/managed-by" || key.starts_with("meta.helm.sh/");
     let chosen = |all: &Option<BTreeMap<String, String>>| -> BTreeMap<String, String> {
         let all = all.iter().flatten().filter(|(key, _)| of_helm(key));
-        all.map(|(key, value)| (key.clone(), value.clone())).collect()
+        all.map(|(key, value)| (key.clone(), value.clone()))
+            .collect()
     };
     (chosen(&meta.labels), chosen(&meta.annotations))
 }
@@ -219,7 +306,9 @@ pub fn helm_marks(meta: &ObjectMeta) -> (BTreeMap<String, String>, BTreeMap<Stri
 pub fn namespace(namespace: &Namespace) -> NamespaceSeen {
     let annotations = namespace.metadata.annotations.as_ref();
     NamespaceSeen {
-        global: annotations.and_then(|all| all.get("clustermesh.cilium.io/global")).cloned(),
+        global: annotations
+            .and_then(|all| all.get("clustermesh.cilium.io/global"))
+            .cloned(),
         deleting: namespace.metadata.deletion_timestamp.is_some(),
     }
 }
@@ -234,23 +323,45 @@ pub fn service(service: &Service) -> (ServiceName, ServiceSeen) {
         external_name: service.spec.kind == "ExternalName",
         deleting: meta.deletion_timestamp.is_some(),
         labels: meta.labels.clone().unwrap_or_default(),
-        annotations: held(annotations, &managers(meta, &["metadata", "annotations"]), String::clone),
+        annotations: held(
+            annotations,
+            &managers(meta, &["metadata", "annotations"]),
+            String::clone,
+        ),
     };
-    (service_name(meta, meta.name.clone().unwrap_or_default()), seen)
+    (
+        service_name(meta, meta.name.clone().unwrap_or_default()),
+        seen,
+    )
 }
 
 fn service_name(meta: &ObjectMeta, name: String) -> ServiceName {
-    ServiceName { namespace: meta.namespace.clone().unwrap_or_default(), name }
+    ServiceName {
+        namespace: meta.namespace.clone().unwrap_or_default(),
+        name,
+    }
 }
 
 /// Converts an EndpointSlice.
 pub fn slice(slice: &EndpointSlice) -> SliceSeen {
     let meta = &slice.metadata;
-    let label = |key: &str| meta.labels.as_ref().and_then(|all| all.get(key)).cloned().unwrap_or_default();
+    let label = |key: &str| {
+        meta.labels
+            .as_ref()
+            .and_then(|all| all.get(key))
+            .cloned()
+            .unwrap_or_default()
+    };
     // The API defines a missing `ready` as ready.
-    let ready = slice.endpoints.iter().filter(|endpoint| endpoint.conditions.ready.unwrap_or(true));
+    let ready = slice
+        .endpoints
+        .iter()
+        .filter(|endpoint| endpoint.conditions.ready.unwrap_or(true));
     let behind = ready.filter_map(|endpoint| {
-        let pod = endpoint.target_ref.as_ref().and_then(|target| target.uid.clone());
+        let pod = endpoint
+            .target_ref
+            .as_ref()
+            .and_then(|target| target.uid.clone());
         pod.or_else(|| endpoint.addresses.first().cloned())
     });
     SliceSeen {
@@ -286,26 +397,68 @@ mod tests {
             "status": { "numberReady": 2, "desiredNumberScheduled": 3 },
         }));
         let agents = agents(&set);
-        assert_eq!((agents.ready, agents.desired, agents.version), (2, 3, Some(Version { major: 1, minor: 20 })));
+        assert_eq!(
+            (agents.ready, agents.desired, agents.version),
+            (
+                2,
+                3,
+                Some(Version {
+                    major: 1,
+                    minor: 20
+                })
+            )
+        );
         let mut by_digest = set.clone();
         by_digest.spec.template.spec.containers[1].image = "r/cilium@sha256:a".to_owned();
-        assert_eq!(super::agents(&by_digest).version, None, "no claim without a tag or a label");
-        by_digest.metadata.labels = Some(BTreeMap::from([("helm.sh/chart".to_owned(), "cilium-1.19.3".to_owned())]));
-        assert_eq!(super::agents(&by_digest).version, Some(Version { major: 1, minor: 19 }));
-        assert_eq!(agents.client_files.iter().collect::<Vec<_>>(), ["common-etcd-client.key", "local-etcd-client.key"]);
+        assert_eq!(
+            super::agents(&by_digest).version,
+            None,
+            "no claim without a tag or a label"
+        );
+        by_digest.metadata.labels = Some(BTreeMap::from([(
+            "helm.sh/chart".to_owned(),
+            "cilium-1.19.3".to_owned(),
+        )]));
+        assert_eq!(
+            super::agents(&by_digest).version,
+            Some(Version {
+                major: 1,
+                minor: 19
+            })
+        );
+        assert_eq!(
+            agents.client_files.iter().collect::<Vec<_>>(),
+            ["common-etcd-client.key", "local-etcd-client.key"]
+        );
         assert!(agents.host_aliases.contains("b.mesh.cilium.io"));
-        let bare: DaemonSet = read(json!({ "metadata": { "name": "a-cilium" }, "spec": null, "status": null }));
+        let bare: DaemonSet =
+            read(json!({ "metadata": { "name": "a-cilium" }, "spec": null, "status": null }));
         assert_eq!(super::agents(&bare), Agents::default());
     }
 
     #[test]
     fn kvstoremesh_is_a_container_of_the_deployment() {
         let with = |names: &[&str]| -> Deployment {
-            let containers: Vec<Value> = names.iter().map(|name| json!({ "name": name, "image": "r/c:v1.15.19" })).collect();
-            read(json!({ "spec": { "template": { "spec": { "containers": containers } } }, "status": { "availableReplicas": 1 } }))
+            let containers: Vec<Value> = names
+                .iter()
+                .map(|name| json!({ "name": name, "image": "r/c:v1.15.19" }))
+                .collect();
+            read(
+                json!({ "spec": { "template": { "spec": { "containers": containers } } }, "status": { "availableReplicas": 1 } }),
+            )
         };
         let plain = api_server(&with(&["etcd", "apiserver"]));
-        assert_eq!((plain.available, plain.kvstoremesh, plain.version), (1, false, Some(Version { major: 1, minor: 15 })));
+        assert_eq!(
+            (plain.available, plain.kvstoremesh, plain.version),
+            (
+                1,
+                false,
+                Some(Version {
+                    major: 1,
+                    minor: 15
+                })
+            )
+        );
         assert!(api_server(&with(&["etcd", "apiserver", "kvstoremesh"])).kvstoremesh);
     }
 
@@ -328,7 +481,15 @@ mod tests {
         };
         assert_eq!(config(&map), expected);
         let bare = config(&ConfigMap::default());
-        assert_eq!((bare.cluster_name.as_str(), bare.max_clusters, bare.small_ids, bare.set_by_us), ("", 255, false, None));
+        assert_eq!(
+            (
+                bare.cluster_name.as_str(),
+                bare.max_clusters,
+                bare.small_ids,
+                bare.set_by_us
+            ),
+            ("", 255, false, None)
+        );
     }
 
     #[test]
@@ -339,20 +500,42 @@ mod tests {
             "status": { "loadBalancer": { "ingress": [{ "ip": "192.0.2.1" }, { "hostname": "lb.example" }, { "ip": "" }] } },
         }));
         let seen = mesh_service(&service);
-        assert_eq!((seen.kind.as_str(), seen.elb_id.as_deref()), ("LoadBalancer", Some("e")));
-        assert_eq!((seen.ingress_ips, seen.ingress_hostnames), (vec!["192.0.2.1".to_owned()], vec!["lb.example".to_owned()]));
-        assert_eq!(seen.ports, [MeshPort { name: "etcd".to_owned(), port: 2379, node_port: Some(32379) }]);
+        assert_eq!(
+            (seen.kind.as_str(), seen.elb_id.as_deref()),
+            ("LoadBalancer", Some("e"))
+        );
+        assert_eq!(
+            (seen.ingress_ips, seen.ingress_hostnames),
+            (vec!["192.0.2.1".to_owned()], vec!["lb.example".to_owned()])
+        );
+        assert_eq!(
+            seen.ports,
+            [MeshPort {
+                name: "etcd".to_owned(),
+                port: 2379,
+                node_port: Some(32379)
+            }]
+        );
     }
 
     #[test]
     fn a_secret_is_carried_with_its_managers_but_never_shown() {
         let fields = json!({ "f:data": { "f:b": {} } });
         let entry = json!({ "manager": "meshwright", "operation": "Apply", "time": "1970-01-01T00:00:07Z", "fieldsV1": fields });
-        let secret: Secret = read(json!({ "metadata": { "uid": "u", "managedFields": [entry] }, "data": { "b": "c2VjcmV0", "c": "" } }));
+        let secret: Secret = read(
+            json!({ "metadata": { "uid": "u", "managedFields": [entry] }, "data": { "b": "c2VjcmV0", "c": "" } }),
+        );
         let seen = connection_secret(&secret);
-        assert!(!format!("{secret:?} {seen:?}").contains("secret\"") && !format!("{secret:?} {seen:?}").contains("c2VjcmV0"));
+        assert!(
+            !format!("{secret:?} {seen:?}").contains("secret\"")
+                && !format!("{secret:?} {seen:?}").contains("c2VjcmV0")
+        );
         assert_eq!(
-            (seen.keys["b"].value.expose(), seen.keys["b"].is_ours_alone(), seen.written),
+            (
+                seen.keys["b"].value.expose(),
+                seen.keys["b"].is_ours_alone(),
+                seen.written
+            ),
             (&b"secret"[..], true, Some(Timestamp(7)))
         );
         assert!(!seen.keys["c"].is_ours());
@@ -368,15 +551,25 @@ mod tests {
                 "kubernetes.io/service-name": "web", "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io" } },
             "endpoints": [pod(json!(true)), pod(json!(true)), bare, { "addresses": ["10.0.0.3"], "conditions": { "ready": false } }],
         })));
-        assert_eq!(seen.service, ServiceName { namespace: "shop".to_owned(), name: "web".to_owned() });
+        assert_eq!(
+            seen.service,
+            ServiceName {
+                namespace: "shop".to_owned(),
+                name: "web".to_owned()
+            }
+        );
         assert_eq!(seen.ready.iter().collect::<Vec<_>>(), ["10.0.0.9", "p1"]);
     }
 
     #[test]
     fn a_certificate_tells_by_what_it_was_made() {
         let of = |meta: Value| maker(&read::<ObjectMeta>(meta));
-        assert_eq!(of(json!({ "labels": { "app.kubernetes.io/managed-by": "Helm" } })), Maker::Helm);
-        let certificate = json!({ "annotations": { "cert-manager.io/certificate-name": "remote" } });
+        assert_eq!(
+            of(json!({ "labels": { "app.kubernetes.io/managed-by": "Helm" } })),
+            Maker::Helm
+        );
+        let certificate =
+            json!({ "annotations": { "cert-manager.io/certificate-name": "remote" } });
         assert_eq!(of(certificate), Maker::CertManager("remote".to_owned()));
         assert_eq!(of(json!({})), Maker::Job);
     }

@@ -55,24 +55,51 @@ pub const REMOTE_USERS: &str = "clustermesh-remote-users";
 const WRITTEN_SECRETS: [&str; 2] = ["cilium-clustermesh", "cilium-kvstoremesh"];
 
 pub(crate) fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> PolicyRule {
-    let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
-    PolicyRule { api_groups: Some(vec![group.to_owned()]), resources: Some(owned(resources)), verbs: owned(verbs), ..PolicyRule::default() }
+    let owned = |texts: &[&str]| {
+        texts
+            .iter()
+            .map(|text| (*text).to_owned())
+            .collect::<Vec<_>>()
+    };
+    PolicyRule {
+        api_groups: Some(vec![group.to_owned()]),
+        resources: Some(owned(resources)),
+        verbs: owned(verbs),
+        ..PolicyRule::default()
+    }
 }
 
 fn among(names: &[&str], rule: PolicyRule) -> PolicyRule {
-    PolicyRule { resource_names: Some(names.iter().map(|name| (*name).to_owned()).collect()), ..rule }
+    PolicyRule {
+        resource_names: Some(names.iter().map(|name| (*name).to_owned()).collect()),
+        ..rule
+    }
 }
 
 /// Returns the cluster-wide rules for a target cluster.
 pub fn target_rules() -> Vec<PolicyRule> {
     let policies = ["ciliumnetworkpolicies", "ciliumclusterwidenetworkpolicies"];
-    let crds = ["ciliumclusterwidenetworkpolicies.cilium.io", "ciliumnetworkpolicies.cilium.io"];
+    let crds = [
+        "ciliumclusterwidenetworkpolicies.cilium.io",
+        "ciliumnetworkpolicies.cilium.io",
+    ];
     vec![
         rule("", &["nodes", "namespaces"], &["list", "watch"]),
         rule("", &["services"], &["get", "list", "watch", "patch"]),
         rule("discovery.k8s.io", &["endpointslices"], &["list", "watch"]),
-        rule("cilium.io", &policies, &["get", "list", "watch", "create", "patch", "delete"]),
-        among(&crds, rule("apiextensions.k8s.io", &["customresourcedefinitions"], &["list", "watch"])),
+        rule(
+            "cilium.io",
+            &policies,
+            &["get", "list", "watch", "create", "patch", "delete"],
+        ),
+        among(
+            &crds,
+            rule(
+                "apiextensions.k8s.io",
+                &["customresourcedefinitions"],
+                &["list", "watch"],
+            ),
+        ),
     ]
 }
 
@@ -81,10 +108,19 @@ pub fn cilium_rules() -> Vec<PolicyRule> {
     vec![
         rule("apps", &["daemonsets", "deployments"], &["list", "watch"]),
         rule("", &["pods"], &["list", "watch"]),
-        named("cilium-config", rule("", &["configmaps"], &["get", "list", "watch", "patch"])),
+        named(
+            "cilium-config",
+            rule("", &["configmaps"], &["get", "list", "watch", "patch"]),
+        ),
         // Created with server-side apply, which RBAC can limit to a name.
-        named(REMOTE_USERS, rule("", &["configmaps"], &["create", "list", "watch", "patch"])),
-        among(&READ_SECRETS, rule("", &["secrets"], &["get", "list", "watch"])),
+        named(
+            REMOTE_USERS,
+            rule("", &["configmaps"], &["create", "list", "watch", "patch"]),
+        ),
+        among(
+            &READ_SECRETS,
+            rule("", &["secrets"], &["get", "list", "watch"]),
+        ),
         among(&WRITTEN_SECRETS, rule("", &["secrets"], &["patch"])),
     ]
 }
@@ -93,7 +129,10 @@ pub fn cilium_rules() -> Vec<PolicyRule> {
 /// creation to a name, so the holder could also create a token Secret for any account
 /// in the namespace; [`ca_policy_yaml`] prevents that.
 pub fn ca_rules() -> Vec<PolicyRule> {
-    vec![named(CA_SECRET, rule("", &["secrets"], &["list", "watch"])), rule("", &["secrets"], &["create"])]
+    vec![
+        named(CA_SECRET, rule("", &["secrets"], &["list", "watch"])),
+        rule("", &["secrets"], &["create"]),
+    ]
 }
 
 /// Returns the rules for reading KVStoreMesh's metrics, for Cilium's namespace. The
@@ -105,18 +144,34 @@ pub fn metrics_rules() -> Vec<PolicyRule> {
 /// Returns the rules for a hub: the three custom resources, the kubeconfig Secrets, and
 /// CRDs and events for the provider itself.
 pub fn hub_rules() -> Vec<PolicyRule> {
-    let kinds = ["clustermeshbindings", "globalservices", "connectivityintents"];
+    let kinds = [
+        "clustermeshbindings",
+        "globalservices",
+        "connectivityintents",
+    ];
     let statuses = kinds.map(|kind| format!("{kind}/status"));
     let crds: Vec<String> = kinds.iter().map(|kind| format!("{kind}.{GROUP}")).collect();
-    let crd = |verbs: &[&str]| rule("apiextensions.k8s.io", &["customresourcedefinitions"], verbs);
+    let crd = |verbs: &[&str]| {
+        rule(
+            "apiextensions.k8s.io",
+            &["customresourcedefinitions"],
+            verbs,
+        )
+    };
     vec![
         rule(GROUP, &kinds, &["list", "watch", "patch"]),
-        PolicyRule { resources: Some(statuses.into()), ..rule(GROUP, &[], &["patch"]) },
+        PolicyRule {
+            resources: Some(statuses.into()),
+            ..rule(GROUP, &[], &["patch"])
+        },
         rule("", &["secrets"], &["list", "watch"]),
         rule("events.k8s.io", &["events"], &["create"]),
         named("kube-system", rule("", &["namespaces"], &["get"])),
         crd(&["create"]),
-        PolicyRule { resource_names: Some(crds), ..crd(&["get", "patch"]) },
+        PolicyRule {
+            resource_names: Some(crds),
+            ..crd(&["get", "patch"])
+        },
     ]
 }
 
@@ -124,55 +179,129 @@ pub fn hub_rules() -> Vec<PolicyRule> {
 /// kubeconfig Secrets.
 pub fn management_rules() -> Vec<PolicyRule> {
     let clusters = |group: &str| rule(group, &["clusters"], &["list", "watch"]);
-    vec![clusters("platform.edge-portal.eu"), clusters("cluster.x-k8s.io"), rule("", &["secrets"], &["list", "watch"])]
+    vec![
+        clusters("platform.edge-portal.eu"),
+        clusters("cluster.x-k8s.io"),
+        rule("", &["secrets"], &["list", "watch"]),
+    ]
 }
 
 /// Returns the rules for the namespace of the provider's Lease.
 pub fn lease_rules() -> Vec<PolicyRule> {
     let leases = |verbs: &[&str]| rule("coordination.k8s.io", &["leases"], verbs);
-    vec![leases(&["create"]), named(LEASE, leases(&["get", "update"]))]
+    vec![
+        leases(&["create"]),
+        named(LEASE, leases(&["get", "update"])),
+    ]
 }
 
 /// Returns the manifest for the cluster that `--hub` selects.
 pub fn hub_yaml() -> Result<String, YamlError> {
-    let account = ServiceAccount { metadata: meta(PROVIDER, Some(PROVIDER_NAMESPACE)), ..ServiceAccount::default() };
-    let role = ClusterRole { metadata: meta(PROVIDER, None), rules: Some(hub_rules()), ..ClusterRole::default() };
+    let account = ServiceAccount {
+        metadata: meta(PROVIDER, Some(PROVIDER_NAMESPACE)),
+        ..ServiceAccount::default()
+    };
+    let role = ClusterRole {
+        metadata: meta(PROVIDER, None),
+        rules: Some(hub_rules()),
+        ..ClusterRole::default()
+    };
     let subjects = Some(vec![subject(PROVIDER, PROVIDER_NAMESPACE)]);
-    let binding =
-        ClusterRoleBinding { metadata: meta(PROVIDER, None), role_ref: role_ref("ClusterRole", PROVIDER), subjects: subjects.clone() };
-    let own = Role { metadata: meta(PROVIDER, Some(PROVIDER_NAMESPACE)), rules: Some(lease_rules()) };
-    let own_binding = RoleBinding { metadata: meta(PROVIDER, Some(PROVIDER_NAMESPACE)), role_ref: role_ref("Role", PROVIDER), subjects };
-    Ok([to_yaml(&account)?, to_yaml(&role)?, to_yaml(&binding)?, to_yaml(&own)?, to_yaml(&own_binding)?].join("---\n"))
+    let binding = ClusterRoleBinding {
+        metadata: meta(PROVIDER, None),
+        role_ref: role_ref("ClusterRole", PROVIDER),
+        subjects: subjects.clone(),
+    };
+    let own = Role {
+        metadata: meta(PROVIDER, Some(PROVIDER_NAMESPACE)),
+        rules: Some(lease_rules()),
+    };
+    let own_binding = RoleBinding {
+        metadata: meta(PROVIDER, Some(PROVIDER_NAMESPACE)),
+        role_ref: role_ref("Role", PROVIDER),
+        subjects,
+    };
+    Ok([
+        to_yaml(&account)?,
+        to_yaml(&role)?,
+        to_yaml(&binding)?,
+        to_yaml(&own)?,
+        to_yaml(&own_binding)?,
+    ]
+    .join("---\n"))
 }
 
 /// Returns the manifest for the management plane of a provider on kcp, in the namespace
 /// of the Clusters.
 pub fn management_yaml() -> Result<String, YamlError> {
     let own = meta(MANAGER, Some(MANAGEMENT_NAMESPACE));
-    let account = ServiceAccount { metadata: own.clone(), ..ServiceAccount::default() };
-    let rules = management_rules().into_iter().chain(lease_rules()).collect();
-    let role = Role { metadata: own.clone(), rules: Some(rules) };
+    let account = ServiceAccount {
+        metadata: own.clone(),
+        ..ServiceAccount::default()
+    };
+    let rules = management_rules()
+        .into_iter()
+        .chain(lease_rules())
+        .collect();
+    let role = Role {
+        metadata: own.clone(),
+        rules: Some(rules),
+    };
     let subjects = Some(vec![subject(MANAGER, MANAGEMENT_NAMESPACE)]);
-    let binding = RoleBinding { metadata: own, role_ref: role_ref("Role", MANAGER), subjects };
+    let binding = RoleBinding {
+        metadata: own,
+        role_ref: role_ref("Role", MANAGER),
+        subjects,
+    };
     Ok([to_yaml(&account)?, to_yaml(&role)?, to_yaml(&binding)?].join("---\n"))
 }
 
 /// Returns the manifest for every cluster of a binding.
 pub fn target_yaml() -> Result<String, YamlError> {
-    let account = ServiceAccount { metadata: meta(TARGET, Some(CILIUM_NAMESPACE)), ..ServiceAccount::default() };
-    let role = ClusterRole { metadata: meta(TARGET, None), rules: Some(target_rules()), ..ClusterRole::default() };
+    let account = ServiceAccount {
+        metadata: meta(TARGET, Some(CILIUM_NAMESPACE)),
+        ..ServiceAccount::default()
+    };
+    let role = ClusterRole {
+        metadata: meta(TARGET, None),
+        rules: Some(target_rules()),
+        ..ClusterRole::default()
+    };
     let subjects = Some(vec![subject(TARGET, CILIUM_NAMESPACE)]);
-    let binding =
-        ClusterRoleBinding { metadata: meta(TARGET, None), role_ref: role_ref("ClusterRole", TARGET), subjects: subjects.clone() };
-    let own = Role { metadata: meta(TARGET, Some(CILIUM_NAMESPACE)), rules: Some(cilium_rules()) };
-    let own_binding = RoleBinding { metadata: meta(TARGET, Some(CILIUM_NAMESPACE)), role_ref: role_ref("Role", TARGET), subjects };
-    let annotations = [("kubernetes.io/service-account.name".to_owned(), TARGET.to_owned())];
+    let binding = ClusterRoleBinding {
+        metadata: meta(TARGET, None),
+        role_ref: role_ref("ClusterRole", TARGET),
+        subjects: subjects.clone(),
+    };
+    let own = Role {
+        metadata: meta(TARGET, Some(CILIUM_NAMESPACE)),
+        rules: Some(cilium_rules()),
+    };
+    let own_binding = RoleBinding {
+        metadata: meta(TARGET, Some(CILIUM_NAMESPACE)),
+        role_ref: role_ref("Role", TARGET),
+        subjects,
+    };
+    let annotations = [(
+        "kubernetes.io/service-account.name".to_owned(),
+        TARGET.to_owned(),
+    )];
     let token = Secret {
-        metadata: ObjectMeta { annotations: Some(annotations.into()), ..meta(&format!("{TARGET}-token"), Some(CILIUM_NAMESPACE)) },
+        metadata: ObjectMeta {
+            annotations: Some(annotations.into()),
+            ..meta(&format!("{TARGET}-token"), Some(CILIUM_NAMESPACE))
+        },
         type_: Some("kubernetes.io/service-account-token".to_owned()),
         ..Secret::default()
     };
-    let documents = [to_yaml(&account)?, to_yaml(&role)?, to_yaml(&binding)?, to_yaml(&own)?, to_yaml(&own_binding)?, to_yaml(&token)?];
+    let documents = [
+        to_yaml(&account)?,
+        to_yaml(&role)?,
+        to_yaml(&binding)?,
+        to_yaml(&own)?,
+        to_yaml(&own_binding)?,
+        to_yaml(&token)?,
+    ];
     Ok(documents.join("---\n"))
 }
 
@@ -188,9 +317,16 @@ pub fn target_metrics_yaml() -> Result<String, YamlError> {
 
 fn optional_role(name: &str, rules: Vec<PolicyRule>) -> Result<String, YamlError> {
     let own = meta(name, Some(CILIUM_NAMESPACE));
-    let role = Role { metadata: own.clone(), rules: Some(rules) };
+    let role = Role {
+        metadata: own.clone(),
+        rules: Some(rules),
+    };
     let subjects = Some(vec![subject(TARGET, CILIUM_NAMESPACE)]);
-    let binding = RoleBinding { metadata: own, role_ref: role_ref("Role", name), subjects };
+    let binding = RoleBinding {
+        metadata: own,
+        role_ref: role_ref("Role", name),
+        subjects,
+    };
     Ok([to_yaml(&role)?, to_yaml(&binding)?].join("---\n"))
 }
 
@@ -216,8 +352,7 @@ pub fn ca_policy_yaml() -> Result<String, YamlError> {
         },
     });
     let spec = json!({ "policyName": name, "validationActions": ["Deny"] });
-    let binding =
-        json!({ "apiVersion": api_version, "kind": "ValidatingAdmissionPolicyBinding", "metadata": { "name": name }, "spec": spec });
+    let binding = json!({ "apiVersion": api_version, "kind": "ValidatingAdmissionPolicyBinding", "metadata": { "name": name }, "spec": spec });
     Ok([to_yaml(&policy)?, to_yaml(&binding)?].join("---\n"))
 }
 
@@ -226,8 +361,15 @@ pub fn ca_policy_yaml() -> Result<String, YamlError> {
 pub fn connection_secrets_yaml() -> Result<String, YamlError> {
     let secret = |name: &str| {
         let metadata = meta(name, Some(CILIUM_NAMESPACE));
-        to_yaml(&Secret { metadata, type_: Some("Opaque".to_owned()), ..Secret::default() })
+        to_yaml(&Secret {
+            metadata,
+            type_: Some("Opaque".to_owned()),
+            ..Secret::default()
+        })
     };
-    let secrets: Vec<String> = WRITTEN_SECRETS.into_iter().map(secret).collect::<Result<_, _>>()?;
+    let secrets: Vec<String> = WRITTEN_SECRETS
+        .into_iter()
+        .map(secret)
+        .collect::<Result<_, _>>()?;
     Ok(secrets.join("---\n"))
 }

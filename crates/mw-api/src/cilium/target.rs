@@ -209,7 +209,10 @@ pub struct Secret {
 
 impl std::fmt::Debug for Secret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Secret").field("name", &self.metadata.name).field("keys", &self.data.keys()).finish_non_exhaustive()
+        f.debug_struct("Secret")
+            .field("name", &self.metadata.name)
+            .field("keys", &self.data.keys())
+            .finish_non_exhaustive()
     }
 }
 
@@ -328,11 +331,60 @@ pub struct Namespace {
     pub metadata: ObjectMeta,
 }
 
-served!(DaemonSet, NamespaceResourceScope, "apps", "v1", "DaemonSet", "daemonsets");
-served!(Deployment, NamespaceResourceScope, "apps", "v1", "Deployment", "deployments");
+served!(
+    DaemonSet,
+    NamespaceResourceScope,
+    "apps",
+    "v1",
+    "DaemonSet",
+    "daemonsets"
+);
+served!(
+    Deployment,
+    NamespaceResourceScope,
+    "apps",
+    "v1",
+    "Deployment",
+    "deployments"
+);
 served!(Pod, NamespaceResourceScope, "", "v1", "Pod", "pods");
-served!(ConfigMap, NamespaceResourceScope, "", "v1", "ConfigMap", "configmaps");
-served!(Secret, NamespaceResourceScope, "", "v1", "Secret", "secrets");
-served!(Service, NamespaceResourceScope, "", "v1", "Service", "services");
-served!(EndpointSlice, NamespaceResourceScope, "discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
-served!(Namespace, ClusterResourceScope, "", "v1", "Namespace", "namespaces");
+served!(
+    ConfigMap,
+    NamespaceResourceScope,
+    "",
+    "v1",
+    "ConfigMap",
+    "configmaps"
+);
+served!(
+    Secret,
+    NamespaceResourceScope,
+    "",
+    "v1",
+    "Secret",
+    "secrets"
+);
+served!(
+    Service,
+    NamespaceResourceScope,
+    "",
+    "v1",
+    "Service",
+    "services"
+);
+served!(
+    EndpointSlice,
+    NamespaceResourceScope,
+    "discovery.k8s.io",
+    "v1",
+    "EndpointSlice",
+    "endpointslices"
+);
+served!(
+    Namespace,
+    ClusterResourceScope,
+    "",
+    "v1",
+    "Namespace",
+    "namespaces"
+);

@@ -6,12 +6,21 @@
 //! block even the removal of a finalizer from an old object. Checks such as the number
 //! of local entries, unique names and missing kubeconfigs are therefore left to the
 //! controller.
-#![allow(unreachable_pub, reason = "KubeSchema copies each struct, with its `pub`, into a function")]
-#![allow(clippy::duplicated_attributes, reason = "printer columns of the same type")]
+#![allow(
+    unreachable_pub,
+    reason = "KubeSchema copies each struct, with its `pub`, into a function"
+)]
+#![allow(
+    clippy::duplicated_attributes,
+    reason = "printer columns of the same type"
+)]
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
-use mw_core::kilo::spec::{DEFAULT_MAX_DELETE_PERCENT, DEFAULT_TOPOLOGY_LABEL, DEFAULT_WIREGUARD_PORT, MOST_CIDRS, MOST_CLUSTERS};
+use mw_core::kilo::spec::{
+    DEFAULT_MAX_DELETE_PERCENT, DEFAULT_TOPOLOGY_LABEL, DEFAULT_WIREGUARD_PORT, MOST_CIDRS,
+    MOST_CLUSTERS,
+};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
@@ -47,10 +56,29 @@ pub const MOST_SKIPPED: usize = 20;
         description = "True if all Peers are written in all clusters",
         json_path = ".status.conditions[?(@.type==\"Ready\")].status"
     ),
-    printcolumn(name = "Clusters", type_ = "integer", description = "Clusters in the mesh", json_path = ".status.totals.clusters"),
-    printcolumn(name = "Peers", type_ = "integer", description = "Peers in all clusters", json_path = ".status.totals.peers"),
-    printcolumn(name = "Skipped", type_ = "integer", description = "Skipped nodes", json_path = ".status.totals.skipped"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(
+        name = "Clusters",
+        type_ = "integer",
+        description = "Clusters in the mesh",
+        json_path = ".status.totals.clusters"
+    ),
+    printcolumn(
+        name = "Peers",
+        type_ = "integer",
+        description = "Peers in all clusters",
+        json_path = ".status.totals.peers"
+    ),
+    printcolumn(
+        name = "Skipped",
+        type_ = "integer",
+        description = "Skipped nodes",
+        json_path = ".status.totals.skipped"
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterMeshSpec {
@@ -92,7 +120,10 @@ const DEFAULT_CLEANUP_TIMEOUT: &str = "10m";
 pub struct ClusterEntry {
     /// Name of the cluster in this mesh: lower-case letters, digits and dashes, at most
     /// 63 characters, unique.
-    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    #[schemars(
+        length(min = 1, max = 63),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
+    )]
     pub name: String,
 
     /// True for the cluster that the operator runs in and that holds this object. A
@@ -113,7 +144,11 @@ pub struct ClusterEntry {
 
     /// Range of Kilo's WireGuard addresses in this cluster; the value of Kilo's flag
     /// --subnet.
-    #[serde(rename = "wireguardCIDR", default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        rename = "wireguardCIDR",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
     #[schemars(schema_with = "cidr")]
     pub wireguard_cidr: Option<String>,
 
@@ -124,13 +159,21 @@ pub struct ClusterEntry {
 
     /// Service address range of the cluster. Set it to make ClusterIPs reachable from
     /// the other clusters. An empty string means none.
-    #[serde(rename = "serviceCIDR", default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        rename = "serviceCIDR",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
     #[schemars(schema_with = "cidr_or_empty")]
     pub service_cidr: Option<String>,
 
     /// Additional ranges that are routed to this cluster, e.g. the network of its
     /// nodes.
-    #[serde(rename = "additionalCIDRs", default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        rename = "additionalCIDRs",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
     #[schemars(schema_with = "cidrs")]
     pub additional_cidrs: Option<Vec<String>>,
 

@@ -97,4 +97,11 @@ impl Serialize for Peer {
     }
 }
 
-lean::served!(Peer, ClusterResourceScope, "kilo.squat.ai", "v1alpha1", KIND, "peers");
+lean::served!(
+    Peer,
+    ClusterResourceScope,
+    "kilo.squat.ai",
+    "v1alpha1",
+    KIND,
+    "peers"
+);

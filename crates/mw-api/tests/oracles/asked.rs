@@ -57,8 +57,14 @@ pub(crate) enum Because {
 }
 
 impl Because {
-    pub(crate) const ALL: [Because; 6] =
-        [Because::Denied, Because::Admitted, Because::AdmittedToo, Because::Cut, Because::Spared, Because::Untouched];
+    pub(crate) const ALL: [Because; 6] = [
+        Because::Denied,
+        Because::Admitted,
+        Because::AdmittedToo,
+        Because::Cut,
+        Because::Spared,
+        Because::Untouched,
+    ];
 
     pub(crate) fn passes(self) -> bool {
         !matches!(self, Because::Denied | Because::Cut)
@@ -68,8 +74,15 @@ impl Because {
 /// Decides whether a flow passes. `mesh` contains the Cilium names of the mesh's
 /// clusters.
 pub(crate) fn decide(intents: &[Asked], mesh: &BTreeSet<String>, flow: &Flow) -> Because {
-    let selecting: Vec<&Asked> = intents.iter().filter(|of| of.destination.is(&flow.to)).collect();
-    let naming: Vec<&Asked> = selecting.iter().copied().filter(|of| of.names_source_and_port(mesh, flow)).collect();
+    let selecting: Vec<&Asked> = intents
+        .iter()
+        .filter(|of| of.destination.is(&flow.to))
+        .collect();
+    let naming: Vec<&Asked> = selecting
+        .iter()
+        .copied()
+        .filter(|of| of.names_source_and_port(mesh, flow))
+        .collect();
     let isolated = selecting.iter().any(|of| of.isolates());
     match () {
         () if naming.iter().any(|of| of.deny) => Because::Denied,
@@ -89,7 +102,9 @@ impl Asked {
     /// Matches only pods of the mesh's clusters as sources.
     fn names_source_and_port(&self, mesh: &BTreeSet<String>, flow: &Flow) -> bool {
         let from_mesh = mesh.contains(&flow.from.cluster);
-        from_mesh && self.source.is(&flow.from) && (self.ports.is_empty() || self.ports.iter().any(|ports| ports.are(flow)))
+        from_mesh
+            && self.source.is(&flow.from)
+            && (self.ports.is_empty() || self.ports.iter().any(|ports| ports.are(flow)))
     }
 
     pub(crate) fn spec(&self) -> Value {
@@ -110,8 +125,14 @@ impl Asked {
 
 impl Peer {
     fn is(&self, pod: &Pod) -> bool {
-        let here = self.namespace.as_ref().is_none_or(|namespace| *namespace == pod.namespace);
-        here && self.labels().iter().all(|(key, value)| pod.labels.get(key) == Some(value))
+        let here = self
+            .namespace
+            .as_ref()
+            .is_none_or(|namespace| *namespace == pod.namespace);
+        here && self
+            .labels()
+            .iter()
+            .all(|(key, value)| pod.labels.get(key) == Some(value))
     }
 
     /// Returns the labels that select the pods.

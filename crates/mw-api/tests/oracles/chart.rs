@@ -19,9 +19,9 @@ type Files = BTreeMap<String, BTreeMap<String, Vec<u8>>>;
 /// Returns a mesh of a reader `a` and two remotes `b` and `c`. The values override
 /// those of a healthy cluster.
 fn mesh(reader: Value, b: Value, c: Value, service_type: &str) -> World {
-    let spec = json!({ "clusterRefs": ["a", "b", "c"], "meshConfig": { "serviceType": service_type } });
-    let fleet =
-        json!({ "clusters": { "a": reader, "b": b, "c": c }, "objects": { "mesh": { "kind": "ClusterMeshBinding", "spec": spec } } });
+    let spec =
+        json!({ "clusterRefs": ["a", "b", "c"], "meshConfig": { "serviceType": service_type } });
+    let fleet = json!({ "clusters": { "a": reader, "b": b, "c": c }, "objects": { "mesh": { "kind": "ClusterMeshBinding", "spec": spec } } });
     let mut world = serde_json::from_value::<Fleet>(fleet).unwrap().world();
     settle(&mut world);
     world
@@ -31,10 +31,19 @@ fn mesh(reader: Value, b: Value, c: Value, service_type: &str) -> World {
 fn ours(world: &World) -> Files {
     let secrets = world.clusters[&id("a")].secrets.known().unwrap();
     let files = |secret: &ConnectionSecret| {
-        let keys = secrets.get(secret).map(|secret| &secret.keys).into_iter().flatten();
-        keys.map(|(key, held)| (key.clone(), held.value.expose().to_vec())).collect::<BTreeMap<_, _>>()
+        let keys = secrets
+            .get(secret)
+            .map(|secret| &secret.keys)
+            .into_iter()
+            .flatten();
+        keys.map(|(key, held)| (key.clone(), held.value.expose().to_vec()))
+            .collect::<BTreeMap<_, _>>()
     };
-    ConnectionSecret::ALL.iter().map(|of| (of.as_str().to_owned(), files(of))).filter(|(_, files)| !files.is_empty()).collect()
+    ConnectionSecret::ALL
+        .iter()
+        .map(|of| (of.as_str().to_owned(), files(of)))
+        .filter(|(_, files)| !files.is_empty())
+        .collect()
 }
 
 /// Returns the Secrets that the chart renders for a cluster with these peers. `None` if
@@ -54,19 +63,48 @@ fn charts(kvstoremesh: bool, peers: &Value) -> Option<Files> {
     let file = folder.path().join("values.json");
     std::fs::write(&file, values.to_string()).unwrap();
     let mut command = Command::new(helm);
-    command.env("HOME", folder.path()).args(["template", "cilium"]).arg(chart).args(["--namespace", "kube-system"]);
-    command.args(["--kube-version", "1.34.4", "--values"]).arg(file);
+    command
+        .env("HOME", folder.path())
+        .args(["template", "cilium"])
+        .arg(chart)
+        .args(["--namespace", "kube-system"]);
+    command
+        .args(["--kube-version", "1.34.4", "--values"])
+        .arg(file);
     let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let objects: Vec<Value> = serde_saphyr::from_multiple(&String::from_utf8(output.stdout).unwrap()).unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let objects: Vec<Value> =
+        serde_saphyr::from_multiple(&String::from_utf8(output.stdout).unwrap()).unwrap();
     let names = ConnectionSecret::ALL.map(ConnectionSecret::as_str);
-    let secrets = objects.iter().filter(|of| of["kind"] == "Secret" && names.iter().any(|name| of["metadata"]["name"] == *name));
-    Some(secrets.map(|of| (of["metadata"]["name"].as_str().unwrap().to_owned(), data(of))).collect())
+    let secrets = objects.iter().filter(|of| {
+        of["kind"] == "Secret" && names.iter().any(|name| of["metadata"]["name"] == *name)
+    });
+    Some(
+        secrets
+            .map(|of| {
+                (
+                    of["metadata"]["name"].as_str().unwrap().to_owned(),
+                    data(of),
+                )
+            })
+            .collect(),
+    )
 }
 
 fn data(secret: &Value) -> BTreeMap<String, Vec<u8>> {
     let data = secret["data"].as_object().unwrap();
-    data.iter().map(|(key, value)| (key.clone(), Base64::decode_vec(value.as_str().unwrap()).unwrap())).collect()
+    data.iter()
+        .map(|(key, value)| {
+            (
+                key.clone(),
+                Base64::decode_vec(value.as_str().unwrap()).unwrap(),
+            )
+        })
+        .collect()
 }
 
 /// Returns the client files of a remote as values of the chart.
@@ -91,7 +129,10 @@ fn parsed(bytes: &[u8]) -> Value {
 #[track_caller]
 fn assert_equal(ours: &Files, charts: &Files) {
     let keys = |files: &Files| -> BTreeSet<(String, String)> {
-        files.iter().flat_map(|(secret, files)| files.keys().map(|key| (secret.clone(), key.clone()))).collect()
+        files
+            .iter()
+            .flat_map(|(secret, files)| files.keys().map(|key| (secret.clone(), key.clone())))
+            .collect()
     };
     assert_eq!(keys(ours), keys(charts));
     assert!(keys(ours).len() > 1, "{:?}", keys(ours));
@@ -111,8 +152,14 @@ fn assert_equal(ours: &Files, charts: &Files) {
 #[track_caller]
 fn assert_tells_its_ca(config: &[u8]) {
     let text = String::from_utf8_lossy(config);
-    let comments: Vec<&str> = text.lines().filter(|line| line.trim_start().starts_with('#')).collect();
-    assert!(matches!(comments[..], [line] if line.starts_with("# CA ") && line.len() == 21), "{text}");
+    let comments: Vec<&str> = text
+        .lines()
+        .filter(|line| line.trim_start().starts_with('#'))
+        .collect();
+    assert!(
+        matches!(comments[..], [line] if line.starts_with("# CA ") && line.len() == 21),
+        "{text}"
+    );
 }
 
 /// Limits the certificate to the mesh's names, like those of the chart.
@@ -124,8 +171,15 @@ fn plain(mut cluster: Value) -> Value {
 /// Compares with the chart, with and without KVStoreMesh on the reader.
 fn assert_same_as_chart(b: &Value, c: &Value, service_type: &str, peers: impl Fn(&World) -> Value) {
     for kvstoremesh in [false, true] {
-        let world = mesh(json!({ "kvstoremesh": kvstoremesh }), b.clone(), c.clone(), service_type);
-        let Some(charts) = charts(kvstoremesh, &peers(&world)) else { return };
+        let world = mesh(
+            json!({ "kvstoremesh": kvstoremesh }),
+            b.clone(),
+            c.clone(),
+            service_type,
+        );
+        let Some(charts) = charts(kvstoremesh, &peers(&world)) else {
+            return;
+        };
         assert_eq!(charts.contains_key("cilium-kvstoremesh"), kvstoremesh);
         assert_equal(&ours(&world), &charts);
     }
@@ -134,7 +188,9 @@ fn assert_same_as_chart(b: &Value, c: &Value, service_type: &str, peers: impl Fn
 #[test]
 fn behind_load_balancers_the_secrets_are_the_charts() {
     let b = plain(json!({ "name": "east-1", "ips": ["198.51.100.7", "198.51.100.8"] }));
-    let c = plain(json!({ "name": "1", "id": "200", "ips": ["2001:db8::7"], "ports": [["etcd", 12379, 0]] }));
+    let c = plain(
+        json!({ "name": "1", "id": "200", "ips": ["2001:db8::7"], "ports": [["etcd", 12379, 0]] }),
+    );
     let peers = json!({
         "east-1": { "ips": ["198.51.100.7", "198.51.100.8"], "port": 2379 },
         "1": { "ips": ["2001:db8::7"], "port": 12379 },
@@ -145,8 +201,12 @@ fn behind_load_balancers_the_secrets_are_the_charts() {
 #[test]
 fn on_node_ports_the_secrets_are_the_charts() {
     let nodes = |ip: &str| json!({ "n1": { "internal": [ip] } });
-    let b = plain(json!({ "serviceType": "NodePort", "nodes": nodes("10.0.0.1"), "ports": [["etcd", 2379, 32379]] }));
-    let c = plain(json!({ "serviceType": "LoadBalancer", "nodes": nodes("10.0.0.2"), "ports": [["etcd", 2379, 30001]] }));
+    let b = plain(
+        json!({ "serviceType": "NodePort", "nodes": nodes("10.0.0.1"), "ports": [["etcd", 2379, 32379]] }),
+    );
+    let c = plain(
+        json!({ "serviceType": "LoadBalancer", "nodes": nodes("10.0.0.2"), "ports": [["etcd", 2379, 30001]] }),
+    );
     let peers = json!({ "b": { "ips": ["10.0.0.1"], "port": 32379 }, "c": { "ips": ["10.0.0.2"], "port": 30001 } });
     assert_same_as_chart(&b, &c, "NodePort", |_| peers.clone());
 }
@@ -176,19 +236,39 @@ fn with_another_ca_the_remotes_client_files_are_the_charts_per_peer_files() {
 #[test]
 fn several_addresses_in_the_certificate_are_all_named_where_the_chart_takes_one() {
     let ips = json!(["198.51.100.7", "198.51.100.8"]);
-    let world = mesh(json!({}), json!({ "ips": ips, "certificateNames": ips }), plain(json!({})), "LoadBalancer");
+    let world = mesh(
+        json!({}),
+        json!({ "ips": ips, "certificateNames": ips }),
+        plain(json!({})),
+        "LoadBalancer",
+    );
     let peers = json!({ "b": { "address": "198.51.100.7", "port": 2379 }, "c": { "ips": ["192.0.2.3"], "port": 2379 } });
-    let Some(charts) = charts(false, &peers) else { return };
+    let Some(charts) = charts(false, &peers) else {
+        return;
+    };
     let mut ours = ours(&world);
-    let config = ours.get_mut("cilium-clustermesh").unwrap().get_mut("b").unwrap();
-    assert_eq!(parsed(config)["endpoints"], json!(["https://198.51.100.7:2379", "https://198.51.100.8:2379"]));
-    *config = String::from_utf8_lossy(config).replace("- https://198.51.100.8:2379\n", "").into_bytes();
+    let config = ours
+        .get_mut("cilium-clustermesh")
+        .unwrap()
+        .get_mut("b")
+        .unwrap();
+    assert_eq!(
+        parsed(config)["endpoints"],
+        json!(["https://198.51.100.7:2379", "https://198.51.100.8:2379"])
+    );
+    *config = String::from_utf8_lossy(config)
+        .replace("- https://198.51.100.8:2379\n", "")
+        .into_bytes();
     assert_equal(&ours, &charts);
 }
 
 const LINE: &str = "helm upgrade cilium cilium/cilium -n kube-system --reuse-values";
 /// Values for the placeholders in the documented commands.
-const FILLED: [(&str, &str); 3] = [("CLUSTER", "north"), ("ADDRESS", "192.0.2.1"), ("=ID", "=7")];
+const FILLED: [(&str, &str); 3] = [
+    ("CLUSTER", "north"),
+    ("ADDRESS", "192.0.2.1"),
+    ("=ID", "=7"),
+];
 
 /// Collects the arguments of --set from the commands in the docs.
 fn settings() -> BTreeSet<String> {
@@ -198,9 +278,11 @@ fn settings() -> BTreeSet<String> {
         let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
         for rest in text.split(LINE).skip(1) {
             let line = rest.split(['`', '\n']).next().unwrap();
-            found.extend(
-                line.split(" --set ").skip(1).map(|set| FILLED.iter().fold(set.trim().to_owned(), |set, (a, b)| set.replace(a, b))),
-            );
+            found.extend(line.split(" --set ").skip(1).map(|set| {
+                FILLED
+                    .iter()
+                    .fold(set.trim().to_owned(), |set, (a, b)| set.replace(a, b))
+            }));
         }
     }
     assert!(found.len() > 5, "{found:?}");
@@ -209,9 +291,15 @@ fn settings() -> BTreeSet<String> {
 
 #[test]
 fn the_lines_of_the_pages_are_understood() {
-    let Some(helm) = mw_testbed::or_skip(mw_testbed::binaries::helm()) else { return };
-    let Some(chart) = mw_testbed::or_skip(mw_testbed::binaries::cilium_chart()) else { return };
-    let values: Value = serde_saphyr::from_str(&std::fs::read_to_string(chart.join("values.yaml")).unwrap()).unwrap();
+    let Some(helm) = mw_testbed::or_skip(mw_testbed::binaries::helm()) else {
+        return;
+    };
+    let Some(chart) = mw_testbed::or_skip(mw_testbed::binaries::cilium_chart()) else {
+        return;
+    };
+    let values: Value =
+        serde_saphyr::from_str(&std::fs::read_to_string(chart.join("values.yaml")).unwrap())
+            .unwrap();
     let home = tempfile::tempdir().unwrap();
     for setting in settings() {
         for (path, _) in setting.split(',').filter_map(|one| one.split_once('=')) {
@@ -219,9 +307,24 @@ fn the_lines_of_the_pages_are_understood() {
             assert!(known.is_some(), "Cilium's chart has no value {path}");
         }
         let mut command = Command::new(&helm);
-        command.env("HOME", home.path()).args(["template", "cilium"]).arg(&chart).args(["--namespace", "kube-system"]);
-        command.args(["--kube-version", "1.34.4", "--set", "cluster.name=a,cluster.id=1,clustermesh.useAPIServer=true", "--set", &setting]);
+        command
+            .env("HOME", home.path())
+            .args(["template", "cilium"])
+            .arg(&chart)
+            .args(["--namespace", "kube-system"]);
+        command.args([
+            "--kube-version",
+            "1.34.4",
+            "--set",
+            "cluster.name=a,cluster.id=1,clustermesh.useAPIServer=true",
+            "--set",
+            &setting,
+        ]);
         let output = command.output().unwrap();
-        assert!(output.status.success(), "{setting}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{setting}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
 }

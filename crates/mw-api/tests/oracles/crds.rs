@@ -17,33 +17,59 @@ use crate::policies::drawn_meshes;
 fn crds(folder: mw_testbed::Result<PathBuf>) -> Option<PolicyCrds> {
     let folder = mw_testbed::or_skip(folder)?;
     let features = |name: &str| {
-        let file = folder.join(name.split('.').next().unwrap()).with_extension("yaml");
+        let file = folder
+            .join(name.split('.').next().unwrap())
+            .with_extension("yaml");
         let crd: Value = serde_saphyr::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
         assert_eq!(crd["metadata"]["name"], name);
         Some(policy_features(&crd))
     };
-    Some(PolicyCrds { namespaced: features(NAMESPACED_CRD), clusterwide: features(CLUSTERWIDE_CRD) })
+    Some(PolicyCrds {
+        namespaced: features(NAMESPACED_CRD),
+        clusterwide: features(CLUSTERWIDE_CRD),
+    })
 }
 
 fn alike(features: PolicyFeatures) -> PolicyCrds {
-    PolicyCrds { namespaced: Some(features), clusterwide: Some(features) }
+    PolicyCrds {
+        namespaced: Some(features),
+        clusterwide: Some(features),
+    }
 }
 
 #[test]
 fn what_a_policy_may_say_is_read_from_ciliums_own_crds() {
-    let (Some(old), Some(new)) = (crds(old_cilium_crds()), crds(cilium_crds())) else { return };
-    assert_eq!(old, alike(PolicyFeatures { default_deny: false, end_port: false }));
-    assert_eq!(new, alike(PolicyFeatures { default_deny: true, end_port: true }));
+    let (Some(old), Some(new)) = (crds(old_cilium_crds()), crds(cilium_crds())) else {
+        return;
+    };
+    assert_eq!(
+        old,
+        alike(PolicyFeatures {
+            default_deny: false,
+            end_port: false
+        })
+    );
+    assert_eq!(
+        new,
+        alike(PolicyFeatures {
+            default_deny: true,
+            end_port: true
+        })
+    );
 }
 
 /// Reports whether the intent needs a field that Cilium 1.15 would silently drop.
 fn needs_more(intent: &Asked) -> bool {
-    intent.deny || intent.isolate == Some(false) || intent.ports.iter().any(|ports| ports.last.is_some())
+    intent.deny
+        || intent.isolate == Some(false)
+        || intent.ports.iter().any(|ports| ports.last.is_some())
 }
 
 #[test]
 fn on_cilium_1_15_what_its_crds_lack_is_refused_and_not_mutilated() {
-    let Some(old) = crds(old_cilium_crds()) else { return };
+    let Some(old) = crds(old_cilium_crds()) else {
+        return;
+    };
     let (mut refused, mut applied) = (0, 0);
     for (mut mesh, intents) in drawn_meshes() {
         CLUSTERS.iter().for_each(|of| mesh.set_crds(of, old));
@@ -54,14 +80,30 @@ fn on_cilium_1_15_what_its_crds_lack_is_refused_and_not_mutilated() {
             if needs_more(&intent) {
                 refused += 1;
                 assert_eq!(policies, Vec::<Value>::new(), "{intent:#?}");
-                assert_eq!(problems.iter().map(|problem| problem.reason).collect::<Vec<_>>(), [Reason::CiliumTooOld; 3], "{intent:#?}");
+                assert_eq!(
+                    problems
+                        .iter()
+                        .map(|problem| problem.reason)
+                        .collect::<Vec<_>>(),
+                    [Reason::CiliumTooOld; 3],
+                    "{intent:#?}"
+                );
             } else {
                 applied += 1;
-                assert!(problems.is_empty() && !policies.is_empty(), "{problems:#?} {intent:#?}");
+                assert!(
+                    problems.is_empty() && !policies.is_empty(),
+                    "{problems:#?} {intent:#?}"
+                );
                 let text = serde_json::to_string(&policies).unwrap();
-                assert!(!text.contains("\"enableDefaultDeny\"") && !text.contains("\"endPort\""), "{text}");
+                assert!(
+                    !text.contains("\"enableDefaultDeny\"") && !text.contains("\"endPort\""),
+                    "{text}"
+                );
             }
         }
     }
-    assert!(refused > 100 && applied > 20, "{refused} refused, {applied} applied");
+    assert!(
+        refused > 100 && applied > 20,
+        "{refused} refused, {applied} applied"
+    );
 }

@@ -12,9 +12,20 @@ pub(crate) const PROTOCOLS: [&str; 3] = ["TCP", "UDP", "SCTP"];
 
 /// Keys with Cilium's separators, label sources and reserved words, all of which are
 /// valid.
-const KEYS: [&str; 9] =
-    ["app", "tier", "app.kubernetes.io/name", "example.com/Some_key.1", "k8s/app", "any.thing", "reserved.host", "cidr.10", "0"];
-const VALUES: [&str; 10] = ["web", "db", "", "true", "null", "0x10", "1e3", "a.b_c-D", "k8s.web", "65535"];
+const KEYS: [&str; 9] = [
+    "app",
+    "tier",
+    "app.kubernetes.io/name",
+    "example.com/Some_key.1",
+    "k8s/app",
+    "any.thing",
+    "reserved.host",
+    "cidr.10",
+    "0",
+];
+const VALUES: [&str; 10] = [
+    "web", "db", "", "true", "null", "0x10", "1e3", "a.b_c-D", "k8s.web", "65535",
+];
 
 pub(crate) fn one_of<'a>(rng: &mut Rng, all: &[&'a str]) -> &'a str {
     all[rng.usize(..all.len())]
@@ -44,24 +55,43 @@ fn peer(rng: &mut Rng, clusterwide: bool) -> Peer {
         1 | 2 => Pods::Named(one_of(rng, &["web", "db", "", "0x10"]).to_owned()),
         _ => Pods::Labelled(labels(rng)),
     };
-    Peer { namespace: (!anywhere).then(|| one_of(rng, &NAMESPACES).to_owned()), pods }
+    Peer {
+        namespace: (!anywhere).then(|| one_of(rng, &NAMESPACES).to_owned()),
+        pods,
+    }
 }
 
 fn labels(rng: &mut Rng) -> BTreeMap<String, String> {
-    (0..rng.usize(0..=3)).map(|_| (key(rng), value(rng))).collect()
+    (0..rng.usize(0..=3))
+        .map(|_| (key(rng), value(rng)))
+        .collect()
 }
 
 fn key(rng: &mut Rng) -> String {
     match rng.u8(..12) {
         0 => "n".repeat(63),
         // Maximum length of a key.
-        1 => format!("{}/{}", ["p".repeat(63), "q".repeat(63), "r".repeat(63), "s".repeat(61)].join("."), "n".repeat(63)),
+        1 => format!(
+            "{}/{}",
+            [
+                "p".repeat(63),
+                "q".repeat(63),
+                "r".repeat(63),
+                "s".repeat(61)
+            ]
+            .join("."),
+            "n".repeat(63)
+        ),
         _ => one_of(rng, &KEYS).to_owned(),
     }
 }
 
 pub(crate) fn value(rng: &mut Rng) -> String {
-    if rng.u8(..12) == 0 { "Z".repeat(63) } else { one_of(rng, &VALUES).to_owned() }
+    if rng.u8(..12) == 0 {
+        "Z".repeat(63)
+    } else {
+        one_of(rng, &VALUES).to_owned()
+    }
 }
 
 fn ports(rng: &mut Rng) -> Vec<Ports> {
@@ -76,7 +106,14 @@ fn ports(rng: &mut Rng) -> Vec<Ports> {
 }
 
 fn one_port(rng: &mut Rng) -> Ports {
-    let protocol = [None, Some("ANY"), Some("TCP"), Some("UDP"), Some("SCTP"), Some("TCP")][rng.usize(..6)];
+    let protocol = [
+        None,
+        Some("ANY"),
+        Some("TCP"),
+        Some("UDP"),
+        Some("SCTP"),
+        Some("TCP"),
+    ][rng.usize(..6)];
     let first = match rng.u8(..6) {
         0 => [1, 53, 80, 65534, 65535][rng.usize(..5)],
         _ => rng.u16(1..=9999),
@@ -87,5 +124,9 @@ fn one_port(rng: &mut Rng) -> Ports {
         3 => Some([u16::MAX, first][usize::from(rng.u8(..4) > 0)]),
         _ => None,
     };
-    Ports { protocol, first, last }
+    Ports {
+        protocol,
+        first,
+        last,
+    }
 }

@@ -20,7 +20,11 @@ pub(crate) const CLUSTERS: [&str; 3] = ["a", "b", "c"];
 const POOR: (&str, &str) = ("c", "shop-2");
 
 /// Cilium names of the three clusters. No cluster has the same name and ref.
-pub(crate) const NAMES: [[&str; 3]; 3] = [["b", "c", "a"], ["east-1", "east-10", "1"], ["k8s", "any", "reserved-0-with-the-longest-name"]];
+pub(crate) const NAMES: [[&str; 3]; 3] = [
+    ["b", "c", "a"],
+    ["east-1", "east-10", "1"],
+    ["k8s", "any", "reserved-0-with-the-longest-name"],
+];
 
 /// A mesh of three clusters.
 #[derive(Debug, Clone)]
@@ -32,9 +36,17 @@ pub(crate) struct Mesh {
 
 impl Mesh {
     pub(crate) fn new(names: [&'static str; 3]) -> Self {
-        let names: BTreeMap<&'static str, String> = CLUSTERS.into_iter().zip(names.map(str::to_owned)).collect();
-        let clusters: BTreeMap<&str, Value> =
-            CLUSTERS.into_iter().map(|of| (of, json!({ "name": names[of], "namespaces": namespaces(of) }))).collect();
+        let names: BTreeMap<&'static str, String> =
+            CLUSTERS.into_iter().zip(names.map(str::to_owned)).collect();
+        let clusters: BTreeMap<&str, Value> = CLUSTERS
+            .into_iter()
+            .map(|of| {
+                (
+                    of,
+                    json!({ "name": names[of], "namespaces": namespaces(of) }),
+                )
+            })
+            .collect();
         let binding = json!({ "kind": "ClusterMeshBinding", "wasUp": true, "spec": { "clusterRefs": CLUSTERS } });
         let fleet = json!({ "options": { "allowSystemNamespaces": true }, "clusters": clusters, "objects": { "mesh": binding } });
         let fleet: Fleet = serde_json::from_value(fleet).unwrap();
@@ -55,7 +67,8 @@ impl Mesh {
                 "apiVersion": "networking.edge-portal.eu/v1alpha1", "kind": "ConnectivityIntent",
                 "metadata": { "name": format!("intent-{at}"), "namespace": "net" }, "spec": intent.spec(),
             });
-            let intent = mw_api::cilium::convert::intent("w1", &serde_json::from_value(object).unwrap());
+            let intent =
+                mw_api::cilium::convert::intent("w1", &serde_json::from_value(object).unwrap());
             world.intents.insert(intent.common.id.clone(), intent);
         }
         mw_core::cilium::plan(&world)
@@ -69,13 +82,20 @@ impl Mesh {
 
 /// Returns the namespaces of a cluster.
 pub(crate) fn namespaces(of: &str) -> Vec<&'static str> {
-    NAMESPACES.into_iter().filter(|namespace| (of, *namespace) != POOR).collect()
+    NAMESPACES
+        .into_iter()
+        .filter(|namespace| (of, *namespace) != POOR)
+        .collect()
 }
 
 /// Returns the objects that the plan creates in a cluster.
 pub(crate) fn sent(plan: &Plan, to: &str) -> Vec<Value> {
     let policies = plan.targets.get(&id(to)).map(|target| &target.policies);
-    policies.into_iter().flat_map(|policies| policies.create.values()).map(policy_object).collect()
+    policies
+        .into_iter()
+        .flat_map(|policies| policies.create.values())
+        .map(policy_object)
+        .collect()
 }
 
 pub(crate) fn planned(plan: &Plan, at: usize) -> &IntentPlan {

@@ -40,9 +40,16 @@ fn questions() -> Vec<(Question, Vec<Because>, Vec<Asked>)> {
         }
         for local in CLUSTERS {
             let flows = samples(&mut rng, &mesh, local, &intents);
-            let meant = flows.iter().map(|flow| decide(&intents, &mesh.cilium_names(), flow)).collect();
-            let question =
-                Question { cluster: mesh.names[local].clone(), default_local_cluster: true, policies: sent(&plan, local), flows };
+            let meant = flows
+                .iter()
+                .map(|flow| decide(&intents, &mesh.cilium_names(), flow))
+                .collect();
+            let question = Question {
+                cluster: mesh.names[local].clone(),
+                default_local_cluster: true,
+                policies: sent(&plan, local),
+                flows,
+            };
             questions.push((question, meant, intents.clone()));
         }
     }
@@ -51,30 +58,55 @@ fn questions() -> Vec<(Question, Vec<Because>, Vec<Asked>)> {
 
 /// Returns each question with and without policy-default-local-cluster.
 fn both_ways(questions: Vec<Question>) -> Vec<Question> {
-    let without = questions.iter().cloned().map(|question| Question { default_local_cluster: false, ..question });
+    let without = questions.iter().cloned().map(|question| Question {
+        default_local_cluster: false,
+        ..question
+    });
     questions.iter().cloned().chain(without).collect()
 }
 
 #[test]
 fn cilium_accepts_every_policy_and_means_by_it_what_was_asked() {
     let asked = questions();
-    let questions = both_ways(asked.iter().map(|(question, ..)| question.clone()).collect());
-    let Some(answers) = ask(&questions) else { return };
+    let questions = both_ways(
+        asked
+            .iter()
+            .map(|(question, ..)| question.clone())
+            .collect(),
+    );
+    let Some(answers) = ask(&questions) else {
+        return;
+    };
     let mut reached: BTreeMap<Because, usize> = BTreeMap::new();
-    for ((question, answer), (_, meant, intents)) in questions.iter().zip(&answers).zip(asked.iter().chain(&asked)) {
+    for ((question, answer), (_, meant, intents)) in questions
+        .iter()
+        .zip(&answers)
+        .zip(asked.iter().chain(&asked))
+    {
         for (policy, wrong) in question.policies.iter().zip(&answer.errors) {
             assert!(wrong.is_empty(), "{wrong:#?}\n{policy:#}");
         }
         assert_eq!(answer.flows.len(), question.flows.len());
         for ((flow, verdict), because) in question.flows.iter().zip(&answer.flows).zip(meant) {
             // Intents never restrict egress: that would cut off DNS.
-            let expected = Verdict { egress: true, ingress: because.passes() };
-            assert_eq!(*verdict, expected, "{because:?}: {flow:#?}\n{intents:#?}\n{:#}", json!(question.policies));
+            let expected = Verdict {
+                egress: true,
+                ingress: because.passes(),
+            };
+            assert_eq!(
+                *verdict,
+                expected,
+                "{because:?}: {flow:#?}\n{intents:#?}\n{:#}",
+                json!(question.policies)
+            );
             *reached.entry(*because).or_default() += 1;
         }
     }
     for because in Because::ALL {
-        assert!(reached.get(&because).is_some_and(|count| *count > 100), "{because:?} was hardly tried: {reached:?}");
+        assert!(
+            reached.get(&because).is_some_and(|count| *count > 100),
+            "{because:?} was hardly tried: {reached:?}"
+        );
     }
 }
 
@@ -85,42 +117,106 @@ fn policy(spec: &Value) -> Value {
 }
 
 fn pod(cluster: &str, namespace: &str) -> Pod {
-    Pod { cluster: cluster.to_owned(), namespace: namespace.to_owned(), labels: BTreeMap::new() }
+    Pod {
+        cluster: cluster.to_owned(),
+        namespace: namespace.to_owned(),
+        labels: BTreeMap::new(),
+    }
 }
 
 #[track_caller]
 fn assert_refused(object: Value, reason: &str) {
-    let question = Question { cluster: "east".to_owned(), default_local_cluster: true, policies: vec![object.clone()], flows: Vec::new() };
-    let Some(answers) = ask(&[question]) else { return };
+    let question = Question {
+        cluster: "east".to_owned(),
+        default_local_cluster: true,
+        policies: vec![object.clone()],
+        flows: Vec::new(),
+    };
+    let Some(answers) = ask(&[question]) else {
+        return;
+    };
     let wrong = answers[0].errors[0].join("\n");
-    assert!(wrong.contains(reason), "{reason:?} is not among {wrong:?} of {object:#}");
+    assert!(
+        wrong.contains(reason),
+        "{reason:?} is not among {wrong:?} of {object:#}"
+    );
 }
 
 #[test]
 fn what_cilium_does_not_take_is_refused() {
     let ports = |ports: Value| json!({ "endpointSelector": {}, "ingress": [{ "toPorts": [{ "ports": ports }] }] });
-    let many: Vec<Value> = (1..=41).map(|port| json!({ "port": port.to_string(), "protocol": "TCP" })).collect();
+    let many: Vec<Value> = (1..=41)
+        .map(|port| json!({ "port": port.to_string(), "protocol": "TCP" }))
+        .collect();
     assert_refused(policy(&ports(json!(many))), "too many ports, the max is 40");
-    assert_refused(policy(&ports(json!([{ "port": "80", "protocol": "ICMP" }]))), "Unsupported value: \"ICMP\"");
-    assert_refused(policy(&ports(json!([{ "port": 80 }]))), "must be of type string");
-    assert_refused(policy(&ports(json!([{ "port": "80", "lastPort": 90 }]))), "unknown fields found");
-    assert_refused(policy(&json!({ "endpointSelector": {} })), "at least one of Ingress");
+    assert_refused(
+        policy(&ports(json!([{ "port": "80", "protocol": "ICMP" }]))),
+        "Unsupported value: \"ICMP\"",
+    );
+    assert_refused(
+        policy(&ports(json!([{ "port": 80 }]))),
+        "must be of type string",
+    );
+    assert_refused(
+        policy(&ports(json!([{ "port": "80", "lastPort": 90 }]))),
+        "unknown fields found",
+    );
+    assert_refused(
+        policy(&json!({ "endpointSelector": {} })),
+        "at least one of Ingress",
+    );
     let elsewhere = json!({ "matchLabels": { "k8s:io.kubernetes.pod.namespace": "front" } });
-    assert_refused(policy(&json!({ "endpointSelector": elsewhere, "ingress": [{}] })), "illegal namespace match");
+    assert_refused(
+        policy(&json!({ "endpointSelector": elsewhere, "ingress": [{}] })),
+        "illegal namespace match",
+    );
     let mut clusterwide = policy(&json!({ "endpointSelector": {}, "ingress": [{}] }));
     clusterwide["kind"] = json!("CiliumClusterwideNetworkPolicy");
     assert_refused(clusterwide, "must not have a namespace");
-    assert_refused(json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "n" } }), "is not a policy");
+    assert_refused(
+        json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "n" } }),
+        "is not a policy",
+    );
 }
 
 #[test]
 fn without_its_label_a_cluster_means_the_local_one_or_any_as_the_agent_is_set() {
     let from = json!({ "matchLabels": { "k8s:io.kubernetes.pod.namespace": "front" } });
-    let policies = vec![policy(&json!({ "endpointSelector": {}, "ingress": [{ "fromEndpoints": [from] }] }))];
-    let flow = |from: &str| Flow { from: pod(from, "front"), to: pod("east", "prod"), protocol: "TCP", port: 80 };
-    let flows = vec![flow("east"), flow("west"), Flow { from: Pod::default(), ..flow("east") }];
-    let question = Question { cluster: "east".to_owned(), default_local_cluster: true, policies, flows };
-    let Some(answers) = ask(&both_ways(vec![question])) else { return };
-    let ingress = |at: usize| answers[at].flows.iter().map(|verdict| verdict.ingress).collect::<Vec<_>>();
-    assert_eq!((ingress(0), ingress(1)), (vec![true, false, false], vec![true, true, false]));
+    let policies = vec![policy(
+        &json!({ "endpointSelector": {}, "ingress": [{ "fromEndpoints": [from] }] }),
+    )];
+    let flow = |from: &str| Flow {
+        from: pod(from, "front"),
+        to: pod("east", "prod"),
+        protocol: "TCP",
+        port: 80,
+    };
+    let flows = vec![
+        flow("east"),
+        flow("west"),
+        Flow {
+            from: Pod::default(),
+            ..flow("east")
+        },
+    ];
+    let question = Question {
+        cluster: "east".to_owned(),
+        default_local_cluster: true,
+        policies,
+        flows,
+    };
+    let Some(answers) = ask(&both_ways(vec![question])) else {
+        return;
+    };
+    let ingress = |at: usize| {
+        answers[at]
+            .flows
+            .iter()
+            .map(|verdict| verdict.ingress)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (ingress(0), ingress(1)),
+        (vec![true, false, false], vec![true, true, false])
+    );
 }

@@ -52,11 +52,25 @@ pub(crate) struct Verdict {
 /// Runs the check. `None` if this machine cannot build it.
 pub(crate) fn ask(questions: &[Question]) -> Option<Vec<Answer>> {
     let program = mw_testbed::or_skip(mw_testbed::binaries::policycheck())?;
-    let mut child = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = Command::new(program)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     // The program reads all input before it writes.
-    child.stdin.take().unwrap().write_all(&serde_json::to_vec(questions).unwrap()).unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(&serde_json::to_vec(questions).unwrap())
+        .unwrap();
     let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let answers: Vec<Answer> = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(answers.len(), questions.len());
     Some(answers)

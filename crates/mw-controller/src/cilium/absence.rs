@@ -52,10 +52,15 @@ impl Engine {
     pub(super) fn look_for_missing_objects(&mut self) {
         let (now, apart) = (self.turned_at, self.apart());
         let due = |astray: &Astray| astray.searched.is_none_or(|at| now >= at + apart);
-        let missing = self.records.values().filter(|record| record.is_missing_from_hub() && record.astray.as_ref().is_some_and(due));
-        let needed: BTreeSet<(Kind, String)> = missing.map(|record| (record.kind, record.id().name.clone())).collect();
+        let missing = self.records.values().filter(|record| {
+            record.is_missing_from_hub() && record.astray.as_ref().is_some_and(due)
+        });
+        let needed: BTreeSet<(Kind, String)> = missing
+            .map(|record| (record.kind, record.id().name.clone()))
+            .collect();
         for (kind, name) in self.searches.start(&needed, now) {
-            let api: Api<DynamicObject> = Api::all_with(self.environment.hub.clone(), &kind.resource());
+            let api: Api<DynamicObject> =
+                Api::all_with(self.environment.hub.clone(), &kind.resource());
             let events = self.sender.clone();
             self.tasks.spawn(async move {
                 let found = search(&api, &name).await;
@@ -66,15 +71,34 @@ impl Engine {
 
     /// Returns when an absence is confirmed by a second search.
     pub(super) fn absences_due(&self) -> Option<Instant> {
-        let searched = self.records.values().filter_map(|record| record.astray?.searched);
-        searched.map(|at| at + self.apart()).filter(|at| *at > self.turned_at).min()
+        let searched = self
+            .records
+            .values()
+            .filter_map(|record| record.astray?.searched);
+        searched
+            .map(|at| at + self.apart())
+            .filter(|at| *at > self.turned_at)
+            .min()
     }
 
-    pub(super) fn observe_search(&mut self, kind: Kind, name: String, found: &Result<BTreeSet<String>, Failure>) {
-        let is_missing = |record: &Record| record.is_missing_from_hub() && record.kind == kind && record.id().name == name;
-        let missing: Vec<RecordId> = self.records.iter().filter(|(_, record)| is_missing(record)).map(|(id, _)| id.clone()).collect();
+    pub(super) fn observe_search(
+        &mut self,
+        kind: Kind,
+        name: String,
+        found: &Result<BTreeSet<String>, Failure>,
+    ) {
+        let is_missing = |record: &Record| {
+            record.is_missing_from_hub() && record.kind == kind && record.id().name == name
+        };
+        let missing: Vec<RecordId> = self
+            .records
+            .iter()
+            .filter(|(_, record)| is_missing(record))
+            .map(|(id, _)| id.clone())
+            .collect();
         let random = &mut self.environment.random;
-        self.searches.end((kind, name), found, || Backoff::of_watch(random.fork()));
+        self.searches
+            .end((kind, name), found, || Backoff::of_watch(random.fork()));
         let namespaces = match found {
             Ok(namespaces) => namespaces,
             Err(failure) => return self.count_failure(HUB, failure),
@@ -91,7 +115,13 @@ impl Engine {
     /// Forgets an object that two searches a resync apart did not find.
     fn miss(&mut self, id: &RecordId) {
         let (now, apart) = (self.turned_at, self.apart());
-        let Some(astray) = self.records.get_mut(id).and_then(|record| record.astray.as_mut()) else { return };
+        let Some(astray) = self
+            .records
+            .get_mut(id)
+            .and_then(|record| record.astray.as_mut())
+        else {
+            return;
+        };
         let first = *astray.searched.get_or_insert(now);
         if now.duration_since(first) >= apart {
             info!(kind = id.0.as_str(), object = %id.1, "object no longer exists");
@@ -108,8 +138,12 @@ impl Engine {
         if self.first_listed.values().all(Option::is_none) {
             return plan;
         }
-        let held: BTreeSet<ClusterId> =
-            plan.targets.iter().filter(|(cluster, target)| !self.explains(cluster, target)).map(|(cluster, _)| cluster.clone()).collect();
+        let held: BTreeSet<ClusterId> = plan
+            .targets
+            .iter()
+            .filter(|(cluster, target)| !self.explains(cluster, target))
+            .map(|(cluster, _)| cluster.clone())
+            .collect();
         for cluster in held.difference(&self.held) {
             warn!(cluster = %self.environment.names.of(cluster), secret = secret_of(cluster), "keys or annotations belong to no known object: they stay until a later list confirms that");
         }
@@ -117,28 +151,50 @@ impl Engine {
         if self.held.is_empty() {
             return plan;
         }
-        self.world.settled.retain(|cluster| !self.held.contains(cluster));
+        self.world
+            .settled
+            .retain(|cluster| !self.held.contains(cluster));
         mw_core::cilium::plan(&self.world)
     }
 
     /// Reports whether all removals in a cluster are due to objects that are known.
     fn explains(&self, cluster: &ClusterId, target: &TargetPlan) -> bool {
-        let keys =
-            target.secrets.values().any(SecretApply::disconnects) || target.users.as_ref().is_some_and(|users| !users.removed.is_empty());
-        let annotations = target.services.values().any(|apply| !apply.removed.is_empty());
-        let leaving = |kinds: &[Kind]| self.records.values().any(|record| kinds.contains(&record.kind) && self.is_leaving(record, cluster));
-        (!keys || leaving(&[Kind::Binding])) && (!annotations || leaving(&[Kind::Binding, Kind::Service]))
+        let keys = target.secrets.values().any(SecretApply::disconnects)
+            || target
+                .users
+                .as_ref()
+                .is_some_and(|users| !users.removed.is_empty());
+        let annotations = target
+            .services
+            .values()
+            .any(|apply| !apply.removed.is_empty());
+        let leaving = |kinds: &[Kind]| {
+            self.records
+                .values()
+                .any(|record| kinds.contains(&record.kind) && self.is_leaving(record, cluster))
+        };
+        (!keys || leaving(&[Kind::Binding]))
+            && (!annotations || leaving(&[Kind::Binding, Kind::Service]))
     }
 
     /// Reports whether an object may be the reason for removals in a cluster: it is
     /// being deleted, has changed, or left a cluster that it touched.
     fn is_leaving(&self, record: &Record, cluster: &ClusterId) -> bool {
-        let Some(common) = self.resolved(record.kind, record.id()) else { return false };
+        let Some(common) = self.resolved(record.kind, record.id()) else {
+            return false;
+        };
         let names = self.refs(record);
-        let left: BTreeSet<&String> = names.iter().filter(|name| self.has_left(record, name) || common.is_revoked(name)).collect();
+        let left: BTreeSet<&String> = names
+            .iter()
+            .filter(|name| self.has_left(record, name) || common.is_revoked(name))
+            .collect();
         // Another owner of a shared cluster sees the same keys.
         let uid = |id: &ClusterId| self.world.origins.get(id).map(|origin| &origin.uid);
-        let of_it = |name: &String| common.cluster(name).is_some_and(|id| id == cluster || uid(id).is_some() && uid(id) == uid(cluster));
+        let of_it = |name: &String| {
+            common
+                .cluster(name)
+                .is_some_and(|id| id == cluster || uid(id).is_some() && uid(id) == uid(cluster))
+        };
         match record.kind {
             _ if record.is_deleted() || record.changed => names.iter().any(of_it),
             // Its keys lead to and from the cluster that it left.

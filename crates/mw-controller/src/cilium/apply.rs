@@ -6,7 +6,9 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Precon
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, Resource};
 use mw_api::cilium::observe::USERS_KEY;
-use mw_api::cilium::policy::{CiliumClusterwideNetworkPolicy, CiliumNetworkPolicy, policy_object, policy_patch};
+use mw_api::cilium::policy::{
+    CiliumClusterwideNetworkPolicy, CiliumNetworkPolicy, policy_object, policy_patch,
+};
 use mw_api::cilium::rbac::REMOTE_USERS;
 use mw_api::cilium::target::{ConfigMap, Secret, Service};
 use mw_core::cilium::facts::{MANAGER, PolicyKey, ServiceName};
@@ -18,7 +20,9 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use crate::cilium::cluster_cache::{API_SERVER, ClusterCache, certificate, config_map, policy, remote_users, service};
+use crate::cilium::cluster_cache::{
+    API_SERVER, ClusterCache, certificate, config_map, policy, remote_users, service,
+};
 use crate::cilium::diff::{Act, Operation, Place};
 use crate::cilium::engine::{Engine, Event};
 use crate::failure::Failure;
@@ -56,7 +60,8 @@ impl Engine {
             }
             for operation in member.writer.next(now) {
                 let (client, events) = (live.client.clone(), self.sender.clone());
-                let (cluster, epoch, name) = (id.clone(), member.link.epoch, self.environment.names.of(id));
+                let (cluster, epoch, name) =
+                    (id.clone(), member.link.epoch, self.environment.names.of(id));
                 let namespace = self.settings.cilium_namespace.clone();
                 self.tasks.spawn(async move {
                     debug!(cluster = %name, place = %operation.place, verb = operation.act.verb(), "writing");
@@ -66,30 +71,53 @@ impl Engine {
             }
             pending += member.writer.pending();
         }
-        self.environment.metrics.pending.set(i64::try_from(pending).unwrap_or(i64::MAX));
+        self.environment
+            .metrics
+            .pending
+            .set(i64::try_from(pending).unwrap_or(i64::MAX));
     }
 
     pub(super) fn writers_due(&self) -> Option<Instant> {
         let now = self.turned_at;
         let lingers = self.linger_due().filter(|at| *at > now);
-        self.members.values().filter_map(|member| member.writer.due(now)).chain(lingers).min()
+        self.members
+            .values()
+            .filter_map(|member| member.writer.due(now))
+            .chain(lingers)
+            .min()
     }
 
     pub(super) fn observe_write(&mut self, cluster: &ClusterId, epoch: u64, outcome: WriteOutcome) {
-        let WriteOutcome { place, verb, result } = outcome;
+        let WriteOutcome {
+            place,
+            verb,
+            result,
+        } = outcome;
         let counted = match &result {
-            Ok(Found { otherwise: Some(failure), .. }) => failure.category(),
+            Ok(Found {
+                otherwise: Some(failure),
+                ..
+            }) => failure.category(),
             Ok(_) => "done",
             Err(failure) => failure.category(),
         };
-        let labels = WriteLabels { cluster: self.environment.metrics.cluster(cluster), kind: place.kind(), verb, result: counted };
+        let labels = WriteLabels {
+            cluster: self.environment.metrics.cluster(cluster),
+            kind: place.kind(),
+            verb,
+            result: counted,
+        };
         self.environment.metrics.writes.get_or_create(&labels).inc();
         let jitter = 0.5 + 0.5 * self.environment.random.f64();
-        let Some(member) = self.members.get_mut(cluster) else { return };
+        let Some(member) = self.members.get_mut(cluster) else {
+            return;
+        };
         member.writer.answered(&place);
         self.touch_status();
         let name = self.environment.names.of(cluster);
-        let Some(member) = self.member_at(cluster, epoch) else { return };
+        let Some(member) = self.member_at(cluster, epoch) else {
+            return;
+        };
         match result {
             Ok(Found { otherwise, show }) => {
                 show(&mut member.link.feeds);
@@ -100,7 +128,9 @@ impl Engine {
                 } else {
                     info!(cluster = %name, %place, verb, "written");
                     member.writer.succeed(&place);
-                    if let (Place::Secret(_), Some(reader)) = (&place, self.stands_for(cluster).cloned()) {
+                    if let (Place::Secret(_), Some(reader)) =
+                        (&place, self.stands_for(cluster).cloned())
+                    {
                         self.ask_again(&reader);
                     }
                 }
@@ -122,16 +152,33 @@ impl Engine {
 async fn write(client: Client, namespace: &str, operation: Operation) -> WriteOutcome {
     let Operation { place, act } = operation;
     let verb = act.verb();
-    let result = match send(&client, namespace, act).await.map_err(|error| Failure::of(&error)) {
-        Ok(show) => Ok(Found { otherwise: None, show }),
+    let result = match send(&client, namespace, act)
+        .await
+        .map_err(|error| Failure::of(&error))
+    {
+        Ok(show) => Ok(Found {
+            otherwise: None,
+            show,
+        }),
         // Another client was faster: read the object again.
         Err(failure @ (Failure::Conflict(_) | Failure::Owned(_) | Failure::NotFound(_))) => {
-            let otherwise = Some(if matches!(failure, Failure::Owned(_)) { failure } else { Failure::Conflict(409) });
-            look(&client, namespace, &place).await.map(|show| Found { otherwise, show }).map_err(|error| Failure::of(&error))
+            let otherwise = Some(if matches!(failure, Failure::Owned(_)) {
+                failure
+            } else {
+                Failure::Conflict(409)
+            });
+            look(&client, namespace, &place)
+                .await
+                .map(|show| Found { otherwise, show })
+                .map_err(|error| Failure::of(&error))
         }
         Err(failure) => Err(failure),
     };
-    WriteOutcome { place, verb, result }
+    WriteOutcome {
+        place,
+        verb,
+        result,
+    }
 }
 
 async fn send(client: &Client, namespace: &str, act: Act) -> Result<Show, kube::Error> {
@@ -151,22 +198,34 @@ async fn send(client: &Client, namespace: &str, act: Act) -> Result<Show, kube::
         }
         Act::ListUsers(write) => list_users(client, namespace, write).await,
         Act::CreateAuthority(create) => {
-            let metadata =
-                json!({ "name": "cilium-ca", "namespace": namespace, "labels": create.labels, "annotations": create.annotations });
-            let data = json!({ "ca.crt": encoded(&create.certificate), "ca.key": encoded(&create.key) });
+            let metadata = json!({ "name": "cilium-ca", "namespace": namespace, "labels": create.labels, "annotations": create.annotations });
+            let data =
+                json!({ "ca.crt": encoded(&create.certificate), "ca.key": encoded(&create.key) });
             let object = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": data });
             let found: Secret = create_object(client, namespace, &object).await?;
             Ok(show_secret(Some(found), "cilium-ca"))
         }
         Act::ApplyKeys(secret, apply) => {
-            let data: serde_json::Map<String, Value> = apply.data.iter().map(|(key, bytes)| (key.clone(), encoded(bytes))).collect();
+            let data: serde_json::Map<String, Value> = apply
+                .data
+                .iter()
+                .map(|(key, bytes)| (key.clone(), encoded(bytes)))
+                .collect();
             let on = apply.on.as_ref();
             let uid = on.map(|on| &*on.uid);
             let version = on.map(|on| &*on.resource_version);
-            let metadata = present(json!({ "name": secret.as_str(), "namespace": namespace, "uid": uid, "resourceVersion": version }));
+            let metadata = present(
+                json!({ "name": secret.as_str(), "namespace": namespace, "uid": uid, "resourceVersion": version }),
+            );
             // An empty map would make us own `data`.
-            let data = if data.is_empty() { Value::Null } else { data.into() };
-            let object = present(json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data }));
+            let data = if data.is_empty() {
+                Value::Null
+            } else {
+                data.into()
+            };
+            let object = present(
+                json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data }),
+            );
             let found: Secret = apply_object(client, namespace, secret.as_str(), &object).await?;
             Ok(show_secret(Some(found), secret.as_str()))
         }
@@ -176,39 +235,62 @@ async fn send(client: &Client, namespace: &str, act: Act) -> Result<Show, kube::
             let metadata = json!({
                 "name": name.name, "namespace": name.namespace, "uid": uid, "resourceVersion": version, "annotations": annotations,
             });
-            let object = json!({ "apiVersion": "v1", "kind": "Service", "metadata": present(metadata) });
+            let object =
+                json!({ "apiVersion": "v1", "kind": "Service", "metadata": present(metadata) });
             let found: Service = apply_object(client, &name.namespace, &name.name, &object).await?;
             Ok(show_service(Some(found), name))
         }
         Act::CreatePolicy(wanted) => {
             let object = policy_object(&wanted);
             let key = wanted.key;
-            let found = policies(client, &key).create(&PostParams::default(), &dynamic(object)?).await?;
+            let found = policies(client, &key)
+                .create(&PostParams::default(), &dynamic(object)?)
+                .await?;
             Ok(show_policy(Some(found), key))
         }
         Act::UpdatePolicy(update) => {
             let key = update.after.key.clone();
             let patch = Patch::Merge(policy_patch(&update));
-            let found = policies(client, &key).patch(&key.name, &PatchParams::default(), &patch).await?;
+            let found = policies(client, &key)
+                .patch(&key.name, &PatchParams::default(), &patch)
+                .await?;
             Ok(show_policy(Some(found), key))
         }
         Act::DeletePolicy(key, on) => {
-            let preconditions = Preconditions { uid: Some(on.uid.to_string()), resource_version: Some(on.resource_version.to_string()) };
-            let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+            let preconditions = Preconditions {
+                uid: Some(on.uid.to_string()),
+                resource_version: Some(on.resource_version.to_string()),
+            };
+            let params = DeleteParams {
+                preconditions: Some(preconditions),
+                ..DeleteParams::default()
+            };
             let deleted = policies(client, &key).delete(&key.name, &params).await?;
             // A policy with a finalizer still exists while it is being deleted.
-            let lingers = deleted.left().filter(|policy| policy.metadata.deletion_timestamp.is_some());
+            let lingers = deleted
+                .left()
+                .filter(|policy| policy.metadata.deletion_timestamp.is_some());
             Ok(show_policy(lingers, key))
         }
     }
 }
 
-async fn list_users(client: &Client, namespace: &str, write: UsersWrite) -> Result<Show, kube::Error> {
+async fn list_users(
+    client: &Client,
+    namespace: &str,
+    write: UsersWrite,
+) -> Result<Show, kube::Error> {
     let data = json!({ USERS_KEY: write.text });
     let found: ConfigMap = match write.on {
         Some(on) => {
             let metadata = json!({ "uid": &*on.uid, "resourceVersion": &*on.resource_version });
-            merge(client, namespace, REMOTE_USERS, &json!({ "metadata": metadata, "data": data })).await?
+            merge(
+                client,
+                namespace,
+                REMOTE_USERS,
+                &json!({ "metadata": metadata, "data": data }),
+            )
+            .await?
         }
         None => {
             let metadata = json!({ "name": REMOTE_USERS, "namespace": namespace });
@@ -222,30 +304,59 @@ async fn list_users(client: &Client, namespace: &str, write: UsersWrite) -> Resu
 async fn look(client: &Client, namespace: &str, place: &Place) -> Result<Show, kube::Error> {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
     Ok(match place {
-        Place::Config => show_config(Api::<ConfigMap>::namespaced(client.clone(), namespace).get_opt("cilium-config").await?),
+        Place::Config => show_config(
+            Api::<ConfigMap>::namespaced(client.clone(), namespace)
+                .get_opt("cilium-config")
+                .await?,
+        ),
         Place::Users => {
             let named = ListParams::default().fields(&format!("metadata.name={REMOTE_USERS}"));
-            show_users(Api::<ConfigMap>::namespaced(client.clone(), namespace).list(&named).await?.items.into_iter().next())
+            show_users(
+                Api::<ConfigMap>::namespaced(client.clone(), namespace)
+                    .list(&named)
+                    .await?
+                    .items
+                    .into_iter()
+                    .next(),
+            )
         }
         Place::Authority => {
             // The optional role grants list and watch by name, not get.
             let named = ListParams::default().fields("metadata.name=cilium-ca");
-            show_secret(secrets.list(&named).await?.items.into_iter().next(), "cilium-ca")
+            show_secret(
+                secrets.list(&named).await?.items.into_iter().next(),
+                "cilium-ca",
+            )
         }
-        Place::Secret(secret) => show_secret(secrets.get_opt(secret.as_str()).await?, secret.as_str()),
+        Place::Secret(secret) => {
+            show_secret(secrets.get_opt(secret.as_str()).await?, secret.as_str())
+        }
         Place::Balancer => {
             let name = mesh_service(namespace);
-            show_service(Api::<Service>::namespaced(client.clone(), namespace).get_opt(&name.name).await?, name)
+            show_service(
+                Api::<Service>::namespaced(client.clone(), namespace)
+                    .get_opt(&name.name)
+                    .await?,
+                name,
+            )
         }
-        Place::Service(name) => {
-            show_service(Api::<Service>::namespaced(client.clone(), &name.namespace).get_opt(&name.name).await?, name.clone())
+        Place::Service(name) => show_service(
+            Api::<Service>::namespaced(client.clone(), &name.namespace)
+                .get_opt(&name.name)
+                .await?,
+            name.clone(),
+        ),
+        Place::Policy(key) => {
+            show_policy(policies(client, key).get_opt(&key.name).await?, key.clone())
         }
-        Place::Policy(key) => show_policy(policies(client, key).get_opt(&key.name).await?, key.clone()),
     })
 }
 
 fn mesh_service(namespace: &str) -> ServiceName {
-    ServiceName { namespace: namespace.to_owned(), name: API_SERVER.to_owned() }
+    ServiceName {
+        namespace: namespace.to_owned(),
+        name: API_SERVER.to_owned(),
+    }
 }
 
 fn show_config(found: Option<ConfigMap>) -> Show {
@@ -264,7 +375,9 @@ fn show_users(found: Option<ConfigMap>) -> Show {
 
 fn show_secret(found: Option<Secret>, name: &'static str) -> Show {
     Box::new(move |cluster_cache| {
-        let Some(watch_cache) = cluster_cache.secret(name) else { return };
+        let Some(watch_cache) = cluster_cache.secret(name) else {
+            return;
+        };
         match found.map(certificate) {
             Some((key, item)) => watch_cache.written(key, item),
             None => watch_cache.absent(&name.to_owned()),
@@ -282,7 +395,10 @@ fn show_service(found: Option<Service>, name: ServiceName) -> Show {
 fn show_policy(found: Option<DynamicObject>, key: PolicyKey) -> Show {
     Box::new(move |cluster_cache| match found {
         Some(found) => {
-            let (key, item) = policy(&found.metadata, found.data.get("spec").unwrap_or(&Value::Null));
+            let (key, item) = policy(
+                &found.metadata,
+                found.data.get("spec").unwrap_or(&Value::Null),
+            );
             cluster_cache.policies(&key).written(key, item);
         }
         None => cluster_cache.policies(&key).absent(&key),
@@ -291,8 +407,15 @@ fn show_policy(found: Option<DynamicObject>, key: PolicyKey) -> Show {
 
 fn policies(client: &Client, key: &PolicyKey) -> Api<DynamicObject> {
     match &key.namespace {
-        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &ApiResource::erase::<CiliumNetworkPolicy>(&())),
-        None => Api::all_with(client.clone(), &ApiResource::erase::<CiliumClusterwideNetworkPolicy>(&())),
+        Some(namespace) => Api::namespaced_with(
+            client.clone(),
+            namespace,
+            &ApiResource::erase::<CiliumNetworkPolicy>(&()),
+        ),
+        None => Api::all_with(
+            client.clone(),
+            &ApiResource::erase::<CiliumClusterwideNetworkPolicy>(&()),
+        ),
     }
 }
 
@@ -312,30 +435,65 @@ fn encoded(bytes: &SecretBytes) -> Value {
     serde_json::to_value(k8s_openapi::ByteString(bytes.expose().to_vec())).unwrap_or_default()
 }
 
-async fn merge<K>(client: &Client, namespace: &str, name: &str, patch: &Value) -> Result<K, kube::Error>
+async fn merge<K>(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+    patch: &Value,
+) -> Result<K, kube::Error>
 where
-    K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope> + Clone + DeserializeOwned + std::fmt::Debug,
+    K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
+        + Clone
+        + DeserializeOwned
+        + std::fmt::Debug,
 {
-    let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
-    Api::<K>::namespaced(client.clone(), namespace).patch(name, &params, &Patch::Merge(patch)).await
+    let params = PatchParams {
+        field_manager: Some(MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    Api::<K>::namespaced(client.clone(), namespace)
+        .patch(name, &params, &Patch::Merge(patch))
+        .await
 }
 
 /// Applies our fields only, without force.
-async fn apply_object<K>(client: &Client, namespace: &str, name: &str, object: &Value) -> Result<K, kube::Error>
+async fn apply_object<K>(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+    object: &Value,
+) -> Result<K, kube::Error>
 where
-    K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope> + Clone + DeserializeOwned + std::fmt::Debug,
+    K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
+        + Clone
+        + DeserializeOwned
+        + std::fmt::Debug,
 {
     let params = PatchParams::apply(MANAGER).validation_strict();
-    Api::<K>::namespaced(client.clone(), namespace).patch(name, &params, &Patch::Apply(object)).await
+    Api::<K>::namespaced(client.clone(), namespace)
+        .patch(name, &params, &Patch::Apply(object))
+        .await
 }
 
-async fn create_object<K>(client: &Client, namespace: &str, object: &Value) -> Result<K, kube::Error>
+async fn create_object<K>(
+    client: &Client,
+    namespace: &str,
+    object: &Value,
+) -> Result<K, kube::Error>
 where
-    K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope> + Clone + DeserializeOwned + std::fmt::Debug,
+    K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
+        + Clone
+        + DeserializeOwned
+        + std::fmt::Debug,
 {
     let url = K::url_path(&(), Some(namespace));
-    let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
+    let params = PostParams {
+        field_manager: Some(MANAGER.to_owned()),
+        ..PostParams::default()
+    };
     let body = serde_json::to_vec(object).map_err(kube::Error::SerdeError)?;
-    let request = kube::core::Request::new(url).create(&params, body).map_err(kube::Error::BuildRequest)?;
+    let request = kube::core::Request::new(url)
+        .create(&params, body)
+        .map_err(kube::Error::BuildRequest)?;
     client.request(request).await
 }

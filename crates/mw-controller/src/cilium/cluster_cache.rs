@@ -8,14 +8,18 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Api, Client, Resource};
 use mw_api::cilium::observe;
 use mw_api::cilium::policy::{
-    CLUSTERWIDE_CRD, CiliumClusterwideNetworkPolicy, CiliumNetworkPolicy, Definition, NAMESPACED_CRD, policy_features, policy_seen,
+    CLUSTERWIDE_CRD, CiliumClusterwideNetworkPolicy, CiliumNetworkPolicy, Definition,
+    NAMESPACED_CRD, policy_features, policy_seen,
 };
 use mw_api::cilium::rbac::{CA_SECRET, READ_SECRETS, REMOTE_USERS};
-use mw_api::cilium::target::{ConfigMap, DaemonSet, Deployment, EndpointSlice, Namespace, Pod, Secret, Service};
+use mw_api::cilium::target::{
+    ConfigMap, DaemonSet, Deployment, EndpointSlice, Namespace, Pod, Secret, Service,
+};
 use mw_api::node::Node;
 use mw_core::cilium::facts::{
-    Agents, ApiServer, ClusterSeen, Config, ConnectionSecret, Hubble, Identity, MeshService, NamespaceSeen, NodeAddresses, PolicyCrds,
-    PolicyFeatures, PolicyKey, PolicySeen, RemoteUsers, SecretSeen, ServiceName, ServiceSeen, Silence, SliceSeen,
+    Agents, ApiServer, ClusterSeen, Config, ConnectionSecret, Hubble, Identity, MeshService,
+    NamespaceSeen, NodeAddresses, PolicyCrds, PolicyFeatures, PolicyKey, PolicySeen, RemoteUsers,
+    SecretSeen, ServiceName, ServiceSeen, Silence, SliceSeen,
 };
 use mw_core::names::{CiliumName, ClusterId, NodeName, UNNAMED};
 use mw_core::seen::Seen;
@@ -103,7 +107,10 @@ pub(super) struct CacheWatcher<'a, B> {
 }
 
 fn stamp(meta: &ObjectMeta) -> (String, Version) {
-    (meta.uid.clone().unwrap_or_default(), Version::of(meta.resource_version.as_deref()))
+    (
+        meta.uid.clone().unwrap_or_default(),
+        Version::of(meta.resource_version.as_deref()),
+    )
 }
 
 fn item<T>(meta: &ObjectMeta, of: T) -> Item<T> {
@@ -127,7 +134,11 @@ impl<B: FnMut() -> crate::backoff::Backoff> CacheWatcher<'_, B> {
         api: Api<T>,
         scope: Scope,
         project: impl Fn(T) -> (Key, Item<Of>) + Send + Sync + 'static,
-        watch_cache: impl Fn(&mut ClusterCache) -> &mut WatchCache<Key, Of> + Clone + Send + Sync + 'static,
+        watch_cache: impl Fn(&mut ClusterCache) -> &mut WatchCache<Key, Of>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
     ) where
         T: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
         Key: Ord + Clone + Footprint + Send + Sync + 'static,
@@ -143,58 +154,149 @@ impl<B: FnMut() -> crate::backoff::Backoff> CacheWatcher<'_, B> {
                 take: Box::new(move |cluster_cache| watch_cache(cluster_cache).observe(seen)),
             }
         };
-        let watch_config = WatchConfig { scope, backoff: (self.backoff)(), relist: self.relist.listen(), resync: self.resync };
-        let sink = EventSink { events: self.events.clone(), wrap };
-        self.tasks.spawn(follow_member(api, watch_config, project, self.memory.clone(), sink));
+        let watch_config = WatchConfig {
+            scope,
+            backoff: (self.backoff)(),
+            relist: self.relist.listen(),
+            resync: self.resync,
+        };
+        let sink = EventSink {
+            events: self.events.clone(),
+            wrap,
+        };
+        self.tasks.spawn(follow_member(
+            api,
+            watch_config,
+            project,
+            self.memory.clone(),
+            sink,
+        ));
     }
 
     fn all<T: Resource<DynamicType = ()>>(&self) -> Api<T> {
         Api::all(self.client.clone())
     }
 
-    fn inside<T: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>>(&self) -> Api<T> {
+    fn inside<T: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>>(
+        &self,
+    ) -> Api<T> {
         Api::namespaced(self.client.clone(), self.namespace)
     }
 
     /// Watches everything that bindings need.
     pub(super) fn watch_basics(&mut self) {
-        self.watch("namespaces", self.all(), Scope::default(), namespace, |cluster_cache| &mut cluster_cache.namespaces);
-        self.watch("daemonsets", self.inside(), Scope::labelled(AGENTS), daemon_set, |cluster_cache| &mut cluster_cache.agents);
-        self.watch("deployments", self.inside(), Scope::default(), deployment, |cluster_cache| &mut cluster_cache.deployments);
-        self.watch("pods", self.inside(), Scope::labelled(PODS), pod, |cluster_cache| &mut cluster_cache.pods);
-        self.watch("configmaps", self.inside(), Scope::named(CONFIG), config_map, |cluster_cache| &mut cluster_cache.config);
-        self.watch("configmaps", self.inside(), Scope::named(REMOTE_USERS), remote_users, |cluster_cache| &mut cluster_cache.users);
+        self.watch(
+            "namespaces",
+            self.all(),
+            Scope::default(),
+            namespace,
+            |cluster_cache| &mut cluster_cache.namespaces,
+        );
+        self.watch(
+            "daemonsets",
+            self.inside(),
+            Scope::labelled(AGENTS),
+            daemon_set,
+            |cluster_cache| &mut cluster_cache.agents,
+        );
+        self.watch(
+            "deployments",
+            self.inside(),
+            Scope::default(),
+            deployment,
+            |cluster_cache| &mut cluster_cache.deployments,
+        );
+        self.watch(
+            "pods",
+            self.inside(),
+            Scope::labelled(PODS),
+            pod,
+            |cluster_cache| &mut cluster_cache.pods,
+        );
+        self.watch(
+            "configmaps",
+            self.inside(),
+            Scope::named(CONFIG),
+            config_map,
+            |cluster_cache| &mut cluster_cache.config,
+        );
+        self.watch(
+            "configmaps",
+            self.inside(),
+            Scope::named(REMOTE_USERS),
+            remote_users,
+            |cluster_cache| &mut cluster_cache.users,
+        );
         let ca = Some(CA_SECRET).filter(|_| self.reads_ca);
         for secret in READ_SECRETS.into_iter().chain(ca) {
-            self.watch("secrets", self.inside(), Scope::named(secret), certificate, move |cluster_cache| {
-                cluster_cache.secrets.entry(secret).or_default()
-            });
+            self.watch(
+                "secrets",
+                self.inside(),
+                Scope::named(secret),
+                certificate,
+                move |cluster_cache| cluster_cache.secrets.entry(secret).or_default(),
+            );
         }
-        self.watch("services", self.all(), Scope::default(), service, |cluster_cache| &mut cluster_cache.services);
-        self.watch("nodes", self.all(), Scope::at_most(MOST_NODES), node, |cluster_cache| &mut cluster_cache.nodes);
+        self.watch(
+            "services",
+            self.all(),
+            Scope::default(),
+            service,
+            |cluster_cache| &mut cluster_cache.services,
+        );
+        self.watch(
+            "nodes",
+            self.all(),
+            Scope::at_most(MOST_NODES),
+            node,
+            |cluster_cache| &mut cluster_cache.nodes,
+        );
     }
 
     pub(super) fn watch_endpoints(&mut self) {
-        self.watch("endpointslices", self.all(), Scope::default(), slice, |cluster_cache| &mut cluster_cache.slices);
+        self.watch(
+            "endpointslices",
+            self.all(),
+            Scope::default(),
+            slice,
+            |cluster_cache| &mut cluster_cache.slices,
+        );
     }
 
     pub(super) fn watch_policies(&mut self) {
         let namespaced = |of: CiliumNetworkPolicy| policy(&of.metadata, &of.spec);
-        self.watch("ciliumnetworkpolicies", self.all(), Scope::default(), namespaced, |cluster_cache| &mut cluster_cache.policies);
+        self.watch(
+            "ciliumnetworkpolicies",
+            self.all(),
+            Scope::default(),
+            namespaced,
+            |cluster_cache| &mut cluster_cache.policies,
+        );
         let clusterwide = |of: CiliumClusterwideNetworkPolicy| policy(&of.metadata, &of.spec);
-        self.watch("ciliumclusterwidenetworkpolicies", self.all(), Scope::default(), clusterwide, |cluster_cache| {
-            &mut cluster_cache.clusterwide
-        });
+        self.watch(
+            "ciliumclusterwidenetworkpolicies",
+            self.all(),
+            Scope::default(),
+            clusterwide,
+            |cluster_cache| &mut cluster_cache.clusterwide,
+        );
         for crd in [NAMESPACED_CRD, CLUSTERWIDE_CRD] {
-            self.watch("customresourcedefinitions", self.all(), Scope::named(crd), definition, move |cluster_cache| {
-                cluster_cache.definitions.entry(crd).or_default()
-            });
+            self.watch(
+                "customresourcedefinitions",
+                self.all(),
+                Scope::named(crd),
+                definition,
+                move |cluster_cache| cluster_cache.definitions.entry(crd).or_default(),
+            );
         }
     }
 }
 
 pub(super) fn namespace(of: Namespace) -> (String, Item<NamespaceSeen>) {
-    (name(&of.metadata), item(&of.metadata, observe::namespace(&of)))
+    (
+        name(&of.metadata),
+        item(&of.metadata, observe::namespace(&of)),
+    )
 }
 
 pub(super) fn daemon_set(of: DaemonSet) -> (String, Item<Agents>) {
@@ -208,22 +310,34 @@ pub(super) fn deployment(of: Deployment) -> (String, Item<Option<ApiServer>>) {
 }
 
 pub(super) fn node(of: Node) -> (NodeName, Item<NodeAddresses>) {
-    (NodeName::from(name(&of.metadata).as_str()), item(&of.metadata, observe::node_addresses(&of)))
+    (
+        NodeName::from(name(&of.metadata).as_str()),
+        item(&of.metadata, observe::node_addresses(&of)),
+    )
 }
 
 pub(super) fn slice(of: EndpointSlice) -> ((String, String), Item<SliceSeen>) {
-    let key = (of.metadata.namespace.clone().unwrap_or_default(), name(&of.metadata));
+    let key = (
+        of.metadata.namespace.clone().unwrap_or_default(),
+        name(&of.metadata),
+    );
     (key, item(&of.metadata, observe::slice(&of)))
 }
 
 pub(super) fn definition(of: Definition) -> (String, Item<PolicyFeatures>) {
-    (name(&of.metadata), item(&of.metadata, policy_features(&json!({ "spec": of.spec }))))
+    (
+        name(&of.metadata),
+        item(&of.metadata, policy_features(&json!({ "spec": of.spec }))),
+    )
 }
 
 pub(super) fn pod(of: Pod) -> (String, Item<CachedPod>) {
     let is_agent = app(&of.metadata) == Some("cilium");
     let started = of.status.start_time.as_ref().map(mw_api::time::timestamp);
-    (name(&of.metadata), item(&of.metadata, CachedPod { is_agent, started }))
+    (
+        name(&of.metadata),
+        item(&of.metadata, CachedPod { is_agent, started }),
+    )
 }
 
 pub(super) fn config_map(of: ConfigMap) -> (String, Item<Config>) {
@@ -231,11 +345,17 @@ pub(super) fn config_map(of: ConfigMap) -> (String, Item<Config>) {
 }
 
 pub(super) fn remote_users(of: ConfigMap) -> (String, Item<RemoteUsers>) {
-    (name(&of.metadata), item(&of.metadata, observe::remote_users(&of)))
+    (
+        name(&of.metadata),
+        item(&of.metadata, observe::remote_users(&of)),
+    )
 }
 
 pub(super) fn certificate(of: Secret) -> (String, Item<Secret>) {
-    (name(&of.metadata), item(&of.metadata.clone(), observe::trimmed(of)))
+    (
+        name(&of.metadata),
+        item(&of.metadata.clone(), observe::trimmed(of)),
+    )
 }
 
 pub(super) fn service(of: Service) -> (ServiceName, Item<CachedService>) {
@@ -256,8 +376,15 @@ struct Vital<'a> {
     failure: Option<&'a Failure>,
 }
 
-fn vital<'a, K: Ord + Clone, T: Clone + PartialEq>(what: &'static str, watch_cache: &'a WatchCache<K, T>) -> Vital<'a> {
-    Vital { what, is_starting: watch_cache.is_starting(), failure: watch_cache.failure() }
+fn vital<'a, K: Ord + Clone, T: Clone + PartialEq>(
+    what: &'static str,
+    watch_cache: &'a WatchCache<K, T>,
+) -> Vital<'a> {
+    Vital {
+        what,
+        is_starting: watch_cache.is_starting(),
+        failure: watch_cache.failure(),
+    }
 }
 
 impl Feeds for ClusterCache {
@@ -266,14 +393,18 @@ impl Feeds for ClusterCache {
     }
 
     fn trouble(&self) -> Option<String> {
-        self.vitals().iter().find_map(|vital| vital.failure.map(|failure| why_not(vital.what, failure)))
+        self.vitals()
+            .iter()
+            .find_map(|vital| vital.failure.map(|failure| why_not(vital.what, failure)))
     }
 }
 
 fn why_not(what: &str, failure: &Failure) -> String {
     match failure {
         Failure::Forbidden(message) => {
-            format!("not allowed to read {what} (403): apply config/rbac/cilium-target.yaml in this cluster ({message})")
+            format!(
+                "not allowed to read {what} (403): apply config/rbac/cilium-target.yaml in this cluster ({message})"
+            )
         }
         other => other.to_string(),
     }
@@ -288,32 +419,52 @@ impl ClusterCache {
             vital("configmaps", &self.config),
             vital("services", &self.services),
         ];
-        all.extend(READ_SECRETS.iter().map(|name| match self.secrets.get(name) {
-            Some(watch_cache) => vital("secrets", watch_cache),
-            None => Vital { what: "secrets", is_starting: true, failure: None },
-        }));
+        all.extend(
+            READ_SECRETS
+                .iter()
+                .map(|name| match self.secrets.get(name) {
+                    Some(watch_cache) => vital("secrets", watch_cache),
+                    None => Vital {
+                        what: "secrets",
+                        is_starting: true,
+                        failure: None,
+                    },
+                }),
+        );
         all
     }
 
     /// Reports whether a basic kind has neither been listed nor failed.
     pub(super) fn lacks_something(&self) -> bool {
-        let ca = self.secrets.get(CA_SECRET).is_some_and(WatchCache::is_starting);
-        self.is_starting() || self.pods.is_starting() || self.nodes.is_starting() || self.users.is_starting() || ca
+        let ca = self
+            .secrets
+            .get(CA_SECRET)
+            .is_some_and(WatchCache::is_starting);
+        self.is_starting()
+            || self.pods.is_starting()
+            || self.nodes.is_starting()
+            || self.users.is_starting()
+            || ca
     }
 
     /// Reports whether one of the wanted optional kinds has neither been listed nor failed.
     pub(super) fn lacks(&self, wants: Wants) -> bool {
         let definitions = self.definitions.values().any(WatchCache::is_starting);
         (wants.services && self.slices.is_starting())
-            || (wants.policies && (self.policies.is_starting() || self.clusterwide.is_starting() || definitions))
+            || (wants.policies
+                && (self.policies.is_starting() || self.clusterwide.is_starting() || definitions))
     }
 
     /// Reason why the cluster can't be read, if any.
     pub(super) fn silence(&self) -> Option<Silence> {
         let vitals = self.vitals();
-        let failed = vitals.iter().find_map(|vital| Some((vital.what, vital.failure?)));
+        let failed = vitals
+            .iter()
+            .find_map(|vital| Some((vital.what, vital.failure?)));
         failed.map(|(what, failure)| match failure {
-            Failure::Unauthorized | Failure::Forbidden(_) => Silence::Forbidden(why_not(what, failure)),
+            Failure::Unauthorized | Failure::Forbidden(_) => {
+                Silence::Forbidden(why_not(what, failure))
+            }
             other => Silence::Unreachable(other.to_string()),
         })
     }
@@ -322,21 +473,40 @@ impl ClusterCache {
     pub(super) fn lists(&self, wants: Wants) -> Vec<u64> {
         // A kind that is not served or not watched counts as listed.
         let of = |watch_cache: &WatchCache<PolicyKey, PolicySeen>| {
-            if wants.policies && !is_absent(watch_cache) { watch_cache.lists() } else { u64::MAX }
+            if wants.policies && !is_absent(watch_cache) {
+                watch_cache.lists()
+            } else {
+                u64::MAX
+            }
         };
-        let secrets = READ_SECRETS.iter().map(|name| self.secrets.get(name).map_or(0, WatchCache::lists)).chain([self.ca_lists()]);
-        let others = [self.config.lists(), granted_lists(&self.users), self.services.lists(), of(&self.policies), of(&self.clusterwide)];
+        let secrets = READ_SECRETS
+            .iter()
+            .map(|name| self.secrets.get(name).map_or(0, WatchCache::lists))
+            .chain([self.ca_lists()]);
+        let others = [
+            self.config.lists(),
+            granted_lists(&self.users),
+            self.services.lists(),
+            of(&self.policies),
+            of(&self.clusterwide),
+        ];
         secrets.chain(others).collect()
     }
 
     /// UID of Namespace kube-system, as the cluster reports it.
     pub(super) fn uid(&self) -> Option<String> {
         let namespaces = self.namespaces.known();
-        namespaces.known()?.get("kube-system").map(|of| of.uid.clone())
+        namespaces
+            .known()?
+            .get("kube-system")
+            .map(|of| of.uid.clone())
     }
 
     pub(super) fn secret(&mut self, name: &str) -> Option<&mut WatchCache<String, Secret>> {
-        let name = READ_SECRETS.into_iter().chain([CA_SECRET]).find(|known| *known == name)?;
+        let name = READ_SECRETS
+            .into_iter()
+            .chain([CA_SECRET])
+            .find(|known| *known == name)?;
         Some(self.secrets.entry(name).or_default())
     }
 
@@ -353,7 +523,11 @@ impl ClusterCache {
     }
 
     pub(super) fn policies(&mut self, key: &PolicyKey) -> &mut WatchCache<PolicyKey, PolicySeen> {
-        if key.namespace.is_some() { &mut self.policies } else { &mut self.clusterwide }
+        if key.namespace.is_some() {
+            &mut self.policies
+        } else {
+            &mut self.clusterwide
+        }
     }
 
     /// Cluster name and ID in cilium-config, as far as they are valid.
@@ -362,14 +536,19 @@ impl ClusterCache {
         let config = &config.known()?.values().next()?.of;
         let name = Some(config.cluster_name.as_str()).filter(|name| *name != UNNAMED);
         let id = config.cluster_id.parse().ok().filter(|id| *id != 0);
-        Some(Identity { name: name.and_then(|name| CiliumName::try_from(name).ok()), id })
+        Some(Identity {
+            name: name.and_then(|name| CiliumName::try_from(name).ok()),
+            id,
+        })
     }
 
     /// Pods that may serve KVStoreMesh's metrics.
     pub(super) fn mesh_pods(&self) -> Vec<String> {
         let pods = self.pods.known();
         let pods = pods.known().into_iter().flat_map(|pods| pods.iter());
-        pods.filter(|(_, pod)| !pod.of.is_agent).map(|(name, _)| name.clone()).collect()
+        pods.filter(|(_, pod)| !pod.of.is_agent)
+            .map(|(name, _)| name.clone())
+            .collect()
     }
 
     /// Builds the planner's view of the cluster.
@@ -377,25 +556,55 @@ impl ClusterCache {
         if let Some(silence) = self.silence() {
             return silent(silence, remembered);
         }
-        let service = |name: &str| ServiceName { namespace: namespace.to_owned(), name: name.to_owned() };
+        let service = |name: &str| ServiceName {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        };
         ClusterSeen {
             silent: None,
             agents: self.agents(),
-            config: map(self.config.known(), |items| items.values().next().map(|item| item.of.clone())),
+            config: map(self.config.known(), |items| {
+                items.values().next().map(|item| item.of.clone())
+            }),
             remembered,
             certificates: self.certificates(),
-            apiserver: map(self.deployments.known(), |items| items.get(API_SERVER).and_then(|item| item.of.clone())),
-            service: map(self.services.known(), |items| items.get(&service(API_SERVER)).and_then(|item| item.of.mesh.clone())),
-            nodes: map(self.nodes.known(), |items| items.iter().map(|(name, item)| (name.clone(), item.of.clone())).collect()),
+            apiserver: map(self.deployments.known(), |items| {
+                items.get(API_SERVER).and_then(|item| item.of.clone())
+            }),
+            service: map(self.services.known(), |items| {
+                items
+                    .get(&service(API_SERVER))
+                    .and_then(|item| item.of.mesh.clone())
+            }),
+            nodes: map(self.nodes.known(), |items| {
+                items
+                    .iter()
+                    .map(|(name, item)| (name.clone(), item.of.clone()))
+                    .collect()
+            }),
             secrets: self.connection_secrets(),
-            users: map(self.users.known(), |items| items.values().next().map(|item| item.of.clone())),
+            users: map(self.users.known(), |items| {
+                items.values().next().map(|item| item.of.clone())
+            }),
             hubble: map(self.deployments.known(), |items| Hubble {
                 relay: items.contains_key("hubble-relay"),
                 ui: items.contains_key("hubble-ui"),
             }),
-            namespaces: map(self.namespaces.known(), |items| items.iter().map(|(name, item)| (name.clone(), item.of.clone())).collect()),
-            services: map(self.services.known(), |items| items.iter().map(|(name, item)| (name.clone(), item.of.seen.clone())).collect()),
-            slices: map(self.slices.known(), |items| items.values().map(|item| item.of.clone()).collect()),
+            namespaces: map(self.namespaces.known(), |items| {
+                items
+                    .iter()
+                    .map(|(name, item)| (name.clone(), item.of.clone()))
+                    .collect()
+            }),
+            services: map(self.services.known(), |items| {
+                items
+                    .iter()
+                    .map(|(name, item)| (name.clone(), item.of.seen.clone()))
+                    .collect()
+            }),
+            slices: map(self.slices.known(), |items| {
+                items.values().map(|item| item.of.clone()).collect()
+            }),
             policies: self.all_policies(),
             policy_crds: self.policy_crds(),
         }
@@ -405,11 +614,18 @@ impl ClusterCache {
     /// pod.
     fn agents(&self) -> Seen<Option<Agents>> {
         let pods = self.pods.known();
-        let starts = pods.known().into_iter().flat_map(|pods| pods.values()).filter(|pod| pod.of.is_agent);
+        let starts = pods
+            .known()
+            .into_iter()
+            .flat_map(|pods| pods.values())
+            .filter(|pod| pod.of.is_agent);
         let oldest_start = starts.filter_map(|pod| pod.of.started).min();
         map(self.agents.known(), |items| {
             let chosen = items.get("cilium").or_else(|| items.values().next());
-            chosen.map(|item| Agents { oldest_start, ..item.of.clone() })
+            chosen.map(|item| Agents {
+                oldest_start,
+                ..item.of.clone()
+            })
         })
     }
 
@@ -417,14 +633,18 @@ impl ClusterCache {
         let mut found: Vec<&Secret> = Vec::new();
         for name in READ_SECRETS {
             let watch_cache = self.secrets.get(name);
-            let items = watch_cache.map_or(Seen::Unknown("not observed yet".to_owned()), WatchCache::known);
+            let items = watch_cache.map_or(
+                Seen::Unknown("not observed yet".to_owned()),
+                WatchCache::known,
+            );
             match items {
                 Seen::Unknown(why) => return Seen::Unknown(format!("Secret {name}: {why}")),
                 Seen::Known(items) => found.extend(items.values().map(|item| &item.of)),
             }
         }
         let root = self.secrets.get(CA_SECRET);
-        let withheld = root.is_none_or(|watch_cache| matches!(watch_cache.failure(), Some(Failure::Forbidden(_))));
+        let withheld = root
+            .is_none_or(|watch_cache| matches!(watch_cache.failure(), Some(Failure::Forbidden(_))));
         let items = root.map_or(Seen::Unknown("not read".to_owned()), WatchCache::known);
         let unknown = match items {
             Seen::Unknown(why) => Some(format!("Secret {CA_SECRET}: {why}")),
@@ -449,9 +669,19 @@ impl ClusterCache {
     fn connection_secrets(&self) -> Seen<BTreeMap<ConnectionSecret, SecretSeen>> {
         let mut found = BTreeMap::new();
         for secret in ConnectionSecret::ALL {
-            match self.secrets.get(secret.as_str()).map_or(Seen::Unknown("not observed yet".to_owned()), WatchCache::known) {
-                Seen::Unknown(why) => return Seen::Unknown(format!("Secret {}: {why}", secret.as_str())),
-                Seen::Known(items) => found.extend(items.values().next().map(|item| (secret, connection_secret(&item.of)))),
+            match self.secrets.get(secret.as_str()).map_or(
+                Seen::Unknown("not observed yet".to_owned()),
+                WatchCache::known,
+            ) {
+                Seen::Unknown(why) => {
+                    return Seen::Unknown(format!("Secret {}: {why}", secret.as_str()));
+                }
+                Seen::Known(items) => found.extend(
+                    items
+                        .values()
+                        .next()
+                        .map(|item| (secret, connection_secret(&item.of))),
+                ),
             }
         }
         Seen::Known(found)
@@ -462,7 +692,12 @@ impl ClusterCache {
         for watch_cache in [&self.policies, &self.clusterwide] {
             match served(watch_cache) {
                 Seen::Unknown(why) => return Seen::Unknown(why),
-                Seen::Known(items) => all.extend(items.into_iter().flatten().map(|(key, item)| (key.clone(), item.of.clone()))),
+                Seen::Known(items) => all.extend(
+                    items
+                        .into_iter()
+                        .flatten()
+                        .map(|(key, item)| (key.clone(), item.of.clone())),
+                ),
             }
         }
         Seen::Known(all)
@@ -474,7 +709,10 @@ impl ClusterCache {
             Some(known) => map(known, |items| items.values().next().map(|item| item.of)),
         };
         match (of(NAMESPACED_CRD), of(CLUSTERWIDE_CRD)) {
-            (Seen::Known(namespaced), Seen::Known(clusterwide)) => Seen::Known(PolicyCrds { namespaced, clusterwide }),
+            (Seen::Known(namespaced), Seen::Known(clusterwide)) => Seen::Known(PolicyCrds {
+                namespaced,
+                clusterwide,
+            }),
             (Seen::Unknown(why), _) | (_, Seen::Unknown(why)) => Seen::Unknown(why),
         }
     }
@@ -507,7 +745,11 @@ pub(super) fn silent(silence: Silence, remembered: Option<Identity>) -> ClusterS
 
 /// List count of a kind that the credentials may not be allowed to read.
 fn granted_lists<K: Ord + Clone, T: Clone + PartialEq>(watch_cache: &WatchCache<K, T>) -> u64 {
-    if matches!(watch_cache.failure(), Some(Failure::Forbidden(_))) { u64::MAX } else { watch_cache.lists() }
+    if matches!(watch_cache.failure(), Some(Failure::Forbidden(_))) {
+        u64::MAX
+    } else {
+        watch_cache.lists()
+    }
 }
 
 fn is_absent<K: Ord + Clone, T: Clone + PartialEq>(watch_cache: &WatchCache<K, T>) -> bool {
@@ -515,8 +757,14 @@ fn is_absent<K: Ord + Clone, T: Clone + PartialEq>(watch_cache: &WatchCache<K, T
 }
 
 /// Returns the objects of a kind; none if the cluster does not serve the kind.
-fn served<K: Ord + Clone, T: Clone + PartialEq>(watch_cache: &WatchCache<K, T>) -> Seen<Option<&BTreeMap<K, Item<T>>>> {
-    if is_absent(watch_cache) { Seen::Known(None) } else { map(watch_cache.known(), Some) }
+fn served<K: Ord + Clone, T: Clone + PartialEq>(
+    watch_cache: &WatchCache<K, T>,
+) -> Seen<Option<&BTreeMap<K, Item<T>>>> {
+    if is_absent(watch_cache) {
+        Seen::Known(None)
+    } else {
+        map(watch_cache.known(), Some)
+    }
 }
 
 fn map<T, U>(seen: Seen<T>, with: impl FnOnce(T) -> U) -> Seen<U> {

@@ -3,15 +3,20 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
-use mw_api::cilium::policy::{CLUSTERWIDE_CRD, CiliumClusterwideNetworkPolicy, CiliumNetworkPolicy, Definition, NAMESPACED_CRD};
+use mw_api::cilium::policy::{
+    CLUSTERWIDE_CRD, CiliumClusterwideNetworkPolicy, CiliumNetworkPolicy, Definition,
+    NAMESPACED_CRD,
+};
 use mw_api::cilium::rbac::{CA_SECRET, READ_SECRETS, REMOTE_USERS};
-use mw_api::cilium::target::{ConfigMap, DaemonSet, Deployment, EndpointSlice, Namespace, Pod, Secret, Service};
+use mw_api::cilium::target::{
+    ConfigMap, DaemonSet, Deployment, EndpointSlice, Namespace, Pod, Secret, Service,
+};
 use mw_api::node::Node;
 use mw_core::cilium::facts::ClusterSeen;
 
 use crate::cilium::cluster_cache::{
-    API_SERVER, CONFIG, ClusterCache, app, certificate, config_map, daemon_set, definition, deployment, namespace, node, pod, policy,
-    remote_users, service, slice,
+    API_SERVER, CONFIG, ClusterCache, app, certificate, config_map, daemon_set, definition,
+    deployment, namespace, node, pod, policy, remote_users, service, slice,
 };
 use crate::fleet::follow::{Observed, Version};
 use crate::watch_cache::{Item, WatchCache};
@@ -48,28 +53,83 @@ impl ClusterDump {
         let mut cluster_cache = ClusterCache::default();
         let at_home = |meta: &ObjectMeta| meta.namespace.as_deref() == Some(home);
         let named = |meta: &ObjectMeta, name: &str| meta.name.as_deref() == Some(name);
-        fill(&mut cluster_cache.namespaces, self.namespaces, |_| true, namespace);
-        fill(&mut cluster_cache.agents, self.daemon_sets, |meta| at_home(meta) && app(meta) == Some("cilium"), daemon_set);
-        fill(&mut cluster_cache.deployments, self.deployments, at_home, deployment);
-        fill(&mut cluster_cache.pods, self.pods, |meta| at_home(meta) && matches!(app(meta), Some("cilium" | API_SERVER)), pod);
-        fill(&mut cluster_cache.users, self.config_maps.clone(), |meta| at_home(meta) && named(meta, REMOTE_USERS), remote_users);
-        fill(&mut cluster_cache.config, self.config_maps, |meta| at_home(meta) && named(meta, CONFIG), config_map);
+        fill(
+            &mut cluster_cache.namespaces,
+            self.namespaces,
+            |_| true,
+            namespace,
+        );
+        fill(
+            &mut cluster_cache.agents,
+            self.daemon_sets,
+            |meta| at_home(meta) && app(meta) == Some("cilium"),
+            daemon_set,
+        );
+        fill(
+            &mut cluster_cache.deployments,
+            self.deployments,
+            at_home,
+            deployment,
+        );
+        fill(
+            &mut cluster_cache.pods,
+            self.pods,
+            |meta| at_home(meta) && matches!(app(meta), Some("cilium" | API_SERVER)),
+            pod,
+        );
+        fill(
+            &mut cluster_cache.users,
+            self.config_maps.clone(),
+            |meta| at_home(meta) && named(meta, REMOTE_USERS),
+            remote_users,
+        );
+        fill(
+            &mut cluster_cache.config,
+            self.config_maps,
+            |meta| at_home(meta) && named(meta, CONFIG),
+            config_map,
+        );
         for name in READ_SECRETS.into_iter().chain([CA_SECRET]) {
             let watch_cache = cluster_cache.secrets.entry(name).or_default();
-            fill(watch_cache, self.secrets.clone(), |meta| at_home(meta) && named(meta, name), certificate);
+            fill(
+                watch_cache,
+                self.secrets.clone(),
+                |meta| at_home(meta) && named(meta, name),
+                certificate,
+            );
         }
-        fill(&mut cluster_cache.services, self.services, |_| true, service);
+        fill(
+            &mut cluster_cache.services,
+            self.services,
+            |_| true,
+            service,
+        );
         fill(&mut cluster_cache.nodes, self.nodes, |_| true, node);
         fill(&mut cluster_cache.slices, self.slices, |_| true, slice);
         if !self.definitions.is_empty() {
             list(&mut cluster_cache.policies, Vec::new());
             list(&mut cluster_cache.clusterwide, Vec::new());
         }
-        fill(&mut cluster_cache.policies, self.policies, |_| true, |of| policy(&of.metadata, &of.spec));
-        fill(&mut cluster_cache.clusterwide, self.clusterwide_policies, |_| true, |of| policy(&of.metadata, &of.spec));
+        fill(
+            &mut cluster_cache.policies,
+            self.policies,
+            |_| true,
+            |of| policy(&of.metadata, &of.spec),
+        );
+        fill(
+            &mut cluster_cache.clusterwide,
+            self.clusterwide_policies,
+            |_| true,
+            |of| policy(&of.metadata, &of.spec),
+        );
         for name in [NAMESPACED_CRD, CLUSTERWIDE_CRD] {
             let watch_cache = cluster_cache.definitions.entry(name).or_default();
-            fill(watch_cache, self.definitions.clone(), |meta| named(meta, name), definition);
+            fill(
+                watch_cache,
+                self.definitions.clone(),
+                |meta| named(meta, name),
+                definition,
+            );
         }
         cluster_cache
     }
@@ -82,10 +142,23 @@ fn fill<T: Resource, K: Ord + Clone, Of: Clone + PartialEq>(
     project: impl Fn(T) -> (K, Item<Of>),
 ) {
     if !found.is_empty() {
-        list(watch_cache, found.into_iter().filter(|of| counts(of.meta())).map(project).collect());
+        list(
+            watch_cache,
+            found
+                .into_iter()
+                .filter(|of| counts(of.meta()))
+                .map(project)
+                .collect(),
+        );
     }
 }
 
-fn list<K: Ord + Clone, Of: Clone + PartialEq>(watch_cache: &mut WatchCache<K, Of>, items: Vec<(K, Item<Of>)>) {
-    watch_cache.observe(Observed::Listed { items, version: Version::default() });
+fn list<K: Ord + Clone, Of: Clone + PartialEq>(
+    watch_cache: &mut WatchCache<K, Of>,
+    items: Vec<(K, Item<Of>)>,
+) {
+    watch_cache.observe(Observed::Listed {
+        items,
+        version: Version::default(),
+    });
 }

@@ -27,17 +27,32 @@ pub(super) struct Unresolved {
 impl Engine {
     pub(super) fn unresolved(&self, record: &Record, name: &str) -> Unresolved {
         let private_ca = match self.lead(record.id(), name) {
-            Lead::Found { source, .. } => self.members.get(&source.id()).and_then(|member| member.in_use.private_ca.clone()),
+            Lead::Found { source, .. } => self
+                .members
+                .get(&source.id())
+                .and_then(|member| member.in_use.private_ca.clone()),
             _ => None,
         };
         let id = record.id();
-        Unresolved { workspace: id.workspace.clone(), namespace: id.namespace.clone(), private_ca }
+        Unresolved {
+            workspace: id.workspace.clone(),
+            namespace: id.namespace.clone(),
+            private_ca,
+        }
     }
 
     /// Workspaces whose objects are all known.
     pub(super) fn listed_workspaces(&self) -> BTreeSet<Workspace> {
-        let workspaces: BTreeSet<&Workspace> = self.records.values().map(|record| &record.id().workspace).collect();
-        workspaces.into_iter().filter(|workspace| self.is_listed(workspace)).cloned().collect()
+        let workspaces: BTreeSet<&Workspace> = self
+            .records
+            .values()
+            .map(|record| &record.id().workspace)
+            .collect();
+        workspaces
+            .into_iter()
+            .filter(|workspace| self.is_listed(workspace))
+            .cloned()
+            .collect()
     }
 
     /// Clusters that no unresolved ref and no unknown object can point to.
@@ -46,10 +61,13 @@ impl Engine {
             return BTreeSet::new();
         }
         let may_lead = |one: &Unresolved, member: &Member| {
-            self.may_be_named(member, &one.workspace, &one.namespace) && !differ(one.private_ca.as_ref(), member.in_use.private_ca.as_ref())
+            self.may_be_named(member, &one.workspace, &one.namespace)
+                && !differ(one.private_ca.as_ref(), member.in_use.private_ca.as_ref())
         };
         let is_settled = |cluster: &ClusterId, member: &Member| {
-            self.is_wanted(cluster) && self.knows_all_owners(member) && !unresolved.iter().any(|one| may_lead(one, member))
+            self.is_wanted(cluster)
+                && self.knows_all_owners(member)
+                && !unresolved.iter().any(|one| may_lead(one, member))
         };
         let settled = self.representatives.iter().filter(|(cluster, link)| {
             let member = self.members.get(*link);
@@ -61,7 +79,9 @@ impl Engine {
     /// Clusters that name a workspace which is not bound. It may be moving to
     /// another shard, and this process may have started meanwhile.
     pub(super) fn unbound_clusters(&self) -> BTreeSet<ClusterId> {
-        let is_unbound = |owner: &String| self.kcp.is_some() && self.tenant(&Workspace::from(owner.as_str())).is_none();
+        let is_unbound = |owner: &String| {
+            self.kcp.is_some() && self.tenant(&Workspace::from(owner.as_str())).is_none()
+        };
         let links = self.representatives.iter().filter(|(_, link)| {
             let member = self.members.get(*link);
             member.is_some_and(|member| member.owners.iter().any(is_unbound))
@@ -84,7 +104,11 @@ impl Engine {
     /// Reports whether a ref points to the cluster. If none does, the cluster was
     /// cleaned up or its Cluster is currently not Ready.
     fn is_wanted(&self, cluster: &ClusterId) -> bool {
-        let mut links = self.leads.iter().filter(|(_, of)| *of == cluster).filter_map(|(link, _)| self.members.get(link));
+        let mut links = self
+            .leads
+            .iter()
+            .filter(|(_, of)| *of == cluster)
+            .filter_map(|(link, _)| self.members.get(link));
         links.any(|member| member.unwanted_since.is_none())
     }
 
@@ -101,7 +125,10 @@ impl Engine {
         match self.kcp {
             None => self.lists_all_kinds(&ObjectSource::Hub),
             Some(_) if member.owners.is_empty() => self.lists_all_endpoints(),
-            Some(_) => member.owners.iter().all(|owner| self.knows_owner(&Workspace::from(owner.as_str()))),
+            Some(_) => member
+                .owners
+                .iter()
+                .all(|owner| self.knows_owner(&Workspace::from(owner.as_str()))),
         }
     }
 
@@ -111,7 +138,10 @@ impl Engine {
         match self.tenant(workspace) {
             Some(_) => self.is_listed(workspace),
             None => {
-                let tenants_known = self.endpoints.values().all(|endpoint| matches!(endpoint.tenants.known(), Seen::Known(_)));
+                let tenants_known = self
+                    .endpoints
+                    .values()
+                    .all(|endpoint| matches!(endpoint.tenants.known(), Seen::Known(_)));
                 let strays = self.records.values().any(|record| self.is_stray(record));
                 matches!(self.slices.known(), Seen::Known(_)) && tenants_known && !strays
             }
@@ -123,27 +153,38 @@ impl Engine {
         if self.kcp.is_none() {
             return self.lists_all_kinds(&ObjectSource::Hub);
         }
-        self.tenant_at(workspace).is_some_and(|(url, ..)| self.lists_all_kinds(&ObjectSource::Endpoint(url.clone())))
+        self.tenant_at(workspace)
+            .is_some_and(|(url, ..)| self.lists_all_kinds(&ObjectSource::Endpoint(url.clone())))
             && !self.has_strays(workspace)
     }
 
     fn lists_all_endpoints(&self) -> bool {
-        let all = self.endpoints.keys().all(|url| self.lists_all_kinds(&ObjectSource::Endpoint(url.clone())));
-        matches!(self.slices.known(), Seen::Known(_)) && all && !self.records.values().any(|record| self.is_stray(record))
+        let all = self
+            .endpoints
+            .keys()
+            .all(|url| self.lists_all_kinds(&ObjectSource::Endpoint(url.clone())));
+        matches!(self.slices.known(), Seen::Known(_))
+            && all
+            && !self.records.values().any(|record| self.is_stray(record))
     }
 
     fn lists_all_kinds(&self, object_source: &ObjectSource) -> bool {
-        Kind::ALL.iter().all(|kind| self.listed.contains(&(object_source.clone(), *kind)))
+        Kind::ALL
+            .iter()
+            .all(|kind| self.listed.contains(&(object_source.clone(), *kind)))
     }
 
     fn has_strays(&self, workspace: &Workspace) -> bool {
-        self.records.values().any(|record| record.id().workspace == *workspace && self.is_stray(record))
+        self.records
+            .values()
+            .any(|record| record.id().workspace == *workspace && self.is_stray(record))
     }
 
     /// Reports whether an object is no longer observed: its endpoint was removed
     /// or no longer shows it.
     pub(super) fn is_stray(&self, record: &Record) -> bool {
-        record.astray.is_some() || !matches!(&record.object_source, ObjectSource::Endpoint(url) if self.endpoints.contains_key(url))
+        record.astray.is_some()
+            || !matches!(&record.object_source, ObjectSource::Endpoint(url) if self.endpoints.contains_key(url))
     }
 
     /// Reports whether an input of the object's status is not observed yet: the
@@ -158,7 +199,11 @@ impl Engine {
     /// kcp endpoint delays only its own tenants.
     pub(super) fn tell_readiness(&self) {
         let readiness = &self.environment.readiness;
-        let silent: Vec<String> = self.silent_endpoints().into_iter().map(|(url, why)| format!("{url}: {why}")).collect();
+        let silent: Vec<String> = self
+            .silent_endpoints()
+            .into_iter()
+            .map(|(url, why)| format!("{url}: {why}"))
+            .collect();
         readiness.degrades((!silent.is_empty()).then(|| silent.join("; ")));
         if readiness.is_acting() {
             return;
@@ -168,12 +213,18 @@ impl Engine {
             feeds.any(|(_, feed)| *feed == Feed::Starting)
         };
         let awaited = match &self.kcp {
-            None if !self.lists_all_kinds(&ObjectSource::Hub) => {
-                Some("the first list of ClusterMeshBindings, GlobalServices and ConnectivityIntents".to_owned())
+            None if !self.lists_all_kinds(&ObjectSource::Hub) => Some(
+                "the first list of ClusterMeshBindings, GlobalServices and ConnectivityIntents"
+                    .to_owned(),
+            ),
+            Some(_) if !matches!(self.slices.last_known(), Seen::Known(_)) => {
+                Some("the first list of APIExportEndpointSlices".to_owned())
             }
-            Some(_) if !matches!(self.slices.last_known(), Seen::Known(_)) => Some("the first list of APIExportEndpointSlices".to_owned()),
             _ => {
-                let silent = self.endpoints.keys().find(|url| is_starting(&ObjectSource::Endpoint((*url).clone())));
+                let silent = self
+                    .endpoints
+                    .keys()
+                    .find(|url| is_starting(&ObjectSource::Endpoint((*url).clone())));
                 silent.map(|url| format!("the first list of objects at {url}"))
             }
         };

@@ -8,8 +8,8 @@ use mw_api::cilium::rbac::REMOTE_USERS;
 use mw_core::cilium::facts::{ConnectionSecret, PolicyKey, ServiceName};
 use mw_core::cilium::object::{Common, ObjectId};
 use mw_core::cilium::plan::{
-    AnnotationApply, CaCreate, ElbWrite, IdentityWrite, ObjectOutcome, Plan, PolicyUpdate, SecretApply, TargetPlan, UsersWrite,
-    WantedPolicy,
+    AnnotationApply, CaCreate, ElbWrite, IdentityWrite, ObjectOutcome, Plan, PolicyUpdate,
+    SecretApply, TargetPlan, UsersWrite, WantedPolicy,
 };
 use mw_core::names::ClusterId;
 use mw_core::precondition::Precondition;
@@ -95,9 +95,17 @@ impl fmt::Display for Place {
             Place::Balancer => f.write_str("Service clustermesh-apiserver"),
             Place::Users => write!(f, "ConfigMap {REMOTE_USERS}"),
             Place::Secret(secret) => write!(f, "Secret {}", secret.as_str()),
-            Place::Service(ServiceName { namespace, name }) => write!(f, "Service {namespace}/{name}"),
-            Place::Policy(PolicyKey { namespace: Some(namespace), name }) => write!(f, "CiliumNetworkPolicy {namespace}/{name}"),
-            Place::Policy(PolicyKey { namespace: None, name }) => write!(f, "CiliumClusterwideNetworkPolicy {name}"),
+            Place::Service(ServiceName { namespace, name }) => {
+                write!(f, "Service {namespace}/{name}")
+            }
+            Place::Policy(PolicyKey {
+                namespace: Some(namespace),
+                name,
+            }) => write!(f, "CiliumNetworkPolicy {namespace}/{name}"),
+            Place::Policy(PolicyKey {
+                namespace: None,
+                name,
+            }) => write!(f, "CiliumClusterwideNetworkPolicy {name}"),
         }
     }
 }
@@ -106,7 +114,9 @@ impl Act {
     pub fn verb(&self) -> &'static str {
         match self {
             Act::ListUsers(UsersWrite { on: None, .. }) => "apply",
-            Act::Identify(_) | Act::Balance(_) | Act::ListUsers(_) | Act::UpdatePolicy(_) => "patch",
+            Act::Identify(_) | Act::Balance(_) | Act::ListUsers(_) | Act::UpdatePolicy(_) => {
+                "patch"
+            }
             Act::CreateAuthority(_) | Act::CreatePolicy(_) => "create",
             Act::ApplyKeys(..) | Act::Annotate(..) => "apply",
             Act::DeletePolicy(..) => "delete",
@@ -133,8 +143,12 @@ impl Place {
             Place::Config | Place::Users => "ConfigMap",
             Place::Authority | Place::Secret(_) => "Secret",
             Place::Balancer | Place::Service(_) => "Service",
-            Place::Policy(PolicyKey { namespace: Some(_), .. }) => "CiliumNetworkPolicy",
-            Place::Policy(PolicyKey { namespace: None, .. }) => "CiliumClusterwideNetworkPolicy",
+            Place::Policy(PolicyKey {
+                namespace: Some(_), ..
+            }) => "CiliumNetworkPolicy",
+            Place::Policy(PolicyKey {
+                namespace: None, ..
+            }) => "CiliumClusterwideNetworkPolicy",
         }
     }
 }
@@ -143,8 +157,11 @@ impl Engine {
     /// Hands the remaining operations to the writer of each cluster.
     pub(super) fn diff(&mut self) {
         let blocked = self.blocked();
-        let stand_for: BTreeMap<ClusterId, ClusterId> =
-            self.members.keys().filter_map(|id| Some((id.clone(), self.stands_for(id)?.clone()))).collect();
+        let stand_for: BTreeMap<ClusterId, ClusterId> = self
+            .members
+            .keys()
+            .filter_map(|id| Some((id.clone(), self.stands_for(id)?.clone())))
+            .collect();
         for (id, member) in &mut self.members {
             let stands_for = stand_for.get(id);
             let target = stands_for.and_then(|cluster| self.plan.targets.get(cluster));
@@ -156,7 +173,10 @@ impl Engine {
                 continue;
             }
             let operations = target.map(operations).unwrap_or_default();
-            if operations != member.offered || member.writer.is_outdated() || (member.writer.asks() && member.writer.is_idle()) {
+            if operations != member.offered
+                || member.writer.is_outdated()
+                || (member.writer.asks() && member.writer.is_idle())
+            {
                 member.offered.clone_from(&operations);
                 member.writer.offer(operations);
             }
@@ -168,9 +188,14 @@ impl Engine {
     fn blocked(&self) -> BTreeSet<ClusterId> {
         let mut blocked = BTreeSet::new();
         for ((kind, id), record) in &self.records {
-            let Some(touches) = touches(&self.plan, *kind, id).filter(|_| !record.is_deleted()) else { continue };
+            let Some(touches) = touches(&self.plan, *kind, id).filter(|_| !record.is_deleted())
+            else {
+                continue;
+            };
             let common = record.object.common();
-            let unsaid = touches.iter().filter(|name| !record.has_finalizer() || !common.touched.contains(name));
+            let unsaid = touches
+                .iter()
+                .filter(|name| !record.has_finalizer() || !common.touched.contains(name));
             let resolved = self.resolved(*kind, id);
             blocked.extend(unsaid.filter_map(|name| resolved?.cluster(name).cloned()));
         }
@@ -188,7 +213,11 @@ impl Engine {
 }
 
 /// Refs to record on an object before anything is written for it.
-pub(super) fn touches<'a>(plan: &'a Plan, kind: Kind, id: &ObjectId) -> Option<&'a BTreeSet<String>> {
+pub(super) fn touches<'a>(
+    plan: &'a Plan,
+    kind: Kind,
+    id: &ObjectId,
+) -> Option<&'a BTreeSet<String>> {
     fn of<P>(outcome: &ObjectOutcome<P>) -> &BTreeSet<String> {
         &outcome.touches
     }
@@ -201,18 +230,49 @@ pub(super) fn touches<'a>(plan: &'a Plan, kind: Kind, id: &ObjectId) -> Option<&
 
 /// Lists all writes planned for a cluster.
 pub fn operations(target: &TargetPlan) -> Vec<Operation> {
-    let TargetPlan { identity, ca, elb, users, secrets, services, policies } = target.clone();
+    let TargetPlan {
+        identity,
+        ca,
+        elb,
+        users,
+        secrets,
+        services,
+        policies,
+    } = target.clone();
     let mut operations = Vec::new();
     let mut add = |place, act| operations.push(Operation { place, act });
-    identity.into_iter().for_each(|write| add(Place::Config, Act::Identify(write)));
-    ca.into_iter().for_each(|create| add(Place::Authority, Act::CreateAuthority(create)));
-    elb.into_iter().for_each(|write| add(Place::Balancer, Act::Balance(write)));
-    users.into_iter().for_each(|write| add(Place::Users, Act::ListUsers(write)));
+    identity
+        .into_iter()
+        .for_each(|write| add(Place::Config, Act::Identify(write)));
+    ca.into_iter()
+        .for_each(|create| add(Place::Authority, Act::CreateAuthority(create)));
+    elb.into_iter()
+        .for_each(|write| add(Place::Balancer, Act::Balance(write)));
+    users
+        .into_iter()
+        .for_each(|write| add(Place::Users, Act::ListUsers(write)));
     // KVStoreMesh's Secret comes first.
-    secrets.into_iter().rev().for_each(|(secret, apply)| add(Place::Secret(secret), Act::ApplyKeys(secret, apply)));
-    services.into_iter().for_each(|(service, apply)| add(Place::Service(service.clone()), Act::Annotate(service, apply)));
-    policies.create.into_iter().for_each(|(key, wanted)| add(Place::Policy(key), Act::CreatePolicy(wanted)));
-    policies.update.into_iter().for_each(|(key, update)| add(Place::Policy(key), Act::UpdatePolicy(Box::new(update))));
-    policies.delete.into_iter().for_each(|(key, on)| add(Place::Policy(key.clone()), Act::DeletePolicy(key, on)));
+    secrets
+        .into_iter()
+        .rev()
+        .for_each(|(secret, apply)| add(Place::Secret(secret), Act::ApplyKeys(secret, apply)));
+    services.into_iter().for_each(|(service, apply)| {
+        add(
+            Place::Service(service.clone()),
+            Act::Annotate(service, apply),
+        )
+    });
+    policies
+        .create
+        .into_iter()
+        .for_each(|(key, wanted)| add(Place::Policy(key), Act::CreatePolicy(wanted)));
+    policies
+        .update
+        .into_iter()
+        .for_each(|(key, update)| add(Place::Policy(key), Act::UpdatePolicy(Box::new(update))));
+    policies
+        .delete
+        .into_iter()
+        .for_each(|(key, on)| add(Place::Policy(key.clone()), Act::DeletePolicy(key, on)));
     operations
 }

@@ -26,7 +26,9 @@ use crate::backoff::Backoff;
 use crate::cilium::cluster_cache::{CacheWatcher, ClusterCache, Wants};
 use crate::cilium::dial::{Dialler, outcome};
 use crate::cilium::engine::Event;
-use crate::cilium::kubeconfig_secrets::{CachedSecret, Search, lead_among, read_secret, searches_on_hub, shown};
+use crate::cilium::kubeconfig_secrets::{
+    CachedSecret, Search, lead_among, read_secret, searches_on_hub, shown,
+};
 use crate::cilium::object_source::ObjectSource;
 use crate::cilium::record::{Kind, Object, Record};
 use crate::doctor::rights::{Granted, Who, granted, rights};
@@ -90,7 +92,15 @@ pub struct Examined {
 impl Examined {
     pub(super) fn new(namespace: &str, name: &str, secret: Option<(String, String)>) -> Examined {
         let credentials = Ok(None);
-        Examined { namespace: namespace.to_owned(), name: name.to_owned(), secret, credentials, answers: None, rights: None, cluster: None }
+        Examined {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            secret,
+            credentials,
+            answers: None,
+            rights: None,
+            cluster: None,
+        }
     }
 
     /// Connects to the cluster and asks for its version and our rights. Returns the
@@ -103,21 +113,57 @@ impl Examined {
     ) -> (Examined, Option<(Source, Client)>) {
         let (source, access) = match access {
             Ok(found) => found,
-            Err(why) => return (Examined { credentials: Err(why), ..self }, None),
+            Err(why) => {
+                return (
+                    Examined {
+                        credentials: Err(why),
+                        ..self
+                    },
+                    None,
+                );
+            }
         };
-        let examined = Examined { credentials: Ok(access.ends()), ..self };
+        let examined = Examined {
+            credentials: Ok(access.ends()),
+            ..self
+        };
         let client = match connect.connect(&source.id(), Arc::new(access)).await {
             Ok(client) => client,
-            Err(refusal) => return (Examined { credentials: Err(format!("kubeconfig refused: {refusal}")), ..examined }, None),
+            Err(refusal) => {
+                return (
+                    Examined {
+                        credentials: Err(format!("kubeconfig refused: {refusal}")),
+                        ..examined
+                    },
+                    None,
+                );
+            }
         };
-        let version = client.apiserver_version().await.map(|version| version.git_version).map_err(|error| Failure::of(&error));
+        let version = client
+            .apiserver_version()
+            .await
+            .map(|version| version.git_version)
+            .map_err(|error| Failure::of(&error));
         if version.is_err() {
-            return (Examined { answers: Some(version), ..examined }, None);
+            return (
+                Examined {
+                    answers: Some(version),
+                    ..examined
+                },
+                None,
+            );
         }
         let mut needed = rights(&target_rules(), None);
         needed.extend(rights(&cilium_rules(), Some(cilium_namespace)));
         let rights = granted(&client, Who::Myself, &needed).await;
-        (Examined { answers: Some(version), rights: Some(rights), ..examined }, Some((source, client)))
+        (
+            Examined {
+                answers: Some(version),
+                rights: Some(rights),
+                ..examined
+            },
+            Some((source, client)),
+        )
     }
 }
 
@@ -125,15 +171,35 @@ type Secrets = BTreeMap<String, Item<CachedSecret>>;
 
 impl Examiner {
     /// Examines all bindings, those of a namespace, or one.
-    pub async fn examine(&self, namespace: Option<&str>, name: Option<&str>) -> Result<Examination, Failure> {
+    pub async fn examine(
+        &self,
+        namespace: Option<&str>,
+        name: Option<&str>,
+    ) -> Result<Examination, Failure> {
         let resource = Kind::Binding.resource();
         let api: Api<DynamicObject> = match namespace {
             Some(namespace) => Api::namespaced_with(self.hub.clone(), namespace, &resource),
             None => Api::all_with(self.hub.clone(), &resource),
         };
-        let objects = list(&api, &name.map_or_else(Scope::default, Scope::named), &|object| object).await?.items;
-        let read = |object: &DynamicObject| Record::read(ObjectSource::Hub, Kind::Binding, &self.hub_uid, object);
-        self.look(objects.iter().filter_map(read).map(|record| record.object).collect(), false).await
+        let objects = list(
+            &api,
+            &name.map_or_else(Scope::default, Scope::named),
+            &|object| object,
+        )
+        .await?
+        .items;
+        let read = |object: &DynamicObject| {
+            Record::read(ObjectSource::Hub, Kind::Binding, &self.hub_uid, object)
+        };
+        self.look(
+            objects
+                .iter()
+                .filter_map(read)
+                .map(|record| record.object)
+                .collect(),
+            false,
+        )
+        .await
     }
 
     /// Examines the requested objects, plus those that depend on a named binding.
@@ -142,12 +208,19 @@ impl Examiner {
         let mut objects: Vec<Object> = Vec::new();
         for kind in Kind::ALL {
             let api: Api<DynamicObject> = match interest.namespace() {
-                Some(namespace) => Api::namespaced_with(self.hub.clone(), namespace, &kind.resource()),
+                Some(namespace) => {
+                    Api::namespaced_with(self.hub.clone(), namespace, &kind.resource())
+                }
                 None => Api::all_with(self.hub.clone(), &kind.resource()),
             };
             let found = list(&api, &Scope::default(), &|object| object).await?.items;
             objects.extend(
-                found.iter().filter_map(|object| Record::read(ObjectSource::Hub, kind, &self.hub_uid, object)).map(|record| record.object),
+                found
+                    .iter()
+                    .filter_map(|object| {
+                        Record::read(ObjectSource::Hub, kind, &self.hub_uid, object)
+                    })
+                    .map(|record| record.object),
             );
         }
         let chosen = selection(interest, &objects);
@@ -157,45 +230,94 @@ impl Examiner {
 
     async fn look(&self, objects: Vec<Object>, all: bool) -> Result<Examination, Failure> {
         let wants = Wants {
-            services: objects.iter().any(|object| matches!(object, Object::Service(_))),
-            policies: objects.iter().any(|object| matches!(object, Object::Intent(_))),
+            services: objects
+                .iter()
+                .any(|object| matches!(object, Object::Service(_))),
+            policies: objects
+                .iter()
+                .any(|object| matches!(object, Object::Intent(_))),
         };
-        let refs: BTreeSet<(String, String)> = objects.iter().flat_map(|object| refs(object, &objects)).collect();
+        let refs: BTreeSet<(String, String)> = objects
+            .iter()
+            .flat_map(|object| refs(object, &objects))
+            .collect();
         let kubeconfig_secrets = kubeconfig_secrets(&self.hub, &refs).await?;
-        let visits =
-            join_all(refs.iter().map(|(namespace, name)| self.visit(namespace, name, kubeconfig_secrets.get(namespace), wants))).await;
+        let visits = join_all(refs.iter().map(|(namespace, name)| {
+            self.visit(namespace, name, kubeconfig_secrets.get(namespace), wants)
+        }))
+        .await;
         let (mut world, clusters) = self.world(objects, visits);
         if all && clusters.iter().all(|cluster| cluster.cluster.is_some()) {
             world.settled = world.clusters.keys().cloned().collect();
             world.listed = [Workspace::from(self.hub_uid.as_str())].into();
         }
         let (world, plan) = self.dialled(world).await;
-        Ok(Examination { clusters, world, plan })
+        Ok(Examination {
+            clusters,
+            world,
+            plan,
+        })
     }
 
-    async fn visit(&self, namespace: &str, name: &str, secrets: Option<&Secrets>, wants: Wants) -> (Examined, Option<ClusterCache>) {
+    async fn visit(
+        &self,
+        namespace: &str,
+        name: &str,
+        secrets: Option<&Secrets>,
+        wants: Wants,
+    ) -> (Examined, Option<ClusterCache>) {
         let known = secrets.into_iter().flat_map(shown).collect();
         let lead = lead_among(&known, namespace, name);
-        let secret = lead.secret().unwrap_or_else(|| (namespace.to_owned(), name.to_owned()));
+        let secret = lead
+            .secret()
+            .unwrap_or_else(|| (namespace.to_owned(), name.to_owned()));
         let examined = Examined::new(namespace, name, Some(secret));
-        let (mut examined, reached) = examined.ask(&*self.connect, lead.access(&self.allowed), &self.cilium_namespace).await;
-        let Some((source, client)) = reached else { return (examined, None) };
+        let (mut examined, reached) = examined
+            .ask(
+                &*self.connect,
+                lead.access(&self.allowed),
+                &self.cilium_namespace,
+            )
+            .await;
+        let Some((source, client)) = reached else {
+            return (examined, None);
+        };
         let cluster_cache = self.cluster_cache(&source.id(), &client, wants).await;
         examined.cluster = cluster_cache.uid().map(|_| source.id());
         (examined, Some(cluster_cache))
     }
 
     /// Watches a cluster until everything is listed or has failed.
-    async fn cluster_cache(&self, cluster: &ClusterId, client: &Client, wants: Wants) -> ClusterCache {
+    async fn cluster_cache(
+        &self,
+        cluster: &ClusterId,
+        client: &Client,
+        wants: Wants,
+    ) -> ClusterCache {
         let (sender, mut events) = mpsc::channel(64);
-        let (mut relist, mut tasks, mut cluster_cache) = (RelistSignal::default(), JoinSet::new(), ClusterCache::default());
+        let (mut relist, mut tasks, mut cluster_cache) = (
+            RelistSignal::default(),
+            JoinSet::new(),
+            ClusterCache::default(),
+        );
         let backoff = || Backoff::of_watch(fastrand::Rng::with_seed(0));
         let namespace = self.cilium_namespace.as_str();
         // The process answers one question and ends.
         let memory = &MemoryBudget::new(usize::MAX);
         let (relist, tasks, resync) = (&mut relist, &mut tasks, RESYNC);
-        let mut cache_watcher =
-            CacheWatcher { client, cluster, epoch: 0, namespace, reads_ca: true, events: &sender, backoff, resync, relist, tasks, memory };
+        let mut cache_watcher = CacheWatcher {
+            client,
+            cluster,
+            epoch: 0,
+            namespace,
+            reads_ca: true,
+            events: &sender,
+            backoff,
+            resync,
+            relist,
+            tasks,
+            memory,
+        };
         cache_watcher.watch_basics();
         if wants.services {
             cache_watcher.watch_endpoints();
@@ -217,26 +339,51 @@ impl Examiner {
         cluster_cache
     }
 
-    fn world(&self, objects: Vec<Object>, visits: Vec<(Examined, Option<ClusterCache>)>) -> (World, Vec<Examined>) {
-        let options = Options { cilium_namespace: self.cilium_namespace.clone(), ..Options::default() };
-        let mut world = World { options, now: self.now, ..World::default() };
+    fn world(
+        &self,
+        objects: Vec<Object>,
+        visits: Vec<(Examined, Option<ClusterCache>)>,
+    ) -> (World, Vec<Examined>) {
+        let options = Options {
+            cilium_namespace: self.cilium_namespace.clone(),
+            ..Options::default()
+        };
+        let mut world = World {
+            options,
+            now: self.now,
+            ..World::default()
+        };
         let (mut leads, mut clusters) = (BTreeMap::new(), Vec::new());
         let mut first: BTreeMap<(String, String), ClusterId> = BTreeMap::new();
         for (mut examined, cluster_cache) in visits {
             // Two Secrets of one namespace may point to the same cluster.
-            if let (Some(cluster), Some(uid)) = (&mut examined.cluster, cluster_cache.as_ref().and_then(ClusterCache::uid)) {
-                *cluster = first.entry((examined.namespace.clone(), uid)).or_insert_with(|| cluster.clone()).clone();
+            if let (Some(cluster), Some(uid)) = (
+                &mut examined.cluster,
+                cluster_cache.as_ref().and_then(ClusterCache::uid),
+            ) {
+                *cluster = first
+                    .entry((examined.namespace.clone(), uid))
+                    .or_insert_with(|| cluster.clone())
+                    .clone();
             }
-            leads.insert((examined.namespace.clone(), examined.name.clone()), resolution(&examined, cluster_cache.as_ref()));
+            leads.insert(
+                (examined.namespace.clone(), examined.name.clone()),
+                resolution(&examined, cluster_cache.as_ref()),
+            );
             if let (Some(cluster), Some(cluster_cache)) = (&examined.cluster, cluster_cache) {
                 let remembered = cluster_cache.identity();
-                world.clusters.insert(cluster.clone(), cluster_cache.seen(&self.cilium_namespace, remembered));
+                world.clusters.insert(
+                    cluster.clone(),
+                    cluster_cache.seen(&self.cilium_namespace, remembered),
+                );
             }
             clusters.push(examined);
         }
         let all = objects.clone();
         for mut object in objects {
-            let lead = |(namespace, name): (String, String)| Some((name.clone(), leads.get(&(namespace, name))?.clone()));
+            let lead = |(namespace, name): (String, String)| {
+                Some((name.clone(), leads.get(&(namespace, name))?.clone()))
+            };
             object.common_mut().refs = refs(&object, &all).into_iter().filter_map(lead).collect();
             let id = object.common().id.clone();
             match object {
@@ -256,8 +403,18 @@ impl Examiner {
             (link, fingerprint, self.dialler.dial(dial).await)
         });
         for (link, fingerprint, result) in join_all(dials).await {
-            let dial = Some(Dialled { fingerprint, at: self.now, outcome: outcome(None, result, self.now) });
-            world.evidence.insert(link, Evidence { dial, reader: Seen::Unknown("not asked".to_owned()) });
+            let dial = Some(Dialled {
+                fingerprint,
+                at: self.now,
+                outcome: outcome(None, result, self.now),
+            });
+            world.evidence.insert(
+                link,
+                Evidence {
+                    dial,
+                    reader: Seen::Unknown("not asked".to_owned()),
+                },
+            );
         }
         let plan = mw_core::cilium::plan(&world);
         (world, plan)
@@ -267,16 +424,33 @@ impl Examiner {
 /// The requested objects, plus those that depend on a named binding, and the
 /// binding that a named GlobalService or ConnectivityIntent needs.
 pub(super) fn selection(interest: &Interest, objects: &[Object]) -> BTreeSet<ObjectId> {
-    let near = |object: &&Object| interest.namespace().is_none_or(|namespace| object.common().id.namespace == namespace);
+    let near = |object: &&Object| {
+        interest
+            .namespace()
+            .is_none_or(|namespace| object.common().id.namespace == namespace)
+    };
     let name = match interest {
         Interest::Mesh(id) => Some(id.name.as_str()),
         Interest::Namespace(_) | Interest::All => None,
     };
     let named = |object: &&Object| Some(object.common().id.name.as_str()) == name;
-    let needed = objects.iter().filter(near).find(named).and_then(Object::mesh);
-    let is_chosen =
-        |object: &&Object| name.is_none() || named(object) || object.mesh() == name || needed == Some(object.common().id.name.as_str());
-    objects.iter().filter(near).filter(is_chosen).map(|object| object.common().id.clone()).collect()
+    let needed = objects
+        .iter()
+        .filter(near)
+        .find(named)
+        .and_then(Object::mesh);
+    let is_chosen = |object: &&Object| {
+        name.is_none()
+            || named(object)
+            || object.mesh() == name
+            || needed == Some(object.common().id.name.as_str())
+    };
+    objects
+        .iter()
+        .filter(near)
+        .filter(is_chosen)
+        .map(|object| object.common().id.clone())
+        .collect()
 }
 
 /// Refs that an object names itself or through its binding, and refs it touched,
@@ -288,7 +462,12 @@ fn refs(object: &Object, all: &[Object]) -> BTreeSet<(String, String)> {
         Object::Binding(of) if mesh.as_ref() == Some(&of.common.id) => Some(of),
         _ => None,
     });
-    object.names(binding).into_iter().chain(common.touched.clone()).map(|name| (common.id.namespace.clone(), name)).collect()
+    object
+        .names(binding)
+        .into_iter()
+        .chain(common.touched.clone())
+        .map(|name| (common.id.namespace.clone(), name))
+        .collect()
 }
 
 fn resolution(examined: &Examined, cluster_cache: Option<&ClusterCache>) -> Resolution {
@@ -298,7 +477,10 @@ fn resolution(examined: &Examined, cluster_cache: Option<&ClusterCache>) -> Reso
     if let Some(cluster) = &examined.cluster {
         return Resolution::Cluster(cluster.clone());
     }
-    match (cluster_cache.and_then(ClusterCache::silence), &examined.answers) {
+    match (
+        cluster_cache.and_then(ClusterCache::silence),
+        &examined.answers,
+    ) {
         (Some(Silence::Forbidden(why)), _) => Resolution::Refused(Refusal::Forbidden(why)),
         (Some(Silence::Unreachable(why)), _) => Resolution::Unreachable(why),
         (None, Some(Err(failure))) => Resolution::Unreachable(failure.to_string()),
@@ -307,13 +489,22 @@ fn resolution(examined: &Examined, cluster_cache: Option<&ClusterCache>) -> Reso
 }
 
 /// Reads the Secrets that the provider would read for these refs, by namespace.
-async fn kubeconfig_secrets(hub: &Client, refs: &BTreeSet<(String, String)>) -> Result<BTreeMap<String, Secrets>, Failure> {
-    let searches: BTreeSet<Search> = refs.iter().flat_map(|(namespace, name)| searches_on_hub(namespace, name)).collect();
+async fn kubeconfig_secrets(
+    hub: &Client,
+    refs: &BTreeSet<(String, String)>,
+) -> Result<BTreeMap<String, Secrets>, Failure> {
+    let searches: BTreeSet<Search> = refs
+        .iter()
+        .flat_map(|(namespace, name)| searches_on_hub(namespace, name))
+        .collect();
     let mut kubeconfig_secrets: BTreeMap<String, Secrets> = BTreeMap::new();
     for search in searches {
         let api: Api<Secret> = Api::namespaced(hub.clone(), &search.namespace);
         let secrets = list(&api, &search.scope(), &read_secret).await?.items;
-        kubeconfig_secrets.entry(search.namespace).or_default().extend(secrets);
+        kubeconfig_secrets
+            .entry(search.namespace)
+            .or_default()
+            .extend(secrets);
     }
     Ok(kubeconfig_secrets)
 }
@@ -335,8 +526,13 @@ mod tests {
             let none = Body::from(br#"{"metadata":{"resourceVersion":"1"},"items":[]}"#.to_vec());
             async move { Ok::<_, std::convert::Infallible>(http::Response::new(none)) }
         });
-        let refs = BTreeSet::from([("net".to_owned(), "east".to_owned()), ("net".to_owned(), "west".to_owned())]);
-        kubeconfig_secrets(&Client::new(hub, "default"), &refs).await.unwrap();
+        let refs = BTreeSet::from([
+            ("net".to_owned(), "east".to_owned()),
+            ("net".to_owned(), "west".to_owned()),
+        ]);
+        kubeconfig_secrets(&Client::new(hub, "default"), &refs)
+            .await
+            .unwrap();
         let selectors = [
             "fieldSelector=metadata.name%3Deast",
             "fieldSelector=metadata.name%3Deast-kubeconfig",
@@ -346,7 +542,10 @@ mod tests {
             "labelSelector=networking.edge-portal.eu%2Fcluster",
         ];
         let asked = asked.lock().unwrap();
-        let chosen: Vec<&str> = asked.iter().map(|uri| uri.split('&').nth(1).unwrap()).collect();
+        let chosen: Vec<&str> = asked
+            .iter()
+            .map(|uri| uri.split('&').nth(1).unwrap())
+            .collect();
         assert_eq!(chosen, selectors, "{asked:?}");
     }
 }

@@ -102,7 +102,9 @@ pub struct Kcp {
 
 impl std::fmt::Debug for Kcp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Kcp").field("export", &self.export).finish_non_exhaustive()
+        f.debug_struct("Kcp")
+            .field("export", &self.export)
+            .finish_non_exhaustive()
     }
 }
 
@@ -117,7 +119,9 @@ pub struct Provider {
 
 impl std::fmt::Debug for Provider {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Provider").field("settings", &self.settings).finish_non_exhaustive()
+        f.debug_struct("Provider")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
     }
 }
 
@@ -125,7 +129,11 @@ impl BackEnd for Provider {
     const LEASE: &'static str = mw_api::cilium::rbac::LEASE;
 
     fn crds(&self) -> Vec<CustomResourceDefinition> {
-        if self.kcp.is_some() { Vec::new() } else { mw_api::crd::cilium_crds() }
+        if self.kcp.is_some() {
+            Vec::new()
+        } else {
+            mw_api::crd::cilium_crds()
+        }
     }
 
     fn needs_hub_uid(&self) -> bool {
@@ -143,18 +151,57 @@ impl BackEnd for Provider {
 
 /// Inputs of the engine.
 pub(super) enum Event {
-    Objects { object_source: ObjectSource, kind: Kind, seen: Box<Observed<DynamicObject>> },
+    Objects {
+        object_source: ObjectSource,
+        kind: Kind,
+        seen: Box<Observed<DynamicObject>>,
+    },
     Slices(Observed<(String, Item<EndpointSlice>)>),
-    Endpoint { url: String, news: EndpointNews },
+    Endpoint {
+        url: String,
+        news: EndpointNews,
+    },
     Clusters(Observed<(String, Item<Cluster>)>),
-    Secrets { search: Search, seen: Observed<(String, Item<CachedSecret>)> },
-    Attempted { cluster: ClusterId, epoch: u64, fingerprint: [u8; 32], attempt: Attempt },
-    Cached { cluster: ClusterId, epoch: u64, what: &'static str, take: Take },
-    Written { cluster: ClusterId, epoch: u64, outcome: WriteOutcome },
-    Searched { kind: Kind, name: String, found: Result<BTreeSet<String>, Failure> },
-    Patched { id: RecordId, result: Result<Box<DynamicObject>, Failure> },
-    Dialled { link: Link, fingerprint: String, result: Result<Answer, Failed> },
-    Read { reader: ClusterId, epoch: u64, result: Result<BTreeMap<CiliumName, bool>, String> },
+    Secrets {
+        search: Search,
+        seen: Observed<(String, Item<CachedSecret>)>,
+    },
+    Attempted {
+        cluster: ClusterId,
+        epoch: u64,
+        fingerprint: [u8; 32],
+        attempt: Attempt,
+    },
+    Cached {
+        cluster: ClusterId,
+        epoch: u64,
+        what: &'static str,
+        take: Take,
+    },
+    Written {
+        cluster: ClusterId,
+        epoch: u64,
+        outcome: WriteOutcome,
+    },
+    Searched {
+        kind: Kind,
+        name: String,
+        found: Result<BTreeSet<String>, Failure>,
+    },
+    Patched {
+        id: RecordId,
+        result: Result<Box<DynamicObject>, Failure>,
+    },
+    Dialled {
+        link: Link,
+        fingerprint: String,
+        result: Result<Answer, Failed>,
+    },
+    Read {
+        reader: ClusterId,
+        epoch: u64,
+        result: Result<BTreeMap<CiliumName, bool>, String>,
+    },
 }
 
 /// Channel capacity; watches wait while the channel is full.
@@ -226,13 +273,21 @@ impl std::fmt::Debug for Engine {
 
 impl Engine {
     pub(super) fn new(provider: Provider, mut environment: Environment) -> Engine {
-        let Provider { settings, kcp, dialler } = provider;
+        let Provider {
+            settings,
+            kcp,
+            dialler,
+        } = provider;
         if kcp.is_some() {
             environment.connect = Arc::new(Coarse(environment.connect, environment.names.clone()));
         }
         let (sender, events) = mpsc::channel(EVENTS);
         let now = environment.clock.now();
-        let world = World { options: settings.options(), now, ..World::default() };
+        let world = World {
+            options: settings.options(),
+            now,
+            ..World::default()
+        };
         let mut engine = Engine {
             settings,
             dialler,
@@ -302,7 +357,9 @@ impl Engine {
         let Some(first) = first else { return };
         self.observe(first);
         for _ in 0..BATCH {
-            let Ok(event) = self.events.try_recv() else { break };
+            let Ok(event) = self.events.try_recv() else {
+                break;
+            };
             self.observe(event);
         }
     }
@@ -323,7 +380,10 @@ impl Engine {
         if self.turned_at >= self.next_resync {
             self.resync();
         }
-        self.world_changed |= self.first_look_ends.take_if(|end| *end <= self.turned_at).is_some();
+        self.world_changed |= self
+            .first_look_ends
+            .take_if(|end| *end <= self.turned_at)
+            .is_some();
         self.rediscover();
         self.seek_strays();
         self.look_for_missing_objects();
@@ -346,21 +406,28 @@ impl Engine {
     fn has_read_all(&self) -> bool {
         let lacks = |member: &Member| {
             let feeds = &member.link.feeds;
-            member.link.live.is_some() && feeds.silence().is_none() && (feeds.lacks_something() || feeds.lacks(self.wants))
+            member.link.live.is_some()
+                && feeds.silence().is_none()
+                && (feeds.lacks_something() || feeds.lacks(self.wants))
         };
         self.first_look_ends.is_none() && !self.members.values().any(lacks) && !self.is_verifying()
     }
 
     fn tick(&mut self) {
         let now = self.environment.clock.now();
-        self.world_changed |= self.plan.recheck_at.is_some_and(|at| self.world.now < at && at <= now);
+        self.world_changed |= self
+            .plan
+            .recheck_at
+            .is_some_and(|at| self.world.now < at && at <= now);
         self.world.now = now;
     }
 
     /// Relists everything, in case an event was lost.
     fn resync(&mut self) {
         self.hub_relist.ring();
-        self.members.values().for_each(|member| member.link.relist());
+        self.members
+            .values()
+            .for_each(|member| member.link.relist());
         self.schedule_resync();
     }
 
@@ -389,7 +456,11 @@ impl Engine {
 
     /// Time of the next turn if no event arrives.
     fn wake(&self) -> Instant {
-        let recheck = self.plan.recheck_at.filter(|at| *at > self.world.now).map(|at| self.until(at));
+        let recheck = self
+            .plan
+            .recheck_at
+            .filter(|at| *at > self.world.now)
+            .map(|at| self.until(at));
         let times = [
             Some(self.next_resync),
             self.status_due,
@@ -403,7 +474,11 @@ impl Engine {
             self.absences_due(),
             self.first_look_ends,
         ];
-        times.into_iter().flatten().min().unwrap_or(self.next_resync)
+        times
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(self.next_resync)
     }
 
     fn until(&self, at: Timestamp) -> Instant {

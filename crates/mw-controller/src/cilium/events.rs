@@ -61,20 +61,47 @@ impl Engine {
     /// Emits Events for new problems and forgets resolved ones.
     pub(super) fn announce(&mut self, id: &RecordId) {
         let problems: &[Problem] = match id.0 {
-            Kind::Binding => self.plan.bindings.get(&id.1).map(|plan| plan.outcome.problems.as_slice()),
-            Kind::Service => self.plan.services.get(&id.1).map(|plan| plan.outcome.problems.as_slice()),
-            Kind::Intent => self.plan.intents.get(&id.1).map(|plan| plan.outcome.problems.as_slice()),
+            Kind::Binding => self
+                .plan
+                .bindings
+                .get(&id.1)
+                .map(|plan| plan.outcome.problems.as_slice()),
+            Kind::Service => self
+                .plan
+                .services
+                .get(&id.1)
+                .map(|plan| plan.outcome.problems.as_slice()),
+            Kind::Intent => self
+                .plan
+                .intents
+                .get(&id.1)
+                .map(|plan| plan.outcome.problems.as_slice()),
         }
         .unwrap_or_default();
-        let Some(record) = self.records.get_mut(id) else { return };
+        let Some(record) = self.records.get_mut(id) else {
+            return;
+        };
         let mut said: BTreeSet<Said> = BTreeSet::new();
         let mut notices = Vec::new();
         for problem in problems {
-            let key = (problem.reason.to_string(), problem.subject.clone(), problem.message.clone());
+            let key = (
+                problem.reason.to_string(),
+                problem.subject.clone(),
+                problem.message.clone(),
+            );
             if !record.said.contains(&key) && !said.contains(&key) {
-                let hint = if problem.hint.is_empty() { String::new() } else { format!("; {}", problem.hint) };
+                let hint = if problem.hint.is_empty() {
+                    String::new()
+                } else {
+                    format!("; {}", problem.hint)
+                };
                 let message = format!("{}{hint}", problem.told());
-                notices.push(NewEvent { reason: problem.reason.as_str(), action: "Plan", warning: true, message });
+                notices.push(NewEvent {
+                    reason: problem.reason.as_str(),
+                    action: "Plan",
+                    warning: true,
+                    message,
+                });
             }
             said.insert(key);
         }
@@ -83,9 +110,14 @@ impl Engine {
     }
 
     pub(super) fn emit(&mut self, id: &RecordId, mut notices: Vec<NewEvent>) {
-        let Some(record) = self.records.get(id).filter(|_| !notices.is_empty()) else { return };
+        let Some(record) = self.records.get(id).filter(|_| !notices.is_empty()) else {
+            return;
+        };
         if notices.len() > MOST_AT_ONCE {
-            self.environment.metrics.events_dropped.inc_by(u64::try_from(notices.len() - MOST_AT_ONCE).unwrap_or_default());
+            self.environment
+                .metrics
+                .events_dropped
+                .inc_by(u64::try_from(notices.len() - MOST_AT_ONCE).unwrap_or_default());
             notices.truncate(MOST_AT_ONCE);
         }
         let resource = id.0.resource();
@@ -99,20 +131,35 @@ impl Engine {
             ..ObjectReference::default()
         };
         let clock = &self.environment.clock;
-        let events: Vec<KubeEvent> =
-            notices.into_iter().map(|notice| notice.event(regarding.clone(), CONTROLLER, clock.micro_time())).collect();
+        let events: Vec<KubeEvent> = notices
+            .into_iter()
+            .map(|notice| notice.event(regarding.clone(), CONTROLLER, clock.micro_time()))
+            .collect();
         let object_source = record.object_source.clone();
-        let Ok(client) = self.client_of(&object_source, &id.1.workspace) else { return };
+        let Ok(client) = self.client_of(&object_source, &id.1.workspace) else {
+            return;
+        };
         let api: Api<KubeEvent> = Api::namespaced(client, &id.1.namespace);
-        let (dropped, object) = (self.environment.metrics.events_dropped.clone(), id.1.clone());
+        let (dropped, object) = (
+            self.environment.metrics.events_dropped.clone(),
+            id.1.clone(),
+        );
         let cluster = self.environment.metrics.cluster(&ClusterId::from("kcp"));
-        let labels = FailureLabels { cluster, category: Failure::Quota(String::new()).category() };
-        let failures = self.environment.metrics.failures.get_or_create_owned(&labels);
+        let labels = FailureLabels {
+            cluster,
+            category: Failure::Quota(String::new()).category(),
+        };
+        let failures = self
+            .environment
+            .metrics
+            .failures
+            .get_or_create_owned(&labels);
         let random = self.environment.random.fork();
         self.tasks.spawn(async move {
             let mut backoff = Backoff::new(random, FIRST_PAUSE, LONGEST_PAUSE);
             for event in events {
-                if let Err(failure) = written(&api, &event, &object, &failures, &mut backoff).await {
+                if let Err(failure) = written(&api, &event, &object, &failures, &mut backoff).await
+                {
                     debug!(%object, error = %failure, "failed to write an Event");
                     dropped.inc();
                 }

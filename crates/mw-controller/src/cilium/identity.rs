@@ -30,7 +30,10 @@ impl Member {
 
     /// Reports whether nothing has been read through this link and nothing has failed.
     pub(super) fn is_unread(&self) -> bool {
-        let comes = matches!(self.link.credentials, Credentials::Unread(None) | Credentials::Fine | Credentials::Stale(_));
+        let comes = matches!(
+            self.link.credentials,
+            Credentials::Unread(None) | Credentials::Fine | Credentials::Stale(_)
+        );
         let feeds = &self.link.feeds;
         comes && self.unwanted_since.is_none() && feeds.is_starting() && feeds.trouble().is_none()
     }
@@ -44,7 +47,8 @@ impl Member {
     /// Private CA of the connection in use, once the connection has identified its
     /// cluster.
     fn proof(&self) -> Option<CaId> {
-        let reads = self.works() && self.link.feeds.uid().is_some() && self.link.feeds.uid() == self.uid;
+        let reads =
+            self.works() && self.link.feeds.uid().is_some() && self.link.feeds.uid() == self.uid;
         self.in_use.private_ca.clone().filter(|_| reads)
     }
 
@@ -61,7 +65,9 @@ pub(super) fn differ(one: Option<&CaId>, other: Option<&CaId>) -> bool {
 
 impl Group {
     fn takes(&self, member: &Member, owner: &Owner, uid: &str) -> bool {
-        self.owner == *owner && self.uid == uid && !differ(self.private_ca.as_ref(), member.in_use.private_ca.as_ref())
+        self.owner == *owner
+            && self.uid == uid
+            && !differ(self.private_ca.as_ref(), member.in_use.private_ca.as_ref())
     }
 }
 
@@ -69,14 +75,27 @@ impl Engine {
     fn groups(&self) -> Vec<Group> {
         let mut groups: Vec<Group> = Vec::new();
         for (id, member) in &self.members {
-            let Some(uid) = member.uid.clone() else { continue };
+            let Some(uid) = member.uid.clone() else {
+                continue;
+            };
             let owner = member.owner();
-            match groups.iter_mut().find(|group| group.takes(member, &owner, &uid)) {
+            match groups
+                .iter_mut()
+                .find(|group| group.takes(member, &owner, &uid))
+            {
                 Some(group) => {
                     group.links.push(id.clone());
-                    group.private_ca = group.private_ca.take().or_else(|| member.in_use.private_ca.clone());
+                    group.private_ca = group
+                        .private_ca
+                        .take()
+                        .or_else(|| member.in_use.private_ca.clone());
                 }
-                None => groups.push(Group { owner, uid, private_ca: member.in_use.private_ca.clone(), links: vec![id.clone()] }),
+                None => groups.push(Group {
+                    owner,
+                    uid,
+                    private_ca: member.in_use.private_ca.clone(),
+                    links: vec![id.clone()],
+                }),
             }
         }
         groups
@@ -86,25 +105,44 @@ impl Engine {
     pub(super) fn settle_links(&mut self) {
         (self.leads, self.representatives, self.world.origins) = Default::default();
         for group in self.groups() {
-            let Group { owner, uid, private_ca: _, links } = group;
-            let Some(first) = links.first().cloned() else { continue };
+            let Group {
+                owner,
+                uid,
+                private_ca: _,
+                links,
+            } = group;
+            let Some(first) = links.first().cloned() else {
+                continue;
+            };
             let works = |id: &&ClusterId| self.members.get(*id).is_some_and(Member::works);
             let working = links.iter().find(works);
             let private_ca = working.and_then(|id| self.members.get(id)?.proof());
-            self.representatives.insert(first.clone(), working.unwrap_or(&first).clone());
-            self.world.origins.insert(first.clone(), Origin { owner, uid, private_ca });
-            self.leads.extend(links.into_iter().map(|link| (link, first.clone())));
+            self.representatives
+                .insert(first.clone(), working.unwrap_or(&first).clone());
+            self.world.origins.insert(
+                first.clone(),
+                Origin {
+                    owner,
+                    uid,
+                    private_ca,
+                },
+            );
+            self.leads
+                .extend(links.into_iter().map(|link| (link, first.clone())));
         }
     }
 
     /// Returns the cluster of a link if this is the link in use for it.
     pub(super) fn stands_for(&self, link: &ClusterId) -> Option<&ClusterId> {
-        self.leads.get(link).filter(|cluster| self.representatives.get(*cluster) == Some(link))
+        self.leads
+            .get(link)
+            .filter(|cluster| self.representatives.get(*cluster) == Some(link))
     }
 
     /// Drops the evidence for links from or to replaced clusters.
     pub(super) fn forget_evidence(&mut self, replaced: &BTreeSet<ClusterId>) {
-        let stays = |link: &Link| !replaced.contains(&link.reader) && !replaced.contains(&link.remote);
+        let stays =
+            |link: &Link| !replaced.contains(&link.reader) && !replaced.contains(&link.remote);
         self.world.evidence.retain(|link, _| stays(link));
         self.diallings.retain(|link, _| stays(link));
         self.readings.retain(|reader, _| !replaced.contains(reader));

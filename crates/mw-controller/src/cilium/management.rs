@@ -37,17 +37,25 @@ impl std::str::FromStr for ClusterResource {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong =
-            || "expected PLURAL[.VERSION].GROUP, e.g. clusters.platform.edge-portal.eu or clusters.v1beta1.cluster.x-k8s.io".to_owned();
+        let wrong = || {
+            "expected PLURAL[.VERSION].GROUP, e.g. clusters.platform.edge-portal.eu or clusters.v1beta1.cluster.x-k8s.io".to_owned()
+        };
         let (plural, rest) = text.split_once('.').ok_or_else(wrong)?;
-        let is_version = |word: &str| word.strip_prefix('v').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+        let is_version = |word: &str| {
+            word.strip_prefix('v')
+                .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+        };
         let (version, group) = match rest.split_once('.') {
             Some((word, group)) if is_version(word) => (Some(word.to_owned()), group),
             _ => (None, rest),
         };
         match plural.is_empty() || group.is_empty() {
             true => Err(wrong()),
-            false => Ok(ClusterResource { plural: plural.to_owned(), version, group: group.to_owned() }),
+            false => Ok(ClusterResource {
+                plural: plural.to_owned(),
+                version,
+                group: group.to_owned(),
+            }),
         }
     }
 }
@@ -68,8 +76,15 @@ pub(super) struct Asked<'a> {
 
 fn read_cluster(object: DynamicObject) -> (String, Item<Cluster>) {
     let meta = object.metadata.clone();
-    let cluster = serde_json::to_value(object).ok().and_then(|value| serde_json::from_value(value).ok()).unwrap_or_default();
-    let item = Item { uid: meta.uid.unwrap_or_default(), version: Version::of(meta.resource_version.as_deref()), of: cluster };
+    let cluster = serde_json::to_value(object)
+        .ok()
+        .and_then(|value| serde_json::from_value(value).ok())
+        .unwrap_or_default();
+    let item = Item {
+        uid: meta.uid.unwrap_or_default(),
+        version: Version::of(meta.resource_version.as_deref()),
+        of: cluster,
+    };
     (meta.name.unwrap_or_default(), item)
 }
 
@@ -81,7 +96,16 @@ impl Engine {
         self.tasks.spawn(async move {
             let resource = served(&hub, &kcp, &events).await;
             let api: Api<DynamicObject> = Api::namespaced_with(hub, &kcp.namespace, &resource);
-            follow(api, watch_config, read_cluster, EventSink { events, wrap: Event::Clusters }).await;
+            follow(
+                api,
+                watch_config,
+                read_cluster,
+                EventSink {
+                    events,
+                    wrap: Event::Clusters,
+                },
+            )
+            .await;
         });
     }
 
@@ -99,7 +123,8 @@ impl Engine {
 
     /// Returns a bound workspace with its endpoint.
     pub(super) fn tenant(&self, workspace: &Workspace) -> Option<(&Endpoint, &Tenant)> {
-        self.tenant_at(workspace).map(|(_, endpoint, tenant)| (endpoint, tenant))
+        self.tenant_at(workspace)
+            .map(|(_, endpoint, tenant)| (endpoint, tenant))
     }
 
     /// Like `tenant`, with the endpoint's URL. An endpoint that shows the workspace
@@ -107,7 +132,11 @@ impl Engine {
     pub(super) fn tenant_at(&self, workspace: &Workspace) -> Option<(&String, &Endpoint, &Tenant)> {
         let among = |now: bool| {
             self.endpoints.iter().find_map(|(url, endpoint)| {
-                let seen = if now { endpoint.tenants.known() } else { endpoint.tenants.last_known() };
+                let seen = if now {
+                    endpoint.tenants.known()
+                } else {
+                    endpoint.tenants.last_known()
+                };
                 Some((url, endpoint, &seen.known().copied()?.get(workspace)?.of))
             })
         };
@@ -118,7 +147,10 @@ impl Engine {
     fn is_starting_with(&self, workspace: &Workspace) -> bool {
         match self.tenant(workspace) {
             Some((endpoint, _)) => endpoint.clusters.is_starting(),
-            None => self.endpoints.values().any(|endpoint| endpoint.tenants.is_starting()),
+            None => self
+                .endpoints
+                .values()
+                .any(|endpoint| endpoint.tenants.is_starting()),
         }
     }
 
@@ -129,12 +161,21 @@ impl Engine {
             return Seen::Unknown("no APIBinding found in its workspace".to_owned());
         };
         if !tenant.shows_clusters {
-            return Seen::Unknown("the claim on kubernetesclusters is not accepted in the workspace's APIBinding".to_owned());
+            return Seen::Unknown(
+                "the claim on kubernetesclusters is not accepted in the workspace's APIBinding"
+                    .to_owned(),
+            );
         }
-        let spot = Spot { workspace: asked.workspace.clone(), namespace: asked.namespace.to_owned(), name: asked.name.to_owned() };
+        let spot = Spot {
+            workspace: asked.workspace.clone(),
+            namespace: asked.namespace.to_owned(),
+            name: asked.name.to_owned(),
+        };
         match endpoint.clusters.last_known() {
             Seen::Known(clusters) if endpoint.is_in_doubt() && !clusters.contains_key(&spot) => {
-                Seen::Unknown("it disappeared, and the workspace's APIBinding is being read again".to_owned())
+                Seen::Unknown(
+                    "it disappeared, and the workspace's APIBinding is being read again".to_owned(),
+                )
             }
             Seen::Known(clusters) => Seen::Known(clusters.get(&spot).map(|item| &item.of)),
             Seen::Unknown(why) => Seen::Unknown(why),
@@ -142,23 +183,39 @@ impl Engine {
     }
 
     pub(super) fn lead_through_management(&self, asked: Asked<'_>) -> Lead<'_> {
-        let Some(kcp) = &self.kcp else { return Lead::Unread };
+        let Some(kcp) = &self.kcp else {
+            return Lead::Unread;
+        };
         let name = printable(asked.name, 253);
         if self.is_starting_with(asked.workspace) {
             return Lead::Unread;
         }
         let tenants = match self.kubernetes_cluster(asked) {
-            Seen::Unknown(why) => return Lead::Pending(format!("cannot read KubernetesCluster {name}: {why}")),
-            Seen::Known(None) => return Lead::NoCluster(format!("KubernetesCluster {name} not found in namespace {}", asked.namespace)),
+            Seen::Unknown(why) => {
+                return Lead::Pending(format!("cannot read KubernetesCluster {name}: {why}"));
+            }
+            Seen::Known(None) => {
+                return Lead::NoCluster(format!(
+                    "KubernetesCluster {name} not found in namespace {}",
+                    asked.namespace
+                ));
+            }
             Seen::Known(Some(cluster)) => cluster,
         };
         let cluster = match self.clusters.last_known() {
             Seen::Unknown(_) if self.clusters.is_starting() => return Lead::Unread,
-            Seen::Unknown(why) => return Lead::Pending(format!("cannot read {} on the management plane: {why}", kcp.cluster_resource)),
+            Seen::Unknown(why) => {
+                return Lead::Pending(format!(
+                    "cannot read {} on the management plane: {why}",
+                    kcp.cluster_resource
+                ));
+            }
             Seen::Known(clusters) => clusters.get(asked.name).map(|item| &item.of),
         };
         let not_found = format!("Cluster {name} not found on the management plane");
-        let Some(cluster) = cluster else { return Lead::NoCluster(not_found) };
+        let Some(cluster) = cluster else {
+            return Lead::NoCluster(not_found);
+        };
         let owners = self.named_owners(cluster);
         if owners.is_empty() && !kcp.trust_cluster_names {
             return Lead::OwnerMissing(owner_missing(kcp, asked));
@@ -169,28 +226,46 @@ impl Engine {
         }
         let cluster_api = kcp.cluster_resource.group == CLUSTER_API;
         let ready = match cluster_api {
-            true => cluster.condition("Ready") == Some(true) || cluster.condition("Available") == Some(true),
-            false => cluster.condition("Ready").unwrap_or_else(|| tenants.is_ready()),
+            true => {
+                cluster.condition("Ready") == Some(true)
+                    || cluster.condition("Available") == Some(true)
+            }
+            false => cluster
+                .condition("Ready")
+                .unwrap_or_else(|| tenants.is_ready()),
         };
         if !ready {
             return Lead::Pending(format!("Cluster {name} is not Ready"));
         }
-        if let Some(capability) = cluster.cilium().filter(|capability| capability.is_missing()) {
+        if let Some(capability) = cluster
+            .cilium()
+            .filter(|capability| capability.is_missing())
+        {
             let status = printable(capability.state().unwrap_or_default(), 100);
-            let checked = capability.last_transition_time.as_deref().map(|time| printable(time, 100));
+            let checked = capability
+                .last_transition_time
+                .as_deref()
+                .map(|time| printable(time, 100));
             return Lead::Refused(Refusal::Capability { status, checked });
         }
         match self.managed_secret(asked.name) {
             Some((secret, key)) => self.secret(&kcp.namespace, &secret, key.as_deref()),
-            None => Lead::Refused(Refusal::Kubeconfig(format!("Cluster {name} has no status.kubeconfigSecretRef"))),
+            None => Lead::Refused(Refusal::Kubeconfig(format!(
+                "Cluster {name} has no status.kubeconfigSecretRef"
+            ))),
         }
     }
 
     /// Returns the Secret of a Cluster, and the key in it if one is named.
     pub(super) fn managed_secret(&self, name: &str) -> Option<(String, Option<String>)> {
-        let Seen::Known(clusters) = self.clusters.last_known() else { return None };
+        let Seen::Known(clusters) = self.clusters.last_known() else {
+            return None;
+        };
         let named = clusters.get(name)?.of.status.kubeconfig_secret_ref.as_ref();
-        let cluster_api = self.kcp.as_ref().is_some_and(|kcp| kcp.cluster_resource.group == CLUSTER_API);
+        let cluster_api = self
+            .kcp
+            .as_ref()
+            .is_some_and(|kcp| kcp.cluster_resource.group == CLUSTER_API);
         match named {
             Some(secret) => Some((secret.name.clone(), secret.key.clone())),
             None => cluster_api.then(|| (format!("{name}-kubeconfig"), Some("value".to_owned()))),
@@ -204,32 +279,62 @@ impl Engine {
             return [id.namespace.clone()].into();
         }
         match self.clusters.last_known() {
-            Seen::Known(clusters) => clusters.get(name).map(|item| self.named_owners(&item.of)).unwrap_or_default(),
+            Seen::Known(clusters) => clusters
+                .get(name)
+                .map(|item| self.named_owners(&item.of))
+                .unwrap_or_default(),
             Seen::Unknown(_) => BTreeSet::new(),
         }
     }
 
     /// Workspaces that a Cluster names; a tenant's path is replaced by its ID.
     fn named_owners(&self, cluster: &Cluster) -> BTreeSet<String> {
-        let Some(kcp) = &self.kcp else { return BTreeSet::new() };
+        let Some(kcp) = &self.kcp else {
+            return BTreeSet::new();
+        };
         let meta = &cluster.metadata;
-        let named = [&meta.labels, &meta.annotations].into_iter().flatten().filter_map(|all| all.get(&kcp.owner_key));
-        let owners = named.flat_map(|owners| owners.split(',')).map(str::trim).filter(|owner| !owner.is_empty());
-        owners.map(|owner| self.workspace_at(owner).map_or(owner, Workspace::as_str).to_owned()).collect()
+        let named = [&meta.labels, &meta.annotations]
+            .into_iter()
+            .flatten()
+            .filter_map(|all| all.get(&kcp.owner_key));
+        let owners = named
+            .flat_map(|owners| owners.split(','))
+            .map(str::trim)
+            .filter(|owner| !owner.is_empty());
+        owners
+            .map(|owner| {
+                self.workspace_at(owner)
+                    .map_or(owner, Workspace::as_str)
+                    .to_owned()
+            })
+            .collect()
     }
 
     fn workspace_at(&self, path: &str) -> Option<&Workspace> {
-        let tenants = self.endpoints.values().filter_map(|endpoint| match endpoint.tenants.last_known() {
-            Seen::Known(tenants) => Some(tenants),
-            Seen::Unknown(_) => None,
-        });
-        tenants.flatten().find(|(_, tenant)| tenant.of.path.as_deref() == Some(path)).map(|(workspace, _)| workspace)
+        let tenants =
+            self.endpoints
+                .values()
+                .filter_map(|endpoint| match endpoint.tenants.last_known() {
+                    Seen::Known(tenants) => Some(tenants),
+                    Seen::Unknown(_) => None,
+                });
+        tenants
+            .flatten()
+            .find(|(_, tenant)| tenant.of.path.as_deref() == Some(path))
+            .map(|(workspace, _)| workspace)
     }
 }
 
 fn owner_missing(kcp: &Kcp, asked: Asked<'_>) -> String {
-    let Asked { workspace, name, .. } = asked;
-    let Kcp { namespace, cluster_resource, owner_key, .. } = kcp;
+    let Asked {
+        workspace, name, ..
+    } = asked;
+    let Kcp {
+        namespace,
+        cluster_resource,
+        owner_key,
+        ..
+    } = kcp;
     let name = printable(name, 253);
     format!(
         "Cluster {name} does not name its owner; if it is this workspace, ask an administrator of the management plane to run: \
@@ -239,7 +344,11 @@ fn owner_missing(kcp: &Kcp, asked: Asked<'_>) -> String {
 
 /// Waits until the management plane serves the resource, reporting failures meanwhile.
 async fn served(hub: &Client, kcp: &Kcp, events: &mpsc::Sender<Event>) -> ApiResource {
-    let ClusterResource { plural, version, group } = &kcp.cluster_resource;
+    let ClusterResource {
+        plural,
+        version,
+        group,
+    } = &kcp.cluster_resource;
     loop {
         let version = match version {
             Some(version) => Ok(version.clone()),
@@ -248,20 +357,37 @@ async fn served(hub: &Client, kcp: &Kcp, events: &mpsc::Sender<Event>) -> ApiRes
         let failure = match version {
             Ok(version) => {
                 let (api_version, kind) = (format!("{group}/{version}"), "Cluster".to_owned());
-                return ApiResource { group: group.clone(), version, api_version, kind, plural: plural.clone() };
+                return ApiResource {
+                    group: group.clone(),
+                    version,
+                    api_version,
+                    kind,
+                    plural: plural.clone(),
+                };
             }
             Err(failure) => failure,
         };
-        _ = events.send(Event::Clusters(Observed::Broken(failure))).await;
+        _ = events
+            .send(Event::Clusters(Observed::Broken(failure)))
+            .await;
         sleep(kcp.rediscovery).await;
     }
 }
 
 async fn preferred(hub: &Client, group: &str) -> Result<String, Failure> {
-    let groups = hub.list_api_groups().await.map_err(|error| Failure::of(&error))?;
+    let groups = hub
+        .list_api_groups()
+        .await
+        .map_err(|error| Failure::of(&error))?;
     let found = groups.groups.into_iter().find(|found| found.name == group);
-    let version = found.and_then(|found| found.preferred_version.or_else(|| found.versions.into_iter().next()));
-    version.map(|version| version.version).ok_or_else(|| Failure::NotFound(format!("the API group {group} is not served")))
+    let version = found.and_then(|found| {
+        found
+            .preferred_version
+            .or_else(|| found.versions.into_iter().next())
+    });
+    version
+        .map(|version| version.version)
+        .ok_or_else(|| Failure::NotFound(format!("the API group {group} is not served")))
 }
 
 #[cfg(test)]
@@ -272,9 +398,15 @@ mod tests {
     fn a_resource_is_named_with_or_without_its_version() {
         let read = |text: &str| text.parse::<ClusterResource>();
         let own = read("clusters.platform.edge-portal.eu").unwrap();
-        assert_eq!((own.plural.as_str(), own.version, own.group.as_str()), ("clusters", None, "platform.edge-portal.eu"));
+        assert_eq!(
+            (own.plural.as_str(), own.version, own.group.as_str()),
+            ("clusters", None, "platform.edge-portal.eu")
+        );
         let theirs = read("clusters.v1beta1.cluster.x-k8s.io").unwrap();
-        assert_eq!((theirs.version.as_deref(), theirs.group.as_str()), (Some("v1beta1"), "cluster.x-k8s.io"));
+        assert_eq!(
+            (theirs.version.as_deref(), theirs.group.as_str()),
+            (Some("v1beta1"), "cluster.x-k8s.io")
+        );
         assert!(read("clusters").is_err() && read(".x").is_err() && read("clusters.").is_err());
     }
 }

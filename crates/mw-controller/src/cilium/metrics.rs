@@ -27,18 +27,42 @@ impl Engine {
     pub(super) fn measure(&mut self) {
         let metrics = &self.environment.metrics;
         for (id, member) in &self.members {
-            metrics.reachable.get_or_create(&metrics.cluster(id)).set(i64::from(member.link.trouble().is_none()));
-            metrics.cluster_memory.get_or_create(&metrics.cluster(id)).set(i64::try_from(member.link.memory()).unwrap_or(i64::MAX));
+            metrics
+                .reachable
+                .get_or_create(&metrics.cluster(id))
+                .set(i64::from(member.link.trouble().is_none()));
+            metrics
+                .cluster_memory
+                .get_or_create(&metrics.cluster(id))
+                .set(i64::try_from(member.link.memory()).unwrap_or(i64::MAX));
             if let Some(time) = &member.last_contact {
-                metrics.last_contact.get_or_create(&metrics.cluster(id)).set(time.0.as_second());
+                metrics
+                    .last_contact
+                    .get_or_create(&metrics.cluster(id))
+                    .set(time.0.as_second());
             }
         }
-        let tenants = self.endpoints.values().filter_map(|endpoint| endpoint.tenants.known().known().map(|tenants| tenants.len()));
-        metrics.tenants.set(i64::try_from(tenants.sum::<usize>()).unwrap_or(i64::MAX));
-        let in_kcp = self.records.values().filter(|record| record.object_source != ObjectSource::Hub);
+        let tenants = self.endpoints.values().filter_map(|endpoint| {
+            endpoint
+                .tenants
+                .known()
+                .known()
+                .map(|tenants| tenants.len())
+        });
+        metrics
+            .tenants
+            .set(i64::try_from(tenants.sum::<usize>()).unwrap_or(i64::MAX));
+        let in_kcp = self
+            .records
+            .values()
+            .filter(|record| record.object_source != ObjectSource::Hub);
         let astray = in_kcp.filter(|record| record.astray.is_some()).count();
-        metrics.objects_astray.set(i64::try_from(astray).unwrap_or(i64::MAX));
-        metrics.endpoints.set(i64::try_from(self.endpoints.len()).unwrap_or(i64::MAX));
+        metrics
+            .objects_astray
+            .set(i64::try_from(astray).unwrap_or(i64::MAX));
+        metrics
+            .endpoints
+            .set(i64::try_from(self.endpoints.len()).unwrap_or(i64::MAX));
         let now = ObjectMetrics {
             objects: self.ready_objects(),
             certificates: self.certificates(),
@@ -46,34 +70,77 @@ impl Engine {
             skews: self.skews(),
         };
         let before = std::mem::replace(&mut self.object_metrics, now);
-        publish(&metrics.object_ready, &before.objects, &self.object_metrics.objects);
-        publish(&metrics.certificates, &before.certificates, &self.object_metrics.certificates);
-        publish(&metrics.endpoint_up, &before.endpoints, &self.object_metrics.endpoints);
-        publish(&metrics.version_skew, &before.skews, &self.object_metrics.skews);
+        publish(
+            &metrics.object_ready,
+            &before.objects,
+            &self.object_metrics.objects,
+        );
+        publish(
+            &metrics.certificates,
+            &before.certificates,
+            &self.object_metrics.certificates,
+        );
+        publish(
+            &metrics.endpoint_up,
+            &before.endpoints,
+            &self.object_metrics.endpoints,
+        );
+        publish(
+            &metrics.version_skew,
+            &before.skews,
+            &self.object_metrics.skews,
+        );
     }
 
     fn answering_endpoints(&self) -> BTreeMap<EndpointLabels, i64> {
         let silent = self.silent_endpoints();
-        let up = |url: &String| (EndpointLabels { url: url.clone() }, i64::from(!silent.contains_key(url.as_str())));
+        let up = |url: &String| {
+            (
+                EndpointLabels { url: url.clone() },
+                i64::from(!silent.contains_key(url.as_str())),
+            )
+        };
         self.endpoints.keys().map(up).collect()
     }
 
     fn ready_objects(&self) -> BTreeMap<ObjectLabels, i64> {
-        self.records.keys().map(|id| (object(id.0, &id.1), i64::from(self.is_ready(id)))).collect()
+        self.records
+            .keys()
+            .map(|id| (object(id.0, &id.1), i64::from(self.is_ready(id))))
+            .collect()
     }
 
     fn skews(&self) -> BTreeMap<ObjectLabels, i64> {
-        let skews = self.plan.bindings.iter().filter_map(|(id, plan)| Some((object(Kind::Binding, id), i64::from(plan.skew?))));
+        let skews = self
+            .plan
+            .bindings
+            .iter()
+            .filter_map(|(id, plan)| Some((object(Kind::Binding, id), i64::from(plan.skew?))));
         skews.collect()
     }
 
     fn is_ready(&self, (kind, id): &RecordId) -> bool {
         let conditions = match kind {
-            Kind::Binding => self.plan.bindings.get(id).map(|plan| &plan.outcome.conditions),
-            Kind::Service => self.plan.services.get(id).map(|plan| &plan.outcome.conditions),
-            Kind::Intent => self.plan.intents.get(id).map(|plan| &plan.outcome.conditions),
+            Kind::Binding => self
+                .plan
+                .bindings
+                .get(id)
+                .map(|plan| &plan.outcome.conditions),
+            Kind::Service => self
+                .plan
+                .services
+                .get(id)
+                .map(|plan| &plan.outcome.conditions),
+            Kind::Intent => self
+                .plan
+                .intents
+                .get(id)
+                .map(|plan| &plan.outcome.conditions),
         };
-        conditions.into_iter().flatten().any(|condition| condition.kind == "Ready" && condition.status.as_str() == "True")
+        conditions
+            .into_iter()
+            .flatten()
+            .any(|condition| condition.kind == "Ready" && condition.status.as_str() == "True")
     }
 
     fn certificates(&self) -> BTreeMap<CertificateLabels, i64> {
@@ -84,12 +151,29 @@ impl Engine {
         let seen = self.world.clusters.iter().flat_map(|(cluster, seen)| {
             let all = seen.certificates.known().into_iter();
             all.flat_map(move |all| {
-                let issued = [("server", &all.server), ("remote", &all.remote), ("local", &all.local)];
-                let issued = issued.map(|(name, found)| (name, found.known().and_then(Option::as_ref)));
-                let root = all.root.known().and_then(Option::as_ref).map(|root| root.not_after);
-                let authority = issued.iter().filter_map(|(_, found)| Some(found.as_ref()?.ca_not_after)).chain(root).min();
-                let ends = issued.into_iter().filter_map(|(name, found)| Some((name, found?.not_after)));
-                ends.chain(authority.map(|end| ("ca", end))).map(|(name, end)| (of(cluster, name), end.0)).collect::<Vec<_>>()
+                let issued = [
+                    ("server", &all.server),
+                    ("remote", &all.remote),
+                    ("local", &all.local),
+                ];
+                let issued =
+                    issued.map(|(name, found)| (name, found.known().and_then(Option::as_ref)));
+                let root = all
+                    .root
+                    .known()
+                    .and_then(Option::as_ref)
+                    .map(|root| root.not_after);
+                let authority = issued
+                    .iter()
+                    .filter_map(|(_, found)| Some(found.as_ref()?.ca_not_after))
+                    .chain(root)
+                    .min();
+                let ends = issued
+                    .into_iter()
+                    .filter_map(|(name, found)| Some((name, found?.not_after)));
+                ends.chain(authority.map(|end| ("ca", end)))
+                    .map(|(name, end)| (of(cluster, name), end.0))
+                    .collect::<Vec<_>>()
             })
         });
         seen.collect()
@@ -97,7 +181,11 @@ impl Engine {
 }
 
 /// Sets the gauges of a family and removes those without a value.
-fn publish<L: Clone + Hash + Eq + Ord>(family: &Family<L, Gauge>, before: &BTreeMap<L, i64>, now: &BTreeMap<L, i64>) {
+fn publish<L: Clone + Hash + Eq + Ord>(
+    family: &Family<L, Gauge>,
+    before: &BTreeMap<L, i64>,
+    now: &BTreeMap<L, i64>,
+) {
     for labels in before.keys().filter(|labels| !now.contains_key(labels)) {
         family.remove(labels);
     }
@@ -107,7 +195,12 @@ fn publish<L: Clone + Hash + Eq + Ord>(family: &Family<L, Gauge>, before: &BTree
 }
 
 fn object(kind: Kind, id: &ObjectId) -> ObjectLabels {
-    ObjectLabels { kind: kind.as_str(), workspace: id.workspace.to_string(), namespace: id.namespace.clone(), name: id.name.clone() }
+    ObjectLabels {
+        kind: kind.as_str(),
+        workspace: id.workspace.to_string(),
+        namespace: id.namespace.clone(),
+        name: id.name.clone(),
+    }
 }
 
 pub(super) fn result_of(outcome: &DialOutcome) -> &'static str {

@@ -60,7 +60,10 @@ pub struct Portal {
 
 impl std::fmt::Debug for Portal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Portal").field("url", &self.config.cluster_url).field("external", &self.external).finish_non_exhaustive()
+        f.debug_struct("Portal")
+            .field("url", &self.config.cluster_url)
+            .field("external", &self.external)
+            .finish_non_exhaustive()
     }
 }
 
@@ -77,21 +80,40 @@ impl Portal {
     /// it may be back later.
     pub async fn check(&self, export: &str, timeouts: Timeouts) -> Result<(), ExportError> {
         let url = self.config.cluster_url.to_string();
-        let rules = Rules { timeouts, permit: Permit::none(), metrics: Metrics::default().of_cluster(&ClusterId::from("kcp")) };
-        let Ok(client) = self.provider(rules) else { return Ok(()) };
-        let slices = match list(&Api::<EndpointSlice>::all(client), &Scope::default(), &|slice| slice).await {
+        let rules = Rules {
+            timeouts,
+            permit: Permit::none(),
+            metrics: Metrics::default().of_cluster(&ClusterId::from("kcp")),
+        };
+        let Ok(client) = self.provider(rules) else {
+            return Ok(());
+        };
+        let slices = match list(
+            &Api::<EndpointSlice>::all(client),
+            &Scope::default(),
+            &|slice| slice,
+        )
+        .await
+        {
             Ok(slices) => slices.items,
-            Err(failure @ (Failure::Unauthorized | Failure::Forbidden(_) | Failure::NotFound(_))) => {
+            Err(
+                failure @ (Failure::Unauthorized | Failure::Forbidden(_) | Failure::NotFound(_)),
+            ) => {
                 return Err(ExportError::Refused { url, failure });
             }
             Err(_) => return Ok(()),
         };
-        let exports: BTreeSet<String> = slices.into_iter().map(|slice| printable(&slice.spec.export.name, 253)).collect();
+        let exports: BTreeSet<String> = slices
+            .into_iter()
+            .map(|slice| printable(&slice.spec.export.name, 253))
+            .collect();
         match exports.contains(export) {
             true => Ok(()),
-            false => {
-                Err(ExportError::Missing { export: export.to_owned(), url, others: listed(&exports.into_iter().collect::<Vec<_>>(), 5) })
-            }
+            false => Err(ExportError::Missing {
+                export: export.to_owned(),
+                url,
+                others: listed(&exports.into_iter().collect::<Vec<_>>(), 5),
+            }),
         }
     }
 
@@ -101,18 +123,30 @@ impl Portal {
     }
 
     /// Returns a client for one workspace behind an endpoint, or for all with `*`.
-    pub(super) fn workspace(&self, endpoint: &str, workspace: &str, rules: Rules) -> Result<Client, String> {
+    pub(super) fn workspace(
+        &self,
+        endpoint: &str,
+        workspace: &str,
+        rules: Rules,
+    ) -> Result<Client, String> {
         let mut config = self.config.clone();
         config.cluster_url = self.reached(endpoint, workspace)?;
         client(config, rules).map_err(|wrong| wrong.to_string())
     }
 
     fn reached(&self, endpoint: &str, workspace: &str) -> Result<Uri, String> {
-        let wrong = |what: &dyn std::fmt::Display| format!("{} is not a valid URL: {what}", printable(endpoint, 300));
-        let told: Uri = format!("{endpoint}/clusters/{workspace}").parse().map_err(|error| wrong(&error))?;
-        let Some(external) = &self.external else { return Ok(told) };
+        let wrong = |what: &dyn std::fmt::Display| {
+            format!("{} is not a valid URL: {what}", printable(endpoint, 300))
+        };
+        let told: Uri = format!("{endpoint}/clusters/{workspace}")
+            .parse()
+            .map_err(|error| wrong(&error))?;
+        let Some(external) = &self.external else {
+            return Ok(told);
+        };
         let mut parts = told.into_parts();
-        (parts.scheme, parts.authority) = (external.scheme().cloned(), external.authority().cloned());
+        (parts.scheme, parts.authority) =
+            (external.scheme().cloned(), external.authority().cloned());
         Uri::from_parts(parts).map_err(|error| wrong(&error))
     }
 }
@@ -129,7 +163,11 @@ pub enum ExportError {
         "APIExport {export} not found at {url}, only: {others}; set --api-export-name, and set the kubeconfig's current context to \
          the workspace of the APIExport"
     )]
-    Missing { export: String, url: String, others: String },
+    Missing {
+        export: String,
+        url: String,
+        others: String,
+    },
 }
 
 /// Key of an object in one workspace of many.
@@ -186,12 +224,16 @@ impl Endpoint {
 
     /// Failure to answer, if any; refusals count as answers.
     pub(super) fn silence(&self) -> Option<&Failure> {
-        [self.tenants.failure(), self.clusters.failure()].into_iter().flatten().find(|failure| !failure.is_an_answer())
+        [self.tenants.failure(), self.clusters.failure()]
+            .into_iter()
+            .flatten()
+            .find(|failure| !failure.is_an_answer())
     }
 
     /// Reports whether APIBindings have not been listed since a KubernetesCluster disappeared.
     pub(super) fn is_in_doubt(&self) -> bool {
-        self.vanished_at.is_some_and(|lists| self.tenants.lists() <= lists)
+        self.vanished_at
+            .is_some_and(|lists| self.tenants.lists() <= lists)
     }
 }
 
@@ -204,18 +246,39 @@ pub(super) enum EndpointNews {
 
 /// Returns the workspace of an object.
 pub(super) fn workspace_of(meta: &ObjectMeta) -> Workspace {
-    let id = meta.annotations.as_ref().and_then(|all| all.get(ANNOTATION_CLUSTER)).map(String::as_str);
+    let id = meta
+        .annotations
+        .as_ref()
+        .and_then(|all| all.get(ANNOTATION_CLUSTER))
+        .map(String::as_str);
     Workspace::from(id.unwrap_or_default())
 }
 
 fn item<T>(meta: &ObjectMeta, of: T) -> Item<T> {
-    Item { uid: meta.uid.clone().unwrap_or_default(), version: Version::of(meta.resource_version.as_deref()), of }
+    Item {
+        uid: meta.uid.clone().unwrap_or_default(),
+        version: Version::of(meta.resource_version.as_deref()),
+        of,
+    }
 }
 
 pub(super) fn read_tenant(binding: ApiBinding) -> (Workspace, Item<Tenant>) {
     let meta = &binding.metadata;
-    let path = meta.annotations.as_ref().and_then(|all| all.get(ANNOTATION_PATH)).cloned();
-    (workspace_of(meta), item(meta, Tenant { path, shows_clusters: binding.shows_clusters() }))
+    let path = meta
+        .annotations
+        .as_ref()
+        .and_then(|all| all.get(ANNOTATION_PATH))
+        .cloned();
+    (
+        workspace_of(meta),
+        item(
+            meta,
+            Tenant {
+                path,
+                shows_clusters: binding.shows_clusters(),
+            },
+        ),
+    )
 }
 
 fn read_cluster(cluster: KubernetesCluster) -> (Spot, Item<KubernetesCluster>) {
@@ -240,31 +303,59 @@ impl Engine {
             return self.follow_kinds(&ObjectSource::Hub, &self.environment.hub.clone(), None);
         };
         if kcp.trust_cluster_names {
-            warn!(key = kcp.owner_key, "--trust-cluster-names is set: any tenant can use any Cluster that does not name its owner");
+            warn!(
+                key = kcp.owner_key,
+                "--trust-cluster-names is set: any tenant can use any Cluster that does not name its owner"
+            );
         }
         let client = match kcp.portal.provider(self.environment.rules("kcp")) {
             Ok(client) => client,
             Err(why) => return warn!(error = why, "cannot create a client for kcp"),
         };
         let api: Api<EndpointSlice> = Api::all(client);
-        let watch_config = WatchConfig { relist: self.discovery.listen(), ..self.hub_watch_config(Scope::default()) };
-        let sink = EventSink { events: self.sender.clone(), wrap: Event::Slices };
-        self.tasks.spawn(follow(api, watch_config, read_slice, sink));
+        let watch_config = WatchConfig {
+            relist: self.discovery.listen(),
+            ..self.hub_watch_config(Scope::default())
+        };
+        let sink = EventSink {
+            events: self.sender.clone(),
+            wrap: Event::Slices,
+        };
+        self.tasks
+            .spawn(follow(api, watch_config, read_slice, sink));
         self.follow_management();
     }
 
     pub(super) fn hub_watch_config(&mut self, scope: Scope) -> WatchConfig {
-        WatchConfig { scope, backoff: self.backoff(), relist: self.hub_relist.listen(), resync: self.settings.resync }
+        WatchConfig {
+            scope,
+            backoff: self.backoff(),
+            relist: self.hub_relist.listen(),
+            resync: self.settings.resync,
+        }
     }
 
-    fn follow_kinds(&mut self, object_source: &ObjectSource, client: &Client, mut tasks: Option<&mut JoinSet<()>>) {
+    fn follow_kinds(
+        &mut self,
+        object_source: &ObjectSource,
+        client: &Client,
+        mut tasks: Option<&mut JoinSet<()>>,
+    ) {
         for kind in Kind::ALL {
             let api: Api<DynamicObject> = Api::all_with(client.clone(), &kind.resource());
             let watch_config = self.hub_watch_config(Scope::default());
             let of = object_source.clone();
-            let wrap = move |seen| Event::Objects { object_source: of.clone(), kind, seen: Box::new(seen) };
-            let sink = EventSink { events: self.sender.clone(), wrap };
-            self.feeds.insert((object_source.clone(), kind), Feed::Starting);
+            let wrap = move |seen| Event::Objects {
+                object_source: of.clone(),
+                kind,
+                seen: Box::new(seen),
+            };
+            let sink = EventSink {
+                events: self.sender.clone(),
+                wrap,
+            };
+            self.feeds
+                .insert((object_source.clone(), kind), Feed::Starting);
             let following = follow(api, watch_config, |object| object, sink);
             match &mut tasks {
                 Some(tasks) => tasks.spawn(following),
@@ -289,12 +380,22 @@ impl Engine {
         let Some(kcp) = self.kcp.clone() else { return };
         let known = self.slices.known();
         let slices = known.known().into_iter().flat_map(|slices| slices.values());
-        let urls: BTreeSet<String> =
-            slices.filter(|slice| slice.of.spec.export.name == kcp.export).flat_map(|slice| slice.of.urls()).collect();
+        let urls: BTreeSet<String> = slices
+            .filter(|slice| slice.of.spec.export.name == kcp.export)
+            .flat_map(|slice| slice.of.urls())
+            .collect();
         // Objects behind a removed endpoint are unknown, not deleted.
-        let vanished: Vec<String> = self.endpoints.keys().filter(|url| !urls.contains(*url)).cloned().collect();
+        let vanished: Vec<String> = self
+            .endpoints
+            .keys()
+            .filter(|url| !urls.contains(*url))
+            .cloned()
+            .collect();
         for url in vanished {
-            warn!(url, "endpoint removed: its objects are unknown from now on, and nothing they wrote is deleted");
+            warn!(
+                url,
+                "endpoint removed: its objects are unknown from now on, and nothing they wrote is deleted"
+            );
             self.endpoints.remove(&url);
             let object_source = ObjectSource::Endpoint(url);
             self.feeds.retain(|(of, _), _| *of != object_source);
@@ -303,7 +404,11 @@ impl Engine {
         }
         for url in urls {
             if !self.endpoints.contains_key(&url) {
-                self.engage_endpoint(&url, &kcp.portal.workspace(&url, "*", self.environment.rules("kcp")));
+                self.engage_endpoint(
+                    &url,
+                    &kcp.portal
+                        .workspace(&url, "*", self.environment.rules("kcp")),
+                );
             }
         }
         self.records_changed = true;
@@ -316,26 +421,63 @@ impl Engine {
         };
         info!(url, "endpoint added");
         let mut tasks = JoinSet::new();
-        self.follow_kinds(&ObjectSource::Endpoint(url.to_owned()), client, Some(&mut tasks));
+        self.follow_kinds(
+            &ObjectSource::Endpoint(url.to_owned()),
+            client,
+            Some(&mut tasks),
+        );
         let of = url.to_owned();
-        let wrap = move |seen| Event::Endpoint { url: of.clone(), news: EndpointNews::Tenants(seen) };
+        let wrap = move |seen| Event::Endpoint {
+            url: of.clone(),
+            news: EndpointNews::Tenants(seen),
+        };
         let watch_config = self.hub_watch_config(Scope::default());
-        let sink = EventSink { events: self.sender.clone(), wrap };
-        tasks.spawn(follow(Api::<ApiBinding>::all(client.clone()), watch_config, read_tenant, sink));
+        let sink = EventSink {
+            events: self.sender.clone(),
+            wrap,
+        };
+        tasks.spawn(follow(
+            Api::<ApiBinding>::all(client.clone()),
+            watch_config,
+            read_tenant,
+            sink,
+        ));
         let of = url.to_owned();
-        let wrap = move |seen| Event::Endpoint { url: of.clone(), news: EndpointNews::Clusters(Box::new(seen)) };
+        let wrap = move |seen| Event::Endpoint {
+            url: of.clone(),
+            news: EndpointNews::Clusters(Box::new(seen)),
+        };
         let watch_config = self.hub_watch_config(Scope::default());
-        let sink = EventSink { events: self.sender.clone(), wrap };
-        tasks.spawn(follow(Api::<KubernetesCluster>::all(client.clone()), watch_config, read_cluster, sink));
+        let sink = EventSink {
+            events: self.sender.clone(),
+            wrap,
+        };
+        tasks.spawn(follow(
+            Api::<KubernetesCluster>::all(client.clone()),
+            watch_config,
+            read_cluster,
+            sink,
+        ));
         let (tenants, clusters) = (WatchCache::default(), WatchCache::default());
-        let endpoint = Endpoint { tenants, clusters, vanished_at: None, clients: BTreeMap::new(), _tasks: tasks };
+        let endpoint = Endpoint {
+            tenants,
+            clusters,
+            vanished_at: None,
+            clients: BTreeMap::new(),
+            _tasks: tasks,
+        };
         self.endpoints.insert(url.to_owned(), endpoint);
     }
 
     pub(super) fn observe_endpoint(&mut self, url: &str, news: EndpointNews) {
-        let Some(endpoint) = self.endpoints.get_mut(url) else { return };
+        let Some(endpoint) = self.endpoints.get_mut(url) else {
+            return;
+        };
         let left = match &news {
-            EndpointNews::Tenants(Observed::Gone { item: (workspace, _), .. }) => Some(workspace.clone()),
+            EndpointNews::Tenants(Observed::Gone {
+                item: (workspace, _),
+                ..
+            }) => Some(workspace.clone()),
             _ => None,
         };
         let listed = matches!(&news, EndpointNews::Tenants(Observed::Listed { .. }));
@@ -371,11 +513,21 @@ impl Engine {
     fn purge(&mut self, url: &str, workspace: &Workspace) {
         info!(url, %workspace, "tenant removed");
         let object_source = ObjectSource::Endpoint(url.to_owned());
-        let of_it = |record: &Record| record.object_source == object_source && record.id().workspace == *workspace;
-        self.records.retain(|_, record| !of_it(record) || record.must_be_somewhere());
-        let left: Vec<RecordId> = self.records.iter().filter(|(_, record)| of_it(record)).map(|(id, _)| id.clone()).collect();
+        let of_it = |record: &Record| {
+            record.object_source == object_source && record.id().workspace == *workspace
+        };
+        self.records
+            .retain(|_, record| !of_it(record) || record.must_be_somewhere());
+        let left: Vec<RecordId> = self
+            .records
+            .iter()
+            .filter(|(_, record)| of_it(record))
+            .map(|(id, _)| id.clone())
+            .collect();
         for id in left {
-            let Some(mut record) = self.records.remove(&id) else { continue };
+            let Some(mut record) = self.records.remove(&id) else {
+                continue;
+            };
             self.mark_unknown(&mut record);
             self.records.insert(id, record);
         }
@@ -392,9 +544,15 @@ impl Engine {
         if record.astray.is_none() {
             let place = &record.object_source;
             warn!(%place, kind = record.kind.as_str(), object = %record.id(), "object disappeared while its finalizer was set: what it wrote stays");
-            record.astray = Some(Astray { since: self.turned_at, lists: None, searched: None });
+            record.astray = Some(Astray {
+                since: self.turned_at,
+                lists: None,
+                searched: None,
+            });
             match place {
-                ObjectSource::Hub => self.searches.forget(&(record.kind, record.id().name.clone())),
+                ObjectSource::Hub => self
+                    .searches
+                    .forget(&(record.kind, record.id().name.clone())),
                 ObjectSource::Endpoint(_) => self.hub_relist.ring(),
             }
             self.touch_status();
@@ -404,12 +562,25 @@ impl Engine {
     /// Reports whether a missing object no longer exists: its workspace was still
     /// listed long after the object disappeared.
     pub(super) fn is_gone_from(&self, record: &Record) -> bool {
-        let (ObjectSource::Endpoint(url), Some(Astray { lists: Some(lists), .. })) = (&record.object_source, record.astray) else {
+        let (
+            ObjectSource::Endpoint(url),
+            Some(Astray {
+                lists: Some(lists), ..
+            }),
+        ) = (&record.object_source, record.astray)
+        else {
             return false;
         };
-        let endpoint = self.endpoints.get(url).filter(|endpoint| endpoint.tenants.lists() > lists);
+        let endpoint = self
+            .endpoints
+            .get(url)
+            .filter(|endpoint| endpoint.tenants.lists() > lists);
         let tenants = endpoint.map(|endpoint| endpoint.tenants.known());
-        tenants.is_some_and(|tenants| tenants.known().is_some_and(|tenants| tenants.contains_key(&record.id().workspace)))
+        tenants.is_some_and(|tenants| {
+            tenants
+                .known()
+                .is_some_and(|tenants| tenants.contains_key(&record.id().workspace))
+        })
     }
 
     /// Relists everything for objects that have been missing for long.
@@ -417,9 +588,19 @@ impl Engine {
         let (now, endpoints) = (self.turned_at, &self.endpoints);
         let mut sought = false;
         for record in self.records.values_mut() {
-            let ObjectSource::Endpoint(url) = &record.object_source else { continue };
-            if let Some(astray) = record.astray.as_mut().filter(|astray| astray.lists.is_none() && now >= astray.since + LONGEST_MOVE) {
-                astray.lists = Some(endpoints.get(url).map_or(0, |endpoint| endpoint.tenants.lists()));
+            let ObjectSource::Endpoint(url) = &record.object_source else {
+                continue;
+            };
+            if let Some(astray) = record
+                .astray
+                .as_mut()
+                .filter(|astray| astray.lists.is_none() && now >= astray.since + LONGEST_MOVE)
+            {
+                astray.lists = Some(
+                    endpoints
+                        .get(url)
+                        .map_or(0, |endpoint| endpoint.tenants.lists()),
+                );
                 sought = true;
             }
         }
@@ -429,15 +610,24 @@ impl Engine {
     }
 
     pub(super) fn strays_due(&self) -> Option<Instant> {
-        let in_kcp = self.records.values().filter(|record| record.object_source != ObjectSource::Hub);
-        let astray = in_kcp.filter_map(|record| record.astray).filter(|astray| astray.lists.is_none());
+        let in_kcp = self
+            .records
+            .values()
+            .filter(|record| record.object_source != ObjectSource::Hub);
+        let astray = in_kcp
+            .filter_map(|record| record.astray)
+            .filter(|astray| astray.lists.is_none());
         astray.map(|astray| astray.since + LONGEST_MOVE).min()
     }
 
     /// Relists objects that are missing although their workspace stayed.
     fn look_for_strays(&mut self, url: &str) {
         let here = |record: &Record| matches!(&record.object_source, ObjectSource::Endpoint(of) if of == url);
-        if self.records.values().any(|record| here(record) && self.is_gone_from(record)) {
+        if self
+            .records
+            .values()
+            .any(|record| here(record) && self.is_gone_from(record))
+        {
             self.hub_relist.ring();
         }
     }
@@ -446,23 +636,42 @@ impl Engine {
     pub(super) fn silent_endpoints(&self) -> BTreeMap<&str, String> {
         let silence = |url: &String, endpoint: &Endpoint| {
             let object_source = ObjectSource::Endpoint(url.clone());
-            let feeds = self.feeds.iter().filter(|((of, _), _)| *of == object_source).filter_map(|(_, feed)| feed.failure());
-            let mut all = endpoint.silence().into_iter().chain(feeds).filter(|failure| !failure.is_an_answer());
+            let feeds = self
+                .feeds
+                .iter()
+                .filter(|((of, _), _)| *of == object_source)
+                .filter_map(|(_, feed)| feed.failure());
+            let mut all = endpoint
+                .silence()
+                .into_iter()
+                .chain(feeds)
+                .filter(|failure| !failure.is_an_answer());
             all.next().map(ToString::to_string)
         };
-        self.endpoints.iter().filter_map(|(url, endpoint)| Some((url.as_str(), silence(url, endpoint)?))).collect()
+        self.endpoints
+            .iter()
+            .filter_map(|(url, endpoint)| Some((url.as_str(), silence(url, endpoint)?)))
+            .collect()
     }
 
     /// Returns a client for writing an object, its status and its Events.
-    pub(super) fn client_of(&mut self, object_source: &ObjectSource, workspace: &Workspace) -> Result<Client, String> {
-        let ObjectSource::Endpoint(url) = object_source else { return Ok(self.environment.hub.clone()) };
+    pub(super) fn client_of(
+        &mut self,
+        object_source: &ObjectSource,
+        workspace: &Workspace,
+    ) -> Result<Client, String> {
+        let ObjectSource::Endpoint(url) = object_source else {
+            return Ok(self.environment.hub.clone());
+        };
         let (Some(endpoint), Some(kcp)) = (self.endpoints.get_mut(url), &self.kcp) else {
             return Err("its endpoint was removed".to_owned());
         };
         if let Some(client) = endpoint.clients.get(workspace) {
             return Ok(client.clone());
         }
-        let client = kcp.portal.workspace(url, workspace.as_str(), self.environment.rules("kcp"))?;
+        let client =
+            kcp.portal
+                .workspace(url, workspace.as_str(), self.environment.rules("kcp"))?;
         endpoint.clients.insert(workspace.clone(), client.clone());
         Ok(client)
     }
@@ -474,14 +683,22 @@ mod tests {
 
     #[test]
     fn an_endpoint_is_reached_where_kcp_says_or_where_we_are_told() {
-        let config = Config::new("https://kcp.example:6443/clusters/root:provider".parse().unwrap());
+        let config = Config::new(
+            "https://kcp.example:6443/clusters/root:provider"
+                .parse()
+                .unwrap(),
+        );
         let told = "https://10.0.0.1:6443/services/apiexport/1abc/edge-portal-networking";
         let reached = |external: Option<&str>| {
-            let portal = Portal::new(config.clone(), external.map(|url| url.parse().unwrap())).unwrap();
+            let portal =
+                Portal::new(config.clone(), external.map(|url| url.parse().unwrap())).unwrap();
             portal.reached(told, "*").unwrap().to_string()
         };
         assert_eq!(reached(None), format!("{told}/clusters/*"));
         let rest = "/services/apiexport/1abc/edge-portal-networking/clusters/*";
-        assert_eq!(reached(Some("https://kcp.example:443")), format!("https://kcp.example:443{rest}"));
+        assert_eq!(
+            reached(Some("https://kcp.example:443")),
+            format!("https://kcp.example:443{rest}")
+        );
     }
 }

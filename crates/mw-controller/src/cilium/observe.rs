@@ -89,25 +89,58 @@ impl Member {
 impl Engine {
     pub(super) fn observe(&mut self, event: Event) {
         match event {
-            Event::Objects { object_source, kind, seen } => self.observe_objects(&object_source, kind, *seen),
+            Event::Objects {
+                object_source,
+                kind,
+                seen,
+            } => self.observe_objects(&object_source, kind, *seen),
             Event::Slices(seen) => self.observe_slices(seen),
             Event::Endpoint { url, news } => self.observe_endpoint(&url, news),
             Event::Clusters(seen) => self.observe_clusters(seen),
             Event::Secrets { search, seen } => self.observe_secrets(&search, seen),
-            Event::Attempted { cluster, epoch, fingerprint, attempt } => self.observe_attempt(&cluster, epoch, fingerprint, attempt),
-            Event::Cached { cluster, epoch, what, take } => self.observe_sight(&cluster, epoch, what, take),
-            Event::Written { cluster, epoch, outcome } => self.observe_write(&cluster, epoch, outcome),
+            Event::Attempted {
+                cluster,
+                epoch,
+                fingerprint,
+                attempt,
+            } => self.observe_attempt(&cluster, epoch, fingerprint, attempt),
+            Event::Cached {
+                cluster,
+                epoch,
+                what,
+                take,
+            } => self.observe_sight(&cluster, epoch, what, take),
+            Event::Written {
+                cluster,
+                epoch,
+                outcome,
+            } => self.observe_write(&cluster, epoch, outcome),
             Event::Searched { kind, name, found } => self.observe_search(kind, name, &found),
             Event::Patched { id, result } => self.observe_patch(&id, result),
-            Event::Dialled { link, fingerprint, result } => self.observe_dial(&link, fingerprint, result),
-            Event::Read { reader, epoch, result } => self.observe_reading(&reader, epoch, result),
+            Event::Dialled {
+                link,
+                fingerprint,
+                result,
+            } => self.observe_dial(&link, fingerprint, result),
+            Event::Read {
+                reader,
+                epoch,
+                result,
+            } => self.observe_reading(&reader, epoch, result),
         }
     }
 
-    fn observe_objects(&mut self, object_source: &ObjectSource, kind: Kind, seen: Observed<DynamicObject>) {
+    fn observe_objects(
+        &mut self,
+        object_source: &ObjectSource,
+        kind: Kind,
+        seen: Observed<DynamicObject>,
+    ) {
         let at = (object_source.clone(), kind);
         // A late event of an endpoint that was removed.
-        let Some(feed) = self.feeds.get_mut(&at) else { return };
+        let Some(feed) = self.feeds.get_mut(&at) else {
+            return;
+        };
         match seen {
             Observed::Broken(failure) => {
                 self.listed.remove(&at);
@@ -124,7 +157,9 @@ impl Engine {
                 self.replace_records(object_source, kind, &items);
                 self.note_list(&at);
             }
-            Observed::Set { item, version } => self.take_record(object_source, kind, &item, version),
+            Observed::Set { item, version } => {
+                self.take_record(object_source, kind, &item, version)
+            }
             Observed::Gone { item, .. } => self.drop_record(object_source, kind, &item),
         }
         if let Some(feed) = self.feeds.get_mut(&at)
@@ -144,20 +179,38 @@ impl Engine {
         }
     }
 
-    fn read_record(&self, object_source: &ObjectSource, kind: Kind, object: &DynamicObject) -> Option<Record> {
-        Record::read(object_source.clone(), kind, self.workspace(object_source, object).as_str(), object)
+    fn read_record(
+        &self,
+        object_source: &ObjectSource,
+        kind: Kind,
+        object: &DynamicObject,
+    ) -> Option<Record> {
+        Record::read(
+            object_source.clone(),
+            kind,
+            self.workspace(object_source, object).as_str(),
+            object,
+        )
     }
 
     /// Replaces the records of a kind by a list. An object with our finalizer can't
     /// disappear before we remove the finalizer, and lists may be wrong: it is kept
     /// until its absence is confirmed.
-    fn replace_records(&mut self, object_source: &ObjectSource, kind: Kind, items: &[DynamicObject]) {
+    fn replace_records(
+        &mut self,
+        object_source: &ObjectSource,
+        kind: Kind,
+        items: &[DynamicObject],
+    ) {
         let of_it = |record: &Record| record.object_source == *object_source && record.kind == kind;
-        let (mut before, others): (BTreeMap<_, _>, _) =
-            std::mem::take(&mut self.records).into_iter().partition(|(_, record)| of_it(record));
+        let (mut before, others): (BTreeMap<_, _>, _) = std::mem::take(&mut self.records)
+            .into_iter()
+            .partition(|(_, record)| of_it(record));
         self.records = others;
         for item in items {
-            let Some(newer) = self.read_record(object_source, kind, item) else { continue };
+            let Some(newer) = self.read_record(object_source, kind, item) else {
+                continue;
+            };
             let id = (kind, newer.id().clone());
             if self.is_kept_elsewhere(&id, object_source) {
                 continue;
@@ -166,7 +219,10 @@ impl Engine {
             self.put_record(known.filter(|record| record.uid() == newer.uid()), newer);
         }
         self.records_changed = true;
-        let kept: BTreeMap<_, _> = before.into_iter().filter_map(|(id, record)| Some((id, self.kept(record)?))).collect();
+        let kept: BTreeMap<_, _> = before
+            .into_iter()
+            .filter_map(|(id, record)| Some((id, self.kept(record)?)))
+            .collect();
         self.records.extend(kept);
     }
 
@@ -182,18 +238,38 @@ impl Engine {
     /// Reports whether another endpoint shows the object. A workspace may be
     /// visible through two endpoints while it moves.
     fn is_kept_elsewhere(&self, id: &RecordId, object_source: &ObjectSource) -> bool {
-        let known = self.records.get(id).filter(|record| record.object_source != *object_source);
-        known.is_some_and(|record| !self.is_stray(record) && self.listed.contains(&(record.object_source.clone(), id.0)))
+        let known = self
+            .records
+            .get(id)
+            .filter(|record| record.object_source != *object_source);
+        known.is_some_and(|record| {
+            !self.is_stray(record) && self.listed.contains(&(record.object_source.clone(), id.0))
+        })
     }
 
-    fn take_record(&mut self, object_source: &ObjectSource, kind: Kind, item: &DynamicObject, version: Version) {
-        let Some(newer) = self.read_record(object_source, kind, item) else { return };
+    fn take_record(
+        &mut self,
+        object_source: &ObjectSource,
+        kind: Kind,
+        item: &DynamicObject,
+        version: Version,
+    ) {
+        let Some(newer) = self.read_record(object_source, kind, item) else {
+            return;
+        };
         let id = (kind, newer.id().clone());
-        let is_old = |known: &Record| known.object_source == *object_source && known.astray.is_none() && known.version >= version;
+        let is_old = |known: &Record| {
+            known.object_source == *object_source
+                && known.astray.is_none()
+                && known.version >= version
+        };
         if self.is_kept_elsewhere(&id, object_source) || self.records.get(&id).is_some_and(is_old) {
             return;
         }
-        let same = self.records.remove(&id).filter(|record| record.uid() == newer.uid());
+        let same = self
+            .records
+            .remove(&id)
+            .filter(|record| record.uid() == newer.uid());
         self.put_record(same, newer);
     }
 
@@ -215,12 +291,23 @@ impl Engine {
         let meta = &item.metadata;
         let workspace = self.workspace(object_source, item);
         let namespace = meta.namespace.as_deref().unwrap_or("default");
-        let id = (kind, ObjectId::new(workspace.as_str(), namespace, meta.name.as_deref().unwrap_or_default()));
-        let is_it = |record: &Record| Some(record.uid()) == meta.uid.as_deref() && record.object_source == *object_source;
+        let id = (
+            kind,
+            ObjectId::new(
+                workspace.as_str(),
+                namespace,
+                meta.name.as_deref().unwrap_or_default(),
+            ),
+        );
+        let is_it = |record: &Record| {
+            Some(record.uid()) == meta.uid.as_deref() && record.object_source == *object_source
+        };
         if !self.records.get(&id).is_some_and(is_it) {
             return;
         }
-        let Some(mut record) = self.records.remove(&id) else { return };
+        let Some(mut record) = self.records.remove(&id) else {
+            return;
+        };
         self.records_changed = true;
         if record.must_be_somewhere() && meta.deletion_timestamp.is_none() {
             self.mark_unknown(&mut record);
@@ -228,18 +315,30 @@ impl Engine {
         }
     }
 
-    pub(super) fn observe_patch(&mut self, id: &RecordId, result: Result<Box<DynamicObject>, Failure>) {
+    pub(super) fn observe_patch(
+        &mut self,
+        id: &RecordId,
+        result: Result<Box<DynamicObject>, Failure>,
+    ) {
         let now = Instant::now();
-        let Some(record) = self.records.get_mut(id) else { return };
+        let Some(record) = self.records.get_mut(id) else {
+            return;
+        };
         record.busy = false;
         let object_source = record.object_source.clone();
         match result {
             Ok(object) => {
                 record.forgive();
-                let gone = object.metadata.deletion_timestamp.is_some() && object.metadata.finalizers.iter().flatten().next().is_none();
+                let gone = object.metadata.deletion_timestamp.is_some()
+                    && object.metadata.finalizers.iter().flatten().next().is_none();
                 match gone {
                     true => self.drop_record(&object_source, id.0, &object),
-                    false => self.take_record(&object_source, id.0, &object, Version::of(object.metadata.resource_version.as_deref())),
+                    false => self.take_record(
+                        &object_source,
+                        id.0,
+                        &object,
+                        Version::of(object.metadata.resource_version.as_deref()),
+                    ),
                 }
             }
             // In kcp its workspace may have moved: the next lists will tell.
@@ -250,7 +349,8 @@ impl Engine {
             }
             Err(failure) => {
                 record.failures = record.failures.saturating_add(1);
-                record.not_before = Some(now + std::time::Duration::from_millis(100 << record.failures.min(8)));
+                record.not_before =
+                    Some(now + std::time::Duration::from_millis(100 << record.failures.min(8)));
                 warn!(kind = id.0.as_str(), object = %id.1, error = %failure, "failed to write the object");
                 self.count_failure(HUB, &failure);
             }
@@ -260,12 +360,17 @@ impl Engine {
 
     pub(super) fn count_failure(&self, cluster: &str, failure: &Failure) {
         let metrics = &self.environment.metrics;
-        let labels = FailureLabels { cluster: metrics.cluster(&ClusterId::from(cluster)), category: failure.category() };
+        let labels = FailureLabels {
+            cluster: metrics.cluster(&ClusterId::from(cluster)),
+            category: failure.category(),
+        };
         metrics.failures.get_or_create(&labels).inc();
     }
 
     fn observe_secrets(&mut self, search: &Search, seen: Observed<(String, Item<CachedSecret>)>) {
-        let Some(secrets_of) = self.kubeconfig_secrets.get_mut(search) else { return };
+        let Some(secrets_of) = self.kubeconfig_secrets.get_mut(search) else {
+            return;
+        };
         match secrets_of.secrets.observe(seen) {
             Noted::Nothing => self.world_changed |= self.awaits_a_list(),
             Noted::Relist => self.hub_relist.ring(),
@@ -281,12 +386,16 @@ impl Engine {
     }
 
     pub(super) fn member_at(&mut self, cluster: &ClusterId, epoch: u64) -> Option<&mut Member> {
-        self.members.get_mut(cluster).filter(|member| member.link.epoch == epoch)
+        self.members
+            .get_mut(cluster)
+            .filter(|member| member.link.epoch == epoch)
     }
 
     fn observe_sight(&mut self, cluster: &ClusterId, epoch: u64, what: &'static str, take: Take) {
         let time = self.environment.clock.time();
-        let Some(member) = self.member_at(cluster, epoch) else { return };
+        let Some(member) = self.member_at(cluster, epoch) else {
+            return;
+        };
         let cluster_cache = member.swap.as_deref_mut().unwrap_or(&mut member.link.feeds);
         let was_silent = cluster_cache.silence().is_some();
         let noted = take(cluster_cache);
@@ -306,7 +415,9 @@ impl Engine {
                 self.count_failure(cluster.as_str(), &failure);
             }
         }
-        let Some(member) = self.members.get_mut(cluster) else { return };
+        let Some(member) = self.members.get_mut(cluster) else {
+            return;
+        };
         let cluster_cache = member.swap.as_deref().unwrap_or(&member.link.feeds);
         if was_silent && cluster_cache.silence().is_none() {
             info!(cluster = %self.environment.names.of(cluster), "cluster readable again");
@@ -320,10 +431,22 @@ impl Engine {
 
     /// Settles writes that got no answer once everything has been listed again.
     fn clear_doubt(&mut self, cluster: &ClusterId) {
-        let Some(member) = self.members.get_mut(cluster).filter(|member| member.swap.is_none()) else { return };
-        let Some(before) = &member.lists_in_doubt else { return };
+        let Some(member) = self
+            .members
+            .get_mut(cluster)
+            .filter(|member| member.swap.is_none())
+        else {
+            return;
+        };
+        let Some(before) = &member.lists_in_doubt else {
+            return;
+        };
         let now = member.link.feeds.lists(member.wants);
-        if now.iter().zip(before).all(|(now, before)| now > before || [*now, *before].contains(&u64::MAX)) {
+        if now
+            .iter()
+            .zip(before)
+            .all(|(now, before)| now > before || [*now, *before].contains(&u64::MAX))
+        {
             member.lists_in_doubt = None;
             member.writer.was_listed();
         }
@@ -331,8 +454,13 @@ impl Engine {
 
     /// Switches to the new connection once everything is listed through it.
     fn complete_swap(&mut self, cluster: &ClusterId) {
-        let Some(member) = self.members.get_mut(cluster) else { return };
-        if let Some(cluster_cache) = member.swap.take_if(|cluster_cache| !crate::fleet::Feeds::is_starting(cluster_cache.as_ref())) {
+        let Some(member) = self.members.get_mut(cluster) else {
+            return;
+        };
+        if let Some(cluster_cache) = member
+            .swap
+            .take_if(|cluster_cache| !crate::fleet::Feeds::is_starting(cluster_cache.as_ref()))
+        {
             member.link.feeds = *cluster_cache;
             member.in_use = std::mem::take(&mut member.swapping);
             member.seen_changed = true;

@@ -13,8 +13,15 @@ impl Engine {
         let started = Instant::now();
         self.plan = self.plan_cautiously();
         self.environment.metrics.plans.inc();
-        self.environment.metrics.plan_seconds.observe(started.elapsed().as_secs_f64());
-        debug!(targets = self.plan.targets.len(), dials = self.plan.dials.len(), "planned");
+        self.environment
+            .metrics
+            .plan_seconds
+            .observe(started.elapsed().as_secs_f64());
+        debug!(
+            targets = self.plan.targets.len(),
+            dials = self.plan.dials.len(),
+            "planned"
+        );
         self.touch_status();
     }
 }

@@ -39,18 +39,40 @@ impl ProviderExaminer {
 impl Engine {
     async fn examination(mut self, workspace: &Workspace, interest: &Interest) -> Examination {
         let of_it = |record: &&Record| record.id().workspace == *workspace;
-        let objects: Vec<Object> = self.records.values().filter(of_it).map(|record| record.object.clone()).collect();
+        let objects: Vec<Object> = self
+            .records
+            .values()
+            .filter(of_it)
+            .map(|record| record.object.clone())
+            .collect();
         let chosen = selection(interest, &objects);
-        let records = self.records.values().filter(|record| chosen.contains(record.id()));
-        let refs: BTreeSet<(String, String)> =
-            records.clone().flat_map(|record| self.refs(record).into_iter().map(|name| (record.id().namespace.clone(), name))).collect();
+        let records = self
+            .records
+            .values()
+            .filter(|record| chosen.contains(record.id()));
+        let refs: BTreeSet<(String, String)> = records
+            .clone()
+            .flat_map(|record| {
+                self.refs(record)
+                    .into_iter()
+                    .map(|name| (record.id().namespace.clone(), name))
+            })
+            .collect();
         let clusters = join_all(refs.iter().filter_map(|(namespace, name)| {
-            let record = records.clone().find(|record| record.id().namespace == *namespace && self.refs(record).contains(name))?;
+            let record = records.clone().find(|record| {
+                record.id().namespace == *namespace && self.refs(record).contains(name)
+            })?;
             Some(self.examined(record, name))
         }))
         .await;
-        let reached: BTreeSet<&ClusterId> = clusters.iter().filter_map(|cluster| cluster.cluster.as_ref()).collect();
-        let (mut world, mut plan) = (std::mem::take(&mut self.world), std::mem::take(&mut self.plan));
+        let reached: BTreeSet<&ClusterId> = clusters
+            .iter()
+            .filter_map(|cluster| cluster.cluster.as_ref())
+            .collect();
+        let (mut world, mut plan) = (
+            std::mem::take(&mut self.world),
+            std::mem::take(&mut self.plan),
+        );
         world.clusters.retain(|id, _| reached.contains(id));
         plan.targets.retain(|id, _| reached.contains(id));
         world.bindings.retain(|id, _| chosen.contains(id));
@@ -59,19 +81,38 @@ impl Engine {
         plan.bindings.retain(|id, _| chosen.contains(id));
         plan.services.retain(|id, _| chosen.contains(id));
         plan.intents.retain(|id, _| chosen.contains(id));
-        Examination { clusters, world, plan }
+        Examination {
+            clusters,
+            world,
+            plan,
+        }
     }
 
     async fn examined(&self, record: &Record, name: &str) -> Examined {
         let lead = self.lead(record.id(), name);
         let secret = match (&lead, &self.kcp) {
-            (Lead::Missing(_), Some(kcp)) => self.managed_secret(name).map(|(secret, _)| (kcp.namespace.clone(), secret)),
+            (Lead::Missing(_), Some(kcp)) => self
+                .managed_secret(name)
+                .map(|(secret, _)| (kcp.namespace.clone(), secret)),
             _ => lead.secret(),
         };
         let examined = Examined::new(&record.id().namespace, name, secret);
         let access = lead.access(&self.settings.allowed);
-        let cluster = access.as_ref().ok().and_then(|(source, _)| self.leads.get(&source.id())).cloned();
-        let (examined, _) = examined.ask(&*self.environment.connect, access, &self.settings.cilium_namespace).await;
-        Examined { cluster, ..examined }
+        let cluster = access
+            .as_ref()
+            .ok()
+            .and_then(|(source, _)| self.leads.get(&source.id()))
+            .cloned();
+        let (examined, _) = examined
+            .ask(
+                &*self.environment.connect,
+                access,
+                &self.settings.cilium_namespace,
+            )
+            .await;
+        Examined {
+            cluster,
+            ..examined
+        }
     }
 }

@@ -102,8 +102,10 @@ impl Published for PublishedObject {
     fn read(kind: Kind, object: DynamicObject) -> Self {
         let value = serde_json::to_value(&object).unwrap_or_default();
         let status = ObjectStatus::read(kind, value.get("status").cloned().unwrap_or_default());
-        let (said, misread) =
-            Object::read(kind, "", value).map_or((None, Some("invalid metadata".to_owned())), |(said, why)| (Some(said), why));
+        let (said, misread) = Object::read(kind, "", value).map_or(
+            (None, Some("invalid metadata".to_owned())),
+            |(said, why)| (Some(said), why),
+        );
         let meta = object.metadata;
         PublishedObject {
             kind,
@@ -111,7 +113,9 @@ impl Published for PublishedObject {
             name: meta.name.unwrap_or_default(),
             generation: meta.generation.unwrap_or_default(),
             deleting: meta.deletion_timestamp.is_some(),
-            in_kcp: meta.annotations.is_some_and(|all| all.contains_key(ANNOTATION_CLUSTER)),
+            in_kcp: meta
+                .annotations
+                .is_some_and(|all| all.contains_key(ANNOTATION_CLUSTER)),
             clusters: match &said {
                 Some(Object::Binding(of)) => of.spec.refs.clone(),
                 _ => Vec::new(),

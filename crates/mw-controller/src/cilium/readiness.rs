@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 
 use mw_core::names::CiliumName;
 
-const GAUGES: [&str; 2] = ["cilium_kvstoremesh_remote_cluster_readiness_status", "cilium_clustermesh_remote_cluster_readiness_status"];
+const GAUGES: [&str; 2] = [
+    "cilium_kvstoremesh_remote_cluster_readiness_status",
+    "cilium_clustermesh_remote_cluster_readiness_status",
+];
 const REMOTE: &str = "target_cluster";
 /// Bytes parsed; the rest of an answer is ignored.
 const LARGEST: usize = 4 << 20;
@@ -15,11 +18,20 @@ const LARGEST: usize = 4 << 20;
 /// last line is ignored.
 pub fn readiness(exposition: &[u8]) -> BTreeMap<CiliumName, bool> {
     let read = exposition.get(..LARGEST).unwrap_or(exposition);
-    let whole = read.iter().rposition(|byte| *byte == b'\n').and_then(|end| read.get(..end)).unwrap_or_default();
-    let lines = whole.split(|byte| *byte == b'\n').filter_map(|line| std::str::from_utf8(line).ok());
+    let whole = read
+        .iter()
+        .rposition(|byte| *byte == b'\n')
+        .and_then(|end| read.get(..end))
+        .unwrap_or_default();
+    let lines = whole
+        .split(|byte| *byte == b'\n')
+        .filter_map(|line| std::str::from_utf8(line).ok());
     let mut remotes = BTreeMap::new();
     for (remote, ready) in lines.filter_map(sample) {
-        remotes.entry(remote).and_modify(|all| *all &= ready).or_insert(ready);
+        remotes
+            .entry(remote)
+            .and_modify(|all| *all &= ready)
+            .or_insert(ready);
     }
     remotes
 }
@@ -74,7 +86,10 @@ mod tests {
     const GAUGE: &str = "cilium_kvstoremesh_remote_cluster_readiness_status";
 
     fn read(text: &str) -> Vec<(String, bool)> {
-        readiness(text.as_bytes()).into_iter().map(|(name, ready)| (name.to_string(), ready)).collect()
+        readiness(text.as_bytes())
+            .into_iter()
+            .map(|(name, ready)| (name.to_string(), ready))
+            .collect()
     }
 
     fn one(labels: &str, value: &str) -> Vec<(String, bool)> {
@@ -82,7 +97,10 @@ mod tests {
     }
 
     fn all(remotes: &[(&str, bool)]) -> Vec<(String, bool)> {
-        remotes.iter().map(|(name, ready)| ((*name).to_owned(), *ready)).collect()
+        remotes
+            .iter()
+            .map(|(name, ready)| ((*name).to_owned(), *ready))
+            .collect()
     }
 
     #[test]
@@ -130,16 +148,24 @@ mod tests {
             ("NaN", false),
             ("+Inf", false),
         ] {
-            assert_eq!(one(r#"{target_cluster="b"}"#, value), all(&[("b", ready)]), "{value}");
+            assert_eq!(
+                one(r#"{target_cluster="b"}"#, value),
+                all(&[("b", ready)]),
+                "{value}"
+            );
         }
     }
 
     #[test]
     fn of_several_lines_about_one_remote_all_must_be_content() {
-        let line = |node: &str, value: &str| format!("{GAUGE}{{source_node_name=\"{node}\",target_cluster=\"b\"}} {value}\n");
-        for (lines, ready) in
-            [([line("n", "1"), line("n", "1")], true), ([line("n", "1"), line("m", "0")], false), ([line("n", "0"), line("m", "1")], false)]
-        {
+        let line = |node: &str, value: &str| {
+            format!("{GAUGE}{{source_node_name=\"{node}\",target_cluster=\"b\"}} {value}\n")
+        };
+        for (lines, ready) in [
+            ([line("n", "1"), line("n", "1")], true),
+            ([line("n", "1"), line("m", "0")], false),
+            ([line("n", "0"), line("m", "1")], false),
+        ] {
             assert_eq!(read(&lines.concat()), all(&[("b", ready)]));
         }
     }
@@ -162,7 +188,11 @@ mod tests {
             "{} 1",
             " 1",
         ] {
-            let text = if line.starts_with("{target_cluster=\"b\"} 1") { line.to_owned() } else { format!("{GAUGE}{line}") };
+            let text = if line.starts_with("{target_cluster=\"b\"} 1") {
+                line.to_owned()
+            } else {
+                format!("{GAUGE}{line}")
+            };
             assert_eq!(read(&format!("{text}\n")), [], "{line}");
         }
     }
@@ -180,7 +210,8 @@ mod tests {
     #[test]
     fn an_endless_answer_is_cut() {
         let filler = format!("{}\n", "x".repeat(99)).repeat(LARGEST / 100);
-        let [before, after] = ["b", "c"].map(|name| format!("{GAUGE}{{target_cluster=\"{name}\"}} 1\n"));
+        let [before, after] =
+            ["b", "c"].map(|name| format!("{GAUGE}{{target_cluster=\"{name}\"}} 1\n"));
         assert_eq!(read(&[before, filler, after].concat()), all(&[("b", true)]));
         assert_eq!(read(&"x".repeat(LARGEST + 1)), []);
     }

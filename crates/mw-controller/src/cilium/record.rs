@@ -9,7 +9,9 @@ use mw_api::cilium::binding::ClusterMeshBinding;
 use mw_api::cilium::convert;
 use mw_api::cilium::intent::ConnectivityIntent;
 use mw_api::cilium::service::GlobalService;
-use mw_api::cilium::{ANNOTATION_TOUCHED, BINDING_FINALIZER, FINALIZER_PREFIX, INTENT_FINALIZER, SERVICE_FINALIZER};
+use mw_api::cilium::{
+    ANNOTATION_TOUCHED, BINDING_FINALIZER, FINALIZER_PREFIX, INTENT_FINALIZER, SERVICE_FINALIZER,
+};
 use mw_core::cilium::object::{Binding, Common, GlobalService as CoreService, Intent, ObjectId};
 use mw_core::names::{ClusterId, Owner};
 use mw_core::text::printable;
@@ -61,9 +63,18 @@ impl Kind {
 
     fn object(self, workspace: &str, value: Value) -> Result<Object, String> {
         Ok(match self {
-            Kind::Binding => Object::Binding(convert::binding(workspace, &read::<ClusterMeshBinding>(value)?)),
-            Kind::Service => Object::Service(convert::global_service(workspace, &read::<GlobalService>(value)?)),
-            Kind::Intent => Object::Intent(convert::intent(workspace, &read::<ConnectivityIntent>(value)?)),
+            Kind::Binding => Object::Binding(convert::binding(
+                workspace,
+                &read::<ClusterMeshBinding>(value)?,
+            )),
+            Kind::Service => Object::Service(convert::global_service(
+                workspace,
+                &read::<GlobalService>(value)?,
+            )),
+            Kind::Intent => Object::Intent(convert::intent(
+                workspace,
+                &read::<ConnectivityIntent>(value)?,
+            )),
         })
     }
 }
@@ -88,7 +99,10 @@ impl Object {
         let metadata = value.get("metadata").cloned().unwrap_or_default();
         match kind.object(workspace, value) {
             Ok(read) => Some((read, None)),
-            Err(wrong) => Some((kind.object(workspace, without_spec(kind, metadata)).ok()?, Some(wrong))),
+            Err(wrong) => Some((
+                kind.object(workspace, without_spec(kind, metadata)).ok()?,
+                Some(wrong),
+            )),
         }
     }
 
@@ -180,14 +194,22 @@ pub(super) struct Record {
 
 impl Record {
     /// Returns None if even the metadata can't be parsed.
-    pub(super) fn read(object_source: ObjectSource, kind: Kind, workspace: &str, object: &DynamicObject) -> Option<Record> {
+    pub(super) fn read(
+        object_source: ObjectSource,
+        kind: Kind,
+        workspace: &str,
+        object: &DynamicObject,
+    ) -> Option<Record> {
         let value = serde_json::to_value(object).ok()?;
         let status = value.get("status").cloned().unwrap_or(Value::Null);
         let (read, misread) = Object::read(kind, workspace, value)?;
         Some(Record {
             object_source,
             kind,
-            meta: ObjectMeta { managed_fields: None, ..object.metadata.clone() },
+            meta: ObjectMeta {
+                managed_fields: None,
+                ..object.metadata.clone()
+            },
             version: Version::of(object.metadata.resource_version.as_deref()),
             object: read,
             misread,
@@ -205,16 +227,34 @@ impl Record {
 
     /// Takes over a newer state of the same object and keeps what is remembered.
     pub(super) fn renew(&mut self, newer: Record) {
-        let Record { object_source, meta, version, object, misread, status, astray, .. } = newer;
+        let Record {
+            object_source,
+            meta,
+            version,
+            object,
+            misread,
+            status,
+            astray,
+            ..
+        } = newer;
         self.changed |= meta.generation != self.meta.generation;
-        (self.object_source, self.meta, self.version, self.object, self.misread, self.status) =
-            (object_source, meta, version, object, misread, status);
+        (
+            self.object_source,
+            self.meta,
+            self.version,
+            self.object,
+            self.misread,
+            self.status,
+        ) = (object_source, meta, version, object, misread, status);
         self.astray = astray;
     }
 
     /// Remembers the clusters that its refs resolve to.
     pub(super) fn lead_to(&mut self, led: BTreeMap<String, Led>) {
-        self.changed |= self.led.iter().any(|(name, before)| led.get(name).is_some_and(|now| now != before));
+        self.changed |= self
+            .led
+            .iter()
+            .any(|(name, before)| led.get(name).is_some_and(|now| now != before));
         self.led = led;
     }
 
@@ -240,7 +280,8 @@ impl Record {
 
     /// Reports whether it has one of our finalizers, including those of the Go provider.
     pub(super) fn is_held(&self) -> bool {
-        self.finalizers().any(|name| name.starts_with(FINALIZER_PREFIX))
+        self.finalizers()
+            .any(|name| name.starts_with(FINALIZER_PREFIX))
     }
 
     /// Reports whether it must still exist: it is not being deleted and has our finalizer.
@@ -277,14 +318,27 @@ impl Record {
         if !self.has_finalizer() {
             finalizers.push(self.kind.finalizer());
         }
-        let touched = touches.iter().map(String::as_str).collect::<Vec<_>>().join(",");
-        let touched = if touched.is_empty() { Value::Null } else { touched.into() };
-        Some(json!({ "metadata": { "finalizers": finalizers, "annotations": { ANNOTATION_TOUCHED: touched } } }))
+        let touched = touches
+            .iter()
+            .map(String::as_str)
+            .collect::<Vec<_>>()
+            .join(",");
+        let touched = if touched.is_empty() {
+            Value::Null
+        } else {
+            touched.into()
+        };
+        Some(
+            json!({ "metadata": { "finalizers": finalizers, "annotations": { ANNOTATION_TOUCHED: touched } } }),
+        )
     }
 
     /// Returns a patch that removes our finalizers.
     pub(super) fn release(&self) -> Value {
-        let finalizers: Vec<&String> = self.finalizers().filter(|name| !name.starts_with(FINALIZER_PREFIX)).collect();
+        let finalizers: Vec<&String> = self
+            .finalizers()
+            .filter(|name| !name.starts_with(FINALIZER_PREFIX))
+            .collect();
         json!({ "metadata": { "finalizers": finalizers } })
     }
 }

@@ -39,7 +39,9 @@ impl Engine {
     pub(super) fn report(&mut self) {
         let now = self.turned_at;
         self.status_due = None;
-        let Some(touched) = self.status_touched else { return };
+        let Some(touched) = self.status_touched else {
+            return;
+        };
         let idle = self.members.values().all(|member| member.writer.is_idle());
         let earliest = match (idle, self.reported_at) {
             (false, _) => touched + WHILE_WRITING,
@@ -59,18 +61,41 @@ impl Engine {
     }
 
     fn report_object(&mut self, id: &RecordId) {
-        let Some(record) = self.records.get(id).filter(|record| record.astray.is_none()) else { return };
-        let facts = Facts { record, failed: self.failed(id), now: self.environment.clock.time() };
+        let Some(record) = self
+            .records
+            .get(id)
+            .filter(|record| record.astray.is_none())
+        else {
+            return;
+        };
+        let facts = Facts {
+            record,
+            failed: self.failed(id),
+            now: self.environment.clock.time(),
+        };
         let status = match id.0 {
-            Kind::Binding => {
-                self.plan.bindings.get(&id.1).filter(|plan| !self.is_premature(record, plan)).map(|plan| of_binding(&facts, plan))
-            }
-            Kind::Service => self.plan.services.get(&id.1).map(|plan| of_service(&facts, plan)),
-            Kind::Intent => self.plan.intents.get(&id.1).map(|plan| of_intent(&facts, plan)),
+            Kind::Binding => self
+                .plan
+                .bindings
+                .get(&id.1)
+                .filter(|plan| !self.is_premature(record, plan))
+                .map(|plan| of_binding(&facts, plan)),
+            Kind::Service => self
+                .plan
+                .services
+                .get(&id.1)
+                .map(|plan| of_service(&facts, plan)),
+            Kind::Intent => self
+                .plan
+                .intents
+                .get(&id.1)
+                .map(|plan| of_intent(&facts, plan)),
         };
         let Some(status) = status else { return };
         self.announce(id);
-        let Some(record) = self.records.get(id) else { return };
+        let Some(record) = self.records.get(id) else {
+            return;
+        };
         if self.is_same(&record.status, &status) {
             return;
         }
@@ -78,7 +103,13 @@ impl Engine {
             self.touch_status();
             return;
         }
-        let phase = |status: &Value| status.get("phase").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let phase = |status: &Value| {
+            status
+                .get("phase")
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
+        };
         if phase(&record.status) != phase(&status) {
             info!(kind = id.0.as_str(), object = %id.1, from = phase(&record.status), to = phase(&status), "phase changed");
         }
@@ -93,7 +124,10 @@ impl Engine {
         let worse = match before {
             None => return self.is_awaiting(record),
             Some("Connected") => plan.outcome.phase != BindingPhase::Connected,
-            Some("Degraded") => !matches!(plan.outcome.phase, BindingPhase::Connected | BindingPhase::Degraded),
+            Some("Degraded") => !matches!(
+                plan.outcome.phase,
+                BindingPhase::Connected | BindingPhase::Degraded
+            ),
             Some(_) => false,
         };
         worse && (plan.awaits_dials || self.is_awaiting(record))
@@ -103,25 +137,38 @@ impl Engine {
     fn failed(&self, id: &RecordId) -> Option<String> {
         let common = self.resolved(id.0, &id.1)?;
         common.refs.keys().find_map(|name| {
-            let member = self.members.get(self.representatives.get(common.cluster(name)?)?)?;
+            let member = self
+                .members
+                .get(self.representatives.get(common.cluster(name)?)?)?;
             let concerns = |place: &Place| match id.0 {
                 Kind::Binding => !matches!(place, Place::Service(_) | Place::Policy(_)),
                 Kind::Service => matches!(place, Place::Service(_)),
                 Kind::Intent => matches!(place, Place::Policy(_)),
             };
-            let mut lasting = member.writer.troubles.iter().filter(|(place, trouble)| concerns(place) && trouble.lasts());
+            let mut lasting = member
+                .writer
+                .troubles
+                .iter()
+                .filter(|(place, trouble)| concerns(place) && trouble.lasts());
             let (place, Trouble { verb, failure, .. }) = lasting.next()?;
             Some(match place {
                 // It may be for another tenant's object: do not show its name.
-                Place::Service(_) | Place::Policy(_) => format!("cluster {name}: writing failed: {failure}"),
-                place => format!("cluster {name}: failed to {verb} {place}: {failure}{}", remedy(place, failure)),
+                Place::Service(_) | Place::Policy(_) => {
+                    format!("cluster {name}: writing failed: {failure}")
+                }
+                place => format!(
+                    "cluster {name}: failed to {verb} {place}: {failure}{}",
+                    remedy(place, failure)
+                ),
             })
         })
     }
 
     /// Reports whether only timestamps differ and the last update is recent.
     fn is_same(&self, before: &Value, after: &Value) -> bool {
-        let last = before.get("lastSyncTime").and_then(|time| serde_json::from_value::<Time>(time.clone()).ok());
+        let last = before
+            .get("lastSyncTime")
+            .and_then(|time| serde_json::from_value::<Time>(time.clone()).ok());
         let age = last.map(|last| self.world.now.0.saturating_sub(last.0.as_second()));
         let check = i64::try_from(self.settings.check.as_secs()).unwrap_or(i64::MAX);
         timeless(before) == timeless(after) && age.is_some_and(|age| (0..check).contains(&age))
@@ -145,7 +192,12 @@ fn timeless(status: &Value) -> Value {
     let mut status = status.clone();
     if let Some(fields) = status.as_object_mut() {
         fields.remove("lastSyncTime");
-        for row in fields.get_mut("meshStatus").and_then(Value::as_array_mut).into_iter().flatten() {
+        for row in fields
+            .get_mut("meshStatus")
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+        {
             if let Some(row) = row.as_object_mut() {
                 row.remove("lastVerified");
             }
@@ -159,7 +211,12 @@ fn time(at: Timestamp) -> Option<Time> {
 }
 
 fn conditions(facts: &Facts<'_>, planned: &[mw_core::cilium::plan::Condition]) -> Vec<Condition> {
-    let before = facts.record.status.get("conditions").cloned().unwrap_or_default();
+    let before = facts
+        .record
+        .status
+        .get("conditions")
+        .cloned()
+        .unwrap_or_default();
     let before: Vec<Condition> = serde_json::from_value(before).unwrap_or_default();
     let wanted = planned.iter().map(|condition| {
         let mut wanted = Wanted {
@@ -168,19 +225,38 @@ fn conditions(facts: &Facts<'_>, planned: &[mw_core::cilium::plan::Condition]) -
             reason: condition.reason,
             message: condition.message.clone(),
         };
-        if let Some(why) = facts.record.misread.as_ref().filter(|_| matches!(condition.kind, kind::READY | kind::ACCEPTED)) {
+        if let Some(why) = facts
+            .record
+            .misread
+            .as_ref()
+            .filter(|_| matches!(condition.kind, kind::READY | kind::ACCEPTED))
+        {
             wanted = Wanted {
                 status: "False",
                 reason: Reason::InvalidSpec.as_str(),
                 message: format!("cannot parse the spec: {why}"),
                 ..wanted
             };
-        } else if let Some(why) = facts.failed.as_ref().filter(|_| condition.kind == kind::READY && condition.status != Status::True) {
-            wanted.message = if wanted.message.is_empty() { why.clone() } else { format!("{}; {why}", wanted.message) };
+        } else if let Some(why) = facts
+            .failed
+            .as_ref()
+            .filter(|_| condition.kind == kind::READY && condition.status != Status::True)
+        {
+            wanted.message = if wanted.message.is_empty() {
+                why.clone()
+            } else {
+                format!("{}; {why}", wanted.message)
+            };
         }
         wanted
     });
-    merged(&before, kind::ALL, wanted, facts.record.generation(), &facts.now)
+    merged(
+        &before,
+        kind::ALL,
+        wanted,
+        facts.record.generation(),
+        &facts.now,
+    )
 }
 
 fn value(status: impl serde::Serialize) -> Value {
@@ -194,7 +270,10 @@ fn of_binding(facts: &Facts<'_>, plan: &BindingPlan) -> Value {
         connected: row.connected,
         ready_nodes: row.ready_nodes.into(),
         total_nodes: row.total_nodes.into(),
-        message: row.message.as_ref().map(|text| printable(text, LONGEST_MESSAGE)),
+        message: row
+            .message
+            .as_ref()
+            .map(|text| printable(text, LONGEST_MESSAGE)),
         last_verified: row.last_verified.and_then(time),
     };
     let mut status = ClusterMeshBindingStatus {
@@ -205,7 +284,11 @@ fn of_binding(facts: &Facts<'_>, plan: &BindingPlan) -> Value {
         conditions: Some(conditions(facts, &plan.outcome.conditions)),
     };
     if is_too_large(&status) {
-        status.mesh_status.iter_mut().flatten().for_each(|row| row.message = None);
+        status
+            .mesh_status
+            .iter_mut()
+            .flatten()
+            .for_each(|row| row.message = None);
     }
     value(status)
 }
@@ -231,7 +314,10 @@ fn of_service(facts: &Facts<'_>, plan: &ServicePlan) -> Value {
 }
 
 fn of_intent(facts: &Facts<'_>, plan: &IntentPlan) -> Value {
-    let probe = plan.probe.map(|message| ProbeStatus { message: Some(message.to_owned()), ..ProbeStatus::default() });
+    let probe = plan.probe.map(|message| ProbeStatus {
+        message: Some(message.to_owned()),
+        ..ProbeStatus::default()
+    });
     value(ConnectivityIntentStatus {
         phase: Some(plan.outcome.phase.as_str().to_owned()),
         observed_generation: Some(facts.record.generation()),
@@ -267,19 +353,42 @@ mod tests {
     }
 
     fn facts(record: &Record) -> Facts<'_> {
-        Facts { record, failed: None, now: Time(jiff::Timestamp::UNIX_EPOCH) }
+        Facts {
+            record,
+            failed: None,
+            now: Time(jiff::Timestamp::UNIX_EPOCH),
+        }
     }
 
     #[test]
     fn the_status_of_a_binding_stays_small_whatever_the_clusters_say() {
-        let record = record(Kind::Binding, &json!({ "clusterRefs": [{ "name": "a" }, { "name": "b" }] }));
-        let row = |cluster: String| Row { cluster, message: Some("x".repeat(50_000)), ..Row::default() };
-        let many = BindingPlan { rows: names().map(row).collect(), ..BindingPlan::default() };
+        let record = record(
+            Kind::Binding,
+            &json!({ "clusterRefs": [{ "name": "a" }, { "name": "b" }] }),
+        );
+        let row = |cluster: String| Row {
+            cluster,
+            message: Some("x".repeat(50_000)),
+            ..Row::default()
+        };
+        let many = BindingPlan {
+            rows: names().map(row).collect(),
+            ..BindingPlan::default()
+        };
         let status = of_binding(&facts(&record), &many);
         assert!(!is_too_large(&status));
-        assert_eq!(status["meshStatus"].as_array().unwrap().len(), MOST_CLUSTERS);
-        let few = BindingPlan { rows: many.rows[..2].to_vec(), ..BindingPlan::default() };
-        let told = of_binding(&facts(&record), &few)["meshStatus"][0]["message"].as_str().unwrap().len();
+        assert_eq!(
+            status["meshStatus"].as_array().unwrap().len(),
+            MOST_CLUSTERS
+        );
+        let few = BindingPlan {
+            rows: many.rows[..2].to_vec(),
+            ..BindingPlan::default()
+        };
+        let told = of_binding(&facts(&record), &few)["meshStatus"][0]["message"]
+            .as_str()
+            .unwrap()
+            .len();
         assert_eq!(told, LONGEST_MESSAGE + "…".len());
     }
 
@@ -287,10 +396,19 @@ mod tests {
     fn the_status_of_a_global_service_in_many_clusters_stays_small() {
         let spec = json!({ "meshRef": { "name": "mesh" }, "selector": { "namespace": "shop", "name": "cart" } });
         let record = record(Kind::Service, &spec);
-        let endpoints = names().map(|cluster| Endpoints { cluster, ready: 1 }).collect();
-        let plan = ServicePlan { exported: names().collect(), endpoints, ..ServicePlan::default() };
+        let endpoints = names()
+            .map(|cluster| Endpoints { cluster, ready: 1 })
+            .collect();
+        let plan = ServicePlan {
+            exported: names().collect(),
+            endpoints,
+            ..ServicePlan::default()
+        };
         let status = of_service(&facts(&record), &plan);
         assert!(!is_too_large(&status));
-        assert_eq!(status["exportedClusters"].as_array().unwrap().len(), MOST_CLUSTERS);
+        assert_eq!(
+            status["exportedClusters"].as_array().unwrap().len(),
+            MOST_CLUSTERS
+        );
     }
 }

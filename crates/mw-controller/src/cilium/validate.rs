@@ -61,16 +61,24 @@ impl Engine {
 
     /// Refs that a spec names, itself or through its binding.
     fn names(&self, record: &Record) -> BTreeSet<String> {
-        let binding = record.object.mesh().and_then(|mesh| self.records.get(&(Kind::Binding, record.id().neighbour(mesh))));
-        record.object.names(binding.and_then(|binding| match &binding.object {
-            Object::Binding(of) => Some(of),
-            Object::Service(_) | Object::Intent(_) => None,
-        }))
+        let binding = record.object.mesh().and_then(|mesh| {
+            self.records
+                .get(&(Kind::Binding, record.id().neighbour(mesh)))
+        });
+        record
+            .object
+            .names(binding.and_then(|binding| match &binding.object {
+                Object::Binding(of) => Some(of),
+                Object::Service(_) | Object::Intent(_) => None,
+            }))
     }
 
     /// Refs that the spec names, and those it touched before.
     pub(super) fn refs(&self, record: &Record) -> BTreeSet<String> {
-        self.names(record).into_iter().chain(record.object.common().touched.iter().cloned()).collect()
+        self.names(record)
+            .into_iter()
+            .chain(record.object.common().touched.iter().cloned())
+            .collect()
     }
 
     /// Reports whether it touched a ref that its spec no longer names.
@@ -87,7 +95,10 @@ impl Engine {
             for name in self.refs(record) {
                 if let Lead::Found { source, cached } = self.lead(record.id(), &name) {
                     let access = cached.access(&source, &self.settings.allowed);
-                    owners.entry(source.id()).or_default().extend(self.owners(record.id(), &name));
+                    owners
+                        .entry(source.id())
+                        .or_default()
+                        .extend(self.owners(record.id(), &name));
                     names.push((source.id(), name));
                     wanted.insert(source, access);
                 }
@@ -99,11 +110,16 @@ impl Engine {
             if !self.members.contains_key(&id) {
                 info!(cluster = %self.environment.names.of(&id), secret = secret_of(&id), "cluster added");
             }
-            let member = self.members.entry(id.clone()).or_insert_with(|| Member::new(source));
+            let member = self
+                .members
+                .entry(id.clone())
+                .or_insert_with(|| Member::new(source));
             member.owners = owners.get(&id).cloned().unwrap_or_default();
             match access {
                 Ok((access, fingerprint)) => self.try_credentials(&id, access, fingerprint),
-                Err(Refusal::Kubeconfig(why) | Refusal::Forbidden(why)) => self.lose_credentials(&id, Credentials::Refused(why)),
+                Err(Refusal::Kubeconfig(why) | Refusal::Forbidden(why)) => {
+                    self.lose_credentials(&id, Credentials::Refused(why))
+                }
                 Err(Refusal::Capability { .. } | Refusal::Shared) => {}
             }
         }
@@ -115,23 +131,41 @@ impl Engine {
         }
     }
 
-    fn try_credentials(&mut self, cluster: &ClusterId, access: crate::kubeconfig::Access, fingerprint: [u8; 32]) {
+    fn try_credentials(
+        &mut self,
+        cluster: &ClusterId,
+        access: crate::kubeconfig::Access,
+        fingerprint: [u8; 32],
+    ) {
         let trial = Trial {
             connect: Arc::clone(&self.environment.connect),
             backoff: self.backoff(),
             probe,
             events: self.sender.clone(),
-            wrap: move |cluster, epoch, attempt| Event::Attempted { cluster, epoch, fingerprint, attempt },
+            wrap: move |cluster, epoch, attempt| Event::Attempted {
+                cluster,
+                epoch,
+                fingerprint,
+                attempt,
+            },
         };
-        if let Some(member) = self.members.get_mut(cluster).filter(|member| member.link.fingerprint != Some(fingerprint)) {
+        if let Some(member) = self
+            .members
+            .get_mut(cluster)
+            .filter(|member| member.link.fingerprint != Some(fingerprint))
+        {
             member.newest_ca = access.private_ca();
-            member.link.try_out(access, fingerprint, trial, &mut self.tasks);
+            member
+                .link
+                .try_out(access, fingerprint, trial, &mut self.tasks);
             member.seen_changed = true;
         }
     }
 
     fn lose_credentials(&mut self, cluster: &ClusterId, trouble: Credentials) {
-        let Some(member) = self.members.get_mut(cluster) else { return };
+        let Some(member) = self.members.get_mut(cluster) else {
+            return;
+        };
         if member.link.lose(trouble) {
             member.swap = None;
             member.seen_changed = true;
@@ -139,10 +173,18 @@ impl Engine {
         }
     }
 
-    pub(super) fn observe_attempt(&mut self, cluster: &ClusterId, epoch: u64, fingerprint: [u8; 32], attempt: Attempt) {
+    pub(super) fn observe_attempt(
+        &mut self,
+        cluster: &ClusterId,
+        epoch: u64,
+        fingerprint: [u8; 32],
+        attempt: Attempt,
+    ) {
         let name = self.environment.names.of(cluster);
         let newest = |member: &&mut Member| member.link.fingerprint == Some(fingerprint);
-        let Some(member) = self.member_at(cluster, epoch).filter(newest) else { return };
+        let Some(member) = self.member_at(cluster, epoch).filter(newest) else {
+            return;
+        };
         let why = attempt.to_string();
         if let Attempt::Connected(client) = attempt {
             return self.connect_through(cluster, client);
@@ -159,45 +201,87 @@ impl Engine {
 
     /// Watches a cluster through a new connection and drops the old one.
     fn connect_through(&mut self, cluster: &ClusterId, ShownClient(client): ShownClient) {
-        let Some(member) = self.members.get_mut(cluster) else { return };
+        let Some(member) = self.members.get_mut(cluster) else {
+            return;
+        };
         let swapped = member.link.renew();
         member.swap = swapped.then(|| Box::new(ClusterCache::default()));
-        let made = Made { fingerprint: member.link.fingerprint, private_ca: member.newest_ca.clone() };
+        let made = Made {
+            fingerprint: member.link.fingerprint,
+            private_ca: member.newest_ca.clone(),
+        };
         match swapped {
             true => member.swapping = made,
             false => member.use_connection(made),
         }
         member.wants = Wants::default();
         // Everything is listed again through it.
-        member.lists_in_doubt = member.lists_in_doubt.take().map(|before| vec![0; before.len()]);
+        member.lists_in_doubt = member
+            .lists_in_doubt
+            .take()
+            .map(|before| vec![0; before.len()]);
         member.seen_changed = true;
         let memory = self.environment.memory();
-        member.link.live = Some(Live { client, relist: RelistSignal::default(), tasks: JoinSet::new(), memory });
+        member.link.live = Some(Live {
+            client,
+            relist: RelistSignal::default(),
+            tasks: JoinSet::new(),
+            memory,
+        });
         if swapped {
             info!(cluster = %self.environment.names.of(cluster), secret = secret_of(cluster), "credentials replaced");
         }
         self.watch_clusters(cluster, |cache_watcher| cache_watcher.watch_basics());
     }
 
-    fn watch_clusters(&mut self, cluster: &ClusterId, watch: impl FnOnce(&mut CacheWatcher<'_, &mut dyn FnMut() -> Backoff>)) {
+    fn watch_clusters(
+        &mut self,
+        cluster: &ClusterId,
+        watch: impl FnOnce(&mut CacheWatcher<'_, &mut dyn FnMut() -> Backoff>),
+    ) {
         let random = &mut self.environment.random;
         let mut backoff = || Backoff::of_watch(random.fork());
-        let Some(member) = self.members.get_mut(cluster) else { return };
+        let Some(member) = self.members.get_mut(cluster) else {
+            return;
+        };
         let epoch = member.link.epoch;
-        let Some(Live { client, relist, tasks, memory }) = &mut member.link.live else { return };
+        let Some(Live {
+            client,
+            relist,
+            tasks,
+            memory,
+        }) = &mut member.link.live
+        else {
+            return;
+        };
         let namespace = self.settings.cilium_namespace.as_str();
         let backoff: &mut dyn FnMut() -> Backoff = &mut backoff;
         let reads_ca = self.settings.sync_ca;
         let resync = self.settings.resync;
         let events = &self.sender;
-        watch(&mut CacheWatcher { client, cluster, epoch, namespace, reads_ca, events, backoff, resync, relist, tasks, memory });
+        watch(&mut CacheWatcher {
+            client,
+            cluster,
+            epoch,
+            namespace,
+            reads_ca,
+            events,
+            backoff,
+            resync,
+            relist,
+            tasks,
+            memory,
+        });
     }
 
     /// Watches endpoints and policies, which are many, only if an object needs
     /// them.
     fn follow_what_is_wanted(&mut self) {
         let has = |kind: Kind| self.records.keys().any(|(of, _)| *of == kind);
-        let wants = Wants { services: self.wants.services || has(Kind::Service), policies: self.wants.policies || has(Kind::Intent) };
+        let wants = Wants {
+            services: self.wants.services || has(Kind::Service),
+            policies: self.wants.policies || has(Kind::Intent),
+        };
         self.wants = wants;
         let behind: Vec<(ClusterId, Wants)> = self
             .members
@@ -226,7 +310,12 @@ impl Engine {
         let gone: Vec<ClusterId> = self
             .members
             .iter()
-            .filter(|(_, member)| member.unwanted_since.is_some_and(|since| since.elapsed() >= LINGER) && member.writer.is_idle())
+            .filter(|(_, member)| {
+                member
+                    .unwanted_since
+                    .is_some_and(|since| since.elapsed() >= LINGER)
+                    && member.writer.is_idle()
+            })
             .map(|(id, _)| id.clone())
             .collect();
         for id in gone {
@@ -239,15 +328,26 @@ impl Engine {
 
     /// Earliest time to disconnect a cluster that is no longer named.
     pub(super) fn linger_due(&self) -> Option<Instant> {
-        self.members.values().filter_map(|member| member.unwanted_since).map(|since| since + LINGER).min()
+        self.members
+            .values()
+            .filter_map(|member| member.unwanted_since)
+            .map(|since| since + LINGER)
+            .min()
     }
 
     /// Updates the planner's input with what was observed.
     fn look(&mut self) {
         let mut replaced = BTreeSet::new();
-        let changed: Vec<ClusterId> = self.members.iter().filter(|(_, member)| member.seen_changed).map(|(id, _)| id.clone()).collect();
+        let changed: Vec<ClusterId> = self
+            .members
+            .iter()
+            .filter(|(_, member)| member.seen_changed)
+            .map(|(id, _)| id.clone())
+            .collect();
         for id in &changed {
-            let Some(member) = self.members.get_mut(id) else { continue };
+            let Some(member) = self.members.get_mut(id) else {
+                continue;
+            };
             member.seen_changed = false;
             if let Some(uid) = member.link.feeds.uid() {
                 if member.uid.as_ref() != Some(&uid) {
@@ -273,13 +373,24 @@ impl Engine {
         self.show_objects();
     }
 
-    fn show_clusters(&mut self, changed: &BTreeSet<ClusterId>, before: &BTreeMap<ClusterId, ClusterId>) {
+    fn show_clusters(
+        &mut self,
+        changed: &BTreeSet<ClusterId>,
+        before: &BTreeMap<ClusterId, ClusterId>,
+    ) {
         let representatives = &self.representatives;
-        self.world.clusters.retain(|cluster, _| representatives.contains_key(cluster));
+        self.world
+            .clusters
+            .retain(|cluster, _| representatives.contains_key(cluster));
         for (cluster, id) in representatives {
-            let Some(member) = self.members.get(id) else { continue };
+            let Some(member) = self.members.get(id) else {
+                continue;
+            };
             if changed.contains(id) || before.get(cluster) != Some(id) {
-                self.world.clusters.insert(cluster.clone(), member.seen(&self.settings.cilium_namespace));
+                self.world.clusters.insert(
+                    cluster.clone(),
+                    member.seen(&self.settings.cilium_namespace),
+                );
             }
         }
     }
@@ -289,10 +400,14 @@ impl Engine {
     /// mesh.
     fn show_objects(&mut self) {
         let (mut unresolved, mut remembered) = (Vec::new(), Vec::new());
-        let (mut bindings, mut services, mut intents) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (mut bindings, mut services, mut intents) =
+            (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for record in self.records.values() {
-            let refs: BTreeMap<String, Option<Resolution>> =
-                self.refs(record).into_iter().map(|name| (name.clone(), self.resolution(record, &name))).collect();
+            let refs: BTreeMap<String, Option<Resolution>> = self
+                .refs(record)
+                .into_iter()
+                .map(|name| (name.clone(), self.resolution(record, &name)))
+                .collect();
             let unknown = refs.iter().filter(|(_, resolution)| resolution.is_none());
             unresolved.extend(unknown.map(|(name, _)| self.unresolved(record, name)));
             let led = self.led(record, &refs);
@@ -301,7 +416,10 @@ impl Engine {
             if led != record.led {
                 remembered.push(((record.kind, record.id().clone()), led));
             }
-            let refs = refs.into_iter().filter_map(|(name, resolution)| Some((name, resolution?))).collect();
+            let refs = refs
+                .into_iter()
+                .filter_map(|(name, resolution)| Some((name, resolution?)))
+                .collect();
             let mut object = record.object.clone();
             let common: &mut Common = object.common_mut();
             (common.refs, common.lost, common.lost_uids) = (refs, lost, lost_uids);
@@ -326,9 +444,12 @@ impl Engine {
             }
         }
         for (id, led) in remembered {
-            self.records.entry(id).and_modify(|record| record.lead_to(led));
+            self.records
+                .entry(id)
+                .and_modify(|record| record.lead_to(led));
         }
-        (self.world.bindings, self.world.services, self.world.intents) = (bindings, services, intents);
+        (self.world.bindings, self.world.services, self.world.intents) =
+            (bindings, services, intents);
         self.world.listed = self.listed_workspaces();
         self.end_first_look(&unresolved);
         self.world.settled = self.settled_clusters(&unresolved);
@@ -336,14 +457,28 @@ impl Engine {
     }
 
     /// Clusters that the refs of an object resolve to, or last resolved to.
-    fn led(&self, record: &Record, refs: &BTreeMap<String, Option<Resolution>>) -> BTreeMap<String, Led> {
+    fn led(
+        &self,
+        record: &Record,
+        refs: &BTreeMap<String, Option<Resolution>>,
+    ) -> BTreeMap<String, Led> {
         let leads = |(name, resolution): (&String, &Option<Resolution>)| {
             let led = match resolution {
                 Some(Resolution::Revoked(_)) => None,
-                Some(Resolution::Cluster(cluster)) => self.world.origins.get(cluster).map(|origin| {
-                    let Origin { owner, uid, private_ca: _ } = origin.clone();
-                    Led { cluster: cluster.clone(), owner, uid }
-                }),
+                Some(Resolution::Cluster(cluster)) => {
+                    self.world.origins.get(cluster).map(|origin| {
+                        let Origin {
+                            owner,
+                            uid,
+                            private_ca: _,
+                        } = origin.clone();
+                        Led {
+                            cluster: cluster.clone(),
+                            owner,
+                            uid,
+                        }
+                    })
+                }
                 _ => record.led.get(name).cloned(),
             };
             Some((name.clone(), led?))
@@ -364,11 +499,29 @@ impl Engine {
         let origins = &self.world.origins;
         let is_it = |led: &Led, origin: &Origin| origin.owner == led.owner && origin.uid == led.uid;
         let now = |led: &Led| {
-            let same = origins.get(&led.cluster).is_some_and(|origin| is_it(led, origin)).then_some(&led.cluster);
-            same.or_else(|| origins.iter().find(|(_, origin)| is_it(led, origin)).map(|(cluster, _)| cluster)).cloned()
+            let same = origins
+                .get(&led.cluster)
+                .is_some_and(|origin| is_it(led, origin))
+                .then_some(&led.cluster);
+            same.or_else(|| {
+                origins
+                    .iter()
+                    .find(|(_, origin)| is_it(led, origin))
+                    .map(|(cluster, _)| cluster)
+            })
+            .cloned()
         };
-        let named = self.names(record).into_iter().filter(|name| is_unresolved(refs, name));
-        named.filter_map(|name| led.get(&name).and_then(now).map(|cluster| (name.clone(), cluster))).collect()
+        let named = self
+            .names(record)
+            .into_iter()
+            .filter(|name| is_unresolved(refs, name));
+        named
+            .filter_map(|name| {
+                led.get(&name)
+                    .and_then(now)
+                    .map(|cluster| (name.clone(), cluster))
+            })
+            .collect()
     }
 
     /// UIDs of the last known clusters of refs in a spec that can't be resolved now,
@@ -379,17 +532,33 @@ impl Engine {
         refs: &BTreeMap<String, Option<Resolution>>,
         led: &BTreeMap<String, Led>,
     ) -> BTreeMap<String, String> {
-        let named = self.names(record).into_iter().filter(|name| is_unresolved(refs, name));
-        named.filter_map(|name| led.get(&name).map(|led| (name.clone(), led.uid.clone()))).collect()
+        let named = self
+            .names(record)
+            .into_iter()
+            .filter(|name| is_unresolved(refs, name));
+        named
+            .filter_map(|name| led.get(&name).map(|led| (name.clone(), led.uid.clone())))
+            .collect()
     }
 
     /// Relists for objects that were just deleted: credentials that look missing
     /// may be back by now, because watches do not order events across kinds.
     fn look_for_what_leads(&mut self) {
         let deleted = |record: &Record| record.is_deleted() && record.lists_then.is_none();
-        let fresh: Vec<RecordId> = self.records.iter().filter(|(_, record)| deleted(record)).map(|(id, _)| id.clone()).collect();
+        let fresh: Vec<RecordId> = self
+            .records
+            .iter()
+            .filter(|(_, record)| deleted(record))
+            .map(|(id, _)| id.clone())
+            .collect();
         for id in &fresh {
-            let Some(lists) = self.records.get(id).map(|record| self.lists_of_what_leads(record)) else { continue };
+            let Some(lists) = self
+                .records
+                .get(id)
+                .map(|record| self.lists_of_what_leads(record))
+            else {
+                continue;
+            };
             if let Some(record) = self.records.get_mut(id) {
                 record.lists_then = Some(lists);
             }
@@ -401,33 +570,60 @@ impl Engine {
 
     /// Reports whether a list matters even if it contains nothing new.
     pub(super) fn awaits_a_list(&self) -> bool {
-        self.records.values().any(|record| record.lists_then.is_some())
+        self.records
+            .values()
+            .any(|record| record.lists_then.is_some())
     }
 
     /// Counts of the lists that resolve the refs of an object.
     fn lists_of_what_leads(&self, record: &Record) -> Lists {
         let secrets = self.searches(record).into_iter().map(|search| {
-            let lists = self.kubeconfig_secrets.get(&search).map_or(0, |secrets_of| secrets_of.secrets.lists());
+            let lists = self
+                .kubeconfig_secrets
+                .get(&search)
+                .map_or(0, |secrets_of| secrets_of.secrets.lists());
             (Listed::Secrets(search), lists)
         });
-        let management = self.kcp.as_ref().map(|_| (Listed::Clusters, self.clusters.lists()));
-        let tenant = self.tenant(&record.id().workspace).map(|(endpoint, _)| endpoint);
+        let management = self
+            .kcp
+            .as_ref()
+            .map(|_| (Listed::Clusters, self.clusters.lists()));
+        let tenant = self
+            .tenant(&record.id().workspace)
+            .map(|(endpoint, _)| endpoint);
         let shown = tenant.map(|endpoint| (Listed::Shown, endpoint.clusters.lists()));
         let bindings = tenant.map(|endpoint| (Listed::Bindings, endpoint.tenants.lists()));
-        secrets.chain(management).chain(shown).chain(bindings).collect()
+        secrets
+            .chain(management)
+            .chain(shown)
+            .chain(bindings)
+            .collect()
     }
 
     fn was_looked_for(&self, record: &Record) -> bool {
         let now = self.lists_of_what_leads(record);
-        record.lists_then.as_ref().is_some_and(|then| now.iter().all(|(what, lists)| *lists > then.get(what).copied().unwrap_or(0)))
+        record.lists_then.as_ref().is_some_and(|then| {
+            now.iter()
+                .all(|(what, lists)| *lists > then.get(what).copied().unwrap_or(0))
+        })
     }
 
     /// Load balancer IDs from a tenant's KubernetesClusters.
     fn elb_ids(&self, record: &Record) -> BTreeMap<String, String> {
         let id = record.id();
         let of = |name: String| {
-            let asked = Asked { workspace: &id.workspace, namespace: &id.namespace, name: &name };
-            let elb = self.kubernetes_cluster(asked).known().copied().flatten()?.elb_id()?.to_owned();
+            let asked = Asked {
+                workspace: &id.workspace,
+                namespace: &id.namespace,
+                name: &name,
+            };
+            let elb = self
+                .kubernetes_cluster(asked)
+                .known()
+                .copied()
+                .flatten()?
+                .elb_id()?
+                .to_owned();
             Some((name, elb))
         };
         self.names(record).into_iter().filter_map(of).collect()
@@ -441,10 +637,14 @@ impl Engine {
         let source = match self.lead(record.id(), name) {
             Lead::Unread => return None,
             // Cleanup does not wait for a cluster that is gone, once a fresh list confirms it.
-            Lead::Missing(why) | Lead::NoCluster(why) if record.is_deleted() && !self.was_looked_for(record) => {
+            Lead::Missing(why) | Lead::NoCluster(why)
+                if record.is_deleted() && !self.was_looked_for(record) =>
+            {
                 return Some(Resolution::Unreachable(why));
             }
-            Lead::Missing(why) | Lead::NoCluster(why) if record.is_deleted() || !self.names(record).contains(name) => {
+            Lead::Missing(why) | Lead::NoCluster(why)
+                if record.is_deleted() || !self.names(record).contains(name) =>
+            {
                 return Some(Resolution::Gone(why));
             }
             Lead::Missing(why) => return Some(Resolution::Refused(Refusal::Kubeconfig(why))),
@@ -457,16 +657,20 @@ impl Engine {
         };
         let member = self.members.get(&source.id())?;
         let feeds = &member.link.feeds;
-        Some(match (&member.link.credentials, self.leads.get(&member.link.id)) {
-            (Credentials::Refused(why) | Credentials::Missing(why), _) => Resolution::Refused(Refusal::Kubeconfig(why.clone())),
-            (_, Some(cluster)) => Resolution::Cluster(cluster.clone()),
-            (_, None) => match feeds.silence() {
-                Some(Silence::Forbidden(why)) => Resolution::Refused(Refusal::Forbidden(why)),
-                Some(Silence::Unreachable(why)) => Resolution::Unreachable(why),
-                None if feeds.is_starting() => return None,
-                None => Resolution::Unreachable("Namespace kube-system not found".to_owned()),
+        Some(
+            match (&member.link.credentials, self.leads.get(&member.link.id)) {
+                (Credentials::Refused(why) | Credentials::Missing(why), _) => {
+                    Resolution::Refused(Refusal::Kubeconfig(why.clone()))
+                }
+                (_, Some(cluster)) => Resolution::Cluster(cluster.clone()),
+                (_, None) => match feeds.silence() {
+                    Some(Silence::Forbidden(why)) => Resolution::Refused(Refusal::Forbidden(why)),
+                    Some(Silence::Unreachable(why)) => Resolution::Unreachable(why),
+                    None if feeds.is_starting() => return None,
+                    None => Resolution::Unreachable("Namespace kube-system not found".to_owned()),
+                },
             },
-        })
+        )
     }
 }
 
@@ -491,9 +695,10 @@ impl Member {
         let feeds = &self.link.feeds;
         match self.link.credentials.trouble(&self.link.source) {
             Some(why) => silent(Silence::Unreachable(why), remembered),
-            None if feeds.silence().is_none() && feeds.uid().is_none() => {
-                silent(Silence::Unreachable("not observed yet".to_owned()), remembered)
-            }
+            None if feeds.silence().is_none() && feeds.uid().is_none() => silent(
+                Silence::Unreachable("not observed yet".to_owned()),
+                remembered,
+            ),
             None => feeds.seen(namespace, remembered),
         }
     }
@@ -502,7 +707,14 @@ impl Member {
 /// Checks that new credentials work at all.
 fn probe(client: Client) -> BoxFuture<'static, Result<(), Failure>> {
     Box::pin(async move {
-        let one = ListParams { limit: Some(1), ..ListParams::default() };
-        Api::<Namespace>::all(client).list(&one).await.map(drop).map_err(|error| Failure::of(&error))
+        let one = ListParams {
+            limit: Some(1),
+            ..ListParams::default()
+        };
+        Api::<Namespace>::all(client)
+            .list(&one)
+            .await
+            .map(drop)
+            .map_err(|error| Failure::of(&error))
     })
 }

@@ -27,8 +27,7 @@ const DIALS_AT_ONCE: usize = 32;
 const FIRST_RETRY: Duration = Duration::from_secs(2);
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
 const METRICS_PORT: u16 = 9964;
-const METRICS_FORBIDDEN: &str =
-    "not allowed to read KVStoreMesh metrics (403): apply config/rbac/cilium-target-metrics.yaml in this cluster";
+const METRICS_FORBIDDEN: &str = "not allowed to read KVStoreMesh metrics (403): apply config/rbac/cilium-target-metrics.yaml in this cluster";
 
 /// Schedule and state of a link's dials.
 #[derive(Debug)]
@@ -50,7 +49,9 @@ pub(super) struct Reading {
 }
 
 fn retry(failures: u32) -> Duration {
-    FIRST_RETRY.saturating_mul(1 << failures.min(6)).min(LONGEST_RETRY)
+    FIRST_RETRY
+        .saturating_mul(1 << failures.min(6))
+        .min(LONGEST_RETRY)
 }
 
 impl Engine {
@@ -62,37 +63,71 @@ impl Engine {
 
     /// Reports whether a dial or a reading is in flight.
     pub(super) fn is_verifying(&self) -> bool {
-        self.diallings.values().any(|dialling| dialling.busy) || self.readings.values().any(|reading| reading.busy)
+        self.diallings.values().any(|dialling| dialling.busy)
+            || self.readings.values().any(|reading| reading.busy)
     }
 
     pub(super) fn verify_due(&self) -> Option<Instant> {
-        let dials = self.diallings.values().filter(|dialling| !dialling.busy).map(|dialling| dialling.due);
-        let readings = self.readings.values().filter(|reading| !reading.busy).map(|reading| reading.due);
-        dials.chain(readings).filter(|due| *due > self.turned_at).min()
+        let dials = self
+            .diallings
+            .values()
+            .filter(|dialling| !dialling.busy)
+            .map(|dialling| dialling.due);
+        let readings = self
+            .readings
+            .values()
+            .filter(|reading| !reading.busy)
+            .map(|reading| reading.due);
+        dials
+            .chain(readings)
+            .filter(|due| *due > self.turned_at)
+            .min()
     }
 
     /// Drops the evidence for links that no longer exist.
     fn forget_links(&mut self) {
         let clusters = &self.world.clusters;
-        let exists = |link: &Link| clusters.contains_key(&link.reader) && clusters.contains_key(&link.remote);
+        let exists = |link: &Link| {
+            clusters.contains_key(&link.reader) && clusters.contains_key(&link.remote)
+        };
         self.world.evidence.retain(|link, _| exists(link));
         // An old result is stale if the link is dialled again later.
-        for (_, evidence) in self.world.evidence.iter_mut().filter(|(link, _)| !self.plan.dials.contains_key(*link)) {
+        for (_, evidence) in self
+            .world
+            .evidence
+            .iter_mut()
+            .filter(|(link, _)| !self.plan.dials.contains_key(*link))
+        {
             evidence.dial = None;
         }
-        self.diallings.retain(|link, _| self.plan.dials.contains_key(link));
-        self.readings.retain(|reader, _| clusters.contains_key(reader));
+        self.diallings
+            .retain(|link, _| self.plan.dials.contains_key(link));
+        self.readings
+            .retain(|reader, _| clusters.contains_key(reader));
     }
 
     fn dial(&mut self) {
         let now = self.turned_at;
-        let mut running = self.diallings.values().filter(|dialling| dialling.busy).count();
+        let mut running = self
+            .diallings
+            .values()
+            .filter(|dialling| dialling.busy)
+            .count();
         for (link, dial) in &self.plan.dials {
-            if let (false, Some(reading)) = (self.diallings.contains_key(link), self.readings.get_mut(&link.reader)) {
+            if let (false, Some(reading)) = (
+                self.diallings.contains_key(link),
+                self.readings.get_mut(&link.reader),
+            ) {
                 // A new or returning link needs a fresh report of its reader.
                 reading.due = reading.due.min(now);
             }
-            let fresh = || Dialling { fingerprint: dial.fingerprint.clone(), due: now, busy: false, failures: 0, read: None };
+            let fresh = || Dialling {
+                fingerprint: dial.fingerprint.clone(),
+                due: now,
+                busy: false,
+                failures: 0,
+                read: None,
+            };
             let dialling = self.diallings.entry(link.clone()).or_insert_with(fresh);
             if dialling.fingerprint != dial.fingerprint {
                 *dialling = fresh();
@@ -107,32 +142,87 @@ impl Engine {
             self.tasks.spawn(async move {
                 let fingerprint = dial.fingerprint.clone();
                 let result = dialler.dial(dial).await;
-                _ = events.send(Event::Dialled { link, fingerprint, result }).await;
+                _ = events
+                    .send(Event::Dialled {
+                        link,
+                        fingerprint,
+                        result,
+                    })
+                    .await;
             });
         }
     }
 
-    pub(super) fn observe_dial(&mut self, link: &Link, fingerprint: String, result: Result<Answer, Failed>) {
+    pub(super) fn observe_dial(
+        &mut self,
+        link: &Link,
+        fingerprint: String,
+        result: Result<Answer, Failed>,
+    ) {
         let now = Instant::now();
         let check = self.jittered(self.settings.check);
-        let Some(dialling) = self.diallings.get_mut(link).filter(|dialling| dialling.fingerprint == fingerprint) else { return };
+        let Some(dialling) = self
+            .diallings
+            .get_mut(link)
+            .filter(|dialling| dialling.fingerprint == fingerprint)
+        else {
+            return;
+        };
         dialling.busy = false;
-        let evidence = self.world.evidence.entry(link.clone()).or_insert_with(no_evidence);
+        let evidence = self
+            .world
+            .evidence
+            .entry(link.clone())
+            .or_insert_with(no_evidence);
         let outcome = outcome(dialling.read.as_ref(), result, self.world.now);
         if matches!(outcome, DialOutcome::Read { .. }) {
             dialling.read = Some(outcome.clone());
         }
-        let complete = matches!(outcome, DialOutcome::Read { heartbeat: Heartbeat::At { .. }, .. });
-        dialling.failures = if complete { 0 } else { dialling.failures.saturating_add(1) };
-        dialling.due = now + if complete { check } else { retry(dialling.failures).min(check) };
-        let (reader, remote) = (self.environment.names.of(&link.reader), self.environment.names.of(&link.remote));
+        let complete = matches!(
+            outcome,
+            DialOutcome::Read {
+                heartbeat: Heartbeat::At { .. },
+                ..
+            }
+        );
+        dialling.failures = if complete {
+            0
+        } else {
+            dialling.failures.saturating_add(1)
+        };
+        dialling.due = now
+            + if complete {
+                check
+            } else {
+                retry(dialling.failures).min(check)
+            };
+        let (reader, remote) = (
+            self.environment.names.of(&link.reader),
+            self.environment.names.of(&link.remote),
+        );
         match &outcome {
-            DialOutcome::Failed { text, .. } => info!(%reader, %remote, error = text, "dial failed"),
+            DialOutcome::Failed { text, .. } => {
+                info!(%reader, %remote, error = text, "dial failed")
+            }
             DialOutcome::Read { .. } => debug!(%reader, %remote, "dial succeeded"),
         }
-        self.environment.metrics.dials.get_or_create(&DialLabels { result: result_of(&outcome) }).inc();
-        let outcome = if self.kcp.is_some() { for_tenant(outcome) } else { outcome };
-        evidence.dial = Some(Dialled { fingerprint, at: self.world.now, outcome });
+        self.environment
+            .metrics
+            .dials
+            .get_or_create(&DialLabels {
+                result: result_of(&outcome),
+            })
+            .inc();
+        let outcome = if self.kcp.is_some() {
+            for_tenant(outcome)
+        } else {
+            outcome
+        };
+        evidence.dial = Some(Dialled {
+            fingerprint,
+            at: self.world.now,
+            outcome,
+        });
         self.world_changed = true;
     }
 
@@ -143,16 +233,35 @@ impl Engine {
     /// Reads the KVStoreMesh metrics of every reader.
     fn read(&mut self) {
         let now = self.turned_at;
-        let readers: BTreeSet<&ClusterId> = self.plan.dials.keys().chain(self.world.evidence.keys()).map(|link| &link.reader).collect();
+        let readers: BTreeSet<&ClusterId> = self
+            .plan
+            .dials
+            .keys()
+            .chain(self.world.evidence.keys())
+            .map(|link| &link.reader)
+            .collect();
         for reader in readers {
-            let reading = self.readings.entry(reader.clone()).or_insert(Reading { due: now, busy: false, failures: 0 });
-            let has_mesh =
-                self.world.clusters.get(reader).and_then(|seen| seen.apiserver.known()?.as_ref()).is_some_and(|of| of.kvstoremesh);
-            let member = self.representatives.get(reader).and_then(|id| self.members.get(id));
+            let reading = self.readings.entry(reader.clone()).or_insert(Reading {
+                due: now,
+                busy: false,
+                failures: 0,
+            });
+            let has_mesh = self
+                .world
+                .clusters
+                .get(reader)
+                .and_then(|seen| seen.apiserver.known()?.as_ref())
+                .is_some_and(|of| of.kvstoremesh);
+            let member = self
+                .representatives
+                .get(reader)
+                .and_then(|id| self.members.get(id));
             // A connection that is not in use yet may reach another cluster.
             let member = member.filter(|member| member.swap.is_none());
             let live = member.and_then(|member| Some((member, member.link.live.as_ref()?)));
-            let Some((member, live)) = live.filter(|_| has_mesh && !reading.busy && reading.due <= now) else {
+            let Some((member, live)) =
+                live.filter(|_| has_mesh && !reading.busy && reading.due <= now)
+            else {
                 if !has_mesh {
                     reading.due = now + LONGEST_RETRY;
                 }
@@ -160,34 +269,66 @@ impl Engine {
             };
             reading.busy = true;
             let pods = member.link.feeds.mesh_pods();
-            let (client, events, reader, epoch) = (live.client.clone(), self.sender.clone(), reader.clone(), member.link.epoch);
+            let (client, events, reader, epoch) = (
+                live.client.clone(),
+                self.sender.clone(),
+                reader.clone(),
+                member.link.epoch,
+            );
             let namespace = self.settings.cilium_namespace.clone();
             self.tasks.spawn(async move {
                 let result = read_pods(&client, &namespace, &pods).await;
-                _ = events.send(Event::Read { reader, epoch, result }).await;
+                _ = events
+                    .send(Event::Read {
+                        reader,
+                        epoch,
+                        result,
+                    })
+                    .await;
             });
         }
     }
 
-    pub(super) fn observe_reading(&mut self, reader: &ClusterId, epoch: u64, result: Result<BTreeMap<CiliumName, bool>, String>) {
+    pub(super) fn observe_reading(
+        &mut self,
+        reader: &ClusterId,
+        epoch: u64,
+        result: Result<BTreeMap<CiliumName, bool>, String>,
+    ) {
         let now = Instant::now();
-        let member = self.representatives.get(reader).and_then(|id| self.members.get(id));
+        let member = self
+            .representatives
+            .get(reader)
+            .and_then(|id| self.members.get(id));
         if member.is_none_or(|member| member.link.epoch != epoch) {
             // Stale: read from a previous cluster, or through another link.
             self.readings.remove(reader);
             return;
         }
         let check = self.jittered(self.settings.check);
-        let names: BTreeMap<ClusterId, CiliumName> =
-            self.world.clusters.iter().filter_map(|(id, seen)| Some((id.clone(), seen.remembered.as_ref()?.name.clone()?))).collect();
-        let links: BTreeSet<Link> =
-            self.plan.dials.keys().chain(self.world.evidence.keys()).filter(|link| link.reader == *reader).cloned().collect();
+        let names: BTreeMap<ClusterId, CiliumName> = self
+            .world
+            .clusters
+            .iter()
+            .filter_map(|(id, seen)| Some((id.clone(), seen.remembered.as_ref()?.name.clone()?)))
+            .collect();
+        let links: BTreeSet<Link> = self
+            .plan
+            .dials
+            .keys()
+            .chain(self.world.evidence.keys())
+            .filter(|link| link.reader == *reader)
+            .cloned()
+            .collect();
         let mut all_ready = true;
         for link in links {
             let view = match &result {
                 Err(why) => Seen::Unknown(why.clone()),
                 Ok(remotes) => match names.get(&link.remote).and_then(|name| remotes.get(name)) {
-                    Some(ready) => Seen::Known(ReaderView { ready: *ready, at: self.world.now }),
+                    Some(ready) => Seen::Known(ReaderView {
+                        ready: *ready,
+                        at: self.world.now,
+                    }),
                     None => Seen::Unknown("KVStoreMesh does not report it yet".to_owned()),
                 },
             };
@@ -199,16 +340,32 @@ impl Engine {
         if let Err(why) = &result {
             warn!(reader = %self.environment.names.of(reader), error = why, "failed to read KVStoreMesh metrics");
         }
-        let Some(reading) = self.readings.get_mut(reader) else { return };
+        let Some(reading) = self.readings.get_mut(reader) else {
+            return;
+        };
         reading.busy = false;
-        reading.failures = if all_ready { 0 } else { reading.failures.saturating_add(1) };
-        reading.due = now + if all_ready { check } else { retry(reading.failures).min(check) };
+        reading.failures = if all_ready {
+            0
+        } else {
+            reading.failures.saturating_add(1)
+        };
+        reading.due = now
+            + if all_ready {
+                check
+            } else {
+                retry(reading.failures).min(check)
+            };
     }
 
     /// Discards a reader's reports after its keys were written: they are about the
     /// previous keys.
     pub(super) fn ask_again(&mut self, reader: &ClusterId) {
-        for (_, evidence) in self.world.evidence.iter_mut().filter(|(link, _)| link.reader == *reader) {
+        for (_, evidence) in self
+            .world
+            .evidence
+            .iter_mut()
+            .filter(|(link, _)| link.reader == *reader)
+        {
             evidence.reader = Seen::Unknown("its keys were just written".to_owned());
         }
         if let Some(reading) = self.readings.get_mut(reader) {
@@ -218,16 +375,26 @@ impl Engine {
 }
 
 fn no_evidence() -> Evidence {
-    Evidence { dial: None, reader: Seen::Unknown("not asked yet".to_owned()) }
+    Evidence {
+        dial: None,
+        reader: Seen::Unknown("not asked yet".to_owned()),
+    }
 }
 
 /// Merges the metrics of all replicas: only the active one reports remotes.
-async fn read_pods(client: &Client, namespace: &str, pods: &[String]) -> Result<BTreeMap<CiliumName, bool>, String> {
+async fn read_pods(
+    client: &Client,
+    namespace: &str,
+    pods: &[String],
+) -> Result<BTreeMap<CiliumName, bool>, String> {
     let mut remotes: Option<BTreeMap<CiliumName, bool>> = None;
     let mut trouble = "no clustermesh-apiserver pod found".to_owned();
     for pod in pods {
-        let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}:{METRICS_PORT}/proxy/metrics");
-        let request = http::Request::get(path).body(Vec::new()).map_err(|wrong| wrong.to_string())?;
+        let path =
+            format!("/api/v1/namespaces/{namespace}/pods/{pod}:{METRICS_PORT}/proxy/metrics");
+        let request = http::Request::get(path)
+            .body(Vec::new())
+            .map_err(|wrong| wrong.to_string())?;
         match client.request_text(request).await {
             Ok(text) => {
                 let all = remotes.get_or_insert_default();

@@ -25,7 +25,12 @@ pub(super) struct Access<'a> {
 
 impl Access<'_> {
     pub(super) fn checks(self) -> Vec<Check> {
-        vec![self.credentials(), self.reachability(), self.rights(), self.expiry()]
+        vec![
+            self.credentials(),
+            self.reachability(),
+            self.rights(),
+            self.expiry(),
+        ]
     }
 
     fn credentials(&self) -> Check {
@@ -43,10 +48,12 @@ impl Access<'_> {
     fn reachability(&self) -> Check {
         let layer = Layer::Reachability;
         match self.answers {
-            Some(Ok(version)) => Check::fine(layer, self.name, format!("reachable, Kubernetes {version}")),
-            Some(Err(failure @ (Failure::Unauthorized | Failure::Unreachable(_) | Failure::Timeout(_)))) => {
-                self.renewed(Check::failed(layer, self.name, failure.to_string()))
+            Some(Ok(version)) => {
+                Check::fine(layer, self.name, format!("reachable, Kubernetes {version}"))
             }
+            Some(Err(
+                failure @ (Failure::Unauthorized | Failure::Unreachable(_) | Failure::Timeout(_)),
+            )) => self.renewed(Check::failed(layer, self.name, failure.to_string())),
             Some(Err(failure)) => Check::unanswered(layer, self.name, failure),
             None => Check::not_checked(layer, self.name, "no credentials to connect with"),
         }
@@ -55,13 +62,20 @@ impl Access<'_> {
     fn rights(&self) -> Check {
         let (layer, name) = (Layer::Rights, self.name);
         match self.rights {
-            Some(Ok(Granted::All(count))) => Check::fine(layer, name, format!("all {count} permissions granted")),
-            Some(Ok(Granted::Without(missing))) => {
-                Check::failed(layer, name, format!("not allowed to {}", listed(missing, 5))).repaired_by(self.grant.clone())
+            Some(Ok(Granted::All(count))) => {
+                Check::fine(layer, name, format!("all {count} permissions granted"))
             }
-            Some(Ok(Granted::Unknown)) => {
-                Check::not_checked(layer, name, "you are not allowed to check the permissions of the account (create subjectaccessreviews)")
-            }
+            Some(Ok(Granted::Without(missing))) => Check::failed(
+                layer,
+                name,
+                format!("not allowed to {}", listed(missing, 5)),
+            )
+            .repaired_by(self.grant.clone()),
+            Some(Ok(Granted::Unknown)) => Check::not_checked(
+                layer,
+                name,
+                "you are not allowed to check the permissions of the account (create subjectaccessreviews)",
+            ),
             Some(Err(failure)) => Check::unanswered(layer, name, failure),
             None => Check::not_checked(layer, name, "the API server does not answer"),
         }
@@ -69,14 +83,22 @@ impl Access<'_> {
 
     fn expiry(&self) -> Check {
         let (layer, name) = (Layer::Certificates, self.name);
-        let Ok(ends) = self.credentials else { return Check::not_checked(layer, name, "no credentials to check") };
-        let Some(ends) = ends else { return Check::fine(layer, name, "credentials do not expire") };
+        let Ok(ends) = self.credentials else {
+            return Check::not_checked(layer, name, "no credentials to check");
+        };
+        let Some(ends) = ends else {
+            return Check::fine(layer, name, "credentials do not expire");
+        };
         let days = (ends.0 - self.now.0).div_euclid(86_400);
         let observed = match days {
             ..0 => "credentials have expired".to_owned(),
             0 => "credentials expire within a day".to_owned(),
             _ => format!("credentials expire in {days} days"),
         };
-        if days < SOON_DAYS { self.renewed(Check::failed(layer, name, observed)) } else { Check::fine(layer, name, observed) }
+        if days < SOON_DAYS {
+            self.renewed(Check::failed(layer, name, observed))
+        } else {
+            Check::fine(layer, name, observed)
+        }
     }
 }

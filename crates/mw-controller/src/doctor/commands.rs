@@ -30,8 +30,16 @@ impl Kubectl {
     }
 
     fn at(&self, (program, flag_of_context): (&str, &str), context: Option<&str>) -> String {
-        let flag = |name: &str, value: Option<&str>| value.map(|value| format!(" --{name} {}", shell_quoted(value))).unwrap_or_default();
-        format!("{program}{}{}", flag("kubeconfig", self.kubeconfig.as_deref()), flag(flag_of_context, context))
+        let flag = |name: &str, value: Option<&str>| {
+            value
+                .map(|value| format!(" --{name} {}", shell_quoted(value)))
+                .unwrap_or_default()
+        };
+        format!(
+            "{program}{}{}",
+            flag("kubeconfig", self.kubeconfig.as_deref()),
+            flag(flag_of_context, context)
+        )
     }
 }
 
@@ -57,11 +65,26 @@ const TEMPLATE: [&str; 2] = [
 /// Creates the account if needed and writes its token as a kubeconfig into the
 /// Secret on the hub.
 pub fn renew_kubeconfig(hub: &str, member: &str, kept: Kept<'_>) -> String {
-    let Kept { namespace, secret, key, account_namespace, account, role } = kept;
+    let Kept {
+        namespace,
+        secret,
+        key,
+        account_namespace,
+        account,
+        role,
+    } = kept;
     let [before, after] = TEMPLATE;
     let (namespace, secret) = (shell_quoted(namespace), shell_quoted(secret));
-    let token = format!("-n {} get secret {}", shell_quoted(account_namespace), shell_quoted(&format!("{account}-token")));
-    let filled = token.replacen("get secret ", "wait --for=jsonpath='{.data.token}' --timeout=60s secret/", 1);
+    let token = format!(
+        "-n {} get secret {}",
+        shell_quoted(account_namespace),
+        shell_quoted(&format!("{account}-token"))
+    );
+    let filled = token.replacen(
+        "get secret ",
+        "wait --for=jsonpath='{.data.token}' --timeout=60s secret/",
+        1,
+    );
     [
         format!("meshwright rbac {role} | {member} apply --server-side --force-conflicts -f -"),
         format!("{member} {filled}"),
@@ -95,12 +118,33 @@ mod tests {
 
     #[test]
     fn names_of_others_stay_one_word() {
-        let kubectl = Kubectl { kubeconfig: Some("my config".to_owned()), context: None };
+        let kubectl = Kubectl {
+            kubeconfig: Some("my config".to_owned()),
+            context: None,
+        };
         assert_eq!(kubectl.hub(), "kubectl --kubeconfig 'my config'");
-        assert_eq!(kubectl.member("a; b"), "kubectl --kubeconfig 'my config' --context 'a; b'");
-        let kept = Kept { namespace: "n", secret: "s'", key: "k", account_namespace: "kube-system", account: "reader", role: "remote" };
+        assert_eq!(
+            kubectl.member("a; b"),
+            "kubectl --kubeconfig 'my config' --context 'a; b'"
+        );
+        let kept = Kept {
+            namespace: "n",
+            secret: "s'",
+            key: "k",
+            account_namespace: "kube-system",
+            account: "reader",
+            role: "remote",
+        };
         let command = renew_kubeconfig("kubectl", "kubectl --context east", kept);
-        assert!(command.contains("create secret generic 's'\\''' --from-file=k=/dev/stdin"), "{command}");
-        assert!(command.contains("kubectl --context east -n kube-system get secret reader-token -o go-template='{"), "{command}");
+        assert!(
+            command.contains("create secret generic 's'\\''' --from-file=k=/dev/stdin"),
+            "{command}"
+        );
+        assert!(
+            command.contains(
+                "kubectl --context east -n kube-system get secret reader-token -o go-template='{"
+            ),
+            "{command}"
+        );
     }
 }

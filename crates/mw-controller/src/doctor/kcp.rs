@@ -24,12 +24,18 @@ pub struct Case<'a> {
 
 impl Case<'_> {
     pub fn checks(&self) -> Vec<Check> {
-        let (export, binding) = (self.seen.exports.get(self.export), self.seen.binding_to(self.export));
+        let (export, binding) = (
+            self.seen.exports.get(self.export),
+            self.seen.binding_to(self.export),
+        );
         let mut checks = Vec::new();
         checks.extend(export.into_iter().flat_map(|export| self.provider(export)));
         checks.extend(binding.into_iter().flat_map(|binding| self.tenant(binding)));
         if export.is_none() && binding.is_none() {
-            let observed = format!("neither APIExport {0} nor an APIBinding to {0} found", self.export);
+            let observed = format!(
+                "neither APIExport {0} nor an APIBinding to {0} found",
+                self.export
+            );
             let hint = "use the context of the provider's workspace or of a tenant's, or set --api-export-name; to bind a tenant, \
                         apply the output of `meshwright crd --kcp binding`";
             checks.push(Check::failed(Layer::Crds, WORKSPACE, observed).hinted(hint));
@@ -41,10 +47,19 @@ impl Case<'_> {
         let mut checks = vec![self.schemas(export), self.fleet_claim(export)];
         for (url, tenants) in &self.seen.endpoints {
             checks.push(endpoint(url, tenants.as_ref()));
-            checks.extend(tenants.iter().flatten().map(|tenant| self.answer(export, tenant)));
+            checks.extend(
+                tenants
+                    .iter()
+                    .flatten()
+                    .map(|tenant| self.answer(export, tenant)),
+            );
         }
         if self.seen.endpoints.is_empty() {
-            checks.push(Check::fine(Layer::Reachability, &subject(self.export), "no tenant is bound yet, so kcp has no endpoint for it"));
+            checks.push(Check::fine(
+                Layer::Reachability,
+                &subject(self.export),
+                "no tenant is bound yet, so kcp has no endpoint for it",
+            ));
         }
         checks
     }
@@ -52,30 +67,70 @@ impl Case<'_> {
     /// Checks that tenants get the schemas of this version.
     fn schemas(&self, export: &ApiExport) -> Check {
         let name = subject(self.export);
-        let Ok(wanted) = exported() else { return Check::not_checked(Layer::Crds, &name, "cannot generate the schemas of this version") };
-        let has = |name: &str| export.spec.resources.iter().find(|one| one.name == name).map(|one| one.schema.as_str());
-        let other: Vec<&str> =
-            wanted.iter().filter(|one| has(&one.name) != Some(one.schema.as_str())).map(|one| one.name.as_str()).collect();
+        let Ok(wanted) = exported() else {
+            return Check::not_checked(
+                Layer::Crds,
+                &name,
+                "cannot generate the schemas of this version",
+            );
+        };
+        let has = |name: &str| {
+            export
+                .spec
+                .resources
+                .iter()
+                .find(|one| one.name == name)
+                .map(|one| one.schema.as_str())
+        };
+        let other: Vec<&str> = wanted
+            .iter()
+            .filter(|one| has(&one.name) != Some(one.schema.as_str()))
+            .map(|one| one.name.as_str())
+            .collect();
         if other.is_empty() {
-            return Check::fine(Layer::Crds, &name, format!("exports {} kinds with the schemas of this version", wanted.len()));
+            return Check::fine(
+                Layer::Crds,
+                &name,
+                format!(
+                    "exports {} kinds with the schemas of this version",
+                    wanted.len()
+                ),
+            );
         }
-        let observed = format!("schemas differ from those of this version: {}", listed(&other, 5));
-        let claim = self.identity().map(|hash| format!(" --fleet-identity {}", shell_quoted(hash))).unwrap_or_default();
-        let repair = format!("meshwright crd --kcp export{claim} | {} apply --server-side --force-conflicts -f -", self.kubectl.hub());
+        let observed = format!(
+            "schemas differ from those of this version: {}",
+            listed(&other, 5)
+        );
+        let claim = self
+            .identity()
+            .map(|hash| format!(" --fleet-identity {}", shell_quoted(hash)))
+            .unwrap_or_default();
+        let repair = format!(
+            "meshwright crd --kcp export{claim} | {} apply --server-side --force-conflicts -f -",
+            self.kubectl.hub()
+        );
         Check::failed(Layer::Crds, &name, observed).repaired_by(repair)
     }
 
     /// Identity hash of the fleet's export, as far as it is known here.
     fn identity(&self) -> Option<&str> {
-        let here = self.seen.fleet().and_then(|fleet| fleet.status.identity_hash.as_deref());
-        here.or(self.fleet_identity).or_else(|| self.seen.fleet_identity())
+        let here = self
+            .seen
+            .fleet()
+            .and_then(|fleet| fleet.status.identity_hash.as_deref());
+        here.or(self.fleet_identity)
+            .or_else(|| self.seen.fleet_identity())
     }
 
     /// Checks the claim on clusters: kcp silently accepts one with a wrong identity
     /// hash and then shows nothing.
     fn fleet_claim(&self, export: &ApiExport) -> Check {
         let (layer, name) = (Layer::Rights, subject(self.export));
-        let claimed = export.spec.permission_claims.iter().find(|claim| claim.is_on_clusters());
+        let claimed = export
+            .spec
+            .permission_claims
+            .iter()
+            .find(|claim| claim.is_on_clusters());
         let claimed = claimed.map(|claim| claim.identity_hash.as_deref().unwrap_or_default());
         let Some(wanted) = self.identity() else {
             let why = format!("the identity hash of {FLEET_EXPORT} is unknown here");
@@ -87,25 +142,53 @@ impl Case<'_> {
         };
         let observed = match claimed {
             Some(hash) if hash == wanted => {
-                return Check::fine(layer, &name, format!("claims kubernetesclusters of {FLEET_EXPORT} ({})", short(hash)));
+                return Check::fine(
+                    layer,
+                    &name,
+                    format!(
+                        "claims kubernetesclusters of {FLEET_EXPORT} ({})",
+                        short(hash)
+                    ),
+                );
             }
             Some(hash) => {
-                format!("claims kubernetesclusters of identity {}, but {FLEET_EXPORT} has {}: none is visible", short(hash), short(wanted))
+                format!(
+                    "claims kubernetesclusters of identity {}, but {FLEET_EXPORT} has {}: none is visible",
+                    short(hash),
+                    short(wanted)
+                )
             }
             None => "does not claim kubernetesclusters".to_owned(),
         };
-        let patch = format!("$(meshwright crd --kcp fleet-claim --fleet-identity {})", shell_quoted(wanted));
-        let repair = format!("{} patch apiexport {} --type merge --patch \"{patch}\"", self.kubectl.hub(), shell_quoted(self.export));
+        let patch = format!(
+            "$(meshwright crd --kcp fleet-claim --fleet-identity {})",
+            shell_quoted(wanted)
+        );
+        let repair = format!(
+            "{} patch apiexport {} --type merge --patch \"{patch}\"",
+            self.kubectl.hub(),
+            shell_quoted(self.export)
+        );
         Check::failed(layer, &name, observed).repaired_by(repair)
     }
 
     /// Checks a tenant's answer to the claim on its clusters, as the provider sees it.
     fn answer(&self, export: &ApiExport, tenant: &ApiBinding) -> Check {
         let (layer, name) = (Layer::Rights, path(tenant));
-        let Some(asked) = export.spec.permission_claims.iter().find(|claim| claim.is_on_clusters()) else {
-            return Check::not_checked(layer, &name, "the export does not claim kubernetesclusters");
+        let Some(asked) = export
+            .spec
+            .permission_claims
+            .iter()
+            .find(|claim| claim.is_on_clusters())
+        else {
+            return Check::not_checked(
+                layer,
+                &name,
+                "the export does not claim kubernetesclusters",
+            );
         };
-        let hint = "the tenant must accept it: `meshwright doctor` in its workspace prints the command";
+        let hint =
+            "the tenant must accept it: `meshwright doctor` in its workspace prints the command";
         match unanswered(asked, tenant) {
             None => Check::fine(layer, &name, "its clusters are visible"),
             Some(why) => Check::failed(layer, &name, why).hinted(hint),
@@ -113,10 +196,17 @@ impl Case<'_> {
     }
 
     fn tenant(&self, binding: &ApiBinding) -> Vec<Check> {
-        let name = format!("APIBinding {}", binding.metadata.name.as_deref().unwrap_or_default());
+        let name = format!(
+            "APIBinding {}",
+            binding.metadata.name.as_deref().unwrap_or_default()
+        );
         let mut checks = vec![bound(&name, binding)];
         checks.extend(self.claims(&name, binding));
-        let objects = self.seen.objects.iter().flat_map(|published_status| &published_status.objects);
+        let objects = self
+            .seen
+            .objects
+            .iter()
+            .flat_map(|published_status| &published_status.objects);
         for object in objects {
             checks.extend(self.refs(object));
             checks.push(told(object));
@@ -128,24 +218,40 @@ impl Case<'_> {
     fn claims(&self, name: &str, binding: &ApiBinding) -> Vec<Check> {
         let asked = &binding.status.export_permission_claims;
         let mut findings: Vec<Check> = Vec::new();
-        let open: Vec<(&Claim, String)> = asked.iter().filter_map(|claim| Some((claim, unanswered(claim, binding)?))).collect();
+        let open: Vec<(&Claim, String)> = asked
+            .iter()
+            .filter_map(|claim| Some((claim, unanswered(claim, binding)?)))
+            .collect();
         for (_, why) in &open {
-            findings.push(Check::failed(Layer::Rights, name, why).repaired_by(self.accept(binding, asked)));
+            findings.push(
+                Check::failed(Layer::Rights, name, why).repaired_by(self.accept(binding, asked)),
+            );
         }
         findings.extend(self.clusters_of_another_fleet(name, asked));
-        of_layer(Layer::Rights, name, findings, format!("all {} claims of the provider are accepted", asked.len()))
+        of_layer(
+            Layer::Rights,
+            name,
+            findings,
+            format!("all {} claims of the provider are accepted", asked.len()),
+        )
     }
 
     /// Checks that the claim is on the export that provides this workspace's clusters.
     fn clusters_of_another_fleet(&self, name: &str, asked: &[Claim]) -> Option<Check> {
-        let failed = |why: String, hint: &str| Some(Check::failed(Layer::Rights, name, why).hinted(hint));
+        let failed =
+            |why: String, hint: &str| Some(Check::failed(Layer::Rights, name, why).hinted(hint));
         let Some(claim) = asked.iter().find(|claim| claim.is_on_clusters()) else {
             let hint = "ask the provider's administrator to run `meshwright doctor` in the provider's workspace, which prints the command";
-            return failed("the provider does not claim kubernetesclusters and can't see any".to_owned(), hint);
+            return failed(
+                "the provider does not claim kubernetesclusters and can't see any".to_owned(),
+                hint,
+            );
         };
         match (self.seen.fleet_identity(), claim.identity_hash.as_deref()) {
             (None, _) => failed(
-                format!("no APIBinding provides kubernetesclusters in this workspace (APIExport {FLEET_EXPORT})"),
+                format!(
+                    "no APIBinding provides kubernetesclusters in this workspace (APIExport {FLEET_EXPORT})"
+                ),
                 "bind the APIExport through which your platform offers clusters",
             ),
             (Some(here), claimed) if claimed != Some(here) => failed(
@@ -163,16 +269,31 @@ impl Case<'_> {
     /// Returns a command that accepts all claims and keeps other answers.
     fn accept(&self, binding: &ApiBinding, asked: &[Claim]) -> String {
         let given = &binding.spec.permission_claims;
-        let answer = |claim: &Claim| match given.iter().find(|one| one.is_alike(claim) && one.identity_hash == claim.identity_hash) {
+        let answer = |claim: &Claim| match given
+            .iter()
+            .find(|one| one.is_alike(claim) && one.identity_hash == claim.identity_hash)
+        {
             // A selector is immutable.
-            Some(one) => Claim { state: claim.accepted().state, verbs: claim.verbs.clone(), ..one.clone() },
+            Some(one) => Claim {
+                state: claim.accepted().state,
+                verbs: claim.verbs.clone(),
+                ..one.clone()
+            },
             None => claim.accepted(),
         };
-        let others = given.iter().filter(|one| !asked.iter().any(|claim| claim.is_alike(one))).cloned();
+        let others = given
+            .iter()
+            .filter(|one| !asked.iter().any(|claim| claim.is_alike(one)))
+            .cloned();
         let claims: Vec<Claim> = asked.iter().map(answer).chain(others).collect();
         let patch = json!({ "spec": { "permissionClaims": claims } }).to_string();
         let name = binding.metadata.name.as_deref().unwrap_or_default();
-        format!("{} patch apibinding {} --type merge --patch {}", self.kubectl.hub(), shell_quoted(name), shell_quoted(&patch))
+        format!(
+            "{} patch apibinding {} --type merge --patch {}",
+            self.kubectl.hub(),
+            shell_quoted(name),
+            shell_quoted(&patch)
+        )
     }
 
     /// Checks the KubernetesClusters that a binding names.
@@ -181,15 +302,32 @@ impl Case<'_> {
             return Vec::new();
         }
         let of = |name: &String| match &self.seen.clusters {
-            Err(failure) => Check::not_checked(Layer::Health, name, format!("cannot list KubernetesClusters: {failure}")),
+            Err(failure) => Check::not_checked(
+                Layer::Health,
+                name,
+                format!("cannot list KubernetesClusters: {failure}"),
+            ),
             Ok(clusters) => match clusters.get(&(object.namespace.clone(), name.clone())) {
-                None => Check::failed(Layer::Health, name, format!("KubernetesCluster {name} not found in namespace {}", object.namespace))
-                    .hinted("request the cluster, or remove it from clusterRefs"),
-                Some(cluster) if cluster.is_ready() => Check::fine(Layer::Health, name, "KubernetesCluster is Ready"),
+                None => Check::failed(
+                    Layer::Health,
+                    name,
+                    format!(
+                        "KubernetesCluster {name} not found in namespace {}",
+                        object.namespace
+                    ),
+                )
+                .hinted("request the cluster, or remove it from clusterRefs"),
+                Some(cluster) if cluster.is_ready() => {
+                    Check::fine(Layer::Health, name, "KubernetesCluster is Ready")
+                }
                 Some(cluster) => {
                     let phase = cluster.status.phase.as_deref().unwrap_or("unknown");
-                    Check::failed(Layer::Health, name, format!("KubernetesCluster is not Ready (phase {phase})"))
-                        .hinted("it joins the mesh once it is Ready; see its conditions")
+                    Check::failed(
+                        Layer::Health,
+                        name,
+                        format!("KubernetesCluster is not Ready (phase {phase})"),
+                    )
+                    .hinted("it joins the mesh once it is Ready; see its conditions")
                 }
             },
         };
@@ -209,13 +347,19 @@ fn short(hash: &str) -> &str {
 
 fn path(binding: &ApiBinding) -> String {
     let annotations = binding.metadata.annotations.as_ref();
-    let path = annotations.and_then(|all| all.get(ANNOTATION_PATH)).cloned();
+    let path = annotations
+        .and_then(|all| all.get(ANNOTATION_PATH))
+        .cloned();
     path.unwrap_or_else(|| "a tenant".to_owned())
 }
 
 fn endpoint(url: &str, tenants: Result<&Vec<ApiBinding>, &Failure>) -> Check {
     match tenants {
-        Ok(tenants) => Check::fine(Layer::Reachability, url, format!("reachable, {} tenants", tenants.len())),
+        Ok(tenants) => Check::fine(
+            Layer::Reachability,
+            url,
+            format!("reachable, {} tenants", tenants.len()),
+        ),
         Err(failure) => {
             let hint = "its tenants keep what is written and get no updates until it answers: check the shard behind it";
             Check::failed(Layer::Reachability, url, failure.to_string()).hinted(hint)
@@ -227,29 +371,67 @@ fn bound(name: &str, binding: &ApiBinding) -> Check {
     match binding.status.phase.as_deref() {
         Some("Bound") => Check::fine(Layer::Crds, name, "bound"),
         phase => {
-            let hint =
-                format!("see its conditions: `kubectl get apibinding {} -o yaml`", binding.metadata.name.as_deref().unwrap_or_default());
-            Check::failed(Layer::Crds, name, format!("not bound (phase {})", phase.unwrap_or("unknown"))).hinted(&hint)
+            let hint = format!(
+                "see its conditions: `kubectl get apibinding {} -o yaml`",
+                binding.metadata.name.as_deref().unwrap_or_default()
+            );
+            Check::failed(
+                Layer::Crds,
+                name,
+                format!("not bound (phase {})", phase.unwrap_or("unknown")),
+            )
+            .hinted(&hint)
         }
     }
 }
 
 /// Returns why a claim of the export is not in effect; None if it is.
 fn unanswered(asked: &Claim, binding: &ApiBinding) -> Option<String> {
-    let what = if asked.group.is_empty() { asked.resource.clone() } else { format!("{}.{}", asked.resource, asked.group) };
-    let given: Vec<&Claim> = binding.spec.permission_claims.iter().filter(|one| one.is_alike(asked)).collect();
-    let same = given.iter().find(|one| one.identity_hash == asked.identity_hash);
-    let lacks = |one: &Claim| asked.verbs.iter().any(|verb| !one.verbs.iter().any(|given| given == verb || given == "*"));
+    let what = if asked.group.is_empty() {
+        asked.resource.clone()
+    } else {
+        format!("{}.{}", asked.resource, asked.group)
+    };
+    let given: Vec<&Claim> = binding
+        .spec
+        .permission_claims
+        .iter()
+        .filter(|one| one.is_alike(asked))
+        .collect();
+    let same = given
+        .iter()
+        .find(|one| one.identity_hash == asked.identity_hash);
+    let lacks = |one: &Claim| {
+        asked
+            .verbs
+            .iter()
+            .any(|verb| !one.verbs.iter().any(|given| given == verb || given == "*"))
+    };
     match (same, given.first()) {
         (None, None) => Some(format!("the claim on {what} is not answered")),
         (None, Some(other)) => {
-            let [theirs, ours] = [*other, asked].map(|claim| claim.identity_hash.as_deref().map_or("none", short).to_owned());
-            Some(format!("the claim on {what} is answered for identity {theirs}, but the export claims {ours}"))
+            let [theirs, ours] = [*other, asked].map(|claim| {
+                claim
+                    .identity_hash
+                    .as_deref()
+                    .map_or("none", short)
+                    .to_owned()
+            });
+            Some(format!(
+                "the claim on {what} is answered for identity {theirs}, but the export claims {ours}"
+            ))
         }
         (Some(one), _) if !one.is_accepted() => Some(format!("the claim on {what} is rejected")),
-        (Some(one), _) if lacks(one) => Some(format!("the claim on {what} is accepted for fewer verbs than {}", asked.verbs.join(", "))),
+        (Some(one), _) if lacks(one) => Some(format!(
+            "the claim on {what} is accepted for fewer verbs than {}",
+            asked.verbs.join(", ")
+        )),
         (Some(_), _) => {
-            let in_force = binding.status.applied_permission_claims.iter().any(|one| one.is_alike(asked));
+            let in_force = binding
+                .status
+                .applied_permission_claims
+                .iter()
+                .any(|one| one.is_alike(asked));
             (!in_force).then(|| format!("the claim on {what} is accepted but not in effect yet"))
         }
     }
@@ -257,8 +439,15 @@ fn unanswered(asked: &Claim, binding: &ApiBinding) -> Option<String> {
 
 /// Checks the status that the provider last wrote for an object.
 fn told(object: &PublishedObject) -> Check {
-    let (layer, name) = (Layer::Drift, format!("{}/{}", object.namespace, object.name));
-    let ready = object.status.conditions().iter().find(|condition| condition.type_ == "Ready");
+    let (layer, name) = (
+        Layer::Drift,
+        format!("{}/{}", object.namespace, object.name),
+    );
+    let ready = object
+        .status
+        .conditions()
+        .iter()
+        .find(|condition| condition.type_ == "Ready");
     let Some(ready) = ready else {
         let hint = "if this lasts, ask the platform's administrator to check the provider";
         return Check::failed(layer, &name, "the provider has written no status yet").hinted(hint);
@@ -266,14 +455,18 @@ fn told(object: &PublishedObject) -> Check {
     let of = object.status.observed_generation().unwrap_or_default();
     if of != object.generation && !object.deleting {
         let hint = "if this lasts, ask the platform's administrator to check the provider";
-        return Check::failed(layer, &name, "the provider has not observed the latest change yet").hinted(hint);
+        return Check::failed(
+            layer,
+            &name,
+            "the provider has not observed the latest change yet",
+        )
+        .hinted(hint);
     }
     let phase = object.status.phase().unwrap_or("no phase");
     match ready.status == "True" {
         true => Check::fine(layer, &name, phase),
-        false => {
-            Check::failed(layer, &name, format!("{phase}: {}", ready.message)).hinted(&format!("run `meshwright explain {}`", ready.reason))
-        }
+        false => Check::failed(layer, &name, format!("{phase}: {}", ready.message))
+            .hinted(&format!("run `meshwright explain {}`", ready.reason)),
     }
 }
 
@@ -289,9 +482,15 @@ mod tests {
 
     fn answered(hash: &str, state: &str, verbs: &[&str], applied: bool) -> ApiBinding {
         let mut answer = claim(hash);
-        (answer["state"], answer["selector"], answer["verbs"]) = (json!(state), json!({ "matchAll": true }), json!(verbs));
-        let applied = if applied { vec![claim(hash)] } else { Vec::new() };
-        let status = json!({ "exportPermissionClaims": [claim("aa")], "appliedPermissionClaims": applied });
+        (answer["state"], answer["selector"], answer["verbs"]) =
+            (json!(state), json!({ "matchAll": true }), json!(verbs));
+        let applied = if applied {
+            vec![claim(hash)]
+        } else {
+            Vec::new()
+        };
+        let status =
+            json!({ "exportPermissionClaims": [claim("aa")], "appliedPermissionClaims": applied });
         let binding = json!({ "metadata": { "name": "mesh" }, "spec": { "permissionClaims": [answer] }, "status": status });
         serde_json::from_value(binding).unwrap()
     }
@@ -306,18 +505,36 @@ mod tests {
         assert!(said(&answered("aa", "Accepted", &all, false)).ends_with("not in effect yet"));
         assert!(said(&answered("aa", "Rejected", &all, true)).ends_with("is rejected"));
         assert!(said(&answered("aa", "Accepted", &["get"], true)).contains("fewer verbs"));
-        assert!(said(&answered("bb", "Accepted", &all, true)).ends_with("is answered for identity bb, but the export claims aa"));
+        assert!(
+            said(&answered("bb", "Accepted", &all, true))
+                .ends_with("is answered for identity bb, but the export claims aa")
+        );
         assert!(said(&ApiBinding::default()).ends_with("is not answered"));
     }
 
     #[test]
     fn what_is_accepted_keeps_the_answers_to_other_claims() {
-        let seen = Workspace { exports: [].into(), bindings: Vec::new(), endpoints: [].into(), objects: None, clusters: Ok([].into()) };
+        let seen = Workspace {
+            exports: [].into(),
+            bindings: Vec::new(),
+            endpoints: [].into(),
+            objects: None,
+            clusters: Ok([].into()),
+        };
         let kubectl = Kubectl::default();
-        let case = Case { seen: &seen, export: "export", fleet_identity: None, kubectl: &kubectl };
+        let case = Case {
+            seen: &seen,
+            export: "export",
+            fleet_identity: None,
+            kubectl: &kubectl,
+        };
         let binding = answered("aa", "Rejected", &["get"], true);
         let command = case.accept(&binding, &binding.status.export_permission_claims);
-        let patch = command.strip_prefix("kubectl patch apibinding mesh --type merge --patch '").unwrap().strip_suffix('\'').unwrap();
+        let patch = command
+            .strip_prefix("kubectl patch apibinding mesh --type merge --patch '")
+            .unwrap()
+            .strip_suffix('\'')
+            .unwrap();
         let patch: Value = serde_json::from_str(patch).unwrap();
         let mut wanted = claim("aa");
         (wanted["state"], wanted["selector"]) = (json!("Accepted"), json!({ "matchAll": true }));

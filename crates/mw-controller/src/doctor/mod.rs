@@ -71,7 +71,9 @@ impl Layer {
             Credentials | Spec => &[],
             Reachability | Layer::Certificates => &[Credentials],
             Rights | Crds => &[Credentials, Reachability],
-            Layer::Health | Layer::Annotations | Layer::Keepalive => &[Credentials, Reachability, Rights, Crds],
+            Layer::Health | Layer::Annotations | Layer::Keepalive => {
+                &[Credentials, Reachability, Rights, Crds]
+            }
             Overlap => &[Spec],
             Layer::Drift => &[Credentials, Reachability, Rights, Crds, Spec, Overlap],
         }
@@ -113,7 +115,14 @@ const SOON_DAYS: i64 = 14;
 impl Check {
     fn new(layer: Layer, subject: &str, state: State, observed: &str) -> Check {
         let (subject, observed) = (printable(subject, 100), printable(observed, LONGEST));
-        Check { layer, subject, state, observed, repair: None, hint: None }
+        Check {
+            layer,
+            subject,
+            state,
+            observed,
+            repair: None,
+            hint: None,
+        }
     }
 
     pub fn fine(layer: Layer, subject: &str, observed: impl AsRef<str>) -> Check {
@@ -156,8 +165,17 @@ impl Check {
 }
 
 /// Returns the findings of one layer on one subject, or a passed check.
-pub(crate) fn of_layer(layer: Layer, subject: &str, findings: Vec<Check>, fine: impl AsRef<str>) -> Vec<Check> {
-    if findings.is_empty() { vec![Check::fine(layer, subject, fine)] } else { findings }
+pub(crate) fn of_layer(
+    layer: Layer,
+    subject: &str,
+    findings: Vec<Check>,
+    fine: impl AsRef<str>,
+) -> Vec<Check> {
+    if findings.is_empty() {
+        vec![Check::fine(layer, subject, fine)]
+    } else {
+        findings
+    }
 }
 
 /// Sorts checks by layer. A check that depends on a failed one becomes "not
@@ -167,9 +185,14 @@ pub fn ordered(checks: Vec<Check>) -> Vec<Check> {
     let mut ordered = Vec::new();
     for layer in Layer::ALL {
         for check in checks.iter().filter(|check| check.layer == layer) {
-            let cause = layer.needs().iter().find(|needed| broken.contains(&(check.subject.clone(), **needed)));
+            let cause = layer
+                .needs()
+                .iter()
+                .find(|needed| broken.contains(&(check.subject.clone(), **needed)));
             let check = match cause {
-                Some(cause) => Check::not_checked(layer, &check.subject, format!("fix {cause} first")),
+                Some(cause) => {
+                    Check::not_checked(layer, &check.subject, format!("fix {cause} first"))
+                }
                 None => check.clone(),
             };
             if check.state != State::Fine {
@@ -196,8 +219,10 @@ mod tests {
             Check::failed(Layer::Drift, "west", "2 to create"),
             Check::fine(Layer::Credentials, "west", "there"),
         ];
-        let shown: Vec<(Layer, String, State)> =
-            ordered(checks).into_iter().map(|check| (check.layer, check.subject, check.state)).collect();
+        let shown: Vec<(Layer, String, State)> = ordered(checks)
+            .into_iter()
+            .map(|check| (check.layer, check.subject, check.state))
+            .collect();
         let expected = [
             (Layer::Credentials, "west", State::Fine),
             (Layer::Rights, "east", State::Fine),
@@ -205,13 +230,19 @@ mod tests {
             (Layer::Drift, "east", State::Fine),
             (Layer::Drift, "west", State::NotChecked),
         ];
-        assert_eq!(shown, expected.map(|(layer, subject, state)| (layer, subject.to_owned(), state)));
+        assert_eq!(
+            shown,
+            expected.map(|(layer, subject, state)| (layer, subject.to_owned(), state))
+        );
     }
 
     #[test]
     fn a_layer_needs_only_layers_before_it() {
         for layer in Layer::ALL {
-            assert!(layer.needs().iter().all(|needed| *needed < layer), "{layer}");
+            assert!(
+                layer.needs().iter().all(|needed| *needed < layer),
+                "{layer}"
+            );
         }
     }
 }

@@ -4,7 +4,8 @@ use std::fmt;
 
 use futures::future::join_all;
 use k8s_openapi::api::authorization::v1::{
-    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec, SubjectAccessReview, SubjectAccessReviewSpec,
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec, SubjectAccessReview,
+    SubjectAccessReviewSpec,
 };
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use kube::api::PostParams;
@@ -27,7 +28,9 @@ impl fmt::Display for Right {
         let dot = if self.group.is_empty() { "" } else { "." };
         write!(f, "{} {}{dot}{}", self.verb, self.resource, self.group)?;
         self.name.iter().try_for_each(|name| write!(f, " {name}"))?;
-        self.namespace.iter().try_for_each(|namespace| write!(f, " in {namespace}"))
+        self.namespace
+            .iter()
+            .try_for_each(|namespace| write!(f, " in {namespace}"))
     }
 }
 
@@ -39,10 +42,17 @@ pub fn rights(rules: &[PolicyRule], namespace: Option<&str>) -> Vec<Right> {
             None | Some([]) => vec![None],
             Some(names) => names.iter().map(Some).collect(),
         };
-        for (group, resource) in
-            rule.api_groups.iter().flatten().flat_map(|group| rule.resources.iter().flatten().map(move |of| (group, of)))
+        for (group, resource) in rule
+            .api_groups
+            .iter()
+            .flatten()
+            .flat_map(|group| rule.resources.iter().flatten().map(move |of| (group, of)))
         {
-            for (verb, name) in rule.verbs.iter().flat_map(|verb| names.iter().map(move |name| (verb, *name))) {
+            for (verb, name) in rule
+                .verbs
+                .iter()
+                .flat_map(|verb| names.iter().map(move |name| (verb, *name)))
+            {
                 all.push(Right {
                     verb: verb.clone(),
                     group: group.clone(),
@@ -82,7 +92,11 @@ pub async fn granted(client: &Client, who: Who<'_>, needed: &[Right]) -> Result<
             missing.push(right.clone());
         }
     }
-    Ok(if missing.is_empty() { Granted::All(needed.len()) } else { Granted::Without(missing) })
+    Ok(if missing.is_empty() {
+        Granted::All(needed.len())
+    } else {
+        Granted::Without(missing)
+    })
 }
 
 async fn allowed(client: &Client, who: Who<'_>, right: &Right) -> Result<bool, kube::Error> {
@@ -90,21 +104,39 @@ async fn allowed(client: &Client, who: Who<'_>, right: &Right) -> Result<bool, k
     let attributes = Some(attributes(right));
     let status = match who {
         Who::Myself => {
-            let spec = SelfSubjectAccessReviewSpec { resource_attributes: attributes, ..SelfSubjectAccessReviewSpec::default() };
-            let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
-            Api::all(client.clone()).create(&params, &review).await?.status
+            let spec = SelfSubjectAccessReviewSpec {
+                resource_attributes: attributes,
+                ..SelfSubjectAccessReviewSpec::default()
+            };
+            let review = SelfSubjectAccessReview {
+                spec,
+                ..SelfSubjectAccessReview::default()
+            };
+            Api::all(client.clone())
+                .create(&params, &review)
+                .await?
+                .status
         }
         Who::Account { namespace, name } => {
-            let groups =
-                ["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}"), "system:authenticated".to_owned()];
+            let groups = [
+                "system:serviceaccounts".to_owned(),
+                format!("system:serviceaccounts:{namespace}"),
+                "system:authenticated".to_owned(),
+            ];
             let spec = SubjectAccessReviewSpec {
                 user: Some(format!("system:serviceaccount:{namespace}:{name}")),
                 groups: Some(groups.into()),
                 resource_attributes: attributes,
                 ..SubjectAccessReviewSpec::default()
             };
-            let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
-            Api::all(client.clone()).create(&params, &review).await?.status
+            let review = SubjectAccessReview {
+                spec,
+                ..SubjectAccessReview::default()
+            };
+            Api::all(client.clone())
+                .create(&params, &review)
+                .await?
+                .status
         }
     };
     Ok(status.is_some_and(|status| status.allowed))
@@ -132,7 +164,12 @@ mod tests {
 
     #[test]
     fn every_verb_resource_and_name_of_a_rule_is_a_right() {
-        let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+        let owned = |texts: &[&str]| {
+            texts
+                .iter()
+                .map(|text| (*text).to_owned())
+                .collect::<Vec<_>>()
+        };
         let rule = PolicyRule {
             api_groups: Some(owned(&["g"])),
             resources: Some(owned(&["things", "things/status"])),
@@ -140,8 +177,16 @@ mod tests {
             resource_names: Some(owned(&["a", "b"])),
             ..PolicyRule::default()
         };
-        let shown: Vec<String> = rights(&[rule], Some("ns")).iter().map(Right::to_string).collect();
-        let expected = ["get things.g a in ns", "get things.g b in ns", "get things/status.g a in ns", "get things/status.g b in ns"];
+        let shown: Vec<String> = rights(&[rule], Some("ns"))
+            .iter()
+            .map(Right::to_string)
+            .collect();
+        let expected = [
+            "get things.g a in ns",
+            "get things.g b in ns",
+            "get things/status.g a in ns",
+            "get things/status.g b in ns",
+        ];
         assert_eq!(shown, expected);
     }
 }

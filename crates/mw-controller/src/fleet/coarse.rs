@@ -35,9 +35,26 @@ impl std::fmt::Debug for Coarse {
 }
 
 impl Connect for Coarse {
-    fn connect(&self, cluster: &ClusterId, access: Arc<Access>) -> BoxFuture<'static, Result<Client, Refusal>> {
-        let (connecting, cluster, names) = (self.0.connect(cluster, access), cluster.clone(), self.1.clone());
-        Box::pin(async move { Ok(coarse(connecting.await?, Log { cluster, names, last: Mutex::default() })) })
+    fn connect(
+        &self,
+        cluster: &ClusterId,
+        access: Arc<Access>,
+    ) -> BoxFuture<'static, Result<Client, Refusal>> {
+        let (connecting, cluster, names) = (
+            self.0.connect(cluster, access),
+            cluster.clone(),
+            self.1.clone(),
+        );
+        Box::pin(async move {
+            Ok(coarse(
+                connecting.await?,
+                Log {
+                    cluster,
+                    names,
+                    last: Mutex::default(),
+                },
+            ))
+        })
     }
 }
 
@@ -67,7 +84,8 @@ fn coarse(client: Client, log: Log) -> Client {
 fn hidden(error: kube::Error, log: &Log) -> BoxError {
     match Failure::of(&error) {
         Failure::NotLeader => TransportError::NotLeader.into(),
-        failure @ (Failure::Timeout(_) | Failure::Unreachable(_) | Failure::ForbiddenAddress(_)) => {
+        failure
+        @ (Failure::Timeout(_) | Failure::Unreachable(_) | Failure::ForbiddenAddress(_)) => {
             log.failed(&failure.to_string());
             UNREACHABLE.into()
         }
@@ -79,9 +97,12 @@ fn hidden(error: kube::Error, log: &Log) -> BoxError {
 /// a page of an internal server and is replaced.
 async fn plain(answer: Response<Body>, log: &Log) -> Result<Response<Body>, BoxError> {
     let (parts, body) = answer.into_parts();
-    let bytes = body.collect_bytes().await.map_err(|error| hidden(error, log))?;
-    let is_status =
-        serde_json::from_slice::<serde_json::Value>(&bytes).is_ok_and(|value| value.get("kind").is_some_and(|kind| kind == "Status"));
+    let bytes = body
+        .collect_bytes()
+        .await
+        .map_err(|error| hidden(error, log))?;
+    let is_status = serde_json::from_slice::<serde_json::Value>(&bytes)
+        .is_ok_and(|value| value.get("kind").is_some_and(|kind| kind == "Status"));
     let body = match is_status && serde_json::from_slice::<Status>(&bytes).is_ok() {
         true => bytes.to_vec(),
         false => {
@@ -124,19 +145,34 @@ mod tests {
     use kube::Api;
     use kube::api::ListParams;
 
-    async fn listed(answer: impl Fn() -> Result<Response<Body>, BoxError> + Send + Sync + 'static) -> Failure {
+    async fn listed(
+        answer: impl Fn() -> Result<Response<Body>, BoxError> + Send + Sync + 'static,
+    ) -> Failure {
         let answer = Arc::new(answer);
         let service = tower::service_fn(move |_: Request<Body>| {
             let answer = Arc::clone(&answer);
             async move { answer() }
         });
-        let log = Log { cluster: ClusterId::from("c"), names: ClusterNames::default(), last: Mutex::default() };
+        let log = Log {
+            cluster: ClusterId::from("c"),
+            names: ClusterNames::default(),
+            last: Mutex::default(),
+        };
         let client = coarse(Client::new(service, "default"), log);
-        Failure::of(&Api::<Node>::all(client).list(&ListParams::default()).await.map(drop).unwrap_err())
+        Failure::of(
+            &Api::<Node>::all(client)
+                .list(&ListParams::default())
+                .await
+                .map(drop)
+                .unwrap_err(),
+        )
     }
 
     fn answer(code: u16, body: &str) -> Result<Response<Body>, BoxError> {
-        Ok(Response::builder().status(code).body(Body::from(body.as_bytes().to_vec())).unwrap())
+        Ok(Response::builder()
+            .status(code)
+            .body(Body::from(body.as_bytes().to_vec()))
+            .unwrap())
     }
 
     #[tokio::test]
@@ -146,7 +182,10 @@ mod tests {
         let certificate = listed(|| Err("invalid peer certificate: UnknownIssuer".into())).await;
         assert_eq!(refused, Failure::Unreachable(UNREACHABLE.to_owned()));
         assert_eq!((&silent, &certificate), (&refused, &refused));
-        assert_eq!(refused.to_string(), "can't be reached: see the provider's log for the cause");
+        assert_eq!(
+            refused.to_string(),
+            "can't be reached: see the provider's log for the cause"
+        );
     }
 
     #[tokio::test]
@@ -159,9 +198,11 @@ mod tests {
 
     #[tokio::test]
     async fn what_a_kubernetes_api_refuses_is_told() {
-        let status =
-            r#"{"kind":"Status","apiVersion":"v1","status":"Failure","message":"nodes is forbidden","reason":"Forbidden","code":403}"#;
-        assert_eq!(listed(|| answer(403, status)).await, Failure::Forbidden("nodes is forbidden".to_owned()));
+        let status = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","message":"nodes is forbidden","reason":"Forbidden","code":403}"#;
+        assert_eq!(
+            listed(|| answer(403, status)).await,
+            Failure::Forbidden("nodes is forbidden".to_owned())
+        );
         assert_eq!(listed(|| answer(401, "")).await, Failure::Unauthorized);
         let lost = listed(|| Err(TransportError::NotLeader.into())).await;
         assert_eq!(lost, Failure::NotLeader);

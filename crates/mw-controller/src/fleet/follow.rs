@@ -15,7 +15,9 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::backoff::Backoff;
 use crate::failure::Failure;
-use crate::fleet::list::{KnownObject, Listed, ObjectKey, ObjectKeys, Scope, list_within, uid_hash};
+use crate::fleet::list::{
+    KnownObject, Listed, ObjectKey, ObjectKeys, Scope, list_within, uid_hash,
+};
 use crate::fleet::memory::{Footprint, MemoryBudget, MemoryShare};
 
 /// Observation of a kind of object.
@@ -113,13 +115,24 @@ impl<E: Send, W> EventSink<E, W> {
 }
 
 /// Lists and watches on the hub. Never returns.
-pub async fn follow<K, T, E, W>(api: Api<K>, watch_config: WatchConfig, project: impl Fn(K) -> T, sink: EventSink<E, W>)
-where
+pub async fn follow<K, T, E, W>(
+    api: Api<K>,
+    watch_config: WatchConfig,
+    project: impl Fn(K) -> T,
+    sink: EventSink<E, W>,
+) where
     K: Resource + Clone + DeserializeOwned + Debug,
     W: Fn(Observed<T>) -> E,
     E: Send,
 {
-    follow_within(api, watch_config, project, History::of(MemoryShare::unlimited()), sink).await;
+    follow_within(
+        api,
+        watch_config,
+        project,
+        History::of(MemoryShare::unlimited()),
+        sink,
+    )
+    .await;
 }
 
 /// Lists and watches in a member, whose objects must fit into the budget. Never
@@ -136,7 +149,14 @@ pub async fn follow_member<K, T, E, W>(
     W: Fn(Observed<T>) -> E,
     E: Send,
 {
-    follow_within(api, watch_config, project, History::of(MemoryShare::of(memory)), sink).await;
+    follow_within(
+        api,
+        watch_config,
+        project,
+        History::of(MemoryShare::of(memory)),
+        sink,
+    )
+    .await;
 }
 
 async fn follow_within<K, T, E, W>(
@@ -154,10 +174,26 @@ async fn follow_within<K, T, E, W>(
         // This list answers earlier requests to relist.
         _ = watch_config.relist.notified().now_or_never();
         match list_twice_if_needed(&api, &watch_config, &mut history, &project).await {
-            Ok(Listed { items, version, keys }) => {
+            Ok(Listed {
+                items,
+                version,
+                keys,
+            }) => {
                 (history.newest, history.keys) = (Version::of(Some(&version)), keys);
-                sink.tell(Observed::Listed { items, version: history.newest }).await;
-                watch_from(&api, &mut watch_config, version, &mut history, &project, &sink).await;
+                sink.tell(Observed::Listed {
+                    items,
+                    version: history.newest,
+                })
+                .await;
+                watch_from(
+                    &api,
+                    &mut watch_config,
+                    version,
+                    &mut history,
+                    &project,
+                    &sink,
+                )
+                .await;
             }
             Err(failure) => {
                 history.memory.give_up();
@@ -189,7 +225,12 @@ struct History<T> {
 
 impl<T> History<T> {
     fn of(memory: MemoryShare<T>) -> History<T> {
-        History { newest: Version::default(), keys: ObjectKeys::new(), back: None, memory }
+        History {
+            newest: Version::default(),
+            keys: ObjectKeys::new(),
+            back: None,
+            memory,
+        }
     }
 
     /// Refuses a list that is older than the previous one: one of several API
@@ -205,7 +246,9 @@ impl<T> History<T> {
             Some((_, first)) if version >= first => {}
             _ => self.back = Some((Instant::now(), version)),
         }
-        Err(Failure::Wrong("list is older than the previous one".to_owned()))
+        Err(Failure::Wrong(
+            "list is older than the previous one".to_owned(),
+        ))
     }
 
     /// Records an object from a watch event, and returns its projection.
@@ -220,15 +263,21 @@ impl<T> History<T> {
         scope.check(namespace, meta)?;
         let version = Version::of(meta.resource_version.as_deref());
         if version < self.newest {
-            return Err(Failure::Wrong("watch event is older than the previous one".to_owned()));
+            return Err(Failure::Wrong(
+                "watch event is older than the previous one".to_owned(),
+            ));
         }
         let (key, uid) = (ObjectKey::of(meta), uid_hash(meta));
         match (self.keys.get(&key), change) {
             (None, Change::Modified) => {
-                return Err(Failure::Wrong("watch event modifies an object that is missing from the list".to_owned()));
+                return Err(Failure::Wrong(
+                    "watch event modifies an object that is missing from the list".to_owned(),
+                ));
             }
             (Some(known), _) if known.uid != uid => {
-                return Err(Failure::Wrong("watch event replaces an object without a delete event".to_owned()));
+                return Err(Failure::Wrong(
+                    "watch event replaces an object without a delete event".to_owned(),
+                ));
             }
             _ => {}
         }
@@ -245,7 +294,11 @@ impl<T> History<T> {
             }
         }
         self.newest = version;
-        if self.keys.len() > scope.most { Err(scope.too_many()) } else { Ok((item, version)) }
+        if self.keys.len() > scope.most {
+            Err(scope.too_many())
+        } else {
+            Ok((item, version))
+        }
     }
 }
 
@@ -262,13 +315,20 @@ where
 {
     let mut listed = list_within(api, &watch_config.scope, project, &mut history.memory).await?;
     history.admit(Version::of(Some(&listed.version)), watch_config.resync)?;
-    let vanished: Vec<ObjectKey> = history.keys.keys().filter(|key| !listed.keys.contains_key(key)).copied().collect();
+    let vanished: Vec<ObjectKey> = history
+        .keys
+        .keys()
+        .filter(|key| !listed.keys.contains_key(key))
+        .copied()
+        .collect();
     if !vanished.is_empty() {
         drop(listed);
         listed = list_within(api, &watch_config.scope, project, &mut history.memory).await?;
         history.admit(Version::of(Some(&listed.version)), watch_config.resync)?;
         if vanished.iter().any(|key| listed.keys.contains_key(key)) {
-            return Err(Failure::Wrong("list omits objects that the next list contains".to_owned()));
+            return Err(Failure::Wrong(
+                "list omits objects that the next list contains".to_owned(),
+            ));
         }
     }
     history.memory.keep_list()?;
@@ -304,8 +364,15 @@ async fn watch_from<K, T, E, W>(
                     sink.tell(Observed::Established).await;
                 }
                 let events = events.map_err(|error| Failure::of(&error)).boxed();
-                let mut watch = Watch { scope: &watch_config.scope, namespace: api.namespace(), version: &mut version, history };
-                watch.read(events, &watch_config.relist, project, sink).await
+                let mut watch = Watch {
+                    scope: &watch_config.scope,
+                    namespace: api.namespace(),
+                    version: &mut version,
+                    history,
+                };
+                watch
+                    .read(events, &watch_config.relist, project, sink)
+                    .await
             }
             Err(error) => {
                 let failure = Failure::of(&error);
@@ -319,7 +386,9 @@ async fn watch_from<K, T, E, W>(
         let failure = match ended {
             Ok(Next::Relist) => return,
             // A server that lists one state and watches another would loop without pause.
-            Err(Failure::Gone) if listed.elapsed() < LASTING => return sleep(watch_config.backoff.next(None)).await,
+            Err(Failure::Gone) if listed.elapsed() < LASTING => {
+                return sleep(watch_config.backoff.next(None)).await;
+            }
             Err(Failure::Gone) => return,
             Ok(Next::Rewatch) => None,
             Err(failure) => Some(failure),
@@ -329,7 +398,9 @@ async fn watch_from<K, T, E, W>(
         }
         // A watch that ran its full time is renewed at once, one that was cut off after a backoff.
         if failure.is_some() || started.elapsed() < LASTING {
-            let wait = watch_config.backoff.next(failure.as_ref().and_then(Failure::retry_after));
+            let wait = watch_config
+                .backoff
+                .next(failure.as_ref().and_then(Failure::retry_after));
             if let Some(wrong) = failure.filter(Failure::demands_a_list) {
                 sink.tell(Observed::Broken(wrong)).await;
                 return sleep(wait).await;
@@ -372,7 +443,9 @@ impl<T> Watch<'_, T> {
                 None => return Ok(Next::Rewatch),
                 Some(Err(failure)) => return Err(failure),
                 Some(Ok(WatchEvent::Error(status))) => return Err(Failure::of_status(&status)),
-                Some(Ok(WatchEvent::Bookmark(bookmark))) => *self.version = bookmark.metadata.resource_version,
+                Some(Ok(WatchEvent::Bookmark(bookmark))) => {
+                    *self.version = bookmark.metadata.resource_version
+                }
                 Some(Ok(WatchEvent::Added(object))) => {
                     let (item, version) = self.note(object, Change::Added, project)?;
                     sink.tell(Observed::Set { item, version }).await;
@@ -389,9 +462,16 @@ impl<T> Watch<'_, T> {
         }
     }
 
-    fn note<K: Resource>(&mut self, object: K, change: Change, project: &impl Fn(K) -> T) -> Result<(T, Version), Failure> {
+    fn note<K: Resource>(
+        &mut self,
+        object: K,
+        change: Change,
+        project: &impl Fn(K) -> T,
+    ) -> Result<(T, Version), Failure> {
         let found = object.meta().resource_version.clone();
-        let noted = self.history.note(object, change, (self.scope, self.namespace), project)?;
+        let noted = self
+            .history
+            .note(object, change, (self.scope, self.namespace), project)?;
         if let Some(found) = found {
             *self.version = found;
         }
@@ -420,7 +500,10 @@ mod tests {
 
     impl Script {
         fn then(self, code: u16, body: impl ToString) -> Script {
-            self.answers.lock().unwrap().push_back((code, body.to_string()));
+            self.answers
+                .lock()
+                .unwrap()
+                .push_back((code, body.to_string()));
             self
         }
 
@@ -432,9 +515,12 @@ mod tests {
                     script.asked.lock().unwrap().push(request.uri().to_string());
                     let next = script.answers.lock().unwrap().pop_front();
                     match next {
-                        Some((code, body)) => {
-                            Ok::<_, std::convert::Infallible>(Response::builder().status(code).body(Body::from(body.into_bytes())).unwrap())
-                        }
+                        Some((code, body)) => Ok::<_, std::convert::Infallible>(
+                            Response::builder()
+                                .status(code)
+                                .body(Body::from(body.into_bytes()))
+                                .unwrap(),
+                        ),
                         None => std::future::pending().await,
                     }
                 }
@@ -443,7 +529,14 @@ mod tests {
         }
 
         fn asked(&self) -> Vec<String> {
-            let short = |uri: &String| if uri.contains("watch=true") { "watch" } else { "list" }.to_owned();
+            let short = |uri: &String| {
+                if uri.contains("watch=true") {
+                    "watch"
+                } else {
+                    "list"
+                }
+                .to_owned()
+            };
             self.asked.lock().unwrap().iter().map(short).collect()
         }
     }
@@ -472,13 +565,36 @@ mod tests {
         told_within(script, scope, count, MemoryBudget::new(usize::MAX)).await
     }
 
-    async fn told_within(script: &Script, scope: Scope, count: usize, memory: MemoryBudget) -> Vec<String> {
+    async fn told_within(
+        script: &Script,
+        scope: Scope,
+        count: usize,
+        memory: MemoryBudget,
+    ) -> Vec<String> {
         let (events, mut seen) = mpsc::channel(16);
-        let backoff = Backoff::new(fastrand::Rng::with_seed(1), Duration::from_millis(200), Duration::from_secs(10));
-        let watch_config = WatchConfig { scope, backoff, relist: Arc::new(Notify::new()), resync: RESYNC };
-        let sink = EventSink { events, wrap: |observed: Observed<String>| observed };
+        let backoff = Backoff::new(
+            fastrand::Rng::with_seed(1),
+            Duration::from_millis(200),
+            Duration::from_secs(10),
+        );
+        let watch_config = WatchConfig {
+            scope,
+            backoff,
+            relist: Arc::new(Notify::new()),
+            resync: RESYNC,
+        };
+        let sink = EventSink {
+            events,
+            wrap: |observed: Observed<String>| observed,
+        };
         let name = |node: Node| node.metadata.name.unwrap_or_default();
-        let following = tokio::spawn(follow_member(script.api(), watch_config, name, memory, sink));
+        let following = tokio::spawn(follow_member(
+            script.api(),
+            watch_config,
+            name,
+            memory,
+            sink,
+        ));
         let mut lines = Vec::new();
         while lines.len() < count {
             lines.push(match seen.recv().await.unwrap() {
@@ -515,7 +631,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_older_state_counts_only_if_it_is_still_shown_a_resync_later() {
-        let mut history = History { newest: Version(9), ..History::of(MemoryShare::<()>::unlimited()) };
+        let mut history = History {
+            newest: Version(9),
+            ..History::of(MemoryShare::<()>::unlimited())
+        };
         let mut admits = |version| history.admit(Version(version), RESYNC).is_ok();
         assert!(!admits(8));
         assert!(admits(9), "it caught up");
@@ -533,9 +652,21 @@ mod tests {
         let both = || list("5", &[node("a", "3"), node("b", "4")]);
         let gone = || event("ERROR", &status(410));
         let shorter = || list("6", &[node("a", "3")]);
-        let script = Script::default().then(200, both()).then(200, gone()).then(200, shorter()).then(200, both()).then(200, both());
-        assert_eq!(told(&script, 3).await, ["listed a b", "broken wrong_answer", "listed a b"]);
-        let script = Script::default().then(200, both()).then(200, gone()).then(200, shorter()).then(200, shorter());
+        let script = Script::default()
+            .then(200, both())
+            .then(200, gone())
+            .then(200, shorter())
+            .then(200, both())
+            .then(200, both());
+        assert_eq!(
+            told(&script, 3).await,
+            ["listed a b", "broken wrong_answer", "listed a b"]
+        );
+        let script = Script::default()
+            .then(200, both())
+            .then(200, gone())
+            .then(200, shorter())
+            .then(200, shorter());
         assert_eq!(told(&script, 2).await, ["listed a b", "listed a"]);
         assert_eq!(script.asked()[..4], ["list", "watch", "list", "list"]);
     }
@@ -544,7 +675,10 @@ mod tests {
     async fn a_deletion_that_the_watch_told_needs_no_second_list() {
         let script = Script::default()
             .then(200, list("5", &[node("a", "3"), node("b", "4")]))
-            .then(200, event("DELETED", &node("b", "6")) + &event("ERROR", &status(410)))
+            .then(
+                200,
+                event("DELETED", &node("b", "6")) + &event("ERROR", &status(410)),
+            )
             .then(200, list("6", &[node("a", "3")]));
         assert_eq!(told(&script, 3).await, ["listed a b", "gone b", "listed a"]);
         assert_eq!(script.asked()[..4], ["list", "watch", "list", "watch"]);
@@ -554,8 +688,13 @@ mod tests {
     async fn a_list_that_says_that_it_is_not_complete_is_not_taken_for_all() {
         let mut short = list("5", &[node("a", "3")]);
         short["metadata"]["remainingItemCount"] = 1.into();
-        let script = Script::default().then(200, short).then(200, list("5", &[node("a", "3"), node("b", "4")]));
-        assert_eq!(told(&script, 2).await, ["broken wrong_answer", "listed a b"]);
+        let script = Script::default()
+            .then(200, short)
+            .then(200, list("5", &[node("a", "3"), node("b", "4")]));
+        assert_eq!(
+            told(&script, 2).await,
+            ["broken wrong_answer", "listed a b"]
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -564,7 +703,10 @@ mod tests {
             .then(200, list("5", &[node("a", "3")]))
             .then(200, event("DELETED", &node("a", "4")))
             .then(200, list("6", &[node("a", "3")]));
-        assert_eq!(told(&script, 3).await, ["listed a", "broken wrong_answer", "listed a"]);
+        assert_eq!(
+            told(&script, 3).await,
+            ["listed a", "broken wrong_answer", "listed a"]
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -580,8 +722,19 @@ mod tests {
             .then(200, list("7", &[with_uid("1", "3")]))
             .then(200, event("MODIFIED", &with_uid("2", "8")))
             .then(200, list("9", &[with_uid("1", "3")]))
-            .then(200, event("DELETED", &with_uid("1", "10")) + &event("ADDED", &with_uid("2", "11")));
-        let doubted = ["listed a", "broken wrong_answer", "listed a", "broken wrong_answer", "listed a", "gone a", "set a"];
+            .then(
+                200,
+                event("DELETED", &with_uid("1", "10")) + &event("ADDED", &with_uid("2", "11")),
+            );
+        let doubted = [
+            "listed a",
+            "broken wrong_answer",
+            "listed a",
+            "broken wrong_answer",
+            "listed a",
+            "gone a",
+            "set a",
+        ];
         assert_eq!(told(&script, 7).await, doubted);
     }
 
@@ -591,14 +744,22 @@ mod tests {
             .then(200, list("5", &[]))
             .then(200, event("MODIFIED", &node("a", "6")))
             .then(200, list("6", &[node("a", "6"), node("b", "3")]));
-        assert_eq!(told(&script, 3).await, ["listed ", "broken wrong_answer", "listed a b"]);
+        assert_eq!(
+            told(&script, 3).await,
+            ["listed ", "broken wrong_answer", "listed a b"]
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn more_objects_than_supported_are_too_many_in_a_watch_too() {
-        let many: String = (1..9).map(|nth| event("ADDED", &node(&format!("n{nth}"), &(10 + nth).to_string()))).collect();
+        let many: String = (1..9)
+            .map(|nth| event("ADDED", &node(&format!("n{nth}"), &(10 + nth).to_string())))
+            .collect();
         let script = Script::default().then(200, list("5", &[])).then(200, many);
-        assert_eq!(told(&script, 5).await, ["listed ", "set n1", "set n2", "set n3", "broken too_large"]);
+        assert_eq!(
+            told(&script, 5).await,
+            ["listed ", "set n1", "set n2", "set n3", "broken too_large"]
+        );
     }
 
     /// A node whose projection takes 400 bytes more than its name.
@@ -608,15 +769,24 @@ mod tests {
 
     async fn told_in_1000_bytes(script: &Script, count: usize) -> Vec<String> {
         let lines = told_within(script, Scope::at_most(9), count, MemoryBudget::new(4_000)).await;
-        lines.iter().map(|line| line.replace(&"x".repeat(400), "+")).collect()
+        lines
+            .iter()
+            .map(|line| line.replace(&"x".repeat(400), "+"))
+            .collect()
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_list_that_takes_too_much_memory_is_given_up() {
         let script = Script::default()
-            .then(200, list("5", &[fat("a", "1"), fat("b", "2"), fat("c", "3")]))
+            .then(
+                200,
+                list("5", &[fat("a", "1"), fat("b", "2"), fat("c", "3")]),
+            )
             .then(200, list("6", &[fat("a", "1"), fat("b", "2")]));
-        assert_eq!(told_in_1000_bytes(&script, 2).await, ["broken too_large", "listed a+ b+"]);
+        assert_eq!(
+            told_in_1000_bytes(&script, 2).await,
+            ["broken too_large", "listed a+ b+"]
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -629,37 +799,78 @@ mod tests {
         let script = Script::default()
             .then(200, list("5", &[fat("a", "3")]))
             .then(200, grown("b", "6") + &grown("c", "7"))
-            .then(200, list("8", &[fat("a", "3"), fat("b", "6"), fat("c", "7")]))
+            .then(
+                200,
+                list("8", &[fat("a", "3"), fat("b", "6"), fat("c", "7")]),
+            )
             .then(200, list("9", &[fat("a", "3")]))
             .then(200, list("9", &[fat("a", "3")]));
-        assert_eq!(told_in_1000_bytes(&script, 5).await, ["listed a+", "set b+", "broken too_large", "broken too_large", "listed a+"]);
+        assert_eq!(
+            told_in_1000_bytes(&script, 5).await,
+            [
+                "listed a+",
+                "set b+",
+                "broken too_large",
+                "broken too_large",
+                "listed a+"
+            ]
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_was_replaced_or_deleted_takes_no_memory() {
         let script = Script::default()
             .then(200, list("5", &[fat("a", "1"), fat("b", "2")]))
-            .then(200, event("DELETED", &fat("a", "6")) + &event("ADDED", &fat("c", "7")) + &event("MODIFIED", &fat("c", "8")))
+            .then(
+                200,
+                event("DELETED", &fat("a", "6"))
+                    + &event("ADDED", &fat("c", "7"))
+                    + &event("MODIFIED", &fat("c", "8")),
+            )
             .then(200, event("ERROR", &status(410)))
             .then(200, list("9", &[fat("b", "2"), fat("c", "8")]));
-        assert_eq!(told_in_1000_bytes(&script, 5).await, ["listed a+ b+", "gone a+", "set c+", "set c+", "listed b+ c+"]);
+        assert_eq!(
+            told_in_1000_bytes(&script, 5).await,
+            [
+                "listed a+ b+",
+                "gone a+",
+                "set c+",
+                "set c+",
+                "listed b+ c+"
+            ]
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_server_whose_lists_are_always_too_old_is_not_asked_without_a_pause() {
-        let script = (0..9)
-            .fold(Script::default(), |script, _| script.then(200, list("5", &[node("a", "3")])).then(200, event("ERROR", &status(410))));
+        let script = (0..9).fold(Script::default(), |script, _| {
+            script
+                .then(200, list("5", &[node("a", "3")]))
+                .then(200, event("ERROR", &status(410)))
+        });
         let start = Instant::now();
         assert_eq!(told(&script, 9).await, ["listed a"; 9]);
-        assert!(start.elapsed() > Duration::from_secs(5), "{:?}", start.elapsed());
+        assert!(
+            start.elapsed() > Duration::from_secs(5),
+            "{:?}",
+            start.elapsed()
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_object_of_another_name_is_a_wrong_answer() {
-        let script = Script::default().then(200, list("5", &[node("a", "3")])).then(200, event("MODIFIED", &node("b", "6")));
-        assert_eq!(told_of(&script, Scope::named("a"), 2).await, ["listed a", "broken wrong_answer"]);
+        let script = Script::default()
+            .then(200, list("5", &[node("a", "3")]))
+            .then(200, event("MODIFIED", &node("b", "6")));
+        assert_eq!(
+            told_of(&script, Scope::named("a"), 2).await,
+            ["listed a", "broken wrong_answer"]
+        );
         let script = Script::default().then(200, list("5", &[node("b", "3")]));
-        assert_eq!(told_of(&script, Scope::named("a"), 1).await, ["broken wrong_answer"]);
+        assert_eq!(
+            told_of(&script, Scope::named("a"), 1).await,
+            ["broken wrong_answer"]
+        );
         let script = Script::default().then(200, list("5", &[node("a", "3"), node("a", "4")]));
         assert_eq!(told(&script, 1).await, ["broken wrong_answer"]);
     }
@@ -673,7 +884,9 @@ mod tests {
         };
         let empty = Script::default().then(200, page(&[], "next"));
         assert_eq!(told(&empty, 1).await, ["broken too_large"]);
-        let again = Script::default().then(200, page(&[node("a", "1")], "next")).then(200, page(&[node("b", "1")], "next"));
+        let again = Script::default()
+            .then(200, page(&[node("a", "1")], "next"))
+            .then(200, page(&[node("b", "1")], "next"));
         assert_eq!(told(&again, 1).await, ["broken too_large"]);
     }
 
@@ -684,7 +897,10 @@ mod tests {
             .then(200, list("5", &[]))
             .then(503, status(503))
             .then(200, event("ADDED", &node("a", "6")));
-        assert_eq!(told(&script, 5).await, ["broken api", "listed ", "broken api", "standing", "set a"]);
+        assert_eq!(
+            told(&script, 5).await,
+            ["broken api", "listed ", "broken api", "standing", "set a"]
+        );
     }
 
     #[tokio::test(start_paused = true)]

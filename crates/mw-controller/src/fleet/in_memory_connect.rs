@@ -37,8 +37,15 @@ where
 {
     pub fn client(&self, config: &Config, permit: Permit) -> Result<Client, Refusal> {
         let host = config.cluster_url.host().unwrap_or_default();
-        let line = self.lines.get(host).ok_or_else(|| unusable(&format!("no such host: {host}")))?;
-        let rules = Rules { timeouts: self.timeouts, permit, metrics: self.metrics.of_cluster(&ClusterId::from(host)) };
+        let line = self
+            .lines
+            .get(host)
+            .ok_or_else(|| unusable(&format!("no such host: {host}")))?;
+        let rules = Rules {
+            timeouts: self.timeouts,
+            permit,
+            metrics: self.metrics.of_cluster(&ClusterId::from(host)),
+        };
         client_over(line.clone(), config, rules).map_err(|wrong| unusable(&wrong.to_string()))
     }
 }
@@ -51,7 +58,11 @@ where
     B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<BoxError>,
 {
-    fn connect(&self, _: &ClusterId, access: Arc<Access>) -> BoxFuture<'static, Result<Client, Refusal>> {
+    fn connect(
+        &self,
+        _: &ClusterId,
+        access: Arc<Access>,
+    ) -> BoxFuture<'static, Result<Client, Refusal>> {
         let board = self.clone();
         Box::pin(async move {
             let config = config(&access, &Allowed::default()).await?;

@@ -103,7 +103,8 @@ impl PageReader {
 
     /// Returns the metadata after the whole page was read.
     pub(super) fn finish(self) -> Result<PageMeta, Failure> {
-        let envelope: Envelope = serde_json::from_slice(&self.envelope).map_err(|_| not_expected())?;
+        let envelope: Envelope =
+            serde_json::from_slice(&self.envelope).map_err(|_| not_expected())?;
         match envelope.metadata.resource_version.is_empty() {
             true => Err(Failure::Wrong("list has no resourceVersion".to_owned())),
             false => Ok(envelope.metadata),
@@ -114,7 +115,10 @@ impl PageReader {
         if self.envelope.len() >= LARGEST_ENVELOPE {
             return Err(Failure::TooLarge("list metadata exceeds 64 KiB".to_owned()));
         }
-        let opens_items = byte == b'[' && self.depth == 1 && self.string == StringState::No && is_at_items(&self.envelope);
+        let opens_items = byte == b'['
+            && self.depth == 1
+            && self.string == StringState::No
+            && is_at_items(&self.envelope);
         self.envelope.push(byte);
         if opens_items {
             self.place = Place::BetweenItems;
@@ -165,8 +169,13 @@ impl PageReader {
 
 /// Reports whether the value of `items` comes next.
 fn is_at_items(envelope: &[u8]) -> bool {
-    let key = envelope.trim_ascii_end().strip_suffix(b":").map(<[u8]>::trim_ascii_end);
-    let before = key.and_then(|key| key.strip_suffix(b"\"items\"")).map(<[u8]>::trim_ascii_end);
+    let key = envelope
+        .trim_ascii_end()
+        .strip_suffix(b":")
+        .map(<[u8]>::trim_ascii_end);
+    let before = key
+        .and_then(|key| key.strip_suffix(b"\"items\""))
+        .map(<[u8]>::trim_ascii_end);
     before.is_some_and(|before| matches!(before.last(), Some(b'{' | b',')))
 }
 
@@ -199,11 +208,21 @@ mod tests {
             "metadata": {"resourceVersion": "5", "continue": "x", "remainingItemCount": 7},
             "items": [{"a": "}]\\\"{["}, {"b": {"items": [[1], {}]}}, {}],
         });
-        for text in [page.to_string(), serde_json::to_string_pretty(&page).unwrap()] {
+        for text in [
+            page.to_string(),
+            serde_json::to_string_pretty(&page).unwrap(),
+        ] {
             for piece in 1..40 {
                 let (items, meta) = read(&text, piece).unwrap();
                 assert_eq!(Value::from(items), page["items"], "pieces of {piece}");
-                assert_eq!(meta, PageMeta { resource_version: "5".into(), token: "x".into(), remaining_item_count: Some(7) });
+                assert_eq!(
+                    meta,
+                    PageMeta {
+                        resource_version: "5".into(),
+                        token: "x".into(),
+                        remaining_item_count: Some(7)
+                    }
+                );
             }
         }
     }
@@ -211,17 +230,35 @@ mod tests {
     #[test]
     fn a_list_without_items_is_empty_only_if_it_says_so() {
         let meta = json!({"resourceVersion": "5"});
-        assert_eq!(read(&json!({"metadata": meta, "items": []}).to_string(), 9).unwrap().0, Vec::<Value>::new());
-        assert_eq!(read(&json!({"metadata": meta, "items": null}).to_string(), 9).unwrap().0, Vec::<Value>::new());
-        for text in ["{}", "", "[]", "null", r#"{"metadata":{"resourceVersion":"5"}}"#, r#"{"items":[]}"#, r#"{"metadata":{},"items":[]}"#]
-        {
+        assert_eq!(
+            read(&json!({"metadata": meta, "items": []}).to_string(), 9)
+                .unwrap()
+                .0,
+            Vec::<Value>::new()
+        );
+        assert_eq!(
+            read(&json!({"metadata": meta, "items": null}).to_string(), 9)
+                .unwrap()
+                .0,
+            Vec::<Value>::new()
+        );
+        for text in [
+            "{}",
+            "",
+            "[]",
+            "null",
+            r#"{"metadata":{"resourceVersion":"5"}}"#,
+            r#"{"items":[]}"#,
+            r#"{"metadata":{},"items":[]}"#,
+        ] {
             assert!(read(text, 9).is_err(), "{text}");
         }
     }
 
     #[test]
     fn a_page_that_ends_early_is_no_page() {
-        let text = json!({"metadata": {"resourceVersion": "5"}, "items": [{"a": 1}, {"b": 2}]}).to_string();
+        let text = json!({"metadata": {"resourceVersion": "5"}, "items": [{"a": 1}, {"b": 2}]})
+            .to_string();
         for end in 0..text.len() {
             assert!(read(&text[..end], 7).is_err(), "{}", &text[..end]);
         }
@@ -232,8 +269,11 @@ mod tests {
     #[test]
     fn no_object_and_no_envelope_is_endless() {
         let large = "x".repeat(LARGEST_OBJECT);
-        let text = json!({"metadata": {"resourceVersion": "5"}, "items": [{"a": large}]}).to_string();
-        assert!(matches!(read(&text, 4096), Err(Failure::TooLarge(why)) if why.contains("1.5 MiB")));
+        let text =
+            json!({"metadata": {"resourceVersion": "5"}, "items": [{"a": large}]}).to_string();
+        assert!(
+            matches!(read(&text, 4096), Err(Failure::TooLarge(why)) if why.contains("1.5 MiB"))
+        );
         let text = json!({"metadata": {"resourceVersion": "5", "x": "y".repeat(LARGEST_ENVELOPE)}, "items": []}).to_string();
         assert!(matches!(read(&text, 4096), Err(Failure::TooLarge(why)) if why.contains("64 KiB")));
     }

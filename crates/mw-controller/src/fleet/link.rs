@@ -28,7 +28,9 @@ impl Credentials {
     /// Returns why there are no credentials to connect with, if so.
     pub fn trouble(&self, source: &Source) -> Option<String> {
         match self {
-            Credentials::Unread(Some(failure)) => Some(format!("cannot read Secret {source}: {failure}")),
+            Credentials::Unread(Some(failure)) => {
+                Some(format!("cannot read Secret {source}: {failure}"))
+            }
             Credentials::Unread(None) => Some("Secret not read yet".to_owned()),
             Credentials::Missing(why) | Credentials::Refused(why) => Some(why.clone()),
             Credentials::Fine | Credentials::Stale(_) => None,
@@ -50,7 +52,13 @@ impl Feed {
     /// Records a failed attempt. Returns true if the cached objects became invalid,
     /// or if the reason changed.
     pub fn fail(&mut self, failure: &Failure) -> bool {
-        let transient = matches!(failure, Failure::Unreachable(_) | Failure::Api { .. } | Failure::Unreadable(_) | Failure::Wrong(_));
+        let transient = matches!(
+            failure,
+            Failure::Unreachable(_)
+                | Failure::Api { .. }
+                | Failure::Unreadable(_)
+                | Failure::Wrong(_)
+        );
         let next = match self {
             Feed::Established if transient => Feed::Doubtful,
             _ => Feed::Down(failure.clone()),
@@ -149,7 +157,9 @@ impl<F: Feeds> ClusterLink<F> {
 
     /// Returns why the cluster can't be used, if so.
     pub fn trouble(&self) -> Option<String> {
-        self.credentials.trouble(&self.source).or_else(|| self.feeds.trouble())
+        self.credentials
+            .trouble(&self.source)
+            .or_else(|| self.feeds.trouble())
     }
 }
 
@@ -189,7 +199,11 @@ mod tests {
 
     #[test]
     fn what_a_server_says_plainly_counts_at_once() {
-        for failure in [Failure::Unauthorized, Failure::Forbidden(String::new()), Failure::Timeout(std::time::Duration::from_secs(5))] {
+        for failure in [
+            Failure::Unauthorized,
+            Failure::Forbidden(String::new()),
+            Failure::Timeout(std::time::Duration::from_secs(5)),
+        ] {
             assert!(Feed::Established.fail(&failure), "{failure}");
         }
     }

@@ -39,25 +39,40 @@ pub struct Scope {
 
 impl Default for Scope {
     fn default() -> Self {
-        Scope { name: None, label_selector: None, most: MOST_OBJECTS }
+        Scope {
+            name: None,
+            label_selector: None,
+            most: MOST_OBJECTS,
+        }
     }
 }
 
 impl Scope {
     pub fn named(name: &str) -> Scope {
-        Scope { name: Some(name.to_owned()), ..Scope::default() }
+        Scope {
+            name: Some(name.to_owned()),
+            ..Scope::default()
+        }
     }
 
     pub fn labelled(selector: &str) -> Scope {
-        Scope { label_selector: Some(selector.to_owned()), ..Scope::default() }
+        Scope {
+            label_selector: Some(selector.to_owned()),
+            ..Scope::default()
+        }
     }
 
     pub fn at_most(most: usize) -> Scope {
-        Scope { most, ..Scope::default() }
+        Scope {
+            most,
+            ..Scope::default()
+        }
     }
 
     pub(super) fn field_selector(&self) -> Option<String> {
-        self.name.as_ref().map(|name| format!("metadata.name={name}"))
+        self.name
+            .as_ref()
+            .map(|name| format!("metadata.name={name}"))
     }
 
     /// Refuses an object that was not requested.
@@ -65,13 +80,18 @@ impl Scope {
         let other_name = self.name.is_some() && self.name != meta.name;
         let other_namespace = namespace.is_some() && namespace != meta.namespace.as_deref();
         match other_name || other_namespace {
-            true => Err(Failure::Wrong("it contains an object that was not requested".to_owned())),
+            true => Err(Failure::Wrong(
+                "it contains an object that was not requested".to_owned(),
+            )),
             false => Ok(()),
         }
     }
 
     pub(super) fn too_many(&self) -> Failure {
-        Failure::TooLarge(format!("more than {} objects of one kind are not supported", self.most))
+        Failure::TooLarge(format!(
+            "more than {} objects of one kind are not supported",
+            self.most
+        ))
     }
 }
 
@@ -83,7 +103,10 @@ pub(super) struct ObjectKey(u64);
 impl ObjectKey {
     pub(super) fn of(meta: &ObjectMeta) -> ObjectKey {
         // In kcp, one list contains objects of several workspaces.
-        let workspace = meta.annotations.as_ref().and_then(|all| all.get("kcp.io/cluster"));
+        let workspace = meta
+            .annotations
+            .as_ref()
+            .and_then(|all| all.get("kcp.io/cluster"));
         ObjectKey(hash_of((workspace, &meta.namespace, &meta.name)))
     }
 }
@@ -119,7 +142,11 @@ pub(crate) struct Listed<T> {
 }
 
 /// Lists for a single answer, which is not kept.
-pub(crate) async fn list<K, T>(api: &Api<K>, scope: &Scope, project: &impl Fn(K) -> T) -> Result<Listed<T>, Failure>
+pub(crate) async fn list<K, T>(
+    api: &Api<K>,
+    scope: &Scope,
+    project: &impl Fn(K) -> T,
+) -> Result<Listed<T>, Failure>
 where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
@@ -138,12 +165,20 @@ where
 {
     memory.give_up();
     let mut params = ListParams {
-        limit: Some(u32::try_from(scope.most * 2 / MOST_PAGES).unwrap_or(u32::MAX).max(1)),
+        limit: Some(
+            u32::try_from(scope.most * 2 / MOST_PAGES)
+                .unwrap_or(u32::MAX)
+                .max(1),
+        ),
         field_selector: scope.field_selector(),
         label_selector: scope.label_selector.clone(),
         ..ListParams::default()
     };
-    let mut listed = Listed { items: Vec::new(), version: String::new(), keys: BTreeMap::new() };
+    let mut listed = Listed {
+        items: Vec::new(),
+        version: String::new(),
+        keys: BTreeMap::new(),
+    };
     let mut bytes_left = MOST_BYTES;
     loop {
         let before = listed.items.len();
@@ -156,7 +191,11 @@ where
                 return Err(Failure::Wrong("list contains an object twice".to_owned()));
             }
             listed.items.push(item);
-            if listed.items.len() > scope.most { Err(scope.too_many()) } else { Ok(()) }
+            if listed.items.len() > scope.most {
+                Err(scope.too_many())
+            } else {
+                Ok(())
+            }
         });
         let late = |_| Failure::Timeout(PAGE_TIMEOUT);
         let page = timeout(PAGE_TIMEOUT, page).await.map_err(late)??;
@@ -167,7 +206,9 @@ where
             listed.version = page.resource_version;
             return Ok(listed);
         }
-        if listed.items.len() - before < (scope.most / MOST_PAGES).max(1) || params.continue_token.as_ref() == Some(&page.token) {
+        if listed.items.len() - before < (scope.most / MOST_PAGES).max(1)
+            || params.continue_token.as_ref() == Some(&page.token)
+        {
             return Err(Failure::TooLarge("list has too many pages".to_owned()));
         }
         params.continue_token = Some(page.token);
@@ -183,14 +224,24 @@ async fn read_page<K: Resource + Clone + DeserializeOwned>(
     let request = kube::core::Request::new(api.resource_url()).list(params);
     let mut request = request.map_err(|wrong| Failure::Unreadable(wrong.to_string()))?;
     request.extensions_mut().insert(Streamed);
-    let body = api.clone().into_client().request_stream(request).await.map_err(|error| Failure::of(&error))?;
+    let body = api
+        .clone()
+        .into_client()
+        .request_stream(request)
+        .await
+        .map_err(|error| Failure::of(&error))?;
     let (mut body, mut reader) = (pin!(body), PageReader::default());
     loop {
-        let bytes = body.fill_buf().await.map_err(|error| Failure::of_read(&error))?;
+        let bytes = body
+            .fill_buf()
+            .await
+            .map_err(|error| Failure::of_read(&error))?;
         if bytes.is_empty() {
             return reader.finish();
         }
-        *bytes_left = bytes_left.checked_sub(bytes.len()).ok_or_else(too_many_bytes)?;
+        *bytes_left = bytes_left
+            .checked_sub(bytes.len())
+            .ok_or_else(too_many_bytes)?;
         reader.read(bytes, &mut take)?;
         let read = bytes.len();
         body.consume_unpin(read);
@@ -221,7 +272,10 @@ mod tests {
     use tokio::time::Instant;
 
     /// A server that answers every request with this body, after counting it.
-    fn api<B>(answers: &Arc<AtomicUsize>, body: impl Fn(usize) -> B + Clone + Send + Sync + 'static) -> Api<Node>
+    fn api<B>(
+        answers: &Arc<AtomicUsize>,
+        body: impl Fn(usize) -> B + Clone + Send + Sync + 'static,
+    ) -> Api<Node>
     where
         B: http_body::Body<Data = Bytes, Error = Infallible> + Send + 'static,
     {
@@ -234,16 +288,26 @@ mod tests {
     }
 
     async fn failure(api: &Api<Node>) -> Failure {
-        list(api, &Scope::at_most(1_000), &|_: Node| ()).await.map(drop).unwrap_err()
+        list(api, &Scope::at_most(1_000), &|_: Node| ())
+            .await
+            .map(drop)
+            .unwrap_err()
     }
 
     #[tokio::test]
     async fn a_list_of_more_than_256_mib_is_given_up_though_nothing_of_it_is_kept() {
         let large = "x".repeat(1 << 20);
         let page = move |number: usize| {
-            let item = |nth: usize| format!(r#"{{"metadata":{{"name":"{number}-{nth}","annotations":{{"a":"{large}"}}}}}}"#);
+            let item = |nth: usize| {
+                format!(
+                    r#"{{"metadata":{{"name":"{number}-{nth}","annotations":{{"a":"{large}"}}}}}}"#
+                )
+            };
             let items: Vec<String> = (0..10).map(item).collect();
-            let page = format!(r#"{{"metadata":{{"resourceVersion":"5","continue":"{number}"}},"items":[{}]}}"#, items.join(","));
+            let page = format!(
+                r#"{{"metadata":{{"resourceVersion":"5","continue":"{number}"}},"items":[{}]}}"#,
+                items.join(",")
+            );
             Full::from(page)
         };
         let answers = Arc::default();
@@ -261,7 +325,13 @@ mod tests {
             StreamBody::new(spaces)
         };
         let (answers, start) = (Arc::default(), Instant::now());
-        assert_eq!(failure(&api(&answers, trickle)).await, Failure::Timeout(PAGE_TIMEOUT));
-        assert_eq!((start.elapsed().as_secs(), answers.load(Ordering::Relaxed)), (60, 1));
+        assert_eq!(
+            failure(&api(&answers, trickle)).await,
+            Failure::Timeout(PAGE_TIMEOUT)
+        );
+        assert_eq!(
+            (start.elapsed().as_secs(), answers.load(Ordering::Relaxed)),
+            (60, 1)
+        );
     }
 }

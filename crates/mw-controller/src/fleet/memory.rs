@@ -12,8 +12,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectM
 use mw_api::cilium::target::Secret;
 use mw_core::cidr::Cidr;
 use mw_core::cilium::facts::{
-    Agents, ApiServer, Config, Held, MeshPort, MeshService, NamespaceSeen, NodeAddresses, PolicyFeatures, PolicyKey, PolicySeen,
-    RemoteUsers, ServiceName, ServiceSeen, SliceSeen,
+    Agents, ApiServer, Config, Held, MeshPort, MeshService, NamespaceSeen, NodeAddresses,
+    PolicyFeatures, PolicyKey, PolicySeen, RemoteUsers, ServiceName, ServiceSeen, SliceSeen,
 };
 use mw_core::cilium::version::Version;
 use mw_core::endpoint::{Endpoint, Host};
@@ -50,7 +50,11 @@ pub struct MemoryBudget {
 
 impl MemoryBudget {
     pub fn new(memory_limit: usize) -> MemoryBudget {
-        MemoryBudget { most: memory_limit / SHARE_OF_LIMIT, kept: Arc::default(), reading: Arc::default() }
+        MemoryBudget {
+            most: memory_limit / SHARE_OF_LIMIT,
+            kept: Arc::default(),
+            reading: Arc::default(),
+        }
     }
 
     /// Returns the estimated size of the objects in the caches.
@@ -78,19 +82,31 @@ pub(super) struct MemoryShare<T> {
 
 impl<T> MemoryShare<T> {
     pub(super) fn unlimited() -> MemoryShare<T> {
-        MemoryShare { budget: None, weigh: |_| 0, kept: 0, reading: 0 }
+        MemoryShare {
+            budget: None,
+            weigh: |_| 0,
+            kept: 0,
+            reading: 0,
+        }
     }
 
     pub(super) fn of(budget: MemoryBudget) -> MemoryShare<T>
     where
         T: Footprint,
     {
-        MemoryShare { budget: Some(budget), weigh: |item| size_of::<T>() + item.heap(), kept: 0, reading: 0 }
+        MemoryShare {
+            budget: Some(budget),
+            weigh: |item| size_of::<T>() + item.heap(),
+            kept: 0,
+            reading: 0,
+        }
     }
 
     /// Counts an object of a list, and returns its size.
     pub(super) fn read(&mut self, item: &T) -> Result<usize, Failure> {
-        let Some(budget) = &self.budget else { return Ok(0) };
+        let Some(budget) = &self.budget else {
+            return Ok(0);
+        };
         let size = (self.weigh)(item);
         self.reading += size;
         match budget.reading.fetch_add(size, Ordering::Relaxed) + size > budget.most {
@@ -129,8 +145,13 @@ impl<T> MemoryShare<T> {
     }
 
     fn resize(&mut self, size: usize) -> Result<(), Failure> {
-        let Some(budget) = &self.budget else { return Ok(()) };
-        let others = budget.kept.load(Ordering::Relaxed).saturating_sub(self.kept);
+        let Some(budget) = &self.budget else {
+            return Ok(());
+        };
+        let others = budget
+            .kept
+            .load(Ordering::Relaxed)
+            .saturating_sub(self.kept);
         if size > self.kept && others + size > budget.most {
             return Err(budget.too_large());
         }
@@ -158,7 +179,11 @@ fn allocated(bytes: usize) -> usize {
 }
 
 fn tree(entries: usize, entry: usize) -> usize {
-    if entries == 0 { 0 } else { (2 * entries).max(TREE_NODE) * entry + ALLOCATION }
+    if entries == 0 {
+        0
+    } else {
+        (2 * entries).max(TREE_NODE) * entry + ALLOCATION
+    }
 }
 
 impl Footprint for String {
@@ -202,7 +227,8 @@ impl<T: Footprint, E: Footprint> Footprint for Result<T, E> {
 
 impl<T: Footprint> Footprint for Vec<T> {
     fn heap(&self) -> usize {
-        allocated(self.capacity() * size_of::<T>()) + self.iter().map(Footprint::heap).sum::<usize>()
+        allocated(self.capacity() * size_of::<T>())
+            + self.iter().map(Footprint::heap).sum::<usize>()
     }
 }
 
@@ -214,7 +240,11 @@ impl<T: Footprint> Footprint for BTreeSet<T> {
 
 impl<K: Footprint, V: Footprint> Footprint for BTreeMap<K, V> {
     fn heap(&self) -> usize {
-        tree(self.len(), size_of::<(K, V)>()) + self.iter().map(|(key, value)| key.heap() + value.heap()).sum::<usize>()
+        tree(self.len(), size_of::<(K, V)>())
+            + self
+                .iter()
+                .map(|(key, value)| key.heap() + value.heap())
+                .sum::<usize>()
     }
 }
 
@@ -232,7 +262,10 @@ impl Footprint for Value {
             Value::Array(items) => items.heap(),
             Value::Object(fields) => {
                 tree(fields.len(), size_of::<(String, Value)>())
-                    + fields.iter().map(|(key, value)| key.heap() + value.heap()).sum::<usize>()
+                    + fields
+                        .iter()
+                        .map(|(key, value)| key.heap() + value.heap())
+                        .sum::<usize>()
             }
         }
     }
@@ -240,15 +273,30 @@ impl Footprint for Value {
 
 impl Footprint for ObjectMeta {
     fn heap(&self) -> usize {
-        let texts = [&self.name, &self.namespace, &self.uid, &self.resource_version];
-        let managers = self.managed_fields.iter().flatten().map(ManagedFieldsEntry::heap).sum::<usize>();
-        texts.map(Footprint::heap).iter().sum::<usize>() + self.labels.heap() + self.annotations.heap() + managers
+        let texts = [
+            &self.name,
+            &self.namespace,
+            &self.uid,
+            &self.resource_version,
+        ];
+        let managers = self
+            .managed_fields
+            .iter()
+            .flatten()
+            .map(ManagedFieldsEntry::heap)
+            .sum::<usize>();
+        texts.map(Footprint::heap).iter().sum::<usize>()
+            + self.labels.heap()
+            + self.annotations.heap()
+            + managers
     }
 }
 
 impl Footprint for ManagedFieldsEntry {
     fn heap(&self) -> usize {
-        size_of::<ManagedFieldsEntry>() + self.manager.heap() + self.fields_v1.as_ref().map_or(0, |fields| fields.0.heap())
+        size_of::<ManagedFieldsEntry>()
+            + self.manager.heap()
+            + self.fields_v1.as_ref().map_or(0, |fields| fields.0.heap())
     }
 }
 
@@ -274,7 +322,21 @@ macro_rules! footprint {
 
 pub(crate) use footprint;
 
-inline!(bool, u16, u32, i64, IpAddr, SocketAddr, Cidr, PublicKey, Timestamp, Version, PolicyFeatures, Publicness, follow::Version);
+inline!(
+    bool,
+    u16,
+    u32,
+    i64,
+    IpAddr,
+    SocketAddr,
+    Cidr,
+    PublicKey,
+    Timestamp,
+    Version,
+    PolicyFeatures,
+    Publicness,
+    follow::Version
+);
 
 impl Footprint for Unusable {
     fn heap(&self) -> usize {
@@ -324,10 +386,15 @@ mod tests {
     #[test]
     fn all_watches_of_a_cluster_share_its_budget() {
         let budget = MemoryBudget::new(4_000);
-        let (mut one, mut other) = (MemoryShare::<String>::of(budget.clone()), MemoryShare::<String>::of(budget.clone()));
+        let (mut one, mut other) = (
+            MemoryShare::<String>::of(budget.clone()),
+            MemoryShare::<String>::of(budget.clone()),
+        );
         let fat = "x".repeat(500);
         assert!(one.keep(&fat, 0).is_ok());
-        assert!(matches!(other.keep(&fat, 0), Err(Failure::TooLarge(why)) if why.contains("--memory-limit")));
+        assert!(
+            matches!(other.keep(&fat, 0), Err(Failure::TooLarge(why)) if why.contains("--memory-limit"))
+        );
         assert!(budget.kept() > 500 && budget.kept() < 1_000, "{budget:?}");
         // While a list is read, what it replaces is not counted.
         assert!(one.read(&fat).is_ok());
@@ -343,11 +410,25 @@ mod tests {
     #[test]
     fn what_a_member_can_fill_is_counted() {
         let many: Vec<String> = (0..1_000).map(|_| "10.0.0.0/24".to_owned()).collect();
-        let spec = PeerSpecFacts { allowed_ips: many, ..PeerSpecFacts::default() };
-        assert!(size(&PeerFacts { spec, ..PeerFacts::default() }) >= 1_000 * (11 + size_of::<String>()));
+        let spec = PeerSpecFacts {
+            allowed_ips: many,
+            ..PeerSpecFacts::default()
+        };
+        assert!(
+            size(&PeerFacts {
+                spec,
+                ..PeerFacts::default()
+            }) >= 1_000 * (11 + size_of::<String>())
+        );
         let nested = (0..100).fold(json!(null), |inner, _| json!({ "a": inner }));
-        assert!(size(&nested) >= 100 * size_of::<(String, Value)>() * TREE_NODE, "{}", size(&nested));
-        let labels: BTreeMap<String, String> = (0..100).map(|nth| (format!("label-{nth}"), "value".to_owned())).collect();
+        assert!(
+            size(&nested) >= 100 * size_of::<(String, Value)>() * TREE_NODE,
+            "{}",
+            size(&nested)
+        );
+        let labels: BTreeMap<String, String> = (0..100)
+            .map(|nth| (format!("label-{nth}"), "value".to_owned()))
+            .collect();
         assert!(size(&labels) >= 100 * (2 * size_of::<String>() + 12));
     }
 

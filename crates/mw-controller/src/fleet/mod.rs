@@ -63,7 +63,9 @@ impl Source {
     fn object(&self) -> String {
         match self {
             Source::Hub => HUB.to_owned(),
-            Source::Secret { namespace, name, .. } => format!("{namespace}/{name}"),
+            Source::Secret {
+                namespace, name, ..
+            } => format!("{namespace}/{name}"),
         }
     }
 }
@@ -78,8 +80,16 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Source::Hub => f.write_str(HUB),
-            Source::Secret { namespace, name, key: None } => write!(f, "{namespace}/{name}"),
-            Source::Secret { namespace, name, key: Some(key) } => write!(f, "{namespace}/{name}/{key}"),
+            Source::Secret {
+                namespace,
+                name,
+                key: None,
+            } => write!(f, "{namespace}/{name}"),
+            Source::Secret {
+                namespace,
+                name,
+                key: Some(key),
+            } => write!(f, "{namespace}/{name}/{key}"),
         }
     }
 }
@@ -87,7 +97,11 @@ impl fmt::Display for Source {
 /// Makes a client from a validated kubeconfig. The only place where that happens;
 /// a simulation replaces it.
 pub trait Connect: Send + Sync {
-    fn connect(&self, cluster: &ClusterId, access: Arc<Access>) -> BoxFuture<'static, Result<Client, Refusal>>;
+    fn connect(
+        &self,
+        cluster: &ClusterId,
+        access: Arc<Access>,
+    ) -> BoxFuture<'static, Result<Client, Refusal>>;
 }
 
 /// Connects over the network.
@@ -100,12 +114,21 @@ pub struct Network {
 }
 
 impl Connect for Network {
-    fn connect(&self, cluster: &ClusterId, access: Arc<Access>) -> BoxFuture<'static, Result<Client, Refusal>> {
-        let rules = Rules { timeouts: self.timeouts, permit: self.permit.clone(), metrics: self.metrics.of_cluster(cluster) };
+    fn connect(
+        &self,
+        cluster: &ClusterId,
+        access: Arc<Access>,
+    ) -> BoxFuture<'static, Result<Client, Refusal>> {
+        let rules = Rules {
+            timeouts: self.timeouts,
+            permit: self.permit.clone(),
+            metrics: self.metrics.of_cluster(cluster),
+        };
         let allowed = self.allowed.clone();
         Box::pin(async move {
             let config = config(&access, &allowed).await?;
-            member_client(config, rules, allowed.addresses).map_err(|wrong| unusable(&wrong.to_string()))
+            member_client(config, rules, allowed.addresses)
+                .map_err(|wrong| unusable(&wrong.to_string()))
         })
     }
 }
@@ -134,14 +157,38 @@ mod tests {
         );
         let access = Arc::new(inspect(text.as_bytes(), allowed).unwrap());
         let timeouts = Timeouts::of(Duration::from_secs(2));
-        let network = Network { allowed: allowed.clone(), timeouts, permit: Permit::none(), metrics: Metrics::default() };
-        let client = network.connect(&ClusterId::from("c"), access).await.unwrap();
-        Failure::of(&Api::<Node>::all(client).list(&ListParams::default()).await.map(drop).unwrap_err())
+        let network = Network {
+            allowed: allowed.clone(),
+            timeouts,
+            permit: Permit::none(),
+            metrics: Metrics::default(),
+        };
+        let client = network
+            .connect(&ClusterId::from("c"), access)
+            .await
+            .unwrap();
+        Failure::of(
+            &Api::<Node>::all(client)
+                .list(&ListParams::default())
+                .await
+                .map(drop)
+                .unwrap_err(),
+        )
     }
 
     fn inside(allowed: &[&str]) -> Allowed {
-        let allowed = allowed.iter().map(|text| Cidr::try_from(*text).unwrap()).collect();
-        Allowed { proxy_url: true, addresses: AddressPolicy { allowed, refuses_loopback: true }, ..Allowed::default() }
+        let allowed = allowed
+            .iter()
+            .map(|text| Cidr::try_from(*text).unwrap())
+            .collect();
+        Allowed {
+            proxy_url: true,
+            addresses: AddressPolicy {
+                allowed,
+                refuses_loopback: true,
+            },
+            ..Allowed::default()
+        }
     }
 
     #[tokio::test]
@@ -155,11 +202,23 @@ mod tests {
             let failure = listed(&cluster, &inside(&[])).await;
             let says = |part: &str| failure.to_string().contains(part);
             let is_refused = matches!(failure, Failure::ForbiddenAddress(_));
-            assert!(is_refused && says("a loopback address") && says("--allow-address"), "{cluster}: {failure:?}");
+            assert!(
+                is_refused && says("a loopback address") && says("--allow-address"),
+                "{cluster}: {failure:?}"
+            );
         }
         // Not every resolver resolves it.
-        listed(&format!("server: 'https://localhost.:{port}'"), &inside(&[])).await;
-        assert!(timeout(Duration::from_millis(200), listener.accept()).await.is_err(), "a connection was made");
+        listed(
+            &format!("server: 'https://localhost.:{port}'"),
+            &inside(&[]),
+        )
+        .await;
+        assert!(
+            timeout(Duration::from_millis(200), listener.accept())
+                .await
+                .is_err(),
+            "a connection was made"
+        );
     }
 
     #[tokio::test]
@@ -173,25 +232,38 @@ mod tests {
             let accepted = async { listener.accept().await.map(drop).unwrap() };
             let allowed = inside(&["127.0.0.0/8", "::1/128"]);
             let (failure, ()) = tokio::join!(listed(&cluster, &allowed), accepted);
-            assert!(!matches!(failure, Failure::ForbiddenAddress(_)), "{cluster}: {failure:?}");
+            assert!(
+                !matches!(failure, Failure::ForbiddenAddress(_)),
+                "{cluster}: {failure:?}"
+            );
         }
     }
 
     #[tokio::test]
     async fn a_redirect_is_not_followed() {
-        let (named, target) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap());
+        let (named, target) = (
+            TcpListener::bind("127.0.0.1:0").await.unwrap(),
+            TcpListener::bind("127.0.0.1:0").await.unwrap(),
+        );
         let (server, to) = (named.local_addr().unwrap(), target.local_addr().unwrap());
         let config = kube::Config::new(format!("http://{server}").parse().unwrap());
         let timeouts = Timeouts::of(Duration::from_secs(2));
-        let rules = Rules { timeouts, permit: Permit::none(), metrics: Metrics::default().of_cluster(&ClusterId::from("c")) };
-        let api: Api<Node> = Api::all(member_client(config, rules, AddressPolicy::default()).unwrap());
+        let rules = Rules {
+            timeouts,
+            permit: Permit::none(),
+            metrics: Metrics::default().of_cluster(&ClusterId::from("c")),
+        };
+        let api: Api<Node> =
+            Api::all(member_client(config, rules, AddressPolicy::default()).unwrap());
         let answer = async {
             let (connection, _) = named.accept().await.unwrap();
             // Readiness may be reported before there is anything to read.
             while connection.try_read(&mut [0; 4096]).is_err() {
                 connection.readable().await.unwrap();
             }
-            let redirect = format!("HTTP/1.1 307 Temporary Redirect\r\nLocation: http://{to}/\r\nContent-Length: 0\r\n\r\n");
+            let redirect = format!(
+                "HTTP/1.1 307 Temporary Redirect\r\nLocation: http://{to}/\r\nContent-Length: 0\r\n\r\n"
+            );
             connection.try_write(redirect.as_bytes()).unwrap();
             connection
         };
@@ -199,6 +271,11 @@ mod tests {
         let (listed, _connection) = tokio::join!(api.list(&params), answer);
         let failure = Failure::of(&listed.map(drop).unwrap_err());
         assert!(matches!(failure, Failure::Unreadable(_)), "{failure:?}");
-        assert!(timeout(Duration::from_millis(200), target.accept()).await.is_err(), "a connection was made");
+        assert!(
+            timeout(Duration::from_millis(200), target.accept())
+                .await
+                .is_err(),
+            "a connection was made"
+        );
     }
 }

@@ -32,20 +32,38 @@ pub fn kubeconfig_in<'a>(
         _ => otherwise.to_vec(),
     };
     let Some((key, bytes)) = keys.iter().find_map(|key| Some((key, data(key)?))) else {
-        return Err(Unusable::Missing(format!("Secret {place} has none of the keys {}", keys.join(", "))));
+        return Err(Unusable::Missing(format!(
+            "Secret {place} has none of the keys {}",
+            keys.join(", ")
+        )));
     };
     match inspect(bytes, allowed) {
         Ok(access) => Ok((access, Sha256::digest(bytes).into())),
-        Err(refusal) => Err(Unusable::Refused(format!("kubeconfig in Secret {place} (key {key}) refused: {refusal}"))),
+        Err(refusal) => Err(Unusable::Refused(format!(
+            "kubeconfig in Secret {place} (key {key}) refused: {refusal}"
+        ))),
     }
 }
 
 /// Returns the validated kubeconfig of a Secret of the operator, which may be missing.
-pub fn kubeconfig_of(secret: Option<&Secret>, source: &Source, allowed: &Allowed) -> Result<(Access, [u8; 32]), Credentials> {
+pub fn kubeconfig_of(
+    secret: Option<&Secret>,
+    source: &Source,
+    allowed: &Allowed,
+) -> Result<(Access, [u8; 32]), Credentials> {
     let Some(secret) = secret else {
-        return Err(Credentials::Missing(format!("Secret {} not found", source.object())));
+        return Err(Credentials::Missing(format!(
+            "Secret {} not found",
+            source.object()
+        )));
     };
-    let data = |key: &str| secret.data.as_ref()?.get(key).map(|bytes| bytes.0.as_slice());
+    let data = |key: &str| {
+        secret
+            .data
+            .as_ref()?
+            .get(key)
+            .map(|bytes| bytes.0.as_slice())
+    };
     kubeconfig_in(data, source, &OPERATOR_KEYS, allowed).map_err(|unusable| match unusable {
         Unusable::Missing(why) => Credentials::Missing(why),
         Unusable::Refused(why) => Credentials::Refused(why),

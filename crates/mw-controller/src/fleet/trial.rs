@@ -64,8 +64,13 @@ impl<F: Feeds> ClusterLink<F> {
     /// Connects with new credentials. The first ones are used at once, since the
     /// watches report failures; later ones must work before they replace those in
     /// use.
-    pub fn try_out<E, W>(&mut self, access: Access, fingerprint: [u8; 32], trial: Trial<E, W>, tasks: &mut JoinSet<()>)
-    where
+    pub fn try_out<E, W>(
+        &mut self,
+        access: Access,
+        fingerprint: [u8; 32],
+        trial: Trial<E, W>,
+        tasks: &mut JoinSet<()>,
+    ) where
         E: Send + 'static,
         W: Fn(ClusterId, u64, Attempt) -> E + Send + 'static,
     {
@@ -78,7 +83,13 @@ impl<F: Feeds> ClusterLink<F> {
         let probes = self.live.is_some();
         (self.fingerprint, self.server) = (Some(fingerprint), access.server());
         let (cluster, epoch, access) = (self.id.clone(), self.epoch, Arc::new(access));
-        let Trial { connect, mut backoff, probe, events, wrap } = trial;
+        let Trial {
+            connect,
+            mut backoff,
+            probe,
+            events,
+            wrap,
+        } = trial;
         self.trial = Some(tasks.spawn(async move {
             loop {
                 let attempt = match connect.connect(&cluster, Arc::clone(&access)).await {

@@ -67,7 +67,11 @@ impl Absences {
     pub(super) fn returned(&mut self, mesh: &MeshId, uid: &str) {
         self.missing.remove(mesh);
         let of = orphans_of(mesh);
-        if self.finished.get(&of).is_some_and(|finished| finished != uid) {
+        if self
+            .finished
+            .get(&of)
+            .is_some_and(|finished| finished != uid)
+        {
             self.finished.remove(&of);
         }
     }
@@ -91,10 +95,12 @@ impl Absences {
     }
 
     fn is_absent(&self, name: &String, namespace: Option<&str>) -> bool {
-        self.searches.namespaces(name).is_some_and(|namespaces| match namespace {
-            Some(namespace) => !namespaces.contains(namespace),
-            None => namespaces.is_empty(),
-        })
+        self.searches
+            .namespaces(name)
+            .is_some_and(|namespaces| match namespace {
+                Some(namespace) => !namespaces.contains(namespace),
+                None => namespaces.is_empty(),
+            })
     }
 }
 
@@ -117,11 +123,24 @@ impl Engine {
         };
         let now = self.turned_at;
         self.absences.nameless.retain(|of, _| orphaned.contains(of));
-        let mut names: BTreeSet<String> = self.absences.missing.iter().map(|mesh| mesh.name.clone()).collect();
+        let mut names: BTreeSet<String> = self
+            .absences
+            .missing
+            .iter()
+            .map(|mesh| mesh.name.clone())
+            .collect();
         for of in &orphaned {
             match is_hashed_label(&of.mesh) {
-                true => _ = self.absences.nameless.entry(of.clone()).or_insert((now, self.absences.lists)),
-                false if is_object_name(&of.mesh) && names.len() < MOST_SEARCHES => _ = names.insert(of.mesh.clone()),
+                true => {
+                    _ = self
+                        .absences
+                        .nameless
+                        .entry(of.clone())
+                        .or_insert((now, self.absences.lists))
+                }
+                false if is_object_name(&of.mesh) && names.len() < MOST_SEARCHES => {
+                    _ = names.insert(of.mesh.clone())
+                }
                 false => {}
             }
         }
@@ -132,7 +151,10 @@ impl Engine {
     }
 
     fn search(&mut self, name: String) {
-        let api: Api<DynamicObject> = Api::all_with(self.environment.hub.clone(), &ApiResource::erase::<ClusterMesh>(&()));
+        let api: Api<DynamicObject> = Api::all_with(
+            self.environment.hub.clone(),
+            &ApiResource::erase::<ClusterMesh>(&()),
+        );
         let events = self.sender.clone();
         self.tasks.spawn(async move {
             let found = search(&api, &name).await;
@@ -140,10 +162,22 @@ impl Engine {
         });
     }
 
-    pub(super) fn observe_search(&mut self, name: String, found: &Result<BTreeSet<String>, Failure>) {
-        let missing: Vec<MeshId> = self.absences.missing.iter().filter(|mesh| mesh.name == name).cloned().collect();
+    pub(super) fn observe_search(
+        &mut self,
+        name: String,
+        found: &Result<BTreeSet<String>, Failure>,
+    ) {
+        let missing: Vec<MeshId> = self
+            .absences
+            .missing
+            .iter()
+            .filter(|mesh| mesh.name == name)
+            .cloned()
+            .collect();
         let random = &mut self.environment.random;
-        self.absences.searches.end(name.clone(), found, || Backoff::of_watch(random.fork()));
+        self.absences
+            .searches
+            .end(name.clone(), found, || Backoff::of_watch(random.fork()));
         let namespaces = match found {
             Ok(namespaces) => namespaces,
             Err(failure) => return self.count_failure(HUB, failure),
@@ -168,29 +202,50 @@ impl Engine {
         let absences = &self.absences;
         let lists_apart = |of: &OrphanOf| {
             absences.nameless.get(of).is_some_and(|(since, lists)| {
-                absences.lists > *lists && self.turned_at.duration_since(*since) >= self.settings.resync.mul_f64(0.9)
+                absences.lists > *lists
+                    && self.turned_at.duration_since(*since) >= self.settings.resync.mul_f64(0.9)
             })
         };
         let absent = |of: &&OrphanOf| match is_hashed_label(&of.mesh) {
             true => lists_apart(of),
             false => absences.is_absent(&of.mesh, of.namespace.as_deref()),
         };
-        let confirmed = orphaned.iter().filter(absent).map(|of| (of.clone(), absences.finished.contains_key(of))).collect();
-        let absent = if self.all_listed { Absent::Confirmed(confirmed) } else { Absent::Unknown };
-        let confirm = self.environment.lease_annotations.get(ANNOTATION_CONFIRM_ORPHANS);
+        let confirmed = orphaned
+            .iter()
+            .filter(absent)
+            .map(|of| (of.clone(), absences.finished.contains_key(of)))
+            .collect();
+        let absent = if self.all_listed {
+            Absent::Confirmed(confirmed)
+        } else {
+            Absent::Unknown
+        };
+        let confirm = self
+            .environment
+            .lease_annotations
+            .get(ANNOTATION_CONFIRM_ORPHANS);
         if let Some(planner) = &mut self.planner {
             let held = planner.held_orphans().clone();
-            planner.set_orphans(Orphans { absent, confirm, held });
+            planner.set_orphans(Orphans {
+                absent,
+                confirm,
+                held,
+            });
         }
     }
 }
 
 fn orphans_of(mesh: &MeshId) -> OrphanOf {
-    OrphanOf { mesh: label_value(&mesh.name), namespace: Some(label_value(&mesh.namespace)) }
+    OrphanOf {
+        mesh: label_value(&mesh.name),
+        namespace: Some(label_value(&mesh.namespace)),
+    }
 }
 
 fn is_object_name(text: &str) -> bool {
-    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+    let plain = |byte: u8| {
+        byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.')
+    };
     !text.is_empty() && text.bytes().all(plain)
 }
 

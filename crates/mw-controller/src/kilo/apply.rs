@@ -56,12 +56,19 @@ impl Engine {
                 continue;
             }
             for operation in member.writer.next(now) {
-                let own = operation.mesh.as_ref().and_then(|mesh| own_clients.get(&(id.clone(), mesh.clone())));
+                let own = operation
+                    .mesh
+                    .as_ref()
+                    .and_then(|mesh| own_clients.get(&(id.clone(), mesh.clone())));
                 let (client, events) = (own.unwrap_or(&live.client).clone(), self.sender.clone());
                 if let (Act::Delete(delete), Some(mesh)) = (&operation.act, &operation.mesh)
-                    && let Some(source) = delete.source.as_ref().filter(|_| !delete.cause.is_good_reason())
+                    && let Some(source) = delete
+                        .source
+                        .as_ref()
+                        .filter(|_| !delete.cause.is_good_reason())
                 {
-                    self.history.note_removal(id, mesh, source, &operation.name, now);
+                    self.history
+                        .note_removal(id, mesh, source, &operation.name, now);
                 }
                 let (cluster, epoch) = (id.clone(), member.link.epoch);
                 let (change, name) = (self.changes, self.environment.names.of(id));
@@ -73,7 +80,10 @@ impl Engine {
             }
             pending += member.writer.pending();
         }
-        self.environment.metrics.pending.set(super::observe::count(pending));
+        self.environment
+            .metrics
+            .pending
+            .set(super::observe::count(pending));
         if pending == 0
             && self.members.values().all(|member| member.writer.is_idle())
             && let Some(since) = self.changing_since.take()
@@ -85,23 +95,41 @@ impl Engine {
     pub(super) fn writers_due(&self) -> Option<Instant> {
         let now = self.turned_at;
         let lingers = self.linger_due().filter(|at| *at > now);
-        self.members.values().filter_map(|member| member.writer.due(now)).chain(lingers).min()
+        self.members
+            .values()
+            .filter_map(|member| member.writer.due(now))
+            .chain(lingers)
+            .min()
     }
 
     pub(super) fn observe_write(&mut self, cluster: &ClusterId, epoch: u64, outcome: PeerOutcome) {
-        let PeerOutcome { name, mesh, change, verb, uid, result } = outcome;
+        let PeerOutcome {
+            name,
+            mesh,
+            change,
+            verb,
+            uid,
+            result,
+        } = outcome;
         let mesh = mesh.map_or_else(|| "-".to_owned(), |mesh| mesh.to_string());
         let counted = match &result {
             Ok(Found::Otherwise(_)) => "conflict",
             Ok(_) => "done",
             Err(failure) => failure.category(),
         };
-        let labels = WriteLabels { cluster: self.environment.metrics.cluster(cluster), kind: "Peer", verb, result: counted };
+        let labels = WriteLabels {
+            cluster: self.environment.metrics.cluster(cluster),
+            kind: "Peer",
+            verb,
+            result: counted,
+        };
         self.environment.metrics.writes.get_or_create(&labels).inc();
         let now = self.now;
         let jitter = 0.5 + 0.5 * self.environment.random.f64();
         let stands = self.stands_for_itself(cluster);
-        let Some(member) = self.members.get_mut(cluster) else { return };
+        let Some(member) = self.members.get_mut(cluster) else {
+            return;
+        };
         member.writer.answered(&name);
         let early = member.early.remove(&name);
         if member.link.epoch != epoch {
@@ -116,25 +144,34 @@ impl Engine {
                 member.writer.succeed(&name);
                 member.remember_endpoint(&name, now);
                 member.recent.present(&name, &facts);
-                let facts = PeerFacts { endpoint_written: Some(now), ..*facts };
+                let facts = PeerFacts {
+                    endpoint_written: Some(now),
+                    ..*facts
+                };
                 self.take_written(stands, |planner| planner.set_peer(cluster, facts));
             }
             Ok(Found::Absent) => {
                 info!(mesh, cluster = %self.environment.names.of(cluster), peer = %name, change, verb, "Peer written");
                 member.writer.succeed(&name);
-                member.recent.deleted(&name, uid.as_deref().unwrap_or_default());
+                member
+                    .recent
+                    .deleted(&name, uid.as_deref().unwrap_or_default());
                 self.take_written(stands, |planner| planner.remove_peer(cluster, &name));
             }
             Ok(Found::Otherwise(facts)) => {
                 debug!(mesh, cluster = %self.environment.names.of(cluster), peer = %name, change, "Peer has changed since it was read");
-                member.writer.fail(name.clone(), verb, Failure::Conflict(409), jitter);
+                member
+                    .writer
+                    .fail(name.clone(), verb, Failure::Conflict(409), jitter);
                 match facts {
                     Some(facts) => {
                         member.recent.present(&name, &facts);
                         let facts = member.with_endpoint_time(*facts);
                         self.take_written(stands, |planner| planner.set_peer(cluster, facts));
                     }
-                    None => self.take_written(stands, |planner| planner.remove_peer(cluster, &name)),
+                    None => {
+                        self.take_written(stands, |planner| planner.remove_peer(cluster, &name))
+                    }
                 }
             }
             Err(failure) => {
@@ -166,7 +203,8 @@ impl Engine {
 
 impl super::observe::Member {
     fn remember_endpoint(&mut self, name: &PeerName, now: Timestamp) {
-        self.endpoints.retain(|_, at| now.0 - at.0 < ENDPOINT_MEMORY_SECONDS);
+        self.endpoints
+            .retain(|_, at| now.0 - at.0 < ENDPOINT_MEMORY_SECONDS);
         self.endpoints.insert(name.clone(), now);
     }
 }
@@ -182,7 +220,12 @@ impl Act {
 }
 
 async fn write(client: Client, operation: Operation, change: u64) -> PeerOutcome {
-    let Operation { phase: _, name, mesh, act } = operation;
+    let Operation {
+        phase: _,
+        name,
+        mesh,
+        act,
+    } = operation;
     let api: Api<Peer> = Api::all(client);
     let verb = act.verb();
     let uid = match &act {
@@ -191,35 +234,66 @@ async fn write(client: Client, operation: Operation, change: u64) -> PeerOutcome
         Act::Delete(delete) => Some(delete.on.uid.clone()),
     };
     let deletes = matches!(act, Act::Delete(_));
-    let result = match send(&api, &name, act).await.map_err(|error| Failure::of(&error)) {
+    let result = match send(&api, &name, act)
+        .await
+        .map_err(|error| Failure::of(&error))
+    {
         Err(Failure::NotFound(_)) if deletes => Ok(Found::Absent),
         // Another writer was faster: read the current state.
         Err(Failure::Conflict(_) | Failure::NotFound(_)) => look(&api, &name).await,
         other => other,
     };
-    PeerOutcome { name, mesh, change, verb, uid, result }
+    PeerOutcome {
+        name,
+        mesh,
+        change,
+        verb,
+        uid,
+        result,
+    }
 }
 
 async fn send(api: &Api<Peer>, name: &PeerName, act: Act) -> Result<Found, kube::Error> {
     let present = |peer: &Peer| Found::Present(Box::new(peer_facts(peer)));
     match act {
         // Bodies are built when sent: many queued operations are replaced before that.
-        Act::Create(peer) => api.create(&PostParams::default(), &peer_object(&peer)).await.map(|peer| present(&peer)),
-        Act::Update(update) => {
-            api.patch(name.as_str(), &PatchParams::default(), &Patch::Merge(&merge_patch(&update))).await.map(|peer| present(&peer))
-        }
+        Act::Create(peer) => api
+            .create(&PostParams::default(), &peer_object(&peer))
+            .await
+            .map(|peer| present(&peer)),
+        Act::Update(update) => api
+            .patch(
+                name.as_str(),
+                &PatchParams::default(),
+                &Patch::Merge(&merge_patch(&update)),
+            )
+            .await
+            .map(|peer| present(&peer)),
         Act::Delete(Delete { on, .. }) => {
-            let preconditions = Preconditions { uid: Some(on.uid.to_string()), resource_version: Some(on.resource_version.to_string()) };
-            let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+            let preconditions = Preconditions {
+                uid: Some(on.uid.to_string()),
+                resource_version: Some(on.resource_version.to_string()),
+            };
+            let params = DeleteParams {
+                preconditions: Some(preconditions),
+                ..DeleteParams::default()
+            };
             let deleted = api.delete(name.as_str(), &params).await?;
             // A Peer with a finalizer still exists and is terminating.
-            let lingers = deleted.left().filter(|peer| peer.metadata.deletion_timestamp.is_some());
+            let lingers = deleted
+                .left()
+                .filter(|peer| peer.metadata.deletion_timestamp.is_some());
             Ok(lingers.map_or(Found::Absent, |peer| present(&peer)))
         }
     }
 }
 
 async fn look(api: &Api<Peer>, name: &PeerName) -> Result<Found, Failure> {
-    let found = api.get_opt(name.as_str()).await.map_err(|error| Failure::of(&error))?;
-    Ok(Found::Otherwise(found.map(|peer| Box::new(peer_facts(&peer)))))
+    let found = api
+        .get_opt(name.as_str())
+        .await
+        .map_err(|error| Failure::of(&error))?;
+    Ok(Found::Otherwise(
+        found.map(|peer| Box::new(peer_facts(&peer))),
+    ))
 }

@@ -14,9 +14,15 @@ use tokio::time::Instant;
 use crate::kilo::engine::Engine;
 
 /// Limit for turns that update existing Peers.
-const CHANGES: Limit = Limit { most: 10, refill: Duration::from_secs(30) };
+const CHANGES: Limit = Limit {
+    most: 10,
+    refill: Duration::from_secs(30),
+};
 /// Limit for turns that create Peers of new nodes or delete Peers of removed ones.
-const ARRIVALS: Limit = Limit { most: 60, refill: Duration::from_secs(1) };
+const ARRIVALS: Limit = Limit {
+    most: 60,
+    refill: Duration::from_secs(1),
+};
 
 /// By target, mesh and source.
 pub(super) type SourceKey = (ClusterId, MeshId, ClusterName);
@@ -39,7 +45,13 @@ struct Bucket<T> {
 
 impl<T: PartialEq> Bucket<T> {
     fn new(limit: Limit, now: Instant) -> Bucket<T> {
-        Bucket { limit, tokens: limit.most, refilled: now, paid: BTreeMap::new(), is_empty: false }
+        Bucket {
+            limit,
+            tokens: limit.most,
+            refilled: now,
+            paid: BTreeMap::new(),
+            is_empty: false,
+        }
     }
 
     fn refill(&mut self, now: Instant) {
@@ -55,7 +67,9 @@ impl<T: PartialEq> Bucket<T> {
     /// Spends one token for all changes; none if all were paid for before.
     fn pay(&mut self, wanted: BTreeMap<PeerName, T>, now: Instant) {
         self.refill(now);
-        let is_paid = wanted.iter().all(|(name, change)| self.paid.get(name) == Some(change));
+        let is_paid = wanted
+            .iter()
+            .all(|(name, change)| self.paid.get(name) == Some(change));
         self.is_empty = !is_paid && self.tokens == 0;
         if !is_paid && !self.is_empty {
             self.tokens -= 1;
@@ -87,14 +101,27 @@ pub(super) struct Budgets(BTreeMap<SourceKey, Purse>);
 impl Budgets {
     /// Returns the sources that are out of tokens, and for which changes.
     pub(super) fn resting(&self) -> BTreeMap<SourceKey, Resting> {
-        let resting =
-            self.0.iter().map(|(key, of)| (key.clone(), Resting { changes: of.changes.is_empty, arrivals: of.arrivals.is_empty }));
-        resting.filter(|(_, rest)| *rest != Resting::default()).collect()
+        let resting = self.0.iter().map(|(key, of)| {
+            (
+                key.clone(),
+                Resting {
+                    changes: of.changes.is_empty,
+                    arrivals: of.arrivals.is_empty,
+                },
+            )
+        });
+        resting
+            .filter(|(_, rest)| *rest != Resting::default())
+            .collect()
     }
 
     /// Returns when the first of them gets a token.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.0.values().flat_map(|of| [of.changes.due(), of.arrivals.due()]).flatten().min()
+        self.0
+            .values()
+            .flat_map(|of| [of.changes.due(), of.arrivals.due()])
+            .flatten()
+            .min()
     }
 
     /// Refills the buckets. Returns true if a waiting source may continue.
@@ -119,25 +146,56 @@ impl Budgets {
     /// Spends tokens for the planned changes in one target. Returns true if a source has to wait now.
     fn pay(&mut self, target: &ClusterId, mesh: &MeshId, changes: &Changes, now: Instant) -> bool {
         let mut wanted: BTreeMap<ClusterName, Wanted> = BTreeMap::new();
-        let source = |peer: &WantedPeer| peer.labels().source.as_deref().and_then(|name| ClusterName::try_from(name).ok());
+        let source = |peer: &WantedPeer| {
+            peer.labels()
+                .source
+                .as_deref()
+                .and_then(|name| ClusterName::try_from(name).ok())
+        };
         for (name, update) in &changes.update {
-            let Some(source) = source(&update.after) else { continue };
+            let Some(source) = source(&update.after) else {
+                continue;
+            };
             // Each half of a split update is a separate change.
             let next = update.first.as_ref().unwrap_or(&update.after);
-            wanted.entry(source).or_default().0.insert(name.clone(), next.clone());
+            wanted
+                .entry(source)
+                .or_default()
+                .0
+                .insert(name.clone(), next.clone());
         }
-        let first = changes.create.iter().filter_map(|(name, peer)| Some((name, source(peer)?, true)));
-        let gone = changes.delete.iter().filter_map(|(name, delete)| Some((name, delete.source.clone()?, false)));
+        let first = changes
+            .create
+            .iter()
+            .filter_map(|(name, peer)| Some((name, source(peer)?, true)));
+        let gone = changes
+            .delete
+            .iter()
+            .filter_map(|(name, delete)| Some((name, delete.source.clone()?, false)));
         for (name, source, arrives) in first.chain(gone) {
-            wanted.entry(source).or_default().1.insert(name.clone(), arrives);
+            wanted
+                .entry(source)
+                .or_default()
+                .1
+                .insert(name.clone(), arrives);
         }
-        let known = self.0.keys().filter(|(of, id, _)| of == target && id == mesh).map(|(_, _, source)| source.clone());
+        let known = self
+            .0
+            .keys()
+            .filter(|(of, id, _)| of == target && id == mesh)
+            .map(|(_, _, source)| source.clone());
         let sources: BTreeSet<ClusterName> = wanted.keys().cloned().chain(known).collect();
         let mut waits = false;
         for source in sources {
             let (updates, arrivals) = wanted.remove(&source).unwrap_or_default();
-            let fresh = || Purse { changes: Bucket::new(CHANGES, now), arrivals: Bucket::new(ARRIVALS, now) };
-            let purse = self.0.entry((target.clone(), mesh.clone(), source)).or_insert_with(fresh);
+            let fresh = || Purse {
+                changes: Bucket::new(CHANGES, now),
+                arrivals: Bucket::new(ARRIVALS, now),
+            };
+            let purse = self
+                .0
+                .entry((target.clone(), mesh.clone(), source))
+                .or_insert_with(fresh);
             let before = (purse.changes.is_empty, purse.arrivals.is_empty);
             // The changes of a waiting source are not in the plan.
             if !before.0 {
@@ -159,10 +217,16 @@ impl Engine {
     /// Spends tokens for the planned changes in these targets. Returns true if a
     /// source has to wait, so that a new plan is needed.
     pub(super) fn pay(&mut self, stale: &BTreeSet<ClusterId>) -> bool {
-        let Some(planner) = &self.planner else { return false };
+        let Some(planner) = &self.planner else {
+            return false;
+        };
         let mut waits = false;
         for cluster in stale {
-            if !self.members.get(cluster).is_some_and(|member| member.is_usable()) {
+            if !self
+                .members
+                .get(cluster)
+                .is_some_and(|member| member.is_usable())
+            {
                 continue;
             }
             for (mesh, changes) in planner.changes(cluster) {

@@ -36,10 +36,20 @@ enum Cleanup {
 impl Engine {
     pub(super) fn clean_up(&mut self) {
         let now = self.turned_at;
-        let ids: Vec<MeshId> = self.records.keys().filter(|id| self.acts_on(id)).cloned().collect();
+        let ids: Vec<MeshId> = self
+            .records
+            .keys()
+            .filter(|id| self.acts_on(id))
+            .cloned()
+            .collect();
         for id in ids {
-            let Some(record) = self.records.get(&id) else { continue };
-            if record.busy || record.not_before.is_some_and(|at| now < at) || self.absences.is_missing(&id) {
+            let Some(record) = self.records.get(&id) else {
+                continue;
+            };
+            if record.busy
+                || record.not_before.is_some_and(|at| now < at)
+                || self.absences.is_missing(&id)
+            {
                 continue;
             }
             match (record.deleted_at(), record.has_finalizer()) {
@@ -52,17 +62,26 @@ impl Engine {
 
     fn finish(&mut self, id: &MeshId, since: Timestamp) {
         self.look_for_secrets(id);
-        let Some(record) = self.records.get(id) else { return };
+        let Some(record) = self.records.get(id) else {
+            return;
+        };
         match self.cleanup_of(record, since) {
             Cleanup::Waits(_) => {}
             Cleanup::Done { gone, left_behind } => {
                 self.absences.finished(id, record.uid());
-                let notice = |reason: &'static str, message: String| NewEvent { reason, action: "Cleanup", warning: true, message };
+                let notice = |reason: &'static str, message: String| NewEvent {
+                    reason,
+                    action: "Cleanup",
+                    warning: true,
+                    message,
+                };
                 let mut notices = Vec::new();
                 if !gone.is_empty() {
                     let names: Vec<&String> = gone.iter().collect();
-                    let message =
-                        format!("no Peers were deleted in {}: clusters without a kubeconfig Secret count as gone", listed(&names, 20));
+                    let message = format!(
+                        "no Peers were deleted in {}: clusters without a kubeconfig Secret count as gone",
+                        listed(&names, 20)
+                    );
                     notices.push(notice(event::CLEANUP_SKIPPED, message));
                 }
                 if !left_behind.is_empty() {
@@ -82,15 +101,30 @@ impl Engine {
     /// Relists Secrets once per deleted mesh: a deleted Secret may exist again,
     /// and separate watches have no common order.
     fn look_for_secrets(&mut self, id: &MeshId) {
-        let Some(record) = self.records.get_mut(id).filter(|record| record.secrets_then.is_none()) else { return };
-        record.secrets_then = Some(self.members.iter().map(|(id, member)| (id.clone(), member.secret_lists)).collect());
+        let Some(record) = self
+            .records
+            .get_mut(id)
+            .filter(|record| record.secrets_then.is_none())
+        else {
+            return;
+        };
+        record.secrets_then = Some(
+            self.members
+                .iter()
+                .map(|(id, member)| (id.clone(), member.secret_lists))
+                .collect(),
+        );
         self.hub_relist.ring();
     }
 
     /// Reports whether a cluster certainly has no Secret.
     fn is_gone(&self, record: &Record, cluster: &ClusterId, member: &Member) -> bool {
-        let then = record.secrets_then.as_ref().map(|then| then.get(cluster).copied().unwrap_or_default());
-        matches!(member.link.credentials, Credentials::Missing(_)) && then.is_some_and(|then| member.secret_lists > then)
+        let then = record
+            .secrets_then
+            .as_ref()
+            .map(|then| then.get(cluster).copied().unwrap_or_default());
+        matches!(member.link.credentials, Credentials::Missing(_))
+            && then.is_some_and(|then| member.secret_lists > then)
     }
 
     fn cleanup_of(&self, record: &Record, since: Timestamp) -> Cleanup {
@@ -102,25 +136,38 @@ impl Engine {
                 continue;
             };
             let stands_for = self.representatives.get(&id).unwrap_or(&id);
-            match self.planner.as_ref().and_then(|planner| planner.peers_of(record.id(), stands_for)) {
+            match self
+                .planner
+                .as_ref()
+                .and_then(|planner| planner.peers_of(record.id(), stands_for))
+            {
                 Some(0) if self.is_settled(stands_for) => {}
                 Some(count) => left.push(format!("{} ({count} Peers)", name)),
                 None if self.is_gone(record, &id, member) => _ = gone.insert(name.clone()),
                 None => {
-                    let why = member.link.trouble().unwrap_or_else(|| "not observed yet".to_owned());
+                    let why = member
+                        .link
+                        .trouble()
+                        .unwrap_or_else(|| "not observed yet".to_owned());
                     left.push(format!("{} ({why})", name));
                 }
             }
         }
         match left.is_empty() || self.now >= deadline(record, since) {
-            true => Cleanup::Done { gone, left_behind: left },
+            true => Cleanup::Done {
+                gone,
+                left_behind: left,
+            },
             false => Cleanup::Waits(left),
         }
     }
 
     /// Reports whether the Peers of a cluster are fully known: no write or list is pending.
     fn is_settled(&self, cluster: &ClusterId) -> bool {
-        let certain = self.members.get(cluster).is_none_or(|member| member.writer.is_certain());
+        let certain = self
+            .members
+            .get(cluster)
+            .is_none_or(|member| member.writer.is_certain());
         certain && !self.listings.iter().any(|(of, _)| of == cluster)
     }
 
@@ -133,35 +180,66 @@ impl Engine {
     }
 
     pub(super) fn cleanup_due(&self) -> Option<Timestamp> {
-        let acting = self.records.values().filter(|record| self.acts_on(record.id()) && record.has_finalizer());
-        acting.filter_map(|record| Some(deadline(record, record.deleted_at()?))).filter(|at| *at > self.now).min()
+        let acting = self
+            .records
+            .values()
+            .filter(|record| self.acts_on(record.id()) && record.has_finalizer());
+        acting
+            .filter_map(|record| Some(deadline(record, record.deleted_at()?)))
+            .filter(|at| *at > self.now)
+            .min()
     }
 
     fn set_finalizer(&mut self, id: &MeshId, present: bool) {
-        let Some(record) = self.records.get(id) else { return };
+        let Some(record) = self.records.get(id) else {
+            return;
+        };
         let mut finalizers: Vec<String> = record.meta.finalizers.clone().unwrap_or_default();
         finalizers.retain(|name| name != FINALIZER);
         if present {
             finalizers.push(FINALIZER.to_owned());
         }
-        self.patch_mesh(id, None, json!({ "metadata": { "finalizers": finalizers } }));
+        self.patch_mesh(
+            id,
+            None,
+            json!({ "metadata": { "finalizers": finalizers } }),
+        );
     }
 
     /// Patches a ClusterMesh, conditional on the version we know. One write at a time.
-    pub(super) fn patch_mesh(&mut self, id: &MeshId, subresource: Option<&'static str>, mut patch: Value) {
-        let Some(record) = self.records.get_mut(id) else { return };
+    pub(super) fn patch_mesh(
+        &mut self,
+        id: &MeshId,
+        subresource: Option<&'static str>,
+        mut patch: Value,
+    ) {
+        let Some(record) = self.records.get_mut(id) else {
+            return;
+        };
         record.busy = true;
-        if let Some(metadata) = patch.as_object_mut().map(|fields| fields.entry("metadata").or_insert_with(|| json!({}))) {
+        if let Some(metadata) = patch
+            .as_object_mut()
+            .map(|fields| fields.entry("metadata").or_insert_with(|| json!({})))
+        {
             metadata["uid"] = record.uid().into();
-            metadata["resourceVersion"] = record.meta.resource_version.clone().unwrap_or_default().into();
+            metadata["resourceVersion"] = record
+                .meta
+                .resource_version
+                .clone()
+                .unwrap_or_default()
+                .into();
         }
         let resource = ApiResource::erase::<ClusterMesh>(&());
-        let api: Api<DynamicObject> = Api::namespaced_with(self.environment.hub.clone(), &id.namespace, &resource);
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.environment.hub.clone(), &id.namespace, &resource);
         let (events, mesh) = (self.sender.clone(), id.clone());
         self.tasks.spawn(async move {
             let (params, patch) = (PatchParams::default(), Patch::Merge(&patch));
             let result = match subresource {
-                Some(subresource) => api.patch_subresource(subresource, &mesh.name, &params, &patch).await,
+                Some(subresource) => {
+                    api.patch_subresource(subresource, &mesh.name, &params, &patch)
+                        .await
+                }
                 None => api.patch(&mesh.name, &params, &patch).await,
             };
             let result = result.map(Box::new).map_err(|error| Failure::of(&error));
@@ -172,11 +250,21 @@ impl Engine {
     /// Returns when a failed write to a ClusterMesh is retried.
     pub(super) fn records_due(&self) -> Option<Instant> {
         let now = self.turned_at;
-        self.records.values().filter(|record| !record.busy).filter_map(|record| record.not_before).filter(|at| *at > now).min()
+        self.records
+            .values()
+            .filter(|record| !record.busy)
+            .filter_map(|record| record.not_before)
+            .filter(|at| *at > now)
+            .min()
     }
 }
 
 fn deadline(record: &Record, since: Timestamp) -> Timestamp {
-    let timeout = record.mesh.spec.cleanup_timeout.as_deref().and_then(duration_seconds);
+    let timeout = record
+        .mesh
+        .spec
+        .cleanup_timeout
+        .as_deref()
+        .and_then(duration_seconds);
     since.plus(timeout.unwrap_or(DEFAULT_CLEANUP_TIMEOUT_SECONDS))
 }

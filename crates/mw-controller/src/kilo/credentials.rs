@@ -20,7 +20,9 @@ use tracing::{info, warn};
 use crate::failure::Failure;
 use crate::fleet::follow::{EventSink, Observed, RelistSignal, WatchConfig, follow, follow_member};
 use crate::fleet::list::Scope;
-use crate::fleet::{Attempt, Credentials, HUB, Live, ShownClient, Source, Trial, Verdict, kubeconfig_of, secret_of};
+use crate::fleet::{
+    Attempt, Credentials, HUB, Live, ShownClient, Source, Trial, Verdict, kubeconfig_of, secret_of,
+};
 use crate::kilo::engine::{Engine, Event};
 use crate::kilo::observe::{Member, Swap};
 use crate::kubeconfig::Access;
@@ -44,31 +46,55 @@ impl Engine {
                 self.members.insert(id.clone(), member);
                 self.connect_through(&id, ShownClient(self.environment.hub.clone()));
             }
-            Source::Secret { namespace, name, .. } => {
+            Source::Secret {
+                namespace, name, ..
+            } => {
                 let api: Api<Secret> = Api::namespaced(self.secret_client(), &namespace);
                 let watch_config = self.hub_watch_config(Scope::named(&name));
                 let cluster = id.clone();
-                let wrap = move |seen| Event::Secret { cluster: cluster.clone(), seen };
-                let sink = EventSink { events: self.sender.clone(), wrap };
-                member.link.secret = Some(self.tasks.spawn(follow(api, watch_config, |secret| secret, sink)));
+                let wrap = move |seen| Event::Secret {
+                    cluster: cluster.clone(),
+                    seen,
+                };
+                let sink = EventSink {
+                    events: self.sender.clone(),
+                    wrap,
+                };
+                member.link.secret =
+                    Some(
+                        self.tasks
+                            .spawn(follow(api, watch_config, |secret| secret, sink)),
+                    );
                 self.members.insert(id, member);
             }
         }
     }
 
     pub(super) fn hub_watch_config(&mut self, scope: Scope) -> WatchConfig {
-        WatchConfig { scope, backoff: self.backoff(), relist: self.hub_relist.listen(), resync: self.settings.resync }
+        WatchConfig {
+            scope,
+            backoff: self.backoff(),
+            relist: self.hub_relist.listen(),
+            resync: self.settings.resync,
+        }
     }
 
     /// Returns a client for watching Secrets. A connection carries a limited number
     /// of watches, and those on Secrets must not block other requests to the hub.
     fn secret_client(&mut self) -> kube::Client {
-        let followed = self.members.values().filter(|member| member.link.secret.is_some()).count();
+        let followed = self
+            .members
+            .values()
+            .filter(|member| member.link.secret.is_some())
+            .count();
         if followed >= self.secret_clients.len() * WATCHES_PER_CONNECTION {
             self.secret_clients.push((self.environment.another_hub)());
         }
         let at = followed % self.secret_clients.len().max(1);
-        self.secret_clients.get(at).cloned().unwrap_or_else(|| self.environment.hub.clone())
+        self.secret_clients
+            .get(at)
+            .cloned()
+            .unwrap_or_else(|| self.environment.hub.clone())
     }
 
     pub(super) fn observe_secret(&mut self, cluster: &ClusterId, seen: Observed<Secret>) {
@@ -84,7 +110,9 @@ impl Engine {
             Observed::Established => {}
             Observed::Broken(failure) => {
                 self.count_failure(HUB, &failure);
-                let Some(member) = self.members.get_mut(cluster) else { return };
+                let Some(member) = self.members.get_mut(cluster) else {
+                    return;
+                };
                 if let Credentials::Unread(before) = &mut member.link.credentials
                     && *before != Some(failure.clone())
                 {
@@ -97,7 +125,9 @@ impl Engine {
     }
 
     fn take_secret(&mut self, cluster: &ClusterId, secret: Option<&Secret>) {
-        let Some(member) = self.members.get(cluster) else { return };
+        let Some(member) = self.members.get(cluster) else {
+            return;
+        };
         match kubeconfig_of(secret, &member.link.source, &self.settings.allowed) {
             Ok((_, fingerprint)) if member.link.fingerprint == Some(fingerprint) => {}
             Ok((access, fingerprint)) => self.try_credentials(cluster, access, fingerprint),
@@ -106,7 +136,9 @@ impl Engine {
     }
 
     fn lose_credentials(&mut self, cluster: &ClusterId, trouble: Credentials) {
-        let Some(member) = self.members.get_mut(cluster) else { return };
+        let Some(member) = self.members.get_mut(cluster) else {
+            return;
+        };
         if !member.link.lose(trouble) {
             return;
         }
@@ -118,8 +150,14 @@ impl Engine {
 
     fn become_unknown(&mut self, cluster: &ClusterId, why: &str) {
         if self.stands_for_itself(cluster) {
-            self.listings.push((cluster.clone(), Listing::Nodes(Seen::Unknown(why.to_owned()))));
-            self.listings.push((cluster.clone(), Listing::Peers(Seen::Unknown(why.to_owned()))));
+            self.listings.push((
+                cluster.clone(),
+                Listing::Nodes(Seen::Unknown(why.to_owned())),
+            ));
+            self.listings.push((
+                cluster.clone(),
+                Listing::Peers(Seen::Unknown(why.to_owned())),
+            ));
         }
         self.touch_status();
     }
@@ -130,16 +168,24 @@ impl Engine {
             backoff: self.backoff(),
             probe: |client| Box::pin(probe(client)),
             events: self.sender.clone(),
-            wrap: |cluster, epoch, attempt| Event::Attempted { cluster, epoch, attempt },
+            wrap: |cluster, epoch, attempt| Event::Attempted {
+                cluster,
+                epoch,
+                attempt,
+            },
         };
         if let Some(member) = self.members.get_mut(cluster) {
             member.trial_ca = access.private_ca();
-            member.link.try_out(access, fingerprint, trial, &mut self.tasks);
+            member
+                .link
+                .try_out(access, fingerprint, trial, &mut self.tasks);
         }
     }
 
     pub(super) fn observe_attempt(&mut self, cluster: &ClusterId, epoch: u64, attempt: Attempt) {
-        let Some(member) = self.member_at(cluster, epoch) else { return };
+        let Some(member) = self.member_at(cluster, epoch) else {
+            return;
+        };
         let why = attempt.to_string();
         if let Attempt::Connected(client) = attempt {
             return self.connect_through(cluster, client);
@@ -156,9 +202,15 @@ impl Engine {
 
     /// Starts the watches of a cluster on a new connection and drops the old one.
     pub(super) fn connect_through(&mut self, cluster: &ClusterId, client: ShownClient) {
-        let (backoffs, events, resync) = ([self.backoff(), self.backoff()], self.sender.clone(), self.settings.resync);
+        let (backoffs, events, resync) = (
+            [self.backoff(), self.backoff()],
+            self.sender.clone(),
+            self.settings.resync,
+        );
         let memory = self.environment.memory();
-        let Some(member) = self.members.get_mut(cluster) else { return };
+        let Some(member) = self.members.get_mut(cluster) else {
+            return;
+        };
         let link = &mut member.link;
         let swapped = link.renew();
         member.ca = member.trial_ca.take();
@@ -171,16 +223,54 @@ impl Engine {
         let mut tasks = JoinSet::new();
         let [for_nodes, for_peers] = backoffs;
         let (id, epoch) = (cluster.clone(), link.epoch);
-        let wrap = move |seen| Event::Nodes { cluster: id.clone(), epoch, seen };
-        let watch_config = WatchConfig { scope: Scope::at_most(MOST_NODES), backoff: for_nodes, relist: relist.listen(), resync };
-        let sink = EventSink { events: events.clone(), wrap };
-        tasks.spawn(follow_member(Api::<KubeNode>::all(client.clone()), watch_config, read_node, memory.clone(), sink));
+        let wrap = move |seen| Event::Nodes {
+            cluster: id.clone(),
+            epoch,
+            seen,
+        };
+        let watch_config = WatchConfig {
+            scope: Scope::at_most(MOST_NODES),
+            backoff: for_nodes,
+            relist: relist.listen(),
+            resync,
+        };
+        let sink = EventSink {
+            events: events.clone(),
+            wrap,
+        };
+        tasks.spawn(follow_member(
+            Api::<KubeNode>::all(client.clone()),
+            watch_config,
+            read_node,
+            memory.clone(),
+            sink,
+        ));
         let id = cluster.clone();
-        let wrap = move |seen| Event::Peers { cluster: id.clone(), epoch, seen };
-        let watch_config = WatchConfig { scope: Scope::at_most(MOST_PEERS), backoff: for_peers, relist: relist.listen(), resync };
+        let wrap = move |seen| Event::Peers {
+            cluster: id.clone(),
+            epoch,
+            seen,
+        };
+        let watch_config = WatchConfig {
+            scope: Scope::at_most(MOST_PEERS),
+            backoff: for_peers,
+            relist: relist.listen(),
+            resync,
+        };
         let sink = EventSink { events, wrap };
-        tasks.spawn(follow_member(Api::<Peer>::all(client.clone()), watch_config, read_peer, memory.clone(), sink));
-        link.live = Some(Live { client, relist, tasks, memory });
+        tasks.spawn(follow_member(
+            Api::<Peer>::all(client.clone()),
+            watch_config,
+            read_peer,
+            memory.clone(),
+            sink,
+        ));
+        link.live = Some(Live {
+            client,
+            relist,
+            tasks,
+            memory,
+        });
         if swapped {
             info!(cluster = %self.environment.names.of(cluster), secret = secret_of(cluster), "credentials replaced");
         }
@@ -199,7 +289,17 @@ fn read_peer(peer: Peer) -> PeerFacts {
 
 /// Tests new credentials.
 async fn probe(client: kube::Client) -> Result<(), Failure> {
-    let one = ListParams { limit: Some(1), ..ListParams::default() };
-    Api::<KubeNode>::all(client.clone()).list(&one).await.map_err(|error| Failure::of(&error))?;
-    Api::<Peer>::all(client).list(&one).await.map(drop).map_err(|error| Failure::of(&error))
+    let one = ListParams {
+        limit: Some(1),
+        ..ListParams::default()
+    };
+    Api::<KubeNode>::all(client.clone())
+        .list(&one)
+        .await
+        .map_err(|error| Failure::of(&error))?;
+    Api::<Peer>::all(client)
+        .list(&one)
+        .await
+        .map(drop)
+        .map_err(|error| Failure::of(&error))
 }

@@ -66,7 +66,9 @@ impl Engine {
             // Without news, only our own writes changed the state, which a busy queue knows.
             let concerned = stale.contains(cluster) && (news || writer.is_idle());
             if concerned || writer.is_outdated() || (writer.asks() && writer.is_idle()) {
-                let offer = self.has_surely_left(member).then(|| operations(planner, cluster, |mesh| self.may_write(mesh, cluster)));
+                let offer = self
+                    .has_surely_left(member)
+                    .then(|| operations(planner, cluster, |mesh| self.may_write(mesh, cluster)));
                 offers.push((cluster.clone(), offer));
             }
         }
@@ -84,30 +86,53 @@ impl Engine {
     /// our finalizer and its own credentials work.
     fn may_write(&self, mesh: Option<&MeshId>, cluster: &ClusterId) -> bool {
         let Some(mesh) = mesh else { return true };
-        let Some(record) = self.records.get(mesh).filter(|record| self.acts_on(mesh) && record.has_finalizer()) else { return false };
+        let Some(record) = self
+            .records
+            .get(mesh)
+            .filter(|record| self.acts_on(mesh) && record.has_finalizer())
+        else {
+            return false;
+        };
         let mut own = self.links_of(record, cluster).peekable();
         own.peek().is_none() || own.any(|(_, member)| member.is_usable())
     }
 
     /// Returns the links of a mesh that lead to a cluster.
-    fn links_of<'a>(&'a self, record: &Record, cluster: &'a ClusterId) -> impl Iterator<Item = (ClusterId, &'a Member)> {
+    fn links_of<'a>(
+        &'a self,
+        record: &Record,
+        cluster: &'a ClusterId,
+    ) -> impl Iterator<Item = (ClusterId, &'a Member)> {
         let ids: BTreeSet<ClusterId> = record.entries().values().map(Source::id).collect();
         let leads = move |id: &ClusterId| self.representatives.get(id).unwrap_or(id) == cluster;
-        ids.into_iter().filter(leads).filter_map(|id| Some((id.clone(), self.members.get(&id)?)))
+        ids.into_iter()
+            .filter(leads)
+            .filter_map(|id| Some((id.clone(), self.members.get(&id)?)))
     }
 
     /// Returns the clients of meshes that use another link to a cluster than the
     /// one that is watched.
     pub(super) fn own_clients(&self) -> BTreeMap<(ClusterId, MeshId), Client> {
         let mut clients = BTreeMap::new();
-        let shared: BTreeSet<&ClusterId> = self.representatives.iter().filter(|(id, of)| id != of).map(|(_, of)| of).collect();
+        let shared: BTreeSet<&ClusterId> = self
+            .representatives
+            .iter()
+            .filter(|(id, of)| id != of)
+            .map(|(_, of)| of)
+            .collect();
         for cluster in shared {
             for record in self.records.values() {
-                let own: Vec<(ClusterId, &Member)> = self.links_of(record, cluster).filter(|(_, member)| member.is_usable()).collect();
+                let own: Vec<(ClusterId, &Member)> = self
+                    .links_of(record, cluster)
+                    .filter(|(_, member)| member.is_usable())
+                    .collect();
                 if own.iter().any(|(id, _)| id == cluster) {
                     continue;
                 }
-                if let Some(live) = own.first().and_then(|(_, member)| member.link.live.as_ref()) {
+                if let Some(live) = own
+                    .first()
+                    .and_then(|(_, member)| member.link.live.as_ref())
+                {
                     clients.insert((cluster.clone(), record.id().clone()), live.client.clone());
                 }
             }
@@ -116,18 +141,43 @@ impl Engine {
     }
 }
 
-pub(super) fn operations(planner: &Planner, cluster: &ClusterId, may_write: impl Fn(Option<&MeshId>) -> bool) -> Vec<Operation> {
+pub(super) fn operations(
+    planner: &Planner,
+    cluster: &ClusterId,
+    may_write: impl Fn(Option<&MeshId>) -> bool,
+) -> Vec<Operation> {
     let mut operations = Vec::new();
-    for (mesh, changes) in planner.changes(cluster).into_iter().filter(|(mesh, _)| may_write(*mesh)) {
-        let Changes { create, update, delete, held: _, keep: _ } = changes;
-        let mut add = |phase, name, act| operations.push(Operation { phase, name, mesh: mesh.cloned(), act });
+    for (mesh, changes) in planner
+        .changes(cluster)
+        .into_iter()
+        .filter(|(mesh, _)| may_write(*mesh))
+    {
+        let Changes {
+            create,
+            update,
+            delete,
+            held: _,
+            keep: _,
+        } = changes;
+        let mut add = |phase, name, act| {
+            operations.push(Operation {
+                phase,
+                name,
+                mesh: mesh.cloned(),
+                act,
+            })
+        };
         for (name, delete) in delete {
             add(Phase::Deletes, name, Act::Delete(delete));
         }
         for (name, mut update) in update {
             // The second half is planned after the first is written.
             update.after = update.first.take().unwrap_or(update.after);
-            let phase = if update.takes_away { Phase::TakesAway } else { Phase::Rest };
+            let phase = if update.takes_away {
+                Phase::TakesAway
+            } else {
+                Phase::Rest
+            };
             add(phase, name, Act::Update(Box::new(update)));
         }
         for (name, peer) in create {

@@ -26,16 +26,26 @@ type Unsourced = BTreeMap<(ClusterId, PublicKey), Endpoint>;
 impl Discovered {
     /// Takes in the endpoints that the nodes list now. An endpoint that is still on
     /// a Peer is kept, to tell that Peer from one with a configured endpoint.
-    fn note(&mut self, observed: BTreeMap<PublicKey, Endpoint>, unsourced: &Unsourced, now: Timestamp) {
+    fn note(
+        &mut self,
+        observed: BTreeMap<PublicKey, Endpoint>,
+        unsourced: &Unsourced,
+        now: Timestamp,
+    ) {
         let until = now.plus(DISCOVERED_SECONDS);
         for (key, endpoint) in std::mem::replace(&mut self.observed, observed) {
             self.vanished.insert(key, LastDiscovery { endpoint, until });
         }
-        let written: BTreeSet<(&PublicKey, &Endpoint)> = unsourced.iter().map(|((_, key), endpoint)| (key, endpoint)).collect();
+        let written: BTreeSet<(&PublicKey, &Endpoint)> = unsourced
+            .iter()
+            .map(|((_, key), endpoint)| (key, endpoint))
+            .collect();
         let lasts = |key: &PublicKey, last_discovery: &LastDiscovery| {
             last_discovery.until > now || written.contains(&(key, &last_discovery.endpoint))
         };
-        self.vanished.retain(|key, last_discovery| !self.observed.contains_key(key) && lasts(key, last_discovery));
+        self.vanished.retain(|key, last_discovery| {
+            !self.observed.contains_key(key) && lasts(key, last_discovery)
+        });
     }
 
     /// Takes in endpoints on Peers that an earlier process wrote. If the node has no
@@ -47,7 +57,10 @@ impl Discovered {
         let until = now.plus(DISCOVERED_SECONDS);
         for ((_, key), endpoint) in unsourced.iter().filter(|((of, _), _)| of == source) {
             if !self.observed.contains_key(key) {
-                self.vanished.entry(*key).or_insert_with(|| LastDiscovery { endpoint: endpoint.clone(), until });
+                self.vanished.entry(*key).or_insert_with(|| LastDiscovery {
+                    endpoint: endpoint.clone(),
+                    until,
+                });
             }
         }
     }
@@ -56,19 +69,34 @@ impl Discovered {
 impl Engine {
     /// Passes the endpoints that vanished from clusters with changed Nodes to the planner.
     pub(super) fn hand_over_discovered(&mut self) {
-        let Some(planner) = &mut self.planner else { return };
+        let Some(planner) = &mut self.planner else {
+            return;
+        };
         let mut changed = std::mem::take(&mut self.nodes_changed);
         let sources: Vec<ClusterId> = match std::mem::take(&mut self.listed_anew) {
-            true => self.members.keys().filter(|cluster| planner.observed(cluster).is_some()).cloned().collect(),
+            true => self
+                .members
+                .keys()
+                .filter(|cluster| planner.observed(cluster).is_some())
+                .cloned()
+                .collect(),
             false => Vec::new(),
         };
         changed.extend(sources.iter().cloned());
         for cluster in changed {
-            let Some(member) = self.members.get_mut(&cluster) else { continue };
+            let Some(member) = self.members.get_mut(&cluster) else {
+                continue;
+            };
             // The endpoints that an unreadable cluster's nodes list are unknown.
-            let Some((observed, unsourced)) = planner.observed(&cluster).zip(planner.unsourced(&cluster)) else { continue };
+            let Some((observed, unsourced)) =
+                planner.observed(&cluster).zip(planner.unsourced(&cluster))
+            else {
+                continue;
+            };
             member.discovered.note(observed, &unsourced, self.now);
-            sources.iter().for_each(|source| member.discovered.note_first(source, &unsourced, self.now));
+            sources
+                .iter()
+                .for_each(|source| member.discovered.note_first(source, &unsourced, self.now));
             planner.set_vanished(&cluster, member.discovered.vanished.clone());
         }
     }
@@ -81,13 +109,21 @@ mod tests {
     #[test]
     fn an_endpoint_is_remembered_from_the_moment_its_key_vanishes() {
         let key = PublicKey::try_from("AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=").unwrap();
-        let seen = |port: u16| BTreeMap::from([(key, Endpoint::try_from(format!("198.51.100.7:{port}").as_str()).unwrap())]);
+        let seen = |port: u16| {
+            BTreeMap::from([(
+                key,
+                Endpoint::try_from(format!("198.51.100.7:{port}").as_str()).unwrap(),
+            )])
+        };
         let (mut memory, none) = (Discovered::default(), Unsourced::new());
         memory.note(seen(1), &none, Timestamp(0));
         memory.note(seen(2), &none, Timestamp(50));
         assert!(memory.vanished.is_empty());
         memory.note(BTreeMap::new(), &none, Timestamp(100));
-        let last_discovery = LastDiscovery { endpoint: seen(2)[&key].clone(), until: Timestamp(400) };
+        let last_discovery = LastDiscovery {
+            endpoint: seen(2)[&key].clone(),
+            until: Timestamp(400),
+        };
         assert_eq!(memory.vanished, BTreeMap::from([(key, last_discovery)]));
         memory.note(BTreeMap::new(), &none, Timestamp(399));
         assert_eq!(memory.vanished.len(), 1, "it is not renewed");
@@ -107,9 +143,16 @@ mod tests {
         memory.note(BTreeMap::from([(key, endpoint)]), &written, Timestamp(0));
         memory.note(BTreeMap::new(), &written, Timestamp(100));
         memory.note(BTreeMap::new(), &written, Timestamp(1000));
-        assert_eq!(memory.vanished[&key].until, Timestamp(400), "it no longer counts, but is known");
+        assert_eq!(
+            memory.vanished[&key].until,
+            Timestamp(400),
+            "it no longer counts, but is known"
+        );
         memory.note(BTreeMap::new(), &Unsourced::new(), Timestamp(1000));
-        assert!(memory.vanished.is_empty(), "the Peer has no endpoint any more");
+        assert!(
+            memory.vanished.is_empty(),
+            "the Peer has no endpoint any more"
+        );
     }
 
     #[test]
@@ -120,10 +163,22 @@ mod tests {
         let written = Unsourced::from([((source.clone(), key), endpoint.clone())]);
         let mut memory = Discovered::default();
         memory.note_first(&source, &written, Timestamp(100));
-        assert_eq!(memory.vanished, BTreeMap::from([(key, LastDiscovery { endpoint, until: Timestamp(400) })]));
+        assert_eq!(
+            memory.vanished,
+            BTreeMap::from([(
+                key,
+                LastDiscovery {
+                    endpoint,
+                    until: Timestamp(400)
+                }
+            )])
+        );
         let mut later = Discovered::default();
         later.note_first(&source, &Unsourced::new(), Timestamp(100));
         later.note_first(&source, &written, Timestamp(200));
-        assert!(later.vanished.is_empty(), "the node lost its endpoint under our eyes");
+        assert!(
+            later.vanished.is_empty(),
+            "the node lost its endpoint under our eyes"
+        );
     }
 }

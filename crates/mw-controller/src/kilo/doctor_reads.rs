@@ -51,52 +51,109 @@ pub struct OperatorAccount {
 impl SnapshotReader {
     pub async fn examine(&self, interest: &Interest, operator: &OperatorAccount) -> Examination {
         let (names, namespaces) = match visible_meshes(&self.hub, interest).await {
-            Ok((objects, _)) => concerned(&objects.iter().map(Record::read).collect::<Vec<_>>(), interest),
+            Ok((objects, _)) => concerned(
+                &objects.iter().map(Record::read).collect::<Vec<_>>(),
+                interest,
+            ),
             // The snapshot below reports the error.
-            Err(_) => (BTreeMap::from([(Source::Hub, "the hub".to_owned())]), BTreeSet::new()),
+            Err(_) => (
+                BTreeMap::from([(Source::Hub, "the hub".to_owned())]),
+                BTreeSet::new(),
+            ),
         };
-        let visits = names.iter().map(|(source, name)| self.examine_one(source, name, operator, &namespaces));
+        let visits = names
+            .iter()
+            .map(|(source, name)| self.examine_one(source, name, operator, &namespaces));
         let (clusters, snapshot) = join(join_all(visits), self.snapshot(interest)).await;
         Examination { clusters, snapshot }
     }
 
-    async fn examine_one(&self, source: &Source, name: &str, operator: &OperatorAccount, namespaces: &BTreeSet<String>) -> Examined {
-        let nothing =
-            |credentials| Examined { name: name.to_owned(), source: source.clone(), credentials, answers: None, rights: None, peers: None };
+    async fn examine_one(
+        &self,
+        source: &Source,
+        name: &str,
+        operator: &OperatorAccount,
+        namespaces: &BTreeSet<String>,
+    ) -> Examined {
+        let nothing = |credentials| Examined {
+            name: name.to_owned(),
+            source: source.clone(),
+            credentials,
+            answers: None,
+            rights: None,
+            peers: None,
+        };
         let connection = match self.connection(source).await {
             Ok(connection) => connection,
             Err((_, why)) => return nothing(Err(why)),
         };
         let (client, examined) = (connection.client, nothing(Ok(connection.ends)));
-        let version = client.apiserver_version().await.map(|version| version.git_version).map_err(|error| Failure::of(&error));
+        let version = client
+            .apiserver_version()
+            .await
+            .map(|version| version.git_version)
+            .map_err(|error| Failure::of(&error));
         if version.is_err() {
-            return Examined { answers: Some(version), ..examined };
+            return Examined {
+                answers: Some(version),
+                ..examined
+            };
         }
         let rights = async {
             match source {
                 Source::Hub => granted_on_hub(&client, operator, namespaces).await,
-                Source::Secret { .. } => granted(&client, Who::Myself, &rights(&member_rules(), None)).await,
+                Source::Secret { .. } => {
+                    granted(&client, Who::Myself, &rights(&member_rules(), None)).await
+                }
             }
         };
         let (rights, peers) = join(rights, knows_peers(&client)).await;
-        Examined { answers: Some(version), rights: Some(rights), peers: Some(peers), ..examined }
+        Examined {
+            answers: Some(version),
+            rights: Some(rights),
+            peers: Some(peers),
+            ..examined
+        }
     }
 }
 
 /// Returns the clusters of the selected meshes with their names, and the
 /// namespaces of those meshes.
-fn concerned(records: &[Record], interest: &Interest) -> (BTreeMap<Source, String>, BTreeSet<String>) {
-    let asked = || records.iter().filter(|record| interest.includes(record.id()));
+fn concerned(
+    records: &[Record],
+    interest: &Interest,
+) -> (BTreeMap<Source, String>, BTreeSet<String>) {
+    let asked = || {
+        records
+            .iter()
+            .filter(|record| interest.includes(record.id()))
+    };
     let mut names = BTreeMap::from([(Source::Hub, "the hub".to_owned())]);
     names.extend(asked().flat_map(Record::reaches));
-    (names, asked().map(|record| record.id().namespace.clone()).collect())
+    (
+        names,
+        asked()
+            .map(|record| record.id().namespace.clone())
+            .collect(),
+    )
 }
 
 /// Returns what the operator's account may do. A caller that may not ask about other accounts may be that account itself.
-async fn granted_on_hub(client: &Client, operator: &OperatorAccount, namespaces: &BTreeSet<String>) -> Result<Granted, Failure> {
+async fn granted_on_hub(
+    client: &Client,
+    operator: &OperatorAccount,
+    namespaces: &BTreeSet<String>,
+) -> Result<Granted, Failure> {
     let mut needed = rights(&[member_rules(), hub_rules()].concat(), None);
-    needed.extend(namespaces.iter().flat_map(|namespace| rights(&namespace_rules(), Some(namespace))));
-    let account = Who::Account { namespace: &operator.namespace, name: &operator.name };
+    needed.extend(
+        namespaces
+            .iter()
+            .flat_map(|namespace| rights(&namespace_rules(), Some(namespace))),
+    );
+    let account = Who::Account {
+        namespace: &operator.namespace,
+        name: &operator.name,
+    };
     match granted(client, account, &needed).await {
         Err(Failure::Forbidden(_)) => match granted(client, Who::Myself, &needed).await? {
             Granted::Without(_) => Ok(Granted::Unknown),
@@ -108,7 +165,11 @@ async fn granted_on_hub(client: &Client, operator: &OperatorAccount, namespaces:
 
 async fn knows_peers(client: &Client) -> Result<bool, Failure> {
     let peers: Api<Peer> = Api::all(client.clone());
-    match peers.list_metadata(&ListParams::default().limit(1)).await.map_err(|error| Failure::of(&error)) {
+    match peers
+        .list_metadata(&ListParams::default().limit(1))
+        .await
+        .map_err(|error| Failure::of(&error))
+    {
         Ok(_) => Ok(true),
         Err(Failure::NotFound(_)) => Ok(false),
         // Either it exists, or the missing permission is reported anyway.

@@ -70,8 +70,18 @@ impl BackEnd for Settings {
     }
 
     fn scope(&self) -> Option<String> {
-        let named = || self.namespaces.iter().map(String::as_str).collect::<Vec<_>>().join(",");
-        Some(if self.all_namespaces { EVERYWHERE.to_owned() } else { named() })
+        let named = || {
+            self.namespaces
+                .iter()
+                .map(String::as_str)
+                .collect::<Vec<_>>()
+                .join(",")
+        };
+        Some(if self.all_namespaces {
+            EVERYWHERE.to_owned()
+        } else {
+            named()
+        })
     }
 
     fn metrics(&self) -> Metrics {
@@ -267,7 +277,9 @@ impl Engine {
             if let Some(first) = first {
                 self.observe(first);
                 for _ in 0..BATCH {
-                    let Ok(event) = self.events.try_recv() else { break };
+                    let Ok(event) = self.events.try_recv() else {
+                        break;
+                    };
                     self.observe(event);
                 }
             }
@@ -310,7 +322,9 @@ impl Engine {
     /// Relists everything, in case an event was lost.
     fn resync(&mut self) {
         self.hub_relist.ring();
-        self.members.values().for_each(|member| member.link.relist());
+        self.members
+            .values()
+            .for_each(|member| member.link.relist());
         self.schedule_resync();
     }
 
@@ -325,10 +339,17 @@ impl Engine {
 
     /// Returns when to run a turn without an event.
     fn wake(&self) -> Instant {
-        let recheck = self.planner.as_ref().and_then(Planner::recheck_at).map(|at| self.until(at));
+        let recheck = self
+            .planner
+            .as_ref()
+            .and_then(Planner::recheck_at)
+            .map(|at| self.until(at));
         let cleanup = self.cleanup_due().map(|at| self.until(at));
-        let confirmation =
-            self.planner.as_ref().filter(|planner| !planner.held_orphans().is_empty()).map(|_| self.turned_at + CONFIRMATION);
+        let confirmation = self
+            .planner
+            .as_ref()
+            .filter(|planner| !planner.held_orphans().is_empty())
+            .map(|_| self.turned_at + CONFIRMATION);
         let searches = self.absences.due().filter(|at| *at > self.turned_at);
         let times = [
             Some(self.next_resync),
@@ -341,7 +362,11 @@ impl Engine {
             confirmation,
             self.budgets.due(),
         ];
-        times.into_iter().flatten().min().unwrap_or(self.next_resync)
+        times
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(self.next_resync)
     }
 
     fn until(&self, at: Timestamp) -> Instant {

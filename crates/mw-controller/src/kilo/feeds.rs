@@ -21,10 +21,13 @@ impl Followed {
     pub(super) fn why_not(self, failure: &Failure) -> String {
         match failure {
             Failure::NotFound(_) if self == Followed::Peers => {
-                "the Peer CRD is not installed (404); install Kilo's CRDs in this cluster".to_owned()
+                "the Peer CRD is not installed (404); install Kilo's CRDs in this cluster"
+                    .to_owned()
             }
             Failure::Forbidden(message) => {
-                format!("not allowed to read {self} (403): {message}; apply config/rbac/remote.yaml in this cluster")
+                format!(
+                    "not allowed to read {self} (403): {message}; apply config/rbac/remote.yaml in this cluster"
+                )
             }
             other => other.to_string(),
         }
@@ -39,7 +42,10 @@ pub(super) struct PeerFeeds {
 
 impl Default for PeerFeeds {
     fn default() -> Self {
-        PeerFeeds { nodes: Feed::Starting, peers: Feed::Starting }
+        PeerFeeds {
+            nodes: Feed::Starting,
+            peers: Feed::Starting,
+        }
     }
 }
 
@@ -54,11 +60,15 @@ impl PeerFeeds {
 
 impl Feeds for PeerFeeds {
     fn is_starting(&self) -> bool {
-        matches!((&self.nodes, &self.peers), (Feed::Starting, _) | (_, Feed::Starting))
+        matches!(
+            (&self.nodes, &self.peers),
+            (Feed::Starting, _) | (_, Feed::Starting)
+        )
     }
 
     fn trouble(&self) -> Option<String> {
-        let about = |what: Followed, feed: &Feed| feed.failure().map(|failure| what.why_not(failure));
+        let about =
+            |what: Followed, feed: &Feed| feed.failure().map(|failure| what.why_not(failure));
         about(Followed::Nodes, &self.nodes).or_else(|| about(Followed::Peers, &self.peers))
     }
 }

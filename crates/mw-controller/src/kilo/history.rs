@@ -23,9 +23,20 @@ pub(super) struct History {
 }
 
 impl History {
-    pub(super) fn note_removal(&mut self, target: &ClusterId, mesh: &MeshId, source: &ClusterName, name: &PeerName, now: Instant) {
+    pub(super) fn note_removal(
+        &mut self,
+        target: &ClusterId,
+        mesh: &MeshId,
+        source: &ClusterName,
+        name: &PeerName,
+        now: Instant,
+    ) {
         let key = (target.clone(), mesh.clone(), source.clone());
-        self.removed.entry(key).or_default().entry(name.clone()).or_insert(now);
+        self.removed
+            .entry(key)
+            .or_default()
+            .entry(name.clone())
+            .or_insert(now);
     }
 
     pub(super) fn note_redirection(&mut self, mesh: &MeshId, cluster: ClusterName, now: Instant) {
@@ -34,7 +45,9 @@ impl History {
 
     fn forget_before(&mut self, now: Instant) {
         let counts = |at: &Instant| now.duration_since(*at) < WINDOW;
-        self.removed.values_mut().for_each(|names| names.retain(|_, at| counts(at)));
+        self.removed
+            .values_mut()
+            .for_each(|names| names.retain(|_, at| counts(at)));
         self.removed.retain(|_, names| !names.is_empty());
         self.redirected.retain(|_, at| counts(at));
     }
@@ -83,7 +96,8 @@ impl Lineage {
 
     pub(super) fn gone(&mut self, node: &Node, now: Instant) {
         self.recreated.remove(&node.name);
-        self.deleted.retain(|_, at| now.duration_since(*at) < WINDOW);
+        self.deleted
+            .retain(|_, at| now.duration_since(*at) < WINDOW);
         self.deleted.insert(node.name.clone(), now);
         if !self.replaced && self.uids.len() > 1 {
             self.uids.remove(node.uid.as_str());
@@ -105,7 +119,12 @@ impl Engine {
         self.refill_budgets();
         let counts = |at: &Instant| now.duration_since(*at) < WINDOW;
         let mut history = Counted {
-            removed: self.history.removed.iter().map(|(key, names)| (key.clone(), names.keys().cloned().collect())).collect(),
+            removed: self
+                .history
+                .removed
+                .iter()
+                .map(|(key, names)| (key.clone(), names.keys().cloned().collect()))
+                .collect(),
             redirected: self.history.redirected.keys().cloned().collect(),
             resting: self.budgets.resting(),
             ..Counted::default()
@@ -114,7 +133,10 @@ impl Engine {
             if lineage.replaced {
                 history.replaced.insert(id.clone());
             }
-            let recreated = lineage.recreated.iter().filter(|name| lineage.deleted.get(*name).is_some_and(counts));
+            let recreated = lineage
+                .recreated
+                .iter()
+                .filter(|name| lineage.deleted.get(*name).is_some_and(counts));
             let recreated: BTreeSet<NodeName> = recreated.cloned().collect();
             if !recreated.is_empty() {
                 history.recreated.insert(id.clone(), recreated);
@@ -128,7 +150,11 @@ impl Engine {
     /// Accepts the Nodes of replaced clusters for which nothing is held any more.
     pub(super) fn accept_replaced(&mut self) {
         let Some(planner) = &self.planner else { return };
-        for (id, member) in self.members.iter_mut().filter(|(_, member)| member.lineage.replaced) {
+        for (id, member) in self
+            .members
+            .iter_mut()
+            .filter(|(_, member)| member.lineage.replaced)
+        {
             if let Some(nodes) = planner.settled_nodes(id) {
                 member.lineage.accept(nodes.values().map(AsRef::as_ref));
                 self.links_changed = true;
@@ -142,7 +168,11 @@ mod tests {
     use super::*;
 
     fn node(name: &str, uid: &str) -> Node {
-        Node::read(mw_core::kilo::node::NodeFacts { name: name.to_owned(), uid: uid.to_owned(), ..Default::default() })
+        Node::read(mw_core::kilo::node::NodeFacts {
+            name: name.to_owned(),
+            uid: uid.to_owned(),
+            ..Default::default()
+        })
     }
 
     #[tokio::test(start_paused = true)]

@@ -127,21 +127,32 @@ impl Member {
     fn seen_bare(&mut self, node: Node, now: Timestamp) -> Node {
         let absence = match (self.bare.get(&node.name), node.is_bare()) {
             (Some(absence), true) if !absence.is_returning => *absence,
-            (_, true) => Absence { since: now, is_returning: false },
-            (Some(absence), false) if node.wireguard_ip == Ok(None) => Absence { is_returning: true, ..*absence },
+            (_, true) => Absence {
+                since: now,
+                is_returning: false,
+            },
+            (Some(absence), false) if node.wireguard_ip == Ok(None) => Absence {
+                is_returning: true,
+                ..*absence
+            },
             (_, false) => {
                 self.bare.remove(&node.name);
                 return node;
             }
         };
         self.bare.insert(node.name.clone(), absence);
-        Node { bare_since: Some(absence.since), ..node }
+        Node {
+            bare_since: Some(absence.since),
+            ..node
+        }
     }
 
     /// Holds back a watch event of a Peer with a write in flight until the response
     /// arrives; returns other events.
     fn keep_early(&mut self, seen: Observed<PeerFacts>) -> Option<Observed<PeerFacts>> {
-        let (Observed::Set { item, .. } | Observed::Gone { item, .. }) = &seen else { return Some(seen) };
+        let (Observed::Set { item, .. } | Observed::Gone { item, .. }) = &seen else {
+            return Some(seen);
+        };
         let name = PeerName::from(item.name.as_str());
         if !self.writer.is_under_way(&name) {
             return Some(seen);
@@ -162,8 +173,14 @@ impl Member {
     }
 
     pub(super) fn with_endpoint_time(&self, facts: PeerFacts) -> PeerFacts {
-        let endpoint_written = self.endpoints.get(&PeerName::from(facts.name.as_str())).copied();
-        PeerFacts { endpoint_written, ..facts }
+        let endpoint_written = self
+            .endpoints
+            .get(&PeerName::from(facts.name.as_str()))
+            .copied();
+        PeerFacts {
+            endpoint_written,
+            ..facts
+        }
     }
 }
 
@@ -179,31 +196,60 @@ impl Stamped for PeerFacts {
 
 impl Engine {
     pub(super) fn follow_meshes(&mut self) {
-        let api = Api::all_with(self.environment.hub.clone(), &ApiResource::erase::<ClusterMesh>(&()));
+        let api = Api::all_with(
+            self.environment.hub.clone(),
+            &ApiResource::erase::<ClusterMesh>(&()),
+        );
         self.spawn_mesh_watch(api, true);
     }
 
-    fn spawn_mesh_watch(&mut self, api: Api<DynamicObject>, wide: bool) -> tokio::task::AbortHandle {
+    fn spawn_mesh_watch(
+        &mut self,
+        api: Api<DynamicObject>,
+        wide: bool,
+    ) -> tokio::task::AbortHandle {
         let watch_config = self.hub_watch_config(Scope::default());
-        let sink = EventSink { events: self.sender.clone(), wrap: move |seen| Event::Meshes { wide, seen } };
-        self.tasks.spawn(follow(api, watch_config, |object| object, sink))
+        let sink = EventSink {
+            events: self.sender.clone(),
+            wrap: move |seen| Event::Meshes { wide, seen },
+        };
+        self.tasks
+            .spawn(follow(api, watch_config, |object| object, sink))
     }
 
     pub(super) fn observe(&mut self, event: Event) {
         match event {
             Event::Meshes { wide, seen } => self.observe_meshes(wide, seen),
             Event::Secret { cluster, seen } => self.observe_secret(&cluster, seen),
-            Event::Attempted { cluster, epoch, attempt } => self.observe_attempt(&cluster, epoch, attempt),
-            Event::Nodes { cluster, epoch, seen } => self.observe_nodes(&cluster, epoch, seen),
-            Event::Peers { cluster, epoch, seen } => self.observe_peers(&cluster, epoch, seen),
-            Event::Written { cluster, epoch, outcome } => self.observe_write(&cluster, epoch, outcome),
+            Event::Attempted {
+                cluster,
+                epoch,
+                attempt,
+            } => self.observe_attempt(&cluster, epoch, attempt),
+            Event::Nodes {
+                cluster,
+                epoch,
+                seen,
+            } => self.observe_nodes(&cluster, epoch, seen),
+            Event::Peers {
+                cluster,
+                epoch,
+                seen,
+            } => self.observe_peers(&cluster, epoch, seen),
+            Event::Written {
+                cluster,
+                epoch,
+                outcome,
+            } => self.observe_write(&cluster, epoch, outcome),
             Event::Patched { mesh, result } => self.observe_patch(&mesh, result),
             Event::Searched { name, found } => self.observe_search(name, &found),
         }
     }
 
     pub(super) fn member_at(&mut self, cluster: &ClusterId, epoch: u64) -> Option<&mut Member> {
-        self.members.get_mut(cluster).filter(|member| member.link.epoch == epoch)
+        self.members
+            .get_mut(cluster)
+            .filter(|member| member.link.epoch == epoch)
     }
 
     fn observe_meshes(&mut self, wide: bool, seen: Observed<DynamicObject>) {
@@ -252,7 +298,11 @@ impl Engine {
         }
         if matches!(failure, Failure::Forbidden(_)) && self.narrow.is_none() {
             let resource = ApiResource::erase::<ClusterMesh>(&());
-            let api = Api::namespaced_with(self.environment.hub.clone(), &self.settings.namespace, &resource);
+            let api = Api::namespaced_with(
+                self.environment.hub.clone(),
+                &self.settings.namespace,
+                &resource,
+            );
             self.narrow = Some(self.spawn_mesh_watch(api, false));
         }
     }
@@ -261,7 +311,9 @@ impl Engine {
         let mut before = std::mem::take(&mut self.records);
         for item in items {
             let newer = Record::read(&item);
-            let same = before.remove(newer.id()).filter(|record| record.uid() == newer.uid());
+            let same = before
+                .remove(newer.id())
+                .filter(|record| record.uid() == newer.uid());
             self.put_record(same, newer);
         }
         for (id, record) in before {
@@ -313,17 +365,32 @@ impl Engine {
 
     fn relist_clusters_of(&self, record: &Record) {
         let ids: BTreeSet<ClusterId> = record.reaches().keys().map(Source::id).collect();
-        self.members.iter().filter(|(id, _)| ids.contains(id)).for_each(|(_, member)| member.link.relist());
+        self.members
+            .iter()
+            .filter(|(id, _)| ids.contains(id))
+            .for_each(|(_, member)| member.link.relist());
     }
 
     fn drop_record(&mut self, item: &DynamicObject) {
         let meta = &item.metadata;
-        let id = MeshId::new(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
-        if self.records.get(&id).is_none_or(|record| Some(record.uid()) != meta.uid.as_deref()) {
+        let id = MeshId::new(
+            meta.namespace.as_deref().unwrap_or_default(),
+            meta.name.as_deref().unwrap_or_default(),
+        );
+        if self
+            .records
+            .get(&id)
+            .is_none_or(|record| Some(record.uid()) != meta.uid.as_deref())
+        {
             return;
         }
         // An object with a finalizer can't be deleted, so the event is wrong.
-        if meta.finalizers.iter().flatten().any(|name| name == FINALIZER) {
+        if meta
+            .finalizers
+            .iter()
+            .flatten()
+            .any(|name| name == FINALIZER)
+        {
             return self.mesh_is_missing(id);
         }
         self.records.remove(&id);
@@ -332,25 +399,34 @@ impl Engine {
 
     fn observe_patch(&mut self, mesh: &MeshId, result: Result<Box<DynamicObject>, Failure>) {
         let now = Instant::now();
-        let Some(record) = self.records.get_mut(mesh) else { return };
+        let Some(record) = self.records.get_mut(mesh) else {
+            return;
+        };
         record.busy = false;
         match result {
             Ok(object) => {
                 record.forgive();
-                let gone = object.metadata.deletion_timestamp.is_some() && object.metadata.finalizers.iter().flatten().next().is_none();
+                let gone = object.metadata.deletion_timestamp.is_some()
+                    && object.metadata.finalizers.iter().flatten().next().is_none();
                 match gone {
                     true => self.drop_record(&object),
-                    false => self.take_record(&object, Version::of(object.metadata.resource_version.as_deref())),
+                    false => self.take_record(
+                        &object,
+                        Version::of(object.metadata.resource_version.as_deref()),
+                    ),
                 }
             }
-            Err(Failure::NotFound(_)) if record.has_finalizer() => self.mesh_is_missing(mesh.clone()),
+            Err(Failure::NotFound(_)) if record.has_finalizer() => {
+                self.mesh_is_missing(mesh.clone())
+            }
             Err(Failure::NotFound(_)) => {
                 self.records.remove(mesh);
                 self.records_changed = true;
             }
             Err(failure) => {
                 record.failures = record.failures.saturating_add(1);
-                record.not_before = Some(now + std::time::Duration::from_millis(100 << record.failures.min(8)));
+                record.not_before =
+                    Some(now + std::time::Duration::from_millis(100 << record.failures.min(8)));
                 warn!(%mesh, error = %failure, "failed to write the ClusterMesh");
                 self.count_failure(HUB, &failure);
             }
@@ -360,18 +436,32 @@ impl Engine {
 
     pub(super) fn count_failure(&self, cluster: &str, failure: &Failure) {
         let metrics = &self.environment.metrics;
-        let labels = FailureLabels { cluster: metrics.cluster(&ClusterId::from(cluster)), category: failure.category() };
+        let labels = FailureLabels {
+            cluster: metrics.cluster(&ClusterId::from(cluster)),
+            category: failure.category(),
+        };
         metrics.failures.get_or_create(&labels).inc();
     }
 
     pub(super) fn stands_for_itself(&self, cluster: &ClusterId) -> bool {
-        self.representatives.get(cluster).is_none_or(|of| of == cluster)
+        self.representatives
+            .get(cluster)
+            .is_none_or(|of| of == cluster)
     }
 
     /// Updates the state of a watch, for any kind. Returns observations of the
     /// objects themselves.
-    fn observe_feed<T>(&mut self, cluster: &ClusterId, epoch: u64, what: Followed, seen: Observed<T>) -> Option<Observed<T>> {
-        let member = self.members.get_mut(cluster).filter(|member| member.link.epoch == epoch)?;
+    fn observe_feed<T>(
+        &mut self,
+        cluster: &ClusterId,
+        epoch: u64,
+        what: Followed,
+        seen: Observed<T>,
+    ) -> Option<Observed<T>> {
+        let member = self
+            .members
+            .get_mut(cluster)
+            .filter(|member| member.link.epoch == epoch)?;
         let feed = member.link.feeds.of(what);
         match seen {
             Observed::Broken(failure) => {
@@ -397,30 +487,46 @@ impl Engine {
     fn observe_nodes(&mut self, cluster: &ClusterId, epoch: u64, seen: Observed<Node>) {
         let now = self.now;
         let stands = self.stands_for_itself(cluster) && !self.strays.contains_key(cluster);
-        let Some(seen) = self.observe_feed(cluster, epoch, Followed::Nodes, seen) else { return };
+        let Some(seen) = self.observe_feed(cluster, epoch, Followed::Nodes, seen) else {
+            return;
+        };
         if self.is_of_another_cluster(cluster, &seen) {
             return self.doubt(cluster);
         }
-        let Some(member) = self.members.get_mut(cluster) else { return };
+        let Some(member) = self.members.get_mut(cluster) else {
+            return;
+        };
         match seen {
             Observed::Broken(_) | Observed::Established => {}
             Observed::Listed { items, .. } => {
                 let uids = sample(items.iter().map(|node| node.uid.as_str()));
-                if member.uids.as_ref().is_none_or(|before| before.is_disjoint(&uids)) {
+                if member
+                    .uids
+                    .as_ref()
+                    .is_none_or(|before| before.is_disjoint(&uids))
+                {
                     self.identified += 1;
                     member.identified = self.identified;
                 }
                 member.uids = Some(uids);
                 member.lineage.listed(items.iter());
                 self.links_changed = true;
-                let nodes = items.into_iter().map(|node| member.seen_bare(node, now)).map(|node| (node.name.clone(), Arc::new(node)));
+                let nodes = items
+                    .into_iter()
+                    .map(|node| member.seen_bare(node, now))
+                    .map(|node| (node.name.clone(), Arc::new(node)));
                 let nodes: BTreeMap<NodeName, Arc<Node>> = nodes.collect();
                 member.bare.retain(|name, _| nodes.contains_key(name));
                 let metrics = &self.environment.metrics;
-                metrics.nodes.get_or_create(&metrics.cluster(cluster)).set(count(nodes.len()));
+                metrics
+                    .nodes
+                    .get_or_create(&metrics.cluster(cluster))
+                    .set(count(nodes.len()));
                 match &mut member.swap {
                     Some(swap) => swap.nodes = Some(nodes),
-                    None if stands => self.listings.push((cluster.clone(), Listing::Nodes(Seen::Known(nodes)))),
+                    None if stands => self
+                        .listings
+                        .push((cluster.clone(), Listing::Nodes(Seen::Known(nodes)))),
                     None => {}
                 }
                 self.complete_swap(cluster);
@@ -429,8 +535,15 @@ impl Engine {
                 member.lineage.seen(&item);
                 let node = member.seen_bare(item, now);
                 match &mut member.swap {
-                    Some(swap) => _ = swap.nodes.as_mut().map(|nodes| nodes.insert(node.name.clone(), Arc::new(node))),
-                    None => self.node_seen(cluster, stands, |planner| planner.set_node(cluster, node)),
+                    Some(swap) => {
+                        _ = swap
+                            .nodes
+                            .as_mut()
+                            .map(|nodes| nodes.insert(node.name.clone(), Arc::new(node)))
+                    }
+                    None => {
+                        self.node_seen(cluster, stands, |planner| planner.set_node(cluster, node))
+                    }
                 }
             }
             Observed::Gone { item, .. } => {
@@ -451,29 +564,52 @@ impl Engine {
     /// deleted but never existed here, or that another link of the same owner showed
     /// first. Such events are ignored, and the Nodes are listed again.
     fn is_of_another_cluster(&self, cluster: &ClusterId, seen: &Observed<Node>) -> bool {
-        let Some(member) = self.members.get(cluster).filter(|member| member.swap.is_none()) else { return false };
-        let (Observed::Set { item, .. } | Observed::Gone { item, .. }) = seen else { return false };
+        let Some(member) = self
+            .members
+            .get(cluster)
+            .filter(|member| member.swap.is_none())
+        else {
+            return false;
+        };
+        let (Observed::Set { item, .. } | Observed::Gone { item, .. }) = seen else {
+            return false;
+        };
         if member.lineage.knows(item) || member.lineage.is_replaced() {
             return false;
         }
         let is_apart = |other: &Member| {
             let samples = member.uids.as_ref().zip(other.uids.as_ref());
-            other.link.source.namespace() == member.link.source.namespace() && samples.is_some_and(|(own, others)| own.is_disjoint(others))
+            other.link.source.namespace() == member.link.source.namespace()
+                && samples.is_some_and(|(own, others)| own.is_disjoint(others))
         };
-        matches!(seen, Observed::Gone { .. }) || self.members.values().any(|other| is_apart(other) && other.lineage.knows(item))
+        matches!(seen, Observed::Gone { .. })
+            || self
+                .members
+                .values()
+                .any(|other| is_apart(other) && other.lineage.knows(item))
     }
 
     /// Lists a cluster again whose watch can't be right, but not each time.
     fn doubt(&mut self, cluster: &ClusterId) {
-        let Some(member) = self.members.get_mut(cluster) else { return };
-        if member.doubted_at.is_none_or(|at| at.elapsed() >= BETWEEN_DOUBTS) {
+        let Some(member) = self.members.get_mut(cluster) else {
+            return;
+        };
+        if member
+            .doubted_at
+            .is_none_or(|at| at.elapsed() >= BETWEEN_DOUBTS)
+        {
             member.doubted_at = Some(Instant::now());
             member.link.relist();
             warn!(cluster = %self.environment.names.of(cluster), "its watch shows Nodes of another cluster: they are ignored, and it is listed again");
         }
     }
 
-    fn node_seen(&mut self, cluster: &ClusterId, stands: bool, take: impl FnOnce(&mut Planner) -> bool) {
+    fn node_seen(
+        &mut self,
+        cluster: &ClusterId,
+        stands: bool,
+        take: impl FnOnce(&mut Planner) -> bool,
+    ) {
         if !stands {
             return;
         }
@@ -498,18 +634,28 @@ impl Engine {
 
     fn observe_peers(&mut self, cluster: &ClusterId, epoch: u64, seen: Observed<PeerFacts>) {
         let stands = self.stands_for_itself(cluster);
-        let Some(seen) = self.observe_feed(cluster, epoch, Followed::Peers, seen) else { return };
-        let Some(member) = self.members.get_mut(cluster) else { return };
+        let Some(seen) = self.observe_feed(cluster, epoch, Followed::Peers, seen) else {
+            return;
+        };
+        let Some(member) = self.members.get_mut(cluster) else {
+            return;
+        };
         match seen {
             Observed::Broken(_) | Observed::Established => {}
             Observed::Listed { items, version } => {
-                let facts = items.into_iter().map(|facts| member.with_endpoint_time(facts));
-                let mut peers: BTreeMap<PeerName, PeerFacts> = facts.map(|facts| (PeerName::from(facts.name.as_str()), facts)).collect();
+                let facts = items
+                    .into_iter()
+                    .map(|facts| member.with_endpoint_time(facts));
+                let mut peers: BTreeMap<PeerName, PeerFacts> = facts
+                    .map(|facts| (PeerName::from(facts.name.as_str()), facts))
+                    .collect();
                 member.recent.amend(&mut peers, version);
                 member.keep_listed(&peers);
                 match &mut member.swap {
                     Some(swap) => swap.peers = Some(peers),
-                    None if stands => self.listings.push((cluster.clone(), Listing::Peers(Seen::Known(peers)))),
+                    None if stands => self
+                        .listings
+                        .push((cluster.clone(), Listing::Peers(Seen::Known(peers)))),
                     None => {}
                 }
                 self.complete_swap(cluster);
@@ -523,13 +669,23 @@ impl Engine {
         }
     }
 
-    pub(super) fn observe_peer(&mut self, cluster: &ClusterId, stands: bool, seen: Observed<PeerFacts>) {
-        let Some(member) = self.members.get_mut(cluster) else { return };
+    pub(super) fn observe_peer(
+        &mut self,
+        cluster: &ClusterId,
+        stands: bool,
+        seen: Observed<PeerFacts>,
+    ) {
+        let Some(member) = self.members.get_mut(cluster) else {
+            return;
+        };
         match seen {
             Observed::Set { item, version } => {
                 let facts = member.with_endpoint_time(item);
                 if let Some(swap) = &mut member.swap {
-                    _ = swap.peers.as_mut().map(|peers| peers.insert(PeerName::from(facts.name.as_str()), facts));
+                    _ = swap
+                        .peers
+                        .as_mut()
+                        .map(|peers| peers.insert(PeerName::from(facts.name.as_str()), facts));
                     return;
                 }
                 let name = PeerName::from(facts.name.as_str());
@@ -539,7 +695,10 @@ impl Engine {
             }
             Observed::Gone { item, version } => {
                 if let Some(swap) = &mut member.swap {
-                    _ = swap.peers.as_mut().map(|peers| peers.remove(&PeerName::from(item.name.as_str())));
+                    _ = swap
+                        .peers
+                        .as_mut()
+                        .map(|peers| peers.remove(&PeerName::from(item.name.as_str())));
                     return;
                 }
                 let name = PeerName::from(item.name.as_str());
@@ -554,12 +713,23 @@ impl Engine {
     /// Takes over both kinds together once both are listed through the new connection.
     fn complete_swap(&mut self, cluster: &ClusterId) {
         let stands = self.stands_for_itself(cluster);
-        let Some(member) = self.members.get_mut(cluster) else { return };
-        let Some(Swap { nodes, peers }) = member.swap.take_if(|swap| swap.is_complete()) else { return };
+        let Some(member) = self.members.get_mut(cluster) else {
+            return;
+        };
+        let Some(Swap { nodes, peers }) = member.swap.take_if(|swap| swap.is_complete()) else {
+            return;
+        };
         if stands {
-            let nodes = nodes.filter(|_| !self.strays.contains_key(cluster)).map(|nodes| Listing::Nodes(Seen::Known(nodes)));
+            let nodes = nodes
+                .filter(|_| !self.strays.contains_key(cluster))
+                .map(|nodes| Listing::Nodes(Seen::Known(nodes)));
             let peers = peers.map(|peers| Listing::Peers(Seen::Known(peers)));
-            self.listings.extend(nodes.into_iter().chain(peers).map(|listing| (cluster.clone(), listing)));
+            self.listings.extend(
+                nodes
+                    .into_iter()
+                    .chain(peers)
+                    .map(|listing| (cluster.clone(), listing)),
+            );
         }
     }
 
@@ -575,11 +745,18 @@ impl Engine {
         self.count_failure(cluster.as_str(), failure);
         if lost {
             self.links_changed = true;
-            if let Some(member) = self.members.get_mut(cluster).filter(|_| what == Followed::Nodes) {
+            if let Some(member) = self
+                .members
+                .get_mut(cluster)
+                .filter(|_| what == Followed::Nodes)
+            {
                 member.mark_unknown();
             }
             // The lists of the new connection are incomplete: relist.
-            let swap = self.members.get_mut(cluster).and_then(|member| member.swap.take());
+            let swap = self
+                .members
+                .get_mut(cluster)
+                .and_then(|member| member.swap.take());
             if let Some(member) = self.members.get(cluster).filter(|_| swap.is_some()) {
                 member.link.relist();
             }
@@ -614,7 +791,10 @@ impl Engine {
         let time = self.environment.clock.time();
         if let Some(member) = self.members.get_mut(cluster) {
             let metrics = &self.environment.metrics;
-            metrics.last_contact.get_or_create(&metrics.cluster(cluster)).set(time.0.as_second());
+            metrics
+                .last_contact
+                .get_or_create(&metrics.cluster(cluster))
+                .set(time.0.as_second());
             member.last_contact = Some(time);
         }
     }
@@ -634,14 +814,32 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_a_watch_says_of_a_peer_under_way_waits_for_the_answer() {
         let mut member = Member::new(Source::Hub);
-        let on = Precondition { uid: "u".into(), resource_version: "1".into() };
-        let delete = Delete { on, cause: DeleteCause::Orphan, source: None };
-        let delete = Operation { phase: Phase::Deletes, name: PeerName::from("a"), mesh: None, act: Act::Delete(delete) };
+        let on = Precondition {
+            uid: "u".into(),
+            resource_version: "1".into(),
+        };
+        let delete = Delete {
+            on,
+            cause: DeleteCause::Orphan,
+            source: None,
+        };
+        let delete = Operation {
+            phase: Phase::Deletes,
+            name: PeerName::from("a"),
+            mesh: None,
+            act: Act::Delete(delete),
+        };
         member.writer.offer(vec![delete]);
         assert_eq!(member.writer.next(Instant::now()).len(), 1);
         let seen = |name: &str| {
-            let item = PeerFacts { name: name.to_owned(), ..PeerFacts::default() };
-            Observed::Set { item, version: Version::default() }
+            let item = PeerFacts {
+                name: name.to_owned(),
+                ..PeerFacts::default()
+            };
+            Observed::Set {
+                item,
+                version: Version::default(),
+            }
         };
         assert_eq!(member.keep_early(seen("a")), None);
         assert_eq!(member.keep_early(seen("b")), Some(seen("b")));

@@ -19,8 +19,11 @@ impl Engine {
         }
         if let Some(planner) = &mut self.planner {
             let listings = std::mem::take(&mut self.listings);
-            let nodes = listings.iter().filter(|(_, listing)| matches!(listing, Listing::Nodes(_)));
-            self.nodes_changed.extend(nodes.map(|(cluster, _)| cluster.clone()));
+            let nodes = listings
+                .iter()
+                .filter(|(_, listing)| matches!(listing, Listing::Nodes(_)));
+            self.nodes_changed
+                .extend(nodes.map(|(cluster, _)| cluster.clone()));
             planner.set_listings(listings);
             self.listed_anew = true;
             self.name_unserved();
@@ -35,14 +38,19 @@ impl Engine {
         self.look_for_missing_meshes();
         self.hand_over_history();
         self.hand_over_discovered();
-        let Some(planner) = &mut self.planner else { return BTreeSet::new() };
+        let Some(planner) = &mut self.planner else {
+            return BTreeSet::new();
+        };
         let stale = planner.refresh();
         if planner.remember_decisions() {
             self.touched_at.get_or_insert(started);
         }
         if std::mem::take(&mut self.planned) {
             self.environment.metrics.plans.inc();
-            self.environment.metrics.plan_seconds.observe(started.elapsed().as_secs_f64());
+            self.environment
+                .metrics
+                .plan_seconds
+                .observe(started.elapsed().as_secs_f64());
             debug!(change = self.changes, targets = stale.len(), "planned");
         }
         self.accept_replaced();

@@ -41,7 +41,13 @@ impl Published for PublishedMesh {
             id: record.id().clone(),
             generation: record.generation(),
             deleting: record.deleted_at().is_some(),
-            clusters: record.mesh.spec.clusters.iter().map(|entry| entry.name.clone()).collect(),
+            clusters: record
+                .mesh
+                .spec
+                .clusters
+                .iter()
+                .map(|entry| entry.name.clone())
+                .collect(),
             misread: record.misread,
             status: record.status,
         }

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::DynamicObject;
-use mw_api::kilo::clustermesh::{ANNOTATION_RECONCILE_TRIGGER, ClusterMesh, ClusterMeshSpec, ClusterMeshStatus, FINALIZER};
+use mw_api::kilo::clustermesh::{
+    ANNOTATION_RECONCILE_TRIGGER, ClusterMesh, ClusterMeshSpec, ClusterMeshStatus, FINALIZER,
+};
 use mw_core::kilo::guard::HeldLine;
 use mw_core::kilo::spec::{Mesh, RawCluster, SecretRef, validate};
 use mw_core::names::{ClusterId, ClusterName, MeshId};
@@ -56,10 +58,16 @@ impl Record {
         let value = serde_json::to_value(object).unwrap_or_default();
         let (read, misread) = match serde_json::from_value::<ClusterMesh>(value.clone()) {
             Ok(mesh) => (mesh, None),
-            Err(wrong) => (without_spec(object, value.get("status")), Some(printable(&wrong.to_string(), 300))),
+            Err(wrong) => (
+                without_spec(object, value.get("status")),
+                Some(printable(&wrong.to_string(), 300)),
+            ),
         };
         Record {
-            meta: ObjectMeta { managed_fields: None, ..object.metadata.clone() },
+            meta: ObjectMeta {
+                managed_fields: None,
+                ..object.metadata.clone()
+            },
             version: Version::of(object.metadata.resource_version.as_deref()),
             mesh: mw_api::kilo::convert::mesh(&read),
             misread,
@@ -80,11 +88,24 @@ impl Record {
     pub(super) fn renew(&mut self, newer: Record) -> bool {
         let finalized = self.has_finalizer();
         let before = (self.mesh.clone(), self.misread.clone());
-        let Record { meta, version, mesh, misread, status, .. } = newer;
+        let Record {
+            meta,
+            version,
+            mesh,
+            misread,
+            status,
+            ..
+        } = newer;
         let held = std::mem::take(&mut self.mesh.held);
         let anchors = std::mem::take(&mut self.mesh.anchors);
         let (running, recalled) = (self.mesh.running.take(), self.mesh.recalled);
-        self.mesh = Mesh { held, anchors, running, recalled, ..mesh };
+        self.mesh = Mesh {
+            held,
+            anchors,
+            running,
+            recalled,
+            ..mesh
+        };
         (self.meta, self.version, self.misread, self.status) = (meta, version, misread, status);
         before != (self.mesh.clone(), self.misread.clone()) || finalized != self.has_finalizer()
     }
@@ -92,17 +113,38 @@ impl Record {
     /// Restores what an earlier process left in the status: the spec in force and
     /// the held deletes.
     pub(super) fn recalled(mut self) -> Record {
-        let condition = |kind: &str| self.status.conditions.iter().flatten().find(|condition| condition.type_ == kind);
-        let admitted = condition("NetworksOverlap").is_some_and(|condition| condition.status == "False");
+        let condition = |kind: &str| {
+            self.status
+                .conditions
+                .iter()
+                .flatten()
+                .find(|condition| condition.type_ == kind)
+        };
+        let admitted =
+            condition("NetworksOverlap").is_some_and(|condition| condition.status == "False");
         if admitted && self.status.observed_generation == self.meta.generation {
             self.mesh.running = validate(&self.mesh.spec).ok().map(|(spec, _)| spec);
             self.mesh.recalled = self.mesh.running.is_some();
         }
         let mut held: BTreeSet<HeldLine> = BTreeSet::new();
         for on in self.status.held_deletes.iter().flatten() {
-            let entry = self.mesh.spec.clusters.iter().find(|entry| entry.name == on.cluster);
-            let Some(cluster) = entry.and_then(|entry| self.source_of(entry)).map(|source| source.id()) else { continue };
-            held.extend(on.peers.iter().filter_map(|line| HeldLine::read(cluster.clone(), line)));
+            let entry = self
+                .mesh
+                .spec
+                .clusters
+                .iter()
+                .find(|entry| entry.name == on.cluster);
+            let Some(cluster) = entry
+                .and_then(|entry| self.source_of(entry))
+                .map(|source| source.id())
+            else {
+                continue;
+            };
+            held.extend(
+                on.peers
+                    .iter()
+                    .filter_map(|line| HeldLine::read(cluster.clone(), line)),
+            );
             if usize::try_from(on.count).is_ok_and(|count| count > on.peers.len()) {
                 // Not all names are known, so every delete needs a confirmation.
                 self.holds_everything = true;
@@ -125,9 +167,21 @@ impl Record {
     /// Returns the clusters whose entries name other credentials in a newer spec.
     pub(super) fn redirected_by(&self, newer: &Record) -> Vec<ClusterName> {
         let credentials = |of: &RawCluster| (of.local, of.kubeconfig_secret.clone());
-        let former = |name: &str| self.mesh.spec.clusters.iter().find(|entry| entry.name == name).map(credentials);
-        let moved = newer.mesh.spec.clusters.iter().filter(|entry| former(&entry.name).is_some_and(|former| former != credentials(entry)));
-        moved.filter_map(|entry| ClusterName::try_from(entry.name.as_str()).ok()).collect()
+        let former = |name: &str| {
+            self.mesh
+                .spec
+                .clusters
+                .iter()
+                .find(|entry| entry.name == name)
+                .map(credentials)
+        };
+        let moved =
+            newer.mesh.spec.clusters.iter().filter(|entry| {
+                former(&entry.name).is_some_and(|former| former != credentials(entry))
+            });
+        moved
+            .filter_map(|entry| ClusterName::try_from(entry.name.as_str()).ok())
+            .collect()
     }
 
     pub(super) fn uid(&self) -> &str {
@@ -139,15 +193,25 @@ impl Record {
     }
 
     pub(super) fn has_finalizer(&self) -> bool {
-        self.meta.finalizers.iter().flatten().any(|name| name == FINALIZER)
+        self.meta
+            .finalizers
+            .iter()
+            .flatten()
+            .any(|name| name == FINALIZER)
     }
 
     pub(super) fn trigger(&self) -> Option<&String> {
-        self.meta.annotations.as_ref()?.get(ANNOTATION_RECONCILE_TRIGGER)
+        self.meta
+            .annotations
+            .as_ref()?
+            .get(ANNOTATION_RECONCILE_TRIGGER)
     }
 
     pub(super) fn deleted_at(&self) -> Option<Timestamp> {
-        self.meta.deletion_timestamp.as_ref().map(|time| Timestamp(time.0.as_second()))
+        self.meta
+            .deletion_timestamp
+            .as_ref()
+            .map(|time| Timestamp(time.0.as_second()))
     }
 
     /// Returns the source of an entry's credentials, if it names one.
@@ -157,7 +221,11 @@ impl Record {
         }
         let secret = secret.filter(|secret| !secret.name.is_empty())?;
         let key = secret.key.clone().filter(|key| !key.is_empty());
-        Some(Source::Secret { namespace: self.mesh.id.namespace.clone(), name: secret.name.clone(), key })
+        Some(Source::Secret {
+            namespace: self.mesh.id.namespace.clone(),
+            name: secret.name.clone(),
+            key,
+        })
     }
 
     pub(super) fn source_of(&self, entry: &RawCluster) -> Option<Source> {
@@ -167,9 +235,19 @@ impl Record {
     /// Returns every cluster that may have Peers of this mesh, even if the spec is
     /// invalid: those in the spec, those in the spec in force, and the hub.
     pub(super) fn reaches(&self) -> BTreeMap<Source, String> {
-        let named = self.mesh.spec.clusters.iter().filter_map(|entry| Some((self.source_of(entry)?, entry.name.clone())));
+        let named = self
+            .mesh
+            .spec
+            .clusters
+            .iter()
+            .filter_map(|entry| Some((self.source_of(entry)?, entry.name.clone())));
         let runs = self.mesh.running.iter().flat_map(|spec| &spec.clusters);
-        let runs = runs.filter_map(|(name, entry)| Some((self.source(entry.local, entry.kubeconfig_secret.as_ref())?, name.to_string())));
+        let runs = runs.filter_map(|(name, entry)| {
+            Some((
+                self.source(entry.local, entry.kubeconfig_secret.as_ref())?,
+                name.to_string(),
+            ))
+        });
         let mut reaches = BTreeMap::from([(Source::Hub, "the hub".to_owned())]);
         reaches.extend(runs.chain(named));
         reaches
@@ -181,11 +259,25 @@ impl Record {
         match running {
             Some(spec) => {
                 let entries = spec.clusters.iter();
-                entries.filter_map(|(name, of)| Some((name.clone(), self.source(of.local, of.kubeconfig_secret.as_ref())?))).collect()
+                entries
+                    .filter_map(|(name, of)| {
+                        Some((
+                            name.clone(),
+                            self.source(of.local, of.kubeconfig_secret.as_ref())?,
+                        ))
+                    })
+                    .collect()
             }
             None => {
                 let entries = self.mesh.spec.clusters.iter();
-                entries.filter_map(|entry| Some((ClusterName::try_from(entry.name.as_str()).ok()?, self.source_of(entry)?))).collect()
+                entries
+                    .filter_map(|entry| {
+                        Some((
+                            ClusterName::try_from(entry.name.as_str()).ok()?,
+                            self.source_of(entry)?,
+                        ))
+                    })
+                    .collect()
             }
         }
     }
@@ -198,5 +290,9 @@ impl Record {
 /// Returns a ClusterMesh with an empty spec: metadata and status of an object are needed even if its spec can't be parsed.
 fn without_spec(object: &DynamicObject, status: Option<&serde_json::Value>) -> ClusterMesh {
     let status = status.and_then(|status| serde_json::from_value(status.clone()).ok());
-    ClusterMesh { metadata: object.metadata.clone(), spec: ClusterMeshSpec::default(), status }
+    ClusterMesh {
+        metadata: object.metadata.clone(),
+        spec: ClusterMeshSpec::default(),
+        status,
+    }
 }

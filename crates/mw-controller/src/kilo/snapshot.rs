@@ -36,7 +36,9 @@ use crate::published_status::Interest;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SnapshotError {
-    #[error("the ClusterMesh CRD is not installed (404); check that this cluster is the hub and that meshwright is installed")]
+    #[error(
+        "the ClusterMesh CRD is not installed (404); check that this cluster is the hub and that meshwright is installed"
+    )]
     NoResource,
     #[error("cannot list ClusterMeshes in all namespaces: {0}")]
     ListAll(Failure),
@@ -87,17 +89,36 @@ pub struct Snapshot {
 impl SnapshotReader {
     pub async fn snapshot(&self, interest: &Interest) -> Result<Snapshot, SnapshotError> {
         let (objects, limited_to) = visible_meshes(&self.hub, interest).await?;
-        let records: BTreeMap<MeshId, Record> =
-            objects.iter().map(|object| Record::read(object).recalled()).map(|record| (record.id().clone(), record)).collect();
-        let asked: BTreeSet<MeshId> = records.keys().filter(|id| interest.includes(id)).cloned().collect();
+        let records: BTreeMap<MeshId, Record> = objects
+            .iter()
+            .map(|object| Record::read(object).recalled())
+            .map(|record| (record.id().clone(), record))
+            .collect();
+        let asked: BTreeSet<MeshId> = records
+            .keys()
+            .filter(|id| interest.includes(id))
+            .cloned()
+            .collect();
         if let (Interest::Mesh(id), true) = (interest, asked.is_empty()) {
             return Err(SnapshotError::NoMesh(id.clone()));
         }
-        let of_asked = records.values().filter(|record| asked.contains(record.id()));
-        let mut sources: BTreeSet<Source> = of_asked.flat_map(|record| record.reaches().into_keys()).collect();
+        let of_asked = records
+            .values()
+            .filter(|record| asked.contains(record.id()));
+        let mut sources: BTreeSet<Source> = of_asked
+            .flat_map(|record| record.reaches().into_keys())
+            .collect();
         sources.insert(Source::Hub);
         let visits = join_all(sources.iter().map(|source| self.visit(source))).await;
-        let named = |(source, visit): (&Source, Visit)| (source.id(), Visit { namespace: source.namespace().map(str::to_owned), ..visit });
+        let named = |(source, visit): (&Source, Visit)| {
+            (
+                source.id(),
+                Visit {
+                    namespace: source.namespace().map(str::to_owned),
+                    ..visit
+                },
+            )
+        };
         let visits = sources.iter().zip(visits).map(named).collect();
         Ok(self.put_together(&records, asked, visits, limited_to))
     }
@@ -111,22 +132,39 @@ impl SnapshotReader {
     }
 
     async fn try_visit(&self, source: &Source) -> Visit {
-        let Connection { client, server, ends: _ } = match self.connection(source).await {
+        let Connection {
+            client,
+            server,
+            ends: _,
+        } = match self.connection(source).await {
             Ok(connection) => connection,
             Err((server, why)) => return Visit::unknown(server, why),
         };
         let scope = Scope::at_most(MOST_NODES);
         let (nodes, peers) = (Api::<KubeNode>::all(client.clone()), peers_of(client));
-        let (nodes, peers) = join(list(&nodes, &scope, &|node| self.node(node)), list_peers(&peers)).await;
+        let (nodes, peers) = join(
+            list(&nodes, &scope, &|node| self.node(node)),
+            list_peers(&peers),
+        )
+        .await;
         let (peers, objects) = match peers {
             Ok((peers, objects)) => (Seen::Known(peers), objects),
-            Err(failure) => (Seen::Unknown(Followed::Peers.why_not(&failure)), BTreeMap::new()),
+            Err(failure) => (
+                Seen::Unknown(Followed::Peers.why_not(&failure)),
+                BTreeMap::new(),
+            ),
         };
         let nodes = match nodes {
             Ok(nodes) => Seen::Known(nodes.items.into_iter().collect()),
             Err(failure) => Seen::Unknown(Followed::Nodes.why_not(&failure)),
         };
-        Visit { namespace: None, server, nodes, peers, objects }
+        Visit {
+            namespace: None,
+            server,
+            nodes,
+            peers,
+            objects,
+        }
     }
 
     /// Converts a Node. The grace period of a bare node starts now.
@@ -136,18 +174,36 @@ impl SnapshotReader {
         (node.name.clone(), Arc::new(Node { bare_since, ..node }))
     }
 
-    pub(super) async fn connection(&self, source: &Source) -> Result<Connection, (Option<Server>, String)> {
-        let Source::Secret { namespace, name, .. } = source else {
-            return Ok(Connection { client: self.hub.clone(), server: None, ends: None });
+    pub(super) async fn connection(
+        &self,
+        source: &Source,
+    ) -> Result<Connection, (Option<Server>, String)> {
+        let Source::Secret {
+            namespace, name, ..
+        } = source
+        else {
+            return Ok(Connection {
+                client: self.hub.clone(),
+                server: None,
+                ends: None,
+            });
         };
         let secrets: Api<Secret> = Api::namespaced(self.hub.clone(), namespace);
         let scope = Scope::named(name);
-        let found = list(&secrets, &scope, &|secret| secret).await.map_err(|failure| Credentials::Unread(Some(failure)));
-        let access = found.and_then(|found| kubeconfig_of(found.items.first(), source, &self.allowed));
-        let (access, _) = access.map_err(|credentials| (None, credentials.trouble(source).unwrap_or_default()))?;
+        let found = list(&secrets, &scope, &|secret| secret)
+            .await
+            .map_err(|failure| Credentials::Unread(Some(failure)));
+        let access =
+            found.and_then(|found| kubeconfig_of(found.items.first(), source, &self.allowed));
+        let (access, _) = access
+            .map_err(|credentials| (None, credentials.trouble(source).unwrap_or_default()))?;
         let (server, ends) = (access.server(), access.ends());
         match self.connect.connect(&source.id(), Arc::new(access)).await {
-            Ok(client) => Ok(Connection { client, server, ends }),
+            Ok(client) => Ok(Connection {
+                client,
+                server,
+                ends,
+            }),
             Err(refusal) => Err((server, format!("kubeconfig refused: {refusal}"))),
         }
     }
@@ -159,46 +215,126 @@ impl SnapshotReader {
         visits: BTreeMap<ClusterId, Visit>,
         limited_to: Option<String>,
     ) -> Snapshot {
-        let identified = visits.iter().map(|(id, visit)| (id.clone(), visit.identity())).collect();
-        let of_asked = records.values().filter(|record| asked.contains(record.id()));
+        let identified = visits
+            .iter()
+            .map(|(id, visit)| (id.clone(), visit.identity()))
+            .collect();
+        let of_asked = records
+            .values()
+            .filter(|record| asked.contains(record.id()));
         let representatives = representatives(&identified, &Users::of(of_asked));
         let (identities, strays) = identities(records.values(), &identified, &representatives);
         let called = called(&asked, &identities, representatives.values());
         let renamed = |id: &ClusterId| match strays.contains_key(id) {
             true => id.clone(),
-            false => called.get(representatives.get(id).unwrap_or(id)).unwrap_or(id).clone(),
+            false => called
+                .get(representatives.get(id).unwrap_or(id))
+                .unwrap_or(id)
+                .clone(),
         };
         let mut meshes = BTreeMap::new();
         for (id, record) in records {
             let mut mesh = record.input();
-            mesh.held = mesh.held.into_iter().map(|line| HeldLine { target: renamed(&line.target), ..line }).collect();
+            mesh.held = mesh
+                .held
+                .into_iter()
+                .map(|line| HeldLine {
+                    target: renamed(&line.target),
+                    ..line
+                })
+                .collect();
             meshes.insert(id.clone(), mesh);
         }
         let (mut clusters, mut objects) = (BTreeMap::new(), BTreeMap::new());
-        for (id, visit) in visits.into_iter().filter(|(id, _)| representatives.get(id).is_none_or(|of| of == id)) {
+        for (id, visit) in visits
+            .into_iter()
+            .filter(|(id, _)| representatives.get(id).is_none_or(|of| of == id))
+        {
             let departures = Departures::Seen(BTreeSet::new());
-            clusters.insert(renamed(&id), ClusterSeen { nodes: visit.nodes, peers: visit.peers, departures });
+            clusters.insert(
+                renamed(&id),
+                ClusterSeen {
+                    nodes: visit.nodes,
+                    peers: visit.peers,
+                    departures,
+                },
+            );
             objects.insert(renamed(&id), visit.objects);
         }
         for (id, why) in &strays {
             let (nodes, peers) = (Seen::Unknown(why.clone()), Seen::Unknown(why.clone()));
-            clusters.insert(id.clone(), ClusterSeen { nodes, peers, departures: Departures::default() });
+            clusters.insert(
+                id.clone(),
+                ClusterSeen {
+                    nodes,
+                    peers,
+                    departures: Departures::default(),
+                },
+            );
         }
-        let options = Options { hub: Some(self.hub_uid.clone()), node_grace_seconds: self.node_grace.as_secs(), ..Options::default() };
-        let identities = identities.into_iter().map(|(entry, id)| (entry, renamed(&id))).collect();
-        let misread = records.iter().filter_map(|(id, record)| Some((id.clone(), record.misread.clone()?))).collect();
-        let absent = if limited_to.is_none() { Absent::AllOthers } else { Absent::Unknown };
-        let orphans = Orphans { absent, ..Orphans::default() };
-        let links = links(&identified).into_iter().map(|(id, link)| (renamed(&id), renamed_link(link, &renamed))).collect();
-        let world = World { options, now: self.now, meshes, clusters, identities, links, orphans, ..World::default() };
-        let finalized = records.iter().filter(|(_, record)| record.has_finalizer()).map(|(id, _)| id.clone()).collect();
-        Snapshot { world, asked, objects, misread, limited_to, finalized }
+        let options = Options {
+            hub: Some(self.hub_uid.clone()),
+            node_grace_seconds: self.node_grace.as_secs(),
+            ..Options::default()
+        };
+        let identities = identities
+            .into_iter()
+            .map(|(entry, id)| (entry, renamed(&id)))
+            .collect();
+        let misread = records
+            .iter()
+            .filter_map(|(id, record)| Some((id.clone(), record.misread.clone()?)))
+            .collect();
+        let absent = if limited_to.is_none() {
+            Absent::AllOthers
+        } else {
+            Absent::Unknown
+        };
+        let orphans = Orphans {
+            absent,
+            ..Orphans::default()
+        };
+        let links = links(&identified)
+            .into_iter()
+            .map(|(id, link)| (renamed(&id), renamed_link(link, &renamed)))
+            .collect();
+        let world = World {
+            options,
+            now: self.now,
+            meshes,
+            clusters,
+            identities,
+            links,
+            orphans,
+            ..World::default()
+        };
+        let finalized = records
+            .iter()
+            .filter(|(_, record)| record.has_finalizer())
+            .map(|(id, _)| id.clone())
+            .collect();
+        Snapshot {
+            world,
+            asked,
+            objects,
+            misread,
+            limited_to,
+            finalized,
+        }
     }
 }
 
 fn renamed_link(link: LinkFacts, renamed: &impl Fn(&ClusterId) -> ClusterId) -> LinkFacts {
-    let LinkFacts { namespace, proven, kin } = link;
-    LinkFacts { namespace, proven: proven.map(|id| renamed(&id)), kin: kin.iter().map(renamed).collect() }
+    let LinkFacts {
+        namespace,
+        proven,
+        kin,
+    } = link;
+    LinkFacts {
+        namespace,
+        proven: proven.map(|id| renamed(&id)),
+        kin: kin.iter().map(renamed).collect(),
+    }
 }
 
 /// A client of a cluster.
@@ -211,7 +347,10 @@ pub(super) struct Connection {
 
 /// Returns all ClusterMeshes, or those of one namespace with its name if listing
 /// all is forbidden.
-pub(super) async fn visible_meshes(hub: &Client, interest: &Interest) -> Result<(Vec<DynamicObject>, Option<String>), SnapshotError> {
+pub(super) async fn visible_meshes(
+    hub: &Client,
+    interest: &Interest,
+) -> Result<(Vec<DynamicObject>, Option<String>), SnapshotError> {
     let resource = ApiResource::erase::<ClusterMesh>(&());
     let all: Api<DynamicObject> = Api::all_with(hub.clone(), &resource);
     let failure = match list(&all, &Scope::default(), &|mesh| mesh).await {
@@ -222,8 +361,13 @@ pub(super) async fn visible_meshes(hub: &Client, interest: &Interest) -> Result<
     match (&failure, interest.namespace()) {
         (Failure::Forbidden(_), Some(namespace)) => {
             let own: Api<DynamicObject> = Api::namespaced_with(hub.clone(), namespace, &resource);
-            let failed = |failure| SnapshotError::List { namespace: namespace.to_owned(), failure };
-            let listed = list(&own, &Scope::default(), &|mesh| mesh).await.map_err(failed)?;
+            let failed = |failure| SnapshotError::List {
+                namespace: namespace.to_owned(),
+                failure,
+            };
+            let listed = list(&own, &Scope::default(), &|mesh| mesh)
+                .await
+                .map_err(failed)?;
             Ok((listed.items, Some(namespace.to_owned())))
         }
         (Failure::Forbidden(_), None) => Err(SnapshotError::NotAll(failure)),
@@ -244,7 +388,13 @@ struct Visit {
 
 impl Visit {
     fn unknown(server: Option<Server>, why: String) -> Visit {
-        Visit { namespace: None, server, nodes: Seen::Unknown(why.clone()), peers: Seen::Unknown(why), objects: BTreeMap::new() }
+        Visit {
+            namespace: None,
+            server,
+            nodes: Seen::Unknown(why.clone()),
+            peers: Seen::Unknown(why),
+            objects: BTreeMap::new(),
+        }
     }
 
     fn identity(&self) -> LinkIdentity {
@@ -270,11 +420,16 @@ type Peers = (BTreeMap<PeerName, PeerFacts>, BTreeMap<PeerName, Value>);
 
 /// Lists the Peers, for the planner and as complete objects.
 async fn list_peers(api: &Api<DynamicObject>) -> Result<Peers, Failure> {
-    let items = list(api, &Scope::at_most(MOST_PEERS), &|peer| peer).await?.items;
+    let items = list(api, &Scope::at_most(MOST_PEERS), &|peer| peer)
+        .await?
+        .items;
     let (mut peers, mut objects) = (BTreeMap::new(), BTreeMap::new());
     for mut item in items {
         // Items of a list have no apiVersion and kind; kubectl hides managedFields.
-        item.types = Some(TypeMeta { api_version: API_VERSION.to_owned(), kind: KIND.to_owned() });
+        item.types = Some(TypeMeta {
+            api_version: API_VERSION.to_owned(),
+            kind: KIND.to_owned(),
+        });
         item.metadata.managed_fields = None;
         let unreadable = || Failure::Unreadable("a Peer does not match its CRD".to_owned());
         let object = serde_json::to_value(item).map_err(|_| unreadable())?;
@@ -296,16 +451,26 @@ fn called<'a>(
 ) -> BTreeMap<ClusterId, ClusterId> {
     let mut names: BTreeMap<&ClusterId, &str> = clusters.map(|id| (id, id.as_str())).collect();
     let mut given: BTreeMap<&ClusterId, BTreeSet<&str>> = BTreeMap::new();
-    for ((_, name), id) in identities.iter().filter(|((mesh, _), _)| asked.contains(mesh)) {
+    for ((_, name), id) in identities
+        .iter()
+        .filter(|((mesh, _), _)| asked.contains(mesh))
+    {
         given.entry(id).or_default().insert(name.as_str());
     }
-    names.extend(given.iter().filter_map(|(id, names)| Some((*id, *names.first()?))));
+    names.extend(
+        given
+            .iter()
+            .filter_map(|(id, names)| Some((*id, *names.first()?))),
+    );
     let shared = |name: &str| names.values().filter(|other| **other == name).count() > 1;
     let name = |id: &ClusterId, name: &str| match shared(name) && id.as_str() != name {
         true => format!("{name} ({id})"),
         false => name.to_owned(),
     };
-    names.iter().map(|(id, of)| ((*id).clone(), ClusterId::from(name(id, of).as_str()))).collect()
+    names
+        .iter()
+        .map(|(id, of)| ((*id).clone(), ClusterId::from(name(id, of).as_str())))
+        .collect()
 }
 
 #[cfg(test)]
@@ -313,7 +478,13 @@ mod tests {
     use super::*;
 
     fn entry(namespace: &str, name: &str, id: &str) -> ((MeshId, ClusterName), ClusterId) {
-        ((MeshId::new(namespace, "prod"), ClusterName::try_from(name).unwrap()), ClusterId::from(id))
+        (
+            (
+                MeshId::new(namespace, "prod"),
+                ClusterName::try_from(name).unwrap(),
+            ),
+            ClusterId::from(id),
+        )
     }
 
     #[test]
@@ -330,7 +501,14 @@ mod tests {
         let names = called(&asked, &identities, ids.iter());
         let names: Vec<&str> = names.values().map(ClusterId::as_str).collect();
         assert_eq!(names, ["berlin", "eu (one/eu)", "eu (two/eu)", "two/old"]);
-        let names = called(&BTreeSet::from([MeshId::new("one", "prod")]), &identities, ids.iter());
-        assert_eq!(names.values().map(ClusterId::as_str).collect::<Vec<_>>(), ["hub", "eu", "two/eu", "two/old"]);
+        let names = called(
+            &BTreeSet::from([MeshId::new("one", "prod")]),
+            &identities,
+            ids.iter(),
+        );
+        assert_eq!(
+            names.values().map(ClusterId::as_str).collect::<Vec<_>>(),
+            ["hub", "eu", "two/eu", "two/old"]
+        );
     }
 }

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use mw_api::kilo::clustermesh::{ClusterMeshStatus, ClusterStatus, HeldDeletes, MOST_HELD, MOST_SKIPPED, SkippedNode, Totals};
+use mw_api::kilo::clustermesh::{
+    ClusterMeshStatus, ClusterStatus, HeldDeletes, MOST_HELD, MOST_SKIPPED, SkippedNode, Totals,
+};
 use mw_core::condition::kilo::{kind, reason};
 use mw_core::kilo::plan::{ClusterPlan, MeshPlan};
 use mw_core::names::{ClusterId, ClusterName, MeshId};
@@ -72,14 +74,26 @@ impl Engine {
         let now = self.turned_at;
         self.status_due = None;
         if let Some(touched) = self.touched_at.take() {
-            let acting: Vec<MeshId> = self.records.keys().filter(|id| self.acts_on(id)).cloned().collect();
-            acting.into_iter().for_each(|id| _ = self.unreported.entry(id).or_insert(touched));
+            let acting: Vec<MeshId> = self
+                .records
+                .keys()
+                .filter(|id| self.acts_on(id))
+                .cloned()
+                .collect();
+            acting
+                .into_iter()
+                .for_each(|id| _ = self.unreported.entry(id).or_insert(touched));
         }
-        self.unreported.retain(|id, _| self.records.contains_key(id));
+        self.unreported
+            .retain(|id, _| self.records.contains_key(id));
         if self.unreported.is_empty() {
             return;
         }
-        if let Some(earliest) = self.reported_at.map(|last| last + BETWEEN).filter(|earliest| now < *earliest) {
+        if let Some(earliest) = self
+            .reported_at
+            .map(|last| last + BETWEEN)
+            .filter(|earliest| now < *earliest)
+        {
             self.status_due = Some(earliest);
             return;
         }
@@ -101,8 +115,14 @@ impl Engine {
         for (id, member) in &self.members {
             let reachable = member.link.trouble().is_none();
             let metrics = &self.environment.metrics;
-            metrics.reachable.get_or_create(&metrics.cluster(id)).set(i64::from(reachable));
-            metrics.cluster_memory.get_or_create(&metrics.cluster(id)).set(count(member.link.memory()));
+            metrics
+                .reachable
+                .get_or_create(&metrics.cluster(id))
+                .set(i64::from(reachable));
+            metrics
+                .cluster_memory
+                .get_or_create(&metrics.cluster(id))
+                .set(count(member.link.memory()));
         }
         // Retries statuses that could not be written yet.
         dues.extend(self.touched_at.map(|_| now + BETWEEN));
@@ -112,14 +132,25 @@ impl Engine {
     /// Returns the progress of the clusters of one mesh.
     fn progress(&self, record: &Record) -> Progress {
         let own = || record.entries().into_values().map(|source| source.id());
-        if own().filter_map(|id| self.members.get(&id)).any(|member| member.link.is_starting()) {
+        if own()
+            .filter_map(|id| self.members.get(&id))
+            .any(|member| member.link.is_starting())
+        {
             return Progress::Starting;
         }
-        let targets: BTreeSet<ClusterId> = own().map(|id| self.representatives.get(&id).cloned().unwrap_or(id)).collect();
+        let targets: BTreeSet<ClusterId> = own()
+            .map(|id| self.representatives.get(&id).cloned().unwrap_or(id))
+            .collect();
         let planner = self.planner.as_ref();
-        let concerns =
-            |id: &ClusterId| targets.contains(id) || planner.is_some_and(|planner| planner.changes(id).contains_key(&Some(record.id())));
-        let mut busy = self.members.iter().filter(|(_, member)| !member.writer.is_idle());
+        let concerns = |id: &ClusterId| {
+            targets.contains(id)
+                || planner
+                    .is_some_and(|planner| planner.changes(id).contains_key(&Some(record.id())))
+        };
+        let mut busy = self
+            .members
+            .iter()
+            .filter(|(_, member)| !member.writer.is_idle());
         match busy.any(|(id, _)| concerns(id)) {
             true => Progress::Writing,
             false => Progress::Settled,
@@ -127,9 +158,17 @@ impl Engine {
     }
 
     fn report_mesh(&mut self, id: &MeshId) {
-        let Some(plan) = self.planner.as_ref().and_then(|planner| planner.mesh_plan(id)) else { return };
+        let Some(plan) = self
+            .planner
+            .as_ref()
+            .and_then(|planner| planner.mesh_plan(id))
+        else {
+            return;
+        };
         self.announce(id, &plan);
-        let Some(record) = self.records.get(id) else { return };
+        let Some(record) = self.records.get(id) else {
+            return;
+        };
         let status = status_of(&self.status_facts(record, &plan));
         self.measure(id, &status);
         if status == record.status || self.absences.is_missing(id) {
@@ -139,10 +178,23 @@ impl Engine {
             self.touch_status();
             return;
         }
-        let ready = status.conditions.iter().flatten().find(|condition| condition.type_ == kind::READY);
-        let was = record.status.conditions.iter().flatten().find(|condition| condition.type_ == kind::READY);
-        if ready.map(|ready| (&ready.status, &ready.reason)) != was.map(|was| (&was.status, &was.reason)) {
-            let (reason, message) = ready.map(|ready| (ready.reason.as_str(), ready.message.as_str())).unwrap_or_default();
+        let ready = status
+            .conditions
+            .iter()
+            .flatten()
+            .find(|condition| condition.type_ == kind::READY);
+        let was = record
+            .status
+            .conditions
+            .iter()
+            .flatten()
+            .find(|condition| condition.type_ == kind::READY);
+        if ready.map(|ready| (&ready.status, &ready.reason))
+            != was.map(|was| (&was.status, &was.reason))
+        {
+            let (reason, message) = ready
+                .map(|ready| (ready.reason.as_str(), ready.message.as_str()))
+                .unwrap_or_default();
             info!(mesh = %id, reason, detail = message, change = self.changes, "mesh status changed");
         }
         debug!(mesh = %id, "writing status");
@@ -157,11 +209,21 @@ impl Engine {
         let mut entries = Vec::new();
         for entry in &record.mesh.spec.clusters {
             let id = record.source_of(entry).map(|source| source.id());
-            let stands_for = id.as_ref().map(|id| self.representatives.get(id).unwrap_or(id));
+            let stands_for = id
+                .as_ref()
+                .map(|id| self.representatives.get(id).unwrap_or(id));
             let member = id.as_ref().and_then(|id| self.members.get(id));
-            let writer = stands_for.and_then(|id| self.members.get(id)).map(|member| &member.writer);
-            let failed = writer.and_then(|writer| writer.troubles.iter().find(|(_, trouble)| trouble.lasts()));
-            let failed = failed.map(|(name, trouble)| format!("{} of Peer {name} failed: {}", trouble.verb, trouble.failure));
+            let writer = stands_for
+                .and_then(|id| self.members.get(id))
+                .map(|member| &member.writer);
+            let failed = writer
+                .and_then(|writer| writer.troubles.iter().find(|(_, trouble)| trouble.lasts()));
+            let failed = failed.map(|(name, trouble)| {
+                format!(
+                    "{} of Peer {name} failed: {}",
+                    trouble.verb, trouble.failure
+                )
+            });
             let stale = member.and_then(|member| match &member.link.credentials {
                 Credentials::Stale(why) => Some(why.clone()),
                 _ => None,
@@ -173,7 +235,9 @@ impl Engine {
                 None => Some("no kubeconfig Secret is set".to_owned()),
             };
             if let Some(why) = &failed {
-                not_ready.get_or_insert_with(|| (reason::APPLY_FAILED, format!("{}: {why}", entry.name)));
+                not_ready.get_or_insert_with(|| {
+                    (reason::APPLY_FAILED, format!("{}: {why}", entry.name))
+                });
             }
             if let Some(why) = &stale {
                 stale_credentials.get_or_insert_with(|| format!("{}: {why}", entry.name));
@@ -187,10 +251,15 @@ impl Engine {
             });
         }
         if let Some(why) = &record.misread {
-            not_ready = Some((Reason::InvalidSpec.as_str(), format!("cannot parse the spec: {why}")));
+            not_ready = Some((
+                Reason::InvalidSpec.as_str(),
+                format!("cannot parse the spec: {why}"),
+            ));
         }
         if record.deleted_at().is_some() {
-            let waits = self.cleanup_waits(record).unwrap_or_else(|| "all Peers are deleted".to_owned());
+            let waits = self
+                .cleanup_waits(record)
+                .unwrap_or_else(|| "all Peers are deleted".to_owned());
             not_ready = Some((reason::DELETING, waits));
         }
         StatusFacts {
@@ -199,7 +268,9 @@ impl Engine {
             before: &record.status,
             entries,
             not_ready,
-            limited_to: self.is_limited().then_some(self.settings.namespace.as_str()),
+            limited_to: self
+                .is_limited()
+                .then_some(self.settings.namespace.as_str()),
             stale_credentials,
             now: self.environment.clock.time(),
         }
@@ -207,9 +278,16 @@ impl Engine {
 
     fn measure(&self, id: &MeshId, status: &ClusterMeshStatus) {
         let metrics = &self.environment.metrics;
-        let labels = MeshLabels { namespace: id.namespace.clone(), mesh: id.name.clone() };
+        let labels = MeshLabels {
+            namespace: id.namespace.clone(),
+            mesh: id.name.clone(),
+        };
         let totals = status.totals.unwrap_or_default();
-        let ready = status.conditions.iter().flatten().any(|condition| condition.type_ == kind::READY && condition.status == "True");
+        let ready = status
+            .conditions
+            .iter()
+            .flatten()
+            .any(|condition| condition.type_ == kind::READY && condition.status == "True");
         metrics.peers.get_or_create(&labels).set(totals.peers);
         metrics.skipped.get_or_create(&labels).set(totals.skipped);
         metrics.ready.get_or_create(&labels).set(i64::from(ready));
@@ -218,10 +296,17 @@ impl Engine {
 
 /// Computes the status from a plan and the observed results.
 pub fn status_of(facts: &StatusFacts<'_>) -> ClusterMeshStatus {
-    let clusters: Vec<ClusterStatus> = facts.entries.iter().map(|entry| cluster_status(facts, entry)).collect();
+    let clusters: Vec<ClusterStatus> = facts
+        .entries
+        .iter()
+        .map(|entry| cluster_status(facts, entry))
+        .collect();
     let totals = Totals {
         clusters: count(clusters.len()),
-        peers: clusters.iter().map(|cluster| cluster.registered_peers).sum(),
+        peers: clusters
+            .iter()
+            .map(|cluster| cluster.registered_peers)
+            .sum(),
         skipped: clusters.iter().map(|cluster| cluster.skipped_nodes).sum(),
     };
     let mut status = ClusterMeshStatus {
@@ -232,30 +317,56 @@ pub fn status_of(facts: &StatusFacts<'_>) -> ClusterMeshStatus {
         held_deletes: held(facts.plan),
     };
     if is_too_large(&status) {
-        status.clusters.iter_mut().flatten().for_each(|cluster| cluster.skipped = None);
+        status
+            .clusters
+            .iter_mut()
+            .flatten()
+            .for_each(|cluster| cluster.skipped = None);
     }
     if is_too_large(&status) {
-        status.clusters.iter_mut().flatten().for_each(|cluster| cluster.message = None);
+        status
+            .clusters
+            .iter_mut()
+            .flatten()
+            .for_each(|cluster| cluster.message = None);
     }
     status
 }
 
 fn cluster_status(facts: &StatusFacts<'_>, entry: &EntryFacts) -> ClusterStatus {
-    let before = facts.before.clusters.iter().flatten().find(|cluster| cluster.name == entry.name);
-    let plan = ClusterName::try_from(entry.name.as_str()).ok().and_then(|name| facts.plan.clusters.get(&name));
+    let before = facts
+        .before
+        .clusters
+        .iter()
+        .flatten()
+        .find(|cluster| cluster.name == entry.name);
+    let plan = ClusterName::try_from(entry.name.as_str())
+        .ok()
+        .and_then(|name| facts.plan.clusters.get(&name));
     let known = plan.filter(|plan| plan.unknown.is_none());
     let reachable = entry.trouble.is_none();
     let flipped = before.and_then(|before| before.reachable) != Some(reachable);
     let last_contact = match (flipped, reachable) {
-        (true, false) => entry.last_contact.clone().or_else(|| before.and_then(|before| before.last_contact.clone())),
+        (true, false) => entry
+            .last_contact
+            .clone()
+            .or_else(|| before.and_then(|before| before.last_contact.clone())),
         _ => before.and_then(|before| before.last_contact.clone()),
     };
-    let message = entry.trouble.as_ref().or(entry.remark.as_ref()).map(|text| printable(text, LONGEST_MESSAGE));
+    let message = entry
+        .trouble
+        .as_ref()
+        .or(entry.remark.as_ref())
+        .map(|text| printable(text, LONGEST_MESSAGE));
     // Keeps the last known values of an unreadable cluster.
     let seen = known.map(|plan| of_plan(plan, entry));
     ClusterStatus {
         name: entry.name.clone(),
-        registered_peers: entry.peers.map(count).or(before.map(|before| before.registered_peers)).unwrap_or_default(),
+        registered_peers: entry
+            .peers
+            .map(count)
+            .or(before.map(|before| before.registered_peers))
+            .unwrap_or_default(),
         reachable: Some(reachable),
         last_contact,
         message,
@@ -293,10 +404,18 @@ fn held(plan: &MeshPlan) -> Option<Vec<HeldDeletes>> {
         if lines.is_empty() {
             continue;
         }
-        let name = plan.clusters.iter().find(|(_, cluster)| cluster.id.as_ref() == Some(target)).map(|(name, _)| name.to_string());
+        let name = plan
+            .clusters
+            .iter()
+            .find(|(_, cluster)| cluster.id.as_ref() == Some(target))
+            .map(|(name, _)| name.to_string());
         let peers: Vec<String> = lines.iter().take(left).map(ToString::to_string).collect();
         left -= peers.len();
-        held.push(HeldDeletes { cluster: name.unwrap_or_else(|| target.to_string()), count: count(lines.len()), peers });
+        held.push(HeldDeletes {
+            cluster: name.unwrap_or_else(|| target.to_string()),
+            count: count(lines.len()),
+            peers,
+        });
     }
     Some(held).filter(|held| !held.is_empty())
 }
@@ -304,7 +423,14 @@ fn held(plan: &MeshPlan) -> Option<Vec<HeldDeletes>> {
 fn conditions(facts: &StatusFacts<'_>) -> Vec<Condition> {
     let mut wanted: BTreeMap<&str, (bool, &str, String)> = BTreeMap::new();
     for condition in &facts.plan.conditions {
-        wanted.insert(condition.kind, (condition.status, condition.reason, condition.message.clone()));
+        wanted.insert(
+            condition.kind,
+            (
+                condition.status,
+                condition.reason,
+                condition.message.clone(),
+            ),
+        );
     }
     if let Some((reason, message)) = &facts.not_ready {
         wanted.insert(kind::READY, (false, reason, message.clone()));
@@ -312,19 +438,36 @@ fn conditions(facts: &StatusFacts<'_>) -> Vec<Condition> {
         && let Some(entry) = facts.entries.iter().find(|entry| entry.trouble.is_some())
     {
         let why = entry.trouble.clone().unwrap_or_default();
-        wanted.insert(kind::READY, (false, Reason::ClusterUnreachable.as_str(), format!("{}: {why}", entry.name)));
+        wanted.insert(
+            kind::READY,
+            (
+                false,
+                Reason::ClusterUnreachable.as_str(),
+                format!("{}: {why}", entry.name),
+            ),
+        );
     }
     if let Some(namespace) = facts.limited_to {
-        let message = format!("cannot list ClusterMeshes in other namespaces: overlaps and orphans are detected only in {namespace}");
+        let message = format!(
+            "cannot list ClusterMeshes in other namespaces: overlaps and orphans are detected only in {namespace}"
+        );
         wanted.insert(kind::SCOPE_LIMITED, (true, reason::LIST_FORBIDDEN, message));
     }
     if let Some(why) = &facts.stale_credentials {
-        wanted.insert(kind::CREDENTIALS_CURRENT, (false, reason::NEW_CREDENTIALS_FAIL, why.clone()));
+        wanted.insert(
+            kind::CREDENTIALS_CURRENT,
+            (false, reason::NEW_CREDENTIALS_FAIL, why.clone()),
+        );
     }
     let before: Vec<Condition> = facts.before.conditions.iter().flatten().cloned().collect();
     let wanted = wanted.into_iter().map(|(kind, (status, reason, message))| {
         let status = if status { "True" } else { "False" };
-        Wanted { kind, status, reason, message }
+        Wanted {
+            kind,
+            status,
+            reason,
+            message,
+        }
     });
     merged(&before, kind::ALL, wanted, facts.generation, &facts.now)
 }
@@ -338,8 +481,13 @@ mod tests {
 
     #[test]
     fn a_status_stays_small_whatever_the_clusters_say() {
-        let names = (0..u32::try_from(MOST_CLUSTERS).unwrap()).map(|nth| format!("{}{nth:04}", "c".repeat(59)));
-        let entry = |name| EntryFacts { name, trouble: Some("x".repeat(5_000)), ..EntryFacts::default() };
+        let names = (0..u32::try_from(MOST_CLUSTERS).unwrap())
+            .map(|nth| format!("{}{nth:04}", "c".repeat(59)));
+        let entry = |name| EntryFacts {
+            name,
+            trouble: Some("x".repeat(5_000)),
+            ..EntryFacts::default()
+        };
         let facts = StatusFacts {
             plan: &MeshPlan::default(),
             generation: 1,
@@ -353,8 +501,21 @@ mod tests {
         let status = status_of(&facts);
         assert!(!is_too_large(&status));
         let clusters = status.clusters.unwrap();
-        assert_eq!((clusters.len(), clusters[0].reachable), (facts.entries.len(), Some(false)));
-        let few = StatusFacts { entries: facts.entries[..2].to_vec(), ..facts };
-        assert_eq!(status_of(&few).clusters.unwrap()[0].message.as_ref().unwrap().len(), LONGEST_MESSAGE + "…".len());
+        assert_eq!(
+            (clusters.len(), clusters[0].reachable),
+            (facts.entries.len(), Some(false))
+        );
+        let few = StatusFacts {
+            entries: facts.entries[..2].to_vec(),
+            ..facts
+        };
+        assert_eq!(
+            status_of(&few).clusters.unwrap()[0]
+                .message
+                .as_ref()
+                .unwrap()
+                .len(),
+            LONGEST_MESSAGE + "…".len()
+        );
     }
 }

@@ -40,8 +40,16 @@ impl Engine {
     /// namespaces, so that none is ignored silently.
     pub(super) fn name_unserved(&mut self) {
         let planner = self.planner.as_ref();
-        let peers = |id: &MeshId| self.members.keys().filter_map(|cluster| planner?.peers_of(id, cluster)).sum::<usize>();
-        let left = self.records.iter().filter(|(id, record)| !self.acts_on(id) && (record.has_finalizer() || peers(id) > 0));
+        let peers = |id: &MeshId| {
+            self.members
+                .keys()
+                .filter_map(|cluster| planner?.peers_of(id, cluster))
+                .sum::<usize>()
+        };
+        let left = self
+            .records
+            .iter()
+            .filter(|(id, record)| !self.acts_on(id) && (record.has_finalizer() || peers(id) > 0));
         let unserved: BTreeSet<MeshId> = left.map(|(id, _)| id.clone()).collect();
         for mesh in unserved.difference(&self.unserved) {
             warn!(%mesh, peers = peers(mesh), "ClusterMesh ignored: it has our finalizer or Peers, but its namespace is not in --namespace");
@@ -67,14 +75,25 @@ impl Engine {
     }
 
     fn name_clusters(&self) {
-        let acting = self.records.values().filter(|record| self.acts_on(record.id()));
+        let acting = self
+            .records
+            .values()
+            .filter(|record| self.acts_on(record.id()));
         let entries = acting.flat_map(Record::entries);
-        self.environment.metrics.name_clusters(entries.map(|(name, source)| (source.id(), name.to_string())));
+        self.environment
+            .metrics
+            .name_clusters(entries.map(|(name, source)| (source.id(), name.to_string())));
     }
 
     fn engage_wanted(&mut self) {
-        let acting = self.records.values().filter(|record| self.acts_on(record.id()));
-        let mut wanted: BTreeSet<Source> = acting.flat_map(Record::reaches).map(|(source, _)| source).collect();
+        let acting = self
+            .records
+            .values()
+            .filter(|record| self.acts_on(record.id()));
+        let mut wanted: BTreeSet<Source> = acting
+            .flat_map(Record::reaches)
+            .map(|(source, _)| source)
+            .collect();
         // Orphans are deleted on the hub even if no mesh names it.
         wanted.insert(Source::Hub);
         let ids: BTreeSet<ClusterId> = wanted.iter().map(Source::id).collect();
@@ -98,8 +117,10 @@ impl Engine {
         let Some(planner) = &self.planner else { return };
         let released = |(id, member): (&ClusterId, &Member)| {
             let since = member.unwanted_since?;
-            let done = (planner.is_swept(id) && self.stands_for_itself(id)) || since.elapsed() >= LINGER;
-            (done && member.writer.is_idle() && !self.listings.iter().any(|(of, _)| of == id)).then(|| id.clone())
+            let done =
+                (planner.is_swept(id) && self.stands_for_itself(id)) || since.elapsed() >= LINGER;
+            (done && member.writer.is_idle() && !self.listings.iter().any(|(of, _)| of == id))
+                .then(|| id.clone())
         };
         let gone: BTreeSet<ClusterId> = self.members.iter().filter_map(released).collect();
         if gone.is_empty() {
@@ -119,29 +140,54 @@ impl Engine {
 
     /// Returns when a removed cluster is released at the latest.
     pub(super) fn linger_due(&self) -> Option<Instant> {
-        self.members.values().filter_map(|member| member.unwanted_since).map(|since| since + LINGER).min()
+        self.members
+            .values()
+            .filter_map(|member| member.unwanted_since)
+            .map(|since| since + LINGER)
+            .min()
     }
 
     fn identified(&self) -> Identified {
-        self.members.iter().map(|(id, member)| (id.clone(), member.identity())).collect()
+        self.members
+            .iter()
+            .map(|(id, member)| (id.clone(), member.identity()))
+            .collect()
     }
 
     fn settle_identities(&mut self) {
         let identified = self.identified();
-        let acting = self.records.values().filter(|record| self.acts_on(record.id()));
-        let (found, links) = (representatives(&identified, &Users::of(acting)), links(&identified));
+        let acting = self
+            .records
+            .values()
+            .filter(|record| self.acts_on(record.id()));
+        let (found, links) = (
+            representatives(&identified, &Users::of(acting)),
+            links(&identified),
+        );
         if (&found, &links) == (&self.representatives, &self.links) {
             return;
         }
         self.links = links;
-        let stands = |map: &BTreeMap<ClusterId, ClusterId>, id: &ClusterId| map.get(id).is_none_or(|of| of == id);
-        let lost: BTreeSet<ClusterId> =
-            found.keys().filter(|id| stands(&self.representatives, id) && !stands(&found, id)).cloned().collect();
-        for (id, of) in found.iter().filter(|(id, of)| lost.contains(*id) && of != id) {
+        let stands = |map: &BTreeMap<ClusterId, ClusterId>, id: &ClusterId| {
+            map.get(id).is_none_or(|of| of == id)
+        };
+        let lost: BTreeSet<ClusterId> = found
+            .keys()
+            .filter(|id| stands(&self.representatives, id) && !stands(&found, id))
+            .cloned()
+            .collect();
+        for (id, of) in found
+            .iter()
+            .filter(|(id, of)| lost.contains(*id) && of != id)
+        {
             info!(cluster = %self.environment.names.of(id), secret = secret_of(id), same = secret_of(of), "two kubeconfigs lead to the same cluster");
         }
-        let gained = found.keys().filter(|id| !stands(&self.representatives, id) && stands(&found, id));
-        gained.filter_map(|id| self.members.get(id)).for_each(|member| member.link.relist());
+        let gained = found
+            .keys()
+            .filter(|id| !stands(&self.representatives, id) && stands(&found, id));
+        gained
+            .filter_map(|id| self.members.get(id))
+            .for_each(|member| member.link.relist());
         self.listings.retain(|(id, _)| !lost.contains(id));
         self.representatives = found;
         if let Some(planner) = &mut self.planner {
@@ -152,7 +198,8 @@ impl Engine {
 
     fn hand_over_meshes(&mut self) {
         for record in self.records.values_mut() {
-            record.keeps_running = record.mesh.running.is_some() && validate(&record.mesh.spec).is_err();
+            record.keeps_running =
+                record.mesh.running.is_some() && validate(&record.mesh.spec).is_err();
         }
         self.hand_over();
         // The planner has now decided which specs are refused because of another
@@ -160,8 +207,13 @@ impl Engine {
         let mut refused = false;
         for (id, record) in &mut self.records {
             let asked = validate(&record.mesh.spec).ok().map(|(spec, _)| spec);
-            let runs = self.planner.as_ref().and_then(|planner| planner.running(id));
-            let keeps = record.mesh.running.is_some() && runs == record.mesh.running.as_ref() && asked.as_ref() != runs;
+            let runs = self
+                .planner
+                .as_ref()
+                .and_then(|planner| planner.running(id));
+            let keeps = record.mesh.running.is_some()
+                && runs == record.mesh.running.as_ref()
+                && asked.as_ref() != runs;
             refused |= keeps && !record.keeps_running;
             record.keeps_running |= keeps;
         }
@@ -174,15 +226,27 @@ impl Engine {
 
     fn hand_over(&mut self) {
         for (id, record) in &mut self.records {
-            let known = self.planner.as_ref().and_then(|planner| planner.input(id)).filter(|_| record.handed_over);
+            let known = self
+                .planner
+                .as_ref()
+                .and_then(|planner| planner.input(id))
+                .filter(|_| record.handed_over);
             if let Some(Mesh { held, anchors, .. }) = known {
                 (record.mesh.held, record.mesh.anchors) = (held.clone(), anchors.clone());
                 record.holds_everything &= !held.is_empty();
             }
             record.handed_over = true;
         }
-        let inputs: BTreeMap<MeshId, Mesh> = self.records.iter().map(|(id, record)| (id.clone(), record.input())).collect();
-        let (identities, strays) = identities(self.records.values(), &self.identified(), &self.representatives);
+        let inputs: BTreeMap<MeshId, Mesh> = self
+            .records
+            .iter()
+            .map(|(id, record)| (id.clone(), record.input()))
+            .collect();
+        let (identities, strays) = identities(
+            self.records.values(),
+            &self.identified(),
+            &self.representatives,
+        );
         match &mut self.planner {
             Some(planner) => planner.set_meshes(inputs, identities, self.links.clone()),
             None => {
@@ -192,14 +256,29 @@ impl Engine {
                     sweep_legacy: self.settings.sweep_legacy,
                     lease_namespace: Some(self.settings.namespace.clone()),
                 };
-                let world = World { options, now: self.now, meshes: inputs, identities, links: self.links.clone(), ..World::default() };
+                let world = World {
+                    options,
+                    now: self.now,
+                    meshes: inputs,
+                    identities,
+                    links: self.links.clone(),
+                    ..World::default()
+                };
                 self.planner = Some(Planner::new(world));
             }
         }
         let straight = self.strays.keys().filter(|id| !strays.contains_key(*id));
-        straight.filter_map(|id| self.members.get(id)).for_each(|member| member.link.relist());
-        self.listings.retain(|(id, listing)| !(strays.contains_key(id) && matches!(listing, Listing::Nodes(_))));
-        self.listings.extend(strays.iter().map(|(id, why)| (id.clone(), Listing::Nodes(Seen::Unknown(why.clone())))));
+        straight
+            .filter_map(|id| self.members.get(id))
+            .for_each(|member| member.link.relist());
+        self.listings.retain(|(id, listing)| {
+            !(strays.contains_key(id) && matches!(listing, Listing::Nodes(_)))
+        });
+        self.listings.extend(
+            strays
+                .iter()
+                .map(|(id, why)| (id.clone(), Listing::Nodes(Seen::Unknown(why.clone())))),
+        );
         self.strays = strays;
     }
 
@@ -215,7 +294,8 @@ impl Engine {
 
     /// Reports whether a removed cluster is certainly none of those added since.
     pub(super) fn has_surely_left(&self, member: &Member) -> bool {
-        let of_owner = |other: &&Member| other.link.source.namespace() == member.link.source.namespace();
+        let of_owner =
+            |other: &&Member| other.link.source.namespace() == member.link.source.namespace();
         let unidentified = |other: &Member| other.unwanted_since.is_none() && other.is_awaited();
         member.unwanted_since.is_none() || !self.members.values().filter(of_owner).any(unidentified)
     }

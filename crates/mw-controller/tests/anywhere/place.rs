@@ -61,24 +61,45 @@ fn timeouts() -> Timeouts {
 
 pub(crate) fn simulated() -> Place {
     let started = tokio::time::Instant::now();
-    let wall = Wall::new(move || Moment { seconds: 1_800_000_000 + i64::try_from(started.elapsed().as_secs()).unwrap(), nanos: 0 });
+    let wall = Wall::new(move || Moment {
+        seconds: 1_800_000_000 + i64::try_from(started.elapsed().as_secs()).unwrap(),
+        nanos: 0,
+    });
     let (mut lines, mut kubeconfigs) = (BTreeMap::new(), BTreeMap::new());
     for (at, name) in CLUSTERS.iter().enumerate() {
-        let cluster =
-            Cluster::new(mw_sim::Settings { name: (*name).to_owned(), seed: at as u64, wall: wall.clone(), managed_fields: false });
-        cluster.install_crd(&serde_saphyr::from_str(PEER_CRD).unwrap()).unwrap();
+        let cluster = Cluster::new(mw_sim::Settings {
+            name: (*name).to_owned(),
+            seed: at as u64,
+            wall: wall.clone(),
+            managed_fields: false,
+        });
+        cluster
+            .install_crd(&serde_saphyr::from_str(PEER_CRD).unwrap())
+            .unwrap();
         cluster.set_token("admin", Some(Account::admin("admin")));
         lines.insert(host(name), cluster.server());
         kubeconfigs.insert((*name).to_owned(), kubeconfig(name, "admin"));
     }
-    let board = InMemoryConnect { lines, timeouts: timeouts(), permit: Permit::always(), metrics: Metrics::default() };
+    let board = InMemoryConnect {
+        lines,
+        timeouts: timeouts(),
+        permit: Permit::always(),
+        metrics: Metrics::default(),
+    };
     let admin = |name: &str| {
         let mut config = Config::new(url(name).parse().unwrap());
         config.auth_info.token = Some("admin".to_owned().into());
         board.client(&config, Permit::always()).unwrap()
     };
-    let clusters = CLUSTERS.iter().map(|name| ((*name).to_owned(), admin(name))).collect();
-    Place { clusters, kubeconfigs, connect: Arc::new(board) }
+    let clusters = CLUSTERS
+        .iter()
+        .map(|name| ((*name).to_owned(), admin(name)))
+        .collect();
+    Place {
+        clusters,
+        kubeconfigs,
+        connect: Arc::new(board),
+    }
 }
 
 pub(crate) async fn real() -> Option<(Place, Testbed)> {
@@ -89,11 +110,32 @@ pub(crate) async fn real() -> Option<(Place, Testbed)> {
         let cluster = bed.cluster(name).unwrap();
         cluster.install_crd(PEER_CRD).await.unwrap();
         let text = cluster.admin_kubeconfig();
-        let config = config(&inspect(text.as_bytes(), &Allowed::default()).unwrap(), &Allowed::default()).await.unwrap();
-        let rules = Rules { timeouts: timeouts(), permit: Permit::always(), metrics: metrics.of_cluster(&ClusterId::from(name)) };
+        let config = config(
+            &inspect(text.as_bytes(), &Allowed::default()).unwrap(),
+            &Allowed::default(),
+        )
+        .await
+        .unwrap();
+        let rules = Rules {
+            timeouts: timeouts(),
+            permit: Permit::always(),
+            metrics: metrics.of_cluster(&ClusterId::from(name)),
+        };
         clusters.insert(name.to_owned(), client(config, rules).unwrap());
         kubeconfigs.insert(name.to_owned(), text);
     }
-    let connect = Arc::new(Network { allowed: Allowed::default(), timeouts: timeouts(), permit: Permit::always(), metrics });
-    Some((Place { clusters, kubeconfigs, connect }, bed))
+    let connect = Arc::new(Network {
+        allowed: Allowed::default(),
+        timeouts: timeouts(),
+        permit: Permit::always(),
+        metrics,
+    });
+    Some((
+        Place {
+            clusters,
+            kubeconfigs,
+            connect,
+        },
+        bed,
+    ))
 }

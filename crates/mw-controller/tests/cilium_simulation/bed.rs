@@ -51,12 +51,27 @@ struct Files {
 
 static FILES: LazyLock<Files> = LazyLock::new(|| {
     let documents = |text: &str| serde_saphyr::from_multiple::<Value>(text).unwrap();
-    let target = [rbac::target_yaml(), rbac::target_ca_yaml(), rbac::target_metrics_yaml()].map(Result::unwrap).join("---\n");
+    let target = [
+        rbac::target_yaml(),
+        rbac::target_ca_yaml(),
+        rbac::target_metrics_yaml(),
+    ]
+    .map(Result::unwrap)
+    .join("---\n");
     let objects = mw_api::crd::cilium_crds();
     Files {
-        objects: objects.iter().map(|crd| Definition::parse(&serde_json::to_value(crd).unwrap()).unwrap()).collect(),
-        policies: policy_crds().iter().map(|crd| Definition::parse(crd).unwrap()).collect(),
-        hub: Account { user: OPERATOR.to_owned(), ..Account::from_roles(&documents(&rbac::hub_yaml().unwrap())) },
+        objects: objects
+            .iter()
+            .map(|crd| Definition::parse(&serde_json::to_value(crd).unwrap()).unwrap())
+            .collect(),
+        policies: policy_crds()
+            .iter()
+            .map(|crd| Definition::parse(crd).unwrap())
+            .collect(),
+        hub: Account {
+            user: OPERATOR.to_owned(),
+            ..Account::from_roles(&documents(&rbac::hub_yaml().unwrap()))
+        },
         target: Account::from_roles(&documents(&target)),
         secrets: documents(&rbac::connection_secrets_yaml().unwrap()),
     }
@@ -65,8 +80,12 @@ static FILES: LazyLock<Files> = LazyLock::new(|| {
 fn policy_crds() -> Vec<Value> {
     let open = |properties: Value| json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true, "properties": properties });
     let list = |items: Value| json!({ "type": "array", "items": items });
-    let ports = list(open(json!({ "ports": list(open(json!({ "endPort": { "type": "integer" } }))) })));
-    let spec = open(json!({ "enableDefaultDeny": open(json!({})), "ingress": list(open(json!({ "toPorts": ports }))) }));
+    let ports = list(open(
+        json!({ "ports": list(open(json!({ "endPort": { "type": "integer" } }))) }),
+    ));
+    let spec = open(
+        json!({ "enableDefaultDeny": open(json!({})), "ingress": list(open(json!({ "toPorts": ports }))) }),
+    );
     let schema = json!({ "openAPIV3Schema": { "type": "object", "properties": { "spec": spec } } });
     let of = |kind: &str, plural: &str, scope: &str| {
         json!({
@@ -80,7 +99,11 @@ fn policy_crds() -> Vec<Value> {
     };
     vec![
         of("CiliumNetworkPolicy", "ciliumnetworkpolicies", "Namespaced"),
-        of("CiliumClusterwideNetworkPolicy", "ciliumclusterwidenetworkpolicies", "Cluster"),
+        of(
+            "CiliumClusterwideNetworkPolicy",
+            "ciliumclusterwidenetworkpolicies",
+            "Cluster",
+        ),
     ]
 }
 
@@ -113,39 +136,81 @@ impl Bed {
     pub(crate) fn new(case: &Case, script: Script) -> Bed {
         let started = Instant::now();
         let (wall, script) = (wall(started), Arc::new(script));
-        let names = [HUB.to_owned()].into_iter().chain(case.sites.iter().map(|site| site.name.clone()));
+        let names = [HUB.to_owned()]
+            .into_iter()
+            .chain(case.sites.iter().map(|site| site.name.clone()));
         let cluster = |(at, name): (usize, String)| {
             let seed = case.seed.wrapping_mul(100).wrapping_add(at as u64);
-            let settings = mw_sim::Settings { name: name.clone(), seed, wall: wall.clone(), managed_fields: true };
+            let settings = mw_sim::Settings {
+                name: name.clone(),
+                seed,
+                wall: wall.clone(),
+                managed_fields: true,
+            };
             (name, Cluster::new(settings))
         };
         let clusters: BTreeMap<String, Cluster> = names.enumerate().map(cluster).collect();
         let wire = Wire::default();
-        wire.set_clock(move || EPOCH + i64::try_from(started.elapsed().as_secs()).unwrap_or(i64::MAX));
+        wire.set_clock(move || {
+            EPOCH + i64::try_from(started.elapsed().as_secs()).unwrap_or(i64::MAX)
+        });
         wire.set_delays(case.dial_delays.clone());
-        let witness = Arc::new(Witness::new(started, clusters.clone(), wire.clone(), case.holdings.clone()));
+        let witness = Arc::new(Witness::new(
+            started,
+            clusters.clone(),
+            wire.clone(),
+            case.holdings.clone(),
+        ));
         for (name, cluster) in &clusters {
-            cluster.set_observer(Arc::new(Post { cluster: name.clone(), witness: Arc::downgrade(&witness) }));
+            cluster.set_observer(Arc::new(Post {
+                cluster: name.clone(),
+                witness: Arc::downgrade(&witness),
+            }));
             cluster.set_faults(script.clone());
         }
         let (skew, holdings) = (Arc::new(AtomicI64::new(0)), case.holdings.clone());
         let sites = BTreeMap::new();
         let (seed, metrics) = (case.seed, Vec::new());
-        let mut bed = Bed { clusters, sites, wire, witness, script, started, skew, seed, holdings, metrics, issued: 0 };
+        let mut bed = Bed {
+            clusters,
+            sites,
+            wire,
+            witness,
+            script,
+            started,
+            skew,
+            seed,
+            holdings,
+            metrics,
+            issued: 0,
+        };
         bed.furnish_hub(case);
         case.sites.iter().for_each(|site| bed.furnish(site));
         bed
     }
 
     fn furnish_hub(&mut self, case: &Case) {
-        FILES.objects.iter().for_each(|crd| self.on(HUB).install(crd));
+        FILES
+            .objects
+            .iter()
+            .for_each(|crd| self.on(HUB).install(crd));
         self.on(HUB).set_token("hub", Some(FILES.hub.clone()));
-        let namespaces: Vec<String> = self.holdings.keys().cloned().chain([HOME.to_owned()]).collect();
+        let namespaces: Vec<String> = self
+            .holdings
+            .keys()
+            .cloned()
+            .chain([HOME.to_owned()])
+            .collect();
         for name in &namespaces {
-            self.create(HUB, "/api/v1/namespaces", &json!({ "metadata": { "name": name } }));
+            self.create(
+                HUB,
+                "/api/v1/namespaces",
+                &json!({ "metadata": { "name": name } }),
+            );
         }
         let all: BTreeSet<String> = self.holdings.values().flatten().cloned().collect();
-        all.iter().for_each(|site| self.renew_credentials(site, false));
+        all.iter()
+            .for_each(|site| self.renew_credentials(site, false));
         for object in &case.objects {
             self.create(HUB, &object.collection(), &object.value(&object.spec));
         }
@@ -153,21 +218,37 @@ impl Bed {
 
     fn furnish(&mut self, drawn: &CiliumSite) {
         let site = drawn.site();
-        FILES.policies.iter().for_each(|crd| self.on(&site.name).install(crd));
+        FILES
+            .policies
+            .iter()
+            .for_each(|crd| self.on(&site.name).install(crd));
         for (collection, object) in site.objects() {
             if !drawn.has_ca && object["metadata"]["name"] == "cilium-ca" {
                 continue;
             }
             self.put(&site.name, &collection, &object);
         }
-        FILES.secrets.iter().for_each(|secret| self.create(&site.name, &format!("{SYSTEM}/secrets"), secret));
-        for namespace in ["shop", "lab"].into_iter().filter(|namespace| *namespace == "shop" || drawn.has_lab) {
-            self.create(&site.name, "/api/v1/namespaces", &json!({ "metadata": { "name": namespace } }));
+        FILES
+            .secrets
+            .iter()
+            .for_each(|secret| self.create(&site.name, &format!("{SYSTEM}/secrets"), secret));
+        for namespace in ["shop", "lab"]
+            .into_iter()
+            .filter(|namespace| *namespace == "shop" || drawn.has_lab)
+        {
+            self.create(
+                &site.name,
+                "/api/v1/namespaces",
+                &json!({ "metadata": { "name": namespace } }),
+            );
         }
         for name in &drawn.services {
             self.create(&site.name, "/api/v1/namespaces/shop/services", &shop(name));
         }
-        let pods = MeshPods { cluster: self.on(&site.name).clone(), wire: self.wire.clone() };
+        let pods = MeshPods {
+            cluster: self.on(&site.name).clone(),
+            wire: self.wire.clone(),
+        };
         self.on(&site.name).set_pods(Arc::new(pods));
         self.plug_in(site);
     }
@@ -191,27 +272,61 @@ impl Bed {
         self.wire.plug(&address, etcd);
         for (name, data) in site.secrets() {
             // A cluster without a CA Secret does not get one.
-            if self.on(&site.name).get(&format!("{SYSTEM}/secrets/{name}")).is_some() {
-                self.patch(&site.name, &format!("{SYSTEM}/secrets/{name}"), &json!({ "stringData": data }));
+            if self
+                .on(&site.name)
+                .get(&format!("{SYSTEM}/secrets/{name}"))
+                .is_some()
+            {
+                self.patch(
+                    &site.name,
+                    &format!("{SYSTEM}/secrets/{name}"),
+                    &json!({ "stringData": data }),
+                );
             }
         }
-        let ingress = json!({ "status": { "loadBalancer": { "ingress": [{ "ip": site.address }] } } });
-        self.patch(&site.name, &format!("{SYSTEM}/services/clustermesh-apiserver/status"), &ingress);
+        let ingress =
+            json!({ "status": { "loadBalancer": { "ingress": [{ "ip": site.address }] } } });
+        self.patch(
+            &site.name,
+            &format!("{SYSTEM}/services/clustermesh-apiserver/status"),
+            &ingress,
+        );
     }
 
     /// Restarts Cilium with its current configuration.
     pub(crate) fn restart_cilium(&mut self, site: &str) {
-        let Some(config) = self.on(site).get(&format!("{SYSTEM}/configmaps/cilium-config")) else { return };
-        let (name, id) = (config["data"]["cluster-name"].as_str(), config["data"]["cluster-id"].as_str().and_then(|id| id.parse().ok()));
-        let (Some(name), Some(id)) = (name, id) else { return };
+        let Some(config) = self
+            .on(site)
+            .get(&format!("{SYSTEM}/configmaps/cilium-config"))
+        else {
+            return;
+        };
+        let (name, id) = (
+            config["data"]["cluster-name"].as_str(),
+            config["data"]["cluster-id"]
+                .as_str()
+                .and_then(|id| id.parse().ok()),
+        );
+        let (Some(name), Some(id)) = (name, id) else {
+            return;
+        };
         let address = format!("{}:2379", self.sites[site].address);
         let etcd = self.wire.etcd(&address).unwrap();
         if (etcd.cluster_name.as_str(), etcd.id) == (name, id) {
             return;
         }
-        self.wire.change(&address, |etcd| (etcd.cluster_name, etcd.id) = (name.to_owned(), id));
-        let now = jiff::Timestamp::from_second(EPOCH + i64::try_from(self.started.elapsed().as_secs()).unwrap()).unwrap();
-        self.patch(site, &format!("{SYSTEM}/pods/cilium-0/status"), &json!({ "status": { "startTime": now.to_string() } }));
+        self.wire.change(&address, |etcd| {
+            (etcd.cluster_name, etcd.id) = (name.to_owned(), id)
+        });
+        let now = jiff::Timestamp::from_second(
+            EPOCH + i64::try_from(self.started.elapsed().as_secs()).unwrap(),
+        )
+        .unwrap();
+        self.patch(
+            site,
+            &format!("{SYSTEM}/pods/cilium-0/status"),
+            &json!({ "status": { "startTime": now.to_string() } }),
+        );
     }
 
     pub(crate) fn on(&self, cluster: &str) -> &Cluster {
@@ -221,26 +336,43 @@ impl Bed {
     /// Creates an object as the tester, bypassing all faults.
     pub(crate) fn create(&self, cluster: &str, collection: &str, object: &Value) {
         let path = format!("{collection}?fieldManager=helm");
-        let (code, answer) = self.on(cluster).call(&Method::POST, &path, "application/json", Some(object));
-        assert!(code.is_success(), "creating in {collection} of {cluster}: {code} {answer}");
+        let (code, answer) =
+            self.on(cluster)
+                .call(&Method::POST, &path, "application/json", Some(object));
+        assert!(
+            code.is_success(),
+            "creating in {collection} of {cluster}: {code} {answer}"
+        );
     }
 
     /// Creates an object and its status.
     pub(crate) fn put(&self, cluster: &str, collection: &str, object: &Value) {
         self.create(cluster, collection, object);
         if let Some(status) = object.get("status") {
-            let path = format!("{collection}/{}/status", object["metadata"]["name"].as_str().unwrap());
+            let path = format!(
+                "{collection}/{}/status",
+                object["metadata"]["name"].as_str().unwrap()
+            );
             self.patch(cluster, &path, &json!({ "status": status }));
         }
     }
 
     /// Patches an object if it exists; returns false if the server refuses.
     pub(crate) fn patch(&self, cluster: &str, path: &str, patch: &Value) -> bool {
-        self.on(cluster).call(&Method::PATCH, &format!("{path}?fieldManager=somebody"), MERGE, Some(patch)).0.is_success()
+        self.on(cluster)
+            .call(
+                &Method::PATCH,
+                &format!("{path}?fieldManager=somebody"),
+                MERGE,
+                Some(patch),
+            )
+            .0
+            .is_success()
     }
 
     pub(crate) fn delete(&self, cluster: &str, path: &str) {
-        self.on(cluster).call(&Method::DELETE, path, "application/json", None);
+        self.on(cluster)
+            .call(&Method::DELETE, path, "application/json", None);
     }
 
     /// Issues a new token of a cluster for each namespace that holds its credentials
@@ -248,7 +380,8 @@ impl Bed {
     pub(crate) fn renew_credentials(&mut self, site: &str, revoke: bool) {
         let holders = self.holders(site);
         if revoke {
-            (1..=self.issued).for_each(|old| self.on(site).set_token(&format!("token-{old}"), None));
+            (1..=self.issued)
+                .for_each(|old| self.on(site).set_token(&format!("token-{old}"), None));
         }
         for namespace in holders {
             self.lend(&namespace, site, site);
@@ -259,21 +392,42 @@ impl Bed {
     pub(crate) fn lend(&mut self, namespace: &str, of: &str, leads_to: &str) {
         self.issued += 1;
         let token = format!("token-{}", self.issued);
-        self.on(leads_to).set_token(&token, Some(Account { user: account_of(namespace), ..FILES.target.clone() }));
+        self.on(leads_to).set_token(
+            &token,
+            Some(Account {
+                user: account_of(namespace),
+                ..FILES.target.clone()
+            }),
+        );
         self.put_secret(namespace, of, &kubeconfig(leads_to, &token));
     }
 
     /// Namespaces that hold credentials of a cluster.
     pub(crate) fn holders(&self, site: &str) -> Vec<String> {
-        self.holdings.iter().filter(|(_, sites)| sites.contains(site)).map(|(namespace, _)| namespace.clone()).collect()
+        self.holdings
+            .iter()
+            .filter(|(_, sites)| sites.contains(site))
+            .map(|(namespace, _)| namespace.clone())
+            .collect()
     }
 
     pub(crate) fn put_secret(&self, namespace: &str, site: &str, kubeconfig: &str) {
         let path = secret_path(namespace, site);
-        if !self.patch(HUB, &path, &json!({ "stringData": { "kubeconfig": kubeconfig } })) {
-            let mut object = secret(&format!("{site}-kubeconfig"), &json!({ "kubeconfig": kubeconfig }));
+        if !self.patch(
+            HUB,
+            &path,
+            &json!({ "stringData": { "kubeconfig": kubeconfig } }),
+        ) {
+            let mut object = secret(
+                &format!("{site}-kubeconfig"),
+                &json!({ "kubeconfig": kubeconfig }),
+            );
             object["metadata"]["namespace"] = namespace.into();
-            self.create(HUB, &format!("/api/v1/namespaces/{namespace}/secrets"), &object);
+            self.create(
+                HUB,
+                &format!("/api/v1/namespaces/{namespace}/secrets"),
+                &object,
+            );
         }
     }
 
@@ -284,10 +438,24 @@ impl Bed {
         self.script.forget_lists(None);
         let identity = format!("provider-{}", self.issued);
         let random = fastrand::Rng::with_seed(self.seed.wrapping_mul(31).wrapping_add(self.issued));
-        let Process { ground, leases } = process(&self.clusters, HUB, elects, clock(self.started, self.skew.clone()), random);
+        let Process { ground, leases } = process(
+            &self.clusters,
+            HUB,
+            elects,
+            clock(self.started, self.skew.clone()),
+            random,
+        );
         self.metrics.push(ground.metrics.clone());
-        let settings = Settings { resync: RESYNC, check: CHECK, ..Settings::default() };
-        let back_end = Provider { settings, kcp: None, dialler: Arc::new(self.wire.clone()) };
+        let settings = Settings {
+            resync: RESYNC,
+            check: CHECK,
+            ..Settings::default()
+        };
+        let back_end = Provider {
+            settings,
+            kcp: None,
+            dialler: Arc::new(self.wire.clone()),
+        };
         tokio::spawn(async move {
             let leases: Api<Lease> = Api::namespaced(leases, HOME);
             let mut elector = Elector::new(rbac::LEASE, &identity);
@@ -321,8 +489,15 @@ impl Pods for MeshPods {
         if port != "9964" || path != "/metrics" {
             return None;
         }
-        let secret = self.cluster.get(&format!("{SYSTEM}/secrets/cilium-kvstoremesh"))?;
-        let keys = secret["data"].as_object().into_iter().flatten().map(|(key, _)| key).filter(|key| !key.contains('.'));
+        let secret = self
+            .cluster
+            .get(&format!("{SYSTEM}/secrets/cilium-kvstoremesh"))?;
+        let keys = secret["data"]
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(key, _)| key)
+            .filter(|key| !key.contains('.'));
         let gauge = "cilium_kvstoremesh_remote_cluster_readiness_status";
         let line = |key: &String| {
             let ready = u8::from(connects(&self.cluster, &self.wire, key).is_ok());

@@ -51,7 +51,16 @@ impl CiliumSite {
     pub(crate) fn new(name: &str, id: u32) -> CiliumSite {
         let name = name.to_owned();
         let services = vec!["cart", "cart-2"];
-        CiliumSite { name, id, ca: Ca::Common, kvstoremesh: true, named: true, has_ca: true, has_lab: true, services }
+        CiliumSite {
+            name,
+            id,
+            ca: Ca::Common,
+            kvstoremesh: true,
+            named: true,
+            has_ca: true,
+            has_lab: true,
+            services,
+        }
     }
 
     pub(crate) fn site(&self) -> Site {
@@ -220,20 +229,46 @@ const PINGS: Duration = Duration::from_secs(15);
 
 impl Case {
     pub(crate) fn faults(&self) -> Vec<Fault> {
-        self.steps.iter().filter_map(|step| if let Step::Fault(fault) = step { Some(fault.clone()) } else { None }).collect()
+        self.steps
+            .iter()
+            .filter_map(|step| {
+                if let Step::Fault(fault) = step {
+                    Some(fault.clone())
+                } else {
+                    None
+                }
+            })
+            .collect()
     }
 
     pub(crate) fn crashes(&self) -> Vec<Crash> {
-        self.steps.iter().filter_map(|step| if let Step::Crash(crash) = step { Some(*crash) } else { None }).collect()
+        self.steps
+            .iter()
+            .filter_map(|step| {
+                if let Step::Crash(crash) = step {
+                    Some(*crash)
+                } else {
+                    None
+                }
+            })
+            .collect()
     }
 
     /// Actions in chronological order.
     pub(crate) fn actions(&self) -> Vec<(Duration, Action)> {
-        let actions =
-            self.steps.iter().filter_map(|step| if let Step::Act(at, action) = step { Some((*at, action.clone())) } else { None });
+        let actions = self.steps.iter().filter_map(|step| {
+            if let Step::Act(at, action) = step {
+                Some((*at, action.clone()))
+            } else {
+                None
+            }
+        });
         let mut actions: Vec<(Duration, Action)> = actions.collect();
         let stalls = actions.iter().filter_map(|(at, action)| match action {
-            Action::SetLink { site, link: Reachability::Stalled } => Some((*at + PINGS, Action::CutStalled { site: site.clone() })),
+            Action::SetLink {
+                site,
+                link: Reachability::Stalled,
+            } => Some((*at + PINGS, Action::CutStalled { site: site.clone() })),
             _ => None,
         });
         let stalls: Vec<(Duration, Action)> = stalls.collect();
@@ -255,15 +290,30 @@ impl Case {
     /// answered in place of another showed later versions: its own state looks older
     /// and is accepted only if the next resync still shows it.
     pub(crate) fn resyncs(&self) -> u32 {
-        if self.has_lies() { 2 } else { u32::from(self.loses_events()) }
+        if self.has_lies() {
+            2
+        } else {
+            u32::from(self.loses_events())
+        }
     }
 
     pub(crate) fn has_lies(&self) -> bool {
-        self.steps.iter().any(|step| matches!(step, Step::Act(_, Action::Lie(_))))
+        self.steps
+            .iter()
+            .any(|step| matches!(step, Step::Act(_, Action::Lie(_))))
     }
 
     pub(crate) fn without(&self, dropped: &[usize]) -> Case {
-        let steps = self.steps.iter().enumerate().filter(|(at, _)| !dropped.contains(at)).map(|(_, step)| step.clone()).collect();
-        Case { steps, ..self.clone() }
+        let steps = self
+            .steps
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| !dropped.contains(at))
+            .map(|(_, step)| step.clone())
+            .collect();
+        Case {
+            steps,
+            ..self.clone()
+        }
     }
 }

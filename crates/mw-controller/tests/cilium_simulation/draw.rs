@@ -45,7 +45,10 @@ impl Case {
             case.steps.push(Step::Fault(fault));
         }
         if dice.chance(30) {
-            case.steps.push(Step::Crash(Crash { at_write: dice.between(1, 60), after: dice.chance(50) }));
+            case.steps.push(Step::Crash(Crash {
+                at_write: dice.between(1, 60),
+                after: dice.chance(50),
+            }));
         }
         dice.lies(&mut case);
         dice.foreign_links(&mut case);
@@ -57,12 +60,22 @@ impl Case {
 
 pub(crate) fn binding(namespace: &str, name: &str, refs: &[&str]) -> Object {
     let refs: Vec<Value> = refs.iter().map(|name| json!({ "name": name })).collect();
-    Object { namespace: namespace.into(), kind: BINDING, name: name.into(), spec: json!({ "clusterRefs": refs, "meshConfig": {} }) }
+    Object {
+        namespace: namespace.into(),
+        kind: BINDING,
+        name: name.into(),
+        spec: json!({ "clusterRefs": refs, "meshConfig": {} }),
+    }
 }
 
 pub(crate) fn export(namespace: &str, name: &str) -> Object {
     let spec = json!({ "meshRef": { "name": "mesh" }, "selector": { "namespace": "shop", "name": "cart" } });
-    Object { namespace: namespace.into(), kind: SERVICE, name: name.into(), spec }
+    Object {
+        namespace: namespace.into(),
+        kind: SERVICE,
+        name: name.into(),
+        spec,
+    }
 }
 
 pub(crate) fn intent(namespace: &str, name: &str) -> Object {
@@ -71,7 +84,12 @@ pub(crate) fn intent(namespace: &str, name: &str) -> Object {
         "source": { "namespace": "web", "name": "front" }, "destination": { "namespace": "shop", "name": "cart" },
         "ports": [{ "protocol": "TCP", "port": 80 }],
     });
-    Object { namespace: namespace.into(), kind: INTENT, name: name.into(), spec }
+    Object {
+        namespace: namespace.into(),
+        kind: INTENT,
+        name: name.into(),
+        spec,
+    }
 }
 
 struct Dice(fastrand::Rng);
@@ -90,16 +108,26 @@ impl Dice {
     }
 
     fn dial_delays(&mut self) -> Vec<Duration> {
-        let some = (0..self.between(0, 12)).map(|_| Duration::from_millis(self.between(0, 8_000))).collect::<Vec<_>>();
-        some.into_iter().chain([Duration::from_millis(20)]).collect()
+        let some = (0..self.between(0, 12))
+            .map(|_| Duration::from_millis(self.between(0, 8_000)))
+            .collect::<Vec<_>>();
+        some.into_iter()
+            .chain([Duration::from_millis(20)])
+            .collect()
     }
 
     fn tenant(&mut self, case: &mut Case, namespace: &str, letter: &str) {
         let first = u32::try_from(case.sites.len()).unwrap() + 1;
         let count = u32::try_from(if letter == "c" { self.between(2, 4) } else { 2 }).unwrap();
-        let mut sites: Vec<CiliumSite> = (0..count).map(|at| CiliumSite::new(&format!("{letter}{}", at + 1), first + at)).collect();
+        let mut sites: Vec<CiliumSite> = (0..count)
+            .map(|at| CiliumSite::new(&format!("{letter}{}", at + 1), first + at))
+            .collect();
         for (at, site) in sites.iter_mut().enumerate() {
-            site.ca = if self.chance(20) { Ca::Other } else { Ca::Common };
+            site.ca = if self.chance(20) {
+                Ca::Other
+            } else {
+                Ca::Common
+            };
             site.kvstoremesh = self.chance(70);
             site.named = self.chance(85);
             // One cluster must have the CA that is copied to the others.
@@ -114,7 +142,8 @@ impl Dice {
         let refs: Vec<&str> = names.iter().map(String::as_str).collect();
         case.objects.push(binding(namespace, "mesh", &refs));
         if refs.len() > 2 && self.chance(30) {
-            case.objects.push(binding(namespace, "pair", &refs[refs.len() - 2..]));
+            case.objects
+                .push(binding(namespace, "pair", &refs[refs.len() - 2..]));
         }
         if self.chance(70) {
             let mut object = export(namespace, "cart");
@@ -126,7 +155,10 @@ impl Dice {
             object.spec = self.intent_spec();
             case.objects.push(object);
         }
-        case.holdings.insert(namespace.to_owned(), names.into_iter().collect::<BTreeSet<_>>());
+        case.holdings.insert(
+            namespace.to_owned(),
+            names.into_iter().collect::<BTreeSet<_>>(),
+        );
         case.sites.extend(sites);
     }
 
@@ -137,11 +169,18 @@ impl Dice {
         }
         let shared = case.sites[0].name.clone();
         let (namespace, letter) = TENANTS[1];
-        case.holdings.get_mut(namespace).unwrap().insert(shared.clone());
+        case.holdings
+            .get_mut(namespace)
+            .unwrap()
+            .insert(shared.clone());
         let refs = [format!("{letter}1"), format!("{letter}2"), shared];
         let refs: Vec<&str> = refs.iter().map(String::as_str).collect();
-        let mesh = case.objects.iter_mut().find(|object| object.namespace == namespace && object.kind == BINDING);
-        mesh.into_iter().for_each(|mesh| mesh.spec = binding("", "", &refs).spec);
+        let mesh = case
+            .objects
+            .iter_mut()
+            .find(|object| object.namespace == namespace && object.kind == BINDING);
+        mesh.into_iter()
+            .for_each(|mesh| mesh.spec = binding("", "", &refs).spec);
     }
 
     fn export_spec(&mut self, sites: &[String]) -> Value {
@@ -182,12 +221,35 @@ impl Dice {
         let victim = self.pick(&case.sites).name.clone();
         let attack = *self.pick(&[Attack::CopiedUid, Attack::StolenUrl]);
         for (name, id) in HOSTILE_SITES.into_iter().zip([201, 202]) {
-            case.sites.push(CiliumSite { ca: Ca::Other, ..CiliumSite::new(name, id) });
+            case.sites.push(CiliumSite {
+                ca: Ca::Other,
+                ..CiliumSite::new(name, id)
+            });
         }
-        case.objects.extend([binding(namespace, "mesh", &HOSTILE_SITES), intent(namespace, "cart"), export(namespace, "cart")]);
-        case.holdings.insert(namespace.to_owned(), HOSTILE_SITES.iter().map(|site| (*site).to_owned()).collect());
-        let lies = (0..self.between(0, 2)).map(|_| Telling { lasts: Lasts::ForEver, ..self.telling("e2", &victim) }).collect();
-        case.hostile = Some(Hostile { namespace, attack, victim, lies });
+        case.objects.extend([
+            binding(namespace, "mesh", &HOSTILE_SITES),
+            intent(namespace, "cart"),
+            export(namespace, "cart"),
+        ]);
+        case.holdings.insert(
+            namespace.to_owned(),
+            HOSTILE_SITES
+                .iter()
+                .map(|site| (*site).to_owned())
+                .collect(),
+        );
+        let lies = (0..self.between(0, 2))
+            .map(|_| Telling {
+                lasts: Lasts::ForEver,
+                ..self.telling("e2", &victim)
+            })
+            .collect();
+        case.hostile = Some(Hostile {
+            namespace,
+            attack,
+            victim,
+            lies,
+        });
     }
 
     fn when(&mut self) -> Duration {
@@ -198,71 +260,185 @@ impl Dice {
     fn happening(&mut self, case: &Case) -> Vec<Step> {
         let at = self.when();
         let later = at + Duration::from_millis(self.between(100, 120_000));
-        let honest: Vec<&CiliumSite> = case.sites.iter().filter(|site| !HOSTILE_SITES.contains(&site.name.as_str())).collect();
+        let honest: Vec<&CiliumSite> = case
+            .sites
+            .iter()
+            .filter(|site| !HOSTILE_SITES.contains(&site.name.as_str()))
+            .collect();
         let of = *self.pick(&honest);
         let site = of.name.clone();
         let object = self.0.usize(0..case.objects.len());
         let name = *self.pick(&["cart", "cart-2"]);
         let place = *self.pick(&["shop", "lab"]);
         let pick = self.0.usize(0..64);
-        let both = |first: Action, second: Action| vec![Step::Act(at, first), Step::Act(later, second)];
+        let both =
+            |first: Action, second: Action| vec![Step::Act(at, first), Step::Act(later, second)];
         let one = |action: Action| vec![Step::Act(at, action)];
         match self.0.u8(0..40) {
             0..=2 => both(Action::Delete { object }, Action::Restore { object }),
             3 | 4 => one(Action::Delete { object }),
             5..=7 => {
-                let Some(spec) = self.edit(case, object) else { return Vec::new() };
+                let Some(spec) = self.edit(case, object) else {
+                    return Vec::new();
+                };
                 let edit = Action::Edit { object, spec };
-                if self.chance(50) { one(edit) } else { both(edit, Action::Restore { object }) }
+                if self.chance(50) {
+                    one(edit)
+                } else {
+                    both(edit, Action::Restore { object })
+                }
             }
-            8 => both(Action::RemoveService { site: site.clone(), name }, Action::AddService { site, name }),
-            9 => one(if self.chance(50) { Action::RemoveService { site, name } } else { Action::AddService { site, name } }),
-            10 => both(Action::RemoveNamespace { site: site.clone(), name: place }, Action::AddNamespace { site, name: place }),
+            8 => both(
+                Action::RemoveService {
+                    site: site.clone(),
+                    name,
+                },
+                Action::AddService { site, name },
+            ),
+            9 => one(if self.chance(50) {
+                Action::RemoveService { site, name }
+            } else {
+                Action::AddService { site, name }
+            }),
+            10 => both(
+                Action::RemoveNamespace {
+                    site: site.clone(),
+                    name: place,
+                },
+                Action::AddNamespace { site, name: place },
+            ),
             11 => one(if self.chance(40) {
                 Action::RemoveNamespace { site, name: place }
             } else {
                 Action::AddNamespace { site, name: place }
             }),
-            12 | 13 => one(Action::RenewCredentials { site, revoke: self.chance(70) }),
+            12 | 13 => one(Action::RenewCredentials {
+                site,
+                revoke: self.chance(70),
+            }),
             14 => one(Action::ReplaceSecret { site }),
-            15 => both(Action::BreakSecret { site: site.clone() }, Action::RestoreSecret { site }),
-            16 => both(Action::DeleteSecret { site: site.clone() }, Action::RestoreSecret { site }),
+            15 => both(
+                Action::BreakSecret { site: site.clone() },
+                Action::RestoreSecret { site },
+            ),
+            16 => both(
+                Action::DeleteSecret { site: site.clone() },
+                Action::RestoreSecret { site },
+            ),
             17 => {
-                let others: Vec<&String> = case.holdings.values().find(|sites| sites.contains(&site)).unwrap().iter().collect();
+                let others: Vec<&String> = case
+                    .holdings
+                    .values()
+                    .find(|sites| sites.contains(&site))
+                    .unwrap()
+                    .iter()
+                    .collect();
                 let to = self.pick(&others).to_string();
-                both(Action::SwitchSecret { site: site.clone(), to }, Action::RestoreSecret { site })
+                both(
+                    Action::SwitchSecret {
+                        site: site.clone(),
+                        to,
+                    },
+                    Action::RestoreSecret { site },
+                )
             }
             18..=20 => {
-                let site = if self.chance(20) { HUB.to_owned() } else { site };
-                let link = if self.chance(50) { Reachability::Stalled } else { Reachability::Refusing };
-                both(Action::SetLink { site: site.clone(), link }, Action::SetLink { site, link: Reachability::Up })
+                let site = if self.chance(20) {
+                    HUB.to_owned()
+                } else {
+                    site
+                };
+                let link = if self.chance(50) {
+                    Reachability::Stalled
+                } else {
+                    Reachability::Refusing
+                };
+                both(
+                    Action::SetLink {
+                        site: site.clone(),
+                        link,
+                    },
+                    Action::SetLink {
+                        site,
+                        link: Reachability::Up,
+                    },
+                )
             }
-            21 => one(Action::Lag { site, behind: self.between(1, 12) }),
-            22 => one(Action::Compact { site: if self.chance(30) { HUB.to_owned() } else { site } }),
-            23..=25 => one(Action::MoveAddress { site, last: self.0.u8(100..120) }),
+            21 => one(Action::Lag {
+                site,
+                behind: self.between(1, 12),
+            }),
+            22 => one(Action::Compact {
+                site: if self.chance(30) {
+                    HUB.to_owned()
+                } else {
+                    site
+                },
+            }),
+            23..=25 => one(Action::MoveAddress {
+                site,
+                last: self.0.u8(100..120),
+            }),
             26 => {
-                let ca = if self.chance(50) { of.ca } else { *self.pick(&[Ca::Common, Ca::Other]) };
+                let ca = if self.chance(50) {
+                    of.ca
+                } else {
+                    *self.pick(&[Ca::Common, Ca::Other])
+                };
                 one(Action::RenewCertificates { site, ca })
             }
             27 | 28 => {
-                let failures = [DialFailure::Tcp, DialFailure::Tls, DialFailure::Certificate, DialFailure::Permission];
+                let failures = [
+                    DialFailure::Tcp,
+                    DialFailure::Tls,
+                    DialFailure::Certificate,
+                    DialFailure::Permission,
+                ];
                 let failure = Some(*self.pick(&failures));
-                both(Action::EtcdFails { site: site.clone(), failure }, Action::EtcdFails { site, failure: None })
+                both(
+                    Action::EtcdFails {
+                        site: site.clone(),
+                        failure,
+                    },
+                    Action::EtcdFails {
+                        site,
+                        failure: None,
+                    },
+                )
             }
             29 => one(Action::RestartCilium { site }),
             30 => {
                 let which = *self.pick(&[Workload::Agents, Workload::ApiServer]);
-                both(Action::RemoveWorkload { site: site.clone(), which }, Action::AddWorkload { site, which })
+                both(
+                    Action::RemoveWorkload {
+                        site: site.clone(),
+                        which,
+                    },
+                    Action::AddWorkload { site, which },
+                )
             }
             31 | 32 => {
-                let how = *self.pick(&[PolicyEdit::Delete, PolicyEdit::Spec, PolicyEdit::StripLabels]);
+                let how = *self.pick(&[
+                    PolicyEdit::Delete,
+                    PolicyEdit::Spec,
+                    PolicyEdit::StripLabels,
+                ]);
                 one(Action::EditPolicy { site, how })
             }
-            33 => one(Action::EditAnnotation { site, value: *self.pick(&[None, Some("false"), Some("true")]) }),
-            34 => one(Action::EditKey { site, pick, removes: self.chance(50) }),
+            33 => one(Action::EditAnnotation {
+                site,
+                value: *self.pick(&[None, Some("false"), Some("true")]),
+            }),
+            34 => one(Action::EditKey {
+                site,
+                pick,
+                removes: self.chance(50),
+            }),
             35 => one(Action::ForeignKey { site }),
             36 => both(Action::StartSecond, Action::StopSecond),
-            37 => one(Action::JumpClock { seconds: self.0.i64(-300..=300) }),
+            37 => one(Action::JumpClock {
+                seconds: self.0.i64(-300..=300),
+            }),
             _ => one(Action::Restart),
         }
     }
@@ -276,7 +452,11 @@ impl Dice {
             _ if sites.len() < 3 => None,
             _ => {
                 let left = self.pick(&sites).clone();
-                let refs: Vec<&str> = sites.iter().map(String::as_str).filter(|site| *site != left).collect();
+                let refs: Vec<&str> = sites
+                    .iter()
+                    .map(String::as_str)
+                    .filter(|site| *site != left)
+                    .collect();
                 Some(binding("", "", &refs).spec)
             }
         }
@@ -290,7 +470,11 @@ impl Dice {
             let at = self.when();
             let net: Vec<String> = case.holdings["net"].iter().cloned().collect();
             let (cluster, of) = (self.pick(&net).clone(), self.pick(&net).clone());
-            let telling = if self.chance(30) { self.hub_telling() } else { self.telling(&cluster, &of) };
+            let telling = if self.chance(30) {
+                self.hub_telling()
+            } else {
+                self.telling(&cluster, &of)
+            };
             case.steps.push(Step::Act(at, Action::Lie(telling)));
         }
     }
@@ -302,8 +486,13 @@ impl Dice {
         for _ in 0..self.between(1, 2) {
             let at = self.when();
             let net: Vec<String> = case.holdings["net"].iter().cloned().collect();
-            let (site, pick, works) = (self.pick(&net).clone(), self.0.usize(0..64), self.chance(60));
-            case.steps.push(Step::Act(at, Action::ForeignLink { site, pick, works }));
+            let (site, pick, works) = (
+                self.pick(&net).clone(),
+                self.0.usize(0..64),
+                self.chance(60),
+            );
+            case.steps
+                .push(Step::Act(at, Action::ForeignLink { site, pick, works }));
         }
     }
 
@@ -313,14 +502,26 @@ impl Dice {
         if !self.chance(15) {
             return;
         }
-        let honest: Vec<&String> =
-            case.sites.iter().map(|site| &site.name).filter(|site| !HOSTILE_SITES.contains(&site.as_str())).collect();
+        let honest: Vec<&String> = case
+            .sites
+            .iter()
+            .map(|site| &site.name)
+            .filter(|site| !HOSTILE_SITES.contains(&site.as_str()))
+            .collect();
         let site = (*self.pick(&honest)).clone();
-        let (at, restart, back) = (self.when(), self.between(1_000, 90_000), self.between(1_000, 150_000));
+        let (at, restart, back) = (
+            self.when(),
+            self.between(1_000, 90_000),
+            self.between(1_000, 150_000),
+        );
         let restarted = at + Duration::from_millis(restart);
-        case.steps.push(Step::Act(at, Action::DeleteSecret { site: site.clone() }));
+        case.steps
+            .push(Step::Act(at, Action::DeleteSecret { site: site.clone() }));
         case.steps.push(Step::Act(restarted, Action::Restart));
-        case.steps.push(Step::Act(restarted + Duration::from_millis(back), Action::RestoreSecret { site }));
+        case.steps.push(Step::Act(
+            restarted + Duration::from_millis(back),
+            Action::RestoreSecret { site },
+        ));
     }
 
     /// Lets everything happen after the first full resync: a provider that starts removes
@@ -355,28 +556,53 @@ impl Dice {
         let kind = *self.pick(&kinds);
         let how = match self.0.u8(0..9) {
             0 => Untruth::Empty,
-            1 => Untruth::Endless { page: self.0.usize(0..3) },
+            1 => Untruth::Endless {
+                page: self.0.usize(0..3),
+            },
             2 => Untruth::Frozen,
             3 if of != cluster => Untruth::Uids { of: of.to_owned() },
             4 if of != cluster => Untruth::Another { of: of.to_owned() },
             5 => Untruth::NoDeletes,
             6 => Untruth::Unasked,
-            _ => Untruth::Truncated { percent: self.0.u8(1..100), counted: self.chance(50) },
+            _ => Untruth::Truncated {
+                percent: self.0.u8(1..100),
+                counted: self.chance(50),
+            },
         };
-        Telling { cluster: cluster.to_owned(), kind, how, lasts: self.lasts() }
+        Telling {
+            cluster: cluster.to_owned(),
+            kind,
+            how,
+            lasts: self.lasts(),
+        }
     }
 
     /// Draws a wrong answer about kinds that only the hub has.
     fn hub_telling(&mut self) -> Telling {
-        let kind = *self.pick(&["clustermeshbindings", "globalservices", "connectivityintents", "secrets"]);
+        let kind = *self.pick(&[
+            "clustermeshbindings",
+            "globalservices",
+            "connectivityintents",
+            "secrets",
+        ]);
         let how = match self.0.u8(0..7) {
             0 | 1 => Untruth::Empty,
-            2 => Untruth::Endless { page: self.0.usize(0..2) },
+            2 => Untruth::Endless {
+                page: self.0.usize(0..2),
+            },
             3 => Untruth::NoDeletes,
             4 => Untruth::Unasked,
-            _ => Untruth::Truncated { percent: self.0.u8(1..100), counted: self.chance(50) },
+            _ => Untruth::Truncated {
+                percent: self.0.u8(1..100),
+                counted: self.chance(50),
+            },
         };
-        Telling { cluster: HUB.to_owned(), kind, how, lasts: self.lasts() }
+        Telling {
+            cluster: HUB.to_owned(),
+            kind,
+            how,
+            lasts: self.lasts(),
+        }
     }
 
     fn lasts(&mut self) -> Lasts {
@@ -388,14 +614,35 @@ impl Dice {
 
     fn fault(&mut self, case: &Case) -> Fault {
         let names: Vec<String> = case.sites.iter().map(|site| site.name.clone()).collect();
-        let cluster = if self.chance(30) { HUB.to_owned() } else { self.pick(&names).clone() };
+        let cluster = if self.chance(30) {
+            HUB.to_owned()
+        } else {
+            self.pick(&names).clone()
+        };
         let pause = Duration::from_millis(self.between(1, 8_000));
-        let nth = if self.chance(50) { self.between(1, 40) } else { self.between(1, 160) };
+        let nth = if self.chance(50) {
+            self.between(1, 40)
+        } else {
+            self.between(1, 160)
+        };
         if self.chance(35) {
-            let delivery = *self.pick(&[Delivery::After(pause), Delivery::After(pause), Delivery::Cut, Delivery::Gone, Delivery::Skip]);
-            return Fault::Event { cluster, nth, delivery };
+            let delivery = *self.pick(&[
+                Delivery::After(pause),
+                Delivery::After(pause),
+                Delivery::Cut,
+                Delivery::Gone,
+                Delivery::Skip,
+            ]);
+            return Fault::Event {
+                cluster,
+                nth,
+                delivery,
+            };
         }
-        let refuse = |code: u16| Fate::Refuse { code, retry_after: (code == 429).then_some(2) };
+        let refuse = |code: u16| Fate::Refuse {
+            code,
+            retry_after: (code == 429).then_some(2),
+        };
         let fates = [
             Fate::Delay(pause),
             Fate::AnswerLate(pause),
@@ -408,12 +655,18 @@ impl Dice {
             refuse(500),
             refuse(503),
             Fate::Hang,
-            Fate::Stale { behind: self.between(1, 20) },
+            Fate::Stale {
+                behind: self.between(1, 20),
+            },
         ];
         let fate = *self.pick(&fates);
         match self.chance(50) {
             true => Fault::Request { cluster, nth, fate },
-            false => Fault::Write { cluster, nth: self.between(1, 14), fate },
+            false => Fault::Write {
+                cluster,
+                nth: self.between(1, 14),
+                fate,
+            },
         }
     }
 }

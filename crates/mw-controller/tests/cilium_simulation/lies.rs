@@ -54,12 +54,21 @@ impl Telling {
         let server = bed.on(&self.cluster);
         let lie = match &self.how {
             Untruth::Empty => Lie::Empty,
-            Untruth::Truncated { percent, counted } => Lie::Truncated { percent: *percent, counted: *counted },
+            Untruth::Truncated { percent, counted } => Lie::Truncated {
+                percent: *percent,
+                counted: *counted,
+            },
             Untruth::Endless { page } => Lie::Endless { page: *page },
-            Untruth::Frozen => Lie::Frozen { version: server.version() },
-            Untruth::Uids { of } => Lie::Uids { of: bed.on(of).clone() },
+            Untruth::Frozen => Lie::Frozen {
+                version: server.version(),
+            },
+            Untruth::Uids { of } => Lie::Uids {
+                of: bed.on(of).clone(),
+            },
             Untruth::Unasked => Lie::Unasked,
-            Untruth::Another { of } => Lie::Another { server: bed.on(of).clone() },
+            Untruth::Another { of } => Lie::Another {
+                server: bed.on(of).clone(),
+            },
             Untruth::NoDeletes => Lie::NoDeletes,
             Untruth::Fat { bytes } => Lie::Fat { bytes: *bytes },
         };

@@ -47,13 +47,20 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Trial};
 
 fn main() -> ExitCode {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let number = |name: &str| {
+        std::env::var(name)
+            .ok()
+            .and_then(|text| text.parse::<u64>().ok())
+    };
     if let Some(seed) = number("SIM_SEED") {
         return seeds::replay(seed);
     }
     if let Some(seconds) = number("SIM_SECONDS") {
         return seeds::soak(seconds);
     }
-    let trials: Vec<Trial> = [stories::trials(), seeds::trials()].into_iter().flatten().collect();
+    let trials: Vec<Trial> = [stories::trials(), seeds::trials()]
+        .into_iter()
+        .flatten()
+        .collect();
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }

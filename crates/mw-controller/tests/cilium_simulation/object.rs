@@ -49,7 +49,10 @@ pub(crate) fn array(value: &Value) -> &[Value] {
 
 /// The refs of a binding's spec.
 pub(crate) fn refs(spec: &Value) -> Vec<&str> {
-    array(&spec["clusterRefs"]).iter().map(|one| text(&one["name"])).collect()
+    array(&spec["clusterRefs"])
+        .iter()
+        .map(|one| text(&one["name"]))
+        .collect()
 }
 
 pub(crate) fn is_deleted(object: &Value) -> bool {
@@ -58,18 +61,32 @@ pub(crate) fn is_deleted(object: &Value) -> bool {
 
 /// Fields that the provider applied below a path such as `["f:data"]`.
 pub(crate) fn applied<'a>(object: &'a Value, place: &[&str]) -> Vec<&'a str> {
-    owned(object, place, |entry| entry["manager"] == MANAGER && entry["operation"] == "Apply")
+    owned(object, place, |entry| {
+        entry["manager"] == MANAGER && entry["operation"] == "Apply"
+    })
 }
 
 /// Fields that other managers own there.
 pub(crate) fn held_by_others<'a>(object: &'a Value, place: &[&str]) -> Vec<&'a str> {
-    owned(object, place, |entry| entry["manager"] != MANAGER || entry["operation"] != "Apply")
+    owned(object, place, |entry| {
+        entry["manager"] != MANAGER || entry["operation"] != "Apply"
+    })
 }
 
 fn owned<'a>(object: &'a Value, place: &[&str], is: impl Fn(&Value) -> bool) -> Vec<&'a str> {
-    let entries = array(&object["metadata"]["managedFields"]).iter().filter(|entry| is(entry));
-    let fields = entries.filter_map(|entry| place.iter().try_fold(&entry["fieldsV1"], |at, step| at.get(step))?.as_object());
-    fields.flat_map(|fields| fields.keys()).filter_map(|key| key.strip_prefix("f:")).collect()
+    let entries = array(&object["metadata"]["managedFields"])
+        .iter()
+        .filter(|entry| is(entry));
+    let fields = entries.filter_map(|entry| {
+        place
+            .iter()
+            .try_fold(&entry["fieldsV1"], |at, step| at.get(step))?
+            .as_object()
+    });
+    fields
+        .flat_map(|fields| fields.keys())
+        .filter_map(|key| key.strip_prefix("f:"))
+        .collect()
 }
 
 pub(crate) const DATA: [&str; 1] = ["f:data"];

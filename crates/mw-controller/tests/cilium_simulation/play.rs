@@ -12,7 +12,9 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
-use crate::bed::{Bed, CHECK, CLUSTERWIDE, CONNECTION_SECRETS, HUB, POLICIES, RESYNC, secret_path, shop};
+use crate::bed::{
+    Bed, CHECK, CLUSTERWIDE, CONNECTION_SECRETS, HUB, POLICIES, RESYNC, secret_path, shop,
+};
 use crate::case::{Action, Case, PolicyEdit, Workload};
 use crate::faults::Script;
 use crate::lies::{Attack, HOSTILE_SITES, Lasts, Telling, Untruth};
@@ -39,7 +41,11 @@ const BACK_OFF: Duration = Duration::from_secs(60);
 const MOST_TASKS: usize = 400;
 
 pub(crate) fn run(case: &Case) -> Report {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
     runtime.block_on(play(case))
 }
 
@@ -50,7 +56,11 @@ async fn play(case: &Case) -> Report {
         case: case.clone(),
         provider: None,
         second: None,
-        meant: case.objects.iter().map(|object| Some(object.spec.clone())).collect(),
+        meant: case
+            .objects
+            .iter()
+            .map(|object| Some(object.spec.clone()))
+            .collect(),
         calm_at: None,
         stalled: BTreeSet::new(),
         cut: BTreeSet::new(),
@@ -75,7 +85,12 @@ async fn play(case: &Case) -> Report {
     play.heal().await;
     play.judge().await;
     let witness = &play.bed.witness;
-    Report { violations: witness.violations(), trace: witness.trace(), requests: witness.requests(), written: play.written }
+    Report {
+        violations: witness.violations(),
+        trace: witness.trace(),
+        requests: witness.requests(),
+        written: play.written,
+    }
 }
 
 async fn ended(provider: &mut Option<JoinHandle<()>>) {
@@ -115,14 +130,27 @@ struct Play {
 impl Play {
     /// Performs the hostile tenant's attack, before anything else happens.
     fn attack(&mut self) {
-        let Some(hostile) = self.case.hostile.clone() else { return };
+        let Some(hostile) = self.case.hostile.clone() else {
+            return;
+        };
         let cluster = HOSTILE_SITES[0].to_owned();
         match hostile.attack {
             Attack::CopiedUid => {
-                let how = Untruth::Uids { of: hostile.victim.clone() };
-                self.lie(&Telling { cluster, kind: "namespaces", how, lasts: Lasts::ForEver });
+                let how = Untruth::Uids {
+                    of: hostile.victim.clone(),
+                };
+                self.lie(&Telling {
+                    cluster,
+                    kind: "namespaces",
+                    how,
+                    lasts: Lasts::ForEver,
+                });
             }
-            Attack::StolenUrl => self.bed.put_secret(hostile.namespace, &cluster, &kubeconfig(&hostile.victim, "garbage")),
+            Attack::StolenUrl => self.bed.put_secret(
+                hostile.namespace,
+                &cluster,
+                &kubeconfig(&hostile.victim, "garbage"),
+            ),
         }
         hostile.lies.iter().for_each(|telling| self.lie(telling));
     }
@@ -163,7 +191,11 @@ impl Play {
     }
 
     fn check_memory(&self) {
-        oversized(&self.bed.metrics).iter().for_each(|of| self.bed.witness.accuse(&format!("memory: {of} bytes of one cluster are kept")));
+        oversized(&self.bed.metrics).iter().for_each(|of| {
+            self.bed
+                .witness
+                .accuse(&format!("memory: {of} bytes of one cluster are kept"))
+        });
     }
 
     fn disturb(&mut self, lasts: Duration) {
@@ -191,9 +223,13 @@ impl Play {
                 self.meant[*object] = None;
                 self.bed.delete(HUB, &self.case.objects[*object].path());
             }
-            Action::Restore { object } => self.put_object(*object, self.case.objects[*object].spec.clone()),
+            Action::Restore { object } => {
+                self.put_object(*object, self.case.objects[*object].spec.clone())
+            }
             Action::Edit { object, spec } => self.put_object(*object, spec.clone()),
-            Action::RemoveService { site, name } => self.bed.delete(site, &format!("/api/v1/namespaces/shop/services/{name}")),
+            Action::RemoveService { site, name } => self
+                .bed
+                .delete(site, &format!("/api/v1/namespaces/shop/services/{name}")),
             Action::AddService { site, name } => self.add_service(site, name),
             Action::RemoveNamespace { site, name } => self.remove_namespace(site, name),
             Action::AddNamespace { site, name } => self.add_namespace(site, name),
@@ -201,7 +237,11 @@ impl Play {
             Action::MoveAddress { site, last } => {
                 self.renewals += 1;
                 let site = self.bed.sites[site].clone();
-                let moved = site.with_certificates(&format!("192.0.{}.{last}", 100 + site.id), site.ca, self.renewals);
+                let moved = site.with_certificates(
+                    &format!("192.0.{}.{last}", 100 + site.id),
+                    site.ca,
+                    self.renewals,
+                );
                 self.bed.replace(moved);
             }
             Action::RenewCertificates { site, ca } => {
@@ -217,11 +257,14 @@ impl Play {
                 };
                 let address = format!("{}:2379", self.bed.sites[site].address);
                 self.check_honesty();
-                self.bed.wire.change(&address, |etcd| etcd.failure = *failure);
+                self.bed
+                    .wire
+                    .change(&address, |etcd| etcd.failure = *failure);
             }
             Action::RemoveWorkload { site, which } => {
                 if let Some(found) = self.bed.on(site).get(&workload(*which)) {
-                    self.removed.insert((site.clone(), *which), (*found).clone());
+                    self.removed
+                        .insert((site.clone(), *which), (*found).clone());
                     self.bed.delete(site, &workload(*which));
                 }
             }
@@ -235,11 +278,16 @@ impl Play {
                     self.edits.push((site.clone(), path, patch(Value::Null)));
                 }
             }
-            Action::EditKey { site, pick, removes } => self.edit_key(site, *pick, *removes),
+            Action::EditKey {
+                site,
+                pick,
+                removes,
+            } => self.edit_key(site, *pick, *removes),
             Action::ForeignKey { site } => {
                 for secret in CONNECTION_SECRETS {
                     let data = json!({ "stringData": { "zz": "endpoints: [nowhere]", "common-etcd-client.key": "a key of Helm's" } });
-                    self.bed.patch(site, &format!("{SYSTEM}/secrets/{secret}"), &data);
+                    self.bed
+                        .patch(site, &format!("{SYSTEM}/secrets/{secret}"), &data);
                 }
             }
             Action::ForeignLink { site, pick, works } => self.take_link(site, *pick, *works),
@@ -260,7 +308,9 @@ impl Play {
                 }
             }
             Action::StopSecond => self.stop_second(),
-            Action::JumpClock { seconds } => _ = self.bed.skew.fetch_add(*seconds, Ordering::Relaxed),
+            Action::JumpClock { seconds } => {
+                _ = self.bed.skew.fetch_add(*seconds, Ordering::Relaxed)
+            }
             _ => self.act_on_access(action),
         }
     }
@@ -279,7 +329,9 @@ impl Play {
             }
             Action::BreakSecret { site } => {
                 self.lose(site);
-                self.each_secret(site, |bed, _, namespace| bed.put_secret(namespace, site, "not: [a, kubeconfig"));
+                self.each_secret(site, |bed, _, namespace| {
+                    bed.put_secret(namespace, site, "not: [a, kubeconfig")
+                });
             }
             Action::DeleteSecret { site } => {
                 self.lose(site);
@@ -288,7 +340,9 @@ impl Play {
             Action::SwitchSecret { site, to } => {
                 self.lose(site);
                 let holders = self.bed.holders(site);
-                let own = holders.iter().filter(|namespace| self.case.holdings[*namespace].contains(to));
+                let own = holders
+                    .iter()
+                    .filter(|namespace| self.case.holdings[*namespace].contains(to));
                 own.for_each(|namespace| self.bed.lend(namespace, site, to));
             }
             Action::RestoreSecret { site } => {
@@ -298,10 +352,19 @@ impl Play {
             }
             Action::SetLink { site, link } => {
                 self.check_honesty();
-                let mark = |set: &mut BTreeSet<String>, on: bool| if on { set.insert(site.clone()) } else { set.remove(site) };
+                let mark = |set: &mut BTreeSet<String>, on: bool| {
+                    if on {
+                        set.insert(site.clone())
+                    } else {
+                        set.remove(site)
+                    }
+                };
                 mark(&mut self.stalled, *link == Reachability::Stalled);
                 mark(&mut self.cut, *link != Reachability::Up);
-                self.bed.witness.set_reachable(site, *link == Reachability::Up && !self.keyless.contains(site));
+                self.bed.witness.set_reachable(
+                    site,
+                    *link == Reachability::Up && !self.keyless.contains(site),
+                );
                 self.bed.on(site).set_link(*link);
             }
             Action::CutStalled { site } => {
@@ -315,7 +378,9 @@ impl Play {
 
     fn each_secret(&self, site: &str, act: impl Fn(&Bed, &str, &str)) {
         let holders = self.bed.holders(site);
-        holders.iter().for_each(|namespace| act(&self.bed, &secret_path(namespace, site), namespace));
+        holders
+            .iter()
+            .for_each(|namespace| act(&self.bed, &secret_path(namespace, site), namespace));
     }
 
     /// Marks a cluster whose credentials no longer work.
@@ -328,12 +393,16 @@ impl Play {
     fn regain(&mut self, site: &str) {
         self.keyless.remove(site);
         self.bed.script.forget_lists(Some(site));
-        self.bed.witness.set_reachable(site, !self.cut.contains(site));
+        self.bed
+            .witness
+            .set_reachable(site, !self.cut.contains(site));
     }
 
     /// Checks the status of bindings before a cluster comes back.
     fn check_honesty(&self) {
-        declared(self.bed.on(HUB), BINDING).iter().for_each(|binding| self.bed.witness.check_honesty(binding));
+        declared(self.bed.on(HUB), BINDING)
+            .iter()
+            .for_each(|binding| self.bed.witness.check_honesty(binding));
     }
 
     /// Sets an object to its intended state, after any deletion of it has completed.
@@ -344,65 +413,110 @@ impl Play {
             Some(found) if !is_deleted(&found) => {
                 let mut changed = (*found).clone();
                 changed["spec"] = spec.clone();
-                let (code, answer) = hub.call(&Method::PUT, &object.path(), "application/json", Some(&changed));
+                let (code, answer) = hub.call(
+                    &Method::PUT,
+                    &object.path(),
+                    "application/json",
+                    Some(&changed),
+                );
                 assert!(code.is_success(), "{code} {answer}");
             }
             Some(_) => {}
-            None => self.bed.create(HUB, &object.collection(), &object.value(&spec)),
+            None => self
+                .bed
+                .create(HUB, &object.collection(), &object.value(&spec)),
         }
         self.meant[at] = Some(spec);
     }
 
     fn add_service(&self, site: &str, name: &str) {
         let cluster = self.bed.on(site);
-        let missing = cluster.get(&format!("/api/v1/namespaces/shop/services/{name}")).is_none();
+        let missing = cluster
+            .get(&format!("/api/v1/namespaces/shop/services/{name}"))
+            .is_none();
         if missing && has_namespace(cluster, "shop") {
-            self.bed.create(site, "/api/v1/namespaces/shop/services", &shop(name));
+            self.bed
+                .create(site, "/api/v1/namespaces/shop/services", &shop(name));
         }
     }
 
     fn add_namespace(&self, site: &str, name: &str) {
-        if self.bed.on(site).get(&format!("/api/v1/namespaces/{name}")).is_none() {
-            self.bed.create(site, "/api/v1/namespaces", &json!({ "metadata": { "name": name } }));
+        if self
+            .bed
+            .on(site)
+            .get(&format!("/api/v1/namespaces/{name}"))
+            .is_none()
+        {
+            self.bed.create(
+                site,
+                "/api/v1/namespaces",
+                &json!({ "metadata": { "name": name } }),
+            );
         }
     }
 
     /// Deletes a Namespace and its contents. No controller completes the deletion, so
     /// the Namespace stays Terminating.
     fn remove_namespace(&self, site: &str, name: &str) {
-        let inside = ["/api/v1/namespaces/NS/services", "/apis/cilium.io/v2/namespaces/NS/ciliumnetworkpolicies"];
+        let inside = [
+            "/api/v1/namespaces/NS/services",
+            "/apis/cilium.io/v2/namespaces/NS/ciliumnetworkpolicies",
+        ];
         for collection in inside.map(|path| path.replace("NS", name)) {
             for object in self.bed.on(site).list(&collection) {
-                self.bed.delete(site, &format!("{collection}/{}", text(&object["metadata"]["name"])));
+                self.bed.delete(
+                    site,
+                    &format!("{collection}/{}", text(&object["metadata"]["name"])),
+                );
             }
         }
         self.bed.delete(site, &format!("/api/v1/namespaces/{name}"));
     }
 
     fn add_workload(&mut self, site: &str, which: Workload) {
-        let Some(object) = self.removed.remove(&(site.to_owned(), which)) else { return };
+        let Some(object) = self.removed.remove(&(site.to_owned(), which)) else {
+            return;
+        };
         let mut fresh = object.clone();
-        fresh["metadata"] =
-            json!({ "name": object["metadata"]["name"], "namespace": "kube-system", "labels": object["metadata"]["labels"] });
-        self.bed.put(site, workload(which).rsplit_once('/').unwrap().0, &fresh);
+        fresh["metadata"] = json!({ "name": object["metadata"]["name"], "namespace": "kube-system", "labels": object["metadata"]["labels"] });
+        self.bed
+            .put(site, workload(which).rsplit_once('/').unwrap().0, &fresh);
     }
 
     fn edit_policy(&mut self, site: &str, how: PolicyEdit) {
-        let found = [POLICIES, CLUSTERWIDE].into_iter().flat_map(|collection| self.bed.on(site).list(collection)).next();
+        let found = [POLICIES, CLUSTERWIDE]
+            .into_iter()
+            .flat_map(|collection| self.bed.on(site).list(collection))
+            .next();
         let Some(policy) = found else { return };
         let path = policy_path(&policy);
         match how {
             PolicyEdit::Delete => self.bed.delete(site, &path),
-            PolicyEdit::Spec => _ = self.bed.patch(site, &path, &json!({ "spec": { "ingress": null, "ingressDeny": null } })),
-            PolicyEdit::StripLabels => _ = self.bed.patch(site, &path, &json!({ "metadata": { "labels": null } })),
+            PolicyEdit::Spec => {
+                _ = self.bed.patch(
+                    site,
+                    &path,
+                    &json!({ "spec": { "ingress": null, "ingressDeny": null } }),
+                )
+            }
+            PolicyEdit::StripLabels => {
+                _ = self
+                    .bed
+                    .patch(site, &path, &json!({ "metadata": { "labels": null } }))
+            }
         }
     }
 
     fn edit_key(&mut self, site: &str, pick: usize, removes: bool) {
         for secret in CONNECTION_SECRETS {
             let path = format!("{SYSTEM}/secrets/{secret}");
-            let Some(found) = self.bed.on(site).get(&path) else { continue };
-            let ours: Vec<&str> = applied(&found, &DATA).into_iter().filter(|key| *key != ".").collect();
+            let Some(found) = self.bed.on(site).get(&path) else {
+                continue;
+            };
+            let ours: Vec<&str> = applied(&found, &DATA)
+                .into_iter()
+                .filter(|key| *key != ".")
+                .collect();
             if ours.is_empty() {
                 continue;
             }
@@ -411,7 +525,11 @@ impl Play {
             match removes {
                 true => _ = self.bed.patch(site, &path, &gone),
                 false => {
-                    self.bed.patch(site, &path, &json!({ "stringData": { &key: "endpoints: [elsewhere]" } }));
+                    self.bed.patch(
+                        site,
+                        &path,
+                        &json!({ "stringData": { &key: "endpoints: [elsewhere]" } }),
+                    );
                     self.edits.push((site.to_owned(), path, gone));
                 }
             }
@@ -423,17 +541,39 @@ impl Play {
     /// without the comment.
     fn take_link(&mut self, site: &str, pick: usize, works: bool) {
         let paths = CONNECTION_SECRETS.map(|secret| format!("{SYSTEM}/secrets/{secret}"));
-        let found: Vec<_> = paths.iter().filter_map(|path| Some((path, self.bed.on(site).get(path)?))).collect();
+        let found: Vec<_> = paths
+            .iter()
+            .filter_map(|path| Some((path, self.bed.on(site).get(path)?)))
+            .collect();
         let is_remote = |key: &&str| *key != "." && !key.contains('.');
-        let remotes: BTreeSet<String> =
-            found.iter().flat_map(|(_, secret)| applied(secret, &DATA).into_iter().filter(is_remote).map(str::to_owned)).collect();
-        let Some(remote) = remotes.iter().nth(pick % remotes.len().max(1)).cloned() else { return };
+        let remotes: BTreeSet<String> = found
+            .iter()
+            .flat_map(|(_, secret)| {
+                applied(secret, &DATA)
+                    .into_iter()
+                    .filter(is_remote)
+                    .map(str::to_owned)
+            })
+            .collect();
+        let Some(remote) = remotes.iter().nth(pick % remotes.len().max(1)).cloned() else {
+            return;
+        };
         for (path, secret) in &found {
-            let Some(text) = decoded(&secret["data"][&remote]) else { continue };
-            let own: String = text.split_inclusive('\n').filter(|line| !line.starts_with('#')).collect();
+            let Some(text) = decoded(&secret["data"][&remote]) else {
+                continue;
+            };
+            let own: String = text
+                .split_inclusive('\n')
+                .filter(|line| !line.starts_with('#'))
+                .collect();
             let astray = own.replace("- https://", "- https://astray.");
-            self.bed.patch(site, path, &json!({ "stringData": { &remote: if works { own } else { astray } } }));
-            self.foreign.insert((site.to_owned(), remote.clone(), (*path).clone()));
+            self.bed.patch(
+                site,
+                path,
+                &json!({ "stringData": { &remote: if works { own } else { astray } } }),
+            );
+            self.foreign
+                .insert((site.to_owned(), remote.clone(), (*path).clone()));
         }
     }
 
@@ -441,7 +581,8 @@ impl Play {
     fn give_links_back(&mut self) {
         for (site, remote, path) in std::mem::take(&mut self.foreign) {
             if connects(self.bed.on(&site), &self.bed.wire, &remote).is_err() {
-                self.bed.patch(&site, &path, &json!({ "data": { &remote: null } }));
+                self.bed
+                    .patch(&site, &path, &json!({ "data": { &remote: null } }));
             }
         }
     }
@@ -453,16 +594,30 @@ impl Play {
         self.stop_second();
         // Healthy parts are left alone: new events would hide what the provider
         // forgot. A hostile tenant goes on.
-        let names: Vec<String> = self.bed.clusters.keys().filter(|name| !HOSTILE_SITES.contains(&name.as_str())).cloned().collect();
-        names.iter().for_each(|name| self.bed.script.lies.stop(name));
+        let names: Vec<String> = self
+            .bed
+            .clusters
+            .keys()
+            .filter(|name| !HOSTILE_SITES.contains(&name.as_str()))
+            .cloned()
+            .collect();
+        names
+            .iter()
+            .for_each(|name| self.bed.script.lies.stop(name));
         for site in self.cut.clone() {
-            self.act(&Action::SetLink { site, link: Reachability::Up });
+            self.act(&Action::SetLink {
+                site,
+                link: Reachability::Up,
+            });
         }
         for site in self.keyless.clone() {
             self.act(&Action::RestoreSecret { site });
         }
         for site in self.failing.clone() {
-            self.act(&Action::EtcdFails { site, failure: None });
+            self.act(&Action::EtcdFails {
+                site,
+                failure: None,
+            });
         }
         for (site, which) in self.removed.clone().into_keys() {
             self.add_workload(&site, which);
@@ -481,8 +636,14 @@ impl Play {
 
     /// Deletes policies that lost their labels, as the status asks the user to do.
     fn remove_strays(&self, cluster: &str) {
-        for policy in [POLICIES, CLUSTERWIDE].into_iter().flat_map(|collection| self.bed.on(cluster).list(collection)) {
-            if policy["metadata"]["labels"].as_object().is_none_or(serde_json::Map::is_empty) {
+        for policy in [POLICIES, CLUSTERWIDE]
+            .into_iter()
+            .flat_map(|collection| self.bed.on(cluster).list(collection))
+        {
+            if policy["metadata"]["labels"]
+                .as_object()
+                .is_none_or(serde_json::Map::is_empty)
+            {
                 self.bed.delete(cluster, &policy_path(&policy));
             }
         }
@@ -492,14 +653,26 @@ impl Play {
     async fn restore_object(&mut self, at: usize) {
         let path = self.case.objects[at].path();
         let deadline = Instant::now() + RESYNC + SOON;
-        let deleting = |bed: &Bed| bed.on(HUB).get(&path).is_some_and(|found| is_deleted(&found));
+        let deleting = |bed: &Bed| {
+            bed.on(HUB)
+                .get(&path)
+                .is_some_and(|found| is_deleted(&found))
+        };
         while deleting(&self.bed) {
             if Instant::now() > deadline {
-                return self.bed.witness.accuse(&format!("finalizer: {path} was deleted and does not go"));
+                return self
+                    .bed
+                    .witness
+                    .accuse(&format!("finalizer: {path} was deleted and does not go"));
             }
             self.until(Instant::now() + Duration::from_secs(1)).await;
         }
-        if let Some(spec) = self.meant[at].clone().filter(|spec| self.bed.on(HUB).get(&path).is_none_or(|found| found["spec"] != *spec)) {
+        if let Some(spec) = self.meant[at].clone().filter(|spec| {
+            self.bed
+                .on(HUB)
+                .get(&path)
+                .is_none_or(|found| found["spec"] != *spec)
+        }) {
             self.put_object(at, spec);
         }
     }
@@ -515,9 +688,14 @@ impl Play {
         // Objects that were unreachable when their owner was deleted stay.
         let excused = |wrong: &String| {
             wrong.ends_with("by nobody")
-                && self.bed.sites.keys().any(|site| wrong.contains(&format!("on {site} ")) && self.bed.witness.was_left_behind(site))
+                && self.bed.sites.keys().any(|site| {
+                    wrong.contains(&format!("on {site} ")) && self.bed.witness.was_left_behind(site)
+                })
         };
-        differences(&self.bed).into_iter().filter(|wrong| !excused(wrong)).collect()
+        differences(&self.bed)
+            .into_iter()
+            .filter(|wrong| !excused(wrong))
+            .collect()
     }
 
     async fn judge(&mut self) {
@@ -533,14 +711,20 @@ impl Play {
             if self.case.has_lies() && !wrong.is_empty() && Instant::now() < deadline {
                 continue;
             }
-            wrong.iter().for_each(|why| self.bed.witness.accuse(&format!("stays: {why}")));
+            wrong
+                .iter()
+                .for_each(|why| self.bed.witness.accuse(&format!("stays: {why}")));
             break;
         }
         self.bed.witness.check_silence();
         self.bed.witness.check_thrift();
-        let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+        let tasks = tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks();
         if tasks > MOST_TASKS {
-            self.bed.witness.accuse(&format!("bounded: {tasks} tasks are alive though nothing happens"));
+            self.bed.witness.accuse(&format!(
+                "bounded: {tasks} tasks are alive though nothing happens"
+            ));
         }
     }
 
@@ -555,7 +739,9 @@ impl Play {
                 return true;
             }
             if Instant::now() > deadline {
-                wrong.iter().for_each(|why| self.bed.witness.accuse(&format!("converges: {why}")));
+                wrong
+                    .iter()
+                    .for_each(|why| self.bed.witness.accuse(&format!("converges: {why}")));
                 return false;
             }
             self.until(Instant::now() + pause).await;
@@ -570,7 +756,10 @@ impl Play {
         let (rest, long) = match (thorough, self.case.resyncs()) {
             // Writes after a resync that recovers lost events or wrong answers, or
             // after a backoff, are expected.
-            (true, resyncs) => (RESYNC.mul_f64(1.1) * resyncs.max(1) + BACK_OFF, RESYNC.mul_f64(1.1)),
+            (true, resyncs) => (
+                RESYNC.mul_f64(1.1) * resyncs.max(1) + BACK_OFF,
+                RESYNC.mul_f64(1.1),
+            ),
             (false, 0) => (BACK_OFF, CHECK.mul_f64(2.2)),
             (false, _) => return self.until(Instant::now() + CHECK.mul_f64(2.2)).await,
         };
@@ -581,7 +770,10 @@ impl Play {
         // A process that starts emits its Events again, and a hostile tenant goes
         // on.
         if after.0 != before.0 && after.1 == before.1 && self.case.hostile.is_none() {
-            self.bed.witness.accuse(&format!("stays: {} writes though nothing happened", after.0 - before.0));
+            self.bed.witness.accuse(&format!(
+                "stays: {} writes though nothing happened",
+                after.0 - before.0
+            ));
         }
     }
 }
@@ -596,7 +788,9 @@ fn workload(which: Workload) -> String {
 fn policy_path(policy: &Value) -> String {
     let name = text(&policy["metadata"]["name"]);
     match policy["metadata"]["namespace"].as_str() {
-        Some(namespace) => format!("/apis/cilium.io/v2/namespaces/{namespace}/ciliumnetworkpolicies/{name}"),
+        Some(namespace) => {
+            format!("/apis/cilium.io/v2/namespaces/{namespace}/ciliumnetworkpolicies/{name}")
+        }
         None => format!("{CLUSTERWIDE}/{name}"),
     }
 }

@@ -93,7 +93,13 @@ impl Witness {
         wire: Wire,
         holdings: BTreeMap<String, BTreeSet<String>>,
     ) -> Witness {
-        Witness { started, clusters, wire, holdings, state: Mutex::default() }
+        Witness {
+            started,
+            clusters,
+            wire,
+            holdings,
+            state: Mutex::default(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -137,9 +143,17 @@ impl Witness {
     /// Records the address and certificates of a cluster.
     pub(crate) fn learn(&self, site: &Site) {
         let mut state = self.lock();
-        state.addresses.insert(site.address.clone(), site.name.clone());
-        for (identity, kind) in [(&site.server, "server"), (&site.remote, "remote"), (&site.local, "local")] {
-            state.private.insert(identity.key.trim().to_owned(), (site.name.clone(), kind));
+        state
+            .addresses
+            .insert(site.address.clone(), site.name.clone());
+        for (identity, kind) in [
+            (&site.server, "server"),
+            (&site.remote, "remote"),
+            (&site.local, "local"),
+        ] {
+            state
+                .private
+                .insert(identity.key.trim().to_owned(), (site.name.clone(), kind));
         }
     }
 
@@ -169,16 +183,26 @@ impl Witness {
     pub(crate) fn set_reachable(&self, cluster: &str, reachable: bool) {
         let mut state = self.lock();
         match reachable {
-            true if state.unreachable.remove(cluster).is_some() => _ = state.returned.insert(cluster.to_owned(), Instant::now()),
+            true if state.unreachable.remove(cluster).is_some() => {
+                _ = state.returned.insert(cluster.to_owned(), Instant::now())
+            }
             true => {}
-            false => _ = state.unreachable.entry(cluster.to_owned()).or_insert_with(Instant::now),
+            false => {
+                _ = state
+                    .unreachable
+                    .entry(cluster.to_owned())
+                    .or_insert_with(Instant::now)
+            }
         }
     }
 
     /// Reports whether a cluster is unreachable, or was a moment ago.
     fn is_out_of_reach(&self, cluster: &str) -> bool {
         let state = self.lock();
-        let back = state.returned.get(cluster).is_some_and(|at| at.elapsed() < ON_ITS_WAY);
+        let back = state
+            .returned
+            .get(cluster)
+            .is_some_and(|at| at.elapsed() < ON_ITS_WAY);
         back || state.unreachable.contains_key(cluster)
     }
 
@@ -203,7 +227,10 @@ impl Witness {
         let most = 6 + 4 * state.changes + 4 * state.providers;
         let wasted = state.written.iter().find(|(_, count)| **count > most);
         let wasted = wasted.map(|((cluster, key), count)| {
-            format!("no-unneeded-write: {key} on {cluster} was written {count} times for {} changes", state.changes)
+            format!(
+                "no-unneeded-write: {key} on {cluster} was written {count} times for {} changes",
+                state.changes
+            )
         });
         drop(state);
         wasted.iter().for_each(|violation| self.accuse(violation));
@@ -211,27 +238,54 @@ impl Witness {
 
     /// Returns the cluster that a ref of a namespace points to.
     fn leads_to(&self, namespace: &str, name: &str) -> Option<String> {
-        self.lock().led.get(&(namespace.to_owned(), name.to_owned())).cloned()
+        self.lock()
+            .led
+            .get(&(namespace.to_owned(), name.to_owned()))
+            .cloned()
     }
 
     /// Reports whether nothing of a tenant has changed for a while.
     fn is_quiet(&self, namespace: &str) -> bool {
         let state = self.lock();
-        !state.misled && state.changed.get(namespace).is_none_or(|at| at.elapsed() > ON_ITS_WAY)
+        !state.misled
+            && state
+                .changed
+                .get(namespace)
+                .is_none_or(|at| at.elapsed() > ON_ITS_WAY)
     }
 
     /// Records a change made by the tester.
     fn note_change(&self, cluster: &str, write: &Write<'_>) {
         self.lock().changes += 1;
-        let Some((namespace, name)) = write.key.split_once('/').filter(|_| cluster == HUB) else { return };
-        let spec = |value: Option<&Value>| value.map(|value| (value["spec"].clone(), value["metadata"]["deletionTimestamp"].clone()));
+        let Some((namespace, name)) = write.key.split_once('/').filter(|_| cluster == HUB) else {
+            return;
+        };
+        let spec = |value: Option<&Value>| {
+            value.map(|value| {
+                (
+                    value["spec"].clone(),
+                    value["metadata"]["deletionTimestamp"].clone(),
+                )
+            })
+        };
         let secret = write.plural == "secrets";
-        if secret || KINDS.iter().any(|kind| kind.0 == write.plural) && spec(write.before) != spec(write.after) {
-            self.lock().changed.insert(namespace.to_owned(), Instant::now());
+        if secret
+            || KINDS.iter().any(|kind| kind.0 == write.plural)
+                && spec(write.before) != spec(write.after)
+        {
+            self.lock()
+                .changed
+                .insert(namespace.to_owned(), Instant::now());
         }
-        if let (true, Some(site), Some(of)) = (secret, write.after.and_then(server_of), name.strip_suffix("-kubeconfig")) {
+        if let (true, Some(site), Some(of)) = (
+            secret,
+            write.after.and_then(server_of),
+            name.strip_suffix("-kubeconfig"),
+        ) {
             let mut state = self.lock();
-            let before = state.led.insert((namespace.to_owned(), of.to_owned()), site.clone());
+            let before = state
+                .led
+                .insert((namespace.to_owned(), of.to_owned()), site.clone());
             if before.is_some_and(|before| before != site) {
                 state.moved.insert(namespace.to_owned(), Instant::now());
             }
@@ -243,62 +297,108 @@ impl Witness {
             RequestOutcome::Answered { code } => code.to_string(),
             other => format!("{other:?}"),
         };
-        self.note(&format!("{} {} {} -> {outcome_text}", request.cluster, request.verb, request.path_and_query));
-        let resource = request.target.as_ref().map(|target| target.plural.as_str()).unwrap_or_default();
+        self.note(&format!(
+            "{} {} {} -> {outcome_text}",
+            request.cluster, request.verb, request.path_and_query
+        ));
+        let resource = request
+            .target
+            .as_ref()
+            .map(|target| target.plural.as_str())
+            .unwrap_or_default();
         let mut state = self.lock();
         if request.verb != Verb::Watch && resource != "leases" {
             state.requests += 1;
         }
-        let pages = state.pages.entry((request.cluster.to_string(), resource.to_owned())).or_default();
+        let pages = state
+            .pages
+            .entry((request.cluster.to_string(), resource.to_owned()))
+            .or_default();
         let goes_on = request.verb == Verb::List && request.query.continue_token.is_some();
         *pages = if goes_on { *pages + 1 } else { 0 };
         let endless = *pages == MOST_PAGES;
         let second = self.started.elapsed().as_secs();
         if !goes_on {
-            state.burst = if state.burst.0 == second { (second, state.burst.1 + 1) } else { (second, 1) };
+            state.burst = if state.burst.0 == second {
+                (second, state.burst.1 + 1)
+            } else {
+                (second, 1)
+            };
         }
         let runaway = state.burst.1 == MOST_A_SECOND && !state.disturbed;
-        let changed = state.effective.contains(&(request.cluster.to_string(), request.number));
+        let changed = state
+            .effective
+            .contains(&(request.cluster.to_string(), request.number));
         drop(state);
         if endless {
-            self.accuse(&format!("bounded: {MOST_PAGES} pages of one list of {resource} on {}", request.cluster));
+            self.accuse(&format!(
+                "bounded: {MOST_PAGES} pages of one list of {resource} on {}",
+                request.cluster
+            ));
         }
         if runaway {
-            self.accuse(&format!("bounded: {MOST_A_SECOND} requests within a second"));
+            self.accuse(&format!(
+                "bounded: {MOST_A_SECOND} requests within a second"
+            ));
         }
         if request.verb.writes() {
             self.check_preconditions(request);
         }
         // Two providers, or two tenants, may write the same thing.
-        let holders = self.holdings.values().filter(|sites| sites.contains(request.cluster.as_ref())).count();
+        let holders = self
+            .holdings
+            .values()
+            .filter(|sites| sites.contains(request.cluster.as_ref()))
+            .count();
         let lagging = self.lock().lagging.contains(request.cluster.as_ref());
-        let alone = !self.lock().disturbed && holders < 2 && !lagging && !self.has_lied(&request.cluster);
+        let alone =
+            !self.lock().disturbed && holders < 2 && !lagging && !self.has_lied(&request.cluster);
         // The result of an unanswered write is unknown.
         let object = (request.cluster.to_string(), request.path_and_query.clone());
         let known = match outcome {
             RequestOutcome::Answered { .. } => !self.lock().unanswered.remove(&object),
             RequestOutcome::Lost | RequestOutcome::GivenUp => self.lock().unanswered.insert(object),
         };
-        if *outcome == (RequestOutcome::Answered { code: 200 }) && request.verb == Verb::Patch && !changed && alone && known {
+        if *outcome == (RequestOutcome::Answered { code: 200 })
+            && request.verb == Verb::Patch
+            && !changed
+            && alone
+            && known
+        {
             self.accuse(&format!("no-unneeded-write: {request} changed nothing"));
         }
     }
 
     fn wrote(&self, cluster: &str, write: &Write<'_>) {
-        if let Some(uid) = write.after.and_then(|after| after["metadata"]["uid"].as_str()) {
-            self.lock().uids.entry(cluster.to_owned()).or_default().insert(uid.to_owned());
+        if let Some(uid) = write
+            .after
+            .and_then(|after| after["metadata"]["uid"].as_str())
+        {
+            self.lock()
+                .uids
+                .entry(cluster.to_owned())
+                .or_default()
+                .insert(uid.to_owned());
         }
         match write.user.filter(|user| is_operator(Some(user))) {
             None => self.note_change(cluster, write),
             Some(user) => {
                 let mut state = self.lock();
-                state.effective.extend(write.request.map(|number| (cluster.to_owned(), number)));
+                state
+                    .effective
+                    .extend(write.request.map(|number| (cluster.to_owned(), number)));
                 if write.plural != "leases" && !only_times_moved(write) {
                     state.writes += 1;
                 }
                 let object = format!("{} {}", write.plural, write.key);
-                if !["leases", "events"].contains(&write.plural) && cluster != HUB && !state.disturbed {
-                    *state.written.entry((cluster.to_owned(), object)).or_default() += 1;
+                if !["leases", "events"].contains(&write.plural)
+                    && cluster != HUB
+                    && !state.disturbed
+                {
+                    *state
+                        .written
+                        .entry((cluster.to_owned(), object))
+                        .or_default() += 1;
                 }
                 drop(state);
                 match cluster == HUB {
@@ -307,7 +407,9 @@ impl Witness {
                 }
             }
         }
-        let spec = |object: Option<&Value>| object.map(|object| (object["spec"].clone(), is_deleted(object)));
+        let spec = |object: Option<&Value>| {
+            object.map(|object| (object["spec"].clone(), is_deleted(object)))
+        };
         let of_binding = write.plural == BINDING.0 && spec(write.before) != spec(write.after);
         if of_binding || ["secrets", "configmaps"].contains(&write.plural) {
             self.watch_links();
@@ -319,7 +421,12 @@ impl Witness {
 fn server_of(secret: &Value) -> Option<String> {
     let config: Value = serde_json::from_str(&decoded(&secret["data"]["kubeconfig"])?).ok()?;
     let url = text(&config["clusters"][0]["cluster"]["server"]);
-    Some(url.strip_prefix("https://")?.split_once(".sim")?.0.to_owned())
+    Some(
+        url.strip_prefix("https://")?
+            .split_once(".sim")?
+            .0
+            .to_owned(),
+    )
 }
 
 /// The witness of one cluster.

@@ -33,19 +33,29 @@ pub(crate) const EPOCH: i64 = 1_800_000_000;
 
 static CRDS: LazyLock<Vec<Value>> = LazyLock::new(|| {
     let crds = mw_api::crd::cilium_crds();
-    crds.iter().map(|crd| serde_json::to_value(crd).unwrap()).collect()
+    crds.iter()
+        .map(|crd| serde_json::to_value(crd).unwrap())
+        .collect()
 });
 
 /// Account of a target, with both optional roles.
 static TARGET: LazyLock<Account> = LazyLock::new(|| {
-    let roles = [rbac::target_yaml(), rbac::target_ca_yaml(), rbac::target_metrics_yaml()].map(Result::unwrap);
+    let roles = [
+        rbac::target_yaml(),
+        rbac::target_ca_yaml(),
+        rbac::target_metrics_yaml(),
+    ]
+    .map(Result::unwrap);
     account(&roles.join("---\n"))
 });
 static PROVIDER: LazyLock<Account> = LazyLock::new(|| account(&rbac::hub_yaml().unwrap()));
 
 fn account(roles: &str) -> Account {
     let documents: Vec<Value> = serde_saphyr::from_multiple(roles).unwrap();
-    Account { user: "provider".to_owned(), ..Account::from_roles(&documents) }
+    Account {
+        user: "provider".to_owned(),
+        ..Account::from_roles(&documents)
+    }
 }
 
 pub(crate) struct Bed {
@@ -60,19 +70,44 @@ pub(crate) struct Bed {
 impl Bed {
     pub(crate) fn new(sites: &[Site]) -> Bed {
         let started = Instant::now();
-        let wall = Wall::new(move || Moment { seconds: EPOCH + seconds(started.elapsed()), nanos: 0 });
-        let names = [HUB.to_owned()].into_iter().chain(sites.iter().map(|site| site.name.clone()));
+        let wall = Wall::new(move || Moment {
+            seconds: EPOCH + seconds(started.elapsed()),
+            nanos: 0,
+        });
+        let names = [HUB.to_owned()]
+            .into_iter()
+            .chain(sites.iter().map(|site| site.name.clone()));
         let cluster = |(at, name): (usize, String)| {
-            let settings = mw_sim::Settings { name: name.clone(), seed: at as u64, wall: wall.clone(), managed_fields: true };
+            let settings = mw_sim::Settings {
+                name: name.clone(),
+                seed: at as u64,
+                wall: wall.clone(),
+                managed_fields: true,
+            };
             (name, Cluster::new(settings))
         };
         let clusters: BTreeMap<String, Cluster> = names.enumerate().map(cluster).collect();
         let wire = Wire::default();
-        let sites = sites.iter().map(|site| (site.name.clone(), site.clone())).collect();
-        let bed = Bed { clusters, sites, wire, started, provider: None, settings: Settings::default() };
-        CRDS.iter().for_each(|crd| bed.on(HUB).install_crd(crd).unwrap());
+        let sites = sites
+            .iter()
+            .map(|site| (site.name.clone(), site.clone()))
+            .collect();
+        let bed = Bed {
+            clusters,
+            sites,
+            wire,
+            started,
+            provider: None,
+            settings: Settings::default(),
+        };
+        CRDS.iter()
+            .for_each(|crd| bed.on(HUB).install_crd(crd).unwrap());
         bed.on(HUB).set_token("hub", Some(PROVIDER.clone()));
-        bed.create(HUB, "/api/v1/namespaces", &json!({ "metadata": { "name": NAMESPACE } }));
+        bed.create(
+            HUB,
+            "/api/v1/namespaces",
+            &json!({ "metadata": { "name": NAMESPACE } }),
+        );
         for site in bed.sites.values() {
             bed.furnish(site);
             bed.give_access(&site.name);
@@ -84,14 +119,23 @@ impl Bed {
         for (collection, object) in site.objects() {
             self.create(&site.name, &collection, &object);
             if let Some(status) = object.get("status") {
-                let path = format!("{collection}/{}/status", object["metadata"]["name"].as_str().unwrap());
+                let path = format!(
+                    "{collection}/{}/status",
+                    object["metadata"]["name"].as_str().unwrap()
+                );
                 self.patch(&site.name, &path, &json!({ "status": status }));
             }
         }
-        let secrets: Vec<Value> = serde_saphyr::from_multiple(&rbac::connection_secrets_yaml().unwrap()).unwrap();
-        secrets.iter().for_each(|secret| self.create(&site.name, &format!("{SYSTEM}/secrets"), secret));
+        let secrets: Vec<Value> =
+            serde_saphyr::from_multiple(&rbac::connection_secrets_yaml().unwrap()).unwrap();
+        secrets
+            .iter()
+            .for_each(|secret| self.create(&site.name, &format!("{SYSTEM}/secrets"), secret));
         let cluster = self.on(&site.name).clone();
-        self.on(&site.name).set_pods(Arc::new(KvStoreMesh { cluster, wire: self.wire.clone() }));
+        self.on(&site.name).set_pods(Arc::new(KvStoreMesh {
+            cluster,
+            wire: self.wire.clone(),
+        }));
         self.wire.plug_in(site);
         if site.has_cluster_users() {
             self.wire.list_users(site, self.on(&site.name));
@@ -104,7 +148,11 @@ impl Bed {
             "metadata": { "name": format!("{site}-kubeconfig"), "namespace": NAMESPACE },
             "stringData": { "kubeconfig": kubeconfig(site, "target") },
         });
-        self.create(HUB, &format!("/api/v1/namespaces/{NAMESPACE}/secrets"), &secret);
+        self.create(
+            HUB,
+            &format!("/api/v1/namespaces/{NAMESPACE}/secrets"),
+            &secret,
+        );
     }
 
     /// Rights of a target's kubeconfig.
@@ -114,7 +162,8 @@ impl Bed {
 
     /// Removes the optional roles.
     pub(crate) fn grant_no_more_than_needed(&self, site: &str) {
-        self.on(site).set_token("target", Some(account(&rbac::target_yaml().unwrap())));
+        self.on(site)
+            .set_token("target", Some(account(&rbac::target_yaml().unwrap())));
     }
 
     pub(crate) fn on(&self, cluster: &str) -> &Cluster {
@@ -123,26 +172,50 @@ impl Bed {
 
     pub(crate) fn create(&self, cluster: &str, collection: &str, object: &Value) {
         let path = format!("{collection}?fieldManager=helm");
-        let (code, answer) = self.on(cluster).call(&Method::POST, &path, "application/json", Some(object));
-        assert!(code.is_success(), "creating in {collection} of {cluster}: {code} {answer}");
+        let (code, answer) =
+            self.on(cluster)
+                .call(&Method::POST, &path, "application/json", Some(object));
+        assert!(
+            code.is_success(),
+            "creating in {collection} of {cluster}: {code} {answer}"
+        );
     }
 
     pub(crate) fn patch(&self, cluster: &str, path: &str, patch: &Value) {
         let managed = format!("{path}?fieldManager=somebody");
-        let (code, answer) = self.on(cluster).call(&Method::PATCH, &managed, MERGE, Some(patch));
-        assert!(code.is_success(), "patching {path} of {cluster}: {code} {answer}");
+        let (code, answer) = self
+            .on(cluster)
+            .call(&Method::PATCH, &managed, MERGE, Some(patch));
+        assert!(
+            code.is_success(),
+            "patching {path} of {cluster}: {code} {answer}"
+        );
     }
 
     pub(crate) fn delete(&self, cluster: &str, path: &str) {
-        let (code, answer) = self.on(cluster).call(&Method::DELETE, path, "application/json", None);
-        assert!(code.is_success(), "deleting {path} of {cluster}: {code} {answer}");
+        let (code, answer) = self
+            .on(cluster)
+            .call(&Method::DELETE, path, "application/json", None);
+        assert!(
+            code.is_success(),
+            "deleting {path} of {cluster}: {code} {answer}"
+        );
     }
 
     pub(crate) fn start(&mut self) {
-        let lines = self.clusters.iter().map(|(name, cluster)| (host(name), cluster.server())).collect();
+        let lines = self
+            .clusters
+            .iter()
+            .map(|(name, cluster)| (host(name), cluster.server()))
+            .collect();
         let (permit, metrics) = (Permit::always(), Metrics::default());
         let timeouts = Timeouts::of(Duration::from_secs(5));
-        let board = InMemoryConnect { lines, timeouts, permit: permit.clone(), metrics: metrics.clone() };
+        let board = InMemoryConnect {
+            lines,
+            timeouts,
+            permit: permit.clone(),
+            metrics: metrics.clone(),
+        };
         let mut config = Config::new(url(HUB).parse().unwrap());
         config.auth_info.token = Some("hub".to_owned().into());
         let hub = board.client(&config, permit.clone()).unwrap();
@@ -157,10 +230,16 @@ impl Bed {
             memory_limit: MEMORY_LIMIT,
             metrics,
             readiness: Readiness::default(),
-            clock: Clock::new(move || jiff::Timestamp::from_second(EPOCH + seconds(started.elapsed())).unwrap()),
+            clock: Clock::new(move || {
+                jiff::Timestamp::from_second(EPOCH + seconds(started.elapsed())).unwrap()
+            }),
             random: fastrand::Rng::with_seed(1),
         };
-        let back_end = Provider { settings: self.settings.clone(), kcp: None, dialler: Arc::new(self.wire.clone()) };
+        let back_end = Provider {
+            settings: self.settings.clone(),
+            kcp: None,
+            dialler: Arc::new(self.wire.clone()),
+        };
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
             lead(&back_end, false, None, ground).await;
@@ -173,7 +252,11 @@ impl Bed {
     }
 
     /// Waits until a check succeeds; fails with its last error.
-    pub(crate) async fn until<T>(&self, what: &str, mut look: impl FnMut() -> Result<T, String>) -> T {
+    pub(crate) async fn until<T>(
+        &self,
+        what: &str,
+        mut look: impl FnMut() -> Result<T, String>,
+    ) -> T {
         let deadline = Instant::now() + Duration::from_secs(180);
         loop {
             match look() {
@@ -186,7 +269,11 @@ impl Bed {
 
     pub(crate) fn bind(&self, name: &str, refs: &[&str], config: &Value) {
         let refs: Vec<Value> = refs.iter().map(|name| json!({ "name": name })).collect();
-        self.declare(BINDINGS, name, &json!({ "clusterRefs": refs, "meshConfig": config }));
+        self.declare(
+            BINDINGS,
+            name,
+            &json!({ "clusterRefs": refs, "meshConfig": config }),
+        );
     }
 
     pub(crate) fn declare(&self, kind: Kind, name: &str, spec: &Value) {
@@ -196,22 +283,37 @@ impl Bed {
     }
 
     pub(crate) fn object(&self, kind: Kind, name: &str) -> Option<Value> {
-        self.on(HUB).get(&format!("{}/{name}", kind_path(kind))).map(|object| (*object).clone())
+        self.on(HUB)
+            .get(&format!("{}/{name}", kind_path(kind)))
+            .map(|object| (*object).clone())
     }
 
     pub(crate) async fn phase(&self, kind: Kind, name: &str, phase: &str) -> Value {
         let what = format!("{} {name} is {phase}", kind.1);
         self.until(&what, || {
             let object = self.object(kind, name).unwrap_or_default();
-            if object["status"]["phase"] == phase { Ok(object) } else { Err(serde_json::to_string_pretty(&object["status"]).unwrap()) }
+            if object["status"]["phase"] == phase {
+                Ok(object)
+            } else {
+                Err(serde_json::to_string_pretty(&object["status"]).unwrap())
+            }
         })
         .await
     }
 
-    pub(crate) async fn until_status(&self, kind: Kind, name: &str, is: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) async fn until_status(
+        &self,
+        kind: Kind,
+        name: &str,
+        is: impl Fn(&Value) -> bool,
+    ) -> Value {
         self.until(&format!("the status of {name}"), || {
             let object = self.object(kind, name).unwrap_or_default();
-            if is(&object["status"]) { Ok(object) } else { Err(serde_json::to_string_pretty(&object["status"]).unwrap()) }
+            if is(&object["status"]) {
+                Ok(object)
+            } else {
+                Err(serde_json::to_string_pretty(&object["status"]).unwrap())
+            }
         })
         .await
     }
@@ -227,17 +329,26 @@ impl Bed {
     }
 
     pub(crate) async fn gone(&self, kind: Kind, name: &str) {
-        let look = || self.object(kind, name).map_or(Ok(()), |object| Err(serde_json::to_string_pretty(&object).unwrap()));
+        let look = || {
+            self.object(kind, name).map_or(Ok(()), |object| {
+                Err(serde_json::to_string_pretty(&object).unwrap())
+            })
+        };
         self.until(&format!("{name} is gone"), look).await;
     }
 
     /// Version of each cluster, which changes only with writes.
     pub(crate) fn versions(&self) -> BTreeMap<String, u64> {
-        self.clusters.iter().map(|(name, cluster)| (name.clone(), cluster.version())).collect()
+        self.clusters
+            .iter()
+            .map(|(name, cluster)| (name.clone(), cluster.version()))
+            .collect()
     }
 
     pub(crate) fn events(&self) -> Vec<Value> {
-        let events = self.on(HUB).list(&format!("/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events"));
+        let events = self.on(HUB).list(&format!(
+            "/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events"
+        ));
         events.iter().map(|event| (**event).clone()).collect()
     }
 
@@ -254,24 +365,52 @@ impl Bed {
         fresh["metadata"] = json!({ "name": name, "labels": object["metadata"]["labels"], "namespace": object["metadata"]["namespace"] });
         self.create(cluster, path.rsplit_once('/').unwrap().0, &fresh);
         if let Some(status) = object.get("status") {
-            self.patch(cluster, &format!("{path}/status"), &json!({ "status": status }));
+            self.patch(
+                cluster,
+                &format!("{path}/status"),
+                &json!({ "status": status }),
+            );
         }
     }
 
     /// Reissues the server certificate of a site with one more address.
     pub(crate) fn renew_server_certificate(&self, site: &str, address: &str) {
         let ca = self.sites[site].ca.authority();
-        let names = ["clustermesh-apiserver.kube-system.svc", "*.mesh.cilium.io", address];
-        let identity = ca.issue("clustermesh-apiserver.kube-system.svc", &names).unwrap();
+        let names = [
+            "clustermesh-apiserver.kube-system.svc",
+            "*.mesh.cilium.io",
+            address,
+        ];
+        let identity = ca
+            .issue("clustermesh-apiserver.kube-system.svc", &names)
+            .unwrap();
         let data = json!({ "tls.crt": identity.certificate, "tls.key": identity.key });
-        self.patch(site, &format!("{SYSTEM}/secrets/clustermesh-apiserver-server-cert"), &json!({ "stringData": data }));
+        self.patch(
+            site,
+            &format!("{SYSTEM}/secrets/clustermesh-apiserver-server-cert"),
+            &json!({ "stringData": data }),
+        );
     }
 
     /// The keys of a connection Secret, decoded.
     pub(crate) fn keys(&self, site: &str, secret: &str) -> BTreeMap<String, String> {
-        let found = self.on(site).get(&format!("{SYSTEM}/secrets/{secret}")).map(|secret| secret["data"].clone()).unwrap_or_default();
-        let decoded = |(key, value): (&String, &Value)| (key.clone(), String::from_utf8(base64(value.as_str().unwrap())).unwrap());
-        found.as_object().into_iter().flatten().map(decoded).collect()
+        let found = self
+            .on(site)
+            .get(&format!("{SYSTEM}/secrets/{secret}"))
+            .map(|secret| secret["data"].clone())
+            .unwrap_or_default();
+        let decoded = |(key, value): (&String, &Value)| {
+            (
+                key.clone(),
+                String::from_utf8(base64(value.as_str().unwrap())).unwrap(),
+            )
+        };
+        found
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(decoded)
+            .collect()
     }
 }
 
@@ -282,11 +421,19 @@ pub(crate) const SERVICES: Kind = ("globalservices", "GlobalService");
 pub(crate) const INTENTS: Kind = ("connectivityintents", "ConnectivityIntent");
 
 pub(crate) fn kind_path(kind: Kind) -> String {
-    format!("/apis/networking.edge-portal.eu/v1alpha1/namespaces/{NAMESPACE}/{}", kind.0)
+    format!(
+        "/apis/networking.edge-portal.eu/v1alpha1/namespaces/{NAMESPACE}/{}",
+        kind.0
+    )
 }
 
 pub(crate) fn condition<'a>(object: &'a Value, kind: &str) -> &'a Value {
-    object["status"]["conditions"].as_array().unwrap().iter().find(|condition| condition["type"] == kind).unwrap()
+    object["status"]["conditions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|condition| condition["type"] == kind)
+        .unwrap()
 }
 
 fn seconds(duration: Duration) -> i64 {

@@ -31,18 +31,40 @@ use crate::wire::Wire;
 
 fn hub() -> Cluster {
     let started = Instant::now();
-    let wall = Wall::new(move || Moment { seconds: 1_800_000_000 + i64::try_from(started.elapsed().as_secs()).unwrap(), nanos: 0 });
-    let hub = Cluster::new(mw_sim::Settings { name: HUB.to_owned(), seed: 0, wall, managed_fields: false });
+    let wall = Wall::new(move || Moment {
+        seconds: 1_800_000_000 + i64::try_from(started.elapsed().as_secs()).unwrap(),
+        nanos: 0,
+    });
+    let hub = Cluster::new(mw_sim::Settings {
+        name: HUB.to_owned(),
+        seed: 0,
+        wall,
+        managed_fields: false,
+    });
     hub.set_token("hub", Some(Account::admin("hub")));
-    hub.install_crd(&serde_saphyr::from_str(PEER_CRD).unwrap()).unwrap();
+    hub.install_crd(&serde_saphyr::from_str(PEER_CRD).unwrap())
+        .unwrap();
     let namespace = json!({ "metadata": { "name": NAMESPACE } });
-    assert!(hub.call(&Method::POST, "/api/v1/namespaces", "application/json", Some(&namespace)).0.is_success());
+    assert!(
+        hub.call(
+            &Method::POST,
+            "/api/v1/namespaces",
+            "application/json",
+            Some(&namespace)
+        )
+        .0
+        .is_success()
+    );
     hub
 }
 
 fn install_crds(hub: &Cluster) {
-    for crd in mw_api::crd::cilium_crds().iter().chain(&mw_api::crd::crds()) {
-        hub.install_crd(&serde_json::to_value(crd).unwrap()).unwrap();
+    for crd in mw_api::crd::cilium_crds()
+        .iter()
+        .chain(&mw_api::crd::crds())
+    {
+        hub.install_crd(&serde_json::to_value(crd).unwrap())
+            .unwrap();
     }
 }
 
@@ -53,7 +75,12 @@ struct Process {
     _tasks: JoinSet<()>,
 }
 
-fn start<B: BackEnd + Send + Sync + 'static>(back_end: B, hub: &Cluster, identity: Option<&'static str>, installs: bool) -> Process {
+fn start<B: BackEnd + Send + Sync + 'static>(
+    back_end: B,
+    hub: &Cluster,
+    identity: Option<&'static str>,
+    installs: bool,
+) -> Process {
     let (readiness, requests) = (Readiness::default(), Arc::<AtomicUsize>::default());
     let counted = Arc::clone(&requests);
     let count = move |request: Request<Body>| {
@@ -63,10 +90,24 @@ fn start<B: BackEnd + Send + Sync + 'static>(back_end: B, hub: &Cluster, identit
         }
         request
     };
-    let lines = BTreeMap::from([(host(HUB), ServiceBuilder::new().map_request(count).service(hub.server()))]);
-    let permit = if identity.is_some() { Permit::none() } else { Permit::always() };
+    let lines = BTreeMap::from([(
+        host(HUB),
+        ServiceBuilder::new()
+            .map_request(count)
+            .service(hub.server()),
+    )]);
+    let permit = if identity.is_some() {
+        Permit::none()
+    } else {
+        Permit::always()
+    };
     let (metrics, timeouts) = (Metrics::default(), Timeouts::of(Duration::from_secs(5)));
-    let board = InMemoryConnect { lines, timeouts, permit: permit.clone(), metrics: metrics.clone() };
+    let board = InMemoryConnect {
+        lines,
+        timeouts,
+        permit: permit.clone(),
+        metrics: metrics.clone(),
+    };
     let mut config = Config::new(url(HUB).parse().unwrap());
     config.auth_info.token = Some("hub".to_owned().into());
     let client = board.client(&config, permit.clone()).unwrap();
@@ -88,9 +129,19 @@ fn start<B: BackEnd + Send + Sync + 'static>(back_end: B, hub: &Cluster, identit
     tasks.spawn(async move {
         let leases: Api<Lease> = Api::namespaced(leases, NAMESPACE);
         let mut elector = identity.map(|identity| Elector::new(B::LEASE, identity));
-        lead(&back_end, installs, elector.as_mut().map(|elector| (&leases, elector)), ground).await;
+        lead(
+            &back_end,
+            installs,
+            elector.as_mut().map(|elector| (&leases, elector)),
+            ground,
+        )
+        .await;
     });
-    Process { readiness, requests, _tasks: tasks }
+    Process {
+        readiness,
+        requests,
+        _tasks: tasks,
+    }
 }
 
 fn both(hub: &Cluster, identity: Option<&'static str>) -> [Process; 2] {
@@ -98,8 +149,15 @@ fn both(hub: &Cluster, identity: Option<&'static str>) -> [Process; 2] {
 }
 
 fn start_both(hub: &Cluster, identity: Option<&'static str>, installs: bool) -> [Process; 2] {
-    let provider = Provider { settings: Settings::default(), kcp: None, dialler: Arc::new(Wire::default()) };
-    [start(provider, hub, identity, installs), start(kilo::Settings::of(NAMESPACE), hub, identity, installs)]
+    let provider = Provider {
+        settings: Settings::default(),
+        kcp: None,
+        dialler: Arc::new(Wire::default()),
+    };
+    [
+        start(provider, hub, identity, installs),
+        start(kilo::Settings::of(NAMESPACE), hub, identity, installs),
+    ]
 }
 
 async fn ready(process: &Process) {
@@ -109,7 +167,9 @@ async fn ready(process: &Process) {
         }
     };
     let late = |_| panic!("not ready: {:?}", process.readiness.readyz());
-    tokio::time::timeout(Duration::from_secs(120), waiting).await.unwrap_or_else(late);
+    tokio::time::timeout(Duration::from_secs(120), waiting)
+        .await
+        .unwrap_or_else(late);
 }
 
 #[tokio::test(start_paused = true)]
@@ -121,7 +181,11 @@ async fn an_idle_engine_is_healthy_and_asks_for_nothing() {
         ready(process).await;
     }
     sleep(Duration::from_secs(20)).await;
-    let requests = || processes.each_ref().map(|process| process.requests.load(Ordering::Relaxed));
+    let requests = || {
+        processes
+            .each_ref()
+            .map(|process| process.requests.load(Ordering::Relaxed))
+    };
     let before = requests();
     // A resync comes after nine minutes at the earliest.
     for _ in 0..48 {
@@ -140,14 +204,28 @@ async fn a_process_is_ready_once_its_objects_were_listed_and_not_before() {
     let processes = both(&hub, None);
     sleep(Duration::from_secs(90)).await;
     for process in &processes {
-        assert_eq!(process.readiness.readyz(), Err("waiting for Namespace kube-system of the hub to be read".to_owned()));
-        assert_eq!(process.readiness.healthz(), Ok(()), "waiting for a hub is no reason to be restarted");
+        assert_eq!(
+            process.readiness.readyz(),
+            Err("waiting for Namespace kube-system of the hub to be read".to_owned())
+        );
+        assert_eq!(
+            process.readiness.healthz(),
+            Ok(()),
+            "waiting for a hub is no reason to be restarted"
+        );
     }
     hub.set_link(Reachability::Up);
     sleep(Duration::from_secs(90)).await;
-    let kinds = ["ClusterMeshBindings, GlobalServices and ConnectivityIntents", "ClusterMeshes"];
+    let kinds = [
+        "ClusterMeshBindings, GlobalServices and ConnectivityIntents",
+        "ClusterMeshes",
+    ];
     for (process, kinds) in processes.iter().zip(kinds) {
-        assert_eq!(process.readiness.readyz(), Err(format!("waiting for the first list of {kinds}")), "there are no CRDs");
+        assert_eq!(
+            process.readiness.readyz(),
+            Err(format!("waiting for the first list of {kinds}")),
+            "there are no CRDs"
+        );
         assert_eq!(process.readiness.healthz(), Ok(()));
     }
     install_crds(&hub);
@@ -163,7 +241,10 @@ async fn a_process_that_installs_the_crds_is_not_ready_before() {
     let processes = start_both(&hub, None, true);
     sleep(Duration::from_secs(90)).await;
     for process in &processes {
-        assert_eq!(process.readiness.readyz(), Err("waiting for the CRDs to be installed".to_owned()));
+        assert_eq!(
+            process.readiness.readyz(),
+            Err("waiting for the CRDs to be installed".to_owned())
+        );
         assert_eq!(process.readiness.healthz(), Ok(()));
     }
     hub.set_link(Reachability::Up);
@@ -185,14 +266,27 @@ async fn a_standby_is_ready_and_says_who_holds_the_lease() {
     for _ in 0..30 {
         sleep(Duration::from_secs(10)).await;
         for standby in &standbys {
-            assert_eq!(standby.readiness.readyz(), Ok("standby: one holds the Lease".to_owned()));
+            assert_eq!(
+                standby.readiness.readyz(),
+                Ok("standby: one holds the Lease".to_owned())
+            );
             assert_eq!(standby.readiness.healthz(), Ok(()));
         }
     }
-    assert!(standbys.iter().all(|standby| standby.requests.load(Ordering::Relaxed) == 0));
+    assert!(
+        standbys
+            .iter()
+            .all(|standby| standby.requests.load(Ordering::Relaxed) == 0)
+    );
     hub.set_link(Reachability::Refusing);
     sleep(Duration::from_secs(10)).await;
     for standby in &standbys {
-        assert!(standby.readiness.readyz().unwrap_err().starts_with("waiting for the Lease: "));
+        assert!(
+            standby
+                .readiness
+                .readyz()
+                .unwrap_err()
+                .starts_with("waiting for the Lease: ")
+        );
     }
 }

@@ -25,7 +25,11 @@ struct Liar {
 
 impl Faults for Liar {
     fn fate(&self, _: &Request) -> Fate {
-        if self.delay.is_zero() { Fate::Answer } else { Fate::Delay(self.delay) }
+        if self.delay.is_zero() {
+            Fate::Answer
+        } else {
+            Fate::Delay(self.delay)
+        }
     }
 
     fn lies(&self, request: &Request) -> Vec<Lie> {
@@ -42,19 +46,34 @@ fn sites() -> Vec<Site> {
 
 /// Makes a site give wrong answers about one kind.
 fn lies(bed: &Bed, site: &str, kind: &str, lie: Lie, delay: Duration) {
-    let liar = Liar { lies: Lies::default(), delay };
+    let liar = Liar {
+        lies: Lies::default(),
+        delay,
+    };
     liar.lies.tell(site, kind, lie, Span::ForEver);
     bed.on(site).set_faults(Arc::new(liar));
     bed.on(site).hang_up();
 }
 
 fn claims_to_be(bed: &Bed, site: &str, victim: &str) {
-    lies(bed, site, "namespaces", Lie::Uids { of: bed.on(victim).clone() }, Duration::ZERO);
+    lies(
+        bed,
+        site,
+        "namespaces",
+        Lie::Uids {
+            of: bed.on(victim).clone(),
+        },
+        Duration::ZERO,
+    );
 }
 
 /// A namespace with Secrets for some sites.
 fn move_in(bed: &Bed, namespace: &str, sites: &[&str]) {
-    bed.create(HUB, "/api/v1/namespaces", &json!({ "metadata": { "name": namespace } }));
+    bed.create(
+        HUB,
+        "/api/v1/namespaces",
+        &json!({ "metadata": { "name": namespace } }),
+    );
     for site in sites {
         give_secret(bed, namespace, site, &kubeconfig(site, "target"));
     }
@@ -63,19 +82,27 @@ fn move_in(bed: &Bed, namespace: &str, sites: &[&str]) {
 fn give_secret(bed: &Bed, namespace: &str, site: &str, kubeconfig: &str) {
     let metadata = json!({ "name": format!("{site}-kubeconfig"), "namespace": namespace });
     let secret = json!({ "metadata": metadata, "stringData": { "kubeconfig": kubeconfig } });
-    bed.create(HUB, &format!("/api/v1/namespaces/{namespace}/secrets"), &secret);
+    bed.create(
+        HUB,
+        &format!("/api/v1/namespaces/{namespace}/secrets"),
+        &secret,
+    );
 }
 
 /// Returns a kubeconfig with the server's CA.
 fn verified(site: &str, token: &str, ca: Ca) -> String {
     let mut config: Value = serde_json::from_str(&kubeconfig(site, token)).unwrap();
     let pem = ByteString(ca.authority().pem().as_bytes().to_vec());
-    config["clusters"][0]["cluster"]["certificate-authority-data"] = serde_json::to_value(pem).unwrap();
+    config["clusters"][0]["cluster"]["certificate-authority-data"] =
+        serde_json::to_value(pem).unwrap();
     config.to_string()
 }
 
 fn collection(namespace: &str, kind: (&str, &str)) -> String {
-    format!("/apis/networking.edge-portal.eu/v1alpha1/namespaces/{namespace}/{}", kind.0)
+    format!(
+        "/apis/networking.edge-portal.eu/v1alpha1/namespaces/{namespace}/{}",
+        kind.0
+    )
 }
 
 fn bind(bed: &Bed, namespace: &str, refs: &[&str]) {
@@ -91,20 +118,29 @@ fn bind(bed: &Bed, namespace: &str, refs: &[&str]) {
 }
 
 fn status(bed: &Bed, namespace: &str) -> Value {
-    bed.on(HUB).get(&format!("{}/mesh", collection(namespace, BINDINGS))).map(|of| of["status"].clone()).unwrap_or_default()
+    bed.on(HUB)
+        .get(&format!("{}/mesh", collection(namespace, BINDINGS)))
+        .map(|of| of["status"].clone())
+        .unwrap_or_default()
 }
 
 async fn phase(bed: &Bed, namespace: &str, phase: &str) -> Value {
     bed.until(&format!("the binding of {namespace} is {phase}"), || {
         let status = status(bed, namespace);
-        if status["phase"] == phase { Ok(status) } else { Err(serde_json::to_string_pretty(&status).unwrap()) }
+        if status["phase"] == phase {
+            Ok(status)
+        } else {
+            Err(serde_json::to_string_pretty(&status).unwrap())
+        }
     })
     .await
 }
 
 /// Returns the contents of a site's connection Secrets as one text.
 fn held(bed: &Bed, site: &str) -> String {
-    ["cilium-clustermesh", "cilium-kvstoremesh"].map(|secret| format!("{:?}", bed.keys(site, secret))).concat()
+    ["cilium-clustermesh", "cilium-kvstoremesh"]
+        .map(|secret| format!("{:?}", bed.keys(site, secret)))
+        .concat()
 }
 
 fn names(bed: &Bed, site: &str) -> Vec<String> {
@@ -113,11 +149,22 @@ fn names(bed: &Bed, site: &str) -> Vec<String> {
 
 /// Checks that the victim's state is the same as without an attacker.
 fn is_unharmed(bed: &Bed) {
-    assert_eq!((names(bed, "a"), names(bed, "b")), (vec!["b".to_owned()], vec!["a".to_owned()]));
-    assert!(held(bed, "b").contains("192.0.2.1:2379"), "{}", held(bed, "b"));
+    assert_eq!(
+        (names(bed, "a"), names(bed, "b")),
+        (vec!["b".to_owned()], vec!["a".to_owned()])
+    );
+    assert!(
+        held(bed, "b").contains("192.0.2.1:2379"),
+        "{}",
+        held(bed, "b")
+    );
     for site in ["a", "b"] {
         for word in ["evil", "friend", "192.0.2.8", "192.0.2.9"] {
-            assert!(!held(bed, site).contains(word), "{word} in {site}: {}", held(bed, site));
+            assert!(
+                !held(bed, site).contains(word),
+                "{word} in {site}: {}",
+                held(bed, site)
+            );
         }
     }
 }
@@ -126,10 +173,20 @@ fn is_unharmed(bed: &Bed) {
 fn has_gained_nothing(bed: &Bed) {
     for site in ["evil", "friend"] {
         for name in names(bed, site) {
-            assert!(name.starts_with("evil") || name.starts_with("friend"), "{site} has the key {name}");
+            assert!(
+                name.starts_with("evil") || name.starts_with("friend"),
+                "{site} has the key {name}"
+            );
         }
-        for private in [&bed.sites["a"].remote.key, &bed.sites["b"].remote.key, &bed.sites["b"].local.key] {
-            assert!(!held(bed, site).contains(private.trim()), "{site} has a private key of the victim");
+        for private in [
+            &bed.sites["a"].remote.key,
+            &bed.sites["b"].remote.key,
+            &bed.sites["b"].local.key,
+        ] {
+            assert!(
+                !held(bed, site).contains(private.trim()),
+                "{site} has a private key of the victim"
+            );
         }
     }
 }
@@ -179,10 +236,17 @@ async fn the_key_of_a_ca_does_not_reach_a_cluster_that_claims_to_be_a_members() 
     for attackers in ORDERS {
         let mut bed = Bed::new(&sites());
         move_in(&bed, attackers, &["evil", "friend"]);
-        for certificate in ["cilium-ca", "clustermesh-apiserver-server-cert", "clustermesh-apiserver-remote-cert"] {
+        for certificate in [
+            "cilium-ca",
+            "clustermesh-apiserver-server-cert",
+            "clustermesh-apiserver-remote-cert",
+        ] {
             bed.delete("evil", &format!("{SYSTEM}/secrets/{certificate}"));
         }
-        bed.delete("evil", &format!("{SYSTEM}/secrets/clustermesh-apiserver-local-cert"));
+        bed.delete(
+            "evil",
+            &format!("{SYSTEM}/secrets/clustermesh-apiserver-local-cert"),
+        );
         bed.delete("friend", &format!("{SYSTEM}/secrets/cilium-ca"));
         claims_to_be(&bed, "evil", "b");
         bed.bind("mesh", &["a", "b"], &json!({}));
@@ -190,7 +254,12 @@ async fn the_key_of_a_ca_does_not_reach_a_cluster_that_claims_to_be_a_members() 
         bed.start();
         phase(&bed, NAMESPACE, "Connected").await;
         tokio::time::sleep(Duration::from_secs(60)).await;
-        assert!(bed.on("evil").get(&format!("{SYSTEM}/secrets/cilium-ca")).is_none(), "the attacker has the CA's key");
+        assert!(
+            bed.on("evil")
+                .get(&format!("{SYSTEM}/secrets/cilium-ca"))
+                .is_none(),
+            "the attacker has the CA's key"
+        );
         is_unharmed(&bed);
     }
 }
@@ -199,7 +268,9 @@ async fn the_key_of_a_ca_does_not_reach_a_cluster_that_claims_to_be_a_members() 
 async fn policies_and_exports_of_an_attacker_stay_in_its_own_clusters() {
     for attackers in ORDERS {
         let mut bed = Bed::new(&sites());
-        ["a", "b", "evil", "friend"].iter().for_each(|site| furnish_site(&bed, site));
+        ["a", "b", "evil", "friend"]
+            .iter()
+            .for_each(|site| furnish_site(&bed, site));
         move_in(&bed, attackers, &["evil", "friend"]);
         claims_to_be(&bed, "evil", "a");
         bed.bind("mesh", &["a", "b"], &json!({}));
@@ -218,7 +289,9 @@ async fn policies_and_exports_of_an_attacker_stay_in_its_own_clusters() {
         phase(&bed, attackers, "Connected").await;
         tokio::time::sleep(Duration::from_secs(60)).await;
         for site in ["a", "b"] {
-            let policies = bed.on(site).list("/apis/cilium.io/v2/namespaces/shop/ciliumnetworkpolicies");
+            let policies = bed
+                .on(site)
+                .list("/apis/cilium.io/v2/namespaces/shop/ciliumnetworkpolicies");
             assert!(policies.is_empty(), "{policies:?}");
             assert_eq!(annotations(&bed, site), json!({ "own": "yes" }));
         }
@@ -243,13 +316,33 @@ async fn credentials_that_were_revoked_lead_nowhere() {
         bed.on("a").set_token("lent", None);
         bed.on("a").hang_up();
         tokio::time::sleep(Duration::from_secs(60)).await;
-        let refs: Vec<Value> = ["a", "friend", "evil"].iter().map(|name| json!({ "name": name })).collect();
-        bed.patch(HUB, &format!("{}/mesh", collection(attackers, BINDINGS)), &json!({ "spec": { "clusterRefs": refs } }));
+        let refs: Vec<Value> = ["a", "friend", "evil"]
+            .iter()
+            .map(|name| json!({ "name": name }))
+            .collect();
+        bed.patch(
+            HUB,
+            &format!("{}/mesh", collection(attackers, BINDINGS)),
+            &json!({ "spec": { "clusterRefs": refs } }),
+        );
         tokio::time::sleep(Duration::from_secs(60)).await;
-        assert!(!names(&bed, "a").contains(&"evil".to_owned()), "{:?}", names(&bed, "a"));
-        assert!(names(&bed, "a").contains(&"b".to_owned()), "{:?}", names(&bed, "a"));
+        assert!(
+            !names(&bed, "a").contains(&"evil".to_owned()),
+            "{:?}",
+            names(&bed, "a")
+        );
+        assert!(
+            names(&bed, "a").contains(&"b".to_owned()),
+            "{:?}",
+            names(&bed, "a")
+        );
         let rows = status(&bed, attackers)["meshStatus"].clone();
-        assert!(rows[0]["message"].as_str().is_some_and(|text| text.contains("credentials")), "{rows:#}");
+        assert!(
+            rows[0]["message"]
+                .as_str()
+                .is_some_and(|text| text.contains("credentials")),
+            "{rows:#}"
+        );
     }
 }
 
@@ -274,7 +367,12 @@ async fn a_secret_with_the_victims_url_and_no_credentials_leads_nowhere() {
 async fn an_older_hostile_object_refuses_nobody_without_proof() {
     let mut bed = Bed::new(&sites());
     move_in(&bed, ORDERS[0], &[]);
-    give_secret(&bed, ORDERS[0], "evil", &verified("evil", "target", Ca::Other));
+    give_secret(
+        &bed,
+        ORDERS[0],
+        "evil",
+        &verified("evil", "target", Ca::Other),
+    );
     give_secret(&bed, ORDERS[0], "friend", &kubeconfig("friend", "target"));
     claims_to_be(&bed, "evil", "a");
     bind(&bed, ORDERS[0], &["evil", "friend"]);
@@ -290,7 +388,10 @@ async fn an_older_hostile_object_refuses_nobody_without_proof() {
 #[tokio::test(start_paused = true)]
 async fn of_two_owners_that_are_proven_to_use_one_cluster_the_younger_is_refused() {
     let mut bed = Bed::new(&sites());
-    bed.delete(HUB, &format!("/api/v1/namespaces/{NAMESPACE}/secrets/a-kubeconfig"));
+    bed.delete(
+        HUB,
+        &format!("/api/v1/namespaces/{NAMESPACE}/secrets/a-kubeconfig"),
+    );
     give_secret(&bed, NAMESPACE, "a", &verified("a", "target", Ca::Common));
     move_in(&bed, ORDERS[0], &["evil", "friend"]);
     give_secret(&bed, ORDERS[0], "a", &verified("a", "target", Ca::Common));
@@ -300,14 +401,26 @@ async fn of_two_owners_that_are_proven_to_use_one_cluster_the_younger_is_refused
     tokio::time::sleep(Duration::from_secs(5)).await;
     bind(&bed, ORDERS[0], &["a", "evil", "friend"]);
     let refused = phase(&bed, ORDERS[0], "Degraded").await;
-    let message = condition(&json!({ "status": refused }), "Ready")["message"].as_str().unwrap().to_owned();
-    assert!(message.contains("cluster a: credentials: the cluster is already used by another owner"), "{message}");
+    let message = condition(&json!({ "status": refused }), "Ready")["message"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert!(
+        message.contains("cluster a: credentials: the cluster is already used by another owner"),
+        "{message}"
+    );
     assert!(!refused.to_string().contains(NAMESPACE), "{refused:#}");
     is_unharmed(&bed);
     // The older one is deleted, and the younger replaces it.
     bed.remove(BINDINGS, "mesh").await;
     phase(&bed, ORDERS[0], "Connected").await;
-    assert_eq!(names(&bed, "a").into_iter().filter(|name| !name.contains('.')).collect::<Vec<_>>(), ["evil", "friend"]);
+    assert_eq!(
+        names(&bed, "a")
+            .into_iter()
+            .filter(|name| !name.contains('.'))
+            .collect::<Vec<_>>(),
+        ["evil", "friend"]
+    );
 }
 
 /// Its Secret is replaced by that of another cluster.
@@ -320,9 +433,23 @@ async fn nothing_learnt_of_a_cluster_is_believed_of_the_one_that_takes_its_place
     bed.start();
     phase(&bed, NAMESPACE, "Connected").await;
     let data = json!({ "stringData": { "kubeconfig": kubeconfig("c", "target") } });
-    bed.patch(HUB, &format!("/api/v1/namespaces/{NAMESPACE}/secrets/a-kubeconfig"), &data);
-    bed.until("b reads c instead of a", || if names(&bed, "b") == ["c"] { Ok(()) } else { Err(held(&bed, "b")) }).await;
-    bed.until_status(BINDINGS, "mesh", |status| status["phase"] == "Connected" && status["meshStatus"][0]["clusterId"] == 3).await;
+    bed.patch(
+        HUB,
+        &format!("/api/v1/namespaces/{NAMESPACE}/secrets/a-kubeconfig"),
+        &data,
+    );
+    bed.until("b reads c instead of a", || {
+        if names(&bed, "b") == ["c"] {
+            Ok(())
+        } else {
+            Err(held(&bed, "b"))
+        }
+    })
+    .await;
+    bed.until_status(BINDINGS, "mesh", |status| {
+        status["phase"] == "Connected" && status["meshStatus"][0]["clusterId"] == 3
+    })
+    .await;
     assert_eq!(names(&bed, "c"), ["b"]);
 }
 
@@ -332,18 +459,36 @@ async fn an_endless_list_of_one_tenant_delays_no_other() {
     for attackers in ORDERS {
         let mut bed = Bed::new(&sites());
         move_in(&bed, attackers, &["evil", "friend"]);
-        lies(&bed, "evil", "namespaces", Lie::Endless { page: 10 }, Duration::from_millis(500));
+        lies(
+            &bed,
+            "evil",
+            "namespaces",
+            Lie::Endless { page: 10 },
+            Duration::from_millis(500),
+        );
         bind(&bed, attackers, &["evil", "friend"]);
         bed.bind("mesh", &["a", "b"], &json!({}));
         bed.start();
         phase(&bed, NAMESPACE, "Connected").await;
-        bed.delete("a", "/apis/apps/v1/namespaces/kube-system/daemonsets/cilium");
+        bed.delete(
+            "a",
+            "/apis/apps/v1/namespaces/kube-system/daemonsets/cilium",
+        );
         let before = tokio::time::Instant::now();
-        bed.until_status(BINDINGS, "mesh", |status| status["phase"] != "Connected").await;
-        assert!(before.elapsed() < Duration::from_secs(30), "told after {:?}", before.elapsed());
+        bed.until_status(BINDINGS, "mesh", |status| status["phase"] != "Connected")
+            .await;
+        assert!(
+            before.elapsed() < Duration::from_secs(30),
+            "told after {:?}",
+            before.elapsed()
+        );
         let before = tokio::time::Instant::now();
         bed.remove(BINDINGS, "mesh").await;
-        assert!(before.elapsed() < Duration::from_secs(30), "deleted after {:?}", before.elapsed());
+        assert!(
+            before.elapsed() < Duration::from_secs(30),
+            "deleted after {:?}",
+            before.elapsed()
+        );
         assert!(names(&bed, "a").is_empty() && names(&bed, "b").is_empty());
     }
 }

@@ -38,9 +38,20 @@ static ISSUED: Mutex<BTreeMap<Issue, Identity>> = Mutex::new(BTreeMap::new());
 
 fn issue(ca: Ca, site: &str, common_name: &str, names: &[&str], renewals: u32) -> Identity {
     let names_owned = names.iter().map(|name| (*name).to_owned()).collect();
-    let key = (ca, site.to_owned(), common_name.to_owned(), names_owned, renewals);
+    let key = (
+        ca,
+        site.to_owned(),
+        common_name.to_owned(),
+        names_owned,
+        renewals,
+    );
     let issued = || ca.authority().issue(common_name, names).unwrap();
-    ISSUED.lock().unwrap().entry(key).or_insert_with(issued).clone()
+    ISSUED
+        .lock()
+        .unwrap()
+        .entry(key)
+        .or_insert_with(issued)
+        .clone()
 }
 
 #[derive(Debug, Clone)]
@@ -62,7 +73,10 @@ pub(crate) struct Site {
 
 impl Site {
     pub(crate) fn new(name: &str, id: u32, ca: Ca) -> Site {
-        let nothing = Identity { certificate: String::new(), key: String::new() };
+        let nothing = Identity {
+            certificate: String::new(),
+            key: String::new(),
+        };
         let site = Site {
             name: name.to_owned(),
             cilium_name: name.to_owned(),
@@ -82,8 +96,14 @@ impl Site {
     /// Returns the site at another address, with certificates of a CA after a number
     /// of renewals.
     pub(crate) fn with_certificates(&self, address: &str, ca: Ca, renewals: u32) -> Site {
-        let names = ["clustermesh-apiserver.kube-system.svc", "*.mesh.cilium.io", "127.0.0.1", address];
-        let issue = |common_name: &str, names: &[&str]| issue(ca, &self.name, common_name, names, renewals);
+        let names = [
+            "clustermesh-apiserver.kube-system.svc",
+            "*.mesh.cilium.io",
+            "127.0.0.1",
+            address,
+        ];
+        let issue =
+            |common_name: &str, names: &[&str]| issue(ca, &self.name, common_name, names, renewals);
         Site {
             address: address.to_owned(),
             ca,
@@ -103,7 +123,11 @@ impl Site {
 
     /// Returns the etcd user of its client certificate.
     pub(crate) fn remote_user(&self) -> String {
-        if self.auth_mode == "cluster" { format!("remote-{}", self.name) } else { "remote".to_owned() }
+        if self.auth_mode == "cluster" {
+            format!("remote-{}", self.name)
+        } else {
+            "remote".to_owned()
+        }
     }
 
     pub(crate) fn has_cluster_users(&self) -> bool {
@@ -117,19 +141,33 @@ impl Site {
             (format!("{SYSTEM}/configmaps"), self.config()),
             (format!("{WORKLOADS}/daemonsets"), self.agents()),
             (format!("{WORKLOADS}/deployments"), self.api_server()),
-            (format!("{SYSTEM}/pods"), self.pod("clustermesh-apiserver-0", "clustermesh-apiserver")),
+            (
+                format!("{SYSTEM}/pods"),
+                self.pod("clustermesh-apiserver-0", "clustermesh-apiserver"),
+            ),
             (format!("{SYSTEM}/pods"), self.pod("cilium-0", "cilium")),
             (format!("{SYSTEM}/services"), self.service()),
         ];
-        objects.extend(self.secrets().iter().map(|(name, data)| (format!("{SYSTEM}/secrets"), secret(name, data))));
+        objects.extend(
+            self.secrets()
+                .iter()
+                .map(|(name, data)| (format!("{SYSTEM}/secrets"), secret(name, data))),
+        );
         objects
     }
 
     /// Returns the CA and certificates, each with the name of its Secret.
     pub(crate) fn secrets(&self) -> Vec<(String, Value)> {
         let ca = self.ca.authority();
-        let mut secrets = vec![("cilium-ca".to_owned(), json!({ "ca.crt": ca.pem(), "ca.key": CA_KEY }))];
-        for (kind, identity) in [("server", &self.server), ("remote", &self.remote), ("local", &self.local)] {
+        let mut secrets = vec![(
+            "cilium-ca".to_owned(),
+            json!({ "ca.crt": ca.pem(), "ca.key": CA_KEY }),
+        )];
+        for (kind, identity) in [
+            ("server", &self.server),
+            ("remote", &self.remote),
+            ("local", &self.local),
+        ] {
             let data = json!({ "ca.crt": ca.pem(), "tls.crt": identity.certificate, "tls.key": identity.key });
             secrets.push((format!("clustermesh-apiserver-{kind}-cert"), data));
         }
@@ -187,12 +225,20 @@ impl Site {
     }
 
     fn api_server(&self) -> Value {
-        let containers: &[&str] = if self.kvstoremesh { &["etcd", "apiserver", "kvstoremesh"] } else { &["etcd", "apiserver"] };
+        let containers: &[&str] = if self.kvstoremesh {
+            &["etcd", "apiserver", "kvstoremesh"]
+        } else {
+            &["etcd", "apiserver"]
+        };
         let mut template = self.template(containers);
         if self.has_cluster_users() {
-            template["spec"]["containers"][1]["args"] = json!(["clustermesh", "--cluster-users-enabled"]);
+            template["spec"]["containers"][1]["args"] =
+                json!(["clustermesh", "--cluster-users-enabled"]);
             let volume = json!({ "name": "etcd-users-config", "configMap": { "name": "clustermesh-remote-users" } });
-            template["spec"]["volumes"].as_array_mut().unwrap().push(volume);
+            template["spec"]["volumes"]
+                .as_array_mut()
+                .unwrap()
+                .push(volume);
         }
         json!({
             "apiVersion": "apps/v1", "kind": "Deployment",

@@ -48,7 +48,9 @@ type Clock = Box<dyn Fn() -> i64 + Send>;
 
 impl std::fmt::Debug for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("State").field("etcds", &self.etcds).finish_non_exhaustive()
+        f.debug_struct("State")
+            .field("etcds", &self.etcds)
+            .finish_non_exhaustive()
     }
 }
 
@@ -81,17 +83,31 @@ impl Wire {
     pub(crate) fn plug_in(&self, site: &Site) {
         let names = vec!["*.mesh.cilium.io".to_owned(), site.address.clone()];
         let ca = ca_of(site);
-        let etcd = Etcd { cluster_name: site.cilium_name.clone(), id: site.id, ca, names, failure: None };
+        let etcd = Etcd {
+            cluster_name: site.cilium_name.clone(),
+            id: site.id,
+            ca,
+            names,
+            failure: None,
+        };
         let mut state = self.lock();
-        for (identity, user) in [(&site.server, String::new()), (&site.remote, site.remote_user()), (&site.local, String::new())] {
-            state.issued.insert(identity.certificate.trim().to_owned(), (ca_of(site), user));
+        for (identity, user) in [
+            (&site.server, String::new()),
+            (&site.remote, site.remote_user()),
+            (&site.local, String::new()),
+        ] {
+            state
+                .issued
+                .insert(identity.certificate.trim().to_owned(), (ca_of(site), user));
         }
         state.etcds.insert(format!("{}:2379", site.address), etcd);
     }
 
     /// Gives the etcd of a site the users that a ConfigMap of its cluster lists.
     pub(crate) fn list_users(&self, site: &Site, cluster: &Cluster) {
-        self.lock().lists_users.insert(format!("{}:2379", site.address), cluster.clone());
+        self.lock()
+            .lists_users
+            .insert(format!("{}:2379", site.address), cluster.clone());
     }
 
     /// Sets the clock of heartbeats.
@@ -112,7 +128,10 @@ impl Wire {
     }
 
     /// Returns the cluster-id if an etcd accepts the connection.
-    pub(crate) fn connects(&self, attempt: &Attempt<'_>) -> Result<u32, (DialFailure, &'static str)> {
+    pub(crate) fn connects(
+        &self,
+        attempt: &Attempt<'_>,
+    ) -> Result<u32, (DialFailure, &'static str)> {
         self.lock().connects(attempt)
     }
 
@@ -134,7 +153,8 @@ impl Wire {
         let host = dial.hosts.first().cloned().unwrap_or_default();
         let address = format!("{host}:{}", dial.port);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let [ca, certificate, key] = [&dial.files.ca, &dial.files.certificate, &dial.files.key].map(|file| text(file.expose()));
+        let [ca, certificate, key] = [&dial.files.ca, &dial.files.certificate, &dial.files.key]
+            .map(|file| text(file.expose()));
         let attempt = Attempt {
             address: &address,
             name: dial.server_name.as_deref().unwrap_or(&host),
@@ -150,10 +170,20 @@ impl Wire {
             key,
             failure: found.err().map(|(kind, _)| kind),
         };
-        let delay = if state.delays.len() > 1 { state.delays.remove(0) } else { state.delays.first().copied().unwrap_or_default() };
+        let delay = if state.delays.len() > 1 {
+            state.delays.remove(0)
+        } else {
+            state.delays.first().copied().unwrap_or_default()
+        };
         let result = match found {
-            Ok(id) => Ok(Answer { id, heartbeat: Some(Timestamp(state.now)) }),
-            Err((kind, why)) => Err(Failed { kind, text: format!("{address}: {why}") }),
+            Ok(id) => Ok(Answer {
+                id,
+                heartbeat: Some(Timestamp(state.now)),
+            }),
+            Err((kind, why)) => Err(Failed {
+                kind,
+                text: format!("{address}: {why}"),
+            }),
         };
         (result, dialled, delay)
     }
@@ -161,17 +191,28 @@ impl Wire {
 
 impl State {
     fn connects(&self, attempt: &Attempt<'_>) -> Result<u32, (DialFailure, &'static str)> {
-        let Some(etcd) = self.etcds.get(attempt.address) else { return Err((DialFailure::Tcp, "connection refused")) };
+        let Some(etcd) = self.etcds.get(attempt.address) else {
+            return Err((DialFailure::Tcp, "connection refused"));
+        };
         if let Some(kind) = etcd.failure {
             return Err((kind, "as the story wants it"));
         }
         let name = attempt.name;
-        let fits = |of: &String| *of == name || of.strip_prefix('*').is_some_and(|end| name.ends_with(end));
+        let fits = |of: &String| {
+            *of == name || of.strip_prefix('*').is_some_and(|end| name.ends_with(end))
+        };
         if !attempt.ca.contains(etcd.ca.trim()) || !etcd.names.iter().any(fits) {
             return Err((DialFailure::Certificate, "its certificate is not valid"));
         }
-        if self.issued.get(attempt.certificate.trim()).is_none_or(|(ca, _)| *ca != etcd.ca) {
-            return Err((DialFailure::Certificate, "it does not trust the client's certificate"));
+        if self
+            .issued
+            .get(attempt.certificate.trim())
+            .is_none_or(|(ca, _)| *ca != etcd.ca)
+        {
+            return Err((
+                DialFailure::Certificate,
+                "it does not trust the client's certificate",
+            ));
         }
         if !self.has_user(attempt.address, attempt.certificate) {
             return Err((DialFailure::Permission, "permission denied"));
@@ -187,12 +228,29 @@ impl State {
     /// Reports whether an etcd has the user of a certificate. `remote` exists in every
     /// mode.
     fn has_user(&self, address: &str, certificate: &str) -> bool {
-        let Some((_, user)) = self.issued.get(certificate.trim()).filter(|(_, user)| user.starts_with("remote-")) else { return true };
-        let map = self.lists_users.get(address).and_then(|cluster| cluster.get(&format!("{SYSTEM}/configmaps/clustermesh-remote-users")));
-        let text = map.map(|map| map["data"]["users.yaml"].as_str().unwrap_or_default().to_owned()).unwrap_or_default();
+        let Some((_, user)) = self
+            .issued
+            .get(certificate.trim())
+            .filter(|(_, user)| user.starts_with("remote-"))
+        else {
+            return true;
+        };
+        let map = self.lists_users.get(address).and_then(|cluster| {
+            cluster.get(&format!("{SYSTEM}/configmaps/clustermesh-remote-users"))
+        });
+        let text = map
+            .map(|map| {
+                map["data"]["users.yaml"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned()
+            })
+            .unwrap_or_default();
         let users: Value = serde_saphyr::from_str(&text).unwrap_or_default();
         let entries = users["users"].as_array().cloned().unwrap_or_default();
-        entries.iter().any(|entry| entry["name"] == **user && entry["role"] == "remote")
+        entries
+            .iter()
+            .any(|entry| entry["name"] == **user && entry["role"] == "remote")
     }
 }
 
@@ -226,23 +284,34 @@ impl Pods for KvStoreMesh {
         if port != "9964" || path != "/metrics" {
             return None;
         }
-        let secret = self.cluster.get(&format!("{SYSTEM}/secrets/cilium-kvstoremesh"));
-        let data = secret.map(|secret| secret["data"].clone()).unwrap_or_default();
-        let common = self.cluster.get(&format!("{SYSTEM}/secrets/clustermesh-apiserver-remote-cert"));
-        let common = common.map(|secret| secret["data"]["tls.crt"].clone()).unwrap_or_default();
+        let secret = self
+            .cluster
+            .get(&format!("{SYSTEM}/secrets/cilium-kvstoremesh"));
+        let data = secret
+            .map(|secret| secret["data"].clone())
+            .unwrap_or_default();
+        let common = self.cluster.get(&format!(
+            "{SYSTEM}/secrets/clustermesh-apiserver-remote-cert"
+        ));
+        let common = common
+            .map(|secret| secret["data"]["tls.crt"].clone())
+            .unwrap_or_default();
         let mut text = String::new();
         for (key, value) in data.as_object().into_iter().flatten() {
-            let file = String::from_utf8(base64(value.as_str().unwrap_or_default())).unwrap_or_default();
+            let file =
+                String::from_utf8(base64(value.as_str().unwrap_or_default())).unwrap_or_default();
             if !file.contains("endpoints:") {
                 continue;
             }
             let own = &data[format!("{key}.etcd-client.crt")];
             let certificate = if own.is_null() { &common } else { own };
-            let certificate = String::from_utf8(base64(certificate.as_str().unwrap_or_default())).unwrap_or_default();
+            let certificate = String::from_utf8(base64(certificate.as_str().unwrap_or_default()))
+                .unwrap_or_default();
             let state = self.wire.lock();
             let ready = state.etcds.iter().any(|(address, etcd)| {
                 let host = address.split(':').next().unwrap_or_default();
-                (file.contains(host) || file.contains(&format!("{}.mesh.cilium.io", etcd.cluster_name)))
+                (file.contains(host)
+                    || file.contains(&format!("{}.mesh.cilium.io", etcd.cluster_name)))
                     && etcd.cluster_name == *key
                     && etcd.failure.is_none()
                     && state.has_user(address, &certificate)

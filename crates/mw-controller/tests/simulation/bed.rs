@@ -39,13 +39,21 @@ struct Files {
 
 static FILES: LazyLock<Files> = LazyLock::new(|| {
     let documents = |text: &str| serde_saphyr::from_multiple::<Value>(text).unwrap();
-    let mut crds = documents(include_str!("../../../../config/crd/kilo.squat.ai_clustermeshes.yaml"));
+    let mut crds = documents(include_str!(
+        "../../../../config/crd/kilo.squat.ai_clustermeshes.yaml"
+    ));
     crds.extend(documents(PEER_CRD));
-    let account = |text: &str, user: &str| Account { user: user.to_owned(), ..Account::from_roles(&documents(text)) };
+    let account = |text: &str, user: &str| Account {
+        user: user.to_owned(),
+        ..Account::from_roles(&documents(text))
+    };
     Files {
         crds,
         hub: account(include_str!("../../../../config/rbac/hub.yaml"), OPERATOR),
-        remote: account(include_str!("../../../../config/rbac/remote.yaml"), OPERATOR),
+        remote: account(
+            include_str!("../../../../config/rbac/remote.yaml"),
+            OPERATOR,
+        ),
     }
 });
 
@@ -57,9 +65,20 @@ pub(crate) fn account_of(namespace: &str) -> String {
 /// Permissions on the hub: those in the operator's own namespace apply to every namespace with meshes.
 fn hub_account(namespaces: &BTreeSet<String>) -> Account {
     let mut account = FILES.hub.clone();
-    let local: Vec<Rule> = account.rules.iter().filter(|rule| rule.namespace.is_some()).cloned().collect();
-    for namespace in namespaces.iter().filter(|namespace| *namespace != NAMESPACE) {
-        account.rules.extend(local.iter().map(|rule| Rule { namespace: Some(namespace.clone()), ..rule.clone() }));
+    let local: Vec<Rule> = account
+        .rules
+        .iter()
+        .filter(|rule| rule.namespace.is_some())
+        .cloned()
+        .collect();
+    for namespace in namespaces
+        .iter()
+        .filter(|namespace| *namespace != NAMESPACE)
+    {
+        account.rules.extend(local.iter().map(|rule| Rule {
+            namespace: Some(namespace.clone()),
+            ..rule.clone()
+        }));
     }
     account
 }
@@ -91,35 +110,63 @@ impl Bed {
         let script = Arc::new(script);
         let mut clusters = BTreeMap::new();
         for (at, site) in sites.iter().enumerate() {
-            let settings =
-                mw_sim::Settings { name: site.name.clone(), seed: seed.wrapping_add(at as u64), wall: wall.clone(), managed_fields: false };
+            let settings = mw_sim::Settings {
+                name: site.name.clone(),
+                seed: seed.wrapping_add(at as u64),
+                wall: wall.clone(),
+                managed_fields: false,
+            };
             clusters.insert(site.name.clone(), Cluster::new(settings));
         }
         let hub = sites[0].name.clone();
         let witness = Arc::new(Witness::new(started, clusters.clone(), &hub));
         for (name, cluster) in &clusters {
-            FILES.crds.iter().for_each(|crd| cluster.install_crd(crd).unwrap());
-            cluster.set_observer(Arc::new(Post { cluster: name.clone(), witness: Arc::downgrade(&witness) }));
+            FILES
+                .crds
+                .iter()
+                .for_each(|crd| cluster.install_crd(crd).unwrap());
+            cluster.set_observer(Arc::new(Post {
+                cluster: name.clone(),
+                witness: Arc::downgrade(&witness),
+            }));
             cluster.set_faults(script.clone());
         }
         let namespaces = namespaces(sites, meshes);
         let skew = Arc::new(AtomicI64::new(0));
         let (metrics, memory_limit) = (Vec::new(), MEMORY);
-        let mut bed = Bed { clusters, hub, witness, script, started, skew, seed, namespaces, metrics, memory_limit, issued: 0 };
+        let mut bed = Bed {
+            clusters,
+            hub,
+            witness,
+            script,
+            started,
+            skew,
+            seed,
+            namespaces,
+            metrics,
+            memory_limit,
+            issued: 0,
+        };
         for name in bed.namespaces.keys() {
-            let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
+            let namespace =
+                json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
             bed.create(&bed.hub, "/api/v1/namespaces", &namespace);
         }
         let all = bed.namespaces.keys().cloned().collect();
         bed.clusters[&bed.hub].set_token("hub", Some(hub_account(&all)));
         for site in sites {
-            site.nodes.values().for_each(|node| bed.create(&site.name, NODES, &node.object()));
+            site.nodes
+                .values()
+                .for_each(|node| bed.create(&site.name, NODES, &node.object()));
             if site.name != bed.hub {
                 bed.renew_credentials(&site.name, false);
             }
         }
         for mesh in meshes {
-            let collection = format!("/apis/kilo.squat.ai/v1alpha1/namespaces/{}/clustermeshes", mesh.namespace);
+            let collection = format!(
+                "/apis/kilo.squat.ai/v1alpha1/namespaces/{}/clustermeshes",
+                mesh.namespace
+            );
             bed.create(&mesh.hub, &collection, &mesh.object());
         }
         bed
@@ -131,21 +178,33 @@ impl Bed {
 
     /// Creates an object as the test itself, without faults.
     pub(crate) fn create(&self, cluster: &str, collection: &str, object: &Value) {
-        let (code, answer) = self.on(cluster).call(&Method::POST, collection, "application/json", Some(object));
-        assert!(code.is_success(), "creating in {collection} of {cluster}: {code} {answer}");
+        let (code, answer) =
+            self.on(cluster)
+                .call(&Method::POST, collection, "application/json", Some(object));
+        assert!(
+            code.is_success(),
+            "creating in {collection} of {cluster}: {code} {answer}"
+        );
     }
 
     /// Patches an object; returns false if the server refuses.
     pub(crate) fn patch(&self, cluster: &str, path: &str, patch: &Value) -> bool {
-        self.on(cluster).call(&Method::PATCH, path, MERGE, Some(patch)).0.is_success()
+        self.on(cluster)
+            .call(&Method::PATCH, path, MERGE, Some(patch))
+            .0
+            .is_success()
     }
 
     pub(crate) fn delete(&self, cluster: &str, path: &str) {
-        self.on(cluster).call(&Method::DELETE, path, "application/json", None);
+        self.on(cluster)
+            .call(&Method::DELETE, path, "application/json", None);
     }
 
     pub(crate) fn hub_uid(&self) -> String {
-        let namespace = self.on(&self.hub).get("/api/v1/namespaces/kube-system").unwrap();
+        let namespace = self
+            .on(&self.hub)
+            .get("/api/v1/namespaces/kube-system")
+            .unwrap();
         namespace["metadata"]["uid"].as_str().unwrap().to_owned()
     }
 
@@ -154,12 +213,19 @@ impl Bed {
     pub(crate) fn renew_credentials(&mut self, cluster: &str, revoke: bool) {
         let holders = self.holders(cluster);
         if revoke {
-            (1..=self.issued).for_each(|old| self.on(cluster).set_token(&format!("token-{old}"), None));
+            (1..=self.issued)
+                .for_each(|old| self.on(cluster).set_token(&format!("token-{old}"), None));
         }
         for namespace in holders {
             self.issued += 1;
             let token = format!("token-{}", self.issued);
-            self.on(cluster).set_token(&token, Some(Account { user: account_of(&namespace), ..FILES.remote.clone() }));
+            self.on(cluster).set_token(
+                &token,
+                Some(Account {
+                    user: account_of(&namespace),
+                    ..FILES.remote.clone()
+                }),
+            );
             self.put_secret(&namespace, cluster, &kubeconfig(cluster, &token));
         }
     }
@@ -169,14 +235,24 @@ impl Bed {
         for namespace in self.holders(cluster) {
             self.issued += 1;
             let token = format!("token-{}", self.issued);
-            self.on(to).set_token(&token, Some(Account { user: account_of(&namespace), ..FILES.remote.clone() }));
+            self.on(to).set_token(
+                &token,
+                Some(Account {
+                    user: account_of(&namespace),
+                    ..FILES.remote.clone()
+                }),
+            );
             self.put_secret(&namespace, cluster, &kubeconfig(to, &token));
         }
     }
 
     /// Namespaces that have credentials of a cluster.
     pub(crate) fn holders(&self, cluster: &str) -> Vec<String> {
-        self.namespaces.iter().filter(|(_, clusters)| clusters.contains(cluster)).map(|(namespace, _)| namespace.clone()).collect()
+        self.namespaces
+            .iter()
+            .filter(|(_, clusters)| clusters.contains(cluster))
+            .map(|(namespace, _)| namespace.clone())
+            .collect()
     }
 
     pub(crate) fn put_secret(&self, namespace: &str, cluster: &str, kubeconfig: &str) {
@@ -186,8 +262,16 @@ impl Bed {
             "stringData": { "kubeconfig": kubeconfig },
         });
         let path = secret_path(namespace, cluster);
-        if !self.patch(&self.hub, &path, &json!({ "stringData": { "kubeconfig": kubeconfig } })) {
-            self.create(&self.hub, &format!("/api/v1/namespaces/{namespace}/secrets"), &secret);
+        if !self.patch(
+            &self.hub,
+            &path,
+            &json!({ "stringData": { "kubeconfig": kubeconfig } }),
+        ) {
+            self.create(
+                &self.hub,
+                &format!("/api/v1/namespaces/{namespace}/secrets"),
+                &secret,
+            );
         }
     }
 
@@ -198,15 +282,34 @@ impl Bed {
         self.script.forget_lists(None);
         let identity = format!("operator-{}", self.issued);
         let random = fastrand::Rng::with_seed(self.seed.wrapping_mul(31).wrapping_add(self.issued));
-        let Process { ground, leases } = process(&self.clusters, &self.hub, elects, clock(self.started, self.skew.clone()), random);
-        let ground = ProcessDeps { memory_limit: self.memory_limit, ..ground };
+        let Process { ground, leases } = process(
+            &self.clusters,
+            &self.hub,
+            elects,
+            clock(self.started, self.skew.clone()),
+            random,
+        );
+        let ground = ProcessDeps {
+            memory_limit: self.memory_limit,
+            ..ground
+        };
         self.metrics.push(ground.metrics.clone());
         let all_namespaces = self.namespaces.len() > 1;
         tokio::spawn(async move {
             let leases: Api<Lease> = Api::namespaced(leases, NAMESPACE);
             let mut elector = Elector::new(LEASE_NAME, &identity);
             let election = elects.then_some((&leases, &mut elector));
-            lead(&Settings { resync: RESYNC, all_namespaces, ..Settings::of(NAMESPACE) }, false, election, ground).await;
+            lead(
+                &Settings {
+                    resync: RESYNC,
+                    all_namespaces,
+                    ..Settings::of(NAMESPACE)
+                },
+                false,
+                election,
+                ground,
+            )
+            .await;
         })
     }
 }
@@ -216,12 +319,27 @@ impl Bed {
 fn namespaces(sites: &[Site], meshes: &[Mesh]) -> BTreeMap<String, BTreeSet<String>> {
     let mut found = BTreeMap::from([(NAMESPACE.to_owned(), BTreeSet::new())]);
     for mesh in meshes {
-        let members = mesh.entries.iter().map(|entry| entry.site.clone()).filter(|site| *site != mesh.hub);
-        found.entry(mesh.namespace.clone()).or_default().extend(members);
+        let members = mesh
+            .entries
+            .iter()
+            .map(|entry| entry.site.clone())
+            .filter(|site| *site != mesh.hub);
+        found
+            .entry(mesh.namespace.clone())
+            .or_default()
+            .extend(members);
     }
     let named = |site: &Site| found.values().any(|clusters| clusters.contains(&site.name));
-    let unnamed: Vec<String> = sites.iter().skip(1).filter(|site| !named(site)).map(|site| site.name.clone()).collect();
-    found.entry(NAMESPACE.to_owned()).or_default().extend(unnamed);
+    let unnamed: Vec<String> = sites
+        .iter()
+        .skip(1)
+        .filter(|site| !named(site))
+        .map(|site| site.name.clone())
+        .collect();
+    found
+        .entry(NAMESPACE.to_owned())
+        .or_default()
+        .extend(unnamed);
     found
 }
 

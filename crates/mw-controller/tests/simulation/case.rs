@@ -7,7 +7,9 @@ use mw_sim::kilo::{Mesh, Site};
 use mw_sim::{Delivery, Fate, Reachability};
 
 use crate::faults::{Crash, Fault};
-use crate::lies::{Attack, HOSTILE_SITES, Hostile, Lasts, Telling, Untruth, hostile_sites, neighbour, tenant_mesh};
+use crate::lies::{
+    Attack, HOSTILE_SITES, Hostile, Lasts, Telling, Untruth, hostile_sites, neighbour, tenant_mesh,
+};
 
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
@@ -235,27 +237,56 @@ pub(crate) enum ForeignPeer {
 
 impl Case {
     pub(crate) fn faults(&self) -> Vec<Fault> {
-        self.steps.iter().filter_map(|step| if let Step::Fault(fault) = step { Some(fault.clone()) } else { None }).collect()
+        self.steps
+            .iter()
+            .filter_map(|step| {
+                if let Step::Fault(fault) = step {
+                    Some(fault.clone())
+                } else {
+                    None
+                }
+            })
+            .collect()
     }
 
     pub(crate) fn crashes(&self) -> Vec<Crash> {
-        self.steps.iter().filter_map(|step| if let Step::Crash(crash) = step { Some(*crash) } else { None }).collect()
+        self.steps
+            .iter()
+            .filter_map(|step| {
+                if let Step::Crash(crash) = step {
+                    Some(*crash)
+                } else {
+                    None
+                }
+            })
+            .collect()
     }
 
     /// Actions in chronological order.
     pub(crate) fn actions(&self) -> Vec<(Duration, Action)> {
-        let actions =
-            self.steps.iter().filter_map(|step| if let Step::Act(at, action) = step { Some((*at, action.clone())) } else { None });
+        let actions = self.steps.iter().filter_map(|step| {
+            if let Step::Act(at, action) = step {
+                Some((*at, action.clone()))
+            } else {
+                None
+            }
+        });
         let mut actions: Vec<(Duration, Action)> = actions.collect();
         let stalls: Vec<(Duration, Action)> = actions
             .iter()
             .filter_map(|(at, action)| match action {
-                Action::SetLink { site, link: Reachability::Stalled } => Some((*at + PINGS, Action::CutStalled { site: site.clone() })),
+                Action::SetLink {
+                    site,
+                    link: Reachability::Stalled,
+                } => Some((*at + PINGS, Action::CutStalled { site: site.clone() })),
                 _ => None,
             })
             .collect();
         actions.extend(stalls);
-        let flaps: Vec<(Duration, Action)> = actions.iter().flat_map(|(at, action)| flaps(*at, action)).collect();
+        let flaps: Vec<(Duration, Action)> = actions
+            .iter()
+            .flat_map(|(at, action)| flaps(*at, action))
+            .collect();
         actions.extend(flaps);
         actions.sort_by_key(|(at, _)| *at);
         actions
@@ -271,7 +302,9 @@ impl Case {
     }
 
     fn lies(&self) -> bool {
-        self.steps.iter().any(|step| matches!(step, Step::Act(_, Action::Lie(_))))
+        self.steps
+            .iter()
+            .any(|step| matches!(step, Step::Act(_, Action::Lie(_))))
     }
 
     /// Reports whether convergence may need a full resync.
@@ -283,16 +316,40 @@ impl Case {
     /// answered as another one with later versions, its own state looks older, and
     /// is accepted only if it is still shown a resync later.
     pub(crate) fn resyncs(&self) -> u32 {
-        if self.lies() { 2 } else { u32::from(self.loses_events()) }
+        if self.lies() {
+            2
+        } else {
+            u32::from(self.loses_events())
+        }
     }
 
     pub(crate) fn takes_names(&self) -> bool {
-        self.steps.iter().any(|step| matches!(step, Step::Act(_, Action::Foreign { kind: ForeignPeer::TakenName, .. })))
+        self.steps.iter().any(|step| {
+            matches!(
+                step,
+                Step::Act(
+                    _,
+                    Action::Foreign {
+                        kind: ForeignPeer::TakenName,
+                        ..
+                    }
+                )
+            )
+        })
     }
 
     pub(crate) fn without(&self, dropped: &[usize]) -> Case {
-        let steps = self.steps.iter().enumerate().filter(|(at, _)| !dropped.contains(at)).map(|(_, step)| step.clone()).collect();
-        Case { steps, ..self.clone() }
+        let steps = self
+            .steps
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| !dropped.contains(at))
+            .map(|(_, step)| step.clone())
+            .collect();
+        Case {
+            steps,
+            ..self.clone()
+        }
     }
 }
 
@@ -315,10 +372,23 @@ impl Case {
             steps.push(Step::Fault(dice.fault(&sites)));
         }
         if dice.chance(30) {
-            steps.push(Step::Crash(Crash { at_write: dice.between(1, 60), after: dice.chance(50) }));
+            steps.push(Step::Crash(Crash {
+                at_write: dice.between(1, 60),
+                after: dice.chance(50),
+            }));
         }
         let trusts = dice.chance(30);
-        let mut case = Case { seed, sites, meshes, elects, trusts, quiet: false, roaming: false, hostile: None, steps };
+        let mut case = Case {
+            seed,
+            sites,
+            meshes,
+            elects,
+            trusts,
+            quiet: false,
+            roaming: false,
+            hostile: None,
+            steps,
+        };
         dice.owners(&mut case);
         dice.lies(&mut case);
         case
@@ -327,9 +397,17 @@ impl Case {
 
 /// Single changes of a flapping node.
 fn flaps(at: Duration, action: &Action) -> Vec<(Duration, Action)> {
-    let Action::Flap { site, node, times } = action else { return Vec::new() };
-    let change = |nth: u64| Action::ChangeKey { site: site.clone(), node: node.clone(), to: format!("flap {nth} of {site}/{node}") };
-    (0..*times).map(|nth| (at + Duration::from_secs(nth), change(nth))).collect()
+    let Action::Flap { site, node, times } = action else {
+        return Vec::new();
+    };
+    let change = |nth: u64| Action::ChangeKey {
+        site: site.clone(),
+        node: node.clone(),
+        to: format!("flap {nth} of {site}/{node}"),
+    };
+    (0..*times)
+        .map(|nth| (at + Duration::from_secs(nth), change(nth)))
+        .collect()
 }
 
 /// Time after which a silent HTTP/2 connection is closed.
@@ -369,16 +447,25 @@ impl Dice {
             let by_location = self.chance(25);
             for (at, node) in site.nodes.values_mut().enumerate() {
                 if by_location {
-                    node.annotations.insert("granularity".into(), "location".into());
-                    node.annotations.insert("location".into(), format!("place-{}", at % 2));
+                    node.annotations
+                        .insert("granularity".into(), "location".into());
+                    node.annotations
+                        .insert("location".into(), format!("place-{}", at % 2));
                 }
                 if self.chance(15) {
-                    node.annotations.insert("force-endpoint".into(), String::new());
-                    node.external_ip = self.chance(50).then(|| format!("198.19.{number}.{}", at + 1));
+                    node.annotations
+                        .insert("force-endpoint".into(), String::new());
+                    node.external_ip = self
+                        .chance(50)
+                        .then(|| format!("198.19.{number}.{}", at + 1));
                 }
                 node.ready = !self.chance(10);
             }
-            let addresses: Vec<String> = site.nodes.keys().map(|node| site.wireguard_ip(node, |_| true)).collect();
+            let addresses: Vec<String> = site
+                .nodes
+                .keys()
+                .map(|node| site.wireguard_ip(node, |_| true))
+                .collect();
             for (node, address) in site.nodes.values_mut().zip(addresses) {
                 node.annotations.insert("wireguard-ip".into(), address);
             }
@@ -391,14 +478,18 @@ impl Dice {
         let all: Vec<&Site> = sites.iter().collect();
         let mut meshes = match sites.len() > 2 && self.chance(20) {
             // Hub and spoke: the hub is a member of each.
-            true => sites[1..].iter().map(|spoke| Mesh::new(&format!("to-{}", spoke.name), &[&sites[0], spoke])).collect(),
+            true => sites[1..]
+                .iter()
+                .map(|spoke| Mesh::new(&format!("to-{}", spoke.name), &[&sites[0], spoke]))
+                .collect(),
             false => vec![Mesh::new("mesh", &all)],
         };
         for (at, site) in sites.iter().enumerate() {
             let (flat, internal, keepalive) = (self.chance(20), self.chance(20), self.chance(30));
             for entry in meshes.iter_mut().filter_map(|mesh| mesh.entry(&site.name)) {
                 entry.flat = flat;
-                entry.additional_cidr = (internal && !flat).then(|| format!("192.168.{}.0/24", at + 1));
+                entry.additional_cidr =
+                    (internal && !flat).then(|| format!("192.168.{}.0/24", at + 1));
                 entry.keepalive = if keepalive { 25 } else { 0 };
             }
         }
@@ -420,13 +511,23 @@ impl Dice {
         let member = self.pick(&sites[1..]).name.clone();
         let mesh = self.0.usize(0..meshes.len());
         let pick = self.0.usize(0..64);
-        let both = |first: Action, second: Action| vec![Step::Act(at, first), Step::Act(later, second)];
+        let both =
+            |first: Action, second: Action| vec![Step::Act(at, first), Step::Act(later, second)];
         let one = |action: Action| vec![Step::Act(at, action)];
         match self.0.u8(0..34) {
             0 | 1 => {
                 let joins = 100 + self.0.u8(0..4);
-                let mut steps = one(Action::AddNode { site: name(), at: joins });
-                steps.push(Step::Act(at, Action::Publish { site: name(), node: format!("n{joins}") }));
+                let mut steps = one(Action::AddNode {
+                    site: name(),
+                    at: joins,
+                });
+                steps.push(Step::Act(
+                    at,
+                    Action::Publish {
+                        site: name(),
+                        node: format!("n{joins}"),
+                    },
+                ));
                 steps.extend(self.renumbering(site, at));
                 steps
             }
@@ -435,20 +536,57 @@ impl Dice {
                 steps.extend(self.renumbering(site, at));
                 steps
             }
-            4 | 5 => one(Action::ChangeKey { site: name(), node, to: format!("new-{}", self.0.u32(..)) }),
-            6 => one(Action::ChangeEndpoint { site: name(), node, to: Some(format!("198.19.200.{}:51821", self.0.u8(1..))) }),
-            7 => one(Action::ChangeEndpoint { site: name(), node, to: None }),
-            8 => one(Action::SetReady { site: name(), node, ready: self.chance(50) }),
-            9 => both(Action::StopAgent { site: name(), node: node.clone() }, Action::StartAgent { site: name(), node }),
+            4 | 5 => one(Action::ChangeKey {
+                site: name(),
+                node,
+                to: format!("new-{}", self.0.u32(..)),
+            }),
+            6 => one(Action::ChangeEndpoint {
+                site: name(),
+                node,
+                to: Some(format!("198.19.200.{}:51821", self.0.u8(1..))),
+            }),
+            7 => one(Action::ChangeEndpoint {
+                site: name(),
+                node,
+                to: None,
+            }),
+            8 => one(Action::SetReady {
+                site: name(),
+                node,
+                ready: self.chance(50),
+            }),
+            9 => both(
+                Action::StopAgent {
+                    site: name(),
+                    node: node.clone(),
+                },
+                Action::StartAgent { site: name(), node },
+            ),
             10 => {
-                let mut steps = both(Action::StopAgent { site: name(), node: node.clone() }, Action::ReturnAgent { site: name(), node });
+                let mut steps = both(
+                    Action::StopAgent {
+                        site: name(),
+                        node: node.clone(),
+                    },
+                    Action::ReturnAgent { site: name(), node },
+                );
                 steps.extend(self.renumbering(site, at));
                 steps.extend(self.renumbering(site, later));
                 steps
             }
             11 => {
                 let roll = |node: &String| {
-                    both(Action::StopAgent { site: name(), node: node.clone() }, Action::StartAgent { site: name(), node: node.clone() })
+                    both(
+                        Action::StopAgent {
+                            site: name(),
+                            node: node.clone(),
+                        },
+                        Action::StartAgent {
+                            site: name(),
+                            node: node.clone(),
+                        },
+                    )
                 };
                 nodes.iter().flat_map(roll).collect()
             }
@@ -456,13 +594,27 @@ impl Dice {
             13 if self.chance(50) => one(Action::AddPlainNode { site: name() }),
             13 => one(Action::MarkLeader { site: name(), node }),
             14 => {
-                let others: Vec<&Site> = sites.iter().filter(|other| other.name != site.name).collect();
+                let others: Vec<&Site> = sites
+                    .iter()
+                    .filter(|other| other.name != site.name)
+                    .collect();
                 let other = self.pick(&others);
-                let of = (other.name.clone(), self.pick(&other.nodes.keys().collect::<Vec<_>>()).to_string());
-                let discover = |port| Action::Discover { site: name(), of: of.clone(), port };
+                let of = (
+                    other.name.clone(),
+                    self.pick(&other.nodes.keys().collect::<Vec<_>>())
+                        .to_string(),
+                );
+                let discover = |port| Action::Discover {
+                    site: name(),
+                    of: of.clone(),
+                    port,
+                };
                 let mut steps = both(discover(40_000), Action::Reload { site: name() });
                 if self.chance(50) {
-                    steps.push(Step::Act(at + Duration::from_millis(self.between(100, 240_000)), discover(40_001)));
+                    steps.push(Step::Act(
+                        at + Duration::from_millis(self.between(100, 240_000)),
+                        discover(40_001),
+                    ));
                 }
                 let back = later + Duration::from_millis(self.between(100, 400_000));
                 steps.push(Step::Act(back, Action::Reloaded { site: name() }));
@@ -477,7 +629,14 @@ impl Dice {
                     Spoilt::DiscoveredNonsense,
                     Spoilt::InternalIpOfAnotherFamily,
                 ]);
-                both(Action::Spoil { site: name(), node: node.clone(), how }, Action::StartAgent { site: name(), node })
+                both(
+                    Action::Spoil {
+                        site: name(),
+                        node: node.clone(),
+                        how,
+                    },
+                    Action::StartAgent { site: name(), node },
+                )
             }
             16..=18 => {
                 let edits = [
@@ -489,13 +648,24 @@ impl Dice {
                     Edit::OwnLabel,
                     Edit::PresharedKey,
                 ];
-                one(Action::EditPeer { site: name(), pick, how: *self.pick(&edits) })
+                one(Action::EditPeer {
+                    site: name(),
+                    pick,
+                    how: *self.pick(&edits),
+                })
             }
             19 | 20 => one(Action::Foreign {
                 site: name(),
-                kind: *self.pick(&[ForeignPeer::Plain, ForeignPeer::OtherHub, ForeignPeer::TakenName]),
+                kind: *self.pick(&[
+                    ForeignPeer::Plain,
+                    ForeignPeer::OtherHub,
+                    ForeignPeer::TakenName,
+                ]),
             }),
-            21 => both(Action::RemoveEntry { mesh, site: member }, Action::RestoreEntries { mesh }),
+            21 => both(
+                Action::RemoveEntry { mesh, site: member },
+                Action::RestoreEntries { mesh },
+            ),
             22 => one(Action::RenameEntry { mesh, site: member }),
             23 => both(Action::DeleteMesh { mesh }, Action::RestoreMesh { mesh }),
             24 => one(Action::DeleteMesh { mesh }),
@@ -503,33 +673,90 @@ impl Dice {
             25 => {
                 let (pointer, to) = self.pick(&MUTATIONS);
                 let to = serde_json::from_str(to).unwrap();
-                both(Action::MutateMesh { mesh, pointer: (*pointer).to_owned(), to }, Action::RestoreEntries { mesh })
+                both(
+                    Action::MutateMesh {
+                        mesh,
+                        pointer: (*pointer).to_owned(),
+                        to,
+                    },
+                    Action::RestoreEntries { mesh },
+                )
             }
-            26 => one(Action::RenewCredentials { site: member, revoke: self.chance(70) }),
-            27 => both(Action::BreakSecret { site: member.clone() }, Action::RestoreSecret { site: member }),
-            28 => both(Action::DeleteSecret { site: member.clone() }, Action::RestoreSecret { site: member }),
+            26 => one(Action::RenewCredentials {
+                site: member,
+                revoke: self.chance(70),
+            }),
+            27 => both(
+                Action::BreakSecret {
+                    site: member.clone(),
+                },
+                Action::RestoreSecret { site: member },
+            ),
+            28 => both(
+                Action::DeleteSecret {
+                    site: member.clone(),
+                },
+                Action::RestoreSecret { site: member },
+            ),
             29 | 30 => {
-                let link = if self.chance(50) { Reachability::Stalled } else { Reachability::Refusing };
-                both(Action::SetLink { site: name(), link }, Action::SetLink { site: name(), link: Reachability::Up })
+                let link = if self.chance(50) {
+                    Reachability::Stalled
+                } else {
+                    Reachability::Refusing
+                };
+                both(
+                    Action::SetLink { site: name(), link },
+                    Action::SetLink {
+                        site: name(),
+                        link: Reachability::Up,
+                    },
+                )
             }
             31 if self.chance(50) => one(Action::Compact { site: name() }),
             31 => {
-                let lag = Action::Lag { site: name(), behind: self.between(1, 12) };
-                let change = Action::SetReady { site: name(), node, ready: self.chance(50) };
+                let lag = Action::Lag {
+                    site: name(),
+                    behind: self.between(1, 12),
+                };
+                let change = Action::SetReady {
+                    site: name(),
+                    node,
+                    ready: self.chance(50),
+                };
                 let second = Duration::from_secs(1);
-                let joined = Action::AddNode { site: name(), at: 104 };
-                vec![Step::Act(at, joined), Step::Act(at + second * 60, lag), Step::Act(at + second * 61, change)]
+                let joined = Action::AddNode {
+                    site: name(),
+                    at: 104,
+                };
+                vec![
+                    Step::Act(at, joined),
+                    Step::Act(at + second * 60, lag),
+                    Step::Act(at + second * 61, change),
+                ]
             }
             32 if self.chance(40) => both(Action::StartSecond, Action::StopSecond),
-            32 => one(Action::JumpClock { seconds: self.0.i64(-300..=300) }),
+            32 => one(Action::JumpClock {
+                seconds: self.0.i64(-300..=300),
+            }),
             _ => one(Action::Restart),
         }
     }
 
     /// Kilo renumbers the nodes of a site, and each publishes its address at its own time.
     fn renumbering(&mut self, site: &Site, from: Duration) -> Vec<Step> {
-        let publish = |node: &String| Action::Publish { site: site.name.clone(), node: node.clone() };
-        site.nodes.keys().map(|node| Step::Act(from + Duration::from_millis(self.between(0, 30_000)), publish(node))).collect()
+        let publish = |node: &String| Action::Publish {
+            site: site.name.clone(),
+            node: node.clone(),
+        };
+        site.nodes
+            .keys()
+            .map(|node| {
+                Step::Act(
+                    from + Duration::from_millis(self.between(0, 30_000)),
+                    publish(node),
+                )
+            })
+            .collect()
     }
 
     /// Adds namespaces of other owners: a team that shares a cluster, or a hostile one.
@@ -538,7 +765,11 @@ impl Dice {
         match self.0.u8(0..10) {
             0 => {
                 let shared = case.sites.last().unwrap().clone();
-                let entry = case.meshes.iter_mut().find_map(|mesh| mesh.entry(&shared.name).cloned()).unwrap();
+                let entry = case
+                    .meshes
+                    .iter_mut()
+                    .find_map(|mesh| mesh.entry(&shared.name).cloned())
+                    .unwrap();
                 let (site, mesh) = neighbour(&hub, (&shared, &entry));
                 case.sites.push(site);
                 case.meshes.push(mesh);
@@ -548,11 +779,23 @@ impl Dice {
                 let attack = *self.pick(&[Attack::CopiedUids, Attack::StolenUrl]);
                 let sites = hostile_sites();
                 let namespace = *self.pick(&["a-hostile", "z-hostile"]);
-                case.meshes.push(tenant_mesh(namespace, &hub.name, &sites.iter().collect::<Vec<_>>()));
+                case.meshes.push(tenant_mesh(
+                    namespace,
+                    &hub.name,
+                    &sites.iter().collect::<Vec<_>>(),
+                ));
                 case.sites.extend(sites);
-                let lies =
-                    (0..self.between(0, 2)).map(|_| Telling { lasts: Lasts::ForEver, ..self.telling(HOSTILE_SITES[1], &victim) }).collect();
-                case.hostile = Some(Hostile { attack, victim, lies });
+                let lies = (0..self.between(0, 2))
+                    .map(|_| Telling {
+                        lasts: Lasts::ForEver,
+                        ..self.telling(HOSTILE_SITES[1], &victim)
+                    })
+                    .collect();
+                case.hostile = Some(Hostile {
+                    attack,
+                    victim,
+                    lies,
+                });
             }
             _ => {}
         }
@@ -561,8 +804,14 @@ impl Dice {
     fn lies(&mut self, case: &mut Case) {
         if self.chance(4) {
             let site = &case.sites[1];
-            let node = self.pick(&site.nodes.keys().cloned().collect::<Vec<_>>()).clone();
-            let flap = Action::Flap { site: site.name.clone(), node, times: self.between(5, 60) };
+            let node = self
+                .pick(&site.nodes.keys().cloned().collect::<Vec<_>>())
+                .clone();
+            let flap = Action::Flap {
+                site: site.name.clone(),
+                node,
+                times: self.between(5, 60),
+            };
             case.steps.push(Step::Act(self.when(), flap));
         }
         if !self.chance(35) {
@@ -573,8 +822,11 @@ impl Dice {
         for _ in 0..self.between(1, 3) {
             let (at, of) = (self.when(), self.pick(&case.sites[1..3]).name.clone());
             let cluster = self.pick(&case.sites[..3]).name.clone();
-            let telling =
-                if cluster == case.sites[0].name && self.chance(60) { self.hub_telling(&cluster) } else { self.telling(&cluster, &of) };
+            let telling = if cluster == case.sites[0].name && self.chance(60) {
+                self.hub_telling(&cluster)
+            } else {
+                self.telling(&cluster, &of)
+            };
             case.steps.push(Step::Act(at, Action::Lie(telling)));
         }
     }
@@ -584,15 +836,25 @@ impl Dice {
         let kind = *self.pick(&["nodes", "nodes", "peers"]);
         let how = match self.0.u8(0..9) {
             0 => Untruth::Empty,
-            1 => Untruth::Endless { page: self.0.usize(0..3) },
+            1 => Untruth::Endless {
+                page: self.0.usize(0..3),
+            },
             2 => Untruth::Frozen,
             3 if of != cluster => Untruth::Uids { of: of.to_owned() },
             4 if of != cluster => Untruth::Another { of: of.to_owned() },
             5 if kind == "nodes" => Untruth::Double,
             6 => Untruth::NoDeletes,
-            _ => Untruth::Truncated { percent: self.0.u8(1..100), counted: self.chance(50) },
+            _ => Untruth::Truncated {
+                percent: self.0.u8(1..100),
+                counted: self.chance(50),
+            },
         };
-        Telling { cluster: cluster.to_owned(), kind, how, lasts: self.lasts() }
+        Telling {
+            cluster: cluster.to_owned(),
+            kind,
+            how,
+            lasts: self.lasts(),
+        }
     }
 
     /// Draws a lie of the hub about ClusterMeshes or Secrets.
@@ -600,12 +862,22 @@ impl Dice {
         let kind = *self.pick(&["clustermeshes", "clustermeshes", "secrets"]);
         let how = match self.0.u8(0..7) {
             0 | 1 => Untruth::Empty,
-            2 => Untruth::Endless { page: self.0.usize(0..2) },
+            2 => Untruth::Endless {
+                page: self.0.usize(0..2),
+            },
             3 => Untruth::NoDeletes,
             4 if kind == "secrets" => Untruth::Unasked,
-            _ => Untruth::Truncated { percent: self.0.u8(1..100), counted: self.chance(50) },
+            _ => Untruth::Truncated {
+                percent: self.0.u8(1..100),
+                counted: self.chance(50),
+            },
         };
-        Telling { cluster: hub.to_owned(), kind, how, lasts: self.lasts() }
+        Telling {
+            cluster: hub.to_owned(),
+            kind,
+            how,
+            lasts: self.lasts(),
+        }
     }
 
     fn lasts(&mut self) -> Lasts {
@@ -618,12 +890,29 @@ impl Dice {
     fn fault(&mut self, sites: &[Site]) -> Fault {
         let cluster = self.pick(sites).name.clone();
         let pause = Duration::from_millis(self.between(1, 8_000));
-        let nth = if self.chance(50) { self.between(1, 12) } else { self.between(1, 80) };
+        let nth = if self.chance(50) {
+            self.between(1, 12)
+        } else {
+            self.between(1, 80)
+        };
         if self.chance(35) {
-            let delivery = *self.pick(&[Delivery::After(pause), Delivery::After(pause), Delivery::Cut, Delivery::Gone, Delivery::Skip]);
-            return Fault::Event { cluster, nth, delivery };
+            let delivery = *self.pick(&[
+                Delivery::After(pause),
+                Delivery::After(pause),
+                Delivery::Cut,
+                Delivery::Gone,
+                Delivery::Skip,
+            ]);
+            return Fault::Event {
+                cluster,
+                nth,
+                delivery,
+            };
         }
-        let refuse = |code: u16| Fate::Refuse { code, retry_after: (code == 429).then_some(2) };
+        let refuse = |code: u16| Fate::Refuse {
+            code,
+            retry_after: (code == 429).then_some(2),
+        };
         let fates = [
             Fate::Delay(pause),
             Fate::AnswerLate(pause),
@@ -636,7 +925,9 @@ impl Dice {
             refuse(500),
             refuse(503),
             Fate::Hang,
-            Fate::Stale { behind: self.between(1, 20) },
+            Fate::Stale {
+                behind: self.between(1, 20),
+            },
         ];
         let fate = *self.pick(&fates);
         match self.chance(50) {

@@ -16,7 +16,12 @@ pub(crate) const OPERATOR: &str = "operator";
 
 /// Reports whether a user is an operator.
 pub(crate) fn is_operator(user: Option<&str>) -> bool {
-    user.is_some_and(|user| user == OPERATOR || user.strip_prefix(OPERATOR).is_some_and(|whose| whose.starts_with('@')))
+    user.is_some_and(|user| {
+        user == OPERATOR
+            || user
+                .strip_prefix(OPERATOR)
+                .is_some_and(|whose| whose.starts_with('@'))
+    })
 }
 
 /// A fault that happens once, at the n-th request to a cluster or the n-th event of
@@ -85,15 +90,30 @@ const EVENT: usize = 2;
 
 impl Script {
     pub(crate) fn new(faults: &[Fault], crashes: &[Crash]) -> Script {
-        let mut state = State { crashes: crashes.to_vec(), ..State::default() };
+        let mut state = State {
+            crashes: crashes.to_vec(),
+            ..State::default()
+        };
         for fault in faults.iter().cloned() {
             match fault {
-                Fault::Request { cluster, nth, fate } => _ = state.requests.insert((cluster, nth), fate),
-                Fault::Write { cluster, nth, fate } => _ = state.writes.insert((cluster, nth), fate),
-                Fault::Event { cluster, nth, delivery } => _ = state.events.insert((cluster, nth), delivery),
+                Fault::Request { cluster, nth, fate } => {
+                    _ = state.requests.insert((cluster, nth), fate)
+                }
+                Fault::Write { cluster, nth, fate } => {
+                    _ = state.writes.insert((cluster, nth), fate)
+                }
+                Fault::Event {
+                    cluster,
+                    nth,
+                    delivery,
+                } => _ = state.events.insert((cluster, nth), delivery),
             }
         }
-        Script { state: Mutex::new(state), lies: Lies::default(), crashed: Notify::new() }
+        Script {
+            state: Mutex::new(state),
+            lies: Lies::default(),
+            crashed: Notify::new(),
+        }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
@@ -117,7 +137,9 @@ impl Script {
 
     /// Records that the watches of one cluster, or of all, start over.
     pub(crate) fn forget_lists(&self, cluster: Option<&str>) {
-        self.lock().listed.retain(|(of, _)| cluster.is_some_and(|cluster| cluster != of));
+        self.lock()
+            .listed
+            .retain(|(of, _)| cluster.is_some_and(|cluster| cluster != of));
     }
 
     /// Number of writes that operators attempted.
@@ -141,20 +163,31 @@ impl State {
         }
         self.written += 1;
         let at = self.written;
-        self.crashes.iter().find(|crash| crash.at_write == at).copied()
+        self.crashes
+            .iter()
+            .find(|crash| crash.at_write == at)
+            .copied()
     }
 }
 
 /// Ends an endless list, so that the run can go on: a reader that got this far has
 /// failed already.
 fn is_far_gone(request: &Request) -> bool {
-    let page = request.query.continue_token.as_deref().and_then(|token| token.strip_prefix("endless-"));
-    page.and_then(|page| page.parse::<u64>().ok()).is_some_and(|page| page > 1_000)
+    let page = request
+        .query
+        .continue_token
+        .as_deref()
+        .and_then(|token| token.strip_prefix("endless-"));
+    page.and_then(|page| page.parse::<u64>().ok())
+        .is_some_and(|page| page > 1_000)
 }
 
 /// Renewals of Leases go on forever and must not count as writes.
 fn is_lease(request: &Request) -> bool {
-    request.target.as_ref().is_some_and(|target| target.plural == "leases")
+    request
+        .target
+        .as_ref()
+        .is_some_and(|target| target.plural == "leases")
 }
 
 impl Faults for Script {
@@ -167,26 +200,48 @@ impl Faults for Script {
             return Fate::Hang;
         }
         if is_far_gone(request) {
-            return Fate::Refuse { code: 410, retry_after: None };
+            return Fate::Refuse {
+                code: 410,
+                retry_after: None,
+            };
         }
         if let Some(crash) = state.crash(request) {
             state.dead = true;
             self.crashed.notify_one();
-            return if crash.after { Fate::AnswerLate(FOR_EVER) } else { Fate::Hang };
+            return if crash.after {
+                Fate::AnswerLate(FOR_EVER)
+            } else {
+                Fate::Hang
+            };
         }
         if state.healed {
             return Fate::Answer;
         }
         let cluster = request.cluster.to_string();
         let nth = state.count(&cluster, REQUEST);
-        let of_write = (request.verb.writes() && !is_lease(request)).then(|| state.count(&cluster, WRITE));
+        let of_write =
+            (request.verb.writes() && !is_lease(request)).then(|| state.count(&cluster, WRITE));
         let of_write = of_write.and_then(|nth| state.writes.get(&(cluster.clone(), nth)).copied());
-        let fate = of_write.or_else(|| state.requests.get(&(cluster, nth)).copied()).unwrap_or(Fate::Answer);
-        let kind = (request.cluster.to_string(), request.target.as_ref().map(|target| target.plural.clone()).unwrap_or_default());
+        let fate = of_write
+            .or_else(|| state.requests.get(&(cluster, nth)).copied())
+            .unwrap_or(Fate::Answer);
+        let kind = (
+            request.cluster.to_string(),
+            request
+                .target
+                .as_ref()
+                .map(|target| target.plural.clone())
+                .unwrap_or_default(),
+        );
         // New credentials are tested with a list of one.
         let tries = request.path_and_query.ends_with("limit=1");
-        let first = tries || request.verb == Verb::Get || (request.verb == Verb::List && state.listed.insert(kind));
-        let lagging = state.lagging.get_mut(request.cluster.as_ref()).filter(|_| request.verb == Verb::List);
+        let first = tries
+            || request.verb == Verb::Get
+            || (request.verb == Verb::List && state.listed.insert(kind));
+        let lagging = state
+            .lagging
+            .get_mut(request.cluster.as_ref())
+            .filter(|_| request.verb == Verb::List);
         let fate = match lagging {
             Some((behind, left)) if *left > 0 => {
                 *left -= 1;
@@ -209,13 +264,25 @@ impl Faults for Script {
         }
         let cluster = watch.cluster.to_string();
         let nth = state.count(&cluster, EVENT);
-        if state.lagging.get(&cluster).is_some_and(|(_, left)| *left > 0) {
+        if state
+            .lagging
+            .get(&cluster)
+            .is_some_and(|(_, left)| *left > 0)
+        {
             return Delivery::Gone;
         }
-        state.events.get(&(cluster, nth)).copied().unwrap_or(Delivery::Now)
+        state
+            .events
+            .get(&(cluster, nth))
+            .copied()
+            .unwrap_or(Delivery::Now)
     }
 
     fn lies(&self, request: &Request) -> Vec<Lie> {
-        if is_operator(request.user.as_deref()) { self.lies.about(request) } else { Vec::new() }
+        if is_operator(request.user.as_deref()) {
+            self.lies.about(request)
+        } else {
+            Vec::new()
+        }
     }
 }

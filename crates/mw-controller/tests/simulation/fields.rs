@@ -11,29 +11,47 @@ use crate::crash::story;
 use crate::play::run;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![Trial::test("every_field_of_the_spec_may_become_anything_and_back", || {
-        let mut played = 0;
-        for (pointer, value) in mutations() {
-            let report = run(&mutated(&pointer, &value));
-            assert_eq!(report.violations, Vec::<String>::new(), "{pointer} became {value}\n{}", report.trace);
-            played += 1;
-        }
-        println!("{played} mutations");
-        Ok(())
-    })]
+    vec![Trial::test(
+        "every_field_of_the_spec_may_become_anything_and_back",
+        || {
+            let mut played = 0;
+            for (pointer, value) in mutations() {
+                let report = run(&mutated(&pointer, &value));
+                assert_eq!(
+                    report.violations,
+                    Vec::<String>::new(),
+                    "{pointer} became {value}\n{}",
+                    report.trace
+                );
+                played += 1;
+            }
+            println!("{played} mutations");
+            Ok(())
+        },
+    )]
 }
 
 fn mutated(pointer: &str, value: &Value) -> Case {
     let mut case = story(&[], None);
-    let action = Action::MutateMesh { mesh: 0, pointer: pointer.to_owned(), to: value.clone() };
+    let action = Action::MutateMesh {
+        mesh: 0,
+        pointer: pointer.to_owned(),
+        to: value.clone(),
+    };
     case.steps.push(Step::Act(Duration::from_secs(20), action));
-    case.steps.push(Step::Act(Duration::from_secs(150), Action::RestoreEntries { mesh: 0 }));
+    case.steps.push(Step::Act(
+        Duration::from_secs(150),
+        Action::RestoreEntries { mesh: 0 },
+    ));
     case
 }
 
 /// New values for each field: valid and invalid ones.
 fn mutations() -> Vec<(String, Value)> {
-    let crd: Value = serde_saphyr::from_str(include_str!("../../../../config/crd/kilo.squat.ai_clustermeshes.yaml")).unwrap();
+    let crd: Value = serde_saphyr::from_str(include_str!(
+        "../../../../config/crd/kilo.squat.ai_clustermeshes.yaml"
+    ))
+    .unwrap();
     let spec = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
     let mut fields = Vec::new();
     collect(spec, "/spec", &mut fields);
@@ -56,7 +74,14 @@ fn mutations() -> Vec<(String, Value)> {
         json!({}),
         json!({ "name": "nobody" }),
     ];
-    fields.iter().flat_map(|field| values.iter().map(move |value| (field.clone(), value.clone()))).collect()
+    fields
+        .iter()
+        .flat_map(|field| {
+            values
+                .iter()
+                .map(move |value| (field.clone(), value.clone()))
+        })
+        .collect()
 }
 
 /// Collects the fields. The second item represents a list: it is the first member.

@@ -54,7 +54,10 @@ pub(crate) enum Lasts {
 impl Telling {
     /// Reports whether the lie is indistinguishable from the truth: objects may have been deleted.
     pub(crate) fn is_plausible(&self) -> bool {
-        matches!(self.how, Untruth::Truncated { counted: false, .. } | Untruth::Frozen)
+        matches!(
+            self.how,
+            Untruth::Truncated { counted: false, .. } | Untruth::Frozen
+        )
     }
 
     /// Starts the lie: everything is relisted, and watches are reopened.
@@ -62,10 +65,17 @@ impl Telling {
         let server = bed.on(&self.cluster);
         let lie = match &self.how {
             Untruth::Empty => Lie::Empty,
-            Untruth::Truncated { percent, counted } => Lie::Truncated { percent: *percent, counted: *counted },
+            Untruth::Truncated { percent, counted } => Lie::Truncated {
+                percent: *percent,
+                counted: *counted,
+            },
             Untruth::Endless { page } => Lie::Endless { page: *page },
-            Untruth::Frozen => Lie::Frozen { version: server.version() },
-            Untruth::Uids { of } => Lie::Uids { of: bed.on(of).clone() },
+            Untruth::Frozen => Lie::Frozen {
+                version: server.version(),
+            },
+            Untruth::Uids { of } => Lie::Uids {
+                of: bed.on(of).clone(),
+            },
             Untruth::Unasked => Lie::Unasked,
             Untruth::Another { of } => another(bed.on(of).clone(), server),
             Untruth::Double => another(double(site), server),
@@ -95,13 +105,28 @@ fn another(server: Cluster, than: &Cluster) -> Lie {
 
 /// A cluster that impersonates another one.
 fn double(site: &Site) -> Cluster {
-    let settings = Settings { name: site.name.clone(), seed: u64::MAX, wall: Wall::fixed(0), managed_fields: false };
+    let settings = Settings {
+        name: site.name.clone(),
+        seed: u64::MAX,
+        wall: Wall::fixed(0),
+        managed_fields: false,
+    };
     let cluster = Cluster::new(settings);
-    cluster.install_crd(&serde_saphyr::from_str(PEER_CRD).unwrap()).unwrap();
+    cluster
+        .install_crd(&serde_saphyr::from_str(PEER_CRD).unwrap())
+        .unwrap();
     for node in site.nodes.values() {
         let mut node = node.clone();
-        node.annotations.insert("key".into(), key(&format!("double {} {}", site.name, node.name)));
-        cluster.call(&http::Method::POST, NODES, "application/json", Some(&node.object()));
+        node.annotations.insert(
+            "key".into(),
+            key(&format!("double {} {}", site.name, node.name)),
+        );
+        cluster.call(
+            &http::Method::POST,
+            NODES,
+            "application/json",
+            Some(&node.object()),
+        );
     }
     cluster
 }
@@ -130,12 +155,20 @@ pub(crate) fn is_hostile(namespace: &str) -> bool {
 }
 
 pub(crate) fn hostile_sites() -> Vec<Site> {
-    HOSTILE_SITES.iter().zip([201, 202]).map(|(name, number)| Site::new(name, number, 2)).collect()
+    HOSTILE_SITES
+        .iter()
+        .zip([201, 202])
+        .map(|(name, number)| Site::new(name, number, 2))
+        .collect()
 }
 
 /// Mesh of another owner than the operator's, without the hub.
 pub(crate) fn tenant_mesh(namespace: &str, hub: &str, sites: &[&Site]) -> Mesh {
-    Mesh { namespace: namespace.to_owned(), hub: hub.to_owned(), ..Mesh::new("mesh", sites) }
+    Mesh {
+        namespace: namespace.to_owned(),
+        hub: hub.to_owned(),
+        ..Mesh::new("mesh", sites)
+    }
 }
 
 /// Cluster of another team, in one mesh with a shared one.

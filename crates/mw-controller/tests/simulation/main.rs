@@ -40,7 +40,11 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Trial};
 
 fn main() -> ExitCode {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let number = |name: &str| {
+        std::env::var(name)
+            .ok()
+            .and_then(|text| text.parse::<u64>().ok())
+    };
     if let Some(seed) = number("SIM_SEED") {
         return seeds::replay(seed);
     }
@@ -51,9 +55,16 @@ fn main() -> ExitCode {
         return scale::report(&size);
     }
     let arguments = Arguments::from_args();
-    let trials: Vec<Trial> = [agents::trials(), crash::trials(), fields::trials(), regressions::trials(), scale::trials(), seeds::trials()]
-        .into_iter()
-        .flatten()
-        .collect();
+    let trials: Vec<Trial> = [
+        agents::trials(),
+        crash::trials(),
+        fields::trials(),
+        regressions::trials(),
+        scale::trials(),
+        seeds::trials(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -50,7 +50,11 @@ const ALL_ANNOTATIONS: [&str; 11] = [
 ];
 
 pub(crate) fn run(case: &Case) -> Report {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
     runtime.block_on(play(case))
 }
 
@@ -61,7 +65,11 @@ async fn play(case: &Case) -> Report {
         case: case.clone(),
         operator: None,
         second: None,
-        sites: case.sites.iter().map(|site| (site.name.clone(), site.clone())).collect(),
+        sites: case
+            .sites
+            .iter()
+            .map(|site| (site.name.clone(), site.clone()))
+            .collect(),
         deleted: vec![false; case.meshes.len()],
         calm_at: None,
         stalled: BTreeSet::new(),
@@ -89,7 +97,12 @@ async fn play(case: &Case) -> Report {
     play.heal().await;
     play.judge().await;
     let witness = &play.bed.witness;
-    Report { violations: witness.violations(), trace: witness.trace(), requests: witness.requests(), written: play.bed.script.written() }
+    Report {
+        violations: witness.violations(),
+        trace: witness.trace(),
+        requests: witness.requests(),
+        written: play.bed.script.written(),
+    }
 }
 
 async fn ended(operator: &mut Option<JoinHandle<()>>) {
@@ -123,16 +136,28 @@ struct Play {
 impl Play {
     /// Performs the attack of a hostile owner, before anything else happens.
     fn attack(&self) {
-        let Some(hostile) = &self.case.hostile else { return };
+        let Some(hostile) = &self.case.hostile else {
+            return;
+        };
         let cluster = HOSTILE_SITES[0].to_owned();
         match hostile.attack {
             Attack::CopiedUids => {
-                let how = Untruth::Uids { of: hostile.victim.clone() };
-                self.lie(&Telling { cluster, kind: "nodes", how, lasts: Lasts::ForEver });
+                let how = Untruth::Uids {
+                    of: hostile.victim.clone(),
+                };
+                self.lie(&Telling {
+                    cluster,
+                    kind: "nodes",
+                    how,
+                    lasts: Lasts::ForEver,
+                });
             }
             Attack::StolenUrl => {
                 let stolen = kubeconfig(&hostile.victim, "garbage");
-                self.bed.holders(&cluster).iter().for_each(|namespace| self.bed.put_secret(namespace, &cluster, &stolen));
+                self.bed
+                    .holders(&cluster)
+                    .iter()
+                    .for_each(|namespace| self.bed.put_secret(namespace, &cluster, &stolen));
             }
         }
         hostile.lies.iter().for_each(|telling| self.lie(telling));
@@ -140,13 +165,21 @@ impl Play {
 
     /// Creates Peers without an endpoint, as newer Go operators do.
     fn leave_roaming(&self) {
-        let unreachable = |node: &&Node| node.annotation("force-endpoint").is_none() && node.external_ip.is_none();
+        let unreachable = |node: &&Node| {
+            node.annotation("force-endpoint").is_none() && node.external_ip.is_none()
+        };
         for mesh in &self.case.meshes {
-            let pairs = mesh.entries.iter().flat_map(|source| mesh.entries.iter().map(move |target| (source, target)));
+            let pairs = mesh
+                .entries
+                .iter()
+                .flat_map(|source| mesh.entries.iter().map(move |target| (source, target)));
             for (source, target) in pairs.filter(|(source, target)| source.site != target.site) {
                 for node in self.sites[&source.site].nodes.values().filter(unreachable) {
                     let name = format!("{}--{}--{}", mesh.name, source.name, node.name);
-                    let address = node.annotation("wireguard-ip").and_then(|cidr| cidr.split('/').next()).unwrap_or_default();
+                    let address = node
+                        .annotation("wireguard-ip")
+                        .and_then(|cidr| cidr.split('/').next())
+                        .unwrap_or_default();
                     let peer = json!({
                         "apiVersion": "kilo.squat.ai/v1alpha1", "kind": "Peer",
                         "metadata": { "name": name, "labels": {
@@ -197,7 +230,11 @@ impl Play {
     }
 
     fn check_memory(&self) {
-        oversized(&self.bed.metrics).iter().for_each(|of| self.bed.witness.accuse(&format!("memory: {of} bytes of one cluster are kept")));
+        oversized(&self.bed.metrics).iter().for_each(|of| {
+            self.bed
+                .witness
+                .accuse(&format!("memory: {of} bytes of one cluster are kept"))
+        });
     }
 
     fn disturb(&mut self, lasts: Duration) {
@@ -225,9 +262,11 @@ impl Play {
                 let number = self.sites[site].number;
                 self.put_node(site, Node::new(number, *at));
             }
-            Action::AddPlainNode { site } if self.bed.on(site).get(&format!("{NODES}/plain")).is_some() => {}
+            Action::AddPlainNode { site }
+                if self.bed.on(site).get(&format!("{NODES}/plain")).is_some() => {}
             Action::AddPlainNode { site } => {
-                let status = json!({ "addresses": [{ "type": "InternalIP", "address": "fd00:77::9" }] });
+                let status =
+                    json!({ "addresses": [{ "type": "InternalIP", "address": "fd00:77::9" }] });
                 let plain = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "plain" }, "status": status });
                 self.bed.create(site, NODES, &plain);
             }
@@ -235,16 +274,26 @@ impl Play {
                 self.sites.get_mut(site).unwrap().nodes.remove(node);
                 self.bed.delete(site, &format!("{NODES}/{node}"));
             }
-            Action::ChangeKey { site, node, to } => self.change_node(site, node, |node| _ = node.annotations.insert("key".into(), key(to))),
+            Action::ChangeKey { site, node, to } => self.change_node(site, node, |node| {
+                _ = node.annotations.insert("key".into(), key(to))
+            }),
             Action::ChangeEndpoint { site, node, to } => {
                 let to = to.clone().unwrap_or_default();
-                self.change_node(site, node, |node| _ = node.annotations.insert("force-endpoint".into(), to));
+                self.change_node(site, node, |node| {
+                    _ = node.annotations.insert("force-endpoint".into(), to)
+                });
             }
-            Action::SetReady { site, node, ready } => self.change_node(site, node, |node| node.ready = *ready),
+            Action::SetReady { site, node, ready } => {
+                self.change_node(site, node, |node| node.ready = *ready)
+            }
             Action::StopAgent { site, node } => self.stop_agent(site, node),
             Action::StartAgent { site, node } => self.change_node(site, node, |_| {}),
             Action::ReturnAgent { site, node } => {
-                self.change_node(site, node, |node| _ = node.annotations.insert("wireguard-ip".into(), String::new()));
+                self.change_node(site, node, |node| {
+                    _ = node
+                        .annotations
+                        .insert("wireguard-ip".into(), String::new())
+                });
             }
             Action::Publish { site, node } => self.publish(site, node),
             Action::Reload { site } => self.reload(site),
@@ -252,7 +301,9 @@ impl Play {
                 self.reloading.remove(site);
                 let runs = |node: &String| !self.unwell.contains(&(site.clone(), node.clone()));
                 let nodes: Vec<String> = self.discoverers(site).into_iter().filter(runs).collect();
-                nodes.iter().for_each(|node| self.change_node(site, node, |_| {}));
+                nodes
+                    .iter()
+                    .for_each(|node| self.change_node(site, node, |_| {}));
             }
             Action::KillAgent { site, node } => self.kill_agent(site, node),
             Action::MarkLeader { site, node } => {
@@ -277,14 +328,19 @@ impl Play {
             }
             Action::RestoreEntries { mesh } => self.put_mesh(&self.case.meshes[*mesh].clone()),
             Action::RenameEntry { mesh, site } => {
-                if let Some(entry) = self.case.meshes[*mesh].entries.iter_mut().find(|entry| entry.site == *site) {
+                if let Some(entry) = self.case.meshes[*mesh]
+                    .entries
+                    .iter_mut()
+                    .find(|entry| entry.site == *site)
+                {
                     entry.name = format!("{}-renamed", entry.site);
                     self.put_mesh(&self.case.meshes[*mesh].clone());
                 }
             }
             Action::DeleteMesh { mesh } => {
                 self.deleted[*mesh] = true;
-                self.bed.delete(&self.bed.hub, &self.case.meshes[*mesh].path());
+                self.bed
+                    .delete(&self.bed.hub, &self.case.meshes[*mesh].path());
             }
             Action::RestoreMesh { mesh } => {
                 self.deleted[*mesh] = false;
@@ -293,35 +349,51 @@ impl Play {
             Action::MutateMesh { mesh, pointer, to } => {
                 let path = self.case.meshes[*mesh].path();
                 let found = self.bed.on(&self.bed.hub).get(&path);
-                let Some(mut object) = found.map(|found| (*found).clone()) else { return };
+                let Some(mut object) = found.map(|found| (*found).clone()) else {
+                    return;
+                };
                 let (parent, field) = pointer.rsplit_once('/').unwrap();
                 if let Some(Value::Object(fields)) = object.pointer_mut(parent) {
                     fields.insert(field.to_owned(), to.clone());
                 }
-                self.bed.on(&self.bed.hub).call(&Method::PUT, &path, "application/json", Some(&object));
+                self.bed.on(&self.bed.hub).call(
+                    &Method::PUT,
+                    &path,
+                    "application/json",
+                    Some(&object),
+                );
             }
             Action::Trigger { mesh } => {
                 let now = self.bed.started.elapsed().as_millis().to_string();
-                let patch = json!({ "metadata": { "annotations": { ANNOTATION_RECONCILE_TRIGGER: now } } });
-                self.bed.patch(&self.bed.hub, &self.case.meshes[*mesh].path(), &patch);
+                let patch =
+                    json!({ "metadata": { "annotations": { ANNOTATION_RECONCILE_TRIGGER: now } } });
+                self.bed
+                    .patch(&self.bed.hub, &self.case.meshes[*mesh].path(), &patch);
             }
             Action::RenewCredentials { site, revoke } => {
                 self.keyless.remove(site);
                 self.bed.script.forget_lists(Some(site));
                 self.bed.renew_credentials(site, *revoke);
-                self.bed.witness.set_reachable(site, !self.cut.contains(site));
+                self.bed
+                    .witness
+                    .set_reachable(site, !self.cut.contains(site));
             }
             Action::BreakSecret { site } => {
                 self.keyless.insert(site.clone());
                 self.bed.script.forget_lists(Some(site));
                 self.bed.witness.set_reachable(site, false);
-                self.bed.holders(site).iter().for_each(|namespace| self.bed.put_secret(namespace, site, "not: [a, kubeconfig"));
+                self.bed.holders(site).iter().for_each(|namespace| {
+                    self.bed.put_secret(namespace, site, "not: [a, kubeconfig")
+                });
             }
             Action::DeleteSecret { site } => {
                 self.keyless.insert(site.clone());
                 self.bed.script.forget_lists(Some(site));
                 self.bed.witness.set_reachable(site, false);
-                self.bed.holders(site).iter().for_each(|namespace| self.bed.delete(&self.bed.hub, &secret_path(namespace, site)));
+                self.bed.holders(site).iter().for_each(|namespace| {
+                    self.bed
+                        .delete(&self.bed.hub, &secret_path(namespace, site))
+                });
             }
             Action::SwitchSecret { site, to } => {
                 self.keyless.insert(site.clone());
@@ -334,17 +406,30 @@ impl Play {
                 self.check_honesty();
                 self.bed.script.forget_lists(Some(site));
                 self.bed.renew_credentials(site, true);
-                self.bed.witness.set_reachable(site, !self.cut.contains(site));
+                self.bed
+                    .witness
+                    .set_reachable(site, !self.cut.contains(site));
             }
             Action::SetLink { site, link } => {
                 self.check_honesty();
-                let mark = |set: &mut BTreeSet<String>, on: bool| if on { set.insert(site.clone()) } else { set.remove(site) };
+                let mark = |set: &mut BTreeSet<String>, on: bool| {
+                    if on {
+                        set.insert(site.clone())
+                    } else {
+                        set.remove(site)
+                    }
+                };
                 mark(&mut self.stalled, *link == Reachability::Stalled);
                 mark(&mut self.cut, *link != Reachability::Up);
-                self.bed.witness.set_reachable(site, *link == Reachability::Up && !self.keyless.contains(site));
+                self.bed.witness.set_reachable(
+                    site,
+                    *link == Reachability::Up && !self.keyless.contains(site),
+                );
                 self.bed.on(site).set_link(*link);
                 if *site == self.bed.hub && *link == Reachability::Up {
-                    self.keyless.iter().for_each(|site| self.bed.witness.is_noticed_from_now(site));
+                    self.keyless
+                        .iter()
+                        .for_each(|site| self.bed.witness.is_noticed_from_now(site));
                 }
             }
             Action::Lag { site, behind } => self.bed.script.lag(site, *behind),
@@ -368,7 +453,9 @@ impl Play {
                 }
             }
             Action::StopSecond => self.stop_second(),
-            Action::JumpClock { seconds } => _ = self.bed.skew.fetch_add(*seconds, Ordering::Relaxed),
+            Action::JumpClock { seconds } => {
+                _ = self.bed.skew.fetch_add(*seconds, Ordering::Relaxed)
+            }
         }
     }
 
@@ -376,12 +463,23 @@ impl Play {
     fn check_honesty(&self) {
         let (hub, witness) = (&self.bed.hub, &self.bed.witness);
         if !witness.is_unreachable(hub) && !witness.is_just_back(hub) {
-            self.bed.on(hub).list(MESHES).iter().for_each(|mesh| witness.check_honesty(mesh));
+            self.bed
+                .on(hub)
+                .list(MESHES)
+                .iter()
+                .for_each(|mesh| witness.check_honesty(mesh));
         }
     }
 
     fn change_node(&mut self, site: &str, node: &str, change: impl FnOnce(&mut Node)) {
-        let Some(mut found) = self.sites.get(site).and_then(|site| site.nodes.get(node)).cloned() else { return };
+        let Some(mut found) = self
+            .sites
+            .get(site)
+            .and_then(|site| site.nodes.get(node))
+            .cloned()
+        else {
+            return;
+        };
         change(&mut found);
         self.put_node(site, found);
     }
@@ -390,7 +488,11 @@ impl Play {
     fn put_node(&mut self, site: &str, node: Node) {
         self.unwell.remove(&(site.to_owned(), node.name.clone()));
         self.write_node(site, &node);
-        self.sites.get_mut(site).unwrap().nodes.insert(node.name.clone(), node);
+        self.sites
+            .get_mut(site)
+            .unwrap()
+            .nodes
+            .insert(node.name.clone(), node);
     }
 
     fn write_node(&self, site: &str, node: &Node) {
@@ -398,19 +500,40 @@ impl Play {
         let path = format!("{NODES}/{}", node.name);
         let annotations: serde_json::Map<String, Value> = ALL_ANNOTATIONS
             .iter()
-            .map(|name| (format!("kilo.squat.ai/{name}"), node.annotations.get(*name).map_or(Value::Null, |value| value.clone().into())))
+            .map(|name| {
+                (
+                    format!("kilo.squat.ai/{name}"),
+                    node.annotations
+                        .get(*name)
+                        .map_or(Value::Null, |value| value.clone().into()),
+                )
+            })
             .collect();
-        if !self.bed.patch(site, &path, &json!({ "metadata": { "annotations": annotations } })) {
+        if !self.bed.patch(
+            site,
+            &path,
+            &json!({ "metadata": { "annotations": annotations } }),
+        ) {
             self.bed.create(site, NODES, &object);
         }
-        self.bed.patch(site, &format!("{path}/status"), &json!({ "status": object["status"] }));
+        self.bed.patch(
+            site,
+            &format!("{path}/status"),
+            &json!({ "status": object["status"] }),
+        );
     }
 
     fn stop_agent(&mut self, site: &str, node: &str) {
         self.unwell.insert((site.to_owned(), node.to_owned()));
-        let annotations: serde_json::Map<String, Value> =
-            ALL_ANNOTATIONS.iter().map(|name| (format!("kilo.squat.ai/{name}"), Value::Null)).collect();
-        self.bed.patch(site, &format!("{NODES}/{node}"), &json!({ "metadata": { "annotations": annotations } }));
+        let annotations: serde_json::Map<String, Value> = ALL_ANNOTATIONS
+            .iter()
+            .map(|name| (format!("kilo.squat.ai/{name}"), Value::Null))
+            .collect();
+        self.bed.patch(
+            site,
+            &format!("{NODES}/{node}"),
+            &json!({ "metadata": { "annotations": annotations } }),
+        );
     }
 
     /// Publishes the address of a node. Nodes without a running agent have none and don't affect others'.
@@ -418,12 +541,17 @@ impl Play {
         let runs = |name: &str| !self.unwell.contains(&(site.to_owned(), name.to_owned()));
         if runs(node) {
             let address = self.sites[site].wireguard_ip(node, runs);
-            self.change_node(site, node, |node| _ = node.annotations.insert("wireguard-ip".into(), address));
+            self.change_node(site, node, |node| {
+                _ = node.annotations.insert("wireguard-ip".into(), address)
+            });
         }
     }
 
     fn discoverers(&self, site: &str) -> Vec<String> {
-        let nodes = self.sites[site].nodes.values().filter(|node| node.annotation("discovered-endpoints").is_some());
+        let nodes = self.sites[site]
+            .nodes
+            .values()
+            .filter(|node| node.annotation("discovered-endpoints").is_some());
         nodes.map(|node| node.name.clone()).collect()
     }
 
@@ -436,8 +564,18 @@ impl Play {
     }
 
     fn kill_agent(&mut self, site: &str, dead: &str) {
-        self.unwell.extend(self.sites[site].nodes.keys().map(|node| (site.to_owned(), node.clone())));
-        let names: Vec<String> = self.sites[site].nodes.keys().filter(|name| *name != dead).cloned().collect();
+        self.unwell.extend(
+            self.sites[site]
+                .nodes
+                .keys()
+                .map(|node| (site.to_owned(), node.clone())),
+        );
+        let names: Vec<String> = self.sites[site]
+            .nodes
+            .keys()
+            .filter(|name| *name != dead)
+            .cloned()
+            .collect();
         let later = (LAST_SEEN + 120).to_string();
         for name in names {
             self.bed.patch(
@@ -449,12 +587,23 @@ impl Play {
     }
 
     fn discover(&mut self, site: &str, of: &(String, String), port: u16) {
-        let Some(seen) = self.sites.get(&of.0).and_then(|site| site.nodes.get(&of.1)).and_then(|node| node.annotation("key")) else {
+        let Some(seen) = self
+            .sites
+            .get(&of.0)
+            .and_then(|site| site.nodes.get(&of.1))
+            .and_then(|node| node.annotation("key"))
+        else {
             return;
         };
         let value = json!({ seen: { "IP": "198.51.100.7", "Port": port } }).to_string();
-        let Some(observer) = self.sites[site].nodes.keys().next().cloned() else { return };
-        self.change_node(site, &observer, |node| _ = node.annotations.insert("discovered-endpoints".into(), value));
+        let Some(observer) = self.sites[site].nodes.keys().next().cloned() else {
+            return;
+        };
+        self.change_node(site, &observer, |node| {
+            _ = node
+                .annotations
+                .insert("discovered-endpoints".into(), value)
+        });
     }
 
     fn spoil(&mut self, site: &str, node: &str, how: Spoilt) {
@@ -476,7 +625,10 @@ impl Play {
 
     fn edit_peer(&mut self, site: &str, pick: usize, how: Edit) {
         let peers = self.bed.on(site).list(PEERS);
-        let ours: Vec<_> = peers.iter().filter(|peer| label(peer, "hub") == Some(&self.bed.hub_uid())).collect();
+        let ours: Vec<_> = peers
+            .iter()
+            .filter(|peer| label(peer, "hub") == Some(&self.bed.hub_uid()))
+            .collect();
         if ours.is_empty() {
             return;
         }
@@ -485,7 +637,9 @@ impl Play {
         let mut allowed = array(&peer["spec"]["allowedIPs"]).to_vec();
         let patch = match how {
             Edit::Delete => return self.bed.delete(site, &path),
-            Edit::Endpoint => json!({ "spec": { "endpoint": { "dnsOrIP": { "ip": "198.51.100.99" }, "port": 9 } } }),
+            Edit::Endpoint => {
+                json!({ "spec": { "endpoint": { "dnsOrIP": { "ip": "198.51.100.99" }, "port": 9 } } })
+            }
             Edit::DropPrefix => {
                 allowed.pop();
                 json!({ "spec": { "allowedIPs": allowed } })
@@ -505,7 +659,13 @@ impl Play {
     fn add_foreign(&mut self, site: &str, kind: ForeignPeer) {
         let count = self.bed.on(site).list(PEERS).len();
         let mesh = &self.case.meshes[0];
-        let others = || mesh.entries.iter().find(|entry| entry.site != site).map(|entry| entry.name.clone()).unwrap_or_default();
+        let others = || {
+            mesh.entries
+                .iter()
+                .find(|entry| entry.site != site)
+                .map(|entry| entry.name.clone())
+                .unwrap_or_default()
+        };
         let (name, labels) = match kind {
             ForeignPeer::Plain => (format!("laptop-{count}"), json!({ "team": "people" })),
             ForeignPeer::OtherHub => (
@@ -513,13 +673,19 @@ impl Play {
                 json!({ "kilo-clustermesh.io/mesh": mesh.name, "kilo-clustermesh.io/mesh-namespace": NAMESPACE,
                     "kilo-clustermesh.io/source-cluster": "elsewhere", "kilo-clustermesh.io/hub": "another-hub" }),
             ),
-            ForeignPeer::TakenName => (format!("{}--{}--n100", mesh.name, others()), json!({ "team": "people" })),
+            ForeignPeer::TakenName => (
+                format!("{}--{}--n100", mesh.name, others()),
+                json!({ "team": "people" }),
+            ),
         };
         let peer = json!({
             "apiVersion": "kilo.squat.ai/v1alpha1", "kind": "Peer", "metadata": { "name": name, "labels": labels },
             "spec": { "publicKey": key(&format!("foreign {site} {count}")), "allowedIPs": [format!("10.251.{count}.0/24")] },
         });
-        let (code, _) = self.bed.on(site).call(&Method::POST, PEERS, "application/json", Some(&peer));
+        let (code, _) =
+            self.bed
+                .on(site)
+                .call(&Method::POST, PEERS, "application/json", Some(&peer));
         if code.is_success() {
             self.bed.witness.protect(site, &name);
         }
@@ -533,10 +699,19 @@ impl Play {
             Some(found) if found["metadata"]["deletionTimestamp"].is_null() => {
                 let mut object = (*found).clone();
                 object["spec"] = spec;
-                hub.call(&Method::PUT, &mesh.path(), "application/json", Some(&object));
+                hub.call(
+                    &Method::PUT,
+                    &mesh.path(),
+                    "application/json",
+                    Some(&object),
+                );
             }
             Some(_) => {}
-            None => self.bed.create(&self.bed.hub, &mesh.path().replace(&format!("/{}", mesh.name), ""), &mesh.object()),
+            None => self.bed.create(
+                &self.bed.hub,
+                &mesh.path().replace(&format!("/{}", mesh.name), ""),
+                &mesh.object(),
+            ),
         }
     }
 
@@ -546,11 +721,21 @@ impl Play {
         self.bed.script.heal();
         self.stop_second();
         // Intact objects are not touched: new events would hide forgotten ones.
-        let names: Vec<String> = self.sites.keys().filter(|name| !HOSTILE_SITES.contains(&name.as_str())).cloned().collect();
+        let names: Vec<String> = self
+            .sites
+            .keys()
+            .filter(|name| !HOSTILE_SITES.contains(&name.as_str()))
+            .cloned()
+            .collect();
         // A hostile owner does not stop.
-        names.iter().for_each(|name| self.bed.script.lies.stop(name));
+        names
+            .iter()
+            .for_each(|name| self.bed.script.lies.stop(name));
         for name in self.cut.clone() {
-            self.act(&Action::SetLink { site: name, link: Reachability::Up });
+            self.act(&Action::SetLink {
+                site: name,
+                link: Reachability::Up,
+            });
         }
         for name in self.keyless.clone() {
             self.act(&Action::RestoreSecret { site: name });
@@ -576,9 +761,15 @@ impl Play {
         let due = |node: &&Node| {
             let right = known.wireguard_ip(&node.name, |_| true);
             let by_location = node.annotation("granularity") == Some("location");
-            (by_location || node.annotation("wireguard-ip").is_none()) && node.annotation("wireguard-ip").unwrap_or_default() != right
+            (by_location || node.annotation("wireguard-ip").is_none())
+                && node.annotation("wireguard-ip").unwrap_or_default() != right
         };
-        let due: Vec<String> = known.nodes.values().filter(due).map(|node| node.name.clone()).collect();
+        let due: Vec<String> = known
+            .nodes
+            .values()
+            .filter(due)
+            .map(|node| node.name.clone())
+            .collect();
         due.iter().for_each(|node| self.publish(site, node));
     }
 
@@ -586,11 +777,23 @@ impl Play {
     /// nobody, so the status asks a person to remove them.
     fn remove_strays(&self, cluster: &str) {
         let meshes = self.bed.on(&self.bed.hub).list(MESHES);
-        let wanted: BTreeSet<String> = meshes.iter().flat_map(|mesh| wanted_on(&self.bed, mesh, cluster).into_keys()).collect();
+        let wanted: BTreeSet<String> = meshes
+            .iter()
+            .flat_map(|mesh| wanted_on(&self.bed, mesh, cluster).into_keys())
+            .collect();
         for peer in self.bed.on(cluster).list(PEERS) {
             let name = text(&peer["metadata"]["name"]);
-            let ours = self.case.meshes.iter().any(|mesh| name.starts_with(&format!("{}--", mesh.name)));
-            if ours && peer["metadata"]["labels"].as_object().is_none_or(serde_json::Map::is_empty) && !wanted.contains(name) {
+            let ours = self
+                .case
+                .meshes
+                .iter()
+                .any(|mesh| name.starts_with(&format!("{}--", mesh.name)));
+            if ours
+                && peer["metadata"]["labels"]
+                    .as_object()
+                    .is_none_or(serde_json::Map::is_empty)
+                && !wanted.contains(name)
+            {
                 self.bed.delete(cluster, &format!("{PEERS}/{name}"));
             }
         }
@@ -600,10 +803,16 @@ impl Play {
     async fn restore_mesh(&mut self, mesh: usize) {
         let path = self.case.meshes[mesh].path();
         let deadline = Instant::now() + RESYNC + SOON;
-        let deleting = |bed: &Bed| bed.on(&bed.hub).get(&path).is_some_and(|found| !found["metadata"]["deletionTimestamp"].is_null());
+        let deleting = |bed: &Bed| {
+            bed.on(&bed.hub)
+                .get(&path)
+                .is_some_and(|found| !found["metadata"]["deletionTimestamp"].is_null())
+        };
         while deleting(&self.bed) {
             if Instant::now() > deadline {
-                self.bed.witness.accuse("finalizer: a deleted mesh does not go");
+                self.bed
+                    .witness
+                    .accuse("finalizer: a deleted mesh does not go");
                 return;
             }
             self.until(Instant::now() + Duration::from_secs(1)).await;
@@ -624,7 +833,9 @@ impl Play {
                 break;
             }
             if Instant::now() > deadline {
-                wrong.iter().for_each(|why| self.bed.witness.accuse(&format!("converges: {why}")));
+                wrong
+                    .iter()
+                    .for_each(|why| self.bed.witness.accuse(&format!("converges: {why}")));
                 return;
             }
             self.confirm_held();
@@ -639,15 +850,24 @@ impl Play {
         self.until(Instant::now() + RESYNC.mul_f64(1.1)).await;
         let after = self.bed.witness.writes();
         if after != before {
-            self.bed.witness.accuse(&format!("stays: {} writes though nothing happened", after - before));
+            self.bed.witness.accuse(&format!(
+                "stays: {} writes though nothing happened",
+                after - before
+            ));
         }
-        differences(&self.bed).iter().for_each(|why| self.bed.witness.accuse(&format!("stays: {why}")));
+        differences(&self.bed)
+            .iter()
+            .for_each(|why| self.bed.witness.accuse(&format!("stays: {why}")));
         self.bed.witness.check_foreign();
         self.bed.witness.check_silence();
         self.bed.witness.check_thrift();
-        let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+        let tasks = tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks();
         if tasks > MOST_TASKS {
-            self.bed.witness.accuse(&format!("bounded: {tasks} tasks are alive though nothing happens"));
+            self.bed.witness.accuse(&format!(
+                "bounded: {tasks} tasks are alive though nothing happens"
+            ));
         }
     }
 
@@ -655,16 +875,25 @@ impl Play {
     fn statuses(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         let meshes = self.bed.on(&self.bed.hub).list(MESHES);
-        for mesh in meshes.iter().filter(|mesh| !is_hostile(text(&mesh["metadata"]["namespace"]))) {
+        for mesh in meshes
+            .iter()
+            .filter(|mesh| !is_hostile(text(&mesh["metadata"]["namespace"])))
+        {
             let name = text(&mesh["metadata"]["name"]);
-            let ready = array(&mesh["status"]["conditions"]).iter().find(|condition| condition["type"] == "Ready");
-            let is_ready =
-                ready.is_some_and(|ready| ready["status"] == "True" && ready["observedGeneration"] == mesh["metadata"]["generation"]);
+            let ready = array(&mesh["status"]["conditions"])
+                .iter()
+                .find(|condition| condition["type"] == "Ready");
+            let is_ready = ready.is_some_and(|ready| {
+                ready["status"] == "True"
+                    && ready["observedGeneration"] == mesh["metadata"]["generation"]
+            });
             let holds = !array(&mesh["status"]["heldDeletes"]).is_empty();
             let lasting = lasting_trouble(&self.bed, mesh);
             let known = ready.is_some_and(|ready| lasting.contains(text(&ready["reason"])));
             if ((!is_ready && !known) || holds) && !self.case.takes_names() {
-                wrong.push(format!("{name} is not Ready, though nothing is wrong: {ready:?}"));
+                wrong.push(format!(
+                    "{name} is not Ready, though nothing is wrong: {ready:?}"
+                ));
             }
         }
         wrong
@@ -676,16 +905,28 @@ impl Play {
             if self.case.needs_resync() && holds_wanted(&self.bed, &mesh) {
                 continue;
             }
-            let ready =
-                array(&mesh["status"]["conditions"]).iter().find(|condition| condition["type"] == "Ready").cloned().unwrap_or_default();
+            let ready = array(&mesh["status"]["conditions"])
+                .iter()
+                .find(|condition| condition["type"] == "Ready")
+                .cloned()
+                .unwrap_or_default();
             let message = text(&ready["message"]);
-            let Some(hash) = message.split("confirm-deletes=").nth(1).map(|rest| rest.chars().take(16).collect::<String>()) else {
+            let Some(hash) = message
+                .split("confirm-deletes=")
+                .nth(1)
+                .map(|rest| rest.chars().take(16).collect::<String>())
+            else {
                 continue;
             };
             if mesh["metadata"]["annotations"]["kilo-clustermesh.io/confirm-deletes"] != hash {
-                let (namespace, name) = (text(&mesh["metadata"]["namespace"]), text(&mesh["metadata"]["name"]));
+                let (namespace, name) = (
+                    text(&mesh["metadata"]["namespace"]),
+                    text(&mesh["metadata"]["name"]),
+                );
                 self.bed.witness.was_confirmed(namespace, name);
-                let path = format!("/apis/kilo.squat.ai/v1alpha1/namespaces/{namespace}/clustermeshes/{name}");
+                let path = format!(
+                    "/apis/kilo.squat.ai/v1alpha1/namespaces/{namespace}/clustermeshes/{name}"
+                );
                 self.bed.patch(
                     &self.bed.hub,
                     &path,

@@ -32,12 +32,30 @@ pub(crate) struct Process {
 }
 
 /// Creates a process on these servers, with the token `hub` for the hub.
-pub(crate) fn process(clusters: &BTreeMap<String, Cluster>, hub: &str, elects: bool, clock: Clock, random: fastrand::Rng) -> Process {
-    let permit = if elects { Permit::none() } else { Permit::always() };
+pub(crate) fn process(
+    clusters: &BTreeMap<String, Cluster>,
+    hub: &str,
+    elects: bool,
+    clock: Clock,
+    random: fastrand::Rng,
+) -> Process {
+    let permit = if elects {
+        Permit::none()
+    } else {
+        Permit::always()
+    };
     let metrics = Metrics::default();
-    let lines = clusters.iter().map(|(name, cluster)| (host(name), cluster.server())).collect();
+    let lines = clusters
+        .iter()
+        .map(|(name, cluster)| (host(name), cluster.server()))
+        .collect();
     let timeouts = Timeouts::of(Duration::from_secs(5));
-    let board = InMemoryConnect { lines, timeouts, permit: permit.clone(), metrics: metrics.clone() };
+    let board = InMemoryConnect {
+        lines,
+        timeouts,
+        permit: permit.clone(),
+        metrics: metrics.clone(),
+    };
     let mut config = Config::new(url(hub).parse().unwrap());
     config.auth_info.token = Some("hub".to_owned().into());
     let leases = board.client(&config, Permit::always()).unwrap();
@@ -61,15 +79,24 @@ pub(crate) fn process(clusters: &BTreeMap<String, Cluster>, hub: &str, elects: b
 /// Returns the clusters whose objects take more memory than they may, with the bytes.
 pub(crate) fn oversized(processes: &[Metrics]) -> Vec<String> {
     let texts = processes.iter().map(Metrics::text);
-    let of_cluster = |line: &str| line.strip_prefix("meshwright_cluster_memory_bytes").map(str::to_owned);
-    let lines: Vec<String> = texts.flat_map(|text| text.lines().filter_map(of_cluster).collect::<Vec<_>>()).collect();
-    let too_much = |line: &String| line.rsplit(' ').next().unwrap().parse::<usize>().unwrap() > MEMORY / 4;
+    let of_cluster = |line: &str| {
+        line.strip_prefix("meshwright_cluster_memory_bytes")
+            .map(str::to_owned)
+    };
+    let lines: Vec<String> = texts
+        .flat_map(|text| text.lines().filter_map(of_cluster).collect::<Vec<_>>())
+        .collect();
+    let too_much =
+        |line: &String| line.rsplit(' ').next().unwrap().parse::<usize>().unwrap() > MEMORY / 4;
     lines.into_iter().filter(too_much).collect()
 }
 
 /// Clock of the servers.
 pub(crate) fn wall(started: Instant) -> Wall {
-    Wall::new(move || Moment { seconds: EPOCH + seconds(started.elapsed()), nanos: 0 })
+    Wall::new(move || Moment {
+        seconds: EPOCH + seconds(started.elapsed()),
+        nanos: 0,
+    })
 }
 
 /// Clock of a process, `skew` seconds ahead of the servers'.
@@ -77,7 +104,11 @@ pub(crate) fn clock(started: Instant, skew: Arc<AtomicI64>) -> Clock {
     Clock::new(move || {
         let passed = started.elapsed();
         let second = EPOCH + seconds(passed) + skew.load(Ordering::Relaxed);
-        jiff::Timestamp::new(second, i32::try_from(passed.subsec_nanos()).unwrap_or_default()).unwrap()
+        jiff::Timestamp::new(
+            second,
+            i32::try_from(passed.subsec_nanos()).unwrap_or_default(),
+        )
+        .unwrap()
     })
 }
 

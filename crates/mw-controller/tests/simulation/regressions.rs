@@ -25,34 +25,94 @@ const MOST_WRITES: u64 = 16;
 const MOST_REQUESTS: u64 = 24;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let rename = Action::RenameEntry { mesh: 0, site: "c2".into() };
-    let stop = Action::StopAgent { site: "c2".into(), node: "n1".into() };
-    let start = Action::StartAgent { site: "c2".into(), node: "n1".into() };
-    let refused = Fate::Refuse { code: 503, retry_after: None };
+    let rename = Action::RenameEntry {
+        mesh: 0,
+        site: "c2".into(),
+    };
+    let stop = Action::StopAgent {
+        site: "c2".into(),
+        node: "n1".into(),
+    };
+    let start = Action::StartAgent {
+        site: "c2".into(),
+        node: "n1".into(),
+    };
+    let refused = Fate::Refuse {
+        code: 503,
+        retry_after: None,
+    };
     let late = Fate::AnswerLate(Duration::from_millis(6_700));
     let second = Duration::from_secs;
     vec![
-        each_write("a_lost_delete_holds_back_what_needs_its_key", Fate::LoseRequest, vec![(second(60), rename.clone())]),
-        each_write("a_refused_update_holds_back_what_needs_its_prefix", refused, vec![(second(30), stop), (second(150), start)]),
-        each_write("a_create_that_is_answered_late_does_not_clash_with_a_new_name", late, vec![(second(2), rename)]),
-        each_write("the_finalizer_waits_for_a_create_that_is_not_answered", late, vec![(second(1), Action::DeleteMesh { mesh: 0 })]),
+        each_write(
+            "a_lost_delete_holds_back_what_needs_its_key",
+            Fate::LoseRequest,
+            vec![(second(60), rename.clone())],
+        ),
+        each_write(
+            "a_refused_update_holds_back_what_needs_its_prefix",
+            refused,
+            vec![(second(30), stop), (second(150), start)],
+        ),
+        each_write(
+            "a_create_that_is_answered_late_does_not_clash_with_a_new_name",
+            late,
+            vec![(second(2), rename)],
+        ),
+        each_write(
+            "the_finalizer_waits_for_a_create_that_is_not_answered",
+            late,
+            vec![(second(1), Action::DeleteMesh { mesh: 0 })],
+        ),
         Trial::test("a_mesh_that_may_be_back_keeps_its_peers", || {
-            [Reachability::Refusing, Reachability::Stalled].into_iter().try_for_each(a_mesh_comes_back_unseen)
+            [Reachability::Refusing, Reachability::Stalled]
+                .into_iter()
+                .try_for_each(a_mesh_comes_back_unseen)
         }),
-        Trial::test("the_grace_begins_anew_where_nobody_looked", an_agent_stops_twice),
-        Trial::test("what_was_planned_before_an_answer_is_planned_anew", an_anchor_goes_while_it_is_written),
-        Trial::test("a_secret_that_may_be_back_is_looked_for_once_more", a_secret_comes_back_unseen),
-        Trial::test("a_mesh_that_was_let_go_is_known_before_the_answer", a_deletion_is_seen_before_its_answer),
-        Trial::test("credentials_of_another_member_change_nothing_there", a_secret_leads_to_another_member),
-        Trial::test("a_cluster_that_shows_anothers_uids_hides_no_peers_there", a_cluster_shows_anothers_uids),
-        Trial::test("a_watch_of_another_members_nodes_changes_nothing", a_watch_of_another_members_nodes_changes_nothing),
-        Trial::test("objects_that_take_too_much_memory_are_not_kept", objects_that_take_too_much_memory_are_not_kept),
-        Trial::test("a_forged_status_releases_no_delete_after_a_restart", a_forged_status_releases_no_delete_after_a_restart),
+        Trial::test(
+            "the_grace_begins_anew_where_nobody_looked",
+            an_agent_stops_twice,
+        ),
+        Trial::test(
+            "what_was_planned_before_an_answer_is_planned_anew",
+            an_anchor_goes_while_it_is_written,
+        ),
+        Trial::test(
+            "a_secret_that_may_be_back_is_looked_for_once_more",
+            a_secret_comes_back_unseen,
+        ),
+        Trial::test(
+            "a_mesh_that_was_let_go_is_known_before_the_answer",
+            a_deletion_is_seen_before_its_answer,
+        ),
+        Trial::test(
+            "credentials_of_another_member_change_nothing_there",
+            a_secret_leads_to_another_member,
+        ),
+        Trial::test(
+            "a_cluster_that_shows_anothers_uids_hides_no_peers_there",
+            a_cluster_shows_anothers_uids,
+        ),
+        Trial::test(
+            "a_watch_of_another_members_nodes_changes_nothing",
+            a_watch_of_another_members_nodes_changes_nothing,
+        ),
+        Trial::test(
+            "objects_that_take_too_much_memory_are_not_kept",
+            objects_that_take_too_much_memory_are_not_kept,
+        ),
+        Trial::test(
+            "a_forged_status_releases_no_delete_after_a_restart",
+            a_forged_status_releases_no_delete_after_a_restart,
+        ),
         Trial::test("no_select_picks_at_random", || {
             no_random_select(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src")));
             Ok(())
         }),
-        Trial::test("a_peer_without_labels_and_with_another_key_is_somebody_elses", labels_go_and_the_key_changes),
+        Trial::test(
+            "a_peer_without_labels_and_with_another_key_is_somebody_elses",
+            labels_go_and_the_key_changes,
+        ),
     ]
 }
 
@@ -66,7 +126,11 @@ fn no_random_select(folder: &Path) {
         }
         let source = std::fs::read_to_string(&path).unwrap();
         for after in source.split("select! {").skip(1) {
-            assert!(after.trim_start().starts_with("biased;"), "a select! in {} is not biased", path.display());
+            assert!(
+                after.trim_start().starts_with("biased;"),
+                "a select! in {} is not biased",
+                path.display()
+            );
         }
     }
 }
@@ -77,10 +141,23 @@ fn an_anchor_goes_while_it_is_written() -> Result<(), libtest_mimic::Failed> {
     let site = "c2".to_owned();
     let mut case = story(&[], None);
     let moment = Duration::from_millis;
-    case.steps.push(Step::Act(moment(10), Action::DeleteNode { site: site.clone(), node: "n1".into() }));
-    case.steps.push(Step::Act(moment(10), Action::AddNode { site, at: 100 }));
+    case.steps.push(Step::Act(
+        moment(10),
+        Action::DeleteNode {
+            site: site.clone(),
+            node: "n1".into(),
+        },
+    ));
+    case.steps
+        .push(Step::Act(moment(10), Action::AddNode { site, at: 100 }));
     for cluster in ["c1", "c3"] {
-        let late = |nth| Step::Fault(Fault::Write { cluster: cluster.into(), nth, fate: Fate::AnswerLate(moment(20)) });
+        let late = |nth| {
+            Step::Fault(Fault::Write {
+                cluster: cluster.into(),
+                nth,
+                fate: Fate::AnswerLate(moment(20)),
+            })
+        };
         case.steps.extend((1..=MOST_WRITES).map(late));
     }
     let report = run(&case);
@@ -91,34 +168,78 @@ fn an_anchor_goes_while_it_is_written() -> Result<(), libtest_mimic::Failed> {
 /// Seed 4091: a cluster of another mesh shows UIDs of the cluster that leaves, beside
 /// its own.
 fn a_cluster_shows_anothers_uids() -> Result<(), libtest_mimic::Failed> {
-    let sites = [3, 4, 3, 3].into_iter().zip(1..).map(|(nodes, number)| Site::new(&format!("c{number}"), number, nodes));
+    let sites = [3, 4, 3, 3]
+        .into_iter()
+        .zip(1..)
+        .map(|(nodes, number)| Site::new(&format!("c{number}"), number, nodes));
     let sites: Vec<Site> = sites.collect();
-    let mut meshes = vec![Mesh::new("one", &[&sites[0], &sites[1]]), Mesh::new("other", &[&sites[0], &sites[2], &sites[3]])];
+    let mut meshes = vec![
+        Mesh::new("one", &[&sites[0], &sites[1]]),
+        Mesh::new("other", &[&sites[0], &sites[2], &sites[3]]),
+    ];
     meshes[1].hub = "c1".to_owned();
-    let leaves = [Action::DeleteMesh { mesh: 1 }, Action::RemoveEntry { mesh: 1, site: "c3".into() }];
+    let leaves = [
+        Action::DeleteMesh { mesh: 1 },
+        Action::RemoveEntry {
+            mesh: 1,
+            site: "c3".into(),
+        },
+    ];
     for leaves in leaves {
-        let (how, lasts) = (Untruth::Uids { of: "c3".into() }, Lasts::For(Duration::from_secs(100)));
-        let lie = Action::Lie(Telling { cluster: "c2".into(), kind: "nodes", how, lasts });
-        let mut case = Case { sites: sites.clone(), meshes: meshes.clone(), ..story(&[], None) };
-        case.steps = vec![Step::Act(Duration::from_secs(15), lie), Step::Act(Duration::from_secs(150), leaves.clone())];
+        let (how, lasts) = (
+            Untruth::Uids { of: "c3".into() },
+            Lasts::For(Duration::from_secs(100)),
+        );
+        let lie = Action::Lie(Telling {
+            cluster: "c2".into(),
+            kind: "nodes",
+            how,
+            lasts,
+        });
+        let mut case = Case {
+            sites: sites.clone(),
+            meshes: meshes.clone(),
+            ..story(&[], None)
+        };
+        case.steps = vec![
+            Step::Act(Duration::from_secs(15), lie),
+            Step::Act(Duration::from_secs(150), leaves.clone()),
+        ];
         let report = run(&case);
-        assert_eq!(report.violations, Vec::<String>::new(), "{leaves:?}\n{}", report.trace);
+        assert_eq!(
+            report.violations,
+            Vec::<String>::new(),
+            "{leaves:?}\n{}",
+            report.trace
+        );
     }
     Ok(())
 }
 
 /// The watch on c2, opened again, delivers the Nodes that join and leave c3.
 fn a_watch_of_another_members_nodes_changes_nothing() -> Result<(), libtest_mimic::Failed> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
     runtime.block_on(async {
         // c3 creates its last Node at a version that the watch on c2 has not seen.
-        let sites = [(1, 4), (2, 4), (3, 5)].map(|(number, nodes)| Site::new(&format!("c{number}"), number, nodes));
+        let sites = [(1, 4), (2, 4), (3, 5)]
+            .map(|(number, nodes)| Site::new(&format!("c{number}"), number, nodes));
         let mesh = Mesh::new("mesh", &sites.iter().collect::<Vec<_>>());
-        let mut bed = Bed::new(1, &sites, std::slice::from_ref(&mesh), Script::new(&[], &[]));
+        let mut bed = Bed::new(
+            1,
+            &sites,
+            std::slice::from_ref(&mesh),
+            Script::new(&[], &[]),
+        );
         bed.start_operator(false);
         sleep(Duration::from_secs(60)).await;
         let server = bed.on("c3").clone();
-        bed.script.lies.tell("c2", "nodes", Lie::Another { server }, Span::Requests(1));
+        bed.script
+            .lies
+            .tell("c2", "nodes", Lie::Another { server }, Span::Requests(1));
         bed.on("c2").hang_up();
         sleep(Duration::from_secs(5)).await;
         bed.delete("c3", &format!("{NODES}/n5"));
@@ -126,8 +247,16 @@ fn a_watch_of_another_members_nodes_changes_nothing() -> Result<(), libtest_mimi
             sleep(Duration::from_secs(seconds)).await;
             let seen = bed.on("c1").get(&mesh.path()).unwrap();
             let cluster = |at: usize| &seen["status"]["clusters"][at];
-            assert_eq!([cluster(1)["nodes"].as_u64(), cluster(2)["nodes"].as_u64()], [Some(4); 2], "{seen}");
-            assert_eq!(cluster(1)["skipped"].as_array().map_or(0, Vec::len), 0, "{seen}");
+            assert_eq!(
+                [cluster(1)["nodes"].as_u64(), cluster(2)["nodes"].as_u64()],
+                [Some(4); 2],
+                "{seen}"
+            );
+            assert_eq!(
+                cluster(1)["skipped"].as_array().map_or(0, Vec::len),
+                0,
+                "{seen}"
+            );
             assert_eq!(bed.on("c1").list(PEERS).len(), 8);
         }
         Ok(())
@@ -136,9 +265,21 @@ fn a_watch_of_another_members_nodes_changes_nothing() -> Result<(), libtest_mimi
 
 /// Nodes of a cluster get labels of 400 kB for two minutes.
 fn objects_that_take_too_much_memory_are_not_kept() -> Result<(), libtest_mimic::Failed> {
-    let (how, lasts) = (Untruth::Fat { bytes: 400_000 }, Lasts::For(Duration::from_secs(120)));
-    let lie = Action::Lie(Telling { cluster: "c2".into(), kind: "nodes", how, lasts });
-    let moved = |port: u16| Action::ChangeEndpoint { site: "c1".into(), node: "n1".into(), to: Some(format!("198.51.100.1:{port}")) };
+    let (how, lasts) = (
+        Untruth::Fat { bytes: 400_000 },
+        Lasts::For(Duration::from_secs(120)),
+    );
+    let lie = Action::Lie(Telling {
+        cluster: "c2".into(),
+        kind: "nodes",
+        how,
+        lasts,
+    });
+    let moved = |port: u16| Action::ChangeEndpoint {
+        site: "c1".into(),
+        node: "n1".into(),
+        to: Some(format!("198.51.100.1:{port}")),
+    };
     let report = run(&story(&[lie, moved(1001), moved(1002), moved(1003)], None));
     assert_eq!(report.violations, Vec::<String>::new(), "{}", report.trace);
     Ok(())
@@ -147,7 +288,11 @@ fn objects_that_take_too_much_memory_are_not_kept() -> Result<(), libtest_mimic:
 /// Most nodes of a cluster vanish while no operator runs, and somebody writes to the
 /// status, which the next operator reads.
 fn a_forged_status_releases_no_delete_after_a_restart() -> Result<(), libtest_mimic::Failed> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let sites = [1, 2].map(|number| Site::new(&format!("c{number}"), number, 4));
         let mesh = Mesh::new("mesh", &sites.iter().collect::<Vec<_>>());
@@ -187,12 +332,27 @@ fn a_secret_comes_back_unseen() -> Result<(), libtest_mimic::Failed> {
         let mut case = story(&[], None);
         let actions = [
             (32, Action::DeleteSecret { site: site.clone() }),
-            (42, Action::SetLink { site: hub.clone(), link }),
+            (
+                42,
+                Action::SetLink {
+                    site: hub.clone(),
+                    link,
+                },
+            ),
             (65, Action::DeleteMesh { mesh: 0 }),
             (67, Action::RestoreSecret { site }),
-            (148, Action::SetLink { site: hub, link: Reachability::Up }),
+            (
+                148,
+                Action::SetLink {
+                    site: hub,
+                    link: Reachability::Up,
+                },
+            ),
         ];
-        case.steps = actions.into_iter().map(|(at, action)| Step::Act(Duration::from_secs(at), action)).collect();
+        case.steps = actions
+            .into_iter()
+            .map(|(at, action)| Step::Act(Duration::from_secs(at), action))
+            .collect();
         let report = run(&case);
         assert_eq!(report.violations, Vec::<String>::new(), "{}", report.trace);
     }
@@ -202,23 +362,58 @@ fn a_secret_comes_back_unseen() -> Result<(), libtest_mimic::Failed> {
 /// The hub's watch reports the deletion before the write that allowed it is
 /// answered; the Peers left behind on a hung cluster are deleted all the same.
 fn a_deletion_is_seen_before_its_answer() -> Result<(), libtest_mimic::Failed> {
-    let sites: Vec<Site> = (1..=3).map(|number| Site::new(&format!("c{number}"), number, 5 - number)).collect();
-    let mut meshes = vec![Mesh::new("mesh", &[&sites[0], &sites[2]]), Mesh::new("other", &[&sites[1], &sites[2]])];
-    meshes[0].settings.insert("cleanupTimeout".to_owned(), "30s".into());
+    let sites: Vec<Site> = (1..=3)
+        .map(|number| Site::new(&format!("c{number}"), number, 5 - number))
+        .collect();
+    let mut meshes = vec![
+        Mesh::new("mesh", &[&sites[0], &sites[2]]),
+        Mesh::new("other", &[&sites[1], &sites[2]]),
+    ];
+    meshes[0]
+        .settings
+        .insert("cleanupTimeout".to_owned(), "30s".into());
     meshes[1].hub = "c1".to_owned();
     let site = "c3".to_owned();
     let actions = [
-        (20, Action::SetLink { site: site.clone(), link: Reachability::Stalled }),
+        (
+            20,
+            Action::SetLink {
+                site: site.clone(),
+                link: Reachability::Stalled,
+            },
+        ),
         (25, Action::DeleteMesh { mesh: 0 }),
-        (120, Action::SetLink { site, link: Reachability::Up }),
+        (
+            120,
+            Action::SetLink {
+                site,
+                link: Reachability::Up,
+            },
+        ),
     ];
     for nth in 1..=MOST_WRITES {
-        let mut case = Case { sites: sites.clone(), meshes: meshes.clone(), ..story(&[], None) };
-        case.steps = actions.iter().map(|(at, action)| Step::Act(Duration::from_secs(*at), action.clone())).collect();
+        let mut case = Case {
+            sites: sites.clone(),
+            meshes: meshes.clone(),
+            ..story(&[], None)
+        };
+        case.steps = actions
+            .iter()
+            .map(|(at, action)| Step::Act(Duration::from_secs(*at), action.clone()))
+            .collect();
         let fate = Fate::AnswerLate(Duration::from_secs(1));
-        case.steps.push(Step::Fault(Fault::Write { cluster: "c1".into(), nth, fate }));
+        case.steps.push(Step::Fault(Fault::Write {
+            cluster: "c1".into(),
+            nth,
+            fate,
+        }));
         let report = run(&case);
-        assert_eq!(report.violations, Vec::<String>::new(), "write {nth} is answered late\n{}", report.trace);
+        assert_eq!(
+            report.violations,
+            Vec::<String>::new(),
+            "write {nth} is answered late\n{}",
+            report.trace
+        );
     }
     Ok(())
 }
@@ -227,13 +422,34 @@ fn a_deletion_is_seen_before_its_answer() -> Result<(), libtest_mimic::Failed> {
 /// Peers of the other, Peers would look like those of the target itself.
 fn a_secret_leads_to_another_member() -> Result<(), libtest_mimic::Failed> {
     let (site, to) = ("c2".to_owned(), "c3".to_owned());
-    let actions = [(60, Action::SwitchSecret { site: site.clone(), to }), (180, Action::RestoreSecret { site })];
+    let actions = [
+        (
+            60,
+            Action::SwitchSecret {
+                site: site.clone(),
+                to,
+            },
+        ),
+        (180, Action::RestoreSecret { site }),
+    ];
     for nth in 1..=MOST_REQUESTS {
         let mut case = story(&[], None);
-        case.steps = actions.iter().map(|(at, action)| Step::Act(Duration::from_secs(*at), action.clone())).collect();
-        case.steps.push(Step::Fault(Fault::Request { cluster: "c3".into(), nth, fate: Fate::AnswerLate(Duration::from_secs(3)) }));
+        case.steps = actions
+            .iter()
+            .map(|(at, action)| Step::Act(Duration::from_secs(*at), action.clone()))
+            .collect();
+        case.steps.push(Step::Fault(Fault::Request {
+            cluster: "c3".into(),
+            nth,
+            fate: Fate::AnswerLate(Duration::from_secs(3)),
+        }));
         let report = run(&case);
-        assert_eq!(report.violations, Vec::<String>::new(), "request {nth} late\n{}", report.trace);
+        assert_eq!(
+            report.violations,
+            Vec::<String>::new(),
+            "request {nth} late\n{}",
+            report.trace
+        );
     }
     Ok(())
 }
@@ -243,10 +459,24 @@ fn labels_go_and_the_key_changes() -> Result<(), libtest_mimic::Failed> {
     let site = "c3".to_owned();
     for pick in 0..6 {
         let actions = [
-            Action::SetLink { site: site.clone(), link: Reachability::Refusing },
-            Action::ChangeKey { site: site.clone(), node: "n2".into(), to: "another".into() },
-            Action::EditPeer { site: "c2".into(), pick, how: Edit::StripLabels },
-            Action::SetLink { site: site.clone(), link: Reachability::Up },
+            Action::SetLink {
+                site: site.clone(),
+                link: Reachability::Refusing,
+            },
+            Action::ChangeKey {
+                site: site.clone(),
+                node: "n2".into(),
+                to: "another".into(),
+            },
+            Action::EditPeer {
+                site: "c2".into(),
+                pick,
+                how: Edit::StripLabels,
+            },
+            Action::SetLink {
+                site: site.clone(),
+                link: Reachability::Up,
+            },
         ];
         let report = run(&story(&actions, None));
         assert_eq!(report.violations, Vec::<String>::new(), "{}", report.trace);
@@ -257,18 +487,38 @@ fn labels_go_and_the_key_changes() -> Result<(), libtest_mimic::Failed> {
 /// The cluster is unreadable while the agent is back in between.
 fn an_agent_stops_twice() -> Result<(), libtest_mimic::Failed> {
     let (site, node) = ("c2".to_owned(), "n3".to_owned());
-    let stop = Action::StopAgent { site: site.clone(), node: node.clone() };
+    let stop = Action::StopAgent {
+        site: site.clone(),
+        node: node.clone(),
+    };
     let lost = [
-        (Action::DeleteSecret { site: site.clone() }, Action::RestoreSecret { site: site.clone() }),
         (
-            Action::SetLink { site: site.clone(), link: Reachability::Refusing },
-            Action::SetLink { site: site.clone(), link: Reachability::Up },
+            Action::DeleteSecret { site: site.clone() },
+            Action::RestoreSecret { site: site.clone() },
+        ),
+        (
+            Action::SetLink {
+                site: site.clone(),
+                link: Reachability::Refusing,
+            },
+            Action::SetLink {
+                site: site.clone(),
+                link: Reachability::Up,
+            },
         ),
     ];
     for (lost, found) in lost {
-        let actions = [stop.clone(), lost, Action::StartAgent { site: site.clone(), node: node.clone() }];
+        let actions = [
+            stop.clone(),
+            lost,
+            Action::StartAgent {
+                site: site.clone(),
+                node: node.clone(),
+            },
+        ];
         let mut case = story(&actions, None);
-        case.steps.push(Step::Act(Duration::from_secs(140), stop.clone()));
+        case.steps
+            .push(Step::Act(Duration::from_secs(140), stop.clone()));
         case.steps.push(Step::Act(Duration::from_secs(150), found));
         let report = run(&case);
         assert_eq!(report.violations, Vec::<String>::new(), "{}", report.trace);
@@ -283,15 +533,38 @@ fn a_mesh_comes_back_unseen(link: Reachability) -> Result<(), libtest_mimic::Fai
     let actions = [
         (41, Action::DeleteSecret { site: site.clone() }),
         (63, Action::DeleteMesh { mesh: 0 }),
-        (111, Action::SetLink { site: hub.clone(), link }),
+        (
+            111,
+            Action::SetLink {
+                site: hub.clone(),
+                link,
+            },
+        ),
         (112, Action::RestoreMesh { mesh: 0 }),
         (147, Action::RestoreSecret { site }),
-        (157, Action::SetLink { site: hub, link: Reachability::Up }),
+        (
+            157,
+            Action::SetLink {
+                site: hub,
+                link: Reachability::Up,
+            },
+        ),
     ];
-    let steps: Vec<Step> = actions.map(|(at, action)| Step::Act(Duration::from_secs(at), action)).into();
+    let steps: Vec<Step> = actions
+        .map(|(at, action)| Step::Act(Duration::from_secs(at), action))
+        .into();
     for seed in 1..=40 {
-        let report = run(&Case { seed, steps: steps.clone(), ..story(&[], None) });
-        assert_eq!(report.violations, Vec::<String>::new(), "{link:?}, seed {seed}\n{}", report.trace);
+        let report = run(&Case {
+            seed,
+            steps: steps.clone(),
+            ..story(&[], None)
+        });
+        assert_eq!(
+            report.violations,
+            Vec::<String>::new(),
+            "{link:?}, seed {seed}\n{}",
+            report.trace
+        );
     }
     Ok(())
 }
@@ -300,12 +573,31 @@ fn each_write(name: &'static str, fate: Fate, actions: Vec<(Duration, Action)>) 
     Trial::test(name, move || {
         for nth in 1..=MOST_WRITES {
             let mut case: Case = story(&[], None);
-            case.steps.extend(actions.iter().map(|(at, action)| Step::Act(*at, action.clone())));
-            case.steps.push(Step::Fault(Fault::Write { cluster: "c3".into(), nth, fate }));
+            case.steps.extend(
+                actions
+                    .iter()
+                    .map(|(at, action)| Step::Act(*at, action.clone())),
+            );
+            case.steps.push(Step::Fault(Fault::Write {
+                cluster: "c3".into(),
+                nth,
+                fate,
+            }));
             // Only the response shows the result of the write.
-            case.steps.extend((4..=8).map(|nth| Step::Fault(Fault::Request { cluster: "c3".into(), nth, fate: watch_fault(fate) })));
+            case.steps.extend((4..=8).map(|nth| {
+                Step::Fault(Fault::Request {
+                    cluster: "c3".into(),
+                    nth,
+                    fate: watch_fault(fate),
+                })
+            }));
             let report = run(&case);
-            assert_eq!(report.violations, Vec::<String>::new(), "at write {nth}\n{}", report.trace);
+            assert_eq!(
+                report.violations,
+                Vec::<String>::new(),
+                "at write {nth}\n{}",
+                report.trace
+            );
         }
         Ok(())
     })
@@ -313,7 +605,10 @@ fn each_write(name: &'static str, fate: Fate, actions: Vec<(Duration, Action)>) 
 
 fn watch_fault(fate: Fate) -> Fate {
     match fate {
-        Fate::AnswerLate(_) => Fate::Refuse { code: 503, retry_after: None },
+        Fate::AnswerLate(_) => Fate::Refuse {
+            code: 503,
+            retry_after: None,
+        },
         _ => Fate::Answer,
     }
 }

@@ -115,7 +115,13 @@ impl Witness {
     pub(crate) fn new(started: Instant, clusters: BTreeMap<String, Cluster>, hub: &str) -> Witness {
         let system = clusters[hub].get("/api/v1/namespaces/kube-system").unwrap();
         let hub_uid = text(&system["metadata"]["uid"]).to_owned();
-        Witness { started, clusters, hub: hub.to_owned(), hub_uid, state: Mutex::default() }
+        Witness {
+            started,
+            clusters,
+            hub: hub.to_owned(),
+            hub_uid,
+            state: Mutex::default(),
+        }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
@@ -161,7 +167,9 @@ impl Witness {
         let mut state = self.lock();
         state.lied.insert((telling.cluster.clone(), telling.kind));
         if telling.is_plausible() {
-            state.plausible.insert((telling.cluster.clone(), telling.kind));
+            state
+                .plausible
+                .insert((telling.cluster.clone(), telling.kind));
         }
         state.changes += 2;
     }
@@ -169,7 +177,9 @@ impl Witness {
     /// Reports whether the hub hides meshes in lists and in searches by name, so that
     /// they count as deleted.
     fn meshes_seem_gone(&self) -> bool {
-        self.lock().plausible.contains(&(self.hub.clone(), "clustermeshes"))
+        self.lock()
+            .plausible
+            .contains(&(self.hub.clone(), "clustermeshes"))
     }
 
     fn lied(&self, cluster: &str, kind: &'static str) -> bool {
@@ -185,10 +195,16 @@ impl Witness {
 
     /// Checks that the status of a hostile owner's meshes reveals nothing about others.
     pub(crate) fn check_silence(&self) {
-        for mesh in self.clusters[&self.hub].list(MESHES).iter().filter(|mesh| is_hostile(text(&mesh["metadata"]["namespace"]))) {
+        for mesh in self.clusters[&self.hub]
+            .list(MESHES)
+            .iter()
+            .filter(|mesh| is_hostile(text(&mesh["metadata"]["namespace"])))
+        {
             let said = mesh["status"].to_string();
             if said.contains(NAMESPACE) {
-                self.accuse(&format!("says-nothing: the status of a hostile mesh speaks of {NAMESPACE}: {said}"));
+                self.accuse(&format!(
+                    "says-nothing: the status of a hostile mesh speaks of {NAMESPACE}: {said}"
+                ));
             }
         }
     }
@@ -197,13 +213,17 @@ impl Witness {
     pub(crate) fn protect(&self, cluster: &str, name: &str) {
         let found = self.clusters[cluster].get(&format!("{PEERS}/{name}"));
         if let Some(peer) = found {
-            self.lock().foreign.insert((cluster.to_owned(), name.to_owned()), (*peer).clone());
+            self.lock()
+                .foreign
+                .insert((cluster.to_owned(), name.to_owned()), (*peer).clone());
         }
     }
 
     /// Marks a Peer that may change but must not be deleted.
     pub(crate) fn keep(&self, cluster: &str, name: &str) {
-        self.lock().kept.insert((cluster.to_owned(), name.to_owned()));
+        self.lock()
+            .kept
+            .insert((cluster.to_owned(), name.to_owned()));
     }
 
     pub(crate) fn set_misled(&self, misled: bool) {
@@ -218,8 +238,14 @@ impl Witness {
     fn check_quiet(&self, mesh: &Value) {
         let conditions = array(&mesh["status"]["conditions"]);
         let loud = ["DeletionHeld", "AnchorUnavailable", "LocationWithoutPeer"];
-        if let Some(reason) = conditions.iter().map(|condition| text(&condition["reason"])).find(|reason| loud.contains(reason)) {
-            self.accuse(&format!("quiet: the status says {reason} though an agent only restarts"));
+        if let Some(reason) = conditions
+            .iter()
+            .map(|condition| text(&condition["reason"]))
+            .find(|reason| loud.contains(reason))
+        {
+            self.accuse(&format!(
+                "quiet: the status says {reason} though an agent only restarts"
+            ));
         }
     }
 
@@ -230,20 +256,34 @@ impl Witness {
     pub(crate) fn set_reachable(&self, cluster: &str, reachable: bool) {
         let mut state = self.lock();
         match reachable {
-            true if state.unreachable.remove(cluster).is_some() => _ = state.returned.insert(cluster.to_owned(), Instant::now()),
+            true if state.unreachable.remove(cluster).is_some() => {
+                _ = state.returned.insert(cluster.to_owned(), Instant::now())
+            }
             true => {}
-            false => _ = state.unreachable.entry(cluster.to_owned()).or_insert_with(Instant::now),
+            false => {
+                _ = state
+                    .unreachable
+                    .entry(cluster.to_owned())
+                    .or_insert_with(Instant::now)
+            }
         }
         state.forgot |= !reachable;
     }
 
     /// Restarts the time to notice a change of a cluster's credentials.
     pub(crate) fn is_noticed_from_now(&self, cluster: &str) {
-        _ = self.lock().unreachable.get_mut(cluster).map(|since| *since = Instant::now());
+        _ = self
+            .lock()
+            .unreachable
+            .get_mut(cluster)
+            .map(|since| *since = Instant::now());
     }
 
     pub(crate) fn is_just_back(&self, cluster: &str) -> bool {
-        self.lock().returned.get(cluster).is_some_and(|at| at.elapsed() < ON_ITS_WAY)
+        self.lock()
+            .returned
+            .get(cluster)
+            .is_some_and(|at| at.elapsed() < ON_ITS_WAY)
     }
 
     pub(crate) fn is_unreachable(&self, cluster: &str) -> bool {
@@ -251,7 +291,9 @@ impl Witness {
     }
 
     pub(crate) fn was_left_behind(&self, cluster: &str, mesh: &str) -> bool {
-        self.lock().left_behind.contains(&(cluster.to_owned(), mesh.to_owned()))
+        self.lock()
+            .left_behind
+            .contains(&(cluster.to_owned(), mesh.to_owned()))
     }
 
     /// Number of requests of operators, without renewals of Leases and watches.
@@ -269,7 +311,9 @@ impl Witness {
         for ((cluster, name), before) in foreign {
             let now = self.clusters[&cluster].get(&format!("{PEERS}/{name}"));
             if now.as_deref() != Some(&before) {
-                self.accuse(&format!("foreign-untouched: the Peer {name} on {cluster} is somebody else's and changed"));
+                self.accuse(&format!(
+                    "foreign-untouched: the Peer {name} on {cluster} is somebody else's and changed"
+                ));
             }
         }
     }
@@ -278,8 +322,13 @@ impl Witness {
     pub(crate) fn check_thrift(&self) {
         let state = self.lock();
         let (changes, operators) = (state.changes, state.operators);
-        let most = |key: &(String, String)| 2 + 2 * changes + 2 * operators + 2 * state.edits.get(key).copied().unwrap_or(0);
-        let wasted = state.peer_writes.iter().find(|(key, count)| **count > most(key));
+        let most = |key: &(String, String)| {
+            2 + 2 * changes + 2 * operators + 2 * state.edits.get(key).copied().unwrap_or(0)
+        };
+        let wasted = state
+            .peer_writes
+            .iter()
+            .find(|(key, count)| **count > most(key));
         let wasted = wasted.map(|((cluster, name), count)| {
             format!("no-unneeded-write: {name} on {cluster} was written {count} times for {changes} changes")
         });
@@ -296,36 +345,59 @@ impl Witness {
             _ => return,
         };
         if names["uid"].as_str().is_none() || names["resourceVersion"].as_str().is_none() {
-            self.accuse(&format!("preconditions: {request} does not say what it was planned from"));
+            self.accuse(&format!(
+                "preconditions: {request} does not say what it was planned from"
+            ));
         }
     }
 
     /// Checks that a mesh is not Ready while a member has been unreachable for long.
     pub(crate) fn check_honesty(&self, mesh: &Value) {
-        let ready = array(&mesh["status"]["conditions"]).iter().find(|condition| condition["type"] == "Ready");
-        if !ready.is_some_and(|ready| ready["status"] == "True") || !mesh["metadata"]["deletionTimestamp"].is_null() {
+        let ready = array(&mesh["status"]["conditions"])
+            .iter()
+            .find(|condition| condition["type"] == "Ready");
+        if !ready.is_some_and(|ready| ready["status"] == "True")
+            || !mesh["metadata"]["deletionTimestamp"].is_null()
+        {
             return;
         }
         let state = self.lock();
-        let long = |cluster: &str| state.unreachable.get(cluster).is_some_and(|since| since.elapsed() > UNNOTICED);
-        let lost = entries(mesh).into_iter().map(|entry| self.leads_to(entry)).find(|cluster| *cluster != self.hub && long(cluster));
+        let long = |cluster: &str| {
+            state
+                .unreachable
+                .get(cluster)
+                .is_some_and(|since| since.elapsed() > UNNOTICED)
+        };
+        let lost = entries(mesh)
+            .into_iter()
+            .map(|entry| self.leads_to(entry))
+            .find(|cluster| *cluster != self.hub && long(cluster));
         // A Secret whose deletion is hidden still works, and the status of a mesh that
         // seems deleted is not written.
         let hidden = state.lied.contains(&(self.hub.clone(), "clustermeshes"));
         let misled = state.misled || hidden || state.lied.contains(&(self.hub.clone(), "secrets"));
         drop(state);
         if let Some(cluster) = lost.filter(|_| !misled) {
-            self.accuse(&format!("ready-is-true: {} is Ready while {cluster} can't be reached", text(&mesh["metadata"]["name"])));
+            self.accuse(&format!(
+                "ready-is-true: {} is Ready while {cluster} can't be reached",
+                text(&mesh["metadata"]["name"])
+            ));
         }
     }
 
     fn peer_written(&self, cluster: &str, write: &Write<'_>) {
         let key = (cluster.to_owned(), write.key.to_owned());
         if self.lock().foreign.contains_key(&key) {
-            self.accuse(&format!("foreign-untouched: {} of the foreign Peer {} on {cluster}", write.verb, write.key));
+            self.accuse(&format!(
+                "foreign-untouched: {} of the foreign Peer {} on {cluster}",
+                write.verb, write.key
+            ));
         }
         if write.after.is_none() && self.lock().kept.contains(&key) {
-            self.accuse(&format!("adopted-stays: {} was deleted from {cluster}", write.key));
+            self.accuse(&format!(
+                "adopted-stays: {} was deleted from {cluster}",
+                write.key
+            ));
         }
         let mut state = self.lock();
         if !state.disturbed {
@@ -346,42 +418,68 @@ impl Witness {
 
     /// Checks that every write for a mesh uses credentials of its own namespace.
     fn check_credentials(&self, cluster: &str, write: &Write<'_>) {
-        let Some((namespace, name)) = write.after.or(write.before).and_then(mesh_of) else { return };
+        let Some((namespace, name)) = write.after.or(write.before).and_then(mesh_of) else {
+            return;
+        };
         let mesh = self.mesh(&namespace, &name);
         let local = |mesh: &Value| entries(mesh).iter().any(|entry| entry["local"] == true);
         let own = match write.user {
             // A mesh that becomes invalid keeps its previous spec.
-            Some(OPERATOR) => write.after.is_none() || namespace == NAMESPACE || mesh.as_deref().is_none_or(local),
+            Some(OPERATOR) => {
+                write.after.is_none() || namespace == NAMESPACE || mesh.as_deref().is_none_or(local)
+            }
             user => user == Some(&account_of(&namespace)),
         };
         // Orphans may be deleted with any credentials for the cluster.
         let orphan = write.after.is_none() && (mesh.is_none() || self.meshes_seem_gone());
         if !own && !orphan {
             let user = write.user.unwrap_or_default();
-            self.accuse(&format!("own-credentials: {} {} of {namespace}/{name} on {cluster} as {user}", write.verb, write.key));
+            self.accuse(&format!(
+                "own-credentials: {} {} of {namespace}/{name} on {cluster} as {user}",
+                write.verb, write.key
+            ));
         }
     }
 
     fn mesh(&self, namespace: &str, name: &str) -> Option<Arc<Value>> {
-        self.clusters[&self.hub].get(&format!("/apis/kilo.squat.ai/v1alpha1/namespaces/{namespace}/clustermeshes/{name}"))
+        self.clusters[&self.hub].get(&format!(
+            "/apis/kilo.squat.ai/v1alpha1/namespaces/{namespace}/clustermeshes/{name}"
+        ))
     }
 
     /// Checks that a Peer has a key that its cluster really had.
     fn check_key(&self, cluster: &str, write: &Write<'_>) {
         let Some(peer) = write.after else { return };
-        let Some(entry) = self.source_of(peer) else { return };
+        let Some(entry) = self.source_of(peer) else {
+            return;
+        };
         let from = self.leads_to(&entry);
         let state = self.lock();
-        let is_known = |peer: &Value| state.keys.get(&from).is_some_and(|keys| keys.contains(text(&peer["spec"]["publicKey"])));
-        let of_source =
-            |other: &Arc<Value>| mesh_of(other) == mesh_of(peer) && label(other, "source-cluster") == label(peer, "source-cluster");
-        let right = self.clusters[cluster].list(PEERS).into_iter().filter(of_source).filter(|other| is_known(other)).count();
+        let is_known = |peer: &Value| {
+            state
+                .keys
+                .get(&from)
+                .is_some_and(|keys| keys.contains(text(&peer["spec"]["publicKey"])))
+        };
+        let of_source = |other: &Arc<Value>| {
+            mesh_of(other) == mesh_of(peer)
+                && label(other, "source-cluster") == label(peer, "source-cluster")
+        };
+        let right = self.clusters[cluster]
+            .list(PEERS)
+            .into_iter()
+            .filter(of_source)
+            .filter(|other| is_known(other))
+            .count();
         // Node UIDs are forgotten, and two Peers are too few to detect a replacement.
         let few = state.forgot && right < 3;
         let known = is_known(peer);
         drop(state);
         if !known && !few && !is_hostile(label(peer, "mesh-namespace").unwrap_or_default()) {
-            self.accuse(&format!("no-lie-is-written: {} on {cluster} got a key that no node of {from} ever had", write.key));
+            self.accuse(&format!(
+                "no-lie-is-written: {} on {cluster} got a key that no node of {from} ever had",
+                write.key
+            ));
         }
     }
 
@@ -390,25 +488,47 @@ impl Witness {
         let (namespace, name) = mesh_of(peer)?;
         let mesh = self.mesh(&namespace, &name)?;
         let source = label(peer, "source-cluster")?;
-        entries(&mesh).into_iter().find(|entry| entry["name"] == source).cloned()
+        entries(&mesh)
+            .into_iter()
+            .find(|entry| entry["name"] == source)
+            .cloned()
     }
 
     /// Checks that a discovered endpoint outlives its entry for five minutes, unless
     /// another one replaces it.
     fn check_discovered(&self, cluster: &str, write: &Write<'_>) {
-        let (Some(before), Some(after)) = (write.before, write.after) else { return };
-        let (key, from, to) = (&before["spec"]["publicKey"], &before["spec"]["endpoint"], &after["spec"]["endpoint"]);
-        let state = self.lock();
-        let settled = state.meshes_since.is_some_and(|since| since.elapsed() > ON_ITS_WAY);
-        let excused = state.disturbed || state.misled || state.forgot || !settled || state.lied.iter().any(|(of, _)| of == cluster);
-        let drops = state.last_discoveries.get(&(cluster.to_owned(), text(key).to_owned())).is_some_and(
-            |LastDiscovery { listed, before, gone }| {
-                let had = listed.contains(from) || before.contains(from);
-                // A change may not have arrived yet.
-                let keeps = listed.contains(to) || gone.is_none() && before.contains(to);
-                had && !keeps && gone.is_none_or(|at| at.elapsed() < REMEMBERED)
-            },
+        let (Some(before), Some(after)) = (write.before, write.after) else {
+            return;
+        };
+        let (key, from, to) = (
+            &before["spec"]["publicKey"],
+            &before["spec"]["endpoint"],
+            &after["spec"]["endpoint"],
         );
+        let state = self.lock();
+        let settled = state
+            .meshes_since
+            .is_some_and(|since| since.elapsed() > ON_ITS_WAY);
+        let excused = state.disturbed
+            || state.misled
+            || state.forgot
+            || !settled
+            || state.lied.iter().any(|(of, _)| of == cluster);
+        let drops = state
+            .last_discoveries
+            .get(&(cluster.to_owned(), text(key).to_owned()))
+            .is_some_and(
+                |LastDiscovery {
+                     listed,
+                     before,
+                     gone,
+                 }| {
+                    let had = listed.contains(from) || before.contains(from);
+                    // A change may not have arrived yet.
+                    let keeps = listed.contains(to) || gone.is_none() && before.contains(to);
+                    had && !keeps && gone.is_none_or(|at| at.elapsed() < REMEMBERED)
+                },
+            );
         drop(state);
         if drops && !excused && from != to && *key == after["spec"]["publicKey"] {
             self.accuse(&format!("discovered-stays: {} on {cluster} went from {from} to {to} though Kilo only reloads", write.key));
@@ -418,19 +538,30 @@ impl Witness {
     fn note_sightings(&self, cluster: &str) {
         let mut listed: BTreeMap<String, Vec<Value>> = BTreeMap::new();
         for node in self.clusters[cluster].list(NODES) {
-            let seen = annotation(&node, "discovered-endpoints").and_then(|text| serde_json::from_str::<Value>(text).ok());
+            let seen = annotation(&node, "discovered-endpoints")
+                .and_then(|text| serde_json::from_str::<Value>(text).ok());
             for (key, at) in seen.iter().filter_map(Value::as_object).flatten() {
-                listed.entry(key.clone()).or_default().push(json!({ "dnsOrIP": { "ip": at["IP"] }, "port": at["Port"] }));
+                listed
+                    .entry(key.clone())
+                    .or_default()
+                    .push(json!({ "dnsOrIP": { "ip": at["IP"] }, "port": at["Port"] }));
             }
         }
         let mut state = self.lock();
-        for ((_, key), LastDiscovery { gone, .. }) in state.last_discoveries.iter_mut().filter(|((of, _), _)| of == cluster) {
+        for ((_, key), LastDiscovery { gone, .. }) in state
+            .last_discoveries
+            .iter_mut()
+            .filter(|((of, _), _)| of == cluster)
+        {
             if !listed.contains_key(key) && gone.is_none() {
                 *gone = Some(Instant::now());
             }
         }
         for (key, now) in listed {
-            let last_discovery = state.last_discoveries.entry((cluster.to_owned(), key)).or_default();
+            let last_discovery = state
+                .last_discoveries
+                .entry((cluster.to_owned(), key))
+                .or_default();
             last_discovery.gone = None;
             if last_discovery.listed != now {
                 last_discovery.before = std::mem::replace(&mut last_discovery.listed, now);
@@ -440,35 +571,60 @@ impl Witness {
 
     /// Checks that a Peer changes rarely, however often its source changes.
     fn check_churn(&self, cluster: &str, write: &Write<'_>) {
-        if write.verb != Verb::Patch || write.before.map(|peer| &peer["spec"]) == write.after.map(|peer| &peer["spec"]) {
+        if write.verb != Verb::Patch
+            || write.before.map(|peer| &peer["spec"]) == write.after.map(|peer| &peer["spec"])
+        {
             return;
         }
         let key = (cluster.to_owned(), write.key.to_owned());
         let mut state = self.lock();
-        let excused = state.disturbed || state.meshes_since.is_none_or(|since| since.elapsed() <= ON_ITS_WAY);
+        let excused = state.disturbed
+            || state
+                .meshes_since
+                .is_none_or(|since| since.elapsed() <= ON_ITS_WAY);
         let updates = state.updates.entry(key).or_default();
         if excused {
             return updates.clear();
         }
         updates.push_back(Instant::now());
-        let refilled = |since: &Instant| u64::try_from(since.elapsed().as_millis() / REFILL.as_millis()).unwrap_or(u64::MAX);
+        let refilled = |since: &Instant| {
+            u64::try_from(since.elapsed().as_millis() / REFILL.as_millis()).unwrap_or(u64::MAX)
+        };
         let count = updates.len() as u64;
-        let too_many = updates.iter().enumerate().any(|(at, since)| count - at as u64 > BUCKET + refilled(since) + 1);
+        let too_many = updates
+            .iter()
+            .enumerate()
+            .any(|(at, since)| count - at as u64 > BUCKET + refilled(since) + 1);
         drop(state);
         if too_many {
-            self.accuse(&format!("churn: {} on {cluster} was changed {count} times", write.key));
+            self.accuse(&format!(
+                "churn: {} on {cluster} was changed {count} times",
+                write.key
+            ));
         }
     }
 
     /// Checks that Peers are written only for a mesh with our finalizer.
     fn check_finalizer(&self, write: &Write<'_>) {
         let excused = self.lock().disturbed || self.lock().misled;
-        let Some(peer) = write.after.filter(|_| write.verb == Verb::Create && !excused) else { return };
+        let Some(peer) = write
+            .after
+            .filter(|_| write.verb == Verb::Create && !excused)
+        else {
+            return;
+        };
         let meshes = self.clusters[&self.hub].list(MESHES);
         let named = |mesh: &Value| mesh_of(peer) == Some(id_of(mesh));
-        let finalized = |mesh: &Value| array(&mesh["metadata"]["finalizers"]).iter().any(|name| name == FINALIZER);
+        let finalized = |mesh: &Value| {
+            array(&mesh["metadata"]["finalizers"])
+                .iter()
+                .any(|name| name == FINALIZER)
+        };
         if !meshes.iter().any(|mesh| named(mesh) && finalized(mesh)) {
-            self.accuse(&format!("finalizer: {} was created for a mesh without our finalizer", write.key));
+            self.accuse(&format!(
+                "finalizer: {} was created for a mesh without our finalizer",
+                write.key
+            ));
         }
     }
 
@@ -476,18 +632,35 @@ impl Witness {
     fn check_claims(&self, cluster: &str, write: &Write<'_>) {
         // Peers that the server hides can't be taken into account.
         let unseen = self.lied(cluster, "peers");
-        let Some(peer) = write.after.filter(|_| !unseen && !self.lock().disturbed) else { return };
-        let prefixes: BTreeSet<&str> = array(&peer["spec"]["allowedIPs"]).iter().map(text).collect();
+        let Some(peer) = write.after.filter(|_| !unseen && !self.lock().disturbed) else {
+            return;
+        };
+        let prefixes: BTreeSet<&str> = array(&peer["spec"]["allowedIPs"])
+            .iter()
+            .map(text)
+            .collect();
         for other in self.clusters[cluster].list(PEERS) {
-            if other["metadata"]["name"] == peer["metadata"]["name"] || label(&other, "hub").is_none() {
+            if other["metadata"]["name"] == peer["metadata"]["name"]
+                || label(&other, "hub").is_none()
+            {
                 continue;
             }
             let other_name = text(&other["metadata"]["name"]);
             if other["spec"]["publicKey"] == peer["spec"]["publicKey"] {
-                self.accuse(&format!("one-key: {} and {other_name} on {cluster} have one key", write.key));
+                self.accuse(&format!(
+                    "one-key: {} and {other_name} on {cluster} have one key",
+                    write.key
+                ));
             }
-            if let Some(cidr) = array(&other["spec"]["allowedIPs"]).iter().map(text).find(|cidr| prefixes.contains(cidr)) {
-                self.accuse(&format!("one-prefix: {} and {other_name} on {cluster} both have {cidr}", write.key));
+            if let Some(cidr) = array(&other["spec"]["allowedIPs"])
+                .iter()
+                .map(text)
+                .find(|cidr| prefixes.contains(cidr))
+            {
+                self.accuse(&format!(
+                    "one-prefix: {} and {other_name} on {cluster} both have {cidr}",
+                    write.key
+                ));
             }
         }
     }
@@ -495,40 +668,76 @@ impl Witness {
     /// Checks that the Peer of a node that has been good for a while stays.
     fn check_delete(&self, cluster: &str, write: &Write<'_>) {
         let Some(peer) = write.before else { return };
-        let (Some(mesh), Some(source)) = (mesh_of(peer), label(peer, "source-cluster")) else { return };
+        let (Some(mesh), Some(source)) = (mesh_of(peer), label(peer, "source-cluster")) else {
+            return;
+        };
         let settled = |since: &Instant| since.elapsed() > ON_ITS_WAY;
         let state = self.lock();
-        let excused = state.disturbed || state.misled || !state.meshes_since.as_ref().is_some_and(settled);
+        let excused =
+            state.disturbed || state.misled || !state.meshes_since.as_ref().is_some_and(settled);
         drop(state);
         if excused || self.meshes_seem_gone() {
             return;
         }
         let pair = (mesh.clone(), source.to_owned(), cluster.to_owned());
-        let mesh = self.mesh(&mesh.0, &mesh.1).filter(|found| found["metadata"]["deletionTimestamp"].is_null());
-        let Some(mesh) = mesh.filter(|mesh| !is_hostile(text(&mesh["metadata"]["namespace"]))) else { return };
-        let entry_of = |wanted: &dyn Fn(&Value) -> bool| entries(&mesh).into_iter().find(|entry| wanted(entry));
-        let Some(entry) = entry_of(&|entry| entry["name"] == source) else { return };
+        let mesh = self
+            .mesh(&mesh.0, &mesh.1)
+            .filter(|found| found["metadata"]["deletionTimestamp"].is_null());
+        let Some(mesh) = mesh.filter(|mesh| !is_hostile(text(&mesh["metadata"]["namespace"])))
+        else {
+            return;
+        };
+        let entry_of = |wanted: &dyn Fn(&Value) -> bool| {
+            entries(&mesh).into_iter().find(|entry| wanted(entry))
+        };
+        let Some(entry) = entry_of(&|entry| entry["name"] == source) else {
+            return;
+        };
         if entry_of(&|entry| self.leads_to(entry) == cluster).is_none() {
             return;
         }
         let from = self.leads_to(entry);
-        let Some(node) = write.key.strip_prefix(&format!("{}--{source}--", text(&mesh["metadata"]["name"]))) else { return };
-        let in_grace = self.lock().bare.get(&(from.clone(), node.to_owned())).is_some_and(|since| since.elapsed() < GRACE);
+        let Some(node) = write
+            .key
+            .strip_prefix(&format!("{}--{source}--", text(&mesh["metadata"]["name"])))
+        else {
+            return;
+        };
+        let in_grace = self
+            .lock()
+            .bare
+            .get(&(from.clone(), node.to_owned()))
+            .is_some_and(|since| since.elapsed() < GRACE);
         // A truncated list is indistinguishable from a complete one: only the guard protects.
         let plausible = self.lock().plausible.contains(&(from.clone(), "nodes"));
         if in_grace && !plausible {
-            self.accuse(&format!("grace: {} was deleted from {cluster} while its agent was only restarting", write.key));
+            self.accuse(&format!(
+                "grace: {} was deleted from {cluster} while its agent was only restarting",
+                write.key
+            ));
         }
-        let good = self.lock().good.get(&(from.clone(), node.to_owned())).is_some_and(settled);
+        let good = self
+            .lock()
+            .good
+            .get(&(from.clone(), node.to_owned()))
+            .is_some_and(settled);
         let object = self.clusters[&from].get(&format!("/api/v1/nodes/{node}"));
-        if object.as_ref().is_some_and(|object| annotation(object, "granularity") == Some("full")) {
+        if object
+            .as_ref()
+            .is_some_and(|object| annotation(object, "granularity") == Some("full"))
+        {
             self.check_guard(&pair, &mesh, write.key);
         }
         let same_key = object.is_some_and(|object| {
-            is_good(&object, entry, peer) && object["metadata"]["annotations"]["kilo.squat.ai/key"] == peer["spec"]["publicKey"]
+            is_good(&object, entry, peer)
+                && object["metadata"]["annotations"]["kilo.squat.ai/key"]
+                    == peer["spec"]["publicKey"]
         });
         if good && same_key && !plausible {
-            self.accuse(&format!("good-peer-stays: {} was deleted from {cluster}, though its node is well", write.key));
+            self.accuse(&format!(
+                "good-peer-stays: {} was deleted from {cluster}, though its node is well",
+                write.key
+            ));
         }
     }
 
@@ -536,10 +745,19 @@ impl Witness {
     /// in its window without a confirmation.
     fn check_guard(&self, pair: &Pair, mesh: &Value, peer: &str) {
         let ((namespace, name), source, target) = pair;
-        let of_pair = |peer: &Value| mesh_of(peer).as_ref() == Some(&pair.0) && label(peer, "source-cluster") == Some(source);
+        let of_pair = |peer: &Value| {
+            mesh_of(peer).as_ref() == Some(&pair.0) && label(peer, "source-cluster") == Some(source)
+        };
         let peers = self.clusters[target].list(PEERS);
-        let left: BTreeSet<&str> = peers.iter().filter(|peer| of_pair(peer)).map(|peer| text(&peer["metadata"]["name"])).collect();
-        let percent = mesh["spec"]["maxDeletePercent"].as_u64().unwrap_or(50).max(50);
+        let left: BTreeSet<&str> = peers
+            .iter()
+            .filter(|peer| of_pair(peer))
+            .map(|peer| text(&peer["metadata"]["name"]))
+            .collect();
+        let percent = mesh["spec"]["maxDeletePercent"]
+            .as_u64()
+            .unwrap_or(50)
+            .max(50);
         let mut state = self.lock();
         let deletes = state.doubtful.entry(pair.clone()).or_default();
         deletes.insert(peer.to_owned(), Instant::now());
@@ -554,7 +772,9 @@ impl Witness {
     }
 
     fn leads_to(&self, entry: &Value) -> String {
-        let secret = entry["kubeconfigSecretRef"]["name"].as_str().and_then(|name| name.strip_suffix("-kubeconfig"));
+        let secret = entry["kubeconfigSecretRef"]["name"]
+            .as_str()
+            .and_then(|name| name.strip_suffix("-kubeconfig"));
         secret.map_or_else(|| self.hub.clone(), str::to_owned)
     }
 
@@ -565,14 +785,26 @@ impl Witness {
             state.forgot |= write.before.is_some();
             return;
         }
-        let finalized =
-            |mesh: Option<&Value>| mesh.is_some_and(|mesh| array(&mesh["metadata"]["finalizers"]).iter().any(|name| name == FINALIZER));
+        let finalized = |mesh: Option<&Value>| {
+            mesh.is_some_and(|mesh| {
+                array(&mesh["metadata"]["finalizers"])
+                    .iter()
+                    .any(|name| name == FINALIZER)
+            })
+        };
         if finalized(write.before) && !finalized(write.after) {
-            write.before.iter().for_each(|mesh| self.check_release(mesh));
+            write
+                .before
+                .iter()
+                .for_each(|mesh| self.check_release(mesh));
         }
         write.after.iter().for_each(|mesh| self.check_honesty(mesh));
         let quiet = self.lock().quiet;
-        write.after.iter().filter(|_| quiet).for_each(|mesh| self.check_quiet(mesh));
+        write
+            .after
+            .iter()
+            .filter(|_| quiet)
+            .for_each(|mesh| self.check_quiet(mesh));
         let spec = |mesh: Option<&Value>| mesh.map(|mesh| mesh["spec"].clone());
         if write.after.is_some() && spec(write.before) != spec(write.after) {
             self.accuse("foreign-untouched: the operator changed the spec of a ClusterMesh");
@@ -589,7 +821,9 @@ impl Witness {
             let left = server
                 .list(PEERS)
                 .iter()
-                .filter(|peer| mesh_of(peer).as_ref() == Some(&id) && label(peer, "hub") == Some(&self.hub_uid))
+                .filter(|peer| {
+                    mesh_of(peer).as_ref() == Some(&id) && label(peer, "hub") == Some(&self.hub_uid)
+                })
                 .count();
             // A Secret that the hub reports as deleted counts as deleted.
             let misled = self.lied(cluster, "peers") || self.lied(&self.hub, "secrets");
@@ -600,15 +834,22 @@ impl Witness {
             // A shorter cleanupTimeout is respected.
             let patient = mesh["spec"]["cleanupTimeout"] == "10m";
             let reachable = patient && !just_back && !state.unreachable.contains_key(cluster);
-            let (restarted, disturbed, misled) = (state.operators > 1, state.disturbed, state.misled);
+            let (restarted, disturbed, misled) =
+                (state.operators > 1, state.disturbed, state.misled);
             drop(state);
-            let named = entries(mesh).iter().any(|entry| self.leads_to(entry) == *cluster);
+            let named = entries(mesh)
+                .iter()
+                .any(|entry| self.leads_to(entry) == *cluster);
             // A new operator knows only clusters that are named.
             if left > 0 && (!reachable || misled || restarted && !named) {
-                self.lock().left_behind.insert((cluster.clone(), name.to_owned()));
+                self.lock()
+                    .left_behind
+                    .insert((cluster.clone(), name.to_owned()));
             }
             if left > 0 && reachable && named && !disturbed && !misled {
-                self.accuse(&format!("finalizer: it was released while {left} Peers of {name} were left on {cluster}"));
+                self.accuse(&format!(
+                    "finalizer: it was released while {left} Peers of {name} were left on {cluster}"
+                ));
             }
         }
     }
@@ -617,17 +858,26 @@ impl Witness {
         self.note_sightings(cluster);
         let essence = |node: &Value| {
             let mut annotations = node["metadata"]["annotations"].clone();
-            _ = annotations.as_object_mut().map(|all| all.remove("kilo.squat.ai/last-seen"));
-            (annotations, node["spec"].clone(), node["status"]["addresses"].clone())
+            _ = annotations
+                .as_object_mut()
+                .map(|all| all.remove("kilo.squat.ai/last-seen"));
+            (
+                annotations,
+                node["spec"].clone(),
+                node["status"]["addresses"].clone(),
+            )
         };
         let key = (cluster.to_owned(), write.key.to_owned());
         if write.before.map(essence) == write.after.map(essence) {
             return;
         }
         let mut state = self.lock();
-        let is_bare = |node: &Value| annotation(node, "key").is_none() && annotation(node, "last-seen").is_none();
-        let was_full =
-            write.before.is_some_and(|node| annotation(node, "granularity") == Some("full") && annotation(node, "key").is_some());
+        let is_bare = |node: &Value| {
+            annotation(node, "key").is_none() && annotation(node, "last-seen").is_none()
+        };
+        let was_full = write.before.is_some_and(|node| {
+            annotation(node, "granularity") == Some("full") && annotation(node, "key").is_some()
+        });
         match write.after.is_some_and(is_bare) {
             true if was_full => _ = state.bare.insert(key.clone(), Instant::now()),
             true => {}
@@ -635,7 +885,11 @@ impl Witness {
         }
         drop(state);
         if let Some(public) = write.after.and_then(|node| annotation(node, "key")) {
-            self.lock().keys.entry(cluster.to_owned()).or_default().insert(public.to_owned());
+            self.lock()
+                .keys
+                .entry(cluster.to_owned())
+                .or_default()
+                .insert(public.to_owned());
         }
         match write.after {
             Some(_) => _ = self.lock().good.insert(key, Instant::now()),
@@ -646,11 +900,17 @@ impl Witness {
 
 /// Namespace and name of a Peer's mesh.
 fn mesh_of(peer: &Value) -> Option<(String, String)> {
-    Some((label(peer, "mesh-namespace")?.to_owned(), label(peer, "mesh")?.to_owned()))
+    Some((
+        label(peer, "mesh-namespace")?.to_owned(),
+        label(peer, "mesh")?.to_owned(),
+    ))
 }
 
 fn id_of(mesh: &Value) -> (String, String) {
-    (text(&mesh["metadata"]["namespace"]).to_owned(), text(&mesh["metadata"]["name"]).to_owned())
+    (
+        text(&mesh["metadata"]["namespace"]).to_owned(),
+        text(&mesh["metadata"]["name"]).to_owned(),
+    )
 }
 
 /// Observer of one cluster that reports to the witness.
@@ -680,34 +940,58 @@ impl Witness {
             RequestOutcome::Answered { code } => code.to_string(),
             other => format!("{other:?}"),
         };
-        self.note(&format!("{} {} {} -> {outcome_text}", request.cluster, request.verb, request.path_and_query));
-        let resource = request.target.as_ref().map(|target| target.plural.as_str()).unwrap_or_default();
+        self.note(&format!(
+            "{} {} {} -> {outcome_text}",
+            request.cluster, request.verb, request.path_and_query
+        ));
+        let resource = request
+            .target
+            .as_ref()
+            .map(|target| target.plural.as_str())
+            .unwrap_or_default();
         let mut state = self.lock();
         if request.verb != Verb::Watch && resource != "leases" {
             state.requests += 1;
         }
-        let pages = state.pages.entry((request.cluster.to_string(), resource.to_owned())).or_default();
+        let pages = state
+            .pages
+            .entry((request.cluster.to_string(), resource.to_owned()))
+            .or_default();
         let goes_on = request.verb == Verb::List && request.query.continue_token.is_some();
         *pages = if goes_on { *pages + 1 } else { 0 };
         let endless = *pages == MOST_PAGES;
         let second = self.started.elapsed().as_secs();
         if !goes_on {
-            state.burst = if state.burst.0 == second { (second, state.burst.1 + 1) } else { (second, 1) };
+            state.burst = if state.burst.0 == second {
+                (second, state.burst.1 + 1)
+            } else {
+                (second, 1)
+            };
         }
         let runaway = state.burst.1 == MOST_A_SECOND && !state.disturbed;
         let peers = resource == "peers";
-        let changed = state.effective.contains(&(request.cluster.to_string(), request.number));
+        let changed = state
+            .effective
+            .contains(&(request.cluster.to_string(), request.number));
         drop(state);
         if endless {
-            self.accuse(&format!("bounded: {MOST_PAGES} pages of one list of {resource} on {}", request.cluster));
+            self.accuse(&format!(
+                "bounded: {MOST_PAGES} pages of one list of {resource} on {}",
+                request.cluster
+            ));
         }
         if runaway {
-            self.accuse(&format!("bounded: {MOST_A_SECOND} requests within a second"));
+            self.accuse(&format!(
+                "bounded: {MOST_A_SECOND} requests within a second"
+            ));
         }
         if peers {
             self.check_preconditions(request);
         }
-        if *outcome == (RequestOutcome::Answered { code: 200 }) && request.verb == Verb::Patch && !changed {
+        if *outcome == (RequestOutcome::Answered { code: 200 })
+            && request.verb == Verb::Patch
+            && !changed
+        {
             self.accuse(&format!("no-unneeded-write: {request} changed nothing"));
         }
     }
@@ -716,7 +1000,10 @@ impl Witness {
         if let (Some(number), Some(user)) = (write.request, write.user) {
             let mut state = self.lock();
             state.effective.insert((cluster.to_owned(), number));
-            let namespace = write.after.or(write.before).map(|object| text(&object["metadata"]["namespace"]));
+            let namespace = write
+                .after
+                .or(write.before)
+                .map(|object| text(&object["metadata"]["namespace"]));
             let hostile = HOSTILE_SITES.contains(&cluster) || namespace.is_some_and(is_hostile);
             if is_operator(Some(user)) && write.plural != "leases" && !hostile {
                 state.writes += 1;
@@ -725,7 +1012,10 @@ impl Witness {
             let mut state = self.lock();
             state.changes += 1;
             if write.plural == "peers" {
-                *state.edits.entry((cluster.to_owned(), write.key.to_owned())).or_default() += 1;
+                *state
+                    .edits
+                    .entry((cluster.to_owned(), write.key.to_owned()))
+                    .or_default() += 1;
             }
         }
         match (write.plural, write.user) {

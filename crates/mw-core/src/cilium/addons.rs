@@ -15,12 +15,30 @@ pub(super) fn conditions(context: &Context<'_>, mesh: &Mesh<'_>) -> Vec<Conditio
     let spec = &mesh.binding.spec;
     let mut conditions = Vec::new();
     if spec.kvstoremesh {
-        let has = |seen: &ClusterSeen| seen.apiserver.known().map(|server| server.as_ref().is_some_and(|server| server.kvstoremesh));
-        conditions.push(condition(context, mesh, kind::KVSTOREMESH_READY, "clustermesh.apiserver.kvstoremesh.enabled=true", has));
+        let has = |seen: &ClusterSeen| {
+            seen.apiserver
+                .known()
+                .map(|server| server.as_ref().is_some_and(|server| server.kvstoremesh))
+        };
+        conditions.push(condition(
+            context,
+            mesh,
+            kind::KVSTOREMESH_READY,
+            "clustermesh.apiserver.kvstoremesh.enabled=true",
+            has,
+        ));
     }
     if spec.hubble || spec.hubble_ui {
-        let has = |seen: &ClusterSeen| seen.hubble.known().map(|hubble| (!spec.hubble || hubble.relay) && (!spec.hubble_ui || hubble.ui));
-        let value = if spec.hubble_ui { "hubble.relay.enabled=true,hubble.ui.enabled=true" } else { "hubble.relay.enabled=true" };
+        let has = |seen: &ClusterSeen| {
+            seen.hubble
+                .known()
+                .map(|hubble| (!spec.hubble || hubble.relay) && (!spec.hubble_ui || hubble.ui))
+        };
+        let value = if spec.hubble_ui {
+            "hubble.relay.enabled=true,hubble.ui.enabled=true"
+        } else {
+            "hubble.relay.enabled=true"
+        };
         conditions.push(condition(context, mesh, kind::HUBBLE_READY, value, has));
     }
     conditions
@@ -36,7 +54,11 @@ fn condition(
     let mut missing = Vec::new();
     let mut unknown = Vec::new();
     for name in &mesh.binding.spec.refs {
-        let seen = mesh.binding.common.cluster(name).and_then(|id| context.world.clusters.get(id));
+        let seen = mesh
+            .binding
+            .common
+            .cluster(name)
+            .and_then(|id| context.world.clusters.get(id));
         match seen.and_then(&has) {
             Some(true) => {}
             Some(false) => missing.push(context.shown(mesh, name)),
@@ -45,13 +67,31 @@ fn condition(
     }
     match (missing.is_empty(), unknown.is_empty()) {
         (false, _) => {
-            let message = format!("not installed in {}: {HELM} --set {value}", listed(&missing, 20));
-            Condition { kind, status: Status::False, reason: reason::NOT_INSTALLED, message }
+            let message = format!(
+                "not installed in {}: {HELM} --set {value}",
+                listed(&missing, 20)
+            );
+            Condition {
+                kind,
+                status: Status::False,
+                reason: reason::NOT_INSTALLED,
+                message,
+            }
         }
         (true, false) => {
             let message = format!("unknown for {}", listed(&unknown, 20));
-            Condition { kind, status: Status::Unknown, reason: reason::NOT_KNOWN, message }
+            Condition {
+                kind,
+                status: Status::Unknown,
+                reason: reason::NOT_KNOWN,
+                message,
+            }
         }
-        (true, true) => Condition { kind, status: Status::True, reason: reason::INSTALLED, message: String::new() },
+        (true, true) => Condition {
+            kind,
+            status: Status::True,
+            reason: reason::INSTALLED,
+            message: String::new(),
+        },
     }
 }

@@ -30,24 +30,42 @@ pub(super) fn binding<'a>(
 ) -> Result<&'a Binding, Unmet> {
     let id = common.id.neighbour(mesh);
     let subject = "spec.meshRef";
-    let later = |text: String| Unmet::Later(Problem::new(Reason::MeshNotReady, subject, text, "check the status of the binding"));
+    let later = |text: String| {
+        Unmet::Later(Problem::new(
+            Reason::MeshNotReady,
+            subject,
+            text,
+            "check the status of the binding",
+        ))
+    };
     let Some(binding) = world.bindings.get(&id) else {
         return Err(match world.listed.contains(&common.id.workspace) {
             true => {
                 let text = format!("ClusterMeshBinding not found: {}", quoted(mesh));
-                Unmet::Never(Problem::new(Reason::BindingNotFound, subject, text, "correct meshRef.name, or create the binding"))
+                Unmet::Never(Problem::new(
+                    Reason::BindingNotFound,
+                    subject,
+                    text,
+                    "correct meshRef.name, or create the binding",
+                ))
             }
             false => later("ClusterMeshBindings are not listed yet".to_owned()),
         });
     };
     if binding.common.deleting.is_some() {
-        return Err(later(format!("ClusterMeshBinding {} is being deleted", quoted(mesh))));
+        return Err(later(format!(
+            "ClusterMeshBinding {} is being deleted",
+            quoted(mesh)
+        )));
     }
     match bindings.get(&id).map(|plan| plan.outcome.phase) {
         Some(BindingPhase::Connected | BindingPhase::Degraded) => Ok(binding),
         phase => {
             let phase = phase.unwrap_or_default().as_str();
-            Err(later(format!("ClusterMeshBinding {} is {phase}", quoted(mesh))))
+            Err(later(format!(
+                "ClusterMeshBinding {} is {phase}",
+                quoted(mesh)
+            )))
         }
     }
 }
@@ -64,34 +82,91 @@ pub(super) struct Words {
 
 /// Accepted, the completion condition, Ready and Degraded, from problems and
 /// progress.
-pub(super) fn conditions(words: Words, refused: &[Problem], done: bool, degraded: bool, problems: &[Problem]) -> Vec<Condition> {
+pub(super) fn conditions(
+    words: Words,
+    refused: &[Problem],
+    done: bool,
+    degraded: bool,
+    problems: &[Problem],
+) -> Vec<Condition> {
     let told = |problems: &[Problem]| {
-        let texts: Vec<&str> = problems.iter().map(|problem| problem.message.as_str()).collect();
+        let texts: Vec<&str> = problems
+            .iter()
+            .map(|problem| problem.message.as_str())
+            .collect();
         listed(&texts, 20)
     };
     let accepted = match refused.is_empty() {
-        true => Condition { kind: kind::ACCEPTED, status: Status::True, reason: reason::SPEC_VALID, message: String::new() },
+        true => Condition {
+            kind: kind::ACCEPTED,
+            status: Status::True,
+            reason: reason::SPEC_VALID,
+            message: String::new(),
+        },
         false => {
             let message = validation_failed(refused);
-            Condition { kind: kind::ACCEPTED, status: Status::False, reason: Reason::InvalidSpec.as_str(), message }
+            Condition {
+                kind: kind::ACCEPTED,
+                status: Status::False,
+                reason: Reason::InvalidSpec.as_str(),
+                message,
+            }
         }
     };
-    let message = if refused.is_empty() { told(problems) } else { validation_failed(refused) };
-    let first = refused.first().or(problems.first()).map_or(words.doing, |problem| problem.reason.as_str());
+    let message = if refused.is_empty() {
+        told(problems)
+    } else {
+        validation_failed(refused)
+    };
+    let first = refused
+        .first()
+        .or(problems.first())
+        .map_or(words.doing, |problem| problem.reason.as_str());
     let state = |kind: &'static str, reason: &'static str| match done {
-        true => Condition { kind, status: Status::True, reason, message: String::new() },
-        false => Condition { kind, status: Status::False, reason: first, message: message.clone() },
+        true => Condition {
+            kind,
+            status: Status::True,
+            reason,
+            message: String::new(),
+        },
+        false => Condition {
+            kind,
+            status: Status::False,
+            reason: first,
+            message: message.clone(),
+        },
     };
     let degradation = match degraded {
-        true => Condition { kind: kind::DEGRADED, status: Status::True, reason: first, message: message.clone() },
-        false => Condition { kind: kind::DEGRADED, status: Status::False, reason: reason::NOT_DEGRADED, message: String::new() },
+        true => Condition {
+            kind: kind::DEGRADED,
+            status: Status::True,
+            reason: first,
+            message: message.clone(),
+        },
+        false => Condition {
+            kind: kind::DEGRADED,
+            status: Status::False,
+            reason: reason::NOT_DEGRADED,
+            message: String::new(),
+        },
     };
-    vec![accepted, state(words.done, words.everywhere), state(kind::READY, words.done), degradation]
+    vec![
+        accepted,
+        state(words.done, words.everywhere),
+        state(kind::READY, words.done),
+        degradation,
+    ]
 }
 
 /// The outcome of an object that is not reconciled. Everything written so far
 /// stays.
-pub(super) fn stopped<P>(words: Words, common: &Common, unmet: Unmet, pending: P, error: P) -> ObjectOutcome<P> {
+pub(super) fn stopped<P>(
+    words: Words,
+    common: &Common,
+    unmet: Unmet,
+    pending: P,
+    error: P,
+) -> ObjectOutcome<P> {
     let (phase, refused, problems) = match unmet {
         Unmet::Refused(wrong) => (error, wrong, Vec::new()),
         Unmet::Later(problem) => (pending, Vec::new(), vec![problem]),
@@ -99,11 +174,20 @@ pub(super) fn stopped<P>(words: Words, common: &Common, unmet: Unmet, pending: P
     };
     let conditions = conditions(words, &refused, false, false, &problems);
     let problems = refused.into_iter().chain(problems).collect();
-    ObjectOutcome { phase, conditions, problems, touches: touches(common, [].iter()), teardown: None }
+    ObjectOutcome {
+        phase,
+        conditions,
+        problems,
+        touches: touches(common, [].iter()),
+        teardown: None,
+    }
 }
 
 fn validation_failed(problems: &[Problem]) -> String {
-    let texts: Vec<String> = problems.iter().map(|problem| format!("{} {}", problem.subject, problem.message)).collect();
+    let texts: Vec<String> = problems
+        .iter()
+        .map(|problem| format!("{} {}", problem.subject, problem.message))
+        .collect();
     format!("validation failed: {}", texts.join("; "))
 }
 
@@ -114,11 +198,18 @@ pub(super) fn held_clusters(common: &Common, acted_on: bool) -> BTreeSet<&Cluste
     match (acted_on, common.deleting) {
         (_, Some(_)) => BTreeSet::new(),
         (true, None) => common.lost.values().collect(),
-        (false, None) => common.lost.values().chain(common.touched_clusters()).collect(),
+        (false, None) => common
+            .lost
+            .values()
+            .chain(common.touched_clusters())
+            .collect(),
     }
 }
 
 /// The refs to record before writing: recorded ones and those written to now.
-pub(super) fn touches<'a>(common: &'a Common, now: impl Iterator<Item = &'a String>) -> BTreeSet<String> {
+pub(super) fn touches<'a>(
+    common: &'a Common,
+    now: impl Iterator<Item = &'a String>,
+) -> BTreeSet<String> {
     common.touched.iter().chain(now).cloned().collect()
 }

@@ -18,10 +18,17 @@ pub(super) fn creations(world: &World, meshes: &[Mesh<'_>]) -> BTreeMap<ClusterI
         return creations;
     }
     for mesh in meshes {
-        let Some((from, root)) = source(world, mesh) else { continue };
+        let Some((from, root)) = source(world, mesh) else {
+            continue;
+        };
         let Some(key) = &root.key else { continue };
-        for target in mesh.members().into_iter().filter(|target| is_of_one_owner(world, from, target)) {
-            let lacking = readable(world, target).is_some_and(|certificates| may_have(certificates, root));
+        for target in mesh
+            .members()
+            .into_iter()
+            .filter(|target| is_of_one_owner(world, from, target))
+        {
+            let lacking =
+                readable(world, target).is_some_and(|certificates| may_have(certificates, root));
             if lacking {
                 let create = CaCreate {
                     from: from.clone(),
@@ -45,7 +52,12 @@ fn is_of_one_owner(world: &World, one: &ClusterId, other: &ClusterId) -> bool {
 
 /// The first ref, in the order of the spec, whose CA can be copied.
 fn source<'a>(world: &'a World, mesh: &Mesh<'a>) -> Option<(&'a ClusterId, &'a RootCa)> {
-    let clusters = mesh.binding.spec.refs.iter().filter_map(|name| mesh.binding.common.cluster(name));
+    let clusters = mesh
+        .binding
+        .spec
+        .refs
+        .iter()
+        .filter_map(|name| mesh.binding.common.cluster(name));
     let roots = clusters.filter_map(|id| Some((id, readable(world, id)?.root.known()?.as_ref()?)));
     let mut with_key = roots.filter(|(_, root)| root.key.is_some());
     with_key.next()
@@ -59,7 +71,16 @@ fn readable<'a>(world: &'a World, cluster: &ClusterId) -> Option<&'a Certificate
 /// Reports whether the cluster has no CA, and no certificate that another CA
 /// issued or may have issued.
 fn may_have(certificates: &Certificates, root: &RootCa) -> bool {
-    let Certificates { root: own, root_withheld: _, server, remote, local } = certificates;
-    let of_it = |seen: &Seen<Option<Certificate>>| seen.known().is_some_and(|of| of.as_ref().is_none_or(|of| of.issuer == root.ca));
+    let Certificates {
+        root: own,
+        root_withheld: _,
+        server,
+        remote,
+        local,
+    } = certificates;
+    let of_it = |seen: &Seen<Option<Certificate>>| {
+        seen.known()
+            .is_some_and(|of| of.as_ref().is_none_or(|of| of.issuer == root.ca))
+    };
     *own == Seen::Known(None) && [server, remote, local].into_iter().all(of_it)
 }

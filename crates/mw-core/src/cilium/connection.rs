@@ -27,7 +27,13 @@ pub(super) fn applies(
     links: &Links,
     untouchable: &BTreeSet<&ClusterId>,
 ) -> BTreeMap<ClusterId, BTreeMap<ConnectionSecret, SecretApply>> {
-    let around = Around { world, meshes, identities, links, untouchable };
+    let around = Around {
+        world,
+        meshes,
+        identities,
+        links,
+        untouchable,
+    };
     let of_target = |(target, seen): (&ClusterId, &ClusterSeen)| {
         let secrets = seen.secrets.known().filter(|_| seen.silent.is_none())?;
         let stays = RetainedKeys {
@@ -38,7 +44,9 @@ pub(super) fn applies(
             own: around.wishes(target),
             others: around.others(target),
         };
-        let applies = ConnectionSecret::ALL.into_iter().filter_map(|name| Some((name, apply(name, secrets.get(&name), &stays)?)));
+        let applies = ConnectionSecret::ALL
+            .into_iter()
+            .filter_map(|name| Some((name, apply(name, secrets.get(&name), &stays)?)));
         let applies: BTreeMap<ConnectionSecret, SecretApply> = applies.collect();
         (!applies.is_empty()).then(|| (target.clone(), applies))
     };
@@ -48,12 +56,36 @@ pub(super) fn applies(
 /// The keys of a cluster's Secrets that another owner of the same cluster
 /// wants, or may want.
 pub(super) fn wanted_by_others(context: &Context<'_>, target: &ClusterId) -> BTreeSet<Key> {
-    let Context { world, meshes, identities, links, untouchable } = context;
-    let around = Around { world, meshes, identities, links, untouchable };
-    let secrets = world.clusters.get(target).and_then(|seen| seen.secrets.known());
+    let Context {
+        world,
+        meshes,
+        identities,
+        links,
+        untouchable,
+    } = context;
+    let around = Around {
+        world,
+        meshes,
+        identities,
+        links,
+        untouchable,
+    };
+    let secrets = world
+        .clusters
+        .get(target)
+        .and_then(|seen| seen.secrets.known());
     let others = around.others(target);
-    let held = secrets.into_iter().flatten().flat_map(|(name, secret)| secret.keys.keys().map(move |key| ((*name, key.clone()), secret)));
-    let wanted = held.filter(|(key, secret)| others.iter().any(|other| other.shows(key.0, secret) && other.wishes.holds(key)));
+    let held = secrets.into_iter().flatten().flat_map(|(name, secret)| {
+        secret
+            .keys
+            .keys()
+            .map(move |key| ((*name, key.clone()), secret))
+    });
+    let wanted = held.filter(|(key, secret)| {
+        others
+            .iter()
+            .any(|other| other.shows(key.0, secret) && other.wishes.holds(key))
+    });
     wanted.map(|(key, _)| key).collect()
 }
 
@@ -89,7 +121,12 @@ impl<'a> Around<'a, '_> {
     }
 
     fn others(&self, target: &ClusterId) -> Vec<Other<'a>> {
-        claimants(self.world, target).map(|(id, seen)| Other { seen, wishes: self.wishes(id) }).collect()
+        claimants(self.world, target)
+            .map(|(id, seen)| Other {
+                seen,
+                wishes: self.wishes(id),
+            })
+            .collect()
     }
 }
 
@@ -109,7 +146,11 @@ impl Other<'_> {
     /// Reports whether it is the same cluster: only clients that can read an
     /// object there know its UID.
     fn shows(&self, name: ConnectionSecret, secret: &SecretSeen) -> bool {
-        self.seen.secrets.known().and_then(|all| all.get(&name)).is_some_and(|other| other.uid == secret.uid)
+        self.seen
+            .secrets
+            .known()
+            .and_then(|all| all.get(&name))
+            .is_some_and(|other| other.uid == secret.uid)
     }
 
     /// Reports whether it wants exactly the present value.
@@ -138,9 +179,15 @@ struct RetainedKeys<'a> {
 impl RetainedKeys<'_> {
     fn holds(&self, key: &Key, secret: &SecretSeen) -> bool {
         let remote = remote_of(&key.1);
-        let others: Vec<&Wishes<'_>> = self.others.iter().filter(|other| other.shows(key.0, secret)).map(|other| &other.wishes).collect();
+        let others: Vec<&Wishes<'_>> = self
+            .others
+            .iter()
+            .filter(|other| other.shows(key.0, secret))
+            .map(|other| &other.wishes)
+            .collect();
         let nameless = self.own.nameless || others.iter().any(|other| other.nameless);
-        let may_be_theirs = !self.neighbours.contains(remote) && (self.claimed || self.lost.may_want(remote));
+        let may_be_theirs =
+            !self.neighbours.contains(remote) && (self.claimed || self.lost.may_want(remote));
         let strange = nameless && !self.left.contains(remote) || may_be_theirs;
         strange || self.own.holds(key) || others.iter().any(|other| other.holds(key))
     }
@@ -148,7 +195,9 @@ impl RetainedKeys<'_> {
     /// Reports whether another owner wants exactly the present value: the first
     /// value stays, so that two owners don't keep overwriting each other.
     fn is_taken(&self, key: &Key, secret: &SecretSeen, held: &SecretBytes) -> bool {
-        self.others.iter().any(|other| other.has_taken(key, secret, held))
+        self.others
+            .iter()
+            .any(|other| other.has_taken(key, secret, held))
     }
 }
 
@@ -161,28 +210,63 @@ pub(super) fn tell_taken(
     links: &mut Links,
     untouchable: &BTreeSet<&ClusterId>,
 ) {
-    let around = Around { world, meshes, identities, links, untouchable };
+    let around = Around {
+        world,
+        meshes,
+        identities,
+        links,
+        untouchable,
+    };
     let taken = |(link, plan): (&Link, &LinkPlan)| {
         let secrets = world.clusters.get(&link.reader)?.secrets.known()?;
         let others = around.others(&link.reader);
         let is_taken = |key: &&Key| {
-            let found = secrets.get(&key.0).and_then(|secret| Some((secret, secret.keys.get(&key.1)?)));
-            found.is_some_and(|(secret, held)| others.iter().any(|other| other.has_taken(key, secret, &held.value)))
+            let found = secrets
+                .get(&key.0)
+                .and_then(|secret| Some((secret, secret.keys.get(&key.1)?)));
+            found.is_some_and(|(secret, held)| {
+                others
+                    .iter()
+                    .any(|other| other.has_taken(key, secret, &held.value))
+            })
         };
-        let (secret, key) = plan.keys.as_ref().filter(|_| !plan.in_place)?.keys().find(is_taken)?;
-        let text = format!("key {key} of Secret {} is set by another owner of the cluster", secret.as_str());
+        let (secret, key) = plan
+            .keys
+            .as_ref()
+            .filter(|_| !plan.in_place)?
+            .keys()
+            .find(is_taken)?;
+        let text = format!(
+            "key {key} of Secret {} is set by another owner of the cluster",
+            secret.as_str()
+        );
         let finding = Finding::permanent(Step::Keys, Reason::KeyOwnedByOther, text);
         Some((link.clone(), finding.hint("use a different Cilium name for the remote, or let the other owner connect these clusters")))
     };
     let taken: Vec<(Link, Finding)> = links.plans.iter().filter_map(taken).collect();
     for (link, finding) in taken {
-        links.plans.entry(link).and_modify(|plan| plan.findings.push(finding));
+        links
+            .plans
+            .entry(link)
+            .and_modify(|plan| plan.findings.push(finding));
     }
 }
 
-fn has_nameless_neighbour(meshes: &[Mesh<'_>], identities: &Identities, target: &ClusterId) -> bool {
-    let nameless = |mesh: &Mesh<'_>| !mesh.is_known() || mesh.involved().iter().any(|one| identities.name(one).is_none());
-    meshes.iter().any(|mesh| mesh.involved().contains(target) && nameless(mesh))
+fn has_nameless_neighbour(
+    meshes: &[Mesh<'_>],
+    identities: &Identities,
+    target: &ClusterId,
+) -> bool {
+    let nameless = |mesh: &Mesh<'_>| {
+        !mesh.is_known()
+            || mesh
+                .involved()
+                .iter()
+                .any(|one| identities.name(one).is_none())
+    };
+    meshes
+        .iter()
+        .any(|mesh| mesh.involved().contains(target) && nameless(mesh))
 }
 
 fn left_names<'a>(
@@ -192,62 +276,136 @@ fn left_names<'a>(
     secrets: &BTreeMap<ConnectionSecret, SecretSeen>,
 ) -> BTreeSet<&'a str> {
     let leads_to = |name: &str, seen: &ClusterSeen| {
-        let keys = secrets.values().filter_map(|secret| secret.keys.get(name)).filter(|held| held.is_ours());
+        let keys = secrets
+            .values()
+            .filter_map(|secret| secret.keys.get(name))
+            .filter(|held| held.is_ours());
         let keys: Vec<&SecretBytes> = keys.map(|held| &held.value).collect();
-        let by_address = keys.iter().any(|key| addresses(seen).any(|address| mentions(key, address)));
+        let by_address = keys
+            .iter()
+            .any(|key| addresses(seen).any(|address| mentions(key, address)));
         // A key without an address leads to the cluster that has the name now.
         by_address || seen.config.known().is_some() && !keys.iter().any(|key| has_address(key))
     };
-    let known = neighbours(world, target).filter_map(|id| Some((identities.name(id)?.as_str(), world.clusters.get(id)?)));
-    known.filter(|(name, seen)| leads_to(name, seen)).map(|(name, _)| name).collect()
+    let known = neighbours(world, target)
+        .filter_map(|id| Some((identities.name(id)?.as_str(), world.clusters.get(id)?)));
+    known
+        .filter(|(name, seen)| leads_to(name, seen))
+        .map(|(name, _)| name)
+        .collect()
 }
 
 /// The known Cilium names of all present and former neighbours of a cluster.
-pub(super) fn neighbour_names<'a>(world: &World, identities: &'a Identities, target: &ClusterId) -> BTreeSet<&'a str> {
-    neighbours(world, target).filter_map(|id| identities.name(id)).map(CiliumName::as_str).collect()
+pub(super) fn neighbour_names<'a>(
+    world: &World,
+    identities: &'a Identities,
+    target: &ClusterId,
+) -> BTreeSet<&'a str> {
+    neighbours(world, target)
+        .filter_map(|id| identities.name(id))
+        .map(CiliumName::as_str)
+        .collect()
 }
 
 /// All present and former neighbours of a cluster.
 fn neighbours<'a>(world: &'a World, target: &ClusterId) -> impl Iterator<Item = &'a ClusterId> {
-    world.bindings.values().map(named_or_touched).filter(|clusters| clusters.contains(target)).flatten()
+    world
+        .bindings
+        .values()
+        .map(named_or_touched)
+        .filter(|clusters| clusters.contains(target))
+        .flatten()
 }
 
 /// All addresses at which a cluster's clustermesh-apiserver may be reachable.
 fn addresses(seen: &ClusterSeen) -> impl Iterator<Item = &String> {
-    let balanced = seen.service.known().into_iter().flatten().flat_map(|service| &service.ingress_ips);
+    let balanced = seen
+        .service
+        .known()
+        .into_iter()
+        .flatten()
+        .flat_map(|service| &service.ingress_ips);
     let nodes = seen.nodes.known().into_iter().flat_map(BTreeMap::values);
     balanced.chain(nodes.flat_map(|node| node.internal.iter().chain(&node.external)))
 }
 
 /// The remotes of links that are not written now, and those of meshes that lost
 /// access to some clusters.
-fn kept_names<'a>(meshes: &[Mesh<'_>], identities: &'a Identities, links: &Links, target: &ClusterId) -> BTreeSet<&'a str> {
-    let kept = links.plans.iter().filter(|(link, plan)| link.reader == *target && plan.keys.is_none());
-    let lost = meshes.iter().filter(|mesh| !mesh.binding.common.lost.is_empty() && mesh.involved().contains(target));
-    let kept = kept.map(|(link, _)| &link.remote).chain(lost.flat_map(Mesh::involved));
-    kept.filter_map(|remote| identities.name(remote)).map(CiliumName::as_str).collect()
+fn kept_names<'a>(
+    meshes: &[Mesh<'_>],
+    identities: &'a Identities,
+    links: &Links,
+    target: &ClusterId,
+) -> BTreeSet<&'a str> {
+    let kept = links
+        .plans
+        .iter()
+        .filter(|(link, plan)| link.reader == *target && plan.keys.is_none());
+    let lost = meshes
+        .iter()
+        .filter(|mesh| !mesh.binding.common.lost.is_empty() && mesh.involved().contains(target));
+    let kept = kept
+        .map(|(link, _)| &link.remote)
+        .chain(lost.flat_map(Mesh::involved));
+    kept.filter_map(|remote| identities.name(remote))
+        .map(CiliumName::as_str)
+        .collect()
 }
 
 fn wanted(links: &Links, target: &ClusterId) -> BTreeMap<Key, SecretBytes> {
-    let plans = links.plans.iter().filter(|(link, _)| link.reader == *target);
-    plans.filter_map(|(_, plan)| plan.keys.clone()).flatten().collect()
+    let plans = links
+        .plans
+        .iter()
+        .filter(|(link, _)| link.reader == *target);
+    plans
+        .filter_map(|(_, plan)| plan.keys.clone())
+        .flatten()
+        .collect()
 }
 
-fn apply(name: ConnectionSecret, seen: Option<&SecretSeen>, stays: &RetainedKeys<'_>) -> Option<SecretApply> {
+fn apply(
+    name: ConnectionSecret,
+    seen: Option<&SecretSeen>,
+    stays: &RetainedKeys<'_>,
+) -> Option<SecretApply> {
     let missing = SecretSeen::default();
     let secret = seen.unwrap_or(&missing);
-    let on =
-        |secret: &SecretSeen| Precondition { uid: secret.uid.as_str().into(), resource_version: secret.resource_version.as_str().into() };
-    let mut apply = SecretApply { on: seen.map(on), ..SecretApply::default() };
-    for (key, bytes) in stays.own.wanted.iter().filter(|((secret, _), _)| *secret == name) {
+    let on = |secret: &SecretSeen| Precondition {
+        uid: secret.uid.as_str().into(),
+        resource_version: secret.resource_version.as_str().into(),
+    };
+    let mut apply = SecretApply {
+        on: seen.map(on),
+        ..SecretApply::default()
+    };
+    for (key, bytes) in stays
+        .own
+        .wanted
+        .iter()
+        .filter(|((secret, _), _)| *secret == name)
+    {
         let entry = key.1.clone();
         match secret.keys.get(&entry) {
-            None => _ = (apply.added.insert(entry.clone()), apply.data.insert(entry, bytes.clone())),
+            None => {
+                _ = (
+                    apply.added.insert(entry.clone()),
+                    apply.data.insert(entry, bytes.clone()),
+                )
+            }
             Some(held) if !held.is_ours() => {}
-            Some(held) if held.value == *bytes || !held.is_ours_alone() || stays.is_taken(key, secret, &held.value) => {
+            Some(held)
+                if held.value == *bytes
+                    || !held.is_ours_alone()
+                    || stays.is_taken(key, secret, &held.value) =>
+            {
                 apply.data.insert(entry, held.value.clone());
             }
-            Some(_) => _ = (apply.changed.insert(entry.clone()), apply.data.insert(entry, bytes.clone())),
+            Some(_) => {
+                _ = (
+                    apply.changed.insert(entry.clone()),
+                    apply.data.insert(entry, bytes.clone()),
+                )
+            }
         }
     }
     for (key, held) in secret.keys.iter().filter(|(_, held)| held.is_ours()) {

@@ -31,12 +31,19 @@ pub(super) type Targets = BTreeMap<ClusterId, TargetPlan>;
 impl Context<'_> {
     /// The rank of a binding by age.
     pub(super) fn rank(&self, mesh: &Mesh<'_>) -> usize {
-        self.meshes.iter().position(|of| of.binding.common.id == mesh.binding.common.id).unwrap_or(usize::MAX)
+        self.meshes
+            .iter()
+            .position(|of| of.binding.common.id == mesh.binding.common.id)
+            .unwrap_or(usize::MAX)
     }
 
     /// A ref, with the Cilium name if it differs.
     pub(super) fn shown(&self, mesh: &Mesh<'_>, name: &str) -> String {
-        let cilium = mesh.binding.common.cluster(name).and_then(|cluster| self.identities.name(cluster));
+        let cilium = mesh
+            .binding
+            .common
+            .cluster(name)
+            .and_then(|cluster| self.identities.name(cluster));
         let shown = printable(name, LONGEST_REF);
         match cilium.filter(|cilium| cilium.as_str() != name) {
             Some(cilium) => format!("{shown} (Cilium name {cilium})"),

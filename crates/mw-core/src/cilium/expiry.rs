@@ -17,7 +17,11 @@ use crate::time::Timestamp;
 /// Time before expiry from which a certificate is reported.
 const SOON_SECONDS: u64 = 30 * 86_400;
 const ROOT: &str = "cilium-ca";
-const ISSUED: [&str; 3] = ["clustermesh-apiserver-server-cert", "clustermesh-apiserver-remote-cert", "clustermesh-apiserver-local-cert"];
+const ISSUED: [&str; 3] = [
+    "clustermesh-apiserver-server-cert",
+    "clustermesh-apiserver-remote-cert",
+    "clustermesh-apiserver-local-cert",
+];
 const MOST_TOLD: usize = 20;
 /// Limit for messages, which contain names chosen by others.
 const LONGEST_MESSAGE: usize = 1000;
@@ -36,7 +40,10 @@ pub struct Ending {
 pub enum Renewal {
     /// A command to run in that cluster, and an alternative for clusters where
     /// it fails.
-    Line { typed: String, otherwise: Option<String> },
+    Line {
+        typed: String,
+        otherwise: Option<String>,
+    },
     /// No single command: a description.
     Told(String),
 }
@@ -44,8 +51,15 @@ pub enum Renewal {
 impl fmt::Display for Renewal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Renewal::Line { typed, otherwise: None } | Renewal::Told(typed) => f.write_str(typed),
-            Renewal::Line { typed, otherwise: Some(otherwise) } => write!(f, "{typed} ({otherwise})"),
+            Renewal::Line {
+                typed,
+                otherwise: None,
+            }
+            | Renewal::Told(typed) => f.write_str(typed),
+            Renewal::Line {
+                typed,
+                otherwise: Some(otherwise),
+            } => write!(f, "{typed} ({otherwise})"),
         }
     }
 }
@@ -57,27 +71,64 @@ type File = (String, Timestamp, Renewal);
 /// expire first.
 pub fn ending(seen: &ClusterSeen, now: Timestamp, namespace: &str) -> Vec<Ending> {
     let mut groups: BTreeMap<(Timestamp, Renewal), Vec<String>> = BTreeMap::new();
-    for (file, at, renewal) in files(seen, namespace).into_iter().filter(|(_, at, _)| *at <= now.plus(SOON_SECONDS)) {
+    for (file, at, renewal) in files(seen, namespace)
+        .into_iter()
+        .filter(|(_, at, _)| *at <= now.plus(SOON_SECONDS))
+    {
         groups.entry((at, renewal)).or_default().push(file);
     }
-    groups.into_iter().map(|((at, renewal), files)| Ending { files, at, renewal }).collect()
+    groups
+        .into_iter()
+        .map(|((at, renewal), files)| Ending { files, at, renewal })
+        .collect()
 }
 
 fn files(seen: &ClusterSeen, namespace: &str) -> Vec<File> {
-    let issued = seen.certificates.known().into_iter().flat_map(|of| issued(of, namespace));
+    let issued = seen
+        .certificates
+        .known()
+        .into_iter()
+        .flat_map(|of| issued(of, namespace));
     issued.chain(copied(seen)).collect()
 }
 
 /// The CAs, each once, and the certificates they issued.
 fn issued(certificates: &Certificates, namespace: &str) -> Vec<File> {
-    let all = ISSUED.into_iter().zip([&certificates.server, &certificates.remote, &certificates.local]);
-    let all: Vec<_> = all.filter_map(|(name, of)| Some((name, of.known()?.as_ref()?))).collect();
+    let all = ISSUED.into_iter().zip([
+        &certificates.server,
+        &certificates.remote,
+        &certificates.local,
+    ]);
+    let all: Vec<_> = all
+        .filter_map(|(name, of)| Some((name, of.known()?.as_ref()?)))
+        .collect();
     let root = certificates.root.known().and_then(Option::as_ref);
-    let of_root = root.map(|root| (format!("ca.crt of Secret {ROOT}"), root.not_after, renew_ca(&root.maker, namespace)));
-    let of_leaves = all.iter().map(|(name, of)| (format!("ca.crt of Secret {name}"), of.ca_not_after, renew_ca(&of.maker, namespace)));
+    let of_root = root.map(|root| {
+        (
+            format!("ca.crt of Secret {ROOT}"),
+            root.not_after,
+            renew_ca(&root.maker, namespace),
+        )
+    });
+    let of_leaves = all.iter().map(|(name, of)| {
+        (
+            format!("ca.crt of Secret {name}"),
+            of.ca_not_after,
+            renew_ca(&of.maker, namespace),
+        )
+    });
     let mut told = BTreeSet::new();
-    let authorities = of_root.into_iter().chain(of_leaves).filter(|(_, at, _)| told.insert(*at));
-    let leaves = all.iter().map(|(name, of)| (format!("tls.crt of Secret {name}"), of.not_after, renew(&of.maker, namespace)));
+    let authorities = of_root
+        .into_iter()
+        .chain(of_leaves)
+        .filter(|(_, at, _)| told.insert(*at));
+    let leaves = all.iter().map(|(name, of)| {
+        (
+            format!("tls.crt of Secret {name}"),
+            of.not_after,
+            renew(&of.maker, namespace),
+        )
+    });
     authorities.chain(leaves).collect()
 }
 
@@ -101,8 +152,14 @@ fn copied(seen: &ClusterSeen) -> Vec<File> {
 fn renew(maker: &Maker, namespace: &str) -> Renewal {
     let helm = format!("helm upgrade cilium cilium/cilium -n {namespace} --reuse-values");
     match maker {
-        Maker::Helm => Renewal::Line { typed: helm, otherwise: None },
-        Maker::CertManager(name) => Renewal::Line { typed: format!("cmctl renew -n {namespace} {name}"), otherwise: None },
+        Maker::Helm => Renewal::Line {
+            typed: helm,
+            otherwise: None,
+        },
+        Maker::CertManager(name) => Renewal::Line {
+            typed: format!("cmctl renew -n {namespace} {name}"),
+            otherwise: None,
+        },
         // Jobs of earlier renewals may still exist, even from the same second.
         Maker::Job => Renewal::Line {
             typed: format!(
@@ -128,27 +185,61 @@ fn renew_ca(maker: &Maker, namespace: &str) -> Renewal {
 }
 
 pub(super) fn condition(context: &Context<'_>, mesh: &Mesh<'_>) -> Option<Condition> {
-    let World { now, options, clusters, .. } = context.world;
-    let told = mesh.members().into_iter().filter_map(|id| Some((mesh.ref_of(id)?, clusters.get(id)?))).flat_map(|(name, seen)| {
-        ending(seen, *now, &options.cilium_namespace).into_iter().map(move |Ending { files, at, renewal }| {
-            let ends = if at <= *now { "expired" } else { "expires" };
-            let text = format!("cluster {}: {} {ends} {at}: {renewal}", context.shown(mesh, name), files.join(", "));
-            printable(&text, LONGEST_MESSAGE)
-        })
-    });
+    let World {
+        now,
+        options,
+        clusters,
+        ..
+    } = context.world;
+    let told = mesh
+        .members()
+        .into_iter()
+        .filter_map(|id| Some((mesh.ref_of(id)?, clusters.get(id)?)))
+        .flat_map(|(name, seen)| {
+            ending(seen, *now, &options.cilium_namespace)
+                .into_iter()
+                .map(move |Ending { files, at, renewal }| {
+                    let ends = if at <= *now { "expired" } else { "expires" };
+                    let text = format!(
+                        "cluster {}: {} {ends} {at}: {renewal}",
+                        context.shown(mesh, name),
+                        files.join(", ")
+                    );
+                    printable(&text, LONGEST_MESSAGE)
+                })
+        });
     let told: Vec<String> = told.collect();
     let message = listed(&told, MOST_TOLD);
-    (!told.is_empty()).then_some(Condition { kind: kind::CERTIFICATES_EXPIRING, status: Status::True, reason: reason::ENDS_SOON, message })
+    (!told.is_empty()).then_some(Condition {
+        kind: kind::CERTIFICATES_EXPIRING,
+        status: Status::True,
+        reason: reason::ENDS_SOON,
+        message,
+    })
 }
 
 /// The times at which a certificate starts to expire soon, or expires.
 pub(super) fn moments(world: &World) -> impl Iterator<Item = Timestamp> {
     let ends = world.clusters.values().flat_map(|seen| {
         let of = seen.certificates.known();
-        let leaves = of.into_iter().flat_map(|of| [&of.server, &of.remote, &of.local]).filter_map(Seen::known).flatten();
-        let root = of.and_then(|of| of.root.known()?.as_ref()).map(|root| root.not_after);
-        let copied = seen.secrets.known().into_iter().flatten().flat_map(|(_, secret)| secret.ends.values().copied());
-        leaves.flat_map(|of| [of.not_after, of.ca_not_after]).chain(root).chain(copied)
+        let leaves = of
+            .into_iter()
+            .flat_map(|of| [&of.server, &of.remote, &of.local])
+            .filter_map(Seen::known)
+            .flatten();
+        let root = of
+            .and_then(|of| of.root.known()?.as_ref())
+            .map(|root| root.not_after);
+        let copied = seen
+            .secrets
+            .known()
+            .into_iter()
+            .flatten()
+            .flat_map(|(_, secret)| secret.ends.values().copied());
+        leaves
+            .flat_map(|of| [of.not_after, of.ca_not_after])
+            .chain(root)
+            .chain(copied)
     });
     ends.flat_map(|end| [end.minus(SOON_SECONDS), end])
 }

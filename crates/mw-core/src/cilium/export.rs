@@ -8,7 +8,9 @@ use crate::cilium::binding_dependents::{self, Unmet, Words, conditions, held_clu
 use crate::cilium::context::{Context, Targets};
 use crate::cilium::facts::{ClusterSeen, Held, ServiceName, ServiceSeen};
 use crate::cilium::object::{Binding, GlobalService, ObjectId};
-use crate::cilium::plan::{AnnotationApply, BindingPlan, Endpoints, ObjectOutcome, ServicePhase, ServicePlan};
+use crate::cilium::plan::{
+    AnnotationApply, BindingPlan, Endpoints, ObjectOutcome, ServicePhase, ServicePlan,
+};
 use crate::cilium::planner::at;
 use crate::cilium::sharing::claimants;
 use crate::cilium::teardown;
@@ -20,7 +22,11 @@ use crate::precondition::Precondition;
 use crate::problem::{Problem, Reason};
 use crate::text::quoted;
 
-const WORDS: Words = Words { done: kind::EXPORTED, everywhere: reason::ALL_CLUSTERS_EXPORTED, doing: reason::EXPORTING };
+const WORDS: Words = Words {
+    done: kind::EXPORTED,
+    everywhere: reason::ALL_CLUSTERS_EXPORTED,
+    doing: reason::EXPORTING,
+};
 /// Manager of Cilium's own copies of other clusters' endpoints.
 const SYNCED_SLICES: &str = "endpointslice-mesh-controller.cilium.io";
 
@@ -42,7 +48,11 @@ pub(super) fn plan(
     let world = context.world;
     let mut plans = BTreeMap::new();
     let mut active = Vec::new();
-    for of in world.services.values().filter(|of| of.common.deleting.is_none()) {
+    for of in world
+        .services
+        .values()
+        .filter(|of| of.common.deleting.is_none())
+    {
         match activate(world, bindings, of) {
             Ok(one) => active.push(one),
             Err(unmet) => _ = plans.insert(of.common.id.clone(), stopped(of, unmet)),
@@ -52,40 +62,94 @@ pub(super) fn plan(
     let wanted = wanted(world, &active);
     let held: BTreeSet<&ClusterId> = {
         let acted_on = |id: &ObjectId| active.iter().any(|one| one.of.common.id == *id);
-        world.services.values().flat_map(|of| held_clusters(&of.common, acted_on(&of.common.id))).collect()
+        world
+            .services
+            .values()
+            .flat_map(|of| held_clusters(&of.common, acted_on(&of.common.id)))
+            .collect()
     };
     write(world, &wanted, &held, targets);
-    plans.extend(active.iter().map(|one| (one.of.common.id.clone(), status(context, one, &wanted, &held))));
-    let deleted = world.services.values().filter(|of| of.common.deleting.is_some());
+    plans.extend(active.iter().map(|one| {
+        (
+            one.of.common.id.clone(),
+            status(context, one, &wanted, &held),
+        )
+    }));
+    let deleted = world
+        .services
+        .values()
+        .filter(|of| of.common.deleting.is_some());
     plans.extend(deleted.map(|of| (of.common.id.clone(), deletion(world, of, targets))));
     plans
 }
 
 fn stopped(of: &GlobalService, unmet: Unmet) -> ServicePlan {
-    let outcome = binding_dependents::stopped(WORDS, &of.common, unmet, ServicePhase::Pending, ServicePhase::Error);
-    ServicePlan { outcome, ..ServicePlan::default() }
+    let outcome = binding_dependents::stopped(
+        WORDS,
+        &of.common,
+        unmet,
+        ServicePhase::Pending,
+        ServicePhase::Error,
+    );
+    ServicePlan {
+        outcome,
+        ..ServicePlan::default()
+    }
 }
 
-fn activate<'a>(world: &'a World, bindings: &BTreeMap<ObjectId, BindingPlan>, of: &'a GlobalService) -> Result<Active<'a>, Unmet> {
+fn activate<'a>(
+    world: &'a World,
+    bindings: &BTreeMap<ObjectId, BindingPlan>,
+    of: &'a GlobalService,
+) -> Result<Active<'a>, Unmet> {
     let export = read(&of.spec, &world.options.annotation_prefixes).map_err(Unmet::Refused)?;
     let binding = binding_dependents::binding(world, bindings, &of.common, &of.spec.mesh)?;
     match unknown_targets(&of.spec.targets, binding) {
         Some(problem) => Err(Unmet::Never(problem)),
-        None if of.spec.targets.is_empty() => Ok(Active { of, export, targets: binding.spec.refs.iter().collect() }),
-        None => Ok(Active { of, export, targets: binding.spec.refs.iter().filter(|name| of.spec.targets.contains(name)).collect() }),
+        None if of.spec.targets.is_empty() => Ok(Active {
+            of,
+            export,
+            targets: binding.spec.refs.iter().collect(),
+        }),
+        None => Ok(Active {
+            of,
+            export,
+            targets: binding
+                .spec
+                .refs
+                .iter()
+                .filter(|name| of.spec.targets.contains(name))
+                .collect(),
+        }),
     }
 }
 
 fn unknown_targets(targets: &[String], binding: &Binding) -> Option<Problem> {
-    let unknown: Vec<String> = targets.iter().filter(|name| !binding.spec.refs.contains(name)).map(|name| quoted(name)).collect();
-    let text = format!("targetClusters names {}, which is not in the mesh", unknown.join(", "));
+    let unknown: Vec<String> = targets
+        .iter()
+        .filter(|name| !binding.spec.refs.contains(name))
+        .map(|name| quoted(name))
+        .collect();
+    let text = format!(
+        "targetClusters names {}, which is not in the mesh",
+        unknown.join(", ")
+    );
     let hint = "use names from the binding's clusterRefs";
-    (!unknown.is_empty()).then(|| Problem::new(Reason::UnknownTargetCluster, "spec.targetClusters", text, hint))
+    (!unknown.is_empty()).then(|| {
+        Problem::new(
+            Reason::UnknownTargetCluster,
+            "spec.targetClusters",
+            text,
+            hint,
+        )
+    })
 }
 
 impl<'a> Active<'a> {
     fn seen(&self, world: &'a World, name: &str) -> Option<(&'a ClusterId, &'a ClusterSeen)> {
-        let binding = world.bindings.get(&self.of.common.id.neighbour(&self.of.spec.mesh))?;
+        let binding = world
+            .bindings
+            .get(&self.of.common.id.neighbour(&self.of.spec.mesh))?;
         let id = binding.common.cluster(name)?;
         Some((id, world.clusters.get(id)?))
     }
@@ -96,9 +160,14 @@ impl<'a> Active<'a> {
         let fits = |(name, service): &(&ServiceName, &ServiceSeen)| {
             let chosen = match &self.export.chosen {
                 Chosen::Named(wanted) => name.name == *wanted,
-                Chosen::Labelled(labels) => labels.iter().all(|(key, value)| service.labels.get(key) == Some(value)),
+                Chosen::Labelled(labels) => labels
+                    .iter()
+                    .all(|(key, value)| service.labels.get(key) == Some(value)),
             };
-            chosen && name.namespace == self.export.namespace && !service.external_name && !service.deleting
+            chosen
+                && name.namespace == self.export.namespace
+                && !service.external_name
+                && !service.deleting
         };
         Some(services.iter().filter(fits).collect())
     }
@@ -108,7 +177,9 @@ fn wanted<'a>(world: &'a World, active: &'a [Active<'a>]) -> Wanted<'a> {
     let mut wanted = Wanted::new();
     for one in active {
         for name in &one.targets {
-            let Some((id, seen)) = one.seen(world, name) else { continue };
+            let Some((id, seen)) = one.seen(world, name) else {
+                continue;
+            };
             for (service, _) in one.matches(seen).into_iter().flatten() {
                 let of_service = wanted.entry((id, service)).or_default();
                 for (key, value) in &one.export.annotations {
@@ -142,11 +213,25 @@ impl<'a> Others<'a> {
         name: &'a ServiceName,
         service: &ServiceSeen,
     ) -> Self {
-        let shows = |seen: &ClusterSeen| seen.services.known().and_then(|all| all.get(name)).is_some_and(|other| other.uid == service.uid);
-        let others: Vec<&ClusterId> = claimants.iter().filter(|(_, seen)| shows(seen)).map(|(id, _)| *id).collect();
+        let shows = |seen: &ClusterSeen| {
+            seen.services
+                .known()
+                .and_then(|all| all.get(name))
+                .is_some_and(|other| other.uid == service.uid)
+        };
+        let others: Vec<&ClusterId> = claimants
+            .iter()
+            .filter(|(_, seen)| shows(seen))
+            .map(|(id, _)| *id)
+            .collect();
         Others {
-            unknown: others.iter().any(|id| !world.settled.contains(*id) || held.contains(*id)),
-            wanted: others.iter().filter_map(|id| wanted.get(&(*id, name))).collect(),
+            unknown: others
+                .iter()
+                .any(|id| !world.settled.contains(*id) || held.contains(*id)),
+            wanted: others
+                .iter()
+                .filter_map(|id| wanted.get(&(*id, name)))
+                .collect(),
         }
     }
 
@@ -164,18 +249,33 @@ impl<'a> Others<'a> {
 /// Reports whether an annotation can be set: a different value of another
 /// manager stays.
 fn is_ours_to_set(service: &ServiceSeen, others: &Others<'_>, key: &str, value: &str) -> bool {
-    let changeable = |held: &Held<String>| held.is_ours_alone() && !others.has_taken(key, &held.value);
-    service.annotations.get(key).is_none_or(|held| held.value == value || changeable(held))
+    let changeable =
+        |held: &Held<String>| held.is_ours_alone() && !others.has_taken(key, &held.value);
+    service
+        .annotations
+        .get(key)
+        .is_none_or(|held| held.value == value || changeable(held))
 }
 
 fn write(world: &World, wanted: &Wanted<'_>, held: &BTreeSet<&ClusterId>, targets: &mut Targets) {
     let nothing = BTreeMap::new();
-    for (id, seen) in world.clusters.iter().filter(|(_, seen)| seen.silent.is_none()) {
+    for (id, seen) in world
+        .clusters
+        .iter()
+        .filter(|(_, seen)| seen.silent.is_none())
+    {
         let claimants: Vec<Claimant<'_>> = claimants(world, id).collect();
-        let stays = !world.settled.contains(id) || held.contains(id) || may_be_anothers(world, id, &claimants);
+        let stays = !world.settled.contains(id)
+            || held.contains(id)
+            || may_be_anothers(world, id, &claimants);
         for (name, service) in seen.services.known().into_iter().flatten() {
             let others = Others::of(world, wanted, held, &claimants, name, service);
-            let apply = apply(service, wanted.get(&(id, name)).unwrap_or(&nothing), &others, stays);
+            let apply = apply(
+                service,
+                wanted.get(&(id, name)).unwrap_or(&nothing),
+                &others,
+                stays,
+            );
             if let Some(apply) = apply {
                 at(targets, id).services.insert(name.clone(), apply);
             }
@@ -187,9 +287,15 @@ fn write(world: &World, wanted: &Wanted<'_>, held: &BTreeSet<&ClusterId>, target
 /// its Services can't be read now, it lost access, or its workspace is not
 /// bound, and no known GlobalService of this owner ever wrote there.
 fn may_be_anothers(world: &World, cluster: &ClusterId, claimants: &[Claimant<'_>]) -> bool {
-    let mut touched = world.services.values().flat_map(|of| of.common.touched_clusters());
-    let unread = claimants.iter().any(|(_, other)| other.services.known().is_none());
-    (unread || is_lost(world, cluster) || world.unbound.contains(cluster)) && !touched.any(|id| id == cluster)
+    let mut touched = world
+        .services
+        .values()
+        .flat_map(|of| of.common.touched_clusters());
+    let unread = claimants
+        .iter()
+        .any(|(_, other)| other.services.known().is_none());
+    (unread || is_lost(world, cluster) || world.unbound.contains(cluster))
+        && !touched.any(|id| id == cluster)
 }
 
 /// Reports whether a GlobalService lost access to a cluster that may be this
@@ -197,26 +303,61 @@ fn may_be_anothers(world: &World, cluster: &ClusterId, claimants: &[Claimant<'_>
 fn is_lost(world: &World, cluster: &ClusterId) -> bool {
     let may_have_led = |of: &GlobalService, uid: &str| {
         let mesh = world.bindings.get(&of.common.id.neighbour(&of.spec.mesh));
-        of.common.may_have_led_to(mesh.map_or(&of.common.touched, |mesh| &mesh.spec.refs), uid)
+        of.common
+            .may_have_led_to(mesh.map_or(&of.common.touched, |mesh| &mesh.spec.refs), uid)
     };
-    world.origins.get(cluster).is_some_and(|origin| world.services.values().any(|of| may_have_led(of, &origin.uid)))
+    world.origins.get(cluster).is_some_and(|origin| {
+        world
+            .services
+            .values()
+            .any(|of| may_have_led(of, &origin.uid))
+    })
 }
 
-fn apply(service: &ServiceSeen, wanted: &BTreeMap<&str, &str>, others: &Others<'_>, stays: bool) -> Option<AnnotationApply> {
-    let settable = wanted.iter().filter(|(key, value)| is_ours_to_set(service, others, key, value));
-    let mut annotations: BTreeMap<String, String> = settable.map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-    let ours: BTreeMap<&String, &String> =
-        service.annotations.iter().filter(|(_, held)| held.is_ours()).map(|(key, held)| (key, &held.value)).collect();
+fn apply(
+    service: &ServiceSeen,
+    wanted: &BTreeMap<&str, &str>,
+    others: &Others<'_>,
+    stays: bool,
+) -> Option<AnnotationApply> {
+    let settable = wanted
+        .iter()
+        .filter(|(key, value)| is_ours_to_set(service, others, key, value));
+    let mut annotations: BTreeMap<String, String> = settable
+        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+        .collect();
+    let ours: BTreeMap<&String, &String> = service
+        .annotations
+        .iter()
+        .filter(|(_, held)| held.is_ours())
+        .map(|(key, held)| (key, &held.value))
+        .collect();
     for (key, value) in &ours {
         // A value shared with another owner stays, even if they want a different one now.
         if stays || wanted.contains_key(key.as_str()) || others.holds(key) {
-            annotations.entry((*key).clone()).or_insert_with(|| (*value).clone());
+            annotations
+                .entry((*key).clone())
+                .or_insert_with(|| (*value).clone());
         }
     }
-    let as_wanted = annotations.len() == ours.len() && annotations.iter().all(|(key, value)| ours.get(key) == Some(&value));
-    let removed = ours.keys().filter(|key| !annotations.contains_key(**key)).map(|key| (*key).clone()).collect();
-    let on = Precondition { uid: service.uid.as_str().into(), resource_version: service.resource_version.as_str().into() };
-    (!as_wanted).then_some(AnnotationApply { on, annotations, removed })
+    let as_wanted = annotations.len() == ours.len()
+        && annotations
+            .iter()
+            .all(|(key, value)| ours.get(key) == Some(&value));
+    let removed = ours
+        .keys()
+        .filter(|key| !annotations.contains_key(**key))
+        .map(|key| (*key).clone())
+        .collect();
+    let on = Precondition {
+        uid: service.uid.as_str().into(),
+        resource_version: service.resource_version.as_str().into(),
+    };
+    (!as_wanted).then_some(AnnotationApply {
+        on,
+        annotations,
+        removed,
+    })
 }
 
 /// Progress in one cluster.
@@ -228,7 +369,12 @@ enum Progress {
     Failing,
 }
 
-fn status(context: &Context<'_>, one: &Active<'_>, wanted: &Wanted<'_>, held: &BTreeSet<&ClusterId>) -> ServicePlan {
+fn status(
+    context: &Context<'_>,
+    one: &Active<'_>,
+    wanted: &Wanted<'_>,
+    held: &BTreeSet<&ClusterId>,
+) -> ServicePlan {
     let mut problems = Vec::new();
     let mut progress = Vec::new();
     let mut plan = ServicePlan::default();
@@ -241,7 +387,11 @@ fn status(context: &Context<'_>, one: &Active<'_>, wanted: &Wanted<'_>, held: &B
         progress.push(state);
     }
     let count = |state: Progress| progress.iter().filter(|of| **of == state).count();
-    let (exported, missing, untried) = (count(Progress::Exported), count(Progress::Missing), count(Progress::Untried));
+    let (exported, missing, untried) = (
+        count(Progress::Exported),
+        count(Progress::Missing),
+        count(Progress::Untried),
+    );
     let phase = match () {
         () if missing == one.targets.len() => ServicePhase::Error,
         () if untried > 0 => ServicePhase::Exporting,
@@ -250,8 +400,17 @@ fn status(context: &Context<'_>, one: &Active<'_>, wanted: &Wanted<'_>, held: &B
     };
     let done = phase == ServicePhase::Exported;
     let conditions = conditions(WORDS, &[], done, phase == ServicePhase::Degraded, &problems);
-    let written = one.targets.iter().copied().filter(|name| one.seen(context.world, name).is_some_and(|(_, seen)| has_match(one, seen)));
-    plan.outcome = ObjectOutcome { phase, conditions, problems, touches: touches(&one.of.common, written), teardown: None };
+    let written = one.targets.iter().copied().filter(|name| {
+        one.seen(context.world, name)
+            .is_some_and(|(_, seen)| has_match(one, seen))
+    });
+    plan.outcome = ObjectOutcome {
+        phase,
+        conditions,
+        problems,
+        touches: touches(&one.of.common, written),
+        teardown: None,
+    };
     plan
 }
 
@@ -268,20 +427,43 @@ fn examine(
     problems: &mut Vec<Problem>,
 ) -> Progress {
     let subject = format!("cluster {name}");
-    let mut tell =
-        |reason: Reason, text: String, hint: &str| problems.push(Problem::new(reason, &subject, format!("cluster {name}: {text}"), hint));
-    let Some((id, seen)) = one.seen(world, name).filter(|(_, seen)| seen.silent.is_none()) else {
-        tell(Reason::ClusterUnreachable, "can't be read".to_owned(), "check the status of the binding");
+    let mut tell = |reason: Reason, text: String, hint: &str| {
+        problems.push(Problem::new(
+            reason,
+            &subject,
+            format!("cluster {name}: {text}"),
+            hint,
+        ))
+    };
+    let Some((id, seen)) = one
+        .seen(world, name)
+        .filter(|(_, seen)| seen.silent.is_none())
+    else {
+        tell(
+            Reason::ClusterUnreachable,
+            "can't be read".to_owned(),
+            "check the status of the binding",
+        );
         return Progress::Failing;
     };
-    let Some(matches) = one.matches(seen) else { return Progress::Untried };
+    let Some(matches) = one.matches(seen) else {
+        return Progress::Untried;
+    };
     if matches.is_empty() {
-        tell(Reason::ServiceNotFound, "Service not found".to_owned(), "create the Service in that cluster");
+        tell(
+            Reason::ServiceNotFound,
+            "Service not found".to_owned(),
+            "create the Service in that cluster",
+        );
         return Progress::Missing;
     }
     if !is_global(seen, &one.export.namespace) {
         let text = format!("namespace {} is not global", quoted(&one.export.namespace));
-        tell(Reason::NamespaceNotGlobal, text, "annotate the namespace with clustermesh.cilium.io/global=true");
+        tell(
+            Reason::NamespaceNotGlobal,
+            text,
+            "annotate the namespace with clustermesh.cilium.io/global=true",
+        );
     }
     let mut applied = true;
     let claimants: Vec<Claimant<'_>> = claimants(world, id).collect();
@@ -290,44 +472,92 @@ fn examine(
         let others = Others::of(world, wanted, held, &claimants, service, found);
         for (key, value) in &one.export.annotations {
             if agreed.and_then(|agreed| agreed.get(key.as_str())) != Some(&value.as_str()) {
-                let text = format!("an older GlobalService sets a different value of {key} on {}", service.name);
+                let text = format!(
+                    "an older GlobalService sets a different value of {key} on {}",
+                    service.name
+                );
                 tell(Reason::Conflict, text, "use the same value in both");
             } else if !is_ours_to_set(found, &others, key, value) {
-                let text = format!("{key} on {} has a different value, set by another field manager", service.name);
-                tell(Reason::AnnotationOwnedByOther, text, "remove that annotation from the Service so that meshwright can set it");
+                let text = format!(
+                    "{key} on {} has a different value, set by another field manager",
+                    service.name
+                );
+                tell(
+                    Reason::AnnotationOwnedByOther,
+                    text,
+                    "remove that annotation from the Service so that meshwright can set it",
+                );
             } else {
-                applied &= found.annotations.get(key).is_some_and(|held| held.value == *value);
+                applied &= found
+                    .annotations
+                    .get(key)
+                    .is_some_and(|held| held.value == *value);
             }
         }
     }
-    if applied { Progress::Exported } else { Progress::Untried }
+    if applied {
+        Progress::Exported
+    } else {
+        Progress::Untried
+    }
 }
 
 /// Since 1.20 a namespace can be excluded from being global.
 fn is_global(seen: &ClusterSeen, namespace: &str) -> bool {
-    let version = seen.agents.known().and_then(Option::as_ref).and_then(|agents| agents.version);
+    let version = seen
+        .agents
+        .known()
+        .and_then(Option::as_ref)
+        .and_then(|agents| agents.version);
     if version.is_none_or(|version| version < GLOBAL_NAMESPACES) {
         return true;
     }
-    let by_default = seen.config.known().and_then(Option::as_ref).is_none_or(|config| config.namespaces_global);
-    let annotated = seen.namespaces.known().and_then(|all| all.get(namespace)).and_then(|of| of.global.as_deref());
+    let by_default = seen
+        .config
+        .known()
+        .and_then(Option::as_ref)
+        .is_none_or(|config| config.namespaces_global);
+    let annotated = seen
+        .namespaces
+        .known()
+        .and_then(|all| all.get(namespace))
+        .and_then(|of| of.global.as_deref());
     annotated.map_or(by_default, |value| value.eq_ignore_ascii_case("true"))
 }
 
 fn endpoints(world: &World, one: &Active<'_>, name: &str) -> Option<Endpoints> {
     let (_, seen) = one.seen(world, name)?;
-    let services: BTreeSet<&ServiceName> = one.matches(seen)?.into_iter().map(|(service, _)| service).collect();
-    let slices = seen.slices.known()?.iter().filter(|slice| slice.managed_by != SYNCED_SLICES && services.contains(&slice.service));
+    let services: BTreeSet<&ServiceName> = one
+        .matches(seen)?
+        .into_iter()
+        .map(|(service, _)| service)
+        .collect();
+    let slices = seen
+        .slices
+        .known()?
+        .iter()
+        .filter(|slice| slice.managed_by != SYNCED_SLICES && services.contains(&slice.service));
     let ready: BTreeSet<&String> = slices.flat_map(|slice| &slice.ready).collect();
-    Some(Endpoints { cluster: name.to_owned(), ready: ready.len() })
+    Some(Endpoints {
+        cluster: name.to_owned(),
+        ready: ready.len(),
+    })
 }
 
 fn deletion(world: &World, of: &GlobalService, targets: &Targets) -> ServicePlan {
     let remains = |id: &ClusterId, seen: &ClusterSeen| {
         seen.services.known()?;
-        let pending = targets.get(id).is_some_and(|target| target.services.values().any(|apply| !apply.removed.is_empty()));
+        let pending = targets.get(id).is_some_and(|target| {
+            target
+                .services
+                .values()
+                .any(|apply| !apply.removed.is_empty())
+        });
         // Nothing is removed until everything is known, so it is still there.
         Some(pending || !world.settled.contains(id))
     };
-    ServicePlan { outcome: teardown::outcome(world, &of.common, &[], remains), ..ServicePlan::default() }
+    ServicePlan {
+        outcome: teardown::outcome(world, &of.common, &[], remains),
+        ..ServicePlan::default()
+    }
 }

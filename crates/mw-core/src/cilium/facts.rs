@@ -222,7 +222,8 @@ pub enum ConnectionSecret {
 }
 
 impl ConnectionSecret {
-    pub const ALL: [ConnectionSecret; 2] = [ConnectionSecret::ClusterMesh, ConnectionSecret::KvStoreMesh];
+    pub const ALL: [ConnectionSecret; 2] =
+        [ConnectionSecret::ClusterMesh, ConnectionSecret::KvStoreMesh];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -258,7 +259,11 @@ impl<T> Held<T> {
 
     /// The managers other than us.
     pub fn others(&self) -> Vec<&str> {
-        self.managers.iter().map(String::as_str).filter(|name| *name != MANAGER).collect()
+        self.managers
+            .iter()
+            .map(String::as_str)
+            .filter(|name| *name != MANAGER)
+            .collect()
     }
 
     /// Reports whether an unforced apply may change the value.

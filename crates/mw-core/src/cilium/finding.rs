@@ -71,7 +71,14 @@ pub(super) struct Finding {
 
 impl Finding {
     fn new(step: Step, fault: Fault, reason: Reason, text: impl Into<String>) -> Finding {
-        Finding { step, fault, reason, text: text.into(), other: None, hint: String::new() }
+        Finding {
+            step,
+            fault,
+            reason,
+            text: text.into(),
+            other: None,
+            hint: String::new(),
+        }
     }
 
     pub(super) fn permanent(step: Step, reason: Reason, text: impl Into<String>) -> Finding {
@@ -91,16 +98,26 @@ impl Finding {
     }
 
     pub(super) fn hint(self, hint: impl Into<String>) -> Finding {
-        Finding { hint: hint.into(), ..self }
+        Finding {
+            hint: hint.into(),
+            ..self
+        }
     }
 
     pub(super) fn about(self, other: &ClusterId) -> Finding {
-        Finding { other: Some(other.clone()), ..self }
+        Finding {
+            other: Some(other.clone()),
+            ..self
+        }
     }
 
     /// `<step>: <text>`, with the name of the other cluster in this binding.
     pub(super) fn message(&self, name: impl Fn(&ClusterId) -> String) -> String {
-        let other = self.other.as_ref().map(|other| format!(" {}", name(other))).unwrap_or_default();
+        let other = self
+            .other
+            .as_ref()
+            .map(|other| format!(" {}", name(other)))
+            .unwrap_or_default();
         format!("{}: {}{other}", self.step.as_str(), self.text)
     }
 

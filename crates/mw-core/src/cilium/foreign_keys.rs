@@ -5,7 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cilium::endpoint::{Address, Endpoint};
-use crate::cilium::facts::{Certificate, Certificates, ClientFiles, ClusterSeen, ConnectionSecret, Held, SecretSeen};
+use crate::cilium::facts::{
+    Certificate, Certificates, ClientFiles, ClusterSeen, ConnectionSecret, Held, SecretSeen,
+};
 use crate::cilium::finding::{Fault, Finding, Step};
 use crate::cilium::material::{Key, Material, dial};
 use crate::cilium::peer_file::{ClientConfig, projected, remote_of};
@@ -41,33 +43,84 @@ pub(super) struct Named<'a> {
 /// The keys of a link that belong to another manager, if there are any.
 /// `material` is what we would write; without it every key of the remote
 /// counts.
-pub(super) fn find(reader: &ClusterSeen, remote: Named<'_>, material: Option<&Material>, namespace: &str) -> Option<Foreign> {
-    let (agents, server) = (reader.agents.known()?.as_ref()?, reader.apiserver.known()?.as_ref()?);
+pub(super) fn find(
+    reader: &ClusterSeen,
+    remote: Named<'_>,
+    material: Option<&Material>,
+    namespace: &str,
+) -> Option<Foreign> {
+    let (agents, server) = (
+        reader.agents.known()?.as_ref()?,
+        reader.apiserver.known()?.as_ref()?,
+    );
     let (secrets, certificates) = (reader.secrets.known()?, reader.certificates.known()?);
-    let read = secrets.iter().filter(|(name, _)| server.kvstoremesh || **name == ConnectionSecret::ClusterMesh);
+    let read = secrets
+        .iter()
+        .filter(|(name, _)| server.kvstoremesh || **name == ConnectionSecret::ClusterMesh);
     let others = others(read, remote.name, material);
     let (key, by) = others.first_key_value()?;
-    let keys = material.map(|material| material.keys.clone()).unwrap_or_default();
-    let mut found = Foreign { key: key.clone(), by: by.clone(), dial: None, flaw: None, keys };
-    let own = Some((ConnectionSecret::ClusterMesh, remote.name.to_string())).filter(|key| server.kvstoremesh && others.contains_key(key));
-    if let Some((own, secret)) = own.as_ref().and_then(|own| Some((own, secrets.get(&own.0)?))) {
-        let folder = Folder { secret, offered: &agents.client_files, certificates };
+    let keys = material
+        .map(|material| material.keys.clone())
+        .unwrap_or_default();
+    let mut found = Foreign {
+        key: key.clone(),
+        by: by.clone(),
+        dial: None,
+        flaw: None,
+        keys,
+    };
+    let own = Some((ConnectionSecret::ClusterMesh, remote.name.to_string()))
+        .filter(|key| server.kvstoremesh && others.contains_key(key));
+    if let Some((own, secret)) = own
+        .as_ref()
+        .and_then(|own| Some((own, secrets.get(&own.0)?)))
+    {
+        let folder = Folder {
+            secret,
+            offered: &agents.client_files,
+            certificates,
+        };
         found.flaw = folder.own_etcd(&own.1, namespace).err();
-        found.keys.extend(secret.keys.get(&own.1).map(|held| (own.clone(), held.value.clone())));
+        found.keys.extend(
+            secret
+                .keys
+                .get(&own.1)
+                .map(|held| (own.clone(), held.value.clone())),
+        );
     }
-    let at = if server.kvstoremesh { ConnectionSecret::KvStoreMesh } else { ConnectionSecret::ClusterMesh };
-    if let Some(secret) = secrets.get(&at).filter(|_| others.keys().any(|key| Some(key) != own.as_ref())) {
+    let at = if server.kvstoremesh {
+        ConnectionSecret::KvStoreMesh
+    } else {
+        ConnectionSecret::ClusterMesh
+    };
+    if let Some(secret) = secrets
+        .get(&at)
+        .filter(|_| others.keys().any(|key| Some(key) != own.as_ref()))
+    {
         let (offered, aliases) = match server.kvstoremesh {
             true => (&server.client_files, &server.host_aliases),
             false => (&agents.client_files, &agents.host_aliases),
         };
-        match (Folder { secret, offered, certificates }).endpoint(remote, aliases) {
-            Ok((endpoint, files)) => found.dial = Some(dial(&endpoint, &files, remote.name, remote.id)),
+        match (Folder {
+            secret,
+            offered,
+            certificates,
+        })
+        .endpoint(remote, aliases)
+        {
+            Ok((endpoint, files)) => {
+                found.dial = Some(dial(&endpoint, &files, remote.name, remote.id))
+            }
             Err(why) => found.flaw = Some(why),
         }
         found.keys.retain(|(name, _), _| *name != at);
-        let standing = secret.keys.iter().filter(|(key, _)| remote_of(key) == remote.name.as_str());
-        found.keys.extend(standing.map(|(key, held)| ((at, key.clone()), held.value.clone())));
+        let standing = secret
+            .keys
+            .iter()
+            .filter(|(key, _)| remote_of(key) == remote.name.as_str());
+        found
+            .keys
+            .extend(standing.map(|(key, held)| ((at, key.clone()), held.value.clone())));
     }
     Some(found)
 }
@@ -79,34 +132,62 @@ fn others<'a>(
     remote: &CiliumName,
     material: Option<&Material>,
 ) -> BTreeMap<Key, String> {
-    let all = secrets.flat_map(|(name, secret)| secret.keys.iter().map(|(key, held)| ((*name, key.clone()), held)));
+    let all = secrets.flat_map(|(name, secret)| {
+        secret
+            .keys
+            .iter()
+            .map(|(key, held)| ((*name, key.clone()), held))
+    });
     let differs = |(key, held): &(Key, &Held<SecretBytes>)| match material {
-        Some(material) => material.keys.get(key).is_some_and(|bytes| held.value != *bytes),
+        Some(material) => material
+            .keys
+            .get(key)
+            .is_some_and(|bytes| held.value != *bytes),
         None => remote_of(&key.1) == remote.as_str(),
     };
     let by = |held: &Held<SecretBytes>| match held.others().join(", ") {
         by if by.is_empty() => "an unknown field manager".to_owned(),
         by => by,
     };
-    all.filter(|(_, held)| !held.is_ours_alone()).filter(differs).map(|(key, held)| (key, by(held))).collect()
+    all.filter(|(_, held)| !held.is_ours_alone())
+        .filter(differs)
+        .map(|(key, held)| (key, by(held)))
+        .collect()
 }
 
 impl Foreign {
     /// Reports who manages the keys, and whether the link works with them.
     /// `found` holds the findings of verification.
     pub(super) fn finding(&self, evident: &Evident, found: &[Finding]) -> Option<Finding> {
-        let Foreign { key: (secret, key), by, flaw, .. } = self;
-        let permanent = flaw.is_some() || found.iter().any(|finding| finding.fault == Fault::Permanent);
+        let Foreign {
+            key: (secret, key),
+            by,
+            flaw,
+            ..
+        } = self;
+        let permanent = flaw.is_some()
+            || found
+                .iter()
+                .any(|finding| finding.fault == Fault::Permanent);
         let why = flaw.as_deref().unwrap_or("the link does not work with it");
-        let text = format!("key {key} of Secret {} is managed by {by}: {why}", secret.as_str());
+        let text = format!(
+            "key {key} of Secret {} is managed by {by}: {why}",
+            secret.as_str()
+        );
         let hint = "delete that key from the Secret, or let its manager connect these clusters";
         match evident {
-            Evident::Verified(_) => Some(Finding::remark(Step::Keys, Reason::KeyManagedByOther, format!("managed by {by}"))),
+            Evident::Verified(_) => Some(Finding::remark(
+                Step::Keys,
+                Reason::KeyManagedByOther,
+                format!("managed by {by}"),
+            )),
             Evident::Awaited => None,
             Evident::Unverifiable | Evident::Not if permanent => {
                 Some(Finding::permanent(Step::Keys, Reason::KeyOwnedByOther, text).hint(hint))
             }
-            Evident::Unverifiable | Evident::Not => Some(Finding::waiting(Step::Keys, Reason::KeyOwnedByOther, text).hint(hint)),
+            Evident::Unverifiable | Evident::Not => {
+                Some(Finding::waiting(Step::Keys, Reason::KeyOwnedByOther, text).hint(hint))
+            }
         }
     }
 }
@@ -122,14 +203,28 @@ struct Folder<'a> {
 
 impl Folder<'_> {
     fn config(&self, key: &str) -> Result<ClientConfig, String> {
-        let held = self.secret.keys.get(key).ok_or("the key with the endpoint is missing")?;
-        ClientConfig::read(&held.value).ok_or_else(|| "it is not an etcd client configuration".to_owned())
+        let held = self
+            .secret
+            .keys
+            .get(key)
+            .ok_or("the key with the endpoint is missing")?;
+        ClientConfig::read(&held.value)
+            .ok_or_else(|| "it is not an etcd client configuration".to_owned())
     }
 
     /// The endpoint in the key of a remote, and its client files.
-    fn endpoint(&self, remote: Named<'_>, aliases: &BTreeSet<String>) -> Result<(Endpoint, ClientFiles), String> {
+    fn endpoint(
+        &self,
+        remote: Named<'_>,
+        aliases: &BTreeSet<String>,
+    ) -> Result<(Endpoint, ClientFiles), String> {
         let config = self.config(remote.name.as_str())?;
-        let hosts = |name: &str| remote.address.filter(|_| aliases.contains(name)).map(|address| address.hosts.clone());
+        let hosts = |name: &str| {
+            remote
+                .address
+                .filter(|_| aliases.contains(name))
+                .map(|address| address.hosts.clone())
+        };
         Ok((config.endpoint(hosts)?, self.files(&config)?))
     }
 
@@ -137,16 +232,28 @@ impl Folder<'_> {
     fn own_etcd(&self, key: &str, namespace: &str) -> Result<(), String> {
         let config = self.config(key)?;
         let name = format!("clustermesh-apiserver.{namespace}.svc");
-        let host = config.endpoint(|_| None)?.hosts.first().cloned().unwrap_or_default();
+        let host = config
+            .endpoint(|_| None)?
+            .hosts
+            .first()
+            .cloned()
+            .unwrap_or_default();
         if host != name && !host.starts_with(&format!("{name}.")) {
-            return Err(format!("it points to {} instead of the etcd that KVStoreMesh fills, {name}", quoted(&host)));
+            return Err(format!(
+                "it points to {} instead of the etcd that KVStoreMesh fills, {name}",
+                quoted(&host)
+            ));
         }
         self.files(&config).map(drop)
     }
 
     fn files(&self, config: &ClientConfig) -> Result<ClientFiles, String> {
         let [ca, certificate, key] = config.files().map(|(field, path)| self.file(field, path));
-        Ok(ClientFiles { ca: ca?, certificate: certificate?, key: key? })
+        Ok(ClientFiles {
+            ca: ca?,
+            certificate: certificate?,
+            key: key?,
+        })
     }
 
     fn file(&self, field: &str, path: Option<&str>) -> Result<SecretBytes, String> {
@@ -155,10 +262,22 @@ impl Folder<'_> {
         let name = ClientConfig::file_name(path).ok_or_else(missing)?;
         let of_volume = projected(name).filter(|_| self.offered.contains(name));
         let Some((is_local, end)) = of_volume else {
-            return self.secret.keys.get(name).map(|held| held.value.clone()).ok_or_else(missing);
+            return self
+                .secret
+                .keys
+                .get(name)
+                .map(|held| held.value.clone())
+                .ok_or_else(missing);
         };
-        let certificate = if is_local { &self.certificates.local } else { &self.certificates.remote };
-        let Certificate { files, .. } = certificate.known().and_then(Option::as_ref).ok_or_else(missing)?;
+        let certificate = if is_local {
+            &self.certificates.local
+        } else {
+            &self.certificates.remote
+        };
+        let Certificate { files, .. } = certificate
+            .known()
+            .and_then(Option::as_ref)
+            .ok_or_else(missing)?;
         Ok(match end {
             "-ca.crt" => files.ca.clone(),
             ".crt" => files.certificate.clone(),

@@ -13,7 +13,8 @@ use crate::names::{CiliumName, ClusterId, InvalidName, UNNAMED};
 use crate::problem::Reason;
 use crate::text::quoted;
 
-const NAME_HINT: &str = "set cluster-name in the cluster's cilium-config: at most 32 characters of a-z, 0-9 and '-'";
+const NAME_HINT: &str =
+    "set cluster-name in the cluster's cilium-config: at most 32 characters of a-z, 0-9 and '-'";
 /// Ids from here on are not supported with ENI and aws-cni.
 const FIRST_LARGE_ID: u32 = 128;
 
@@ -48,30 +49,48 @@ impl Identities {
 
     /// All findings about a cluster for the binding of this rank.
     pub(super) fn told(&self, cluster: &ClusterId, rank: usize) -> impl Iterator<Item = &Finding> {
-        let clashes = self.clashes.get(cluster).into_iter().flatten().filter(move |clash| clash.from <= rank);
-        self.findings.get(cluster).into_iter().flatten().chain(clashes.map(|clash| &clash.finding))
+        let clashes = self
+            .clashes
+            .get(cluster)
+            .into_iter()
+            .flatten()
+            .filter(move |clash| clash.from <= rank);
+        self.findings
+            .get(cluster)
+            .into_iter()
+            .flatten()
+            .chain(clashes.map(|clash| &clash.finding))
     }
 
     /// Reports whether a cluster that the binding of this rank may connect to
     /// has the same name.
     pub(super) fn shares_name(&self, cluster: &ClusterId, rank: usize) -> bool {
-        self.told(cluster, rank).any(|finding| finding.reason == Reason::DuplicateClusterName)
+        self.told(cluster, rank)
+            .any(|finding| finding.reason == Reason::DuplicateClusterName)
     }
 
     /// Reports whether the cluster's identity conflicts. A binding of this rank
     /// then adds no new link to it.
     pub(super) fn clashes(&self, cluster: &ClusterId, rank: usize) -> bool {
-        self.told(cluster, rank).any(|finding| CLASHES.contains(&finding.reason))
+        self.told(cluster, rank)
+            .any(|finding| CLASHES.contains(&finding.reason))
     }
 }
 
-const CLASHES: [Reason; 4] =
-    [Reason::DuplicateClusterID, Reason::DuplicateClusterName, Reason::MaxConnectedClustersDiffer, Reason::ClusterNameRefused];
+const CLASHES: [Reason; 4] = [
+    Reason::DuplicateClusterID,
+    Reason::DuplicateClusterName,
+    Reason::MaxConnectedClustersDiffer,
+    Reason::ClusterNameRefused,
+];
 
 impl Config {
     /// The valid values, remembered for when they can't be read.
     pub fn identity(&self) -> Identity {
-        Identity { name: live_name(self).ok().flatten(), id: live_id(self).ok().flatten() }
+        Identity {
+            name: live_name(self).ok().flatten(),
+            id: live_id(self).ok().flatten(),
+        }
     }
 }
 
@@ -95,27 +114,50 @@ fn live_id(config: &Config) -> Result<Option<u32>, String> {
         "" | "0" => Ok(None),
         text => match text.parse::<u32>() {
             Ok(id) if id <= config.max_clusters => Ok(Some(id)),
-            _ => Err(format!("cluster-id {} is not between 1 and {}", quoted(text), config.max_clusters)),
+            _ => Err(format!(
+                "cluster-id {} is not between 1 and {}",
+                quoted(text),
+                config.max_clusters
+            )),
         },
     }
 }
 
-pub(super) fn identify(world: &World, meshes: &[Mesh<'_>], components: &[Component<'_>]) -> Identities {
+pub(super) fn identify(
+    world: &World,
+    meshes: &[Mesh<'_>],
+    components: &[Component<'_>],
+) -> Identities {
     let mut found = Identities::default();
     for (id, seen) in &world.clusters {
-        found.of.extend(read(seen).map(|identity| (id.clone(), identity)));
-        let Some(Some(config)) = seen.config.known() else { continue };
+        found
+            .of
+            .extend(read(seen).map(|identity| (id.clone(), identity)));
+        let Some(Some(config)) = seen.config.known() else {
+            continue;
+        };
         if let Err(why) = live_id(config) {
-            found.note(id, Finding::permanent(Step::Identity, Reason::ClusterIDInvalid, why));
+            found.note(
+                id,
+                Finding::permanent(Step::Identity, Reason::ClusterIDInvalid, why),
+            );
         }
         if let Err(why) = live_name(config) {
-            found.note(id, Finding::permanent(Step::Identity, Reason::ClusterNameRefused, why.to_string()).hint(NAME_HINT));
+            found.note(
+                id,
+                Finding::permanent(Step::Identity, Reason::ClusterNameRefused, why.to_string())
+                    .hint(NAME_HINT),
+            );
         }
     }
     for component in components {
         found.find_clashes(world, meshes, component);
     }
-    let mut taken: BTreeSet<u32> = found.of.values().filter_map(|identity| identity.id).collect();
+    let mut taken: BTreeSet<u32> = found
+        .of
+        .values()
+        .filter_map(|identity| identity.id)
+        .collect();
     for component in components {
         found.complete(world, meshes, component, &mut taken);
     }
@@ -124,14 +166,26 @@ pub(super) fn identify(world: &World, meshes: &[Mesh<'_>], components: &[Compone
 
 impl Identities {
     fn note(&mut self, cluster: &ClusterId, finding: Finding) {
-        self.findings.entry(cluster.clone()).or_default().push(finding);
+        self.findings
+            .entry(cluster.clone())
+            .or_default()
+            .push(finding);
     }
 
     fn note_clash(&mut self, from: usize, one: &ClusterId, other: &ClusterId, finding: Finding) {
-        self.clashes.entry(one.clone()).or_default().push(Clash { from, finding: finding.about(other) });
+        self.clashes.entry(one.clone()).or_default().push(Clash {
+            from,
+            finding: finding.about(other),
+        });
     }
 
-    fn note_both(&mut self, from: usize, one: &ClusterId, other: &ClusterId, finding: impl Fn() -> Finding) {
+    fn note_both(
+        &mut self,
+        from: usize,
+        one: &ClusterId,
+        other: &ClusterId,
+        finding: impl Fn() -> Finding,
+    ) {
         self.note_clash(from, one, other, finding());
         self.note_clash(from, other, one, finding());
     }
@@ -145,8 +199,16 @@ impl Identities {
         }
     }
 
-    fn find_clash(&mut self, world: &World, one: &ClusterId, other: &ClusterId, from: impl Fn() -> usize) {
-        let (Some(a), Some(b)) = (self.of.get(one).cloned(), self.of.get(other).cloned()) else { return };
+    fn find_clash(
+        &mut self,
+        world: &World,
+        one: &ClusterId,
+        other: &ClusterId,
+        from: impl Fn() -> usize,
+    ) {
+        let (Some(a), Some(b)) = (self.of.get(one).cloned(), self.of.get(other).cloned()) else {
+            return;
+        };
         if let Some(id) = a.id.filter(|id| b.id == Some(*id)) {
             let text = format!("cluster-id {id} is also used by");
             self.note_both(from(), one, other, || {
@@ -176,11 +238,25 @@ impl Identities {
     }
 
     /// Assigns missing names and ids in a component.
-    fn complete(&mut self, world: &World, meshes: &[Mesh<'_>], component: &Component<'_>, taken: &mut BTreeSet<u32>) {
-        let never_read = component.incomplete || component.clusters.iter().any(|id| !self.of.contains_key(*id));
+    fn complete(
+        &mut self,
+        world: &World,
+        meshes: &[Mesh<'_>],
+        component: &Component<'_>,
+        taken: &mut BTreeSet<u32>,
+    ) {
+        let never_read = component.incomplete
+            || component
+                .clusters
+                .iter()
+                .any(|id| !self.of.contains_key(*id));
         for cluster in &component.clusters {
-            let Some(config) = config(world, cluster) else { continue };
-            let (Ok(name), Ok(id)) = (live_name(config), live_id(config)) else { continue };
+            let Some(config) = config(world, cluster) else {
+                continue;
+            };
+            let (Ok(name), Ok(id)) = (live_name(config), live_id(config)) else {
+                continue;
+            };
             if name.is_some() && id.is_some() {
                 continue;
             }
@@ -196,41 +272,92 @@ impl Identities {
             };
             if never_read {
                 let text = "no identity is set until every cluster of the mesh has been read";
-                self.note(cluster, Finding::waiting(Step::Identity, Reason::IdentityIncomplete, text));
+                self.note(
+                    cluster,
+                    Finding::waiting(Step::Identity, Reason::IdentityIncomplete, text),
+                );
                 continue;
             }
-            let given = self.writes.iter().filter(|(id, _)| component.clusters.contains(id)).filter_map(|(_, write)| write.id);
-            let inside: BTreeSet<u32> = component.clusters.iter().filter_map(|id| self.of.get(*id)?.id).chain(given).collect();
-            let numbered = if id.is_none() { new_id(config, taken, &inside) } else { None };
+            let given = self
+                .writes
+                .iter()
+                .filter(|(id, _)| component.clusters.contains(id))
+                .filter_map(|(_, write)| write.id);
+            let inside: BTreeSet<u32> = component
+                .clusters
+                .iter()
+                .filter_map(|id| self.of.get(*id)?.id)
+                .chain(given)
+                .collect();
+            let numbered = if id.is_none() {
+                new_id(config, taken, &inside)
+            } else {
+                None
+            };
             if id.is_none() && numbered.is_none() {
-                self.note(cluster, Finding::permanent(Step::Identity, Reason::NoClusterIDLeft, "no cluster-id is left"));
+                self.note(
+                    cluster,
+                    Finding::permanent(
+                        Step::Identity,
+                        Reason::NoClusterIDLeft,
+                        "no cluster-id is left",
+                    ),
+                );
                 continue;
             }
             self.give(cluster, config, named, numbered);
         }
     }
 
-    fn give(&mut self, cluster: &ClusterId, config: &Config, name: Option<CiliumName>, id: Option<u32>) {
-        let finding = Finding::waiting(Step::Identity, Reason::IdentityIncomplete, "cluster-name and cluster-id are being set");
+    fn give(
+        &mut self,
+        cluster: &ClusterId,
+        config: &Config,
+        name: Option<CiliumName>,
+        id: Option<u32>,
+    ) {
+        let finding = Finding::waiting(
+            Step::Identity,
+            Reason::IdentityIncomplete,
+            "cluster-name and cluster-id are being set",
+        );
         self.note(cluster, finding);
-        let write = IdentityWrite { resource_version: config.resource_version.clone(), name, id };
+        let write = IdentityWrite {
+            resource_version: config.resource_version.clone(),
+            name,
+            id,
+        };
         self.writes.insert(cluster.clone(), write);
     }
 
     /// The ref of the oldest binding that Cilium accepts as a name. An invalid
     /// ref may belong to another tenant and is not shown.
-    fn new_name(&self, meshes: &[Mesh<'_>], component: &Component<'_>, cluster: &ClusterId) -> Result<CiliumName, Finding> {
+    fn new_name(
+        &self,
+        meshes: &[Mesh<'_>],
+        component: &Component<'_>,
+        cluster: &ClusterId,
+    ) -> Result<CiliumName, Finding> {
         let mut refs = meshes.iter().filter_map(|mesh| mesh.ref_of(cluster));
         let Some(name) = refs.find_map(|name| CiliumName::try_from(name).ok()) else {
             let text = "cluster-name is not set, and Cilium does not accept the ref as one";
-            return Err(Finding::permanent(Step::Identity, Reason::ClusterNameRefused, text).hint(NAME_HINT));
+            return Err(
+                Finding::permanent(Step::Identity, Reason::ClusterNameRefused, text)
+                    .hint(NAME_HINT),
+            );
         };
         let given = |id: &&ClusterId| self.writes.get(*id).and_then(|write| write.name.as_ref());
-        let holder = component.clusters.iter().find(|id| self.name(id) == Some(&name) || given(id) == Some(&name));
+        let holder = component
+            .clusters
+            .iter()
+            .find(|id| self.name(id) == Some(&name) || given(id) == Some(&name));
         match holder {
             Some(holder) => {
                 let text = format!("cluster-name {} is already used by", quoted(name.as_str()));
-                Err(Finding::permanent(Step::Identity, Reason::DuplicateClusterName, text).about(holder))
+                Err(
+                    Finding::permanent(Step::Identity, Reason::DuplicateClusterName, text)
+                        .about(holder),
+                )
             }
             None => Ok(name),
         }
@@ -240,8 +367,14 @@ impl Identities {
 /// The rank of the binding that first connects two clusters, directly or
 /// through others.
 fn joined(meshes: &[Mesh<'_>], one: &ClusterId, other: &ClusterId) -> usize {
-    let together = |oldest: &[Mesh<'_>]| components(oldest).iter().any(|of| of.clusters.contains(one) && of.clusters.contains(other));
-    (0..meshes.len()).find(|rank| meshes.get(..=*rank).is_some_and(together)).unwrap_or_default()
+    let together = |oldest: &[Mesh<'_>]| {
+        components(oldest)
+            .iter()
+            .any(|of| of.clusters.contains(one) && of.clusters.contains(other))
+    };
+    (0..meshes.len())
+        .find(|rank| meshes.get(..=*rank).is_some_and(together))
+        .unwrap_or_default()
 }
 
 fn config<'a>(world: &'a World, cluster: &ClusterId) -> Option<&'a Config> {
@@ -251,8 +384,14 @@ fn config<'a>(world: &'a World, cluster: &ClusterId) -> Option<&'a Config> {
 /// The lowest id that no known cluster has, otherwise the lowest that none of
 /// the component has: other tenants can't use up all ids.
 fn new_id(config: &Config, taken: &mut BTreeSet<u32>, inside: &BTreeSet<u32>) -> Option<u32> {
-    let most = if config.small_ids { config.max_clusters.min(FIRST_LARGE_ID - 1) } else { config.max_clusters };
-    let id = (1..=most).find(|id| !taken.contains(id)).or_else(|| (1..=most).find(|id| !inside.contains(id)))?;
+    let most = if config.small_ids {
+        config.max_clusters.min(FIRST_LARGE_ID - 1)
+    } else {
+        config.max_clusters
+    };
+    let id = (1..=most)
+        .find(|id| !taken.contains(id))
+        .or_else(|| (1..=most).find(|id| !inside.contains(id)))?;
     taken.insert(id);
     Some(id)
 }
@@ -263,22 +402,47 @@ mod tests {
 
     #[test]
     fn ids_are_the_lowest_free_ones_within_the_limits() {
-        let config = |max_clusters, small_ids| Config { max_clusters, small_ids, ..Config::default() };
+        let config = |max_clusters, small_ids| Config {
+            max_clusters,
+            small_ids,
+            ..Config::default()
+        };
         let given = |config: Config, taken: &mut BTreeSet<u32>| {
             let inside = taken.clone();
             new_id(&config, taken, &inside)
         };
         let mut taken: BTreeSet<u32> = BTreeSet::from([1, 3]);
-        assert_eq!([given(config(255, false), &mut taken), given(config(255, false), &mut taken)], [Some(2), Some(4)]);
+        assert_eq!(
+            [
+                given(config(255, false), &mut taken),
+                given(config(255, false), &mut taken)
+            ],
+            [Some(2), Some(4)]
+        );
         let mut all: BTreeSet<u32> = (1..=127).collect();
-        assert_eq!((given(config(511, true), &mut all), given(config(255, false), &mut all)), (None, Some(128)));
+        assert_eq!(
+            (
+                given(config(511, true), &mut all),
+                given(config(255, false), &mut all)
+            ),
+            (None, Some(128))
+        );
         let mut all: BTreeSet<u32> = (1..=255).collect();
-        assert_eq!((given(config(255, false), &mut all), given(config(511, false), &mut all)), (None, Some(256)));
+        assert_eq!(
+            (
+                given(config(255, false), &mut all),
+                given(config(511, false), &mut all)
+            ),
+            (None, Some(256))
+        );
     }
 
     #[test]
     fn strangers_that_have_every_id_leave_one_for_a_mesh_of_its_own() {
-        let config = Config { max_clusters: 255, ..Config::default() };
+        let config = Config {
+            max_clusters: 255,
+            ..Config::default()
+        };
         let mut all: BTreeSet<u32> = (1..=255).collect();
         assert_eq!(new_id(&config, &mut all, &BTreeSet::from([1, 2])), Some(3));
     }

@@ -9,7 +9,8 @@ use crate::cilium::context::{Context, Targets};
 use crate::cilium::facts::{ClusterSeen, NamespaceSeen, PolicyFeatures, PolicyKey, PolicySeen};
 use crate::cilium::object::{Binding, Intent, ObjectId};
 use crate::cilium::plan::{
-    BindingPlan, Condition, IntentPhase, IntentPlan, ObjectOutcome, PolicyChanges, PolicyUpdate, Status, WantedPolicy,
+    BindingPlan, Condition, IntentPhase, IntentPlan, ObjectOutcome, PolicyChanges, PolicyUpdate,
+    Status, WantedPolicy,
 };
 use crate::cilium::planner::at;
 use crate::cilium::policy::{is_of, key, named_in, render};
@@ -22,7 +23,11 @@ use crate::precondition::Precondition;
 use crate::problem::{Problem, Reason};
 use crate::text::{listed, quoted};
 
-const WORDS: Words = Words { done: kind::APPLIED, everywhere: reason::ALL_CLUSTERS_APPLIED, doing: reason::APPLYING };
+const WORDS: Words = Words {
+    done: kind::APPLIED,
+    everywhere: reason::ALL_CLUSTERS_APPLIED,
+    doing: reason::APPLYING,
+};
 const NOTHING_PROBED: &str = "not probed: probes are not implemented yet";
 
 /// A valid intent.
@@ -41,7 +46,10 @@ impl Active<'_> {
     /// The policy for a cluster. While a name is not known, clusters named by
     /// the existing policy stay in it: it may be one of them.
     fn policy(&self, found: Option<&PolicySeen>) -> WantedPolicy {
-        let kept = found.filter(|_| !self.nameless.is_empty()).map(|found| named_in(&found.spec)).unwrap_or_default();
+        let kept = found
+            .filter(|_| !self.nameless.is_empty())
+            .map(|found| named_in(&found.spec))
+            .unwrap_or_default();
         let names: BTreeSet<&CiliumName> = self.names.iter().chain(&kept).collect();
         render(&self.of.common.id, &self.rule, &names)
     }
@@ -77,11 +85,24 @@ pub(super) fn plan(
 }
 
 fn stopped(of: &Intent, unmet: Unmet) -> IntentPlan {
-    let outcome = binding_dependents::stopped(WORDS, &of.common, unmet, IntentPhase::Pending, IntentPhase::Error);
-    IntentPlan { outcome, ..IntentPlan::default() }
+    let outcome = binding_dependents::stopped(
+        WORDS,
+        &of.common,
+        unmet,
+        IntentPhase::Pending,
+        IntentPhase::Error,
+    );
+    IntentPlan {
+        outcome,
+        ..IntentPlan::default()
+    }
 }
 
-fn activate<'a>(context: &Context<'a>, bindings: &BTreeMap<ObjectId, BindingPlan>, of: &'a Intent) -> Result<Active<'a>, Unmet> {
+fn activate<'a>(
+    context: &Context<'a>,
+    bindings: &BTreeMap<ObjectId, BindingPlan>,
+    of: &'a Intent,
+) -> Result<Active<'a>, Unmet> {
     let world = context.world;
     let rule = read(&of.spec, world.options.allow_system_namespaces).map_err(Unmet::Refused)?;
     let binding = binding_dependents::binding(world, bindings, &of.common, &of.spec.mesh)?;
@@ -89,25 +110,67 @@ fn activate<'a>(context: &Context<'a>, bindings: &BTreeMap<ObjectId, BindingPlan
         return Err(Unmet::Never(problem));
     }
     let refs = &binding.spec.refs;
-    let name = |of: &String| binding.common.cluster(of).and_then(|id| context.identities.name(id)).cloned();
+    let name = |of: &String| {
+        binding
+            .common
+            .cluster(of)
+            .and_then(|id| context.identities.name(id))
+            .cloned()
+    };
     let names: BTreeSet<CiliumName> = refs.iter().filter_map(name).collect();
     if names.is_empty() {
         let text = "no Cilium name of any cluster of the mesh is known";
-        return Err(Unmet::Later(Problem::new(Reason::MeshNotReady, "spec.meshRef", text, "check the status of the binding")));
+        return Err(Unmet::Later(Problem::new(
+            Reason::MeshNotReady,
+            "spec.meshRef",
+            text,
+            "check the status of the binding",
+        )));
     }
-    let nameless = refs.iter().filter(|of| name(of).is_none() && !binding.common.is_revoked(of)).collect();
+    let nameless = refs
+        .iter()
+        .filter(|of| name(of).is_none() && !binding.common.is_revoked(of))
+        .collect();
     let key = key(&of.common.id, &rule);
-    Ok(Active { of, rule, binding, names, nameless, key })
+    Ok(Active {
+        of,
+        rule,
+        binding,
+        names,
+        nameless,
+        key,
+    })
 }
 
 /// A cluster-wide policy would affect another workspace's pods.
 fn shared(world: &World, of: &Intent, binding: &Binding) -> Option<Problem> {
-    let strangers = world.bindings.values().filter(|other| other.common.id.workspace != of.common.id.workspace);
-    let theirs: BTreeSet<&ClusterId> =
-        strangers.flat_map(|other| other.spec.refs.iter().filter_map(|name| other.common.cluster(name))).collect();
-    let name = binding.spec.refs.iter().find(|name| binding.common.cluster(name).is_some_and(|id| theirs.contains(id)))?;
-    let text = format!("cluster {name} is also used by others, so no cluster-wide policy is written");
-    Some(Problem::new(Reason::ClusterShared, format!("cluster {name}"), text, "use policyMode Namespaced"))
+    let strangers = world
+        .bindings
+        .values()
+        .filter(|other| other.common.id.workspace != of.common.id.workspace);
+    let theirs: BTreeSet<&ClusterId> = strangers
+        .flat_map(|other| {
+            other
+                .spec
+                .refs
+                .iter()
+                .filter_map(|name| other.common.cluster(name))
+        })
+        .collect();
+    let name = binding.spec.refs.iter().find(|name| {
+        binding
+            .common
+            .cluster(name)
+            .is_some_and(|id| theirs.contains(id))
+    })?;
+    let text =
+        format!("cluster {name} is also used by others, so no cluster-wide policy is written");
+    Some(Problem::new(
+        Reason::ClusterShared,
+        format!("cluster {name}"),
+        text,
+        "use policyMode Namespaced",
+    ))
 }
 
 fn act(context: &Context<'_>, active: &Active<'_>, targets: &mut Targets) -> IntentPlan {
@@ -116,7 +179,14 @@ fn act(context: &Context<'_>, active: &Active<'_>, targets: &mut Targets) -> Int
     let mut plan = IntentPlan::default();
     let mut lacking_crd = Vec::new();
     for name in &active.binding.spec.refs {
-        let state = apply(context.world, active, name, targets, &mut problems, &mut lacking_crd);
+        let state = apply(
+            context.world,
+            active,
+            name,
+            targets,
+            &mut problems,
+            &mut lacking_crd,
+        );
         if state == Progress::Applied {
             plan.applied.push(name.clone());
         }
@@ -126,35 +196,93 @@ fn act(context: &Context<'_>, active: &Active<'_>, targets: &mut Targets) -> Int
     leave_others(context.world, active, targets);
     let all = progress.len();
     let count = |state: Progress| progress.iter().filter(|of| **of == state).count();
-    let (applied, skipped, untried) = (count(Progress::Applied), count(Progress::Skipped), count(Progress::Untried));
+    let (applied, skipped, untried) = (
+        count(Progress::Applied),
+        count(Progress::Skipped),
+        count(Progress::Untried),
+    );
     if skipped == all {
-        let text =
-            format!("namespace {} does not exist in any cluster", quoted(active.rule.destination.namespace.as_deref().unwrap_or_default()));
-        problems.push(Problem::new(Reason::NamespaceMissing, "spec.destination.namespace", text, "create the namespace"));
+        let text = format!(
+            "namespace {} does not exist in any cluster",
+            quoted(
+                active
+                    .rule
+                    .destination
+                    .namespace
+                    .as_deref()
+                    .unwrap_or_default()
+            )
+        );
+        problems.push(Problem::new(
+            Reason::NamespaceMissing,
+            "spec.destination.namespace",
+            text,
+            "create the namespace",
+        ));
     }
     let phase = match () {
         () if lacking_crd.len() == all => IntentPhase::Error,
         () if untried > 0 => IntentPhase::Applying,
-        () if applied > 0 && applied + skipped == all && problems.is_empty() => IntentPhase::Applied,
+        () if applied > 0 && applied + skipped == all && problems.is_empty() => {
+            IntentPhase::Applied
+        }
         () => IntentPhase::Degraded,
     };
-    let conditions = conditions(WORDS, &[], phase == IntentPhase::Applied, phase == IntentPhase::Degraded, &problems);
-    let written = active.binding.spec.refs.iter().filter(|name| active.binding.common.cluster(name).is_some());
-    plan.outcome = ObjectOutcome { phase, conditions, problems, touches: touches(&active.of.common, written), teardown: None };
+    let conditions = conditions(
+        WORDS,
+        &[],
+        phase == IntentPhase::Applied,
+        phase == IntentPhase::Degraded,
+        &problems,
+    );
+    let written = active
+        .binding
+        .spec
+        .refs
+        .iter()
+        .filter(|name| active.binding.common.cluster(name).is_some());
+    plan.outcome = ObjectOutcome {
+        phase,
+        conditions,
+        problems,
+        touches: touches(&active.of.common, written),
+        teardown: None,
+    };
     plan
 }
 
 /// A Deny without one of the clusters is incomplete.
 fn hole(active: &Active<'_>) -> Option<Problem> {
-    let text = format!("traffic from {} may pass: its Cilium name is not known", listed(&active.nameless, 20));
+    let text = format!(
+        "traffic from {} may pass: its Cilium name is not known",
+        listed(&active.nameless, 20)
+    );
     let is_hole = active.rule.deny && !active.nameless.is_empty();
-    is_hole.then(|| Problem::new(Reason::DenyIncomplete, "spec.source", text, "check the status of the binding"))
+    is_hole.then(|| {
+        Problem::new(
+            Reason::DenyIncomplete,
+            "spec.source",
+            text,
+            "check the status of the binding",
+        )
+    })
 }
 
 fn crd_missing(active: &Active<'_>, names: &[String]) -> Option<Problem> {
-    let kind = if active.rule.clusterwide { "CiliumClusterwideNetworkPolicy" } else { "CiliumNetworkPolicy" };
+    let kind = if active.rule.clusterwide {
+        "CiliumClusterwideNetworkPolicy"
+    } else {
+        "CiliumNetworkPolicy"
+    };
     let text = format!("{kind} CRD not found on {}", names.join(", "));
-    (!names.is_empty()).then(|| Problem::new(Reason::PolicyCRDMissing, "spec.policyMode", text, "install Cilium's CRDs in these clusters"))
+    (!names.is_empty()).then(|| {
+        Problem::new(
+            Reason::PolicyCRDMissing,
+            "spec.policyMode",
+            text,
+            "install Cilium's CRDs in these clusters",
+        )
+    })
 }
 
 fn apply(
@@ -166,17 +294,38 @@ fn apply(
     lacking_crd: &mut Vec<String>,
 ) -> Progress {
     let mut tell = |reason: Reason, text: &str, hint: &str| {
-        problems.push(Problem::new(reason, format!("cluster {name}"), format!("cluster {name}: {text}"), hint));
+        problems.push(Problem::new(
+            reason,
+            format!("cluster {name}"),
+            format!("cluster {name}: {text}"),
+            hint,
+        ));
         Progress::Failing
     };
-    let found = active.binding.common.cluster(name).and_then(|id| Some((id, world.clusters.get(id)?)));
+    let found = active
+        .binding
+        .common
+        .cluster(name)
+        .and_then(|id| Some((id, world.clusters.get(id)?)));
     let Some((id, seen)) = found.filter(|(_, seen)| seen.silent.is_none()) else {
-        return tell(Reason::ClusterUnreachable, "can't be read", "check the status of the binding");
+        return tell(
+            Reason::ClusterUnreachable,
+            "can't be read",
+            "check the status of the binding",
+        );
     };
-    let (Some(policies), Some(crds), Some(namespaces)) = (seen.policies.known(), seen.policy_crds.known(), seen.namespaces.known()) else {
+    let (Some(policies), Some(crds), Some(namespaces)) = (
+        seen.policies.known(),
+        seen.policy_crds.known(),
+        seen.namespaces.known(),
+    ) else {
         return Progress::Untried;
     };
-    let features = if active.rule.clusterwide { crds.clusterwide } else { crds.namespaced };
+    let features = if active.rule.clusterwide {
+        crds.clusterwide
+    } else {
+        crds.namespaced
+    };
     let Some(features) = features else {
         lacking_crd.push(name.clone());
         return Progress::Failing;
@@ -188,14 +337,26 @@ fn apply(
             "upgrade Cilium in that cluster",
         );
     }
-    if active.key.namespace.as_ref().is_some_and(|namespace| !exists(namespaces, namespace)) {
+    if active
+        .key
+        .namespace
+        .as_ref()
+        .is_some_and(|namespace| !exists(namespaces, namespace))
+    {
         return Progress::Skipped;
     }
     let changes = &mut at(targets, id).policies;
     match policies.get(&active.key) {
         Some(found) if !is_of(&active.of.common.id, &found.labels) => {
-            let text = format!("policy {} exists and is not managed by meshwright", quoted(&active.key.name));
-            tell(Reason::PolicyNameTaken, &text, "rename or delete that policy")
+            let text = format!(
+                "policy {} exists and is not managed by meshwright",
+                quoted(&active.key.name)
+            );
+            tell(
+                Reason::PolicyNameTaken,
+                &text,
+                "rename or delete that policy",
+            )
         }
         found => compare(&active.policy(found), found, changes),
     }
@@ -203,44 +364,74 @@ fn apply(
 
 /// The field that a policy needs and the CRD does not support.
 fn too_old(rule: &Rule, features: PolicyFeatures) -> Option<&'static str> {
-    match (rule.spares_others() && !features.default_deny, rule.has_ranges() && !features.end_port) {
+    match (
+        rule.spares_others() && !features.default_deny,
+        rule.has_ranges() && !features.end_port,
+    ) {
         (true, _) => Some("enableDefaultDeny"),
         (false, true) => Some("endPort"),
         (false, false) => None,
     }
 }
 
-fn compare(wanted: &WantedPolicy, found: Option<&PolicySeen>, changes: &mut PolicyChanges) -> Progress {
+fn compare(
+    wanted: &WantedPolicy,
+    found: Option<&PolicySeen>,
+    changes: &mut PolicyChanges,
+) -> Progress {
     let Some(found) = found else {
         changes.create.insert(wanted.key.clone(), wanted.clone());
         return Progress::Untried;
     };
-    let labelled = wanted.labels.iter().all(|(key, value)| found.labels.get(key) == Some(value));
+    let labelled = wanted
+        .labels
+        .iter()
+        .all(|(key, value)| found.labels.get(key) == Some(value));
     if found.deleting {
         return Progress::Untried;
     }
     if labelled && found.spec == wanted.spec {
         return Progress::Applied;
     }
-    let update = PolicyUpdate { on: on(found), before: found.spec.clone(), after: wanted.clone() };
+    let update = PolicyUpdate {
+        on: on(found),
+        before: found.spec.clone(),
+        after: wanted.clone(),
+    };
     changes.update.insert(wanted.key.clone(), update);
     Progress::Untried
 }
 
 fn on(found: &PolicySeen) -> Precondition {
-    Precondition { uid: found.uid.as_str().into(), resource_version: found.resource_version.as_str().into() }
+    Precondition {
+        uid: found.uid.as_str().into(),
+        resource_version: found.resource_version.as_str().into(),
+    }
 }
 
 /// Deletes policies of this intent that are no longer wanted, but only after
 /// the new policy exists everywhere.
 fn leave_others(world: &World, active: &Active<'_>, targets: &mut Targets) {
-    let wanted_on: BTreeSet<&ClusterId> = active.binding.spec.refs.iter().filter_map(|name| active.binding.common.cluster(name)).collect();
+    let wanted_on: BTreeSet<&ClusterId> = active
+        .binding
+        .spec
+        .refs
+        .iter()
+        .filter_map(|name| active.binding.common.cluster(name))
+        .collect();
     // An unresolved ref may have led to any of the others.
     let common = &active.binding.common;
-    let all_known = active.binding.spec.refs.iter().all(|name| common.cluster(name).is_some() || common.is_revoked(name));
+    let all_known = active
+        .binding
+        .spec
+        .refs
+        .iter()
+        .all(|name| common.cluster(name).is_some() || common.is_revoked(name));
     for (id, seen) in own_clusters(world, active.of.common.clusters().chain(common.clusters())) {
         match wanted_on.contains(id) {
-            true if is_settled(active, seen) => remove(&active.of.common.id, id, seen, Some(&active.key), targets),
+            true if is_settled(active, seen) => {
+                remove(&active.of.common.id, id, seen, Some(&active.key), targets)
+            }
             false if all_known => remove(&active.of.common.id, id, seen, None, targets),
             _ => {}
         }
@@ -248,30 +439,61 @@ fn leave_others(world: &World, active: &Active<'_>, targets: &mut Targets) {
 }
 
 /// Observed state of the clusters that an object's own refs lead to.
-fn own_clusters<'a>(world: &'a World, ids: impl Iterator<Item = &'a ClusterId>) -> BTreeMap<&'a ClusterId, &'a ClusterSeen> {
-    ids.filter_map(|id| Some((id, world.clusters.get(id)?))).collect()
+fn own_clusters<'a>(
+    world: &'a World,
+    ids: impl Iterator<Item = &'a ClusterId>,
+) -> BTreeMap<&'a ClusterId, &'a ClusterSeen> {
+    ids.filter_map(|id| Some((id, world.clusters.get(id)?)))
+        .collect()
 }
 
 /// Reports whether the new policy exists here, or can't because its namespace
 /// does not exist.
 fn is_settled(active: &Active<'_>, seen: &ClusterSeen) -> bool {
     let key = &active.key;
-    let (Some(policies), Some(namespaces)) = (seen.policies.known(), seen.namespaces.known()) else { return false };
-    let stands = policies.get(key).is_some_and(|found| is_of(&active.of.common.id, &found.labels) && !found.deleting);
-    stands || key.namespace.as_ref().is_some_and(|namespace| !exists(namespaces, namespace))
+    let (Some(policies), Some(namespaces)) = (seen.policies.known(), seen.namespaces.known())
+    else {
+        return false;
+    };
+    let stands = policies
+        .get(key)
+        .is_some_and(|found| is_of(&active.of.common.id, &found.labels) && !found.deleting);
+    stands
+        || key
+            .namespace
+            .as_ref()
+            .is_some_and(|namespace| !exists(namespaces, namespace))
 }
 
 /// Reports whether objects can be created in a namespace: not while it is being
 /// deleted.
 fn exists(namespaces: &BTreeMap<String, NamespaceSeen>, name: &str) -> bool {
-    namespaces.get(name).is_some_and(|namespace| !namespace.deleting)
+    namespaces
+        .get(name)
+        .is_some_and(|namespace| !namespace.deleting)
 }
 
-fn remove(intent: &ObjectId, id: &ClusterId, seen: &ClusterSeen, keep: Option<&PolicyKey>, targets: &mut Targets) {
-    let policies = seen.policies.known().filter(|_| seen.silent.is_none()).into_iter().flatten();
-    let ours = policies.filter(|(key, found)| is_of(intent, &found.labels) && keep.is_none_or(|keep| keep != *key) && !found.deleting);
+fn remove(
+    intent: &ObjectId,
+    id: &ClusterId,
+    seen: &ClusterSeen,
+    keep: Option<&PolicyKey>,
+    targets: &mut Targets,
+) {
+    let policies = seen
+        .policies
+        .known()
+        .filter(|_| seen.silent.is_none())
+        .into_iter()
+        .flatten();
+    let ours = policies.filter(|(key, found)| {
+        is_of(intent, &found.labels) && keep.is_none_or(|keep| keep != *key) && !found.deleting
+    });
     for (key, found) in ours {
-        at(targets, id).policies.delete.insert(key.clone(), on(found));
+        at(targets, id)
+            .policies
+            .delete
+            .insert(key.clone(), on(found));
     }
 }
 
@@ -281,16 +503,28 @@ fn deletion(world: &World, of: &Intent, targets: &mut Targets) -> IntentPlan {
     }
     let remains = |_: &ClusterId, seen: &ClusterSeen| {
         let policies = seen.policies.known()?;
-        Some(policies.values().any(|found| is_of(&of.common.id, &found.labels)))
+        Some(
+            policies
+                .values()
+                .any(|found| is_of(&of.common.id, &found.labels)),
+        )
     };
-    IntentPlan { outcome: teardown::outcome(world, &of.common, &[], remains), ..IntentPlan::default() }
+    IntentPlan {
+        outcome: teardown::outcome(world, &of.common, &[], remains),
+        ..IntentPlan::default()
+    }
 }
 
 /// Never reports success without a probe.
 fn with_probe(of: &Intent, mut plan: IntentPlan) -> IntentPlan {
     if of.spec.probe && of.common.deleting.is_none() {
         let message = NOTHING_PROBED.to_owned();
-        plan.outcome.conditions.push(Condition { kind: kind::REACHABLE, status: Status::Unknown, reason: reason::NO_EVIDENCE, message });
+        plan.outcome.conditions.push(Condition {
+            kind: kind::REACHABLE,
+            status: Status::Unknown,
+            reason: reason::NO_EVIDENCE,
+            message,
+        });
         plan.probe = Some(NOTHING_PROBED);
     }
     plan

@@ -50,18 +50,34 @@ pub(super) fn plan_links(world: &World, meshes: &[Mesh<'_>], identities: &Identi
     for (rank, mesh) in meshes.iter().enumerate() {
         for remote in mesh.members() {
             let at = (remote.clone(), mesh.reach);
-            links.addresses.entry(at).or_insert_with(|| remote_address(world, meshes, identities, remote, mesh.reach));
+            links
+                .addresses
+                .entry(at)
+                .or_insert_with(|| remote_address(world, meshes, identities, remote, mesh.reach));
         }
         for (reader, remote) in pairs(mesh) {
-            let link = Link { reader: reader.clone(), remote: remote.clone() };
+            let link = Link {
+                reader: reader.clone(),
+                remote: remote.clone(),
+            };
             match settled.get(&link) {
                 None => {
-                    let plan = plan_link(world, identities, &link, rank, links.addresses.get(&(remote.clone(), mesh.reach)));
+                    let plan = plan_link(
+                        world,
+                        identities,
+                        &link,
+                        rank,
+                        links.addresses.get(&(remote.clone(), mesh.reach)),
+                    );
                     links.plans.insert(link.clone(), plan);
                     settled.insert(link, mesh.reach);
                 }
                 Some(reach) if links.differ(remote, *reach, mesh.reach) => {
-                    links.conflicts.entry(mesh.binding.common.id.clone()).or_default().insert(remote.clone());
+                    links
+                        .conflicts
+                        .entry(mesh.binding.common.id.clone())
+                        .or_default()
+                        .insert(remote.clone());
                 }
                 Some(_) => {}
             }
@@ -73,7 +89,11 @@ pub(super) fn plan_links(world: &World, meshes: &[Mesh<'_>], identities: &Identi
 impl Links {
     /// Reports whether two service types result in different addresses.
     fn differ(&self, remote: &ClusterId, one: Reach, other: Reach) -> bool {
-        let address = |reach: Reach| self.addresses.get(&(remote.clone(), reach)).and_then(|found| found.as_ref().ok());
+        let address = |reach: Reach| {
+            self.addresses
+                .get(&(remote.clone(), reach))
+                .and_then(|found| found.as_ref().ok())
+        };
         one != other && address(one) != address(other)
     }
 }
@@ -82,7 +102,11 @@ pub(super) fn pairs<'a>(mesh: &Mesh<'a>) -> Vec<(&'a ClusterId, &'a ClusterId)> 
     let members = mesh.members();
     let with_all = |reader: &&'a ClusterId| {
         let reader = *reader;
-        members.iter().filter(move |remote| **remote != reader).map(move |remote| (reader, *remote)).collect::<Vec<_>>()
+        members
+            .iter()
+            .filter(move |remote| **remote != reader)
+            .map(move |remote| (reader, *remote))
+            .collect::<Vec<_>>()
     };
     members.iter().flat_map(with_all).collect()
 }
@@ -95,35 +119,66 @@ fn remote_address(
     reach: Reach,
 ) -> Result<Address, Finding> {
     let Some(seen) = world.clusters.get(remote) else {
-        return Err(Finding::waiting(Step::ApiServer, Reason::AddressPending, "not observed yet"));
+        return Err(Finding::waiting(
+            Step::ApiServer,
+            Reason::AddressPending,
+            "not observed yet",
+        ));
     };
     let name = identities.name(remote);
     let in_use = |address: &str| {
         // Keys of other tenants say nothing about a cluster that only has the
         // same name.
-        let readers: BTreeSet<&ClusterId> = meshes.iter().map(Mesh::members).filter(|of| of.contains(remote)).flatten().collect();
-        let secrets = readers.into_iter().filter_map(|reader| world.clusters.get(reader)?.secrets.known()).flat_map(BTreeMap::values);
-        let mut keys = secrets.filter_map(|secret| secret.keys.get(name?.as_str())).filter(|key| key.is_ours());
+        let readers: BTreeSet<&ClusterId> = meshes
+            .iter()
+            .map(Mesh::members)
+            .filter(|of| of.contains(remote))
+            .flatten()
+            .collect();
+        let secrets = readers
+            .into_iter()
+            .filter_map(|reader| world.clusters.get(reader)?.secrets.known())
+            .flat_map(BTreeMap::values);
+        let mut keys = secrets
+            .filter_map(|secret| secret.keys.get(name?.as_str()))
+            .filter(|key| key.is_ours());
         keys.any(|key| peer_file::mentions(&key.value, address))
     };
     address(seen, reach, &in_use)
 }
 
 /// `rank` is the rank of the oldest binding that wants the link.
-fn plan_link(world: &World, identities: &Identities, link: &Link, rank: usize, address: Option<&Result<Address, Finding>>) -> LinkPlan {
-    let nothing =
-        |findings: Vec<Finding>, evident: Evident| LinkPlan { keys: None, dial: None, evident, findings, in_place: false, user: None };
-    let Some(reader) = world.clusters.get(&link.reader) else { return nothing(Vec::new(), Evident::Not) };
+fn plan_link(
+    world: &World,
+    identities: &Identities,
+    link: &Link,
+    rank: usize,
+    address: Option<&Result<Address, Finding>>,
+) -> LinkPlan {
+    let nothing = |findings: Vec<Finding>, evident: Evident| LinkPlan {
+        keys: None,
+        dial: None,
+        evident,
+        findings,
+        in_place: false,
+        user: None,
+    };
+    let Some(reader) = world.clusters.get(&link.reader) else {
+        return nothing(Vec::new(), Evident::Not);
+    };
     let planned = wanted(world, identities, link, reader, address);
     let evidence = world.evidence.get(link);
-    let has_key = identities.name(&link.remote).is_some_and(|name| has_key(reader, name));
+    let has_key = identities
+        .name(&link.remote)
+        .is_some_and(|name| has_key(reader, name));
     match planned {
         // The material is not known: only the reader itself can report that the
         // link works.
         Ok(None) => nothing(Vec::new(), judge(None, has_key, evidence, world).0),
         Err(finding) => nothing(vec![finding], judge(None, has_key, evidence, world).0),
         Ok(Some(wanted)) => {
-            let clashes = identities.clashes(&link.reader, rank) || identities.clashes(&link.remote, rank);
+            let clashes =
+                identities.clashes(&link.reader, rank) || identities.clashes(&link.remote, rank);
             // Keys are named after the remote, so a key of that name may lead to
             // the other cluster.
             let is_its = has_key && !identities.shares_name(&link.remote, rank);
@@ -133,22 +188,54 @@ fn plan_link(world: &World, identities: &Identities, link: &Link, rank: usize, a
 }
 
 /// A link with known keys: the wanted ones or those of another manager.
-fn judged(world: &World, link: &Link, reader: &ClusterSeen, wanted: Wanted, has_key: bool, may_have_keys: bool) -> LinkPlan {
-    let Wanted { material, refused, foreign } = wanted;
+fn judged(
+    world: &World,
+    link: &Link,
+    reader: &ClusterSeen,
+    wanted: Wanted,
+    has_key: bool,
+    may_have_keys: bool,
+) -> LinkPlan {
+    let Wanted {
+        material,
+        refused,
+        foreign,
+    } = wanted;
     // Without it, all other keys of the link stay too.
     let is_known = material.is_some();
-    let (keys, dial, user) = material.map_or((BTreeMap::new(), None, None), |of| (of.keys, Some(of.dial), of.user));
-    let keys = foreign.as_ref().map_or(keys, |foreign| foreign.keys.clone());
+    let (keys, dial, user) = material.map_or((BTreeMap::new(), None, None), |of| {
+        (of.keys, Some(of.dial), of.user)
+    });
+    let keys = foreign
+        .as_ref()
+        .map_or(keys, |foreign| foreign.keys.clone());
     let standing = foreign.as_ref().and_then(|foreign| foreign.dial.clone());
     // A client certificate of another manager may be for another user.
-    let is_same = |standing: &Dial| dial.as_ref().is_some_and(|dial| dial.files.certificate == standing.files.certificate);
+    let is_same = |standing: &Dial| {
+        dial.as_ref()
+            .is_some_and(|dial| dial.files.certificate == standing.files.certificate)
+    };
     let user = user.filter(|_| standing.as_ref().is_none_or(is_same));
     let dial = standing.or(dial);
     let evidence = world.evidence.get(link);
-    let in_place = keys.iter().all(|(key, bytes)| held(reader, key).is_some_and(|held| held.value == *bytes));
-    let usable = foreign.as_ref().is_none_or(|foreign| foreign.flaw.is_none());
-    let (evident, mut findings) = judge(dial.as_ref().filter(|_| in_place && usable), has_key, evidence, world);
-    let unwritten = dial.as_ref().map_or(Err(None), |dial| may_write(dial, evidence, world.options.verify_dial)).err();
+    let in_place = keys
+        .iter()
+        .all(|(key, bytes)| held(reader, key).is_some_and(|held| held.value == *bytes));
+    let usable = foreign
+        .as_ref()
+        .is_none_or(|foreign| foreign.flaw.is_none());
+    let (evident, mut findings) = judge(
+        dial.as_ref().filter(|_| in_place && usable),
+        has_key,
+        evidence,
+        world,
+    );
+    let unwritten = dial
+        .as_ref()
+        .map_or(Err(None), |dial| {
+            may_write(dial, evidence, world.options.verify_dial)
+        })
+        .err();
     let writes = unwritten.is_none() && may_have_keys;
     let is_verified = matches!(evident, Evident::Verified(_));
     match &foreign {
@@ -160,7 +247,14 @@ fn judged(world: &World, link: &Link, reader: &ClusterSeen, wanted: Wanted, has_
         remote_users::explain(&mut findings, user, remote, &link.remote);
     }
     let dial = dial.filter(|_| world.options.verify_dial != VerifyDial::Off);
-    LinkPlan { keys: Some(keys).filter(|_| writes && is_known), dial, evident, findings, in_place, user }
+    LinkPlan {
+        keys: Some(keys).filter(|_| writes && is_known),
+        dial,
+        evident,
+        findings,
+        in_place,
+        user,
+    }
 }
 
 /// The material of a link, and the keys of another manager.
@@ -180,17 +274,44 @@ fn wanted(
 ) -> Result<Option<Wanted>, Finding> {
     // A remote without Cilium or clustermesh-apiserver has nothing to connect
     // to.
-    let runs = |remote: &&ClusterSeen| matches!((remote.agents.known(), remote.apiserver.known()), (Some(Some(_)), Some(Some(_))));
-    let remote = world.clusters.get(&link.remote).filter(|remote| remote.silent.is_none()).filter(runs);
+    let runs = |remote: &&ClusterSeen| {
+        matches!(
+            (remote.agents.known(), remote.apiserver.known()),
+            (Some(Some(_)), Some(Some(_)))
+        )
+    };
+    let remote = world
+        .clusters
+        .get(&link.remote)
+        .filter(|remote| remote.silent.is_none())
+        .filter(runs);
     // A reader whose identity is incomplete can't connect.
-    let (Some(seen), Some((name, id)), Some(_)) = (remote, identities.full(&link.remote), identities.full(&link.reader)) else {
+    let (Some(seen), Some((name, id)), Some(_)) = (
+        remote,
+        identities.full(&link.remote),
+        identities.full(&link.reader),
+    ) else {
         return Ok(None);
     };
     let namespace = &world.options.cilium_namespace;
-    let cluster_users = seen.apiserver.known().and_then(Option::as_ref).is_some_and(|server| server.cluster_users);
+    let cluster_users = seen
+        .apiserver
+        .known()
+        .and_then(Option::as_ref)
+        .is_some_and(|server| server.cluster_users);
     let address = address.and_then(|address| address.as_ref().ok());
     let made = match (seen.certificates.known(), address) {
-        (Some(certificates), Some(address)) => material(reader, Remote { name, id, certificates, cluster_users, address }, namespace),
+        (Some(certificates), Some(address)) => material(
+            reader,
+            Remote {
+                name,
+                id,
+                certificates,
+                cluster_users,
+                address,
+            },
+            namespace,
+        ),
         _ => Ok(None),
     };
     let known = made.as_ref().ok().and_then(Option::as_ref);
@@ -198,8 +319,16 @@ fn wanted(
     match (made, foreign) {
         (Ok(None), None) => Ok(None),
         (Err(finding), None) => Err(finding),
-        (Ok(material), foreign) => Ok(Some(Wanted { material, refused: None, foreign })),
-        (Err(finding), foreign) => Ok(Some(Wanted { material: None, refused: Some(finding), foreign })),
+        (Ok(material), foreign) => Ok(Some(Wanted {
+            material,
+            refused: None,
+            foreign,
+        })),
+        (Err(finding), foreign) => Ok(Some(Wanted {
+            material: None,
+            refused: Some(finding),
+            foreign,
+        })),
     }
 }
 
@@ -208,5 +337,9 @@ fn held<'a>(reader: &'a ClusterSeen, (secret, key): &Key) -> Option<&'a Held<Sec
 }
 
 fn has_key(reader: &ClusterSeen, name: &CiliumName) -> bool {
-    reader.secrets.known().is_some_and(|secrets| secrets.values().any(|secret| secret.keys.contains_key(name.as_str())))
+    reader.secrets.known().is_some_and(|secrets| {
+        secrets
+            .values()
+            .any(|secret| secret.keys.contains_key(name.as_str()))
+    })
 }

@@ -17,12 +17,19 @@ pub struct ObjectId {
 
 impl ObjectId {
     pub fn new(workspace: &str, namespace: &str, name: &str) -> Self {
-        ObjectId { workspace: Workspace::from(workspace), namespace: namespace.to_owned(), name: name.to_owned() }
+        ObjectId {
+            workspace: Workspace::from(workspace),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        }
     }
 
     /// The object of this name in the same workspace and namespace.
     pub fn neighbour(&self, name: &str) -> ObjectId {
-        ObjectId { name: name.to_owned(), ..self.clone() }
+        ObjectId {
+            name: name.to_owned(),
+            ..self.clone()
+        }
     }
 }
 
@@ -83,7 +90,10 @@ pub enum Refusal {
     /// 401 or 403, with verb and resource.
     Forbidden(String),
     /// The capability cilium-cni says that Cilium is not installed.
-    Capability { status: String, checked: Option<String> },
+    Capability {
+        status: String,
+        checked: Option<String>,
+    },
     /// An older object of another owner uses the same cluster.
     Shared,
 }
@@ -181,7 +191,11 @@ impl Common {
     /// written through it to an unknown cluster.
     pub fn may_have_led_to(&self, names: &[String], uid: &str) -> bool {
         let is_lost = |name: &&String| self.cluster(name).is_none() && !self.is_revoked(name);
-        let led_there = |name: &String| self.lost_uids.get(name).map_or_else(|| self.touched.contains(name), |led| led == uid);
+        let led_there = |name: &String| {
+            self.lost_uids
+                .get(name)
+                .map_or_else(|| self.touched.contains(name), |led| led == uid)
+        };
         self.deleting.is_none() && names.iter().filter(is_lost).any(led_there)
     }
 

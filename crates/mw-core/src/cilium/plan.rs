@@ -104,7 +104,9 @@ impl SecretApply {
     /// to connect to it.
     pub fn disconnects(&self) -> bool {
         let remotes: BTreeSet<&str> = self.data.keys().map(|key| remote_of(key)).collect();
-        self.removed.iter().any(|key| !remotes.contains(remote_of(key)))
+        self.removed
+            .iter()
+            .any(|key| !remotes.contains(remote_of(key)))
     }
 }
 

@@ -7,7 +7,10 @@ use crate::cilium::membership::{Mesh, Reach, components, meshes, untouchable, va
 use crate::cilium::object::Binding;
 use crate::cilium::plan::{BindingPlan, Plan, TargetPlan};
 use crate::cilium::world::World;
-use crate::cilium::{balancer, binding, ca, connection, expiry, export, identity, intent, link, remote_users, sharing, teardown};
+use crate::cilium::{
+    balancer, binding, ca, connection, expiry, export, identity, intent, link, remote_users,
+    sharing, teardown,
+};
 use crate::names::ClusterId;
 use crate::time::Timestamp;
 
@@ -19,10 +22,28 @@ pub fn plan(world: &World) -> Plan {
     let mut links = link::plan_links(world, &meshes, &identities);
     let untouchable = untouchable(world);
     connection::tell_taken(world, &meshes, &identities, &mut links, &untouchable);
-    let context = Context { world, meshes, identities, links, untouchable };
-    let mut plan = Plan { targets: targets(&context), ..Plan::default() };
-    plan.dials = context.links.plans.iter().filter_map(|(link, of)| Some((link.clone(), of.dial.clone()?))).collect();
-    plan.bindings = world.bindings.values().map(|of| (of.common.id.clone(), binding_plan(&context, of))).collect();
+    let context = Context {
+        world,
+        meshes,
+        identities,
+        links,
+        untouchable,
+    };
+    let mut plan = Plan {
+        targets: targets(&context),
+        ..Plan::default()
+    };
+    plan.dials = context
+        .links
+        .plans
+        .iter()
+        .filter_map(|(link, of)| Some((link.clone(), of.dial.clone()?)))
+        .collect();
+    plan.bindings = world
+        .bindings
+        .values()
+        .map(|of| (of.common.id.clone(), binding_plan(&context, of)))
+        .collect();
     plan.services = export::plan(&context, &plan.bindings, &mut plan.targets);
     plan.intents = intent::plan(&context, &plan.bindings, &mut plan.targets);
     plan.targets.retain(|_, target| !target.is_empty());
@@ -32,7 +53,13 @@ pub fn plan(world: &World) -> Plan {
 
 /// The writes of all bindings, by target.
 fn targets(context: &Context<'_>) -> Targets {
-    let Context { world, meshes, identities, links, untouchable } = context;
+    let Context {
+        world,
+        meshes,
+        identities,
+        links,
+        untouchable,
+    } = context;
     let mut targets = Targets::new();
     for (id, write) in &identities.writes {
         at(&mut targets, id).identity = Some(write.clone());
@@ -62,19 +89,36 @@ fn binding_plan(context: &Context<'_>, of: &Binding) -> BindingPlan {
     }
     match validate(of) {
         Ok(reach) => binding::plan(context, &Mesh { binding: of, reach }),
-        Err(problems) => binding::refused(context, &Mesh { binding: of, reach: Reach::LoadBalancer }, problems),
+        Err(problems) => binding::refused(
+            context,
+            &Mesh {
+                binding: of,
+                reach: Reach::LoadBalancer,
+            },
+            problems,
+        ),
     }
 }
 
 /// The next time at which the result changes without new observations.
 fn recheck_at(context: &Context<'_>) -> Option<Timestamp> {
-    let coming_up = context.meshes.iter().filter_map(|mesh| binding::bring_up_ends(context, mesh));
+    let coming_up = context
+        .meshes
+        .iter()
+        .filter_map(|mesh| binding::bring_up_ends(context, mesh));
     let timeout = context.world.options.cleanup_timeout_seconds;
     let world = context.world;
     let commons = world.bindings.values().map(|of| &of.common);
-    let commons = commons.chain(world.services.values().map(|of| &of.common)).chain(world.intents.values().map(|of| &of.common));
-    let cleanups = commons.filter_map(|of| of.deleting).map(|since| since.plus(timeout));
-    let moments: BTreeSet<Timestamp> =
-        coming_up.chain(cleanups).chain(expiry::moments(world)).filter(|moment| *moment > world.now).collect();
+    let commons = commons
+        .chain(world.services.values().map(|of| &of.common))
+        .chain(world.intents.values().map(|of| &of.common));
+    let cleanups = commons
+        .filter_map(|of| of.deleting)
+        .map(|since| since.plus(timeout));
+    let moments: BTreeSet<Timestamp> = coming_up
+        .chain(cleanups)
+        .chain(expiry::moments(world))
+        .filter(|moment| *moment > world.now)
+        .collect();
     moments.first().copied()
 }

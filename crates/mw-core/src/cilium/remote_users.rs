@@ -33,45 +33,95 @@ pub(super) fn writes(
         let users = seen.users.known().filter(|_| seen.silent.is_none())?;
         let owners = owners(world, target, users.as_ref());
         let around = around(meshes, &owners);
-        let needed = links.plans.iter().filter(|(link, _)| link.remote == *target).filter_map(|(_, plan)| plan.user.clone());
+        let needed = links
+            .plans
+            .iter()
+            .filter(|(link, _)| link.remote == *target)
+            .filter_map(|(_, plan)| plan.user.clone());
         let needed: BTreeSet<String> = needed.collect();
         let Some(found) = users else {
             let awaited = seen.apiserver.known()?.as_ref()?.mounts_users && !around.is_empty();
             return awaited.then(|| (target.clone(), create(needed)));
         };
         let file = UsersFile::read(&found.text)?;
-        let added: BTreeSet<String> = needed.into_iter().filter(|name| !file.lists(name)).collect();
-        let everything = owners.iter().any(|id| !world.settled.contains(*id) || untouchable.contains(id));
-        let (lost, neighbours) = (LostWays::to(world, identities, target), neighbour_names(world, identities, target));
-        let is_lost = |user: &str| user.strip_prefix(PREFIX).is_some_and(|name| !neighbours.contains(name) && lost.may_want(name));
-        let stays = |user: &str| everything || is_lost(user) || around.iter().any(|mesh| may_use(mesh, identities, user));
-        let removed: BTreeSet<String> = file.ours().filter(|user| !stays(user)).map(str::to_owned).collect();
+        let added: BTreeSet<String> = needed
+            .into_iter()
+            .filter(|name| !file.lists(name))
+            .collect();
+        let everything = owners
+            .iter()
+            .any(|id| !world.settled.contains(*id) || untouchable.contains(id));
+        let (lost, neighbours) = (
+            LostWays::to(world, identities, target),
+            neighbour_names(world, identities, target),
+        );
+        let is_lost = |user: &str| {
+            user.strip_prefix(PREFIX)
+                .is_some_and(|name| !neighbours.contains(name) && lost.may_want(name))
+        };
+        let stays = |user: &str| {
+            everything || is_lost(user) || around.iter().any(|mesh| may_use(mesh, identities, user))
+        };
+        let removed: BTreeSet<String> = file
+            .ours()
+            .filter(|user| !stays(user))
+            .map(str::to_owned)
+            .collect();
         let changes = !added.is_empty() || !removed.is_empty();
-        changes.then(|| (target.clone(), UsersWrite { on: Some(on(found)), text: file.with(&added, &removed), added, removed }))
+        changes.then(|| {
+            (
+                target.clone(),
+                UsersWrite {
+                    on: Some(on(found)),
+                    text: file.with(&added, &removed),
+                    added,
+                    removed,
+                },
+            )
+        })
     };
     world.clusters.iter().filter_map(of_target).collect()
 }
 
 /// A cluster, and the ids under which other owners know it: only those who can
 /// read this object know its UID.
-fn owners<'a>(world: &'a World, target: &'a ClusterId, found: Option<&RemoteUsers>) -> BTreeSet<&'a ClusterId> {
+fn owners<'a>(
+    world: &'a World,
+    target: &'a ClusterId,
+    found: Option<&RemoteUsers>,
+) -> BTreeSet<&'a ClusterId> {
     let uid = |users: &RemoteUsers| users.uid.clone();
-    let shows = |seen: &ClusterSeen| found.is_some() && seen.users.known().and_then(Option::as_ref).map(uid) == found.map(uid);
-    let others = claimants(world, target).filter(|(_, seen)| shows(seen)).map(|(id, _)| id);
+    let shows = |seen: &ClusterSeen| {
+        found.is_some() && seen.users.known().and_then(Option::as_ref).map(uid) == found.map(uid)
+    };
+    let others = claimants(world, target)
+        .filter(|(_, seen)| shows(seen))
+        .map(|(id, _)| id);
     others.chain([target]).collect()
 }
 
 fn around<'m, 'a>(meshes: &'m [Mesh<'a>], owners: &BTreeSet<&ClusterId>) -> Vec<&'m Mesh<'a>> {
-    meshes.iter().filter(|mesh| mesh.involved().iter().any(|id| owners.contains(id))).collect()
+    meshes
+        .iter()
+        .filter(|mesh| mesh.involved().iter().any(|id| owners.contains(id)))
+        .collect()
 }
 
 fn create(added: BTreeSet<String>) -> UsersWrite {
     let empty = UsersFile::default();
-    UsersWrite { on: None, text: empty.with(&added, &BTreeSet::new()), added, removed: BTreeSet::new() }
+    UsersWrite {
+        on: None,
+        text: empty.with(&added, &BTreeSet::new()),
+        added,
+        removed: BTreeSet::new(),
+    }
 }
 
 fn on(found: &RemoteUsers) -> Precondition {
-    Precondition { uid: found.uid.as_str().into(), resource_version: found.resource_version.as_str().into() }
+    Precondition {
+        uid: found.uid.as_str().into(),
+        resource_version: found.resource_version.as_str().into(),
+    }
 }
 
 /// Reports whether a user may belong to a cluster in a mesh.
@@ -85,25 +135,52 @@ fn may_use(mesh: &Mesh<'_>, identities: &Identities, user: &str) -> bool {
 
 /// Reports whether entries of ours are left that no mesh may use, for the
 /// clusters selected by `is_left`.
-pub(super) fn left_by(context: &Context<'_>, cluster: &ClusterId, seen: &ClusterSeen, is_left: impl Fn(&str) -> bool) -> bool {
+pub(super) fn left_by(
+    context: &Context<'_>,
+    cluster: &ClusterId,
+    seen: &ClusterSeen,
+    is_left: impl Fn(&str) -> bool,
+) -> bool {
     let found = seen.users.known().and_then(Option::as_ref);
     let around = around(&context.meshes, &owners(context.world, cluster, found));
-    let unused = |user: &&str| !around.iter().any(|mesh| may_use(mesh, &context.identities, user));
+    let unused = |user: &&str| {
+        !around
+            .iter()
+            .any(|mesh| may_use(mesh, &context.identities, user))
+    };
     let file = found.and_then(|found| UsersFile::read(&found.text));
-    file.is_some_and(|file| file.ours().filter(unused).filter_map(|user| user.strip_prefix(PREFIX)).any(is_left))
+    file.is_some_and(|file| {
+        file.ours()
+            .filter(unused)
+            .filter_map(|user| user.strip_prefix(PREFIX))
+            .any(is_left)
+    })
 }
 
 /// Adds what the user of a link's certificate still needs. A denied dial names
 /// the user; the finding is temporary while the entry is being added.
-pub(super) fn explain(findings: &mut Vec<Finding>, user: &str, remote: &ClusterSeen, id: &ClusterId) {
+pub(super) fn explain(
+    findings: &mut Vec<Finding>,
+    user: &str,
+    remote: &ClusterSeen,
+    id: &ClusterId,
+) {
     let missing = missing(user, remote, id);
-    for finding in findings.iter_mut().filter(|finding| finding.reason == Reason::DialPermission) {
+    for finding in findings
+        .iter_mut()
+        .filter(|finding| finding.reason == Reason::DialPermission)
+    {
         let state = match &missing {
             None => format!("listed in {CONFIG_MAP} there; etcd knows it after about a minute"),
             Some(_) => format!("not yet listed in {CONFIG_MAP} there"),
         };
-        finding.text.push_str(&format!(" (etcd user {user}, {state})"));
-        if missing.as_ref().is_none_or(|missing| missing.fault != Fault::Permanent) {
+        finding
+            .text
+            .push_str(&format!(" (etcd user {user}, {state})"));
+        if missing
+            .as_ref()
+            .is_none_or(|missing| missing.fault != Fault::Permanent)
+        {
             finding.fault = Fault::Waiting;
         }
     }
@@ -116,9 +193,14 @@ fn missing(user: &str, remote: &ClusterSeen, id: &ClusterId) -> Option<Finding> 
     let reason = Reason::RemoteUserMissing;
     let found = match (remote.users.known(), remote.users.why_unknown()) {
         (_, Some(why)) => {
-            let text = format!("etcd user {user} may be missing: can't read {CONFIG_MAP} ({why}) in");
+            let text =
+                format!("etcd user {user} may be missing: can't read {CONFIG_MAP} ({why}) in");
             let hint = "apply config/rbac/cilium-target.yaml in that cluster";
-            return Some(Finding::waiting(Step::Keys, reason, text).hint(hint).about(id));
+            return Some(
+                Finding::waiting(Step::Keys, reason, text)
+                    .hint(hint)
+                    .about(id),
+            );
         }
         (found, None) => found?,
     };
@@ -133,20 +215,36 @@ fn missing(user: &str, remote: &ClusterSeen, id: &ClusterId) -> Option<Finding> 
             Some(Finding::waiting(Step::Keys, reason, text).about(id))
         }
         None => {
-            let text = format!("etcd user {user} is not listed and can't be added: users.yaml is not a plain list in {CONFIG_MAP} of");
+            let text = format!(
+                "etcd user {user} is not listed and can't be added: users.yaml is not a plain list in {CONFIG_MAP} of"
+            );
             let hint = format!("add to its users: {{name: {user}, role: remote}}");
-            Some(Finding::permanent(Step::Keys, reason, text).hint(hint).about(id))
+            Some(
+                Finding::permanent(Step::Keys, reason, text)
+                    .hint(hint)
+                    .about(id),
+            )
         }
     }
 }
 
 /// Charts up to 1.18 render the ConfigMap from the clusters configured in Helm.
 fn helm(user: &str, remote: &ClusterSeen, id: &ClusterId) -> Option<Finding> {
-    let found = remote.users.known()?.as_ref().filter(|found| found.of_helm)?;
+    let found = remote
+        .users
+        .known()?
+        .as_ref()
+        .filter(|found| found.of_helm)?;
     let file = UsersFile::read(&found.text)?;
     file.ours().find(|name| *name == user)?;
     let cluster = user.strip_prefix(PREFIX).unwrap_or(user);
-    let text = format!("a Helm upgrade removes etcd user {user} until it is added again: {CONFIG_MAP} is managed by Helm in");
+    let text = format!(
+        "a Helm upgrade removes etcd user {user} until it is added again: {CONFIG_MAP} is managed by Helm in"
+    );
     let hint = format!("to keep it, list {cluster} in clustermesh.config.clusters of that release");
-    Some(Finding::remark(Step::Keys, Reason::RemoteUsersOfHelm, text).hint(hint).about(id))
+    Some(
+        Finding::remark(Step::Keys, Reason::RemoteUsersOfHelm, text)
+            .hint(hint)
+            .about(id),
+    )
 }

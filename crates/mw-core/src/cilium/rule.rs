@@ -54,12 +54,20 @@ pub(super) fn read(spec: &IntentSpec, allow_system_namespaces: bool) -> Result<R
         Some("Allow") => false,
         Some("Deny") => true,
         None => check.refuse("action", "is required", "use Allow or Deny"),
-        Some(other) => check.refuse("action", format!("{} is not a valid value", quoted(other)), "use Allow or Deny"),
+        Some(other) => check.refuse(
+            "action",
+            format!("{} is not a valid value", quoted(other)),
+            "use Allow or Deny",
+        ),
     };
     let clusterwide = match spec.mode.as_deref() {
         None | Some("Namespaced") => false,
         Some("Clusterwide") => true,
-        Some(other) => check.refuse("policyMode", format!("{} is not a valid value", quoted(other)), "use Namespaced or Clusterwide"),
+        Some(other) => check.refuse(
+            "policyMode",
+            format!("{} is not a valid value", quoted(other)),
+            "use Namespaced or Clusterwide",
+        ),
     };
     let rule = Rule {
         deny,
@@ -67,15 +75,27 @@ pub(super) fn read(spec: &IntentSpec, allow_system_namespaces: bool) -> Result<R
         isolate: spec.isolate.unwrap_or(true),
         source: check.pods("source", &spec.source, clusterwide),
         destination: check.pods("destination", &spec.destination, clusterwide),
-        ports: spec.ports.iter().enumerate().filter_map(|(at, port)| check.ports(at, port)).collect(),
+        ports: spec
+            .ports
+            .iter()
+            .enumerate()
+            .filter_map(|(at, port)| check.ports(at, port))
+            .collect(),
     };
-    if spec.probe_interval.is_some_and(|seconds| seconds < SHORTEST_INTERVAL) {
+    if spec
+        .probe_interval
+        .is_some_and(|seconds| seconds < SHORTEST_INTERVAL)
+    {
         check.refuse("probe.intervalSeconds", "is less than 10", "use 10 or more");
     }
     if !allow_system_namespaces {
         check.system(&rule);
     }
-    if check.wrong.is_empty() { Ok(rule) } else { Err(check.wrong) }
+    if check.wrong.is_empty() {
+        Ok(rule)
+    } else {
+        Err(check.wrong)
+    }
 }
 
 struct Check {
@@ -84,15 +104,27 @@ struct Check {
 
 impl Check {
     /// Returns false, so that it can be used as a value.
-    fn refuse(&mut self, path: impl AsRef<str>, what: impl AsRef<str>, hint: impl AsRef<str>) -> bool {
-        self.wrong.push(Problem::new(Reason::InvalidSpec, path, what, hint));
+    fn refuse(
+        &mut self,
+        path: impl AsRef<str>,
+        what: impl AsRef<str>,
+        hint: impl AsRef<str>,
+    ) -> bool {
+        self.wrong
+            .push(Problem::new(Reason::InvalidSpec, path, what, hint));
         false
     }
 
     fn pods(&mut self, path: &str, peer: &PeerSpec, clusterwide: bool) -> Pods {
         let namespace = peer.namespace.clone().filter(|text| !text.is_empty());
         match &namespace {
-            None if !clusterwide => _ = self.refuse(format!("{path}.namespace"), "is required", "set it to the namespace of the pods"),
+            None if !clusterwide => {
+                _ = self.refuse(
+                    format!("{path}.namespace"),
+                    "is required",
+                    "set it to the namespace of the pods",
+                )
+            }
             Some(name) if !is_namespace(name) => {
                 self.refuse(
                     format!("{path}.namespace"),
@@ -111,11 +143,24 @@ impl Check {
             (None, selector) => selector.clone().unwrap_or_default(),
         };
         for (key, value) in &labels {
-            if key.contains(':') || RESERVED_KEYS.iter().any(|reserved| key.starts_with(reserved)) || !is_label_key(key) {
-                self.refuse(format!("{path}.selector"), format!("label {} is not allowed", quoted(key)), "use the pods' own labels");
+            if key.contains(':')
+                || RESERVED_KEYS
+                    .iter()
+                    .any(|reserved| key.starts_with(reserved))
+                || !is_label_key(key)
+            {
+                self.refuse(
+                    format!("{path}.selector"),
+                    format!("label {} is not allowed", quoted(key)),
+                    "use the pods' own labels",
+                );
             }
             if !is_label_part(value, true) {
-                self.refuse(path, format!("{} is not a label value", quoted(value)), "use a label value of the pods");
+                self.refuse(
+                    path,
+                    format!("{} is not a label value", quoted(value)),
+                    "use a label value of the pods",
+                );
             }
         }
         Pods { namespace, labels }
@@ -126,10 +171,18 @@ impl Check {
         let number = |number: i64| u16::try_from(number).ok().filter(|number| *number > 0);
         let protocol = port.protocol.clone().unwrap_or_else(|| "ANY".to_owned());
         if !PROTOCOLS.contains(&protocol.as_str()) {
-            self.refuse(format!("{path}.protocol"), format!("{} is not a valid value", quoted(&protocol)), "use TCP, UDP, SCTP or ANY");
+            self.refuse(
+                format!("{path}.protocol"),
+                format!("{} is not a valid value", quoted(&protocol)),
+                "use TCP, UDP, SCTP or ANY",
+            );
         }
         let Some(first) = port.port.and_then(number) else {
-            self.refuse(format!("{path}.port"), "is required and must be 1 to 65535", "set a port");
+            self.refuse(
+                format!("{path}.port"),
+                "is required and must be 1 to 65535",
+                "set a port",
+            );
             return None;
         };
         let last = match port.end_port {
@@ -137,22 +190,41 @@ impl Check {
             Some(last) => match number(last).filter(|last| *last >= first) {
                 Some(last) => Some(last),
                 None => {
-                    self.refuse(format!("{path}.endPort"), "is less than port or more than 65535", "set it to the last port of the range");
+                    self.refuse(
+                        format!("{path}.endPort"),
+                        "is less than port or more than 65535",
+                        "set it to the last port of the range",
+                    );
                     None
                 }
             },
         };
-        Some(Ports { protocol, first, last })
+        Some(Ports {
+            protocol,
+            first,
+            last,
+        })
     }
 
     fn system(&mut self, rule: &Rule) {
         let hint = "to allow it, run the provider with --allow-system-namespaces";
         let Pods { namespace, labels } = &rule.destination;
-        if let Some(name) = namespace.as_deref().filter(|name| SYSTEM_NAMESPACES.contains(name)) {
-            self.refuse("destination.namespace", format!("{name} is a system namespace"), hint);
+        if let Some(name) = namespace
+            .as_deref()
+            .filter(|name| SYSTEM_NAMESPACES.contains(name))
+        {
+            self.refuse(
+                "destination.namespace",
+                format!("{name} is a system namespace"),
+                hint,
+            );
         }
         if rule.clusterwide && namespace.is_none() && labels.is_empty() && !rule.spares_others() {
-            self.refuse("destination", "selects every pod of the cluster and would cut all other traffic to them", hint);
+            self.refuse(
+                "destination",
+                "selects every pod of the cluster and would cut all other traffic to them",
+                hint,
+            );
         }
     }
 }

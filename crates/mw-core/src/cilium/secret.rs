@@ -38,7 +38,10 @@ mod tests {
     #[test]
     fn a_secret_is_never_shown() {
         let key = SecretBytes::new(b"c2VjcmV0");
-        assert_eq!(format!("{key:?} {key:#?}"), "SecretBytes(redacted) SecretBytes(redacted)");
+        assert_eq!(
+            format!("{key:?} {key:#?}"),
+            "SecretBytes(redacted) SecretBytes(redacted)"
+        );
         assert_eq!(key.expose(), b"c2VjcmV0");
     }
 }

@@ -46,27 +46,61 @@ fn refuse(common: &mut Common, shared: &BTreeSet<ClusterId>) {
 /// The clusters that are proven to be used by an older object of another owner,
 /// whether or not an object of their own owner names them.
 fn shared(world: &World) -> BTreeSet<ClusterId> {
-    let bindings = world.bindings.values().map(|of| (&of.common, named_or_touched(of)));
-    let services = world.services.values().map(|of| (&of.common, of.common.touched_clusters().collect()));
-    let intents = world.intents.values().map(|of| (&of.common, of.common.touched_clusters().collect()));
-    let mut objects: Vec<(&Common, BTreeSet<&ClusterId>)> = bindings.chain(services).chain(intents).collect();
+    let bindings = world
+        .bindings
+        .values()
+        .map(|of| (&of.common, named_or_touched(of)));
+    let services = world
+        .services
+        .values()
+        .map(|of| (&of.common, of.common.touched_clusters().collect()));
+    let intents = world
+        .intents
+        .values()
+        .map(|of| (&of.common, of.common.touched_clusters().collect()));
+    let mut objects: Vec<(&Common, BTreeSet<&ClusterId>)> =
+        bindings.chain(services).chain(intents).collect();
     objects.sort_by_key(|(common, _)| common.age());
     let mut users: BTreeMap<Proof<'_>, &Owner> = BTreeMap::new();
-    for id in objects.into_iter().flat_map(|(common, clusters)| clusters.into_iter().chain(common.lost.values())) {
-        if let Some((origin, proof)) = world.origins.get(id).and_then(|origin| Some((origin, proof(origin)?))) {
+    for id in objects
+        .into_iter()
+        .flat_map(|(common, clusters)| clusters.into_iter().chain(common.lost.values()))
+    {
+        if let Some((origin, proof)) = world
+            .origins
+            .get(id)
+            .and_then(|origin| Some((origin, proof(origin)?)))
+        {
             users.entry(proof).or_insert(&origin.owner);
         }
     }
-    let is_shared = |origin: &Origin| proof(origin).and_then(|proof| users.get(&proof)).is_some_and(|user| **user != origin.owner);
-    world.origins.iter().filter(|(_, origin)| is_shared(origin)).map(|(id, _)| id.clone()).collect()
+    let is_shared = |origin: &Origin| {
+        proof(origin)
+            .and_then(|proof| users.get(&proof))
+            .is_some_and(|user| **user != origin.owner)
+    };
+    world
+        .origins
+        .iter()
+        .filter(|(_, origin)| is_shared(origin))
+        .map(|(id, _)| id.clone())
+        .collect()
 }
 
 /// Clusters of other owners that report the same UID as this one and are used
 /// by an object. A cluster can report any UID, so this alone proves nothing.
-pub(super) fn claimants<'a>(world: &'a World, cluster: &ClusterId) -> impl Iterator<Item = (&'a ClusterId, &'a ClusterSeen)> {
+pub(super) fn claimants<'a>(
+    world: &'a World,
+    cluster: &ClusterId,
+) -> impl Iterator<Item = (&'a ClusterId, &'a ClusterSeen)> {
     let origin = world.origins.get(cluster);
-    let claims = move |other: &Origin| origin.is_some_and(|origin| other.uid == origin.uid && other.owner != origin.owner);
-    let claimants = world.origins.iter().filter(move |(id, other)| claims(other) && is_used(world, id));
+    let claims = move |other: &Origin| {
+        origin.is_some_and(|origin| other.uid == origin.uid && other.owner != origin.owner)
+    };
+    let claimants = world
+        .origins
+        .iter()
+        .filter(move |(id, other)| claims(other) && is_used(world, id));
     claimants.filter_map(|(id, _)| Some((id, world.clusters.get(id)?)))
 }
 
@@ -89,11 +123,29 @@ pub(super) struct LostWays<'a> {
 
 impl<'a> LostWays<'a> {
     pub(super) fn to(world: &'a World, identities: &'a Identities, target: &ClusterId) -> Self {
-        let mut lost = LostWays { unbound: world.unbound.contains(target), revoked: revoked_refs(world, target), ..LostWays::default() };
-        let Some(origin) = world.origins.get(target) else { return lost };
-        for Binding { common, spec, .. } in world.bindings.values().filter(|of| of.common.may_have_led_to(&of.spec.refs, &origin.uid)) {
-            let clusters: Vec<&ClusterId> = spec.refs.iter().filter_map(|name| common.cluster(name).or(common.lost.get(name))).collect();
-            let names: Vec<&str> = clusters.iter().filter_map(|id| identities.name(id)).map(CiliumName::as_str).collect();
+        let mut lost = LostWays {
+            unbound: world.unbound.contains(target),
+            revoked: revoked_refs(world, target),
+            ..LostWays::default()
+        };
+        let Some(origin) = world.origins.get(target) else {
+            return lost;
+        };
+        for Binding { common, spec, .. } in world
+            .bindings
+            .values()
+            .filter(|of| of.common.may_have_led_to(&of.spec.refs, &origin.uid))
+        {
+            let clusters: Vec<&ClusterId> = spec
+                .refs
+                .iter()
+                .filter_map(|name| common.cluster(name).or(common.lost.get(name)))
+                .collect();
+            let names: Vec<&str> = clusters
+                .iter()
+                .filter_map(|id| identities.name(id))
+                .map(CiliumName::as_str)
+                .collect();
             // One of the refs is the lost one; all others must be known.
             lost.nameless |= names.len() < clusters.len() || clusters.len() + 1 < spec.refs.len();
             lost.names.extend(names);
@@ -103,19 +155,37 @@ impl<'a> LostWays<'a> {
 
     /// Reports whether one of them may want a key of a remote here.
     pub(super) fn may_want(&self, remote: &str) -> bool {
-        self.nameless || self.names.contains(remote) || self.unbound && !self.revoked.contains(remote)
+        self.nameless
+            || self.names.contains(remote)
+            || self.unbound && !self.revoked.contains(remote)
     }
 }
 
 /// Revoked refs of the bindings that name a cluster.
 fn revoked_refs<'a>(world: &'a World, target: &ClusterId) -> BTreeSet<&'a str> {
-    let here = world.bindings.values().filter(|of| named_or_touched(of).contains(target));
-    here.flat_map(|of| of.spec.refs.iter().filter(|name| of.common.is_revoked(name))).map(String::as_str).collect()
+    let here = world
+        .bindings
+        .values()
+        .filter(|of| named_or_touched(of).contains(target));
+    here.flat_map(|of| {
+        of.spec
+            .refs
+            .iter()
+            .filter(|name| of.common.is_revoked(name))
+    })
+    .map(String::as_str)
+    .collect()
 }
 
 /// Reports whether an object names a cluster, or recorded a write there.
 fn is_used(world: &World, cluster: &ClusterId) -> bool {
     let services = world.services.values().map(|of| &of.common);
-    let mut others = services.chain(world.intents.values().map(|of| &of.common)).flat_map(Common::touched_clusters);
-    world.bindings.values().any(|of| named_or_touched(of).contains(cluster)) || others.any(|id| id == cluster)
+    let mut others = services
+        .chain(world.intents.values().map(|of| &of.common))
+        .flat_map(Common::touched_clusters);
+    world
+        .bindings
+        .values()
+        .any(|of| named_or_touched(of).contains(cluster))
+        || others.any(|id| id == cluster)
 }

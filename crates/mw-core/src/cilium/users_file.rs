@@ -28,15 +28,30 @@ impl<'a> UsersFile<'a> {
     /// Returns `None` if the text has any other form.
     pub(super) fn read(text: &'a str) -> Option<UsersFile<'a>> {
         let is_aside = |line: &str| line.trim().is_empty() || line.trim_start().starts_with('#');
-        let before: usize = text.split_inclusive('\n').take_while(|line| is_aside(line)).map(str::len).sum();
+        let before: usize = text
+            .split_inclusive('\n')
+            .take_while(|line| is_aside(line))
+            .map(str::len)
+            .sum();
         let (head, rest) = text.split_at_checked(before)?;
         let mut lines = rest.split_inclusive('\n');
-        let Some(key) = lines.next() else { return Some(UsersFile { head, entries: Vec::new() }) };
+        let Some(key) = lines.next() else {
+            return Some(UsersFile {
+                head,
+                entries: Vec::new(),
+            });
+        };
         let value = without_comment(key).strip_prefix("users:")?.trim();
         let list = rest.get(key.len()..)?;
         match value {
-            "[]" if list.trim().is_empty() => Some(UsersFile { head, entries: Vec::new() }),
-            "" => Some(UsersFile { head, entries: entries(list)? }),
+            "[]" if list.trim().is_empty() => Some(UsersFile {
+                head,
+                entries: Vec::new(),
+            }),
+            "" => Some(UsersFile {
+                head,
+                entries: entries(list)?,
+            }),
             _ => None,
         }
     }
@@ -47,27 +62,43 @@ impl<'a> UsersFile<'a> {
 
     /// The names of our own entries.
     pub(super) fn ours(&self) -> impl Iterator<Item = &'a str> {
-        self.entries.iter().filter(|entry| entry.ours).map(|entry| entry.name)
+        self.entries
+            .iter()
+            .filter(|entry| entry.ours)
+            .map(|entry| entry.name)
     }
 
     /// The text with some of our entries added and some removed.
     pub(super) fn with(&self, added: &BTreeSet<String>, removed: &BTreeSet<String>) -> String {
-        let indent = self.entries.first().map_or("", |first| indent_of(first.text));
-        let stays = self.entries.iter().filter(|entry| !entry.ours || !removed.contains(entry.name));
+        let indent = self
+            .entries
+            .first()
+            .map_or("", |first| indent_of(first.text));
+        let stays = self
+            .entries
+            .iter()
+            .filter(|entry| !entry.ours || !removed.contains(entry.name));
         let mut list: String = stays.map(|entry| entry.text).collect();
         if !list.is_empty() && !list.ends_with('\n') {
             list.push('\n');
         }
         for name in added {
-            list.push_str(&format!("{indent}- name: {name} {MARK}\n{indent}  role: {ROLE}\n"));
+            list.push_str(&format!(
+                "{indent}- name: {name} {MARK}\n{indent}  role: {ROLE}\n"
+            ));
         }
-        let key = if list.is_empty() { "users: []\n" } else { "users:\n" };
+        let key = if list.is_empty() {
+            "users: []\n"
+        } else {
+            "users:\n"
+        };
         format!("{}{key}{list}", self.head)
     }
 }
 
 fn indent_of(line: &str) -> &str {
-    line.get(..line.len() - line.trim_start_matches(' ').len()).unwrap_or_default()
+    line.get(..line.len() - line.trim_start_matches(' ').len())
+        .unwrap_or_default()
 }
 
 fn without_comment(line: &str) -> &str {
@@ -95,17 +126,27 @@ fn entries(list: &str) -> Option<Vec<Entry<'_>>> {
         }
         at += line.len();
     }
-    let Some(first) = starts.first_mut() else { return list.trim().is_empty().then(Vec::new) };
+    let Some(first) = starts.first_mut() else {
+        return list.trim().is_empty().then(Vec::new);
+    };
     // Lines before the first entry belong to it.
     *first = 0;
     let ends = starts.iter().skip(1).copied().chain([list.len()]);
-    starts.iter().zip(ends).map(|(start, end)| list.get(*start..end).map(entry)).collect()
+    starts
+        .iter()
+        .zip(ends)
+        .map(|(start, end)| list.get(*start..end).map(entry))
+        .collect()
 }
 
 fn entry(text: &str) -> Entry<'_> {
     let named = text.lines().find_map(|line| Some((line, name_in(line)?)));
     let ours = named.is_some_and(|(line, _)| line.trim_end().ends_with(MARK));
-    Entry { text, name: named.map(|(_, name)| name).unwrap_or_default(), ours }
+    Entry {
+        text,
+        name: named.map(|(_, name)| name).unwrap_or_default(),
+        ours,
+    }
 }
 
 /// The value of the key `name` in a line of block or flow style.
@@ -113,7 +154,8 @@ fn name_in(line: &str) -> Option<&str> {
     let (before, value) = without_comment(line).split_once("name:")?;
     let is_key = before.chars().all(|c| matches!(c, ' ' | '-' | '{')) || before.ends_with(", ");
     let value = value.split([',', '}']).next().unwrap_or_default();
-    (is_key && !before.trim_start().starts_with('#')).then(|| value.trim().trim_matches(['"', '\'']))
+    (is_key && !before.trim_start().starts_with('#'))
+        .then(|| value.trim().trim_matches(['"', '\'']))
 }
 
 #[cfg(test)]
@@ -125,7 +167,9 @@ mod tests {
     }
 
     fn with(text: &str, added: &[&str], removed: &[&str]) -> String {
-        UsersFile::read(text).unwrap().with(&names(added), &names(removed))
+        UsersFile::read(text)
+            .unwrap()
+            .with(&names(added), &names(removed))
     }
 
     const OURS: &str = "- name: remote-b # meshwright\n  role: remote\n";
@@ -145,20 +189,30 @@ mod tests {
         let file = UsersFile::read(theirs).unwrap();
         assert!(file.lists("remote-x") && file.lists("remote-y") && !file.lists("remote-b"));
         assert_eq!(file.ours().count(), 0);
-        let flow = UsersFile::read("users:\n- {role: remote, name: remote-z}\n- {name: 'remote-w', role: remote}\n").unwrap();
+        let flow = UsersFile::read(
+            "users:\n- {role: remote, name: remote-z}\n- {name: 'remote-w', role: remote}\n",
+        )
+        .unwrap();
         assert!(flow.lists("remote-z") && flow.lists("remote-w"));
         let ours = "  - name: remote-b # meshwright\n    role: remote\n";
         let added = with(theirs, &["remote-b"], &["remote-x"]);
         assert_eq!(added, format!("{theirs}\n{ours}"));
-        assert_eq!(UsersFile::read(&added).unwrap().ours().collect::<Vec<_>>(), ["remote-b"]);
+        assert_eq!(
+            UsersFile::read(&added).unwrap().ours().collect::<Vec<_>>(),
+            ["remote-b"]
+        );
         assert_eq!(with(&added, &[], &["remote-b"]), format!("{theirs}\n"));
     }
 
     #[test]
     fn other_forms_are_left_alone() {
-        for text in
-            ["users: [{name: remote-x, role: remote}]", "{\"users\": []}", "other: 1\n", "users:\nother: 1\n", "users:\n- a\nb: c\n"]
-        {
+        for text in [
+            "users: [{name: remote-x, role: remote}]",
+            "{\"users\": []}",
+            "other: 1\n",
+            "users:\nother: 1\n",
+            "users:\n- a\nb: c\n",
+        ] {
             assert!(UsersFile::read(text).is_none(), "{text:?}");
         }
     }

@@ -3,7 +3,9 @@
 
 use crate::cilium::finding::{Finding, Step};
 use crate::cilium::plan::Dial;
-use crate::cilium::world::{DialFailure, DialOutcome, Dialled, Evidence, Heartbeat, VerifyDial, World};
+use crate::cilium::world::{
+    DialFailure, DialOutcome, Dialled, Evidence, Heartbeat, VerifyDial, World,
+};
 use crate::problem::Reason;
 use crate::seen::Seen;
 use crate::time::Timestamp;
@@ -25,19 +27,30 @@ pub(super) enum Evident {
 
 /// The answer to exactly this dial.
 fn answer<'a>(dial: &Dial, evidence: Option<&'a Evidence>) -> Option<&'a Dialled> {
-    evidence?.dial.as_ref().filter(|dialled| dialled.fingerprint == dial.fingerprint)
+    evidence?
+        .dial
+        .as_ref()
+        .filter(|dialled| dialled.fingerprint == dial.fingerprint)
 }
 
 /// Checks whether the keys of a dial may be written. Returns the reason if not,
 /// or `None` while the answer is outstanding.
-pub(super) fn may_write(dial: &Dial, evidence: Option<&Evidence>, mode: VerifyDial) -> Result<(), Option<Finding>> {
+pub(super) fn may_write(
+    dial: &Dial,
+    evidence: Option<&Evidence>,
+    mode: VerifyDial,
+) -> Result<(), Option<Finding>> {
     if mode == VerifyDial::Off {
         return Ok(());
     }
     match answer(dial, evidence).map(|dialled| &dialled.outcome) {
         None => Err(None),
         Some(DialOutcome::Read { .. }) => Ok(()),
-        Some(DialOutcome::Failed { kind, .. }) if kind.is_unreachable() && mode == VerifyDial::Warn => Ok(()),
+        Some(DialOutcome::Failed { kind, .. })
+            if kind.is_unreachable() && mode == VerifyDial::Warn =>
+        {
+            Ok(())
+        }
         Some(DialOutcome::Failed { kind, text }) => Err(Some(failed(*kind, text))),
     }
 }
@@ -64,13 +77,20 @@ fn failed(kind: DialFailure, text: &str) -> Finding {
 /// Secrets if they are the wanted ones; `has_key` is true if there is any key
 /// for that remote. The reader's own view takes precedence: it concerns the
 /// keys it has, whoever wrote them.
-pub(super) fn judge(in_place: Option<&Dial>, has_key: bool, evidence: Option<&Evidence>, world: &World) -> (Evident, Vec<Finding>) {
+pub(super) fn judge(
+    in_place: Option<&Dial>,
+    has_key: bool,
+    evidence: Option<&Evidence>,
+    world: &World,
+) -> (Evident, Vec<Finding>) {
     let view = evidence.map(|evidence| &evidence.reader);
     if let (true, Some(Seen::Known(view))) = (has_key, view) {
         return match view.ready {
             true => (Evident::Verified(view.at), Vec::new()),
             false => {
-                let dialled = in_place.and_then(|dial| answer(dial, evidence)).map(|dialled| &dialled.outcome);
+                let dialled = in_place
+                    .and_then(|dial| answer(dial, evidence))
+                    .map(|dialled| &dialled.outcome);
                 let why = match dialled {
                     Some(DialOutcome::Failed { kind, text }) => Some(failed(*kind, text)),
                     _ => None,
@@ -80,9 +100,14 @@ pub(super) fn judge(in_place: Option<&Dial>, has_key: bool, evidence: Option<&Ev
             }
         };
     }
-    let Some(dial) = in_place else { return (Evident::Not, Vec::new()) };
+    let Some(dial) = in_place else {
+        return (Evident::Not, Vec::new());
+    };
     match answer(dial, evidence) {
-        None if world.options.verify_dial == VerifyDial::Off => (Evident::Unverifiable, vec![not_verifiable("dialling is off")]),
+        None if world.options.verify_dial == VerifyDial::Off => (
+            Evident::Unverifiable,
+            vec![not_verifiable("dialling is off")],
+        ),
         None => (Evident::Awaited, Vec::new()),
         Some(dialled) => by_dial(dial, dialled, view.and_then(Seen::why_unknown)),
     }
@@ -91,24 +116,47 @@ pub(super) fn judge(in_place: Option<&Dial>, has_key: bool, evidence: Option<&Ev
 fn by_dial(dial: &Dial, dialled: &Dialled, unasked: Option<&str>) -> (Evident, Vec<Finding>) {
     match &dialled.outcome {
         DialOutcome::Failed { kind, text } if kind.is_unreachable() => {
-            let unasked = unasked.map(|why| format!("; the reader can't be queried: {why}")).unwrap_or_default();
-            (Evident::Unverifiable, vec![not_verifiable(&format!("the provider can't reach the remote: {text}{unasked}"))])
+            let unasked = unasked
+                .map(|why| format!("; the reader can't be queried: {why}"))
+                .unwrap_or_default();
+            (
+                Evident::Unverifiable,
+                vec![not_verifiable(&format!(
+                    "the provider can't reach the remote: {text}{unasked}"
+                ))],
+            )
         }
         DialOutcome::Failed { kind, text } => (Evident::Not, vec![failed(*kind, text)]),
         DialOutcome::Read { id, .. } if *id != dial.cluster_id => {
-            let text = format!("its clustermesh-apiserver reports cluster-id {id}, its cilium-config {}", dial.cluster_id);
+            let text = format!(
+                "its clustermesh-apiserver reports cluster-id {id}, its cilium-config {}",
+                dial.cluster_id
+            );
             let finding = Finding::waiting(Step::Verify, Reason::ClusterIDMismatch, text);
-            (Evident::Not, vec![finding.hint("restart clustermesh-apiserver, cilium-operator and the agents of the remote")])
+            (
+                Evident::Not,
+                vec![finding.hint(
+                    "restart clustermesh-apiserver, cilium-operator and the agents of the remote",
+                )],
+            )
         }
-        DialOutcome::Read { heartbeat, .. } if is_fresh(*heartbeat, dialled.at) => (Evident::Verified(dialled.at), Vec::new()),
-        DialOutcome::Read { .. } => (Evident::Not, vec![not_verified("the remote's heartbeat is stale")]),
+        DialOutcome::Read { heartbeat, .. } if is_fresh(*heartbeat, dialled.at) => {
+            (Evident::Verified(dialled.at), Vec::new())
+        }
+        DialOutcome::Read { .. } => (
+            Evident::Not,
+            vec![not_verified("the remote's heartbeat is stale")],
+        ),
     }
 }
 
 fn is_fresh(heartbeat: Heartbeat, at: Timestamp) -> bool {
     let ago = |time: Timestamp| at.0.saturating_sub(time.0);
     match heartbeat {
-        Heartbeat::At { time, moved } => moved.is_some_and(|moved| ago(moved) <= HEARTBEAT_SECONDS) || ago(time) <= HEARTBEAT_SECONDS,
+        Heartbeat::At { time, moved } => {
+            moved.is_some_and(|moved| ago(moved) <= HEARTBEAT_SECONDS)
+                || ago(time) <= HEARTBEAT_SECONDS
+        }
         Heartbeat::Absent { since } => ago(since) <= HEARTBEAT_ABSENT_SECONDS,
     }
 }
@@ -129,8 +177,13 @@ mod tests {
 
     #[test]
     fn a_heartbeat_is_fresh_by_its_text_by_moving_or_shortly_after_a_start() {
-        let at = |time: i64, moved: Option<i64>| Heartbeat::At { time: Timestamp(time), moved: moved.map(Timestamp) };
-        let absent = |since: i64| Heartbeat::Absent { since: Timestamp(since) };
+        let at = |time: i64, moved: Option<i64>| Heartbeat::At {
+            time: Timestamp(time),
+            moved: moved.map(Timestamp),
+        };
+        let absent = |since: i64| Heartbeat::Absent {
+            since: Timestamp(since),
+        };
         for (fresh, heartbeat) in [
             (true, at(880, None)),
             (false, at(879, None)),

@@ -10,9 +10,15 @@ pub struct Version {
 }
 
 /// First version in which a peer's file can contain host aliases.
-pub const HOST_ALIASES: Version = Version { major: 1, minor: 20 };
+pub const HOST_ALIASES: Version = Version {
+    major: 1,
+    minor: 20,
+};
 /// First version in which namespaces can be excluded from being global.
-pub const GLOBAL_NAMESPACES: Version = Version { major: 1, minor: 20 };
+pub const GLOBAL_NAMESPACES: Version = Version {
+    major: 1,
+    minor: 20,
+};
 
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -34,14 +40,23 @@ impl Version {
     }
 
     fn read(text: &str) -> Option<Version> {
-        let mut parts = text.strip_prefix('v').unwrap_or(text).split(['.', '-', '+']);
-        Some(Version { major: parts.next()?.parse().ok()?, minor: parts.next()?.parse().ok()? })
+        let mut parts = text
+            .strip_prefix('v')
+            .unwrap_or(text)
+            .split(['.', '-', '+']);
+        Some(Version {
+            major: parts.next()?.parse().ok()?,
+            minor: parts.next()?.parse().ok()?,
+        })
     }
 
     /// The next minor release: Cilium is upgraded one minor release at a time.
     #[must_use]
     pub fn next_minor(self) -> Version {
-        Version { minor: self.minor.saturating_add(1), ..self }
+        Version {
+            minor: self.minor.saturating_add(1),
+            ..self
+        }
     }
 
     /// The number of minor releases between two versions; `None` if the major
@@ -57,14 +72,31 @@ mod tests {
 
     #[test]
     fn a_version_is_read_from_the_tag() {
-        let version = |image: &str| Version::of_image(image).map(|version| (version.major, version.minor));
-        assert_eq!(version("registry.example/cilium:v1.20.2@sha256:abc"), Some((1, 20)));
+        let version =
+            |image: &str| Version::of_image(image).map(|version| (version.major, version.minor));
+        assert_eq!(
+            version("registry.example/cilium:v1.20.2@sha256:abc"),
+            Some((1, 20))
+        );
         assert_eq!(version("host:5000/cilium:1.15.19"), Some((1, 15)));
         assert_eq!(version("cilium:v1.21.0-dev"), Some((1, 21)));
         let chart = |label: &str| Version::of_chart(label).map(|version| version.to_string());
         assert_eq!(chart("cilium-1.20.2").as_deref(), Some("1.20"));
-        assert_eq!((chart("cilium"), chart("hubble-1.20.2"), chart("cilium-next")), (None, None, None));
-        for unknown in ["cilium", "host:5000/cilium", "cilium:latest", "cilium@sha256:abc", "cilium:v1"] {
+        assert_eq!(
+            (
+                chart("cilium"),
+                chart("hubble-1.20.2"),
+                chart("cilium-next")
+            ),
+            (None, None, None)
+        );
+        for unknown in [
+            "cilium",
+            "host:5000/cilium",
+            "cilium:latest",
+            "cilium@sha256:abc",
+            "cilium:v1",
+        ] {
             assert_eq!(version(unknown), None, "{unknown}");
         }
     }

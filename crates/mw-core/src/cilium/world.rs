@@ -113,7 +113,10 @@ pub enum DialOutcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heartbeat {
     /// Its timestamp, and when it was last observed to change.
-    At { time: Timestamp, moved: Option<Timestamp> },
+    At {
+        time: Timestamp,
+        moved: Option<Timestamp>,
+    },
     /// Missing, and since when.
     Absent { since: Timestamp },
 }
@@ -136,7 +139,10 @@ pub enum DialFailure {
 impl DialFailure {
     /// Reports whether the clusters may still reach each other.
     pub(super) fn is_unreachable(self) -> bool {
-        matches!(self, DialFailure::Unreachable | DialFailure::Dns | DialFailure::Tcp)
+        matches!(
+            self,
+            DialFailure::Unreachable | DialFailure::Dns | DialFailure::Tcp
+        )
     }
 }
 

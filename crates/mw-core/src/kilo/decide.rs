@@ -74,8 +74,13 @@ impl<'a> Pair<'a> {
             false => retained.source_endpoints((mesh_at, source)).collect(),
         };
         if !plan.inner_endpoints.is_empty() || !kept.is_empty() {
-            let stays = |keys: &BTreeSet<_>| keys.iter().any(|key| !to.own.discovered.contains_key(key));
-            let configured = plan.inner_endpoints.iter().filter(|(_, keys)| stays(keys)).map(|(ip, _)| *ip);
+            let stays =
+                |keys: &BTreeSet<_>| keys.iter().any(|key| !to.own.discovered.contains_key(key));
+            let configured = plan
+                .inner_endpoints
+                .iter()
+                .filter(|(_, keys)| stays(keys))
+                .map(|(ip, _)| *ip);
             let here: BTreeSet<IpAddr> = configured.chain(kept).collect();
             if !here.iter().eq(plan.inner_endpoints.keys()) {
                 inner = Some(here);
@@ -85,7 +90,12 @@ impl<'a> Pair<'a> {
             declared: &mesh.declared,
             source: plan,
             own: &to.own,
-            hits: to.own.hits.get(&from.name).map(Vec::as_slice).unwrap_or_default(),
+            hits: to
+                .own
+                .hits
+                .get(&from.name)
+                .map(Vec::as_slice)
+                .unwrap_or_default(),
             retained,
             keepalive: mesh.keepalive(source, target),
             now,
@@ -93,7 +103,10 @@ impl<'a> Pair<'a> {
             stand_in: None,
             anchor_withheld: false,
         };
-        pair.anchor_withheld = plan.anchor_peer.as_ref().is_some_and(|anchor| pair.decide(anchor, None).wanted.is_none());
+        pair.anchor_withheld = plan
+            .anchor_peer
+            .as_ref()
+            .is_some_and(|anchor| pair.decide(anchor, None).wanted.is_none());
         pair.stand_in = pair.find_stand_in(entries);
         Some(pair)
     }
@@ -106,9 +119,19 @@ impl<'a> Pair<'a> {
             return None;
         }
         let extras: BTreeSet<Cidr> = self.source.extras.iter().copied().collect();
-        let carries = |base: &&Arc<BasePeer>| entries.get(&base.name).is_some_and(|entry| !entry.deleting && entry.carries_one_of(&extras));
-        let stays = |base: &&Arc<BasePeer>| self.decide(base, entries.get(&base.name)).wanted.is_some();
-        self.source.base.values().filter(carries).find(stays).map(|base| base.name.clone())
+        let carries = |base: &&Arc<BasePeer>| {
+            entries
+                .get(&base.name)
+                .is_some_and(|entry| !entry.deleting && entry.carries_one_of(&extras))
+        };
+        let stays =
+            |base: &&Arc<BasePeer>| self.decide(base, entries.get(&base.name)).wanted.is_some();
+        self.source
+            .base
+            .values()
+            .filter(carries)
+            .find(stays)
+            .map(|base| base.name.clone())
     }
 
     /// While the anchor's Peer can't be written, the choice of the carrier
@@ -121,26 +144,46 @@ impl<'a> Pair<'a> {
         let mut decision = Decision::default();
         let discovered = self.own.discovered.get(&base.key);
         if base.endpoint.is_none() && self.keepalive == 0 {
-            let stays = entry.filter(|entry| is_unconfigured(entry, base.key, |key| self.own.explains(key, entry)));
-            let fate = stays.map_or("no Peer is written here", |_| "the existing Peer here is kept, but only the node can open the tunnel");
-            decision.note(Reason::NodeNoEndpoint, format!("{}: no endpoint and no keepalive; {fate}", base.node));
+            let stays = entry.filter(|entry| {
+                is_unconfigured(entry, base.key, |key| self.own.explains(key, entry))
+            });
+            let fate = stays.map_or(
+                "no Peer is written here",
+                |_| "the existing Peer here is kept, but only the node can open the tunnel",
+            );
+            decision.note(
+                Reason::NodeNoEndpoint,
+                format!("{}: no endpoint and no keepalive; {fate}", base.node),
+            );
             if stays.is_none() {
                 return decision;
             }
         }
         if self.own.keys.contains(&base.key) {
-            decision.note(Reason::KeyOfTarget, format!("{}: a node of this cluster has the same public key", base.name));
+            decision.note(
+                Reason::KeyOfTarget,
+                format!(
+                    "{}: a node of this cluster has the same public key",
+                    base.name
+                ),
+            );
             return decision;
         }
         if let Some(holder) = self.retained.key_holder(base.key, &base.name) {
-            decision.note(Reason::KeyTaken, format!("{}: Peer {holder} has the same public key", base.name));
+            decision.note(
+                Reason::KeyTaken,
+                format!("{}: Peer {holder} has the same public key", base.name),
+            );
             return decision;
         }
         // Reported once with the source, as it applies to every target.
         if discovered.is_none() && self.source.endpoint_inside.contains_key(&base.name) {
             return decision;
         }
-        let plain = self.hits.is_empty() && self.retained.is_empty() && self.inner.is_none() && self.stand_in.is_none();
+        let plain = self.hits.is_empty()
+            && self.retained.is_empty()
+            && self.inner.is_none()
+            && self.stand_in.is_none();
         let routed = || base.allowed_ips.iter().all(|cidr| self.own.routes(*cidr));
         if plain && discovered.is_none() && !base.allowed_ips.is_empty() && routed() {
             decision.wanted = Some(WantedPeer::plain(base, self.keepalive));
@@ -148,14 +191,22 @@ impl<'a> Pair<'a> {
         }
         let allowed = self.allowed(base, &mut decision);
         if allowed.is_empty() {
-            decision.note(Reason::NothingToRoute, format!("{}: no prefix left to route", base.name));
+            decision.note(
+                Reason::NothingToRoute,
+                format!("{}: no prefix left to route", base.name),
+            );
             return decision;
         }
         let endpoint = match discovered {
             Some(found) => Some(self.rested(found, entry, &mut decision)),
             None => base.endpoint.clone(),
         };
-        decision.wanted = Some(WantedPeer::overlaid(base, self.keepalive, endpoint, allowed));
+        decision.wanted = Some(WantedPeer::overlaid(
+            base,
+            self.keepalive,
+            endpoint,
+            allowed,
+        ));
         decision
     }
 
@@ -165,23 +216,51 @@ impl<'a> Pair<'a> {
             _ => &base.allowed_ips,
         };
         let stands_in = self.stand_in.as_ref() == Some(&base.name);
-        let extras = self.source.extras.iter().filter(|extra| stands_in && !candidates.contains(extra));
+        let extras = self
+            .source
+            .extras
+            .iter()
+            .filter(|extra| stands_in && !candidates.contains(extra));
         let mut allowed = Vec::with_capacity(candidates.len());
         for cidr in candidates.iter().chain(extras) {
             let forbidden = if !self.own.routes(*cidr) {
                 Some((
                     Reason::PrefixOfAnotherFamily,
-                    format!("{cidr} of {} is not of the IP family that this cluster's nodes route", base.name),
+                    format!(
+                        "{cidr} of {} is not of the IP family that this cluster's nodes route",
+                        base.name
+                    ),
                 ))
             } else if let Some(own) = self.hits.iter().find(|own| own.overlaps(*cidr)) {
-                Some((Reason::PrefixOverlapsTarget, format!("{cidr} of {} overlaps {own} of this cluster's nodes", base.name)))
+                Some((
+                    Reason::PrefixOverlapsTarget,
+                    format!(
+                        "{cidr} of {} overlaps {own} of this cluster's nodes",
+                        base.name
+                    ),
+                ))
             } else if let Some(holder) = self.retained.prefix_holder(*cidr, &base.name) {
-                Some((Reason::PrefixTaken, format!("{cidr} of {} is already routed to Peer {holder}", base.name)))
+                Some((
+                    Reason::PrefixTaken,
+                    format!("{cidr} of {} is already routed to Peer {holder}", base.name),
+                ))
             } else if let Some(ip) = self.retained.foreign_endpoint_in(*cidr) {
-                Some((Reason::PrefixContainsEndpoint, format!("{cidr} of {} contains {ip}, the endpoint of another Peer here", base.name)))
+                Some((
+                    Reason::PrefixContainsEndpoint,
+                    format!(
+                        "{cidr} of {} contains {ip}, the endpoint of another Peer here",
+                        base.name
+                    ),
+                ))
             } else {
                 self.inner_endpoint_in(*cidr).map(|ip| {
-                    (Reason::PrefixContainsEndpoint, format!("{cidr} of {} contains {ip}, an endpoint of its own cluster", base.name))
+                    (
+                        Reason::PrefixContainsEndpoint,
+                        format!(
+                            "{cidr} of {} contains {ip}, an endpoint of its own cluster",
+                            base.name
+                        ),
+                    )
                 })
             };
             match forbidden {
@@ -193,7 +272,11 @@ impl<'a> Pair<'a> {
     }
 
     fn inner_endpoint_in(&self, cidr: Cidr) -> Option<IpAddr> {
-        self.inner.as_ref()?.range(cidr.first()..=cidr.last()).next().copied()
+        self.inner
+            .as_ref()?
+            .range(cidr.first()..=cidr.last())
+            .next()
+            .copied()
     }
 
     /// Handshakes may come from a new port every minute, and each change makes
@@ -202,9 +285,15 @@ impl<'a> Pair<'a> {
         let written = entry.and_then(|entry| Some((entry.endpoint()?, entry.endpoint_written?)));
         // An endpoint inside a declared network was configured or discovered by
         // mistake: it would be routed into its own tunnel.
-        let inside = |present: &Endpoint| present.ip().is_some_and(|ip| self.declared.owner(ip).is_some());
+        let inside = |present: &Endpoint| {
+            present
+                .ip()
+                .is_some_and(|ip| self.declared.owner(ip).is_some())
+        };
         match written.filter(|(present, _)| !inside(present)) {
-            Some((present, at)) if present != *found && self.now < at.plus(ENDPOINT_REST_SECONDS) => {
+            Some((present, at))
+                if present != *found && self.now < at.plus(ENDPOINT_REST_SECONDS) =>
+            {
                 decision.recheck_at = Some(at.plus(ENDPOINT_REST_SECONDS));
                 present
             }
@@ -225,13 +314,26 @@ pub(super) enum PeerVerdict {
     /// The Peer that this source of this mesh wants here.
     Wanted { mesh: usize, source: usize },
     /// Ours, to be deleted.
-    Surplus { mesh: Option<usize>, source: Option<usize>, cause: DeleteCause },
+    Surplus {
+        mesh: Option<usize>,
+        source: Option<usize>,
+        cause: DeleteCause,
+    },
     /// Kept unchanged.
-    Stays { foreign: bool, source: Option<(usize, usize)> },
+    Stays {
+        foreign: bool,
+        source: Option<(usize, usize)>,
+    },
 }
 
-const RETAIN_FOREIGN: PeerVerdict = PeerVerdict::Stays { foreign: true, source: None };
-const RETAIN_OURS: PeerVerdict = PeerVerdict::Stays { foreign: false, source: None };
+const RETAIN_FOREIGN: PeerVerdict = PeerVerdict::Stays {
+    foreign: true,
+    source: None,
+};
+const RETAIN_OURS: PeerVerdict = PeerVerdict::Stays {
+    foreign: false,
+    source: None,
+};
 
 /// Inputs to all decisions on one target.
 pub(super) struct TargetContext<'a> {
@@ -293,15 +395,24 @@ impl TargetContext<'_> {
         match entry.owner.as_ref() {
             Owner::Mesh(id) => self.verdict_of_ours(id, name, entry),
             Owner::Orphan if self.absent.includes(entry.labels()) => orphan(entry),
-            Owner::Ghost if self.sweep_ghosts && self.absent.includes(entry.labels()) => orphan(entry),
+            Owner::Ghost if self.sweep_ghosts && self.absent.includes(entry.labels()) => {
+                orphan(entry)
+            }
             Owner::Foreign => self.stripped(name, entry).unwrap_or(RETAIN_FOREIGN),
-            Owner::Orphan | Owner::Ghost | Owner::Ambiguous(_) | Owner::HubConflict(_) | Owner::OtherHub => RETAIN_FOREIGN,
+            Owner::Orphan
+            | Owner::Ghost
+            | Owner::Ambiguous(_)
+            | Owner::HubConflict(_)
+            | Owner::OtherHub => RETAIN_FOREIGN,
         }
     }
 
     /// Reports whether a mesh may act through the credentials for this cluster.
     fn admits(&self, mesh: &MeshId) -> bool {
-        self.link.namespace.as_ref().is_none_or(|namespace| *namespace == mesh.namespace)
+        self.link
+            .namespace
+            .as_ref()
+            .is_none_or(|namespace| *namespace == mesh.namespace)
     }
 
     /// Handles a Peer with our name and the right key that lacks some of our
@@ -312,15 +423,25 @@ impl TargetContext<'_> {
             let target = mesh.position(self.target)?;
             let source = mesh.wanted_by(name, None)?;
             let base = mesh.members.get(source)?.plan.as_ref()?.base.get(name)?;
-            let ours = Some(base.key) == entry.key() && may_be_taken_back(entry.labels(), &base.labels);
-            let takes = ours && !entry.deleting && source != target && mesh.older_mesh_with(source, target).is_none();
+            let ours =
+                Some(base.key) == entry.key() && may_be_taken_back(entry.labels(), &base.labels);
+            let takes = ours
+                && !entry.deleting
+                && source != target
+                && mesh.older_mesh_with(source, target).is_none();
             takes.then_some(PeerVerdict::Wanted { mesh: at, source })
         })
     }
 
     fn verdict_of_ours(&self, id: &MeshId, name: &PeerName, entry: &Entry) -> PeerVerdict {
-        let Some((at, state)) = mesh_at(self.meshes, id) else { return RETAIN_OURS };
-        let surplus = |source: Option<usize>, cause: DeleteCause| PeerVerdict::Surplus { mesh: Some(at), source, cause };
+        let Some((at, state)) = mesh_at(self.meshes, id) else {
+            return RETAIN_OURS;
+        };
+        let surplus = |source: Option<usize>, cause: DeleteCause| PeerVerdict::Surplus {
+            mesh: Some(at),
+            source,
+            cause,
+        };
         let mesh = match &state.mode {
             _ if entry.deleting || !self.admits(id) => return RETAIN_OURS,
             MeshMode::Deleting => return surplus(None, DeleteCause::MeshDeleted),
@@ -329,8 +450,15 @@ impl TargetContext<'_> {
         };
         let Some(target) = mesh.position(self.target) else {
             // The mesh may keep this Peer here through another link.
-            let stays = mesh.members.iter().any(|member| self.link.kin.contains(&member.id));
-            return if stays { RETAIN_OURS } else { surplus(None, DeleteCause::TargetLeft) };
+            let stays = mesh
+                .members
+                .iter()
+                .any(|member| self.link.kin.contains(&member.id));
+            return if stays {
+                RETAIN_OURS
+            } else {
+                surplus(None, DeleteCause::TargetLeft)
+            };
         };
         let labelled = entry.labels().source.as_deref();
         // Two clusters can produce the same name: a Peer of an unreadable
@@ -338,7 +466,10 @@ impl TargetContext<'_> {
         if labelled.is_some_and(|label| mesh.is_unknown(label)) {
             return RETAIN_OURS;
         }
-        if let Some(source) = mesh.wanted_by(name, labelled).filter(|source| *source != target) {
+        if let Some(source) = mesh
+            .wanted_by(name, labelled)
+            .filter(|source| *source != target)
+        {
             return match mesh.older_mesh_with(source, target) {
                 Some(_) => RETAIN_OURS,
                 None => PeerVerdict::Wanted { mesh: at, source },
@@ -348,10 +479,22 @@ impl TargetContext<'_> {
             return RETAIN_OURS;
         }
         // A label can be edited, so the name decides which node keeps its Peer.
-        let keeps =
-            |at: &usize| mesh.members.get(*at).and_then(|member| member.plan.as_ref()).is_some_and(|plan| plan.kept.contains_key(name));
-        if let Some(source) = mesh.named_like(name).into_iter().find(keeps).filter(|source| *source != target) {
-            return PeerVerdict::Stays { foreign: false, source: Some((at, source)) };
+        let keeps = |at: &usize| {
+            mesh.members
+                .get(*at)
+                .and_then(|member| member.plan.as_ref())
+                .is_some_and(|plan| plan.kept.contains_key(name))
+        };
+        if let Some(source) = mesh
+            .named_like(name)
+            .into_iter()
+            .find(keeps)
+            .filter(|source| *source != target)
+        {
+            return PeerVerdict::Stays {
+                foreign: false,
+                source: Some((at, source)),
+            };
         }
         match labelled.and_then(|label| mesh.position_of(label)) {
             None => surplus(None, DeleteCause::SourceLeft),
@@ -359,7 +502,10 @@ impl TargetContext<'_> {
             Some(source) if mesh.older_mesh_with(source, target).is_some() => RETAIN_OURS,
             Some(source) => match self.cause(mesh, source, name) {
                 Some(cause) => surplus(Some(source), cause),
-                None => PeerVerdict::Stays { foreign: false, source: Some((at, source)) },
+                None => PeerVerdict::Stays {
+                    foreign: false,
+                    source: Some((at, source)),
+                },
             },
         }
     }
@@ -386,7 +532,11 @@ impl TargetContext<'_> {
             return None;
         }
         Some(match present {
-            false if is_legacy_anchor && (plan.anchor_peer.is_some() || (plan.extras.is_empty() && !nodes.is_empty())) => {
+            false
+                if is_legacy_anchor
+                    && (plan.anchor_peer.is_some()
+                        || (plan.extras.is_empty() && !nodes.is_empty())) =>
+            {
                 DeleteCause::LegacyAnchor
             }
             false if left => DeleteCause::NodeDeleted,
@@ -399,7 +549,11 @@ impl TargetContext<'_> {
 fn orphan(entry: &Entry) -> PeerVerdict {
     match entry.deleting {
         true => RETAIN_OURS,
-        false => PeerVerdict::Surplus { mesh: None, source: None, cause: DeleteCause::Orphan },
+        false => PeerVerdict::Surplus {
+            mesh: None,
+            source: None,
+            cause: DeleteCause::Orphan,
+        },
     }
 }
 

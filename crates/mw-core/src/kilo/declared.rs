@@ -27,7 +27,9 @@ impl DeclaredIndex {
     }
 
     pub(super) fn owner(&self, address: IpAddr) -> Option<&ClusterName> {
-        let after = self.networks.partition_point(|(cidr, _)| cidr.first() <= address);
+        let after = self
+            .networks
+            .partition_point(|(cidr, _)| cidr.first() <= address);
         let (cidr, name) = self.networks.get(after.checked_sub(1)?)?;
         cidr.contains_address(address).then_some(name)
     }
@@ -35,8 +37,15 @@ impl DeclaredIndex {
     /// The clusters with a network that overlaps `cidr`, each once.
     pub(super) fn owners(&self, cidr: Cidr) -> Vec<&ClusterName> {
         let mut found: Vec<&ClusterName> = self.owner(cidr.first()).into_iter().collect();
-        let start = self.networks.partition_point(|(net, _)| net.first() <= cidr.first());
-        let inside = self.networks.get(start..).unwrap_or_default().iter().take_while(|(net, _)| net.first() <= cidr.last());
+        let start = self
+            .networks
+            .partition_point(|(net, _)| net.first() <= cidr.first());
+        let inside = self
+            .networks
+            .get(start..)
+            .unwrap_or_default()
+            .iter()
+            .take_while(|(net, _)| net.first() <= cidr.last());
         found.extend(inside.map(|(_, name)| name.as_ref()));
         found.sort();
         found.dedup();

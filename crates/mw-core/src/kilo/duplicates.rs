@@ -32,8 +32,15 @@ pub(super) trait ExistingPeers {
 }
 
 /// Resolves name conflicts, then key conflicts.
-pub(super) fn settle(clusters: &[Option<Claimant<'_>>], contested: &BTreeSet<PublicKey>, existing: &dyn ExistingPeers) -> Losers {
-    let mut losers = Losers { names: settle_names(clusters, existing), ..Losers::default() };
+pub(super) fn settle(
+    clusters: &[Option<Claimant<'_>>],
+    contested: &BTreeSet<PublicKey>,
+    existing: &dyn ExistingPeers,
+) -> Losers {
+    let mut losers = Losers {
+        names: settle_names(clusters, existing),
+        ..Losers::default()
+    };
     if contested.is_empty() {
         return losers;
     }
@@ -50,8 +57,12 @@ pub(super) fn settle(clusters: &[Option<Claimant<'_>>], contested: &BTreeSet<Pub
         }
     }
     for (key, rivals) in claims {
-        let first = rivals.into_iter().min_by_key(|(at, c)| (!existing.holds(&c.peer_name, key), *at, c.node.name.clone()));
-        losers.winners.extend(first.map(|(at, c)| (key, (at, c.node.name.clone()))));
+        let first = rivals
+            .into_iter()
+            .min_by_key(|(at, c)| (!existing.holds(&c.peer_name, key), *at, c.node.name.clone()));
+        losers
+            .winners
+            .extend(first.map(|(at, c)| (key, (at, c.node.name.clone()))));
     }
     losers
 }
@@ -59,28 +70,59 @@ pub(super) fn settle(clusters: &[Option<Claimant<'_>>], contested: &BTreeSet<Pub
 /// Two clusters can produce the same name if one cluster's name is a prefix of
 /// the other's, followed by `--`. Equal names within a cluster are resolved by
 /// its own order.
-fn settle_names(clusters: &[Option<Claimant<'_>>], existing: &dyn ExistingPeers) -> BTreeSet<(usize, NodeName)> {
+fn settle_names(
+    clusters: &[Option<Claimant<'_>>],
+    existing: &dyn ExistingPeers,
+) -> BTreeSet<(usize, NodeName)> {
     let mut losers = BTreeSet::new();
     let mut shared: BTreeMap<&PeerName, Vec<(usize, &Candidate)>> = BTreeMap::new();
     for at in rivals(clusters) {
         let mut own = BTreeSet::new();
-        let candidates = clusters.get(at).and_then(Option::as_ref).map(|claimant| &claimant.survey.candidates);
-        for candidate in candidates.into_iter().flatten().filter(|candidate| own.insert(&candidate.peer_name)) {
-            shared.entry(&candidate.peer_name).or_default().push((at, candidate));
+        let candidates = clusters
+            .get(at)
+            .and_then(Option::as_ref)
+            .map(|claimant| &claimant.survey.candidates);
+        for candidate in candidates
+            .into_iter()
+            .flatten()
+            .filter(|candidate| own.insert(&candidate.peer_name))
+        {
+            shared
+                .entry(&candidate.peer_name)
+                .or_default()
+                .push((at, candidate));
         }
     }
     for (name, claims) in shared.into_iter().filter(|(_, claims)| claims.len() > 1) {
         let holder = existing.source_of(name);
-        let holds = |at: usize| clusters.get(at).and_then(Option::as_ref).is_some_and(|c| holder.as_deref() == Some(c.cluster.as_str()));
-        let winner = claims.iter().find(|(at, _)| holds(*at)).or(claims.first()).map(|(at, _)| *at);
-        losers.extend(claims.iter().filter(|(at, _)| Some(*at) != winner).map(|(at, c)| (*at, c.node.name.clone())));
+        let holds = |at: usize| {
+            clusters
+                .get(at)
+                .and_then(Option::as_ref)
+                .is_some_and(|c| holder.as_deref() == Some(c.cluster.as_str()))
+        };
+        let winner = claims
+            .iter()
+            .find(|(at, _)| holds(*at))
+            .or(claims.first())
+            .map(|(at, _)| *at);
+        losers.extend(
+            claims
+                .iter()
+                .filter(|(at, _)| Some(*at) != winner)
+                .map(|(at, c)| (*at, c.node.name.clone())),
+        );
     }
     losers
 }
 
 fn rivals(clusters: &[Option<Claimant<'_>>]) -> BTreeSet<usize> {
     let mut rivals = BTreeSet::new();
-    let named: Vec<(usize, &str)> = clusters.iter().enumerate().filter_map(|(at, c)| Some((at, c.as_ref()?.cluster.as_str()))).collect();
+    let named: Vec<(usize, &str)> = clusters
+        .iter()
+        .enumerate()
+        .filter_map(|(at, c)| Some((at, c.as_ref()?.cluster.as_str())))
+        .collect();
     for (at, name) in named.iter().filter(|(_, name)| name.contains("--")) {
         for (split, _) in name.match_indices("--") {
             let prefix = name.get(..split).unwrap_or_default();
@@ -93,22 +135,33 @@ fn rivals(clusters: &[Option<Claimant<'_>>]) -> BTreeSet<usize> {
 }
 
 /// The final result for each candidate, in their order.
-pub(super) fn verdicts<'a>(at: usize, survey: &'a Survey, losers: &Losers) -> Vec<Result<&'a Passed, Skip>> {
+pub(super) fn verdicts<'a>(
+    at: usize,
+    survey: &'a Survey,
+    losers: &Losers,
+) -> Vec<Result<&'a Passed, Skip>> {
     let mut names: BTreeSet<&PeerName> = BTreeSet::new();
     let mut verdicts = Vec::with_capacity(survey.candidates.len());
     let plain = losers.names.is_empty() && losers.winners.is_empty();
     for candidate in &survey.candidates {
         let me = || (at, candidate.node.name.clone());
-        let verdict = if !names.insert(&candidate.peer_name) || (!plain && losers.names.contains(&me())) {
-            Err(Skip::new(
-                SkipReason::PeerNameDuplicate,
-                format!("Peer name {} is taken by an earlier node of the mesh", candidate.peer_name),
-            ))
-        } else if !plain && losers.lost_key(&me(), candidate) {
-            Err(Skip::new(SkipReason::PublicKeyDuplicate, "another node of the mesh has the same public key"))
-        } else {
-            candidate.verdict.as_ref().map_err(Skip::clone)
-        };
+        let verdict =
+            if !names.insert(&candidate.peer_name) || (!plain && losers.names.contains(&me())) {
+                Err(Skip::new(
+                    SkipReason::PeerNameDuplicate,
+                    format!(
+                        "Peer name {} is taken by an earlier node of the mesh",
+                        candidate.peer_name
+                    ),
+                ))
+            } else if !plain && losers.lost_key(&me(), candidate) {
+                Err(Skip::new(
+                    SkipReason::PublicKeyDuplicate,
+                    "another node of the mesh has the same public key",
+                ))
+            } else {
+                candidate.verdict.as_ref().map_err(Skip::clone)
+            };
         verdicts.push(verdict);
     }
     verdicts
@@ -120,7 +173,14 @@ impl Losers {
     fn lost_key(&self, me: &(usize, NodeName), candidate: &Candidate) -> bool {
         let key = match (&candidate.verdict, &candidate.node.key) {
             (Ok(passed), _) => passed.key,
-            (Err(skip), Ok(Some(key))) if matches!(skip.reason, SkipReason::NodeNoEndpoint | SkipReason::NodeEndpointInvalid) => *key,
+            (Err(skip), Ok(Some(key)))
+                if matches!(
+                    skip.reason,
+                    SkipReason::NodeNoEndpoint | SkipReason::NodeEndpointInvalid
+                ) =>
+            {
+                *key
+            }
             _ => return false,
         };
         self.winners.get(&key).is_some_and(|winner| winner != me)

@@ -89,8 +89,16 @@ impl HeldLine {
     /// Parses the output of `Display`.
     pub fn read(target: ClusterId, text: &str) -> Option<HeldLine> {
         match text.split_once('=') {
-            None => Some(HeldLine { target, name: PeerName::from(text), key: None }),
-            Some((name, key)) => Some(HeldLine { target, name: PeerName::from(name), key: Some(PublicKey::try_from(key).ok()?) }),
+            None => Some(HeldLine {
+                target,
+                name: PeerName::from(text),
+                key: None,
+            }),
+            Some((name, key)) => Some(HeldLine {
+                target,
+                name: PeerName::from(name),
+                key: Some(PublicKey::try_from(key).ok()?),
+            }),
         }
     }
 }
@@ -127,7 +135,12 @@ const FEWEST_FOR_KEYS: usize = 3;
 
 /// Reports whether unexplained deletes are held: always if the source lists no
 /// node at all, otherwise if they exceed the percentage.
-pub(super) fn holds(doubtful: usize, of_source: usize, max_percent: u8, source_is_empty: bool) -> bool {
+pub(super) fn holds(
+    doubtful: usize,
+    of_source: usize,
+    max_percent: u8,
+    source_is_empty: bool,
+) -> bool {
     doubtful > 0 && (source_is_empty || exceeds(doubtful, of_source, max_percent))
 }
 
@@ -179,11 +192,24 @@ mod tests {
 
     #[test]
     fn a_held_line_is_read_as_it_was_written() {
-        let line = |key| HeldLine { target: ClusterId::from("t"), name: PeerName::from("m--a--n"), key };
-        for line in [line(None), line(PublicKey::try_from("AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=").ok())] {
-            assert_eq!(HeldLine::read(line.target.clone(), &line.to_string()), Some(line));
+        let line = |key| HeldLine {
+            target: ClusterId::from("t"),
+            name: PeerName::from("m--a--n"),
+            key,
+        };
+        for line in [
+            line(None),
+            line(PublicKey::try_from("AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=").ok()),
+        ] {
+            assert_eq!(
+                HeldLine::read(line.target.clone(), &line.to_string()),
+                Some(line)
+            );
         }
-        assert_eq!(HeldLine::read(ClusterId::from("t"), "m--a--n=nonsense"), None);
+        assert_eq!(
+            HeldLine::read(ClusterId::from("t"), "m--a--n=nonsense"),
+            None
+        );
     }
 
     #[test]

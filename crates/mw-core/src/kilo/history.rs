@@ -28,25 +28,41 @@ pub(super) struct Landmarks {
 impl Landmarks {
     pub(super) fn put(&mut self, cluster: &ClusterId, name: &PeerName, wide: bool) {
         if wide {
-            self.wide.entry(name.clone()).or_default().insert(cluster.clone());
+            self.wide
+                .entry(name.clone())
+                .or_default()
+                .insert(cluster.clone());
         }
         if name.as_str().ends_with("--anchor") {
-            self.anchors.entry(name.clone()).or_default().insert(cluster.clone());
+            self.anchors
+                .entry(name.clone())
+                .or_default()
+                .insert(cluster.clone());
         }
     }
 
     /// Returns true if the Peer carried such a network.
     pub(super) fn take(&mut self, cluster: &ClusterId, name: &PeerName) -> bool {
-        self.anchors.get_mut(name).map(|clusters| clusters.remove(cluster));
-        self.wide.get_mut(name).is_some_and(|clusters| clusters.remove(cluster))
+        self.anchors
+            .get_mut(name)
+            .map(|clusters| clusters.remove(cluster));
+        self.wide
+            .get_mut(name)
+            .is_some_and(|clusters| clusters.remove(cluster))
     }
 }
 
 /// Adds a Peer to its group on a target, or removes it. Returns true if it
 /// carries a network which is declared as a whole.
 pub(super) fn group(target: &mut Target, meshes: &[MeshState], name: &PeerName, put: bool) -> bool {
-    let Some(entry) = target.entries.get(name) else { return false };
-    let mesh = if let Owner::Mesh(id) = entry.owner.as_ref() { mesh_at(meshes, id) } else { None };
+    let Some(entry) = target.entries.get(name) else {
+        return false;
+    };
+    let mesh = if let Owner::Mesh(id) = entry.owner.as_ref() {
+        mesh_at(meshes, id)
+    } else {
+        None
+    };
     let Some((at, state)) = mesh else {
         match put {
             true => target.strangers.insert(name.clone()),
@@ -54,8 +70,13 @@ pub(super) fn group(target: &mut Target, meshes: &[MeshState], name: &PeerName, 
         };
         return false;
     };
-    let key = (at, Box::from(entry.labels().source.as_deref().unwrap_or_default()));
-    let wide = state.active().is_some_and(|mesh| entry.carries_one_of(&mesh.wide));
+    let key = (
+        at,
+        Box::from(entry.labels().source.as_deref().unwrap_or_default()),
+    );
+    let wide = state
+        .active()
+        .is_some_and(|mesh| entry.carries_one_of(&mesh.wide));
     match put {
         true => _ = target.groups.entry(key).or_default().insert(name.clone()),
         false => _ = target.groups.get_mut(&key).map(|names| names.remove(name)),
@@ -97,8 +118,16 @@ impl<'a> PeerHistory<'a> {
     }
 
     /// Narrows the history to one source, with its previous anchor.
-    pub(super) fn about(self, source: (ClusterName, Option<String>), last_anchor: Option<NodeName>) -> PeerHistory<'a> {
-        PeerHistory { source: Some(source), last_anchor, ..self }
+    pub(super) fn about(
+        self,
+        source: (ClusterName, Option<String>),
+        last_anchor: Option<NodeName>,
+    ) -> PeerHistory<'a> {
+        PeerHistory {
+            source: Some(source),
+            last_anchor,
+            ..self
+        }
     }
 
     fn is_mine(&self, entry: &Entry) -> bool {
@@ -106,11 +135,20 @@ impl<'a> PeerHistory<'a> {
     }
 
     fn owned<'b>(&'b self, name: &'b PeerName) -> impl Iterator<Item = &'b Entry> {
-        let members = self.targets.iter().filter(|(id, _)| self.members.contains_key(*id));
-        members.filter_map(|(_, target)| target.entries.get(name)).filter(|entry| self.is_mine(entry))
+        let members = self
+            .targets
+            .iter()
+            .filter(|(id, _)| self.members.contains_key(*id));
+        members
+            .filter_map(|(_, target)| target.entries.get(name))
+            .filter(|entry| self.is_mine(entry))
     }
 
-    fn on<'b>(&'b self, clusters: &'b BTreeSet<ClusterId>, name: &'b PeerName) -> impl Iterator<Item = &'b Entry> {
+    fn on<'b>(
+        &'b self,
+        clusters: &'b BTreeSet<ClusterId>,
+        name: &'b PeerName,
+    ) -> impl Iterator<Item = &'b Entry> {
         let members = clusters.iter().filter(|id| self.members.contains_key(*id));
         let entries = members.filter_map(|id| self.targets.get(id)?.entries.get(name));
         entries.filter(|entry| self.is_mine(entry))
@@ -119,25 +157,48 @@ impl<'a> PeerHistory<'a> {
 
 impl ExistingPeers for PeerHistory<'_> {
     fn source_of(&self, name: &PeerName) -> Option<String> {
-        self.owned(name).find_map(|entry| entry.labels().source.clone())
+        self.owned(name)
+            .find_map(|entry| entry.labels().source.clone())
     }
 
     /// A Peer on a cluster whose own node has the key does not count, as it
     /// can't stay.
     fn holds(&self, name: &PeerName, key: PublicKey) -> bool {
-        let own = |id: &ClusterId| self.sources.nodes(id).is_some_and(|nodes| nodes.values().any(|node| node.key == Ok(Some(key))));
-        let held = |target: &Target| target.entries.get(name).is_some_and(|entry| self.is_mine(entry) && entry.key() == Some(key));
-        self.targets.iter().any(|(id, target)| self.members.contains_key(id) && held(target) && !own(id))
+        let own = |id: &ClusterId| {
+            self.sources
+                .nodes(id)
+                .is_some_and(|nodes| nodes.values().any(|node| node.key == Ok(Some(key))))
+        };
+        let held = |target: &Target| {
+            target
+                .entries
+                .get(name)
+                .is_some_and(|entry| self.is_mine(entry) && entry.key() == Some(key))
+        };
+        self.targets
+            .iter()
+            .any(|(id, target)| self.members.contains_key(id) && held(target) && !own(id))
     }
 }
 
 impl Memory for PeerHistory<'_> {
     fn carriers(&self, extras: &[Cidr]) -> BTreeMap<PeerName, usize> {
-        let start = self.source.as_ref().and_then(|(_, start)| start.as_deref()).unwrap_or_default();
+        let start = self
+            .source
+            .as_ref()
+            .and_then(|(_, start)| start.as_deref())
+            .unwrap_or_default();
         let mut found = BTreeMap::new();
-        for (name, clusters) in self.landmarks.wide.range(PeerName::from(start)..).take_while(|(name, _)| name.as_str().starts_with(start))
+        for (name, clusters) in self
+            .landmarks
+            .wide
+            .range(PeerName::from(start)..)
+            .take_while(|(name, _)| name.as_str().starts_with(start))
         {
-            let count = self.on(clusters, name).filter(|entry| entry.prefixes().iter().any(|cidr| extras.contains(cidr))).count();
+            let count = self
+                .on(clusters, name)
+                .filter(|entry| entry.prefixes().iter().any(|cidr| extras.contains(cidr)))
+                .count();
             if count > 0 {
                 found.insert(name.clone(), count);
             }
@@ -147,8 +208,14 @@ impl Memory for PeerHistory<'_> {
 
     fn legacy_anchor_keys(&self) -> BTreeMap<PublicKey, usize> {
         let mut found = BTreeMap::new();
-        let name = self.source.as_ref().map(|(cluster, _)| PeerName::of(&self.mesh.name, cluster, "anchor"));
-        if let Some((name, clusters)) = name.as_ref().and_then(|name| self.landmarks.anchors.get_key_value(name)) {
+        let name = self
+            .source
+            .as_ref()
+            .map(|(cluster, _)| PeerName::of(&self.mesh.name, cluster, "anchor"));
+        if let Some((name, clusters)) = name
+            .as_ref()
+            .and_then(|name| self.landmarks.anchors.get_key_value(name))
+        {
             for key in self.on(clusters, name).filter_map(Entry::key) {
                 *found.entry(key).or_default() += 1;
             }

@@ -16,7 +16,9 @@ pub(super) enum SourceChange {
 }
 
 pub(super) fn source_change(old: Option<&SourcePlan>, new: Option<&SourcePlan>) -> SourceChange {
-    let (Some(old), Some(new)) = (old, new) else { return SourceChange::Whole };
+    let (Some(old), Some(new)) = (old, new) else {
+        return SourceChange::Whole;
+    };
     let same_anchor = match (&old.anchor_peer, &new.anchor_peer) {
         (Some(one), Some(other)) => Arc::ptr_eq(one, other),
         (one, other) => one.is_none() && other.is_none(),
@@ -28,19 +30,44 @@ pub(super) fn source_change(old: Option<&SourcePlan>, new: Option<&SourcePlan>) 
     let mut names = BTreeSet::new();
     differing(&mut names, &old.base, &new.base, Arc::ptr_eq);
     differing(&mut names, &old.kept, &new.kept, PartialEq::eq);
-    differing(&mut names, &old.endpoint_inside, &new.endpoint_inside, PartialEq::eq);
-    names.extend(old.led_by_another.symmetric_difference(&new.led_by_another).cloned());
+    differing(
+        &mut names,
+        &old.endpoint_inside,
+        &new.endpoint_inside,
+        PartialEq::eq,
+    );
+    names.extend(
+        old.led_by_another
+            .symmetric_difference(&new.led_by_another)
+            .cloned(),
+    );
     SourceChange::Names(names)
 }
 
-fn differing<T>(names: &mut BTreeSet<PeerName>, old: &BTreeMap<PeerName, T>, new: &BTreeMap<PeerName, T>, same: impl Fn(&T, &T) -> bool) {
-    names.extend(old.iter().filter(|(name, value)| !new.get(*name).is_some_and(|other| same(value, other))).map(|(name, _)| name.clone()));
+fn differing<T>(
+    names: &mut BTreeSet<PeerName>,
+    old: &BTreeMap<PeerName, T>,
+    new: &BTreeMap<PeerName, T>,
+    same: impl Fn(&T, &T) -> bool,
+) {
+    names.extend(
+        old.iter()
+            .filter(|(name, value)| !new.get(*name).is_some_and(|other| same(value, other)))
+            .map(|(name, _)| name.clone()),
+    );
     names.extend(new.keys().filter(|name| !old.contains_key(*name)).cloned());
 }
 
-pub(super) fn mark_source(targets: &mut BTreeMap<ClusterId, Target>, mesh: &ActiveMesh, at: (usize, usize), change: &SourceChange) {
+pub(super) fn mark_source(
+    targets: &mut BTreeMap<ClusterId, Target>,
+    mesh: &ActiveMesh,
+    at: (usize, usize),
+    change: &SourceChange,
+) {
     for member in &mesh.members {
-        let Some(target) = targets.get_mut(&member.id) else { continue };
+        let Some(target) = targets.get_mut(&member.id) else {
+            continue;
+        };
         if target.dirt.all {
             continue;
         }
@@ -52,7 +79,10 @@ pub(super) fn mark_source(targets: &mut BTreeMap<ClusterId, Target>, mesh: &Acti
         let pending: Vec<PeerName> = pending.map(|((name, _), _)| name.clone()).collect();
         match change {
             SourceChange::Whole => _ = target.dirt.sources.insert(at),
-            SourceChange::Names(names) => target.dirt.names.extend(names.iter().cloned().chain(pending)),
+            SourceChange::Names(names) => target
+                .dirt
+                .names
+                .extend(names.iter().cloned().chain(pending)),
         }
     }
 }
@@ -66,17 +96,41 @@ pub(super) fn mark_own(target: &mut Target, mesh: &ActiveMesh, at: usize, old: &
         sources.extend(0..mesh.members.len());
     }
     let named = |name: &ClusterName| mesh.position_of(name.as_str());
-    sources.extend(old.hits.iter().filter(|(name, hits)| new.hits.get(*name) != Some(hits)).filter_map(|(name, _)| named(name)));
-    sources.extend(new.hits.keys().filter(|name| !old.hits.contains_key(*name)).filter_map(named));
+    sources.extend(
+        old.hits
+            .iter()
+            .filter(|(name, hits)| new.hits.get(*name) != Some(hits))
+            .filter_map(|(name, _)| named(name)),
+    );
+    sources.extend(
+        new.hits
+            .keys()
+            .filter(|name| !old.hits.contains_key(*name))
+            .filter_map(named),
+    );
     let mut keys = BTreeSet::new();
     for (old, new) in [(&old.discovered, &new.discovered), (&old.faded, &new.faded)] {
-        keys.extend(old.keys().chain(new.keys()).filter(|key| old.get(*key) != new.get(*key)).copied());
+        keys.extend(
+            old.keys()
+                .chain(new.keys())
+                .filter(|key| old.get(*key) != new.get(*key))
+                .copied(),
+        );
     }
     sources.extend(keys.iter().flat_map(|key| mesh.clusters_with_key(*key)));
     if !keys.is_empty() {
         // A Peer may still have the previous key of its node.
         let holds = |entry: &Entry| entry.key().is_some_and(|key| keys.contains(&key));
-        target.dirt.names.extend(target.entries.iter().filter(|(_, entry)| holds(entry)).map(|(name, _)| name.clone()));
+        target.dirt.names.extend(
+            target
+                .entries
+                .iter()
+                .filter(|(_, entry)| holds(entry))
+                .map(|(name, _)| name.clone()),
+        );
     }
-    target.dirt.sources.extend(sources.into_iter().map(|source| (at, source)));
+    target
+        .dirt
+        .sources
+        .extend(sources.into_iter().map(|source| (at, source)));
 }

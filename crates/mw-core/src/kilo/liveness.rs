@@ -18,6 +18,13 @@ pub(super) fn alive(nodes: &Nodes) -> BTreeSet<NodeName> {
         [_, second, _, ..] => *second,
         [newest, ..] => *newest,
     };
-    let lives = |node: &Node| node.last_seen.is_some_and(|at| yardstick.saturating_sub(at) < SILENT_AFTER_SECONDS);
-    nodes.iter().filter(|(_, node)| lives(node)).map(|(name, _)| name.clone()).collect()
+    let lives = |node: &Node| {
+        node.last_seen
+            .is_some_and(|at| yardstick.saturating_sub(at) < SILENT_AFTER_SECONDS)
+    };
+    nodes
+        .iter()
+        .filter(|(_, node)| lives(node))
+        .map(|(name, _)| name.clone())
+        .collect()
 }

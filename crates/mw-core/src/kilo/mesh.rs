@@ -80,9 +80,17 @@ pub(super) struct Moment<'a> {
 }
 
 impl ActiveMesh {
-    pub(super) fn new(id: MeshId, spec: MeshSpec, clusters: &Clusters, duplicates: Vec<Duplicate>, hub: Option<&str>) -> ActiveMesh {
+    pub(super) fn new(
+        id: MeshId,
+        spec: MeshSpec,
+        clusters: &Clusters,
+        duplicates: Vec<Duplicate>,
+        hub: Option<&str>,
+    ) -> ActiveMesh {
         let found = |ids: &BTreeMap<ClusterName, ClusterId>, name: &ClusterName| {
-            ids.get(name).cloned().unwrap_or_else(|| ClusterId::from(name.as_str()))
+            ids.get(name)
+                .cloned()
+                .unwrap_or_else(|| ClusterId::from(name.as_str()))
         };
         let member = |name: &ClusterName| Member {
             name: name.clone(),
@@ -97,10 +105,18 @@ impl ActiveMesh {
         let members: Vec<Member> = spec.clusters.keys().map(member).collect();
         ActiveMesh {
             declared: DeclaredIndex::of(&spec),
-            rivals: members.iter().any(|member| member.name.as_str().contains("--")),
+            rivals: members
+                .iter()
+                .any(|member| member.name.as_str().contains("--")),
             wide: spec.clusters.values().flat_map(wide_networks).collect(),
             name_start: name_start(&id.name, &members),
-            by_id: Arc::new(members.iter().enumerate().map(|(at, member)| (member.id.clone(), at)).collect()),
+            by_id: Arc::new(
+                members
+                    .iter()
+                    .enumerate()
+                    .map(|(at, member)| (member.id.clone(), at))
+                    .collect(),
+            ),
             id,
             spec,
             members,
@@ -116,7 +132,9 @@ impl ActiveMesh {
     }
 
     pub(super) fn position_of(&self, name: &str) -> Option<usize> {
-        self.members.binary_search_by(|member| member.name.as_str().cmp(name)).ok()
+        self.members
+            .binary_search_by(|member| member.name.as_str().cmp(name))
+            .ok()
     }
 
     pub(super) fn keepalive(&self, source: usize, target: usize) -> u16 {
@@ -128,8 +146,14 @@ impl ActiveMesh {
 
     /// The older mesh that already connects this pair of clusters.
     pub(super) fn older_mesh_with(&self, source: usize, target: usize) -> Option<&MeshId> {
-        let (source, target) = (&self.members.get(source)?.proven, &self.members.get(target)?.proven);
-        self.duplicates.iter().find(|d| d.shared.contains(source) && d.shared.contains(target)).map(|d| &d.older)
+        let (source, target) = (
+            &self.members.get(source)?.proven,
+            &self.members.get(target)?.proven,
+        );
+        self.duplicates
+            .iter()
+            .find(|d| d.shared.contains(source) && d.shared.contains(target))
+            .map(|d| &d.older)
     }
 
     /// The clusters with a node that has this key.
@@ -151,13 +175,24 @@ impl ActiveMesh {
 
     fn surveyor<'a>(&'a self, member: &'a Member) -> Option<Surveyor<'a>> {
         let spec = self.spec.clusters.get(&member.name)?;
-        Some(Surveyor { mesh: &self.id.name, cluster: &member.name, spec })
+        Some(Surveyor {
+            mesh: &self.id.name,
+            cluster: &member.name,
+            spec,
+        })
     }
 
     /// Reports whether another member gets the Peer of a node without an
     /// endpoint: a keepalive in any cluster applies to at least one pair.
-    fn roams(&self, member: &Member, roaming: &Roaming<'_>, name: &PeerName, key: PublicKey) -> bool {
-        self.spec.clusters.values().any(|spec| spec.keepalive > 0) || roaming.exists(self, member, name, key)
+    fn roams(
+        &self,
+        member: &Member,
+        roaming: &Roaming<'_>,
+        name: &PeerName,
+        key: PublicKey,
+    ) -> bool {
+        self.spec.clusters.values().any(|spec| spec.keepalive > 0)
+            || roaming.exists(self, member, name, key)
     }
 
     /// The members with a node whose survey result no longer matches the
@@ -165,11 +200,20 @@ impl ActiveMesh {
     pub(super) fn unsettled(&self, roaming: &Roaming<'_>, name: Option<&PeerName>) -> Vec<usize> {
         let unsettled = |at: &usize| {
             self.members.get(*at).is_some_and(|member| {
-                let mut named = member.survey.candidates.iter().filter(|candidate| name.is_none_or(|name| candidate.peer_name == *name));
-                named.any(|candidate| !candidate.is_settled(&|name, key| self.roams(member, roaming, name, key)))
+                let mut named = member
+                    .survey
+                    .candidates
+                    .iter()
+                    .filter(|candidate| name.is_none_or(|name| candidate.peer_name == *name));
+                named.any(|candidate| {
+                    !candidate.is_settled(&|name, key| self.roams(member, roaming, name, key))
+                })
             })
         };
-        let members = name.map_or_else(|| (0..self.members.len()).collect(), |name| self.named_like(name));
+        let members = name.map_or_else(
+            || (0..self.members.len()).collect(),
+            |name| self.named_like(name),
+        );
         members.into_iter().filter(unsettled).collect()
     }
 
@@ -178,13 +222,32 @@ impl ActiveMesh {
         for position in 0..self.members.len() {
             self.survey_nodes(position, roaming);
         }
-        let held = |(position, member): (usize, &Member)| member.keys.iter().map(|key| (*key, position)).collect::<Vec<_>>();
-        let mut holders: Vec<(PublicKey, usize)> = self.members.iter().enumerate().flat_map(held).collect();
+        let held = |(position, member): (usize, &Member)| {
+            member
+                .keys
+                .iter()
+                .map(|key| (*key, position))
+                .collect::<Vec<_>>()
+        };
+        let mut holders: Vec<(PublicKey, usize)> =
+            self.members.iter().enumerate().flat_map(held).collect();
         holders.sort_unstable();
         let by_key = holders.chunk_by(|one, other| one.0 == other.0);
-        let by_key = by_key.filter_map(|same| Some((same.first()?.0, same.iter().map(|(_, position)| *position).collect::<Vec<_>>())));
+        let by_key = by_key.filter_map(|same| {
+            Some((
+                same.first()?.0,
+                same.iter()
+                    .map(|(_, position)| *position)
+                    .collect::<Vec<_>>(),
+            ))
+        });
         self.keys = by_key.collect();
-        self.contested = self.keys.iter().filter(|(_, positions)| positions.len() > 1).map(|(key, _)| *key).collect();
+        self.contested = self
+            .keys
+            .iter()
+            .filter(|(_, positions)| positions.len() > 1)
+            .map(|(key, _)| *key)
+            .collect();
     }
 
     /// Surveys a member's nodes again. The member must be replanned afterwards.
@@ -195,14 +258,25 @@ impl ActiveMesh {
     }
 
     /// Returns the keys of the member's nodes before and after.
-    fn survey_nodes(&mut self, position: usize, roaming: &Roaming<'_>) -> Option<(Vec<PublicKey>, Vec<PublicKey>)> {
+    fn survey_nodes(
+        &mut self,
+        position: usize,
+        roaming: &Roaming<'_>,
+    ) -> Option<(Vec<PublicKey>, Vec<PublicKey>)> {
         let member = self.members.get(position)?;
         let nodes = roaming.sources.nodes(&member.id);
         let survey = match (self.surveyor(member), nodes) {
-            (Some(surveyor), Some(nodes)) => surveyor.survey(nodes, &member.survey, &|name, key| self.roams(member, roaming, name, key)),
+            (Some(surveyor), Some(nodes)) => {
+                surveyor.survey(nodes, &member.survey, &|name, key| {
+                    self.roams(member, roaming, name, key)
+                })
+            }
             _ => Survey::default(),
         };
-        let keys = nodes.into_iter().flat_map(BTreeMap::values).filter_map(|node| node.key.as_ref().ok().copied().flatten());
+        let keys = nodes
+            .into_iter()
+            .flat_map(BTreeMap::values)
+            .filter_map(|node| node.key.as_ref().ok().copied().flatten());
         let mut keys: Vec<PublicKey> = keys.collect();
         keys.sort_unstable();
         let member = self.members.get_mut(position)?;
@@ -228,8 +302,16 @@ impl ActiveMesh {
     /// Decides which nodes keep contested names and keys. Returns true if that
     /// changed, so that every member must be replanned.
     pub(super) fn settle(&mut self, existing: &dyn ExistingPeers) -> bool {
-        let claimants: Vec<Option<Claimant<'_>>> =
-            self.members.iter().map(|member| Some(Claimant { cluster: &member.name, survey: &member.survey })).collect();
+        let claimants: Vec<Option<Claimant<'_>>> = self
+            .members
+            .iter()
+            .map(|member| {
+                Some(Claimant {
+                    cluster: &member.name,
+                    survey: &member.survey,
+                })
+            })
+            .collect();
         let losers = settle(&claimants, &self.contested, existing);
         let changed = losers != self.losers;
         self.losers = losers;
@@ -237,9 +319,17 @@ impl ActiveMesh {
     }
 
     /// Plans a member as a source. Returns its previous plan.
-    pub(super) fn plan(&mut self, position: usize, nodes: Option<&Nodes>, memory: &dyn Memory, moment: Moment<'_>) -> Option<SourcePlan> {
+    pub(super) fn plan(
+        &mut self,
+        position: usize,
+        nodes: Option<&Nodes>,
+        memory: &dyn Memory,
+        moment: Moment<'_>,
+    ) -> Option<SourcePlan> {
         let (plan, own) = match (self.members.get(position), nodes) {
-            (Some(member), Some(nodes)) => self.planned(position, member, nodes, memory, moment).unzip(),
+            (Some(member), Some(nodes)) => self
+                .planned(position, member, nodes, memory, moment)
+                .unzip(),
             _ => (None, None),
         };
         let member = self.members.get_mut(position)?;
@@ -265,48 +355,80 @@ impl ActiveMesh {
             position,
             losers: &self.losers,
             memory,
-            takes_key: &|key| (0..self.members.len()).any(|at| at != position && !self.clusters_with_key(key).contains(&at)),
+            takes_key: &|key| {
+                (0..self.members.len())
+                    .any(|at| at != position && !self.clusters_with_key(key).contains(&at))
+            },
             earlier: member.plan.as_ref().map_or(&nothing, |plan| &plan.base),
             now: moment.now,
             node_grace: moment.node_grace,
         };
         let plan = planner.plan();
         let spec = planner.surveyor.spec;
-        let own = Own::of((&member.name, spec), nodes, &member.survey, &plan, &self.declared, (moment.vanished, moment.now));
+        let own = Own::of(
+            (&member.name, spec),
+            nodes,
+            &member.survey,
+            &plan,
+            &self.declared,
+            (moment.vanished, moment.now),
+        );
         Some((plan, own))
     }
 
     /// The member that wants a Peer of this name.
     pub(super) fn wanted_by(&self, name: &PeerName, labelled: Option<&str>) -> Option<usize> {
-        let wants =
-            |at: &usize| self.members.get(*at).and_then(|member| member.plan.as_ref()).is_some_and(|plan| plan.base.contains_key(name));
-        let labelled = labelled.and_then(|label| self.position_of(label)).filter(wants);
+        let wants = |at: &usize| {
+            self.members
+                .get(*at)
+                .and_then(|member| member.plan.as_ref())
+                .is_some_and(|plan| plan.base.contains_key(name))
+        };
+        let labelled = labelled
+            .and_then(|label| self.position_of(label))
+            .filter(wants);
         labelled.or_else(|| (0..self.members.len()).find(wants))
     }
 
     /// Reports whether the nodes of the member with this name are not known.
     pub(super) fn is_unknown(&self, name: &str) -> bool {
-        self.position_of(name).and_then(|at| self.members.get(at)).is_some_and(|member| member.plan.is_none())
+        self.position_of(name)
+            .and_then(|at| self.members.get(at))
+            .is_some_and(|member| member.plan.is_none())
     }
 
     /// Reports whether a Peer of this name could belong to a member whose nodes
     /// are not known.
     pub(super) fn unknown_source_of(&self, name: &PeerName) -> bool {
-        let unknown = |at: usize| self.members.get(at).is_some_and(|member| member.plan.is_none());
+        let unknown = |at: usize| {
+            self.members
+                .get(at)
+                .is_some_and(|member| member.plan.is_none())
+        };
         self.named_like(name).into_iter().any(unknown)
     }
 
     /// The members that a Peer of this name can belong to, by its prefix.
     pub(super) fn named_like(&self, name: &PeerName) -> Vec<usize> {
-        let Some(start) = &self.name_start else { return (0..self.members.len()).collect() };
-        let Some(rest) = name.as_str().strip_prefix(start.as_str()) else { return Vec::new() };
-        let clusters = rest.match_indices("--").filter_map(|(end, _)| rest.get(..end));
-        clusters.filter_map(|cluster| self.position_of(cluster)).collect()
+        let Some(start) = &self.name_start else {
+            return (0..self.members.len()).collect();
+        };
+        let Some(rest) = name.as_str().strip_prefix(start.as_str()) else {
+            return Vec::new();
+        };
+        let clusters = rest
+            .match_indices("--")
+            .filter_map(|(end, _)| rest.get(..end));
+        clusters
+            .filter_map(|cluster| self.position_of(cluster))
+            .collect()
     }
 
     /// Common prefix of the Peer names of one member.
     pub(super) fn name_start_of(&self, cluster: &ClusterName) -> Option<String> {
-        self.name_start.as_ref().map(|start| format!("{start}{cluster}--"))
+        self.name_start
+            .as_ref()
+            .map(|start| format!("{start}{cluster}--"))
     }
 }
 
@@ -320,14 +442,22 @@ fn labels(mesh: &MeshId, cluster: &ClusterName, hub: Option<&str>) -> Labels {
 }
 
 fn name_start(mesh: &str, members: &[Member]) -> Option<String> {
-    let longest = members.iter().max_by_key(|member| member.name.as_str().len())?;
+    let longest = members
+        .iter()
+        .max_by_key(|member| member.name.as_str().len())?;
     let name = PeerName::of(mesh, &longest.name, "x");
-    name.as_str().strip_suffix(&format!("{}--x", longest.name)).map(str::to_owned)
+    name.as_str()
+        .strip_suffix(&format!("{}--x", longest.name))
+        .map(str::to_owned)
 }
 
 fn wide_networks(spec: &ClusterSpec) -> Vec<Cidr> {
     match &spec.networks {
-        Networks::Typed { service, additional, .. } => service.iter().chain(additional).copied().collect(),
+        Networks::Typed {
+            service,
+            additional,
+            ..
+        } => service.iter().chain(additional).copied().collect(),
         Networks::Flat(list) => list.clone(),
     }
 }

@@ -123,34 +123,70 @@ pub enum Publicness {
 /// it stays an address until a mesh is planned.
 impl Node {
     pub fn read(facts: NodeFacts) -> Node {
-        let NodeFacts { name, uid, labels, kilo, pod_cidrs, internal_ips, external_ips, ready, bare_since } = facts;
+        let NodeFacts {
+            name,
+            uid,
+            labels,
+            kilo,
+            pod_cidrs,
+            internal_ips,
+            external_ips,
+            ready,
+            bare_since,
+        } = facts;
         let annotation = |key: &str| kilo.get(key).map(String::as_str);
         let filled = |key: &str| annotation(key).filter(|text| !text.is_empty());
-        let internal_ips: Vec<IpAddr> = internal_ips.iter().filter_map(|text| parse_address(text)).collect();
-        let kilo_internal = kilo_internal(annotation("force-internal-ip"), annotation("internal-ip"));
-        let is_told = annotation("force-internal-ip").is_some() || annotation("internal-ip").is_some();
+        let internal_ips: Vec<IpAddr> = internal_ips
+            .iter()
+            .filter_map(|text| parse_address(text))
+            .collect();
+        let kilo_internal =
+            kilo_internal(annotation("force-internal-ip"), annotation("internal-ip"));
+        let is_told =
+            annotation("force-internal-ip").is_some() || annotation("internal-ip").is_some();
         Node {
             name: NodeName::from(name.as_str()),
             uid,
             labels,
             ready,
             bare_since,
-            first_pod_cidr: read(pod_cidrs.first().map(String::as_str), |text| Cidr::try_from(text).ok()),
-            pod_cidrs: pod_cidrs.iter().filter_map(|text| Cidr::try_from(text.as_str()).ok()).collect(),
-            wireguard_ip: read(filled("wireguard-ip"), |text| WrittenCidr::try_from(text).ok().map(|cidr| cidr.address)),
+            first_pod_cidr: read(pod_cidrs.first().map(String::as_str), |text| {
+                Cidr::try_from(text).ok()
+            }),
+            pod_cidrs: pod_cidrs
+                .iter()
+                .filter_map(|text| Cidr::try_from(text.as_str()).ok())
+                .collect(),
+            wireguard_ip: read(filled("wireguard-ip"), |text| {
+                WrittenCidr::try_from(text).ok().map(|cidr| cidr.address)
+            }),
             key: read(filled("key"), |text| PublicKey::try_from(text).ok()),
             last_seen: filled("last-seen").and_then(parse_seconds),
-            endpoint: read(filled("clustermesh-endpoint").or(filled("force-endpoint")), |text| Endpoint::try_from(text).ok()),
-            route_source: if is_told { kilo_internal } else { internal_ips.first().copied() },
+            endpoint: read(
+                filled("clustermesh-endpoint").or(filled("force-endpoint")),
+                |text| Endpoint::try_from(text).ok(),
+            ),
+            route_source: if is_told {
+                kilo_internal
+            } else {
+                internal_ips.first().copied()
+            },
             internal_ips,
-            external_ips: external_ips.iter().filter_map(|text| parse_address(text)).collect(),
+            external_ips: external_ips
+                .iter()
+                .filter_map(|text| parse_address(text))
+                .collect(),
             kilo_internal,
             location_granularity: annotation("granularity") == Some("location"),
             location: annotation("location").map(str::to_owned),
             leads: annotation("leader").is_some(),
-            kilo_endpoint: filled("force-endpoint").and_then(publicness).or(filled("endpoint").and_then(publicness)),
+            kilo_endpoint: filled("force-endpoint")
+                .and_then(publicness)
+                .or(filled("endpoint").and_then(publicness)),
             published_endpoint: filled("endpoint").and_then(|text| Endpoint::try_from(text).ok()),
-            keepalive_set: filled("persistent-keepalive").and_then(|text| text.parse::<u16>().ok()).is_some_and(|s| s > 0),
+            keepalive_set: filled("persistent-keepalive")
+                .and_then(|text| text.parse::<u16>().ok())
+                .is_some_and(|s| s > 0),
             discovered: discovered(annotation("discovered-endpoints").unwrap_or_default()),
         }
     }
@@ -163,14 +199,22 @@ impl Node {
         }
         let first = |v4: bool| self.external_ips.iter().find(|ip| ip.is_ipv4() == v4);
         match first(true).or(first(false)) {
-            None => Ok(self.published_endpoint.clone().filter(|endpoint| from.takes(endpoint))),
-            Some(ip) => Endpoint::new(Host::Ip(*ip), port).map(Some).map_err(|wrong| Unusable(format!("ExternalIP {ip} {wrong}"))),
+            None => Ok(self
+                .published_endpoint
+                .clone()
+                .filter(|endpoint| from.takes(endpoint))),
+            Some(ip) => Endpoint::new(Host::Ip(*ip), port)
+                .map(Some)
+                .map_err(|wrong| Unusable(format!("ExternalIP {ip} {wrong}"))),
         }
     }
 
     /// Reports whether the two differ only in their last check-in.
     pub(super) fn but_last_seen(&self, other: &Node) -> bool {
-        Node { last_seen: other.last_seen, ..self.clone() } == *other
+        Node {
+            last_seen: other.last_seen,
+            ..self.clone()
+        } == *other
     }
 
     /// Reports whether the agent removed its annotations: it stops cleanly in
@@ -188,7 +232,12 @@ impl Node {
     /// All addresses at which the node is reachable inside its cluster.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
         let wireguard = self.wireguard_ip.as_ref().ok().copied().flatten();
-        self.internal_ips.iter().chain(&self.external_ips).copied().chain(self.kilo_internal).chain(wireguard)
+        self.internal_ips
+            .iter()
+            .chain(&self.external_ips)
+            .copied()
+            .chain(self.kilo_internal)
+            .chain(wireguard)
     }
 
     /// Addresses that other clusters may get as host routes.
@@ -200,7 +249,9 @@ impl Node {
 fn read<T>(text: Option<&str>, parse: impl Fn(&str) -> Option<T>) -> Read<T> {
     match text {
         None => Ok(None),
-        Some(text) => parse(text).map(Some).ok_or_else(|| Unusable(crate::text::quoted(text))),
+        Some(text) => parse(text)
+            .map(Some)
+            .ok_or_else(|| Unusable(crate::text::quoted(text))),
     }
 }
 
@@ -227,7 +278,11 @@ fn publicness(text: &str) -> Option<Publicness> {
         Host::Ip(IpAddr::V4(ip)) => !ip.is_private(),
         Host::Ip(IpAddr::V6(ip)) => ip.segments().first() != Some(&0xfd00),
     };
-    Some(if public { Publicness::Public } else { Publicness::Private })
+    Some(if public {
+        Publicness::Public
+    } else {
+        Publicness::Private
+    })
 }
 
 #[derive(Deserialize)]
@@ -250,9 +305,12 @@ fn discovered(text: &str) -> Result<BTreeMap<PublicKey, SocketAddr>, Unusable> {
     if text.len() >= LONGEST_DISCOVERED {
         return Err(Unusable(format!("{} bytes", text.len())));
     }
-    let entries: BTreeMap<String, DiscoveredEntry> =
-        serde_json::from_str(text).map_err(|wrong| Unusable(crate::text::printable(&wrong.to_string(), 120)))?;
-    Ok(entries.iter().filter_map(|(key, entry)| usable_discovery(key, entry)).collect())
+    let entries: BTreeMap<String, DiscoveredEntry> = serde_json::from_str(text)
+        .map_err(|wrong| Unusable(crate::text::printable(&wrong.to_string(), 120)))?;
+    Ok(entries
+        .iter()
+        .filter_map(|(key, entry)| usable_discovery(key, entry))
+        .collect())
 }
 
 fn usable_discovery(key: &str, entry: &DiscoveredEntry) -> Option<(PublicKey, SocketAddr)> {
@@ -266,34 +324,62 @@ mod tests {
     use super::*;
 
     fn node(annotations: &[(&str, &str)]) -> Node {
-        let kilo = annotations.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        Node::read(NodeFacts { name: "n".to_owned(), kilo, ..NodeFacts::default() })
+        let kilo = annotations
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect();
+        Node::read(NodeFacts {
+            name: "n".to_owned(),
+            kilo,
+            ..NodeFacts::default()
+        })
     }
 
     #[test]
     fn an_endpoint_annotation_wins_over_an_external_ip_even_when_malformed() {
-        let mut facts = NodeFacts { external_ips: vec!["2001:db8::1".to_owned(), "198.51.100.1".to_owned()], ..NodeFacts::default() };
+        let mut facts = NodeFacts {
+            external_ips: vec!["2001:db8::1".to_owned(), "198.51.100.1".to_owned()],
+            ..NodeFacts::default()
+        };
         let shown = |facts: &NodeFacts| {
-            Node::read(facts.clone()).configured_endpoint(51820, EndpointFrom::Global).map(|e| e.map(|e| e.to_string()))
+            Node::read(facts.clone())
+                .configured_endpoint(51820, EndpointFrom::Global)
+                .map(|e| e.map(|e| e.to_string()))
         };
         assert_eq!(shown(&facts), Ok(Some("198.51.100.1:51820".to_owned())));
-        facts.kilo.insert("force-endpoint".to_owned(), "nowhere".to_owned());
+        facts
+            .kilo
+            .insert("force-endpoint".to_owned(), "nowhere".to_owned());
         assert!(shown(&facts).is_err());
-        facts.kilo.insert("clustermesh-endpoint".to_owned(), "192.0.2.1:1".to_owned());
+        facts
+            .kilo
+            .insert("clustermesh-endpoint".to_owned(), "192.0.2.1:1".to_owned());
         assert_eq!(shown(&facts), Ok(Some("192.0.2.1:1".to_owned())));
     }
 
     #[test]
     fn a_huge_annotation_is_refused_without_being_read() {
         let huge = "x".repeat(LONGEST_DISCOVERED);
-        let node = node(&[("discovered-endpoints", &huge), ("key", &huge), ("wireguard-ip", &huge), ("force-endpoint", &huge)]);
-        assert!(node.discovered.is_err() && node.key.is_err() && node.wireguard_ip.is_err() && node.endpoint.is_err());
+        let node = node(&[
+            ("discovered-endpoints", &huge),
+            ("key", &huge),
+            ("wireguard-ip", &huge),
+            ("force-endpoint", &huge),
+        ]);
+        assert!(
+            node.discovered.is_err()
+                && node.key.is_err()
+                && node.wireguard_ip.is_err()
+                && node.endpoint.is_err()
+        );
     }
 
     #[test]
     fn unusable_discoveries_are_left_out() {
         let key = |c: char| format!("{}A=", c.to_string().repeat(42));
-        let entry = |k: String, ip: &str, port: u32| format!(r#""{k}":{{"IP":"{ip}","Port":{port},"Zone":""}}"#);
+        let entry = |k: String, ip: &str, port: u32| {
+            format!(r#""{k}":{{"IP":"{ip}","Port":{port},"Zone":""}}"#)
+        };
         let text = format!(
             "{{{},{},{},{},\"junk\":{{\"IP\":\"198.51.100.9\",\"Port\":1}}}}",
             entry(key('B'), "198.51.100.1", 51820),
@@ -301,13 +387,32 @@ mod tests {
             entry(key('D'), "198.51.100.1", 0),
             entry(key('E'), "198.51.100.1", 70000),
         );
-        assert_eq!(node(&[("discovered-endpoints", &text)]).discovered.unwrap().len(), 1);
+        assert_eq!(
+            node(&[("discovered-endpoints", &text)])
+                .discovered
+                .unwrap()
+                .len(),
+            1
+        );
     }
 
     #[test]
     fn an_empty_forced_internal_ip_means_none() {
-        assert_eq!(node(&[("internal-ip", "10.0.0.1/24")]).kilo_internal, parse_address("10.0.0.1"));
-        assert_eq!(node(&[("internal-ip", "10.0.0.1/24"), ("force-internal-ip", "-")]).kilo_internal, None);
-        assert_eq!(node(&[("internal-ip", "10.0.0.1/24"), ("force-internal-ip", "junk")]).kilo_internal, parse_address("10.0.0.1"));
+        assert_eq!(
+            node(&[("internal-ip", "10.0.0.1/24")]).kilo_internal,
+            parse_address("10.0.0.1")
+        );
+        assert_eq!(
+            node(&[("internal-ip", "10.0.0.1/24"), ("force-internal-ip", "-")]).kilo_internal,
+            None
+        );
+        assert_eq!(
+            node(&[
+                ("internal-ip", "10.0.0.1/24"),
+                ("force-internal-ip", "junk")
+            ])
+            .kilo_internal,
+            parse_address("10.0.0.1")
+        );
     }
 }

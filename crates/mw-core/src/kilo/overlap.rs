@@ -60,11 +60,17 @@ pub fn admit(applicants: &[Applicant<'_>]) -> BTreeMap<MeshId, Admission> {
     // Meshes that run according to their status go first, so that they are
     // confirmed before new ones.
     order.sort_by_key(|at| !applicants.get(*at).is_some_and(|a| a.recalled));
-    let unchanged = |at: &usize| applicants.get(*at).is_some_and(|a| a.running == Some(a.spec) && !a.recalled);
+    let unchanged = |at: &usize| {
+        applicants
+            .get(*at)
+            .is_some_and(|a| a.running == Some(a.spec) && !a.recalled)
+    };
     let mut admitted: BTreeSet<usize> = order.iter().copied().filter(unchanged).collect();
     let mut result: BTreeMap<MeshId, Admission> = BTreeMap::new();
     for at in order.iter().copied() {
-        let Some(applicant) = applicants.get(at) else { continue };
+        let Some(applicant) = applicants.get(at) else {
+            continue;
+        };
         let mut overlaps = Vec::new();
         for (one, other) in &conflicts {
             let (own, against) = match (one.applicant == at, other.applicant == at) {
@@ -73,7 +79,9 @@ pub fn admit(applicants: &[Applicant<'_>]) -> BTreeMap<MeshId, Admission> {
                 _ => continue,
             };
             let inside = against.applicant == at && !against.running && !own.running;
-            let stands = against.applicant != at && !own.running && against.running != admitted.contains(&against.applicant);
+            let stands = against.applicant != at
+                && !own.running
+                && against.running != admitted.contains(&against.applicant);
             if inside || stands {
                 overlaps.push(overlap_problem(applicants, own, against));
             }
@@ -84,25 +92,53 @@ pub fn admit(applicants: &[Applicant<'_>]) -> BTreeMap<MeshId, Admission> {
             false => {}
         }
         let duplicates = duplicates(applicants, &shared, &order, at);
-        result.insert(applicant.mesh.clone(), Admission { overlaps, duplicates });
+        result.insert(
+            applicant.mesh.clone(),
+            Admission {
+                overlaps,
+                duplicates,
+            },
+        );
     }
     result
 }
 
 fn by_age(applicants: &[Applicant<'_>]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..applicants.len()).collect();
-    order.sort_by_key(|at| applicants.get(*at).map(|a| (a.created.is_none(), a.created, a.mesh)));
+    order.sort_by_key(|at| {
+        applicants
+            .get(*at)
+            .map(|a| (a.created.is_none(), a.created, a.mesh))
+    });
     order
 }
 
 fn claims<'a>(applicants: &'a [Applicant<'a>]) -> Vec<Claim<'a>> {
     let mut claims = Vec::new();
     for (at, applicant) in applicants.iter().enumerate() {
-        let specs = [(false, Some(applicant.spec)), (true, applicant.running.filter(|running| *running != applicant.spec))];
-        for (running, spec) in specs.into_iter().filter_map(|(running, spec)| Some((running, spec?))) {
+        let specs = [
+            (false, Some(applicant.spec)),
+            (
+                true,
+                applicant
+                    .running
+                    .filter(|running| *running != applicant.spec),
+            ),
+        ];
+        for (running, spec) in specs
+            .into_iter()
+            .filter_map(|(running, spec)| Some((running, spec?)))
+        {
             for (cluster, entry) in &spec.clusters {
                 let id = applicant.members.get(cluster);
-                claims.extend(entry.networks.all().map(|cidr| Claim { cidr, applicant: at, running, cluster, id, index: entry.index }));
+                claims.extend(entry.networks.all().map(|cidr| Claim {
+                    cidr,
+                    applicant: at,
+                    running,
+                    cluster,
+                    id,
+                    index: entry.index,
+                }));
             }
         }
     }
@@ -112,7 +148,11 @@ fn claims<'a>(applicants: &'a [Applicant<'a>]) -> Vec<Claim<'a>> {
 /// One pass over the sorted networks with a stack of the enclosing ones.
 fn conflicts<'a>(shared: &SharedMembers, claims: &[Claim<'a>]) -> Vec<(Claim<'a>, Claim<'a>)> {
     // Small keys sort fast; wider networks come before those they contain.
-    let mut order: Vec<(Cidr, u32)> = claims.iter().zip(0..).map(|(claim, at)| (claim.cidr, at)).collect();
+    let mut order: Vec<(Cidr, u32)> = claims
+        .iter()
+        .zip(0..)
+        .map(|(claim, at)| (claim.cidr, at))
+        .collect();
     order.sort_unstable();
     let claim = |at: u32| claims.get(usize::try_from(at).ok()?);
     let mut found = Vec::new();
@@ -152,7 +192,13 @@ fn ordered(one: usize, other: usize) -> (usize, usize) {
 }
 
 fn shared_members(applicants: &[Applicant<'_>]) -> SharedMembers {
-    let of = |(at, applicant): (usize, &Applicant<'_>)| applicant.members.values().map(|id| (id.clone(), at)).collect::<Vec<_>>();
+    let of = |(at, applicant): (usize, &Applicant<'_>)| {
+        applicant
+            .members
+            .values()
+            .map(|id| (id.clone(), at))
+            .collect::<Vec<_>>()
+    };
     let mut members: Vec<(ClusterId, usize)> = applicants.iter().enumerate().flat_map(of).collect();
     members.sort_unstable();
     members.dedup();
@@ -160,24 +206,42 @@ fn shared_members(applicants: &[Applicant<'_>]) -> SharedMembers {
     for same in members.chunk_by(|one, other| one.0 == other.0) {
         for (i, (id, one)) in same.iter().enumerate() {
             for (_, other) in same.iter().skip(i + 1) {
-                shared.entry(ordered(*one, *other)).or_default().insert(id.clone());
+                shared
+                    .entry(ordered(*one, *other))
+                    .or_default()
+                    .insert(id.clone());
             }
         }
     }
     shared
 }
 
-fn duplicates(applicants: &[Applicant<'_>], shared: &SharedMembers, order: &[usize], at: usize) -> Vec<Duplicate> {
+fn duplicates(
+    applicants: &[Applicant<'_>],
+    shared: &SharedMembers,
+    order: &[usize],
+    at: usize,
+) -> Vec<Duplicate> {
     let older = order.iter().take_while(|other| **other != at);
     let duplicate = |other: &usize| {
-        let shared = shared.get(&ordered(*other, at)).filter(|shared| shared.len() > 1)?;
-        Some(Duplicate { older: applicants.get(*other)?.mesh.clone(), shared: shared.clone() })
+        let shared = shared
+            .get(&ordered(*other, at))
+            .filter(|shared| shared.len() > 1)?;
+        Some(Duplicate {
+            older: applicants.get(*other)?.mesh.clone(),
+            shared: shared.clone(),
+        })
     };
     older.filter_map(duplicate).collect()
 }
 
 fn overlap_problem(applicants: &[Applicant<'_>], own: &Claim<'_>, against: &Claim<'_>) -> Problem {
-    let mesh = |claim: &Claim<'_>| applicants.get(claim.applicant).map(|a| a.mesh.to_string()).unwrap_or_default();
+    let mesh = |claim: &Claim<'_>| {
+        applicants
+            .get(claim.applicant)
+            .map(|a| a.mesh.to_string())
+            .unwrap_or_default()
+    };
     let message = format!(
         "{} of cluster {} in mesh {} overlaps {} of cluster {} in mesh {}",
         own.cidr,
@@ -187,8 +251,13 @@ fn overlap_problem(applicants: &[Applicant<'_>], own: &Claim<'_>, against: &Clai
         against.cluster,
         mesh(against)
     );
-    let entry = applicants.get(own.applicant).and_then(|a| a.spec.clusters.get(own.cluster));
-    let place = entry.and_then(|entry| entry.networks.path_of(own.cidr)).map(|field| format!(".{field}")).unwrap_or_default();
+    let entry = applicants
+        .get(own.applicant)
+        .and_then(|a| a.spec.clusters.get(own.cluster));
+    let place = entry
+        .and_then(|entry| entry.networks.path_of(own.cidr))
+        .map(|field| format!(".{field}"))
+        .unwrap_or_default();
     Problem::new(
         Reason::CIDROverlap,
         format!("spec.clusters[{}]{place}", own.index),

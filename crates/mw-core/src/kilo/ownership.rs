@@ -35,7 +35,10 @@ pub struct OrphanOf {
 
 impl OrphanOf {
     pub(super) fn of(labels: &Labels) -> Option<OrphanOf> {
-        Some(OrphanOf { mesh: labels.mesh.clone()?, namespace: labels.namespace.clone() })
+        Some(OrphanOf {
+            mesh: labels.mesh.clone()?,
+            namespace: labels.namespace.clone(),
+        })
     }
 }
 
@@ -56,14 +59,18 @@ impl Absent {
         match self {
             Absent::Unknown => false,
             Absent::AllOthers => true,
-            Absent::Confirmed(meshes) => OrphanOf::of(labels).is_some_and(|of| meshes.contains_key(&of)),
+            Absent::Confirmed(meshes) => {
+                OrphanOf::of(labels).is_some_and(|of| meshes.contains_key(&of))
+            }
         }
     }
 
     pub(super) fn was_finished(&self, labels: &Labels) -> bool {
         match self {
             Absent::Unknown | Absent::AllOthers => false,
-            Absent::Confirmed(meshes) => OrphanOf::of(labels).is_some_and(|of| meshes.get(&of) == Some(&true)),
+            Absent::Confirmed(meshes) => {
+                OrphanOf::of(labels).is_some_and(|of| meshes.get(&of) == Some(&true))
+            }
         }
     }
 }
@@ -91,14 +98,28 @@ pub(super) struct Register {
 }
 
 impl Register {
-    pub(super) fn new<'a>(hub: Option<&str>, meshes: impl Iterator<Item = (&'a MeshId, Option<&'a str>)>) -> Register {
-        let mut register = Register { hub: hub.map(str::to_owned), ..Register::default() };
+    pub(super) fn new<'a>(
+        hub: Option<&str>,
+        meshes: impl Iterator<Item = (&'a MeshId, Option<&'a str>)>,
+    ) -> Register {
+        let mut register = Register {
+            hub: hub.map(str::to_owned),
+            ..Register::default()
+        };
         for (id, take_over) in meshes {
             let (name, namespace) = (label_value(&id.name), label_value(&id.namespace));
-            register.by_name.entry(name.clone()).or_default().insert(id.clone());
+            register
+                .by_name
+                .entry(name.clone())
+                .or_default()
+                .insert(id.clone());
             register.by_labels.insert((name, namespace), id.clone());
-            register.owners.insert(id.clone(), Arc::new(Owner::Mesh(id.clone())));
-            register.take_over.extend(take_over.map(|uid| (id.clone(), uid.to_owned())));
+            register
+                .owners
+                .insert(id.clone(), Arc::new(Owner::Mesh(id.clone())));
+            register
+                .take_over
+                .extend(take_over.map(|uid| (id.clone(), uid.to_owned())));
         }
         register
     }
@@ -134,7 +155,10 @@ impl Register {
 
     pub(super) fn owner(&self, labels: &Labels) -> Arc<Owner> {
         match self.judge(labels) {
-            Owner::Mesh(id) => self.owners.get(&id).map_or_else(|| Arc::new(Owner::Mesh(id.clone())), Arc::clone),
+            Owner::Mesh(id) => self
+                .owners
+                .get(&id)
+                .map_or_else(|| Arc::new(Owner::Mesh(id.clone())), Arc::clone),
             owner => Arc::new(owner),
         }
     }
@@ -142,12 +166,18 @@ impl Register {
     fn judge(&self, labels: &Labels) -> Owner {
         match (&labels.mesh, &labels.namespace, &labels.hub) {
             (Some(_), Some(_), hub) => self.labelled_owner(labels, hub.as_deref()),
-            (Some(mesh), None, None) if labels.source.is_some() => match self.by_name.get(mesh).map(|ids| (ids.len(), ids)) {
-                None => Owner::Ghost,
-                Some((1, ids)) => ids.first().map_or(Owner::Ghost, |id| Owner::Mesh(id.clone())),
-                Some((_, ids)) => Owner::Ambiguous(ids.clone()),
-            },
-            (_, _, Some(hub)) if self.hub.as_deref().is_some_and(|own| own != hub) => Owner::OtherHub,
+            (Some(mesh), None, None) if labels.source.is_some() => {
+                match self.by_name.get(mesh).map(|ids| (ids.len(), ids)) {
+                    None => Owner::Ghost,
+                    Some((1, ids)) => ids
+                        .first()
+                        .map_or(Owner::Ghost, |id| Owner::Mesh(id.clone())),
+                    Some((_, ids)) => Owner::Ambiguous(ids.clone()),
+                }
+            }
+            (_, _, Some(hub)) if self.hub.as_deref().is_some_and(|own| own != hub) => {
+                Owner::OtherHub
+            }
             _ => Owner::Foreign,
         }
     }
@@ -156,7 +186,9 @@ impl Register {
         let mesh = self.by_label(labels);
         match (&self.hub, hub) {
             (Some(own), Some(hub)) => match mesh {
-                Some(id) if own == hub || self.take_over.get(id).is_some_and(|old| old == hub) => Owner::Mesh(id.clone()),
+                Some(id) if own == hub || self.take_over.get(id).is_some_and(|old| old == hub) => {
+                    Owner::Mesh(id.clone())
+                }
                 None if own == hub => Owner::Orphan,
                 _ => Owner::OtherHub,
             },
@@ -164,7 +196,9 @@ impl Register {
             // Peer is taken back only if its name and key match exactly.
             (Some(_), None) => Owner::Foreign,
             (None, hub) => match mesh {
-                Some(id) if hub.is_some() && self.conflicts.contains_key(id) => Owner::HubConflict(id.clone()),
+                Some(id) if hub.is_some() && self.conflicts.contains_key(id) => {
+                    Owner::HubConflict(id.clone())
+                }
                 Some(id) => Owner::Mesh(id.clone()),
                 None => Owner::Orphan,
             },
@@ -175,6 +209,14 @@ impl Register {
 /// Reports whether every label that is set has the value that we would write.
 pub(super) fn may_be_taken_back(found: &Labels, wanted: &Labels) -> bool {
     let fits = |found: &Option<String>, wanted: &Option<String>| found.is_none() || found == wanted;
-    let Labels { mesh, source, namespace, hub } = found;
-    fits(mesh, &wanted.mesh) && fits(source, &wanted.source) && fits(namespace, &wanted.namespace) && fits(hub, &wanted.hub)
+    let Labels {
+        mesh,
+        source,
+        namespace,
+        hub,
+    } = found;
+    fits(mesh, &wanted.mesh)
+        && fits(source, &wanted.source)
+        && fits(namespace, &wanted.namespace)
+        && fits(hub, &wanted.hub)
 }

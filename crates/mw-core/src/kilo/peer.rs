@@ -37,10 +37,20 @@ impl Labels {
 
     /// The labels as key and value.
     pub fn entries(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        let Labels { mesh, source, namespace, hub } = self;
-        [(LABEL_MESH, mesh), (LABEL_SOURCE, source), (LABEL_NAMESPACE, namespace), (LABEL_HUB, hub)]
-            .into_iter()
-            .filter_map(|(key, value)| value.as_deref().map(|value| (key, value)))
+        let Labels {
+            mesh,
+            source,
+            namespace,
+            hub,
+        } = self;
+        [
+            (LABEL_MESH, mesh),
+            (LABEL_SOURCE, source),
+            (LABEL_NAMESPACE, namespace),
+            (LABEL_HUB, hub),
+        ]
+        .into_iter()
+        .filter_map(|(key, value)| value.as_deref().map(|value| (key, value)))
     }
 }
 
@@ -88,8 +98,16 @@ impl From<&Endpoint> for EndpointFacts {
     fn from(endpoint: &Endpoint) -> Self {
         let port = i64::from(endpoint.port());
         match endpoint.host() {
-            Host::Ip(ip) => EndpointFacts { dns: None, ip: Some(ip.to_string()), port },
-            Host::Dns(name) => EndpointFacts { dns: Some(name.to_string()), ip: None, port },
+            Host::Ip(ip) => EndpointFacts {
+                dns: None,
+                ip: Some(ip.to_string()),
+                port,
+            },
+            Host::Dns(name) => EndpointFacts {
+                dns: Some(name.to_string()),
+                ip: None,
+                port,
+            },
         }
     }
 }
@@ -98,7 +116,12 @@ impl From<&Endpoint> for EndpointFacts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fingerprint([u8; 16]);
 
-fn fingerprint<'a>(labels: &Labels, key: &str, endpoint: Option<&EndpointFacts>, allowed: impl Iterator<Item = &'a str>) -> Fingerprint {
+fn fingerprint<'a>(
+    labels: &Labels,
+    key: &str,
+    endpoint: Option<&EndpointFacts>,
+    allowed: impl Iterator<Item = &'a str>,
+) -> Fingerprint {
     let mut hash = Sha256::new();
     let mut field = |text: &str| {
         hash.update(text.len().to_le_bytes());
@@ -111,7 +134,11 @@ fn fingerprint<'a>(labels: &Labels, key: &str, endpoint: Option<&EndpointFacts>,
     field("spec");
     field(key);
     if let Some(EndpointFacts { dns, ip, port }) = endpoint {
-        for part in [dns, ip].into_iter().flatten().filter(|part| !part.is_empty()) {
+        for part in [dns, ip]
+            .into_iter()
+            .flatten()
+            .filter(|part| !part.is_empty())
+        {
             field(part);
         }
         field(&port.to_string());
@@ -123,7 +150,10 @@ fn fingerprint<'a>(labels: &Labels, key: &str, endpoint: Option<&EndpointFacts>,
     set.into_iter().for_each(&mut field);
     let digest = hash.finalize();
     let mut short = [0; 16];
-    short.iter_mut().zip(digest).for_each(|(to, from)| *to = from);
+    short
+        .iter_mut()
+        .zip(digest)
+        .for_each(|(to, from)| *to = from);
     Fingerprint(short)
 }
 
@@ -131,9 +161,17 @@ impl PeerFacts {
     /// `with_hub` is false if the hub's UID is not known and its label is not
     /// compared.
     pub(super) fn fingerprint(&self, with_hub: bool) -> Fingerprint {
-        let labels = Labels { hub: self.labels.hub.clone().filter(|_| with_hub), ..self.labels.clone() };
+        let labels = Labels {
+            hub: self.labels.hub.clone().filter(|_| with_hub),
+            ..self.labels.clone()
+        };
         let spec = &self.spec;
-        fingerprint(&labels, &spec.public_key, spec.endpoint.as_ref(), spec.allowed_ips.iter().map(String::as_str))
+        fingerprint(
+            &labels,
+            &spec.public_key,
+            spec.endpoint.as_ref(),
+            spec.allowed_ips.iter().map(String::as_str),
+        )
     }
 }
 
@@ -170,7 +208,15 @@ impl BasePeer {
     /// Returns the earlier Peer if nothing changed, so that all targets keep
     /// sharing it.
     pub(super) fn share(earlier: Option<&Arc<BasePeer>>, parts: BaseParts) -> Arc<BasePeer> {
-        let BaseParts { name, node, labels, key, endpoint, allowed_ips, all_ips } = parts;
+        let BaseParts {
+            name,
+            node,
+            labels,
+            key,
+            endpoint,
+            allowed_ips,
+            all_ips,
+        } = parts;
         if let Some(same) = earlier.filter(|old| {
             old.node == node
                 && old.key == key
@@ -182,14 +228,33 @@ impl BasePeer {
             return Arc::clone(same);
         }
         let fingerprint = wanted_fingerprint(&labels, key, endpoint.as_ref(), &allowed_ips);
-        Arc::new(BasePeer { name, node, labels, key, endpoint, allowed_ips, all_ips, fingerprint })
+        Arc::new(BasePeer {
+            name,
+            node,
+            labels,
+            key,
+            endpoint,
+            allowed_ips,
+            all_ips,
+            fingerprint,
+        })
     }
 }
 
-fn wanted_fingerprint(labels: &Labels, key: PublicKey, endpoint: Option<&Endpoint>, allowed: &[Cidr]) -> Fingerprint {
+fn wanted_fingerprint(
+    labels: &Labels,
+    key: PublicKey,
+    endpoint: Option<&Endpoint>,
+    allowed: &[Cidr],
+) -> Fingerprint {
     let endpoint = endpoint.map(EndpointFacts::from);
     let texts: Vec<String> = allowed.iter().map(Cidr::to_string).collect();
-    fingerprint(labels, &key.to_base64(), endpoint.as_ref(), texts.iter().map(String::as_str))
+    fingerprint(
+        labels,
+        &key.to_base64(),
+        endpoint.as_ref(),
+        texts.iter().map(String::as_str),
+    )
 }
 
 /// A Peer as wanted on one target.
@@ -210,22 +275,50 @@ pub(super) struct Overlay {
 
 impl WantedPeer {
     pub(super) fn plain(base: &Arc<BasePeer>, keepalive: u16) -> WantedPeer {
-        WantedPeer { base: Arc::clone(base), keepalive, overlay: None }
+        WantedPeer {
+            base: Arc::clone(base),
+            keepalive,
+            overlay: None,
+        }
     }
 
     /// Returns the shared form if there is no difference.
-    pub(super) fn overlaid(base: &Arc<BasePeer>, keepalive: u16, endpoint: Option<Endpoint>, allowed_ips: Vec<Cidr>) -> WantedPeer {
+    pub(super) fn overlaid(
+        base: &Arc<BasePeer>,
+        keepalive: u16,
+        endpoint: Option<Endpoint>,
+        allowed_ips: Vec<Cidr>,
+    ) -> WantedPeer {
         if endpoint == base.endpoint && allowed_ips == base.allowed_ips {
             return WantedPeer::plain(base, keepalive);
         }
-        let fingerprint = wanted_fingerprint(&base.labels, base.key, endpoint.as_ref(), &allowed_ips);
-        WantedPeer { base: Arc::clone(base), keepalive, overlay: Some(Arc::new(Overlay { endpoint, allowed_ips, fingerprint })) }
+        let fingerprint =
+            wanted_fingerprint(&base.labels, base.key, endpoint.as_ref(), &allowed_ips);
+        WantedPeer {
+            base: Arc::clone(base),
+            keepalive,
+            overlay: Some(Arc::new(Overlay {
+                endpoint,
+                allowed_ips,
+                fingerprint,
+            })),
+        }
     }
 
     /// A copy without some prefixes.
     pub(super) fn without(&self, prefixes: &BTreeSet<Cidr>) -> WantedPeer {
-        let allowed = self.allowed_ips().iter().copied().filter(|cidr| !prefixes.contains(cidr)).collect();
-        WantedPeer::overlaid(&self.base, self.keepalive, self.endpoint().cloned(), allowed)
+        let allowed = self
+            .allowed_ips()
+            .iter()
+            .copied()
+            .filter(|cidr| !prefixes.contains(cidr))
+            .collect();
+        WantedPeer::overlaid(
+            &self.base,
+            self.keepalive,
+            self.endpoint().cloned(),
+            allowed,
+        )
     }
 
     pub fn name(&self) -> &PeerName {
@@ -249,15 +342,23 @@ impl WantedPeer {
     }
 
     pub fn endpoint(&self) -> Option<&Endpoint> {
-        self.overlay.as_ref().map_or(self.base.endpoint.as_ref(), |overlay| overlay.endpoint.as_ref())
+        self.overlay
+            .as_ref()
+            .map_or(self.base.endpoint.as_ref(), |overlay| {
+                overlay.endpoint.as_ref()
+            })
     }
 
     pub fn allowed_ips(&self) -> &[Cidr] {
-        self.overlay.as_ref().map_or(&self.base.allowed_ips, |overlay| &overlay.allowed_ips)
+        self.overlay
+            .as_ref()
+            .map_or(&self.base.allowed_ips, |overlay| &overlay.allowed_ips)
     }
 
     pub(super) fn fingerprint(&self) -> Fingerprint {
-        self.overlay.as_ref().map_or(self.base.fingerprint, |overlay| overlay.fingerprint)
+        self.overlay
+            .as_ref()
+            .map_or(self.base.fingerprint, |overlay| overlay.fingerprint)
     }
 
     /// The spec as it is written.

@@ -102,7 +102,13 @@ impl Held {
     /// The change that the user confirms: a delete or a new key. Other changes
     /// of a replaced source follow.
     fn line(&self, target: &ClusterId, name: &PeerName) -> Option<HeldLine> {
-        let line = |key| Some(HeldLine { target: target.clone(), name: name.clone(), key });
+        let line = |key| {
+            Some(HeldLine {
+                target: target.clone(),
+                name: name.clone(),
+                key,
+            })
+        };
         match &self.change {
             _ if self.why == HeldFor::Budget => None,
             HeldChange::Delete(_) => line(None),
@@ -142,7 +148,10 @@ pub struct ClusterPlan {
 impl Changes {
     /// The held changes on one target that the user confirms.
     pub fn held_lines(&self, target: &ClusterId) -> Vec<HeldLine> {
-        self.held.iter().filter_map(|(name, held)| held.line(target, name)).collect()
+        self.held
+            .iter()
+            .filter_map(|(name, held)| held.line(target, name))
+            .collect()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -157,22 +166,32 @@ impl MeshPlan {
 
     /// The changes to confirm; input of the next plan.
     pub fn held(&self) -> BTreeSet<HeldLine> {
-        self.targets.iter().flat_map(|(target, changes)| changes.held_lines(target)).collect()
+        self.targets
+            .iter()
+            .flat_map(|(target, changes)| changes.held_lines(target))
+            .collect()
     }
 }
 
 impl Plan {
     /// The orphans to confirm; input of the next plan.
     pub fn held_orphans(&self) -> BTreeSet<HeldLine> {
-        self.orphans.iter().flat_map(|(target, changes)| changes.held_lines(target)).collect()
+        self.orphans
+            .iter()
+            .flat_map(|(target, changes)| changes.held_lines(target))
+            .collect()
     }
 
     pub fn has_changes(&self) -> bool {
-        self.meshes.values().any(MeshPlan::has_changes) || self.orphans.values().any(|changes| !changes.is_empty())
+        self.meshes.values().any(MeshPlan::has_changes)
+            || self.orphans.values().any(|changes| !changes.is_empty())
     }
 
     pub fn problems(&self) -> impl Iterator<Item = (Option<&MeshId>, &Problem)> {
-        let of_meshes = self.meshes.iter().flat_map(|(id, mesh)| mesh.problems.iter().map(move |problem| (Some(id), problem)));
+        let of_meshes = self
+            .meshes
+            .iter()
+            .flat_map(|(id, mesh)| mesh.problems.iter().map(move |problem| (Some(id), problem)));
         of_meshes.chain(self.problems.iter().map(|problem| (None, problem)))
     }
 }
@@ -188,14 +207,46 @@ pub struct Condition {
 
 /// The conditions derived from a mesh's problems and pending changes.
 pub(super) fn conditions(plan: &MeshPlan) -> Vec<Condition> {
-    let about = |reason: Reason| plan.problems.iter().filter(move |problem| problem.reason == reason);
-    let flag = |kind: &'static str, good: bool, reason: Reason, fine: &'static str| match about(reason).next() {
-        Some(problem) => Condition { kind, status: !good, reason: reason.as_str(), message: with_hint(problem) },
-        None => Condition { kind, status: good, reason: fine, message: String::new() },
+    let about = |reason: Reason| {
+        plan.problems
+            .iter()
+            .filter(move |problem| problem.reason == reason)
     };
-    let overlap = flag(kind::NETWORKS_OVERLAP, false, Reason::CIDROverlap, reason::NO_OVERLAP);
-    let anchor = flag(kind::ANCHOR_AVAILABLE, true, Reason::AnchorUnavailable, reason::AVAILABLE);
-    let keepalive = flag(kind::KEEPALIVE_EFFECTIVE, true, Reason::KeepaliveNotSet, reason::EFFECTIVE);
+    let flag =
+        |kind: &'static str, good: bool, reason: Reason, fine: &'static str| match about(reason)
+            .next()
+        {
+            Some(problem) => Condition {
+                kind,
+                status: !good,
+                reason: reason.as_str(),
+                message: with_hint(problem),
+            },
+            None => Condition {
+                kind,
+                status: good,
+                reason: fine,
+                message: String::new(),
+            },
+        };
+    let overlap = flag(
+        kind::NETWORKS_OVERLAP,
+        false,
+        Reason::CIDROverlap,
+        reason::NO_OVERLAP,
+    );
+    let anchor = flag(
+        kind::ANCHOR_AVAILABLE,
+        true,
+        Reason::AnchorUnavailable,
+        reason::AVAILABLE,
+    );
+    let keepalive = flag(
+        kind::KEEPALIVE_EFFECTIVE,
+        true,
+        Reason::KeepaliveNotSet,
+        reason::EFFECTIVE,
+    );
     vec![ready(plan), overlap, anchor, keepalive]
 }
 
@@ -217,22 +268,54 @@ fn ready(plan: &MeshPlan) -> Condition {
         Reason::ClusterUnreachable,
         Reason::SourceFlapping,
     ];
-    let mut errors: Vec<&Problem> = plan.problems.iter().filter(|problem| problem.is_error()).collect();
+    let mut errors: Vec<&Problem> = plan
+        .problems
+        .iter()
+        .filter(|problem| problem.is_error())
+        .collect();
     errors.sort_by_key(|problem| problem.reason.as_str());
-    let worst = first.iter().find_map(|reason| plan.problems.iter().find(|problem| problem.reason == *reason)).or(errors.first().copied());
-    let no = |reason: &'static str, message: String| Condition { kind: kind::READY, status: false, reason, message };
+    let worst = first
+        .iter()
+        .find_map(|reason| {
+            plan.problems
+                .iter()
+                .find(|problem| problem.reason == *reason)
+        })
+        .or(errors.first().copied());
+    let no = |reason: &'static str, message: String| Condition {
+        kind: kind::READY,
+        status: false,
+        reason,
+        message,
+    };
     match worst {
-        Some(problem) if problem.reason == Reason::CIDROverlap => no(reason::NETWORKS_OVERLAP, problem.message.clone()),
+        Some(problem) if problem.reason == Reason::CIDROverlap => {
+            no(reason::NETWORKS_OVERLAP, problem.message.clone())
+        }
         Some(problem) => {
-            let others = plan.problems.iter().filter(|other| other.reason == problem.reason && *other != problem);
-            let others: Vec<String> = others.map(|other| format!("{}: {}", other.subject, other.message)).collect();
-            let more = if others.is_empty() { String::new() } else { format!("; also {}", listed(&others, 5)) };
+            let others = plan
+                .problems
+                .iter()
+                .filter(|other| other.reason == problem.reason && *other != problem);
+            let others: Vec<String> = others
+                .map(|other| format!("{}: {}", other.subject, other.message))
+                .collect();
+            let more = if others.is_empty() {
+                String::new()
+            } else {
+                format!("; also {}", listed(&others, 5))
+            };
             no(problem.reason.as_str(), with_hint(problem) + &more)
         }
         None if plan.has_changes() => no(reason::PROGRESSING, "changes are pending".to_owned()),
         None => {
             let message = "all Peers are written in all clusters".to_owned();
-            Condition { kind: kind::READY, status: true, reason: reason::RECONCILED, message }
+            Condition {
+                kind: kind::READY,
+                status: true,
+                reason: reason::RECONCILED,
+                message,
+            }
         }
     }
 }

@@ -43,7 +43,12 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { hub: None, node_grace_seconds: 90, sweep_legacy: true, lease_namespace: None }
+        Options {
+            hub: None,
+            node_grace_seconds: 90,
+            sweep_legacy: true,
+            lease_namespace: None,
+        }
     }
 }
 
@@ -133,13 +138,25 @@ impl Sources for ClusterMap<'_> {
 
     fn left(&self, cluster: &ClusterId) -> &Departures {
         const ANY: &Departures = &Departures::AnyMissing;
-        self.0.get(cluster).map_or(ANY, |cluster| &cluster.departures)
+        self.0
+            .get(cluster)
+            .map_or(ANY, |cluster| &cluster.departures)
     }
 }
 
 impl Planner {
     pub fn new(world: World) -> Planner {
-        let World { options, now, meshes, clusters, identities, links, orphans, history, vanished } = world;
+        let World {
+            options,
+            now,
+            meshes,
+            clusters,
+            identities,
+            links,
+            orphans,
+            history,
+            vanished,
+        } = world;
         let mut planner = Planner {
             register: Register::default(),
             options,
@@ -160,14 +177,33 @@ impl Planner {
         };
         let mut peers = Vec::new();
         for (id, seen) in clusters {
-            let ClusterSeen { nodes, peers: held, departures } = seen;
-            planner.clusters.insert(id.clone(), Cluster { nodes, departures, peers_unknown: held.why_unknown().map(str::to_owned) });
+            let ClusterSeen {
+                nodes,
+                peers: held,
+                departures,
+            } = seen;
+            planner.clusters.insert(
+                id.clone(),
+                Cluster {
+                    nodes,
+                    departures,
+                    peers_unknown: held.why_unknown().map(str::to_owned),
+                },
+            );
             peers.push((id, held));
         }
-        planner.register_meshes(peers.iter().filter_map(|(_, held)| held.known()).flat_map(BTreeMap::values));
+        planner.register_meshes(
+            peers
+                .iter()
+                .filter_map(|(_, held)| held.known())
+                .flat_map(BTreeMap::values),
+        );
         for (id, held) in peers {
             if let Seen::Known(held) = held {
-                let entries = held.into_iter().map(|(name, facts)| (name, Entry::new(facts, &planner.register))).collect();
+                let entries = held
+                    .into_iter()
+                    .map(|(name, facts)| (name, Entry::new(facts, &planner.register)))
+                    .collect();
                 planner.targets.insert(id, Target::new(entries));
             }
         }
@@ -176,13 +212,21 @@ impl Planner {
     }
 
     fn register_meshes<'a>(&mut self, peers: impl Iterator<Item = &'a PeerFacts>) {
-        let meshes = self.inputs.iter().map(|(id, mesh)| (id, mesh.take_over_hub.as_deref()));
+        let meshes = self
+            .inputs
+            .iter()
+            .map(|(id, mesh)| (id, mesh.take_over_hub.as_deref()));
         self.register = Register::new(self.options.hub.as_deref(), meshes);
         self.register.note_hubs(peers.map(|peer| &peer.labels));
     }
 
     /// Replaces the meshes and replans everything.
-    pub fn set_meshes(&mut self, meshes: BTreeMap<MeshId, Mesh>, identities: BTreeMap<(MeshId, ClusterName), ClusterId>, links: Links) {
+    pub fn set_meshes(
+        &mut self,
+        meshes: BTreeMap<MeshId, Mesh>,
+        identities: BTreeMap<(MeshId, ClusterName), ClusterId>,
+        links: Links,
+    ) {
         (self.identities, self.links) = (identities, links);
         self.reassign(meshes);
     }
@@ -191,7 +235,9 @@ impl Planner {
     pub fn set_orphans(&mut self, orphans: Orphans) {
         if self.orphans != orphans {
             self.orphans = orphans;
-            self.targets.values_mut().for_each(|target| target.dirt.all = true);
+            self.targets
+                .values_mut()
+                .for_each(|target| target.dirt.all = true);
         }
     }
 
@@ -203,19 +249,32 @@ impl Planner {
     /// Meshes that are named by Peers and not known to exist.
     pub fn orphaned(&self) -> BTreeSet<OrphanOf> {
         let strangers = self.targets.values().flat_map(Target::strangers);
-        let orphans = strangers.filter(|(_, entry)| matches!(entry.owner.as_ref(), Owner::Orphan | Owner::Ghost));
-        orphans.filter_map(|(_, entry)| OrphanOf::of(entry.labels())).collect()
+        let orphans = strangers
+            .filter(|(_, entry)| matches!(entry.owner.as_ref(), Owner::Orphan | Owner::Ghost));
+        orphans
+            .filter_map(|(_, entry)| OrphanOf::of(entry.labels()))
+            .collect()
     }
 
     /// The Nodes of a cluster, if every target that gets its Peers is known and
     /// has no change that may have to be held.
     pub fn settled_nodes(&self, cluster: &ClusterId) -> Option<&Nodes> {
         let nodes = self.clusters.get(cluster)?.nodes.known()?;
-        for (at, active) in self.meshes.iter().enumerate().filter_map(|(at, mesh)| Some((at, mesh.active()?))) {
-            let Some(source) = active.position(cluster) else { continue };
+        for (at, active) in self
+            .meshes
+            .iter()
+            .enumerate()
+            .filter_map(|(at, mesh)| Some((at, mesh.active()?)))
+        {
+            let Some(source) = active.position(cluster) else {
+                continue;
+            };
             let settled = |target: &Target| !target.has_doubts((at, source));
             let others = active.members.iter().filter(|member| member.id != *cluster);
-            if !others.map(|member| self.targets.get(&member.id)).all(|target| target.is_some_and(settled)) {
+            if !others
+                .map(|member| self.targets.get(&member.id))
+                .all(|target| target.is_some_and(settled))
+            {
                 return None;
             }
         }
@@ -226,7 +285,9 @@ impl Planner {
     pub fn set_history(&mut self, history: History) {
         if self.history != history {
             self.history = history;
-            self.targets.values_mut().for_each(|target| target.dirt.all = true);
+            self.targets
+                .values_mut()
+                .for_each(|target| target.dirt.all = true);
         }
     }
 
@@ -244,15 +305,28 @@ impl Planner {
         self.clusters.get(cluster)?.nodes.known()?;
         let meshes = self.meshes.iter().filter_map(MeshState::active);
         let members = meshes.filter_map(|mesh| mesh.members.get(mesh.position(cluster)?));
-        Some(members.flat_map(|member| member.own.observed()).map(|(key, endpoint)| (*key, endpoint.clone())).collect())
+        Some(
+            members
+                .flat_map(|member| member.own.observed())
+                .map(|(key, endpoint)| (*key, endpoint.clone()))
+                .collect(),
+        )
     }
 
     fn reassign(&mut self, meshes: BTreeMap<MeshId, Mesh>) {
         self.inputs = meshes;
         let mut register = std::mem::take(&mut self.register);
-        let known = self.inputs.iter().map(|(id, mesh)| (id, mesh.take_over_hub.as_deref()));
+        let known = self
+            .inputs
+            .iter()
+            .map(|(id, mesh)| (id, mesh.take_over_hub.as_deref()));
         register = Register::new(register.hub(), known);
-        register.note_hubs(self.targets.values().flat_map(|target| target.entries.values()).map(Entry::labels));
+        register.note_hubs(
+            self.targets
+                .values()
+                .flat_map(|target| target.entries.values())
+                .map(Entry::labels),
+        );
         self.register = register;
         self.replan_everything();
     }
@@ -280,7 +354,11 @@ impl Planner {
     }
 
     fn form_meshes(&mut self) {
-        let validated: BTreeMap<&MeshId, _> = self.inputs.iter().map(|(id, mesh)| (id, validate(&mesh.spec))).collect();
+        let validated: BTreeMap<&MeshId, _> = self
+            .inputs
+            .iter()
+            .map(|(id, mesh)| (id, validate(&mesh.spec)))
+            .collect();
         let acting = |id: &&MeshId| self.inputs.get(*id).is_some_and(|mesh| !mesh.deleting);
         let mut applicants: Vec<Applicant<'_>> = Vec::new();
         for (id, result) in &validated {
@@ -289,7 +367,14 @@ impl Planner {
             {
                 let running = mesh.running.as_ref();
                 let members = self.proven(&self.members(id, spec));
-                applicants.push(Applicant { mesh: id, created: mesh.created, spec, running, recalled: mesh.recalled, members });
+                applicants.push(Applicant {
+                    mesh: id,
+                    created: mesh.created,
+                    spec,
+                    running,
+                    recalled: mesh.recalled,
+                    members,
+                });
             }
         }
         let admissions = admit(&applicants);
@@ -297,31 +382,60 @@ impl Planner {
         let mut remarks = Vec::new();
         for (id, mesh) in &self.inputs {
             let (mode, said) = self.mode(mesh, validated.get(id), admissions.get(id));
-            meshes.push(MeshState { id: id.clone(), mode });
+            meshes.push(MeshState {
+                id: id.clone(),
+                mode,
+            });
             remarks.push(said);
         }
         let mut by_age: Vec<usize> = (0..meshes.len()).collect();
-        let age =
-            |at: &usize| meshes.get(*at).and_then(|mesh| self.inputs.get(&mesh.id)).map(|mesh| (mesh.created.is_none(), mesh.created));
+        let age = |at: &usize| {
+            meshes
+                .get(*at)
+                .and_then(|mesh| self.inputs.get(&mesh.id))
+                .map(|mesh| (mesh.created.is_none(), mesh.created))
+        };
         by_age.sort_by_key(|at| (age(at), *at));
         (self.meshes, self.remarks, self.by_age) = (meshes, remarks, by_age);
     }
 
     fn members(&self, mesh: &MeshId, spec: &MeshSpec) -> BTreeMap<ClusterName, ClusterId> {
-        spec.clusters.keys().map(|name| (name.clone(), self.cluster_id(mesh, name))).collect()
+        spec.clusters
+            .keys()
+            .map(|name| (name.clone(), self.cluster_id(mesh, name)))
+            .collect()
     }
 
     /// The ids of the clusters across owners, where proven.
-    fn proven(&self, members: &BTreeMap<ClusterName, ClusterId>) -> BTreeMap<ClusterName, ClusterId> {
-        let proven = |id: &ClusterId| self.links.get(id).and_then(|link| link.proven.clone()).unwrap_or_else(|| id.clone());
-        members.iter().map(|(name, id)| (name.clone(), proven(id))).collect()
+    fn proven(
+        &self,
+        members: &BTreeMap<ClusterName, ClusterId>,
+    ) -> BTreeMap<ClusterName, ClusterId> {
+        let proven = |id: &ClusterId| {
+            self.links
+                .get(id)
+                .and_then(|link| link.proven.clone())
+                .unwrap_or_else(|| id.clone())
+        };
+        members
+            .iter()
+            .map(|(name, id)| (name.clone(), proven(id)))
+            .collect()
     }
 
     pub(super) fn cluster_id(&self, mesh: &MeshId, name: &ClusterName) -> ClusterId {
-        self.identities.get(&(mesh.clone(), name.clone())).cloned().unwrap_or_else(|| ClusterId::from(name.as_str()))
+        self.identities
+            .get(&(mesh.clone(), name.clone()))
+            .cloned()
+            .unwrap_or_else(|| ClusterId::from(name.as_str()))
     }
 
-    fn mode(&self, mesh: &Mesh, validated: Option<&Validated>, admission: Option<&Admission>) -> (MeshMode, Vec<Problem>) {
+    fn mode(
+        &self,
+        mesh: &Mesh,
+        validated: Option<&Validated>,
+        admission: Option<&Admission>,
+    ) -> (MeshMode, Vec<Problem>) {
         if mesh.deleting {
             return (MeshMode::Deleting, Vec::new());
         }
@@ -330,29 +444,64 @@ impl Planner {
             Some(Err(problems)) => (None, problems.clone()),
             None => (None, Vec::new()),
         };
-        let overlaps = admission.map(|admission| admission.overlaps.as_slice()).unwrap_or_default();
+        let overlaps = admission
+            .map(|admission| admission.overlaps.as_slice())
+            .unwrap_or_default();
         remarks.extend_from_slice(overlaps);
-        let running = mesh.running.as_ref().filter(|_| !mesh.recalled || overlaps.is_empty());
+        let running = mesh
+            .running
+            .as_ref()
+            .filter(|_| !mesh.recalled || overlaps.is_empty());
         let chosen = spec.filter(|_| overlaps.is_empty()).or(running);
-        let Some(chosen) = chosen else { return (MeshMode::HeldBack, remarks) };
-        let duplicates = admission.map(|admission| admission.duplicates.clone()).unwrap_or_default();
+        let Some(chosen) = chosen else {
+            return (MeshMode::HeldBack, remarks);
+        };
+        let duplicates = admission
+            .map(|admission| admission.duplicates.clone())
+            .unwrap_or_default();
         let ids = self.members(&mesh.id, chosen);
-        let clusters = Clusters { proven: self.proven(&ids), ids };
-        let active = ActiveMesh::new(mesh.id.clone(), chosen.clone(), &clusters, duplicates, self.options.hub.as_deref());
+        let clusters = Clusters {
+            proven: self.proven(&ids),
+            ids,
+        };
+        let active = ActiveMesh::new(
+            mesh.id.clone(),
+            chosen.clone(),
+            &clusters,
+            duplicates,
+            self.options.hub.as_deref(),
+        );
         (MeshMode::Active(Box::new(active)), remarks)
     }
 
     /// Surveys and plans every member of a mesh.
     fn plan_mesh(&mut self, mesh: usize) {
-        let Some(MeshState { mode: MeshMode::Active(active), .. }) = self.meshes.get_mut(mesh) else { return };
+        let Some(MeshState {
+            mode: MeshMode::Active(active),
+            ..
+        }) = self.meshes.get_mut(mesh)
+        else {
+            return;
+        };
         let sources = ClusterMap(&self.clusters);
-        active.survey_all(&Roaming { targets: &self.targets, sources: &sources, vanished: &self.vanished, now: self.now });
+        active.survey_all(&Roaming {
+            targets: &self.targets,
+            sources: &sources,
+            vanished: &self.vanished,
+            now: self.now,
+        });
         self.settle(mesh);
         self.plan_members(mesh, None);
     }
 
     fn settle(&mut self, mesh: usize) -> bool {
-        let Some(MeshState { mode: MeshMode::Active(active), .. }) = self.meshes.get_mut(mesh) else { return false };
+        let Some(MeshState {
+            mode: MeshMode::Active(active),
+            ..
+        }) = self.meshes.get_mut(mesh)
+        else {
+            return false;
+        };
         let sources = ClusterMap(&self.clusters);
         let past = PeerHistory::of(active, &self.targets, &self.landmarks, &sources);
         active.settle(&past)
@@ -361,22 +510,44 @@ impl Planner {
     /// Plans one member as a source, or all, and marks what depends on it.
     fn plan_members(&mut self, mesh: usize, only: Option<usize>) {
         let nothing = Vanished::new();
-        let Some(MeshState { mode: MeshMode::Active(active), .. }) = self.meshes.get_mut(mesh) else { return };
+        let Some(MeshState {
+            mode: MeshMode::Active(active),
+            ..
+        }) = self.meshes.get_mut(mesh)
+        else {
+            return;
+        };
         let all_dirty = only.is_none() && self.targets.values().all(|target| target.dirt.all);
         let positions = only.map_or(0..active.members.len(), |position| position..position + 1);
         for position in positions {
-            let Some(member) = active.members.get(position) else { continue };
+            let Some(member) = active.members.get(position) else {
+                continue;
+            };
             let id = member.id.clone();
             let source = (member.name.clone(), active.name_start_of(&member.name));
             let old_own = member.own.clone();
-            let nodes = self.clusters.get(&id).and_then(|cluster| cluster.nodes.known());
-            let last_anchor = self.inputs.get(&active.id).and_then(|mesh| mesh.anchors.get(&member.name)).cloned();
+            let nodes = self
+                .clusters
+                .get(&id)
+                .and_then(|cluster| cluster.nodes.known());
+            let last_anchor = self
+                .inputs
+                .get(&active.id)
+                .and_then(|mesh| mesh.anchors.get(&member.name))
+                .cloned();
             let sources = ClusterMap(&self.clusters);
-            let past = PeerHistory::of(active, &self.targets, &self.landmarks, &sources).about(source, last_anchor);
+            let past = PeerHistory::of(active, &self.targets, &self.landmarks, &sources)
+                .about(source, last_anchor);
             let vanished = self.vanished.get(&id).unwrap_or(&nothing);
-            let moment = Moment { now: self.now, node_grace: self.options.node_grace_seconds, vanished };
+            let moment = Moment {
+                now: self.now,
+                node_grace: self.options.node_grace_seconds,
+                vanished,
+            };
             let old = active.plan(position, nodes, &past, moment);
-            let Some(member) = active.members.get(position) else { continue };
+            let Some(member) = active.members.get(position) else {
+                continue;
+            };
             if all_dirty {
                 continue;
             }
@@ -403,8 +574,16 @@ impl Planner {
 
     fn replan_cluster(&mut self, cluster: &ClusterId) {
         for mesh in 0..self.meshes.len() {
-            let Some(MeshState { mode: MeshMode::Active(active), .. }) = self.meshes.get_mut(mesh) else { continue };
-            let Some(position) = active.position(cluster) else { continue };
+            let Some(MeshState {
+                mode: MeshMode::Active(active),
+                ..
+            }) = self.meshes.get_mut(mesh)
+            else {
+                continue;
+            };
+            let Some(position) = active.position(cluster) else {
+                continue;
+            };
             self.survey_members(mesh, &[position]);
             self.survey_unsettled(mesh, None);
         }
@@ -412,11 +591,24 @@ impl Planner {
 
     /// Surveys and replans members, and all members that depend on them.
     fn survey_members(&mut self, mesh: usize, positions: &[usize]) {
-        let Some(MeshState { mode: MeshMode::Active(active), .. }) = self.meshes.get_mut(mesh) else { return };
+        let Some(MeshState {
+            mode: MeshMode::Active(active),
+            ..
+        }) = self.meshes.get_mut(mesh)
+        else {
+            return;
+        };
         let mut contested = active.is_contested();
         let sources = ClusterMap(&self.clusters);
-        let roaming = Roaming { targets: &self.targets, sources: &sources, vanished: &self.vanished, now: self.now };
-        positions.iter().for_each(|position| active.survey(*position, &roaming));
+        let roaming = Roaming {
+            targets: &self.targets,
+            sources: &sources,
+            vanished: &self.vanished,
+            now: self.now,
+        };
+        positions
+            .iter()
+            .for_each(|position| active.survey(*position, &roaming));
         contested |= active.is_contested();
         if contested {
             // A key that several nodes have affects all members.
@@ -424,15 +616,24 @@ impl Planner {
             self.plan_members(mesh, None);
             return;
         }
-        positions.iter().for_each(|position| self.plan_members(mesh, Some(*position)));
+        positions
+            .iter()
+            .for_each(|position| self.plan_members(mesh, Some(*position)));
     }
 
     /// Surveys members again whose nodes without an endpoint may have gained or
     /// lost their Peers because Peers or discovered endpoints changed.
     fn survey_unsettled(&mut self, mesh: usize, name: Option<&PeerName>) {
-        let Some(active) = self.meshes.get(mesh).and_then(MeshState::active) else { return };
+        let Some(active) = self.meshes.get(mesh).and_then(MeshState::active) else {
+            return;
+        };
         let sources = ClusterMap(&self.clusters);
-        let roaming = Roaming { targets: &self.targets, sources: &sources, vanished: &self.vanished, now: self.now };
+        let roaming = Roaming {
+            targets: &self.targets,
+            sources: &sources,
+            vanished: &self.vanished,
+            now: self.now,
+        };
         let unsettled = active.unsettled(&roaming, name);
         if !unsettled.is_empty() {
             self.survey_members(mesh, &unsettled);
@@ -447,17 +648,29 @@ impl Planner {
         if dirty && self.released != before {
             // Held changes must be determined as if nothing were confirmed.
             self.released = before;
-            self.targets.values_mut().for_each(|target| target.dirt.all = true);
+            self.targets
+                .values_mut()
+                .for_each(|target| target.dirt.all = true);
         }
         stale.extend(self.evaluate_all());
-        if dirty && (self.orphans.confirm.is_some() || self.inputs.values().any(|mesh| mesh.confirm_deletes.is_some())) {
+        if dirty
+            && (self.orphans.confirm.is_some()
+                || self
+                    .inputs
+                    .values()
+                    .any(|mesh| mesh.confirm_deletes.is_some()))
+        {
             stale.extend(self.release_confirmed());
         }
         stale
     }
 
     fn stale(&self) -> BTreeSet<ClusterId> {
-        self.targets.iter().filter(|(_, target)| !target.dirt.is_clean()).map(|(id, _)| id.clone()).collect()
+        self.targets
+            .iter()
+            .filter(|(_, target)| !target.dirt.is_clean())
+            .map(|(id, _)| id.clone())
+            .collect()
     }
 
     fn evaluate_all(&mut self) -> BTreeSet<ClusterId> {
@@ -479,7 +692,10 @@ impl Planner {
 
     /// The spec that a mesh currently runs with.
     pub fn running(&self, mesh: &MeshId) -> Option<&MeshSpec> {
-        mesh_at(&self.meshes, mesh)?.1.active().map(|active| &active.spec)
+        mesh_at(&self.meshes, mesh)?
+            .1
+            .active()
+            .map(|active| &active.spec)
     }
 
     /// The plan of a mesh, as last evaluated.
@@ -491,11 +707,23 @@ impl Planner {
     /// Reports whether a cluster is known to hold no Peer of this hub that may
     /// be deleted through this link.
     pub fn is_swept(&self, cluster: &ClusterId) -> bool {
-        let namespace = self.links.get(cluster).and_then(|link| link.namespace.as_ref());
-        let acts = |at: usize| self.meshes.get(at).is_some_and(|mesh| namespace.is_none_or(|of| *of == mesh.id.namespace));
+        let namespace = self
+            .links
+            .get(cluster)
+            .and_then(|link| link.namespace.as_ref());
+        let acts = |at: usize| {
+            self.meshes
+                .get(at)
+                .is_some_and(|mesh| namespace.is_none_or(|of| *of == mesh.id.namespace))
+        };
         let swept = |target: &Target| {
-            target.groups.iter().all(|((mesh, _), names)| names.is_empty() || !acts(*mesh))
-                && !target.strangers().any(|(_, entry)| *entry.owner == Owner::Orphan)
+            target
+                .groups
+                .iter()
+                .all(|((mesh, _), names)| names.is_empty() || !acts(*mesh))
+                && !target
+                    .strangers()
+                    .any(|(_, entry)| *entry.owner == Owner::Orphan)
         };
         self.targets.get(cluster).is_some_and(swept)
     }
@@ -503,7 +731,9 @@ impl Planner {
     /// Evaluates one target. Confirmed changes are handled only by `refresh`,
     /// because they concern all targets of a mesh.
     pub fn evaluate(&mut self, id: &ClusterId) {
-        let Some(mut target) = self.targets.remove(id) else { return };
+        let Some(mut target) = self.targets.remove(id) else {
+            return;
+        };
         if !target.dirt.is_clean() {
             self.evaluate_target(id, &mut target);
         }
@@ -513,9 +743,18 @@ impl Planner {
     fn evaluate_target(&self, id: &ClusterId, target: &mut Target) {
         // While its keys and addresses are not known, nothing can be written
         // safely, but Peers that no mesh wants can be deleted.
-        let readable = self.clusters.get(id).is_some_and(|cluster| cluster.nodes.known().is_some());
-        let position = |at: &usize| Some((*at, self.meshes.get(*at)?.active()?.position(id)?)).filter(|_| readable);
-        let other_hub = || target.strangers().any(|(_, entry)| *entry.owner == Owner::OtherHub);
+        let readable = self
+            .clusters
+            .get(id)
+            .is_some_and(|cluster| cluster.nodes.known().is_some());
+        let position = |at: &usize| {
+            Some((*at, self.meshes.get(*at)?.active()?.position(id)?)).filter(|_| readable)
+        };
+        let other_hub = || {
+            target
+                .strangers()
+                .any(|(_, entry)| *entry.owner == Owner::OtherHub)
+        };
         let anybodys = LinkFacts::default();
         let evaluation = Evaluation {
             context: TargetContext {
@@ -529,7 +768,12 @@ impl Planner {
             memberships: self.by_age.iter().filter_map(position).collect(),
             released: &self.released,
             held_before: &|mesh| Some(&self.inputs.get(&self.meshes.get(mesh)?.id)?.held),
-            max_delete_percent: &|mesh| self.meshes.get(mesh).and_then(MeshState::active).map_or(0, |mesh| mesh.spec.max_delete_percent),
+            max_delete_percent: &|mesh| {
+                self.meshes
+                    .get(mesh)
+                    .and_then(MeshState::active)
+                    .map_or(0, |mesh| mesh.spec.max_delete_percent)
+            },
             orphans_before: &self.orphans.held,
             history: &self.history,
             hub_known: self.register.hub().is_some(),

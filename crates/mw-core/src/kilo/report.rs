@@ -44,7 +44,9 @@ impl Planner {
     /// The pending changes in one cluster by mesh, as last evaluated; changes
     /// of orphans are under `None`.
     pub fn changes(&self, target: &ClusterId) -> BTreeMap<Option<&MeshId>, Changes> {
-        let Some(target) = self.targets.get(target) else { return BTreeMap::new() };
+        let Some(target) = self.targets.get(target) else {
+            return BTreeMap::new();
+        };
         let mut changes: BTreeMap<Option<&MeshId>, Changes> = BTreeMap::new();
         for ((name, at), outcome) in &target.outcomes {
             let mesh = at.and_then(|at| self.meshes.get(at)).map(|mesh| &mesh.id);
@@ -57,14 +59,25 @@ impl Planner {
 
     /// The time at which to replan although nothing changed.
     pub fn recheck_at(&self) -> Option<crate::time::Timestamp> {
-        let sources = self.meshes.iter().filter_map(MeshState::active).flat_map(|mesh| &mesh.members);
+        let sources = self
+            .meshes
+            .iter()
+            .filter_map(MeshState::active)
+            .flat_map(|mesh| &mesh.members);
         let sources = sources.filter_map(Member::recheck_at);
-        let targets = self.targets.values().flat_map(|target| target.outcomes.values()).filter_map(|outcome| outcome.recheck_at);
+        let targets = self
+            .targets
+            .values()
+            .flat_map(|target| target.outcomes.values())
+            .filter_map(|outcome| outcome.recheck_at);
         sources.chain(targets).filter(|at| *at > self.now).min()
     }
 
     pub(super) fn plan_of(&self, at: usize, mesh: &MeshState) -> MeshPlan {
-        let mut plan = MeshPlan { problems: self.remarks.get(at).cloned().unwrap_or_default(), ..MeshPlan::default() };
+        let mut plan = MeshPlan {
+            problems: self.remarks.get(at).cloned().unwrap_or_default(),
+            ..MeshPlan::default()
+        };
         for (id, target) in &self.targets {
             let mut changes = target.changes(Some(at));
             changes.keep = kept(target, at, &mesh.id, &changes);
@@ -91,16 +104,37 @@ impl Planner {
 
     fn describe_members(&self, plan: &mut MeshPlan, mesh: &ActiveMesh) {
         for member in &mesh.members {
-            let mut cluster = ClusterPlan { id: Some(member.id.clone()), unknown: self.why_unknown(&member.id), ..ClusterPlan::default() };
-            cluster.nodes = self.clusters.get(&member.id).and_then(|seen| seen.nodes.known()).map_or(0, BTreeMap::len);
+            let mut cluster = ClusterPlan {
+                id: Some(member.id.clone()),
+                unknown: self.why_unknown(&member.id),
+                ..ClusterPlan::default()
+            };
+            cluster.nodes = self
+                .clusters
+                .get(&member.id)
+                .and_then(|seen| seen.nodes.known())
+                .map_or(0, BTreeMap::len);
             if let Some(why) = &cluster.unknown {
                 plan.problems.push(unreachable(member.name.as_str(), why));
             }
             if let Some(source) = &member.plan {
-                cluster.peers = source.base.values().map(|peer| (peer.node.clone(), peer.name.clone())).collect();
+                cluster.peers = source
+                    .base
+                    .values()
+                    .map(|peer| (peer.node.clone(), peer.name.clone()))
+                    .collect();
                 cluster.carried = source.carried.clone();
-                let exists = |name: &PeerName| self.targets.values().any(|target| target.entries.contains_key(name));
-                cluster.held = source.kept.iter().filter(|(name, _)| exists(name)).map(|(_, (node, _))| node.clone()).collect();
+                let exists = |name: &PeerName| {
+                    self.targets
+                        .values()
+                        .any(|target| target.entries.contains_key(name))
+                };
+                cluster.held = source
+                    .kept
+                    .iter()
+                    .filter(|(name, _)| exists(name))
+                    .map(|(_, (node, _))| node.clone())
+                    .collect();
                 cluster.held.sort();
                 cluster.skipped = source.skipped.clone();
                 cluster.anchor = source.anchor.clone();
@@ -114,17 +148,31 @@ impl Planner {
 
     /// The reason why a cluster can be neither read nor written.
     fn why_unknown(&self, id: &ClusterId) -> Option<String> {
-        let Some(cluster) = self.clusters.get(id) else { return Some("not observed yet".to_owned()) };
-        cluster.nodes.why_unknown().or(cluster.peers_unknown.as_deref()).map(str::to_owned)
+        let Some(cluster) = self.clusters.get(id) else {
+            return Some("not observed yet".to_owned());
+        };
+        cluster
+            .nodes
+            .why_unknown()
+            .or(cluster.peers_unknown.as_deref())
+            .map(str::to_owned)
     }
 
     fn unreachable(&self, mesh: &MeshState) -> Vec<Problem> {
-        let clusters = self.inputs.get(&mesh.id).map(|mesh| mesh.spec.clusters.as_slice()).unwrap_or_default();
+        let clusters = self
+            .inputs
+            .get(&mesh.id)
+            .map(|mesh| mesh.spec.clusters.as_slice())
+            .unwrap_or_default();
         let why = |name: &str| {
             let cluster = ClusterName::try_from(name).ok()?;
-            self.why_unknown(&self.cluster_id(&mesh.id, &cluster)).map(|why| unreachable(name, &why))
+            self.why_unknown(&self.cluster_id(&mesh.id, &cluster))
+                .map(|why| unreachable(name, &why))
         };
-        clusters.iter().filter_map(|cluster| why(&cluster.name)).collect()
+        clusters
+            .iter()
+            .filter_map(|cluster| why(&cluster.name))
+            .collect()
     }
 
     /// Reports the notes of all targets, once per pair of clusters and reason.
@@ -132,20 +180,48 @@ impl Planner {
         for (target_at, to) in mesh.members.iter().enumerate() {
             let mut notes: BTreeMap<(usize, Reason), Vec<String>> = BTreeMap::new();
             let outcomes = self.targets.get(&to.id).map(|target| &target.outcomes);
-            for (_, outcome) in outcomes.into_iter().flatten().filter(|((_, of), _)| *of == Some(at)) {
+            for (_, outcome) in outcomes
+                .into_iter()
+                .flatten()
+                .filter(|((_, of), _)| *of == Some(at))
+            {
                 for note in &outcome.notes {
-                    notes.entry((outcome.source.unwrap_or_default(), note.reason)).or_default().push(note.about.clone());
+                    notes
+                        .entry((outcome.source.unwrap_or_default(), note.reason))
+                        .or_default()
+                        .push(note.about.clone());
                 }
             }
             for ((source, reason), about) in notes {
-                let from = mesh.members.get(source).map(|member| member.name.to_string()).unwrap_or_default();
-                plan.problems.push(Problem::new(reason, format!("{from} on {}", to.name), listed(&about, 5), hint(reason)));
+                let from = mesh
+                    .members
+                    .get(source)
+                    .map(|member| member.name.to_string())
+                    .unwrap_or_default();
+                plan.problems.push(Problem::new(
+                    reason,
+                    format!("{from} on {}", to.name),
+                    listed(&about, 5),
+                    hint(reason),
+                ));
             }
-            for (source_at, from) in mesh.members.iter().enumerate().filter(|(source_at, _)| *source_at < target_at) {
+            for (source_at, from) in mesh
+                .members
+                .iter()
+                .enumerate()
+                .filter(|(source_at, _)| *source_at < target_at)
+            {
                 if let Some(older) = mesh.older_mesh_with(source_at, target_at) {
-                    let message = format!("mesh {older} is older and already connects these two clusters");
-                    let hint = "remove one of the two clusters from this mesh, or delete the other mesh";
-                    plan.problems.push(Problem::new(Reason::DuplicatePeering, format!("{} and {}", from.name, to.name), message, hint));
+                    let message =
+                        format!("mesh {older} is older and already connects these two clusters");
+                    let hint =
+                        "remove one of the two clusters from this mesh, or delete the other mesh";
+                    plan.problems.push(Problem::new(
+                        Reason::DuplicatePeering,
+                        format!("{} and {}", from.name, to.name),
+                        message,
+                        hint,
+                    ));
                 }
             }
         }
@@ -154,8 +230,13 @@ impl Planner {
     fn ownership_problems(&self, id: &MeshId) -> Vec<Problem> {
         let mut problems = Vec::new();
         for (cluster, target) in &self.targets {
-            let ambiguous = |owner: &Owner| matches!(owner, Owner::Ambiguous(ids) if ids.contains(id));
-            let names: Vec<&PeerName> = target.strangers().filter(|(_, entry)| ambiguous(&entry.owner)).map(|(name, _)| name).collect();
+            let ambiguous =
+                |owner: &Owner| matches!(owner, Owner::Ambiguous(ids) if ids.contains(id));
+            let names: Vec<&PeerName> = target
+                .strangers()
+                .filter(|(_, entry)| ambiguous(&entry.owner))
+                .map(|(name, _)| name)
+                .collect();
             if !names.is_empty() {
                 problems.push(Problem::new(
                     Reason::AmbiguousOwner,
@@ -170,7 +251,10 @@ impl Planner {
             problems.push(Problem::new(
                 Reason::HubConflict,
                 id.to_string(),
-                format!("Peers of this mesh carry the UIDs of several hubs: {}; they are not changed", listed(&hubs, 5)),
+                format!(
+                    "Peers of this mesh carry the UIDs of several hubs: {}; they are not changed",
+                    listed(&hubs, 5)
+                ),
                 "set --hub-uid, or add the hub's Namespace kube-system to the local cluster's file",
             ));
         }
@@ -181,16 +265,28 @@ impl Planner {
     /// unless they are deleted.
     fn ghosts(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
-        for (id, target) in self.targets.iter().filter(|_| self.orphans.absent != Absent::Unknown) {
+        for (id, target) in self
+            .targets
+            .iter()
+            .filter(|_| self.orphans.absent != Absent::Unknown)
+        {
             let left = |(name, entry): &(&PeerName, &crate::kilo::target::Entry)| {
-                *entry.owner == Owner::Ghost && !target.outcomes.contains_key(&((*name).clone(), None))
+                *entry.owner == Owner::Ghost
+                    && !target.outcomes.contains_key(&((*name).clone(), None))
             };
-            let names: Vec<&PeerName> = target.strangers().filter(left).map(|(name, _)| name).collect();
+            let names: Vec<&PeerName> = target
+                .strangers()
+                .filter(left)
+                .map(|(name, _)| name)
+                .collect();
             if !names.is_empty() {
                 problems.push(Problem::new(
                     Reason::LegacyGhost,
                     id.to_string(),
-                    format!("Peers of the Go operator whose ClusterMesh does not exist on this hub: {}", listed(&names, 5)),
+                    format!(
+                        "Peers of the Go operator whose ClusterMesh does not exist on this hub: {}",
+                        listed(&names, 5)
+                    ),
                     "another hub may own them; if not, delete them with kubectl delete peer",
                 ));
             }
@@ -205,9 +301,18 @@ impl Planner {
         let lines = self.held_lines(None);
         let hash = self.held_hash(None, &lines)?;
         let mut counts: BTreeMap<&ClusterId, usize> = BTreeMap::new();
-        lines.iter().for_each(|line| *counts.entry(&line.target).or_default() += 1);
-        let held: Vec<String> = counts.iter().map(|(target, count)| format!("{count} on {target}")).collect();
-        let namespace = self.options.lease_namespace.as_deref().map_or_else(|| "NAMESPACE".to_owned(), shell_quoted);
+        lines
+            .iter()
+            .for_each(|line| *counts.entry(&line.target).or_default() += 1);
+        let held: Vec<String> = counts
+            .iter()
+            .map(|(target, count)| format!("{count} on {target}"))
+            .collect();
+        let namespace = self
+            .options
+            .lease_namespace
+            .as_deref()
+            .map_or_else(|| "NAMESPACE".to_owned(), shell_quoted);
         Some(Problem::new(
             Reason::DeletionHeld,
             "orphans",
@@ -224,21 +329,40 @@ impl Planner {
 
 /// Number of our Peers without a change.
 fn kept(target: &Target, at: usize, mesh: &MeshId, changes: &Changes) -> usize {
-    let ours =
-        |name: &PeerName| target.entries.get(name).is_some_and(|entry| matches!(entry.owner.as_ref(), Owner::Mesh(id) if id == mesh));
-    let touched: BTreeSet<&PeerName> = changes.update.keys().chain(changes.delete.keys()).chain(changes.held.keys()).collect();
+    let ours = |name: &PeerName| {
+        target
+            .entries
+            .get(name)
+            .is_some_and(|entry| matches!(entry.owner.as_ref(), Owner::Mesh(id) if id == mesh))
+    };
+    let touched: BTreeSet<&PeerName> = changes
+        .update
+        .keys()
+        .chain(changes.delete.keys())
+        .chain(changes.held.keys())
+        .collect();
     target.count_of(at) - touched.into_iter().filter(|name| ours(name)).count()
 }
 
 fn unreachable(name: &str, why: &str) -> Problem {
     let hint = "nothing is deleted; the cluster gets its updates when it is reachable again";
-    Problem::new(Reason::ClusterUnreachable, name, crate::text::printable(why, 200), hint)
+    Problem::new(
+        Reason::ClusterUnreachable,
+        name,
+        crate::text::printable(why, 200),
+        hint,
+    )
 }
 
 fn held_problems(plan: &MeshPlan, id: &MeshId) -> Vec<Problem> {
-    let Some(hash) = &plan.held_hash else { return Vec::new() };
+    let Some(hash) = &plan.held_hash else {
+        return Vec::new();
+    };
     let called = |target: &ClusterId| {
-        let member = plan.clusters.iter().find(|(_, cluster)| cluster.id.as_ref() == Some(target));
+        let member = plan
+            .clusters
+            .iter()
+            .find(|(_, cluster)| cluster.id.as_ref() == Some(target));
         member.map_or_else(|| target.to_string(), |(name, _)| name.to_string())
     };
     let command = format!(
@@ -247,17 +371,40 @@ fn held_problems(plan: &MeshPlan, id: &MeshId) -> Vec<Problem> {
         shell_quoted(&id.name)
     );
     let mut problems = Vec::new();
-    let deletes = |changes: &Changes| changes.held.values().filter(|held| held.why == HeldFor::Deletes).count();
-    let deletes: Vec<String> = counted(&plan.targets, deletes).map(|(target, count)| format!("{count} on {}", called(target))).collect();
+    let deletes = |changes: &Changes| {
+        changes
+            .held
+            .values()
+            .filter(|held| held.why == HeldFor::Deletes)
+            .count()
+    };
+    let deletes: Vec<String> = counted(&plan.targets, deletes)
+        .map(|(target, count)| format!("{count} on {}", called(target)))
+        .collect();
     if !deletes.is_empty() {
-        let message = format!("too many deletes at once, so they are held: {}", listed(&deletes, 5));
-        problems.push(Problem::new(Reason::DeletionHeld, id.to_string(), message, &command));
+        let message = format!(
+            "too many deletes at once, so they are held: {}",
+            listed(&deletes, 5)
+        );
+        problems.push(Problem::new(
+            Reason::DeletionHeld,
+            id.to_string(),
+            message,
+            &command,
+        ));
     }
     let replaced = sources(plan, HeldFor::Replaced);
     for source in replaced {
-        let of_source =
-            |changes: &Changes| changes.held.values().filter(|held| held.why == HeldFor::Replaced && held.source() == Some(source)).count();
-        let held: Vec<String> = counted(&plan.targets, of_source).map(|(target, count)| format!("{count} on {}", called(target))).collect();
+        let of_source = |changes: &Changes| {
+            changes
+                .held
+                .values()
+                .filter(|held| held.why == HeldFor::Replaced && held.source() == Some(source))
+                .count()
+        };
+        let held: Vec<String> = counted(&plan.targets, of_source)
+            .map(|(target, count)| format!("{count} on {}", called(target)))
+            .collect();
         let message = format!(
             "most keys or all Nodes are new, so the kubeconfig may point to a different cluster; changes are held: {}",
             listed(&held, 5)
@@ -281,13 +428,21 @@ fn flapping_problems(plan: &MeshPlan) -> Vec<Problem> {
             "look for a Kilo agent that keeps changing its key, address or endpoint",
         )
     };
-    sources(plan, HeldFor::Budget).into_iter().map(flapping).collect()
+    sources(plan, HeldFor::Budget)
+        .into_iter()
+        .map(flapping)
+        .collect()
 }
 
 /// The sources with changes held for this reason.
 fn sources(plan: &MeshPlan, why: HeldFor) -> BTreeSet<&str> {
-    let held = plan.targets.values().flat_map(|changes| changes.held.values());
-    held.filter(|held| held.why == why).filter_map(Held::source).collect()
+    let held = plan
+        .targets
+        .values()
+        .flat_map(|changes| changes.held.values());
+    held.filter(|held| held.why == why)
+        .filter_map(Held::source)
+        .collect()
 }
 
 /// The targets with a count above zero.
@@ -295,13 +450,20 @@ fn counted<'a>(
     targets: &'a BTreeMap<ClusterId, Changes>,
     count: impl Fn(&Changes) -> usize + 'a,
 ) -> impl Iterator<Item = (&'a ClusterId, usize)> {
-    targets.iter().map(move |(target, changes)| (target, count(changes))).filter(|(_, count)| *count > 0)
+    targets
+        .iter()
+        .map(move |(target, changes)| (target, count(changes)))
+        .filter(|(_, count)| *count > 0)
 }
 
 fn hint(reason: Reason) -> &'static str {
     match reason {
-        Reason::KeyOfTarget => "two nodes have the same key pair: delete /var/lib/kilo/key on one of them and restart its kilo pod",
-        Reason::KeyTaken => "WireGuard allows one peer per key: delete the other Peer, or give the node a new key",
+        Reason::KeyOfTarget => {
+            "two nodes have the same key pair: delete /var/lib/kilo/key on one of them and restart its kilo pod"
+        }
+        Reason::KeyTaken => {
+            "WireGuard allows one peer per key: delete the other Peer, or give the node a new key"
+        }
         Reason::PrefixTaken => "remove the prefix from the other Peer, or delete that Peer",
         Reason::PrefixOverlapsTarget => {
             "routing it would cut off local traffic; declare networks that do not overlap the other cluster's node addresses"
@@ -334,7 +496,10 @@ impl Target {
 
 impl Act {
     fn is_change(&self) -> bool {
-        matches!(self, Act::Create(_) | Act::Update(_) | Act::Delete(_) | Act::Held(_))
+        matches!(
+            self,
+            Act::Create(_) | Act::Update(_) | Act::Delete(_) | Act::Held(_)
+        )
     }
 }
 

@@ -98,14 +98,28 @@ struct Chosen<'a> {
 
 impl<'a> SourcePlanner<'a> {
     pub(super) fn plan(&self) -> SourcePlan {
-        let mut plan = SourcePlan { skipped: self.survey.skipped.clone(), ..SourcePlan::default() };
+        let mut plan = SourcePlan {
+            skipped: self.survey.skipped.clone(),
+            ..SourcePlan::default()
+        };
         let mut chosen: Vec<Chosen<'a>> = Vec::new();
         let mut leaderless: Vec<(&Candidate, Skip)> = Vec::new();
-        for (candidate, verdict) in self.survey.candidates.iter().zip(verdicts(self.position, self.survey, self.losers)) {
+        for (candidate, verdict) in
+            self.survey
+                .candidates
+                .iter()
+                .zip(verdicts(self.position, self.survey, self.losers))
+        {
             match verdict {
                 Ok(passed) => {
-                    let wireguard_ip = passed.wireguard_ip.or_else(|| self.address_before(candidate));
-                    chosen.push(Chosen { candidate, passed, wireguard_ip });
+                    let wireguard_ip = passed
+                        .wireguard_ip
+                        .or_else(|| self.address_before(candidate));
+                    chosen.push(Chosen {
+                        candidate,
+                        passed,
+                        wireguard_ip,
+                    });
                 }
                 Err(skip) => {
                     if candidate.location.is_some() {
@@ -119,7 +133,9 @@ impl<'a> SourcePlanner<'a> {
         let peered: BTreeSet<&NodeName> = chosen.iter().map(|c| &c.candidate.node.name).collect();
         self.keep_silent_locations(&mut plan);
         self.keep_nodes_in_grace(&mut plan, &peered);
-        leaderless.iter().for_each(|(candidate, skip)| self.report_leaderless(&mut plan, candidate, skip));
+        leaderless
+            .iter()
+            .for_each(|(candidate, skip)| self.report_leaderless(&mut plan, candidate, skip));
         self.look_at_endpoints(&mut plan, &chosen);
         self.choose_anchor(&mut plan, &chosen, &peered);
         let withheld = self.withhold_host_routes(&mut plan, &chosen);
@@ -140,21 +156,35 @@ impl<'a> SourcePlanner<'a> {
     /// Reports whether a Peer of this name would belong to this node: the first
     /// candidate with the name takes precedence over other nodes.
     fn has_name(&self, node: &Node, name: &PeerName) -> bool {
-        let first = self.survey.candidates.iter().find(|candidate| candidate.peer_name == *name);
+        let first = self
+            .survey
+            .candidates
+            .iter()
+            .find(|candidate| candidate.peer_name == *name);
         first.is_none_or(|candidate| candidate.node.name == node.name)
     }
 
     /// The WireGuard address that a node's existing Peer carries.
     fn address_before(&self, candidate: &Candidate) -> Option<IpAddr> {
-        let internal: BTreeSet<IpAddr> = self.nodes.values().flat_map(|node| node.internal_addresses()).collect();
-        let mut hosts = self.memory.prefixes(&candidate.peer_name).into_iter().filter_map(Cidr::as_host);
+        let internal: BTreeSet<IpAddr> = self
+            .nodes
+            .values()
+            .flat_map(|node| node.internal_addresses())
+            .collect();
+        let mut hosts = self
+            .memory
+            .prefixes(&candidate.peer_name)
+            .into_iter()
+            .filter_map(Cidr::as_host);
         hosts.find(|ip| self.surveyor.spec.networks.allows_wireguard(*ip) && !internal.contains(ip))
     }
 
     /// The leader of a node's location, if it has a Peer. A clean stop removes
     /// a node's granularity too, but not its location.
     fn led_by(&self, node: &Node, peered: &BTreeSet<&NodeName>) -> Option<&NodeName> {
-        if self.survey.leaders.is_empty() || !(node.is_bare() || (node.location_granularity && node.kilo_internal.is_some())) {
+        if self.survey.leaders.is_empty()
+            || !(node.is_bare() || (node.location_granularity && node.kilo_internal.is_some()))
+        {
             return None;
         }
         let leader = self.survey.leaders.get(&self.surveyor.location(node))?;
@@ -162,16 +192,28 @@ impl<'a> SourcePlanner<'a> {
     }
 
     fn report_leaderless(&self, plan: &mut SourcePlan, candidate: &Candidate, skip: &Skip) {
-        let Some(location) = &candidate.location else { return };
+        let Some(location) = &candidate.location else {
+            return;
+        };
         // The Peer of the previous leader still carries the location.
-        let in_grace = plan.kept.values().filter(|(_, why)| *why == Kept::Grace).filter_map(|(node, _)| self.nodes.get(node));
-        if in_grace.into_iter().any(|node| self.surveyor.location(node) == *location) {
+        let in_grace = plan
+            .kept
+            .values()
+            .filter(|(_, why)| *why == Kept::Grace)
+            .filter_map(|(node, _)| self.nodes.get(node));
+        if in_grace
+            .into_iter()
+            .any(|node| self.surveyor.location(node) == *location)
+        {
             return;
         }
         plan.problems.push(Problem::new(
             Reason::LocationWithoutPeer,
             format!("{}/{location}", self.cluster()),
-            format!("node {} leads location \"{location}\" but can't be a Peer: {} ({})", candidate.node.name, skip.message, skip.reason),
+            format!(
+                "node {} leads location \"{location}\" but can't be a Peer: {} ({})",
+                candidate.node.name, skip.message, skip.reason
+            ),
             "no other Peer carries this location: fix the node, or let Kilo choose another leader",
         ));
     }
@@ -181,13 +223,18 @@ impl<'a> SourcePlanner<'a> {
             for node in silent.nodes.iter().filter_map(|node| self.nodes.get(node)) {
                 let name = self.peer_name(&node.name);
                 if self.has_name(node, &name) {
-                    plan.kept.insert(name, (node.name.clone(), Kept::SilentLocation));
+                    plan.kept
+                        .insert(name, (node.name.clone(), Kept::SilentLocation));
                 }
             }
             plan.problems.push(Problem::new(
                 Reason::LocationSilent,
                 format!("{}/{}", self.cluster(), silent.location),
-                format!("no Kilo agent of location \"{}\" has checked in for 60s: {}", silent.location, listed(&silent.nodes, 5)),
+                format!(
+                    "no Kilo agent of location \"{}\" has checked in for 60s: {}",
+                    silent.location,
+                    listed(&silent.nodes, 5)
+                ),
                 "the Peer is kept unchanged; check the kilo pods on these nodes",
             ));
         }
@@ -196,7 +243,11 @@ impl<'a> SourcePlanner<'a> {
     /// Every rollout of Kilo's DaemonSet removes a node's annotations for some
     /// seconds.
     fn keep_nodes_in_grace(&self, plan: &mut SourcePlan, peered: &BTreeSet<&NodeName>) {
-        for node in self.nodes.values().filter(|node| node.is_away() && !peered.contains(&node.name)) {
+        for node in self
+            .nodes
+            .values()
+            .filter(|node| node.is_away() && !peered.contains(&node.name))
+        {
             let ends = node.bare_since.map(|since| since.plus(self.node_grace));
             let over = self.node_grace == 0 || ends.is_some_and(|ends| ends <= self.now);
             let led = self.led_by(node, peered).is_some();
@@ -217,14 +268,27 @@ impl<'a> SourcePlanner<'a> {
     }
 
     fn look_at_endpoints(&self, plan: &mut SourcePlan, chosen: &[Chosen<'_>]) {
-        for Chosen { candidate, passed, .. } in chosen {
-            let Some((endpoint, ip)) = passed.endpoint.as_ref().and_then(|endpoint| Some((endpoint, endpoint.ip()?))) else { continue };
+        for Chosen {
+            candidate, passed, ..
+        } in chosen
+        {
+            let Some((endpoint, ip)) = passed
+                .endpoint
+                .as_ref()
+                .and_then(|endpoint| Some((endpoint, endpoint.ip()?)))
+            else {
+                continue;
+            };
             match self.declared.owner(ip) {
                 Some(owner) if owner == self.cluster() => {
-                    plan.inner_endpoints.entry(ip).or_default().insert(passed.key);
+                    plan.inner_endpoints
+                        .entry(ip)
+                        .or_default()
+                        .insert(passed.key);
                 }
                 Some(owner) => {
-                    plan.endpoint_inside.insert(candidate.peer_name.clone(), owner.clone());
+                    plan.endpoint_inside
+                        .insert(candidate.peer_name.clone(), owner.clone());
                     plan.problems.push(Problem::new(
                         Reason::EndpointInsideMesh,
                         format!("{}/{}", self.cluster(), candidate.node.name),
@@ -237,7 +301,12 @@ impl<'a> SourcePlanner<'a> {
         }
     }
 
-    fn choose_anchor(&self, plan: &mut SourcePlan, chosen: &[Chosen<'_>], peered: &BTreeSet<&NodeName>) {
+    fn choose_anchor(
+        &self,
+        plan: &mut SourcePlan,
+        chosen: &[Chosen<'_>],
+        peered: &BTreeSet<&NodeName>,
+    ) {
         plan.extras = anchor::extras(self.surveyor.spec, self.nodes.values().map(Arc::as_ref));
         if plan.extras.is_empty() {
             return;
@@ -248,46 +317,100 @@ impl<'a> SourcePlanner<'a> {
         }
         eligible.sort_by_key(|e| e.node);
         let kept: Vec<&NodeName> = plan.kept.values().map(|(node, _)| node).collect();
-        plan.anchor = anchor::choose(&eligible, &kept, &self.present_anchors(&plan.extras, peered));
+        plan.anchor = anchor::choose(
+            &eligible,
+            &kept,
+            &self.present_anchors(&plan.extras, peered),
+        );
         if plan.anchor.is_none() {
             plan.problems.push(Problem::new(
                 Reason::AnchorUnavailable,
                 self.cluster().to_string(),
-                format!("no node can carry {}: these networks are unreachable from the other clusters", listed(&plan.extras, 5)),
+                format!(
+                    "no node can carry {}: these networks are unreachable from the other clusters",
+                    listed(&plan.extras, 5)
+                ),
                 "at least one node must pass all checks and have an endpoint",
             ));
         }
     }
 
-    fn eligible<'b>(&self, plan: &SourcePlan, chosen: &'b [Chosen<'_>], with_endpoint: bool) -> Vec<Eligible<'b>> {
+    fn eligible<'b>(
+        &self,
+        plan: &SourcePlan,
+        chosen: &'b [Chosen<'_>],
+        with_endpoint: bool,
+    ) -> Vec<Eligible<'b>> {
         let fits = |c: &&Chosen<'_>| {
             let inside = plan.endpoint_inside.contains_key(&c.candidate.peer_name);
-            c.passed.endpoint.is_some() == with_endpoint && !inside && (self.takes_key)(c.passed.key)
+            c.passed.endpoint.is_some() == with_endpoint
+                && !inside
+                && (self.takes_key)(c.passed.key)
         };
         let eligible = |c: &'b Chosen<'_>| {
             let candidate = c.candidate;
-            Eligible { node: &candidate.node.name, ready: candidate.node.ready, alive: candidate.alive }
+            Eligible {
+                node: &candidate.node.name,
+                ready: candidate.node.ready,
+                alive: candidate.alive,
+            }
         };
         chosen.iter().filter(fits).map(eligible).collect()
     }
 
     /// The role stays with a location when another node becomes its leader.
-    fn present_anchors(&self, extras: &[Cidr], peered: &BTreeSet<&NodeName>) -> BTreeMap<NodeName, usize> {
+    fn present_anchors(
+        &self,
+        extras: &[Cidr],
+        peered: &BTreeSet<&NodeName>,
+    ) -> BTreeMap<NodeName, usize> {
         let carriers = self.memory.carriers(extras);
         // A node that is really named "anchor" owns that Peer.
-        let anchor_is_a_node = self.nodes.values().any(|node| node.name.as_str().eq_ignore_ascii_case("anchor"));
-        let legacy = if anchor_is_a_node { BTreeMap::new() } else { self.memory.legacy_anchor_keys() };
+        let anchor_is_a_node = self
+            .nodes
+            .values()
+            .any(|node| node.name.as_str().eq_ignore_ascii_case("anchor"));
+        let legacy = if anchor_is_a_node {
+            BTreeMap::new()
+        } else {
+            self.memory.legacy_anchor_keys()
+        };
         if carriers.is_empty() && legacy.is_empty() {
             let last = self.memory.last_anchor();
-            let leader = last.and_then(|node| self.nodes.get(node)).and_then(|node| self.led_by(node, peered));
-            return leader.or(last).map(|node| (node.clone(), 1)).into_iter().collect();
+            let leader = last
+                .and_then(|node| self.nodes.get(node))
+                .and_then(|node| self.led_by(node, peered));
+            return leader
+                .or(last)
+                .map(|node| (node.clone(), 1))
+                .into_iter()
+                .collect();
         }
-        let named: BTreeMap<&NodeName, &PeerName> = self.survey.candidates.iter().map(|c| (&c.node.name, &c.peer_name)).collect();
+        let named: BTreeMap<&NodeName, &PeerName> = self
+            .survey
+            .candidates
+            .iter()
+            .map(|c| (&c.node.name, &c.peer_name))
+            .collect();
         let mut present = BTreeMap::new();
         for node in self.nodes.values() {
-            let name = named.get(&node.name).map_or_else(|| self.peer_name(&node.name), |name| (*name).clone());
-            let by_name = carriers.get(&name).filter(|_| self.has_name(node, &name)).copied().unwrap_or(0);
-            let by_key = node.key.as_ref().ok().copied().flatten().and_then(|key| legacy.get(&key)).copied().unwrap_or(0);
+            let name = named
+                .get(&node.name)
+                .map_or_else(|| self.peer_name(&node.name), |name| (*name).clone());
+            let by_name = carriers
+                .get(&name)
+                .filter(|_| self.has_name(node, &name))
+                .copied()
+                .unwrap_or(0);
+            let by_key = node
+                .key
+                .as_ref()
+                .ok()
+                .copied()
+                .flatten()
+                .and_then(|key| legacy.get(&key))
+                .copied()
+                .unwrap_or(0);
             if by_name + by_key > 0 {
                 let holder = self.led_by(node, peered).unwrap_or(&node.name);
                 *present.entry(holder.clone()).or_default() += by_name + by_key;
@@ -297,19 +420,37 @@ impl<'a> SourcePlanner<'a> {
     }
 
     fn withhold_host_routes(&self, plan: &mut SourcePlan, chosen: &[Chosen<'a>]) -> Withheld {
-        let claim = |c: &Chosen<'a>| Some(Claim { node: &c.candidate.node.name, address: c.wireguard_ip? });
+        let claim = |c: &Chosen<'a>| {
+            Some(Claim {
+                node: &c.candidate.node.name,
+                address: c.wireguard_ip?,
+            })
+        };
         let claims: Vec<Claim<'_>> = chosen.iter().filter_map(claim).collect();
         let mut kept = BTreeMap::new();
         for (name, (node, _)) in &plan.kept {
-            let hosts = self.memory.prefixes(name).into_iter().filter_map(Cidr::as_host);
+            let hosts = self
+                .memory
+                .prefixes(name)
+                .into_iter()
+                .filter_map(Cidr::as_host);
             kept.extend(hosts.map(|address| (address, node.clone())));
         }
-        let carries = |claim: &Claim<'_>| self.memory.prefixes(&self.peer_name(claim.node)).contains(&Cidr::host(claim.address));
-        plan.reads_routes = !host_route::shared(&claims).is_empty() || chosen.iter().any(|c| c.passed.wireguard_ip.is_none());
+        let carries = |claim: &Claim<'_>| {
+            self.memory
+                .prefixes(&self.peer_name(claim.node))
+                .contains(&Cidr::host(claim.address))
+        };
+        plan.reads_routes = !host_route::shared(&claims).is_empty()
+            || chosen.iter().any(|c| c.passed.wireguard_ip.is_none());
         let withheld = host_route::withheld(&claims, &kept, carries);
         if !withheld.is_empty() {
-            let told: Vec<String> =
-                withheld.iter().map(|(node, (address, holder))| format!("{address} of {node} (also used by {holder})")).collect();
+            let told: Vec<String> = withheld
+                .iter()
+                .map(|(node, (address, holder))| {
+                    format!("{address} of {node} (also used by {holder})")
+                })
+                .collect();
             plan.problems.push(Problem::new(
                 Reason::WGIPDuplicate,
                 self.cluster().to_string(),
@@ -326,11 +467,19 @@ impl<'a> SourcePlanner<'a> {
         let mut twice: Vec<String> = Vec::new();
         let mut swallowed: Vec<Cidr> = Vec::new();
         let mut surplus: Vec<Cidr> = Vec::new();
-        for Chosen { candidate, passed, wireguard_ip } in chosen {
+        for Chosen {
+            candidate,
+            passed,
+            wireguard_ip,
+        } in chosen
+        {
             let mut all = Vec::new();
             let networks = &self.surveyor.spec.networks;
             for node in &candidate.carries {
-                let (pods, more) = node.pod_cidrs.split_at_checked(MOST_POD_CIDRS).unwrap_or((&node.pod_cidrs, &[]));
+                let (pods, more) = node
+                    .pod_cidrs
+                    .split_at_checked(MOST_POD_CIDRS)
+                    .unwrap_or((&node.pod_cidrs, &[]));
                 surplus.extend(more);
                 for pods in pods.iter().filter(|pods| networks.allows_pods(**pods)) {
                     match used.insert(*pods) {
@@ -339,19 +488,42 @@ impl<'a> SourcePlanner<'a> {
                     }
                 }
             }
-            let internal = candidate.carries.iter().flat_map(|node| node.internal_addresses());
-            let mut internal: Vec<Cidr> =
-                internal.filter(|ip| networks.declares_internal(*ip) && !shared.contains(ip)).map(Cidr::host).collect();
-            surplus.extend(internal.split_off(internal.len().min(MOST_ALLOWED_IPS.saturating_sub(all.len() + 1))));
-            let extras = plan.extras.iter().copied().filter(|_| plan.anchor.as_ref() == Some(&candidate.node.name));
-            let host_route = wireguard_ip.filter(|_| !withheld.contains_key(&candidate.node.name)).map(Cidr::host);
+            let internal = candidate
+                .carries
+                .iter()
+                .flat_map(|node| node.internal_addresses());
+            let mut internal: Vec<Cidr> = internal
+                .filter(|ip| networks.declares_internal(*ip) && !shared.contains(ip))
+                .map(Cidr::host)
+                .collect();
+            surplus.extend(
+                internal.split_off(
+                    internal
+                        .len()
+                        .min(MOST_ALLOWED_IPS.saturating_sub(all.len() + 1)),
+                ),
+            );
+            let extras = plan
+                .extras
+                .iter()
+                .copied()
+                .filter(|_| plan.anchor.as_ref() == Some(&candidate.node.name));
+            let host_route = wireguard_ip
+                .filter(|_| !withheld.contains_key(&candidate.node.name))
+                .map(Cidr::host);
             for cidr in host_route.into_iter().chain(internal).chain(extras) {
                 if used.insert(cidr) {
                     all.push(cidr);
                 }
             }
-            let swallows = |cidr: &Cidr| plan.inner_endpoints.range(cidr.first()..=cidr.last()).next().is_some();
-            let (out, allowed): (Vec<Cidr>, Vec<Cidr>) = all.iter().partition(|cidr| swallows(cidr));
+            let swallows = |cidr: &Cidr| {
+                plan.inner_endpoints
+                    .range(cidr.first()..=cidr.last())
+                    .next()
+                    .is_some()
+            };
+            let (out, allowed): (Vec<Cidr>, Vec<Cidr>) =
+                all.iter().partition(|cidr| swallows(cidr));
             let parts = BaseParts {
                 name: candidate.peer_name.clone(),
                 node: candidate.node.name.clone(),
@@ -405,9 +577,16 @@ impl<'a> SourcePlanner<'a> {
 
     fn note_carried(&self, plan: &mut SourcePlan, peered: &BTreeSet<&NodeName>) {
         for (node, leader) in &self.survey.carried {
-            plan.carried.insert(node.clone(), peered.contains(leader).then(|| leader.clone()));
+            plan.carried.insert(
+                node.clone(),
+                peered.contains(leader).then(|| leader.clone()),
+            );
         }
-        for node in self.nodes.values().filter(|node| self.led_by(node, peered).is_some()) {
+        for node in self
+            .nodes
+            .values()
+            .filter(|node| self.led_by(node, peered).is_some())
+        {
             plan.led_by_another.insert(self.peer_name(&node.name));
         }
     }
@@ -417,8 +596,11 @@ impl<'a> SourcePlanner<'a> {
         if seconds == 0 {
             return;
         }
-        let mut without: Vec<&NodeName> =
-            chosen.iter().filter(|c| !c.candidate.node.keepalive_set).map(|c| &c.candidate.node.name).collect();
+        let mut without: Vec<&NodeName> = chosen
+            .iter()
+            .filter(|c| !c.candidate.node.keepalive_set)
+            .map(|c| &c.candidate.node.name)
+            .collect();
         without.sort();
         let Some(first) = without.first() else { return };
         plan.problems.push(Problem::new(
@@ -432,7 +614,12 @@ impl<'a> SourcePlanner<'a> {
 
 /// The smaller of the two clusters' intervals, ignoring those that are not set.
 pub(super) fn keepalive(mesh: &MeshSpec, one: &ClusterName, other: &ClusterName) -> u16 {
-    let of = |name: &ClusterName| mesh.clusters.get(name).map(|spec| spec.keepalive).filter(|seconds| *seconds > 0);
+    let of = |name: &ClusterName| {
+        mesh.clusters
+            .get(name)
+            .map(|spec| spec.keepalive)
+            .filter(|seconds| *seconds > 0)
+    };
     of(one).into_iter().chain(of(other)).min().unwrap_or(0)
 }
 
@@ -446,5 +633,8 @@ fn shared_addresses(nodes: &Nodes) -> BTreeSet<IpAddr> {
         all.extend(own);
     }
     all.sort();
-    all.windows(2).filter(|pair| pair.first() == pair.last()).filter_map(|pair| pair.first().copied()).collect()
+    all.windows(2)
+        .filter(|pair| pair.first() == pair.last())
+        .filter_map(|pair| pair.first().copied())
+        .collect()
 }

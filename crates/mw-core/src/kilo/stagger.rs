@@ -14,15 +14,37 @@ impl Target {
     pub(super) fn stagger(&mut self) {
         let mut lost: BTreeMap<Cidr, PeerName> = BTreeMap::new();
         for ((name, _), outcome) in &self.outcomes {
-            let (Some(update), Some(entry)) = (taking(&outcome.act), self.entries.get(name)) else { continue };
+            let (Some(update), Some(entry)) = (taking(&outcome.act), self.entries.get(name)) else {
+                continue;
+            };
             let kept = update.after.allowed_ips();
-            lost.extend(entry.prefixes().into_iter().filter(|cidr| !kept.contains(cidr)).map(|cidr| (cidr, name.clone())));
+            lost.extend(
+                entry
+                    .prefixes()
+                    .into_iter()
+                    .filter(|cidr| !kept.contains(cidr))
+                    .map(|cidr| (cidr, name.clone())),
+            );
         }
         for ((name, _), outcome) in &mut self.outcomes {
-            let PeerOutcome { act: Act::Update(update), .. } = outcome else { continue };
+            let PeerOutcome {
+                act: Act::Update(update),
+                ..
+            } = outcome
+            else {
+                continue;
+            };
             let early = |cidr: &&Cidr| lost.get(*cidr).is_some_and(|holder| holder != name);
-            let early: BTreeSet<Cidr> = update.after.allowed_ips().iter().filter(early).copied().collect();
-            let splits = update.takes_away && !early.is_empty() && early.len() < update.after.allowed_ips().len();
+            let early: BTreeSet<Cidr> = update
+                .after
+                .allowed_ips()
+                .iter()
+                .filter(early)
+                .copied()
+                .collect();
+            let splits = update.takes_away
+                && !early.is_empty()
+                && early.len() < update.after.allowed_ips().len();
             update.first = splits.then(|| update.after.without(&early));
         }
     }

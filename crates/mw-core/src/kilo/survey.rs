@@ -81,7 +81,10 @@ pub struct Skip {
 
 impl Skip {
     pub(super) fn new(reason: SkipReason, message: impl AsRef<str>) -> Skip {
-        Skip { reason, message: printable(message.as_ref(), 500) }
+        Skip {
+            reason,
+            message: printable(message.as_ref(), 500),
+        }
     }
 }
 
@@ -144,24 +147,38 @@ impl Candidate {
     /// endpoint.
     pub(super) fn roaming_key(&self) -> Option<PublicKey> {
         match &self.verdict {
-            Ok(Passed { key, endpoint: None, .. }) => Some(*key),
-            Err(Skip { reason: SkipReason::NodeNoEndpoint, .. }) => self.node.key.clone().ok().flatten(),
+            Ok(Passed {
+                key,
+                endpoint: None,
+                ..
+            }) => Some(*key),
+            Err(Skip {
+                reason: SkipReason::NodeNoEndpoint,
+                ..
+            }) => self.node.key.clone().ok().flatten(),
             _ => None,
         }
     }
 
     /// Reports whether the result still matches the existing Peers.
     pub(super) fn is_settled(&self, roams: Roams<'_>) -> bool {
-        self.roaming_key().is_none_or(|key| roams(&self.peer_name, key) == self.verdict.is_ok())
+        self.roaming_key()
+            .is_none_or(|key| roams(&self.peer_name, key) == self.verdict.is_ok())
     }
 }
 
 impl Surveyor<'_> {
     /// Candidates of the earlier survey are reused if their node is unchanged.
     pub(super) fn survey(&self, nodes: &Nodes, earlier: &Survey, roams: Roams<'_>) -> Survey {
-        let mut survey = Survey { alive: alive(nodes), ..Survey::default() };
-        let before: BTreeMap<&NodeName, &Arc<Candidate>> =
-            earlier.candidates.iter().map(|candidate| (&candidate.node.name, candidate)).collect();
+        let mut survey = Survey {
+            alive: alive(nodes),
+            ..Survey::default()
+        };
+        let before: BTreeMap<&NodeName, &Arc<Candidate>> = earlier
+            .candidates
+            .iter()
+            .map(|candidate| (&candidate.node.name, candidate))
+            .collect();
         let mut locations: BTreeMap<String, Vec<&Arc<Node>>> = BTreeMap::new();
         for node in nodes.values() {
             if node.location_granularity && node.kilo_internal.is_some() {
@@ -169,28 +186,48 @@ impl Surveyor<'_> {
             } else {
                 let alive = survey.alive.contains(&node.name);
                 let same = |old: &&&Arc<Candidate>| {
-                    old.location.is_none() && old.alive == alive && Arc::ptr_eq(&old.node, node) && old.is_settled(roams)
+                    old.location.is_none()
+                        && old.alive == alive
+                        && Arc::ptr_eq(&old.node, node)
+                        && old.is_settled(roams)
                 };
-                let candidate = before.get(&node.name).filter(same).map(|old| Arc::clone(old));
-                let fresh = || Arc::new(self.candidate((node, alive), vec![Arc::clone(node)], None, roams));
+                let candidate = before
+                    .get(&node.name)
+                    .filter(same)
+                    .map(|old| Arc::clone(old));
+                let fresh =
+                    || Arc::new(self.candidate((node, alive), vec![Arc::clone(node)], None, roams));
                 survey.candidates.push(candidate.unwrap_or_else(fresh));
             }
         }
         for (location, members) in locations {
             self.survey_location(&mut survey, location, &members, roams);
         }
-        survey.candidates.sort_by(|a, b| (!a.alive, &a.node.name).cmp(&(!b.alive, &b.node.name)));
+        survey
+            .candidates
+            .sort_by(|a, b| (!a.alive, &a.node.name).cmp(&(!b.alive, &b.node.name)));
         survey
     }
 
     /// The annotation if it is set, even if empty; otherwise the topology
     /// label.
     pub(super) fn location(&self, node: &Node) -> String {
-        let label = || node.labels.get(&self.spec.topology_label).cloned().unwrap_or_default();
+        let label = || {
+            node.labels
+                .get(&self.spec.topology_label)
+                .cloned()
+                .unwrap_or_default()
+        };
         node.location.clone().unwrap_or_else(label)
     }
 
-    fn survey_location(&self, survey: &mut Survey, location: String, members: &[&Arc<Node>], roams: Roams<'_>) {
+    fn survey_location(
+        &self,
+        survey: &mut Survey,
+        location: String,
+        members: &[&Arc<Node>],
+        roams: Roams<'_>,
+    ) {
         let mut ready = Vec::new();
         for node in members {
             match self.unready(node, survey.alive.contains(&node.name)) {
@@ -201,7 +238,10 @@ impl Surveyor<'_> {
             }
         }
         let Some(leader) = leader(&ready) else {
-            if members.iter().all(|node| !survey.alive.contains(&node.name)) {
+            if members
+                .iter()
+                .all(|node| !survey.alive.contains(&node.name))
+            {
                 let nodes = members.iter().map(|node| node.name.clone()).collect();
                 survey.silent.push(SilentLocation { location, nodes });
             }
@@ -217,11 +257,18 @@ impl Surveyor<'_> {
                 _ => carries.push(Arc::clone(node)),
             }
             if node.name != leader.name {
-                survey.carried.insert(node.name.clone(), leader.name.clone());
+                survey
+                    .carried
+                    .insert(node.name.clone(), leader.name.clone());
             }
         }
         survey.leaders.insert(location.clone(), leader.name.clone());
-        survey.candidates.push(Arc::new(self.candidate((leader, true), carries, Some(location), roams)));
+        survey.candidates.push(Arc::new(self.candidate(
+            (leader, true),
+            carries,
+            Some(location),
+            roams,
+        )));
     }
 
     /// The reason why Kilo ignores a node of a location, in the order of the
@@ -243,18 +290,39 @@ impl Surveyor<'_> {
                 "Kilo's agent published no valid endpoint, so Kilo leaves the node out of its location",
             ));
         }
-        Some(Skip::new(SkipReason::NodeAgentSilent, "Kilo's agent on this node has not checked in for 60s"))
+        Some(Skip::new(
+            SkipReason::NodeAgentSilent,
+            "Kilo's agent on this node has not checked in for 60s",
+        ))
     }
 
-    fn candidate(&self, node: (&Arc<Node>, bool), carries: Vec<Arc<Node>>, location: Option<String>, roams: Roams<'_>) -> Candidate {
+    fn candidate(
+        &self,
+        node: (&Arc<Node>, bool),
+        carries: Vec<Arc<Node>>,
+        location: Option<String>,
+        roams: Roams<'_>,
+    ) -> Candidate {
         let (node, alive) = node;
         let peer_name = PeerName::of(self.mesh, self.cluster, node.name.as_str());
         let verdict = self.judge(node, location.is_some(), &|key| roams(&peer_name, key));
-        Candidate { node: Arc::clone(node), alive, peer_name, carries, verdict, location }
+        Candidate {
+            node: Arc::clone(node),
+            alive,
+            peer_name,
+            carries,
+            verdict,
+            location,
+        }
     }
 
     /// A leader publishes its address up to 30s after it became leader.
-    fn judge(&self, node: &Node, leads: bool, roams: &dyn Fn(PublicKey) -> bool) -> Result<Passed, Skip> {
+    fn judge(
+        &self,
+        node: &Node,
+        leads: bool,
+        roams: &dyn Fn(PublicKey) -> bool,
+    ) -> Result<Passed, Skip> {
         self.pod_cidr(node)?;
         self.pods_in_range(node)?;
         let wireguard_ip = match self.wireguard_ip(node) {
@@ -263,21 +331,34 @@ impl Surveyor<'_> {
         };
         let key = self.key(node)?;
         let endpoint = self.endpoint(node, &|| roams(key))?;
-        Ok(Passed { key, wireguard_ip, endpoint })
+        Ok(Passed {
+            key,
+            wireguard_ip,
+            endpoint,
+        })
     }
 
     fn pod_cidr(&self, node: &Node) -> Result<(), Skip> {
         match &node.first_pod_cidr {
             Ok(Some(_)) => Ok(()),
-            Ok(None) => Err(Skip::new(SkipReason::NodeNoPodCIDR, "the Node has no spec.podCIDRs")),
-            Err(text) => Err(Skip::new(SkipReason::NodeNoPodCIDR, format!("the Node's pod CIDR {} is invalid", text.0))),
+            Ok(None) => Err(Skip::new(
+                SkipReason::NodeNoPodCIDR,
+                "the Node has no spec.podCIDRs",
+            )),
+            Err(text) => Err(Skip::new(
+                SkipReason::NodeNoPodCIDR,
+                format!("the Node's pod CIDR {} is invalid", text.0),
+            )),
         }
     }
 
     fn pods_in_range(&self, node: &Node) -> Result<(), Skip> {
         match &node.first_pod_cidr {
             Ok(Some(cidr)) if !self.spec.networks.allows_pods(*cidr) => {
-                let message = format!("pod CIDR {cidr} is outside the networks declared for cluster {}", self.cluster);
+                let message = format!(
+                    "pod CIDR {cidr} is outside the networks declared for cluster {}",
+                    self.cluster
+                );
                 Err(Skip::new(SkipReason::NodePodCIDROutOfRange, message))
             }
             _ => Ok(()),
@@ -288,22 +369,38 @@ impl Surveyor<'_> {
         match &node.wireguard_ip {
             Ok(Some(ip)) if self.spec.networks.allows_wireguard(*ip) => Ok(*ip),
             Ok(Some(ip)) => {
-                let message = format!("WireGuard address {ip} is outside the range declared for cluster {}", self.cluster);
+                let message = format!(
+                    "WireGuard address {ip} is outside the range declared for cluster {}",
+                    self.cluster
+                );
                 Err(Skip::new(SkipReason::WGIPOutOfRange, message))
             }
-            Ok(None) => Err(Skip::new(SkipReason::NodeNoWireguardIP, "annotation kilo.squat.ai/wireguard-ip is missing or empty")),
-            Err(text) => {
-                Err(Skip::new(SkipReason::WGIPInvalid, format!("annotation kilo.squat.ai/wireguard-ip is {}, not a CIDR", text.0)))
-            }
+            Ok(None) => Err(Skip::new(
+                SkipReason::NodeNoWireguardIP,
+                "annotation kilo.squat.ai/wireguard-ip is missing or empty",
+            )),
+            Err(text) => Err(Skip::new(
+                SkipReason::WGIPInvalid,
+                format!(
+                    "annotation kilo.squat.ai/wireguard-ip is {}, not a CIDR",
+                    text.0
+                ),
+            )),
         }
     }
 
     fn key(&self, node: &Node) -> Result<PublicKey, Skip> {
         match &node.key {
             Ok(Some(key)) => Ok(*key),
-            Ok(None) => Err(Skip::new(SkipReason::NodeNoPublicKey, "annotation kilo.squat.ai/key is missing")),
+            Ok(None) => Err(Skip::new(
+                SkipReason::NodeNoPublicKey,
+                "annotation kilo.squat.ai/key is missing",
+            )),
             Err(text) => {
-                let message = format!("annotation kilo.squat.ai/key is {}, not a WireGuard public key", text.0);
+                let message = format!(
+                    "annotation kilo.squat.ai/key is {}, not a WireGuard public key",
+                    text.0
+                );
                 Err(Skip::new(SkipReason::PublicKeyInvalid, message))
             }
         }
@@ -316,9 +413,10 @@ impl Surveyor<'_> {
                 "no annotation clustermesh-endpoint or force-endpoint, no ExternalIP, no public address in annotation endpoint, no persistentKeepalive in any cluster of the mesh, and no existing Peer without an endpoint",
             )),
             Ok(endpoint) => Ok(endpoint),
-            Err(text) => {
-                Err(Skip::new(SkipReason::NodeEndpointInvalid, format!("the node's endpoint is {}, not a usable host:port", text.0)))
-            }
+            Err(text) => Err(Skip::new(
+                SkipReason::NodeEndpointInvalid,
+                format!("the node's endpoint is {}, not a usable host:port", text.0),
+            )),
         }
     }
 }

@@ -53,7 +53,10 @@ impl Entry {
             deleting: facts.deleting,
             endpoint_written: facts.endpoint_written,
             owner: register.owner(&facts.labels),
-            content: Content::Other(Box::new(Found { fingerprint: facts.fingerprint(register.hub().is_some()), facts })),
+            content: Content::Other(Box::new(Found {
+                fingerprint: facts.fingerprint(register.hub().is_some()),
+                facts,
+            })),
         }
     }
 
@@ -74,13 +77,22 @@ impl Entry {
     pub(super) fn prefixes(&self) -> Vec<Cidr> {
         match &self.content {
             Content::Same(wanted) => wanted.allowed_ips().to_vec(),
-            Content::Other(found) => found.facts.spec.allowed_ips.iter().filter_map(|text| Cidr::try_from(text.as_str()).ok()).collect(),
+            Content::Other(found) => found
+                .facts
+                .spec
+                .allowed_ips
+                .iter()
+                .filter_map(|text| Cidr::try_from(text.as_str()).ok())
+                .collect(),
         }
     }
 
     pub(super) fn carries_one_of(&self, networks: &BTreeSet<Cidr>) -> bool {
         match &self.content {
-            Content::Same(wanted) => wanted.allowed_ips().iter().any(|cidr| networks.contains(cidr)),
+            Content::Same(wanted) => wanted
+                .allowed_ips()
+                .iter()
+                .any(|cidr| networks.contains(cidr)),
             Content::Other(_) => self.prefixes().iter().any(|cidr| networks.contains(cidr)),
         }
     }
@@ -99,8 +111,14 @@ impl Entry {
             Content::Other(found) => {
                 let endpoint = found.facts.spec.endpoint.as_ref()?;
                 match endpoint.dns.as_deref() {
-                    Some(name) if !name.is_empty() => Endpoint::try_from(format!("{name}:{}", endpoint.port).as_str()).ok(),
-                    _ => Endpoint::new(Host::Ip(endpoint.address()?), u16::try_from(endpoint.port).ok()?).ok(),
+                    Some(name) if !name.is_empty() => {
+                        Endpoint::try_from(format!("{name}:{}", endpoint.port).as_str()).ok()
+                    }
+                    _ => Endpoint::new(
+                        Host::Ip(endpoint.address()?),
+                        u16::try_from(endpoint.port).ok()?,
+                    )
+                    .ok(),
                 }
             }
         }
@@ -115,9 +133,12 @@ impl Entry {
 
     pub(super) fn equals(&self, wanted: &WantedPeer) -> bool {
         match &self.content {
-            Content::Same(same) => same.keepalive() == wanted.keepalive() && same.fingerprint() == wanted.fingerprint(),
+            Content::Same(same) => {
+                same.keepalive() == wanted.keepalive() && same.fingerprint() == wanted.fingerprint()
+            }
             Content::Other(found) => {
-                found.facts.spec.keepalive == i64::from(wanted.keepalive()) && found.fingerprint == wanted.fingerprint()
+                found.facts.spec.keepalive == i64::from(wanted.keepalive())
+                    && found.fingerprint == wanted.fingerprint()
             }
         }
     }
@@ -158,8 +179,18 @@ pub(super) struct RetainedPeer {
 }
 
 impl RetainedPeers {
-    pub(super) fn stay(entry: &Entry, foreign: bool, source: Option<(usize, usize)>) -> RetainedPeer {
-        RetainedPeer { foreign, key: entry.key(), prefixes: entry.prefixes(), endpoint: entry.endpoint_address(), source }
+    pub(super) fn stay(
+        entry: &Entry,
+        foreign: bool,
+        source: Option<(usize, usize)>,
+    ) -> RetainedPeer {
+        RetainedPeer {
+            foreign,
+            key: entry.key(),
+            prefixes: entry.prefixes(),
+            endpoint: entry.endpoint_address(),
+            source,
+        }
     }
 
     /// Updates the entry of a name; returns the old and the new entry if they
@@ -186,10 +217,16 @@ impl RetainedPeers {
                 self.keys.entry(key).or_default().insert(name.clone());
             }
             for prefix in &stay.prefixes {
-                self.prefixes.entry(*prefix).or_default().insert(name.clone());
+                self.prefixes
+                    .entry(*prefix)
+                    .or_default()
+                    .insert(name.clone());
             }
             if let Some(ip) = stay.endpoint.filter(|_| stay.foreign) {
-                self.foreign_endpoints.entry(ip).or_default().insert(name.clone());
+                self.foreign_endpoints
+                    .entry(ip)
+                    .or_default()
+                    .insert(name.clone());
             }
             self.by_name.insert(name.clone(), stay.clone());
         }
@@ -207,15 +244,27 @@ impl RetainedPeers {
 
     /// A Peer other than `name` with exactly this prefix.
     pub(super) fn prefix_holder(&self, cidr: Cidr, name: &PeerName) -> Option<&PeerName> {
-        self.prefixes.get(&cidr)?.iter().find(|holder| *holder != name)
+        self.prefixes
+            .get(&cidr)?
+            .iter()
+            .find(|holder| *holder != name)
     }
 
     pub(super) fn foreign_endpoint_in(&self, cidr: Cidr) -> Option<IpAddr> {
-        self.foreign_endpoints.range(cidr.first()..=cidr.last()).next().map(|(ip, _)| *ip)
+        self.foreign_endpoints
+            .range(cidr.first()..=cidr.last())
+            .next()
+            .map(|(ip, _)| *ip)
     }
 
-    pub(super) fn source_endpoints(&self, source: (usize, usize)) -> impl Iterator<Item = IpAddr> + '_ {
-        self.by_name.values().filter(move |stay| stay.source == Some(source)).filter_map(|stay| stay.endpoint)
+    pub(super) fn source_endpoints(
+        &self,
+        source: (usize, usize),
+    ) -> impl Iterator<Item = IpAddr> + '_ {
+        self.by_name
+            .values()
+            .filter(move |stay| stay.source == Some(source))
+            .filter_map(|stay| stay.endpoint)
     }
 }
 
@@ -245,7 +294,11 @@ pub struct LastDiscovery {
 impl LastDiscovery {
     /// Reports whether Kilo is expected to list the endpoint again.
     pub(super) fn counts(&self, declared: &DeclaredIndex, now: Timestamp) -> bool {
-        self.until > now && self.endpoint.ip().is_none_or(|ip| declared.owner(ip).is_none())
+        self.until > now
+            && self
+                .endpoint
+                .ip()
+                .is_none_or(|ip| declared.owner(ip).is_none())
     }
 }
 
@@ -275,14 +328,22 @@ impl Own {
         declared: &DeclaredIndex,
         (vanished, now): (&Vanished, Timestamp),
     ) -> Own {
-        let mut own = Own { family: routed_family(nodes, spec.networks.wireguard_family()), ..Own::default() };
+        let mut own = Own {
+            family: routed_family(nodes, spec.networks.wireguard_family()),
+            ..Own::default()
+        };
         for node in nodes.values() {
             own.keys.extend(node.key.as_ref().ok().copied().flatten());
             for address in node.addresses() {
                 own.note_hit(cluster, declared, Cidr::host(address));
             }
         }
-        let passing: BTreeSet<&NodeName> = plan.base.values().map(|peer| &peer.node).chain(plan.carried.keys()).collect();
+        let passing: BTreeSet<&NodeName> = plan
+            .base
+            .values()
+            .map(|peer| &peer.node)
+            .chain(plan.carried.keys())
+            .collect();
         for node in nodes.values().filter(|node| passing.contains(&node.name)) {
             for pods in &node.pod_cidrs {
                 own.note_hit(cluster, declared, *pods);
@@ -297,11 +358,16 @@ impl Own {
     /// with a source address of the other family, and skips all routes after
     /// it.
     pub(super) fn routes(&self, cidr: Cidr) -> bool {
-        self.family.is_none_or(|family| family == Family::of(cidr.first()))
+        self.family
+            .is_none_or(|family| family == Family::of(cidr.first()))
     }
 
     fn note_hit(&mut self, cluster: &ClusterName, declared: &DeclaredIndex, cidr: Cidr) {
-        for owner in declared.owners(cidr).into_iter().filter(|owner| *owner != cluster) {
+        for owner in declared
+            .owners(cidr)
+            .into_iter()
+            .filter(|owner| *owner != cluster)
+        {
             self.hits.entry(owner.clone()).or_default().push(cidr);
         }
     }
@@ -309,9 +375,14 @@ impl Own {
     /// Kilo drops its entries for some seconds around every reload, so a
     /// discovered endpoint is kept for a while.
     fn remember(&mut self, vanished: &Vanished, declared: &DeclaredIndex, now: Timestamp) {
-        for (key, last_discovery) in vanished.iter().filter(|(key, _)| !self.discovered.contains_key(*key)).collect::<Vec<_>>() {
+        for (key, last_discovery) in vanished
+            .iter()
+            .filter(|(key, _)| !self.discovered.contains_key(*key))
+            .collect::<Vec<_>>()
+        {
             if last_discovery.counts(declared, now) {
-                self.discovered.insert(*key, last_discovery.endpoint.clone());
+                self.discovered
+                    .insert(*key, last_discovery.endpoint.clone());
                 self.remembered.insert(*key, last_discovery.until);
             } else {
                 self.faded.insert(*key, last_discovery.endpoint.clone());
@@ -321,7 +392,9 @@ impl Own {
 
     /// The discovered endpoints that a node lists now.
     pub(super) fn observed(&self) -> impl Iterator<Item = (&PublicKey, &Endpoint)> {
-        self.discovered.iter().filter(|(key, _)| !self.remembered.contains_key(*key))
+        self.discovered
+            .iter()
+            .filter(|(key, _)| !self.remembered.contains_key(*key))
     }
 
     /// The time at which the first remembered endpoint expires.
@@ -331,7 +404,13 @@ impl Own {
 
     /// Live observers take precedence over dead ones, then the value seen by
     /// most of them, then the first node by name.
-    fn discover(&mut self, cluster: &ClusterName, nodes: &Nodes, survey: &Survey, declared: &DeclaredIndex) {
+    fn discover(
+        &mut self,
+        cluster: &ClusterName,
+        nodes: &Nodes,
+        survey: &Survey,
+        declared: &DeclaredIndex,
+    ) {
         let mut last_discoveries: BTreeMap<PublicKey, Vec<(bool, SocketAddr)>> = BTreeMap::new();
         let mut unreadable = Vec::new();
         for node in nodes.values() {
@@ -339,7 +418,10 @@ impl Own {
                 Err(_) => unreadable.push(&node.name),
                 Ok(seen) => {
                     let alive = survey.alive.contains(&node.name);
-                    for (key, at) in seen.iter().filter(|(_, at)| declared.owner(at.ip()).is_none()) {
+                    for (key, at) in seen
+                        .iter()
+                        .filter(|(_, at)| declared.owner(at.ip()).is_none())
+                    {
                         last_discoveries.entry(*key).or_default().push((alive, *at));
                     }
                 }
@@ -350,8 +432,14 @@ impl Own {
                 seen.retain(|(alive, _)| *alive);
             }
             let votes = |at: &SocketAddr| seen.iter().filter(|(_, other)| other == at).count();
-            let best = seen.iter().map(|(_, at)| at).rev().max_by_key(|at| votes(at));
-            if let Some(endpoint) = best.and_then(|at| Endpoint::new(Host::Ip(at.ip()), at.port()).ok()) {
+            let best = seen
+                .iter()
+                .map(|(_, at)| at)
+                .rev()
+                .max_by_key(|at| votes(at));
+            if let Some(endpoint) =
+                best.and_then(|at| Endpoint::new(Host::Ip(at.ip()), at.port()).ok())
+            {
                 self.discovered.insert(key, endpoint);
             }
         }
@@ -359,7 +447,10 @@ impl Own {
             self.problems.push(Problem::new(
                 Reason::DiscoveredEndpointsInvalid,
                 cluster.to_string(),
-                format!("annotation kilo.squat.ai/discovered-endpoints is invalid on {}", listed(&unreadable, 5)),
+                format!(
+                    "annotation kilo.squat.ai/discovered-endpoints is invalid on {}",
+                    listed(&unreadable, 5)
+                ),
                 "configured endpoints are used; Kilo rewrites the annotation at its next check-in",
             ));
         }
@@ -370,10 +461,18 @@ impl Own {
 /// have no internal IP and so route both. Nodes without an agent count only if
 /// no node has one.
 fn routed_family(nodes: &Nodes, declared: Option<Family>) -> Option<Family> {
-    let agents = nodes.values().filter(|node| !node.is_bare()).map(|node| node.route_source.map(Family::of));
+    let agents = nodes
+        .values()
+        .filter(|node| !node.is_bare())
+        .map(|node| node.route_source.map(Family::of));
     let mut votes: Vec<Option<Family>> = agents.collect();
     if votes.is_empty() {
-        votes.extend(nodes.values().filter_map(|node| node.internal_ips.first()).map(|ip| Some(Family::of(*ip))));
+        votes.extend(
+            nodes
+                .values()
+                .filter_map(|node| node.internal_ips.first())
+                .map(|ip| Some(Family::of(*ip))),
+        );
     }
     let count = |family: &Option<Family>| votes.iter().filter(|vote| *vote == family).count();
     let families: BTreeSet<Option<Family>> = votes.iter().copied().collect();
@@ -394,21 +493,45 @@ mod tests {
         let node = |(at, (agent, internal)): (usize, &(&str, &str))| {
             let kilo = match *agent {
                 "" => BTreeMap::new(),
-                source => [("last-seen", "1"), ("internal-ip", source)].map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
+                source => [("last-seen", "1"), ("internal-ip", source)]
+                    .map(|(k, v)| (k.to_owned(), v.to_owned()))
+                    .into(),
             };
-            let internal_ips = Some((*internal).to_owned()).filter(|ip| !ip.is_empty()).into_iter().collect();
-            let facts = NodeFacts { name: format!("n{at}"), kilo, internal_ips, ..NodeFacts::default() };
-            (NodeName::from(facts.name.as_str()), Arc::new(Node::read(facts)))
+            let internal_ips = Some((*internal).to_owned())
+                .filter(|ip| !ip.is_empty())
+                .into_iter()
+                .collect();
+            let facts = NodeFacts {
+                name: format!("n{at}"),
+                kilo,
+                internal_ips,
+                ..NodeFacts::default()
+            };
+            (
+                NodeName::from(facts.name.as_str()),
+                Arc::new(Node::read(facts)),
+            )
         };
-        routed_family(&nodes.iter().enumerate().map(node).collect(), Some(Family::V4))
+        routed_family(
+            &nodes.iter().enumerate().map(node).collect(),
+            Some(Family::V4),
+        )
     }
 
     #[test]
     fn most_agents_decide_which_family_is_routed() {
-        let (v4, v6, none) = (("10.0.0.1/24", "10.0.0.1"), ("fd00::1/64", "fd00::1"), ("-", ""));
+        let (v4, v6, none) = (
+            ("10.0.0.1/24", "10.0.0.1"),
+            ("fd00::1/64", "fd00::1"),
+            ("-", ""),
+        );
         assert_eq!(family(&[v4, v4, v6]), Some(Family::V4));
         assert_eq!(family(&[v6, v6, v4]), Some(Family::V6));
-        assert_eq!(family(&[v6, v4]), Some(Family::V4), "a tie goes to the declared WireGuard network");
+        assert_eq!(
+            family(&[v6, v4]),
+            Some(Family::V4),
+            "a tie goes to the declared WireGuard network"
+        );
         assert_eq!(family(&[none, none, v4]), None);
         assert_eq!(family(&[]), None);
     }

@@ -75,13 +75,25 @@ impl MeshView {
         let mut pairs = Vec::new();
         for source in &names {
             for target in names.iter().filter(|target| *target != source) {
-                pairs.push(PairView { source: (*source).clone(), target: (*target).clone(), state: pair_state(plan, source, target) });
+                pairs.push(PairView {
+                    source: (*source).clone(),
+                    target: (*target).clone(),
+                    state: pair_state(plan, source, target),
+                });
             }
         }
         MeshView {
             mesh: mesh.clone(),
-            ready: plan.conditions.iter().find(|condition| condition.kind == kind::READY).cloned(),
-            clusters: plan.clusters.iter().map(|(name, cluster)| cluster_view(name, cluster)).collect(),
+            ready: plan
+                .conditions
+                .iter()
+                .find(|condition| condition.kind == kind::READY)
+                .cloned(),
+            clusters: plan
+                .clusters
+                .iter()
+                .map(|(name, cluster)| cluster_view(name, cluster))
+                .collect(),
             pairs,
             problems: plan.problems.clone(),
         }
@@ -91,33 +103,80 @@ impl MeshView {
 fn cluster_view(name: &ClusterName, plan: &ClusterPlan) -> ClusterView {
     let mut roles: BTreeMap<&NodeName, Role> = BTreeMap::new();
     roles.extend(plan.peers.keys().map(|node| (node, Role::Peer)));
-    roles.extend(plan.carried.iter().map(|(node, by)| (node, Role::Carried(by.clone()))));
-    roles.extend(plan.skipped.iter().map(|(node, skip)| (node, Role::Skipped(skip.clone()))));
+    roles.extend(
+        plan.carried
+            .iter()
+            .map(|(node, by)| (node, Role::Carried(by.clone()))),
+    );
+    roles.extend(
+        plan.skipped
+            .iter()
+            .map(|(node, skip)| (node, Role::Skipped(skip.clone()))),
+    );
     roles.extend(plan.held.iter().map(|node| (node, Role::Held)));
     roles.extend(plan.anchor.iter().map(|node| (node, Role::Anchor)));
-    let nodes = roles.into_iter().map(|(name, role)| NodeView { name: name.clone(), role }).collect();
-    ClusterView { name: name.clone(), unknown: plan.unknown.clone(), nodes }
+    let nodes = roles
+        .into_iter()
+        .map(|(name, role)| NodeView {
+            name: name.clone(),
+            role,
+        })
+        .collect();
+    ClusterView {
+        name: name.clone(),
+        unknown: plan.unknown.clone(),
+        nodes,
+    }
 }
 
 fn pair_state(plan: &MeshPlan, source: &ClusterName, target: &ClusterName) -> PairState {
     let cluster = |name: &ClusterName| plan.clusters.get(name);
-    let unknown = |name: &ClusterName| cluster(name).is_none_or(|cluster| cluster.unknown.is_some());
+    let unknown =
+        |name: &ClusterName| cluster(name).is_none_or(|cluster| cluster.unknown.is_some());
     if unknown(source) || unknown(target) {
         return PairState::Unknown;
     }
-    let either_way = [format!("{source} and {target}"), format!("{target} and {source}")];
-    if plan.problems.iter().any(|problem| problem.reason == Reason::DuplicatePeering && either_way.contains(&problem.subject)) {
+    let either_way = [
+        format!("{source} and {target}"),
+        format!("{target} and {source}"),
+    ];
+    if plan.problems.iter().any(|problem| {
+        problem.reason == Reason::DuplicatePeering && either_way.contains(&problem.subject)
+    }) {
         return PairState::Duplicate;
     }
-    let Some(changes) = cluster(target).and_then(|cluster| plan.targets.get(cluster.id.as_ref()?)) else { return PairState::Applied };
+    let Some(changes) = cluster(target).and_then(|cluster| plan.targets.get(cluster.id.as_ref()?))
+    else {
+        return PairState::Applied;
+    };
     let of_source = |label: Option<&str>| label == Some(source.as_str());
-    let held = changes.held.values().filter(|held| held.source() == Some(source.as_str())).count();
-    let create = changes.create.values().filter(|peer| of_source(peer.labels().source.as_deref())).count();
-    let update = changes.update.values().filter(|update| of_source(update.after.labels().source.as_deref())).count();
-    let delete = changes.delete.values().filter(|delete| delete.source.as_ref() == Some(source)).count();
+    let held = changes
+        .held
+        .values()
+        .filter(|held| held.source() == Some(source.as_str()))
+        .count();
+    let create = changes
+        .create
+        .values()
+        .filter(|peer| of_source(peer.labels().source.as_deref()))
+        .count();
+    let update = changes
+        .update
+        .values()
+        .filter(|update| of_source(update.after.labels().source.as_deref()))
+        .count();
+    let delete = changes
+        .delete
+        .values()
+        .filter(|delete| delete.source.as_ref() == Some(source))
+        .count();
     match (held, create + update + delete) {
         (0, 0) => PairState::Applied,
-        (0, _) => PairState::Pending { create, update, delete },
+        (0, _) => PairState::Pending {
+            create,
+            update,
+            delete,
+        },
         _ => PairState::Held(held),
     }
 }

@@ -17,7 +17,10 @@ use mw_core::time::Timestamp;
 pub(crate) fn apply(plan: &Plan, world: &mut World) {
     let now = world.now;
     for (id, target) in &plan.targets {
-        let seen = world.clusters.get_mut(id).expect("a target that was never seen");
+        let seen = world
+            .clusters
+            .get_mut(id)
+            .expect("a target that was never seen");
         assert!(seen.silent.is_none(), "{id} does not answer");
         write(id, target, seen, now);
     }
@@ -37,18 +40,37 @@ fn note_touched(plan: &Plan, world: &mut World) {
     }
 }
 
-fn write(id: &ClusterId, target: &TargetPlan, seen: &mut ClusterSeen, now: mw_core::time::Timestamp) {
-    let TargetPlan { identity, ca, elb, users, secrets, services, policies } = target;
+fn write(
+    id: &ClusterId,
+    target: &TargetPlan,
+    seen: &mut ClusterSeen,
+    now: mw_core::time::Timestamp,
+) {
+    let TargetPlan {
+        identity,
+        ca,
+        elb,
+        users,
+        secrets,
+        services,
+        policies,
+    } = target;
     if let Some(write) = identity {
         let config = seen.config.known_mut().unwrap().as_mut().unwrap();
         assert_eq!(config.resource_version, write.resource_version);
         config.set_by_us = Some(now);
         if let Some(name) = &write.name {
-            assert!(["", "default"].contains(&config.cluster_name.as_str()), "a live name is changed");
+            assert!(
+                ["", "default"].contains(&config.cluster_name.as_str()),
+                "a live name is changed"
+            );
             config.cluster_name = name.to_string();
         }
         if let Some(id) = write.id {
-            assert!(["", "0"].contains(&config.cluster_id.as_str()), "a live id is changed");
+            assert!(
+                ["", "0"].contains(&config.cluster_id.as_str()),
+                "a live id is changed"
+            );
             config.cluster_id = id.to_string();
         }
     }
@@ -73,9 +95,19 @@ fn write(id: &ClusterId, target: &TargetPlan, seen: &mut ClusterSeen, now: mw_co
     }
     if let Some(write) = users {
         let users = seen.users.known_mut().unwrap();
-        assert_eq!(users.is_none(), write.on.is_none(), "the ConfigMap is created once");
-        let found = users.get_or_insert_with(|| RemoteUsers { uid: format!("{id}/users"), ..RemoteUsers::default() });
-        let kept = found.text.lines().filter(|line| !line.contains("# meshwright") && line.trim_start().starts_with("- "));
+        assert_eq!(
+            users.is_none(),
+            write.on.is_none(),
+            "the ConfigMap is created once"
+        );
+        let found = users.get_or_insert_with(|| RemoteUsers {
+            uid: format!("{id}/users"),
+            ..RemoteUsers::default()
+        });
+        let kept = found
+            .text
+            .lines()
+            .filter(|line| !line.contains("# meshwright") && line.trim_start().starts_with("- "));
         kept.for_each(|line| assert!(write.text.contains(line), "{line} of somebody else is lost"));
         found.text.clone_from(&write.text);
     }
@@ -96,10 +128,20 @@ fn write(id: &ClusterId, target: &TargetPlan, seen: &mut ClusterSeen, now: mw_co
 }
 
 /// An unforced server-side apply of a map.
-fn apply_fields<T: Clone + PartialEq>(held: &mut BTreeMap<String, Held<T>>, wanted: &BTreeMap<String, T>) {
+fn apply_fields<T: Clone + PartialEq>(
+    held: &mut BTreeMap<String, Held<T>>,
+    wanted: &BTreeMap<String, T>,
+) {
     for (key, value) in wanted {
-        let field = held.entry(key.clone()).or_insert_with(|| Held { value: value.clone(), managers: BTreeSet::new() });
-        assert!(field.value == *value || field.is_ours_alone(), "the apply of {key} conflicts with {:?}", field.managers);
+        let field = held.entry(key.clone()).or_insert_with(|| Held {
+            value: value.clone(),
+            managers: BTreeSet::new(),
+        });
+        assert!(
+            field.value == *value || field.is_ours_alone(),
+            "the apply of {key} conflicts with {:?}",
+            field.managers
+        );
         field.value = value.clone();
         field.managers.insert(MANAGER.to_owned());
     }
@@ -112,15 +154,28 @@ fn apply_fields<T: Clone + PartialEq>(held: &mut BTreeMap<String, Held<T>>, want
 }
 
 fn write_policies(changes: &PolicyChanges, seen: &mut ClusterSeen) {
-    let PolicyChanges { create, update, delete } = changes;
+    let PolicyChanges {
+        create,
+        update,
+        delete,
+    } = changes;
     if create.is_empty() && update.is_empty() && delete.is_empty() {
         return;
     }
     let found = seen.policies.known_mut().unwrap();
     for (key, wanted) in create {
         let plans::WantedPolicy { labels, spec, .. } = wanted.clone();
-        let policy = PolicySeen { uid: key.name.clone(), resource_version: "1".to_owned(), deleting: false, labels, spec };
-        assert!(found.insert(key.clone(), policy).is_none(), "{key:?} is there already");
+        let policy = PolicySeen {
+            uid: key.name.clone(),
+            resource_version: "1".to_owned(),
+            deleting: false,
+            labels,
+            spec,
+        };
+        assert!(
+            found.insert(key.clone(), policy).is_none(),
+            "{key:?} is there already"
+        );
     }
     for (key, update) in update {
         let policy = found.get_mut(key).unwrap();
@@ -129,18 +184,38 @@ fn write_policies(changes: &PolicyChanges, seen: &mut ClusterSeen) {
         policy.labels.extend(update.after.labels.clone());
     }
     for (key, on) in delete {
-        assert_eq!(found.remove(key).map(|policy| policy.uid).as_deref(), Some(&*on.uid));
+        assert_eq!(
+            found.remove(key).map(|policy| policy.uid).as_deref(),
+            Some(&*on.uid)
+        );
     }
 }
 
 /// Answers every dial of the plan successfully.
 pub(crate) fn answer(plan: &Plan, world: &mut World) {
     for (link, dial) in &plan.dials {
-        let heartbeat = Heartbeat::At { time: world.now, moved: None };
-        let outcome = DialOutcome::Read { id: dial.cluster_id, heartbeat };
-        let dialled = Dialled { fingerprint: dial.fingerprint.clone(), at: world.now, outcome };
-        let unseen = || Evidence { dial: None, reader: Seen::Unknown("no metrics".to_owned()) };
-        world.evidence.entry(link.clone()).or_insert_with(unseen).dial = Some(dialled);
+        let heartbeat = Heartbeat::At {
+            time: world.now,
+            moved: None,
+        };
+        let outcome = DialOutcome::Read {
+            id: dial.cluster_id,
+            heartbeat,
+        };
+        let dialled = Dialled {
+            fingerprint: dial.fingerprint.clone(),
+            at: world.now,
+            outcome,
+        };
+        let unseen = || Evidence {
+            dial: None,
+            reader: Seen::Unknown("no metrics".to_owned()),
+        };
+        world
+            .evidence
+            .entry(link.clone())
+            .or_insert_with(unseen)
+            .dial = Some(dialled);
     }
 }
 
@@ -158,5 +233,8 @@ pub(crate) fn settle(world: &mut World) {
             return;
         }
     }
-    panic!("it never settles: {:#?}", mw_core::cilium::plan(world).targets);
+    panic!(
+        "it never settles: {:#?}",
+        mw_core::cilium::plan(world).targets
+    );
 }

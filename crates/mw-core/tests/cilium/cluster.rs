@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mw_core::cilium::facts::{
-    Agents, ApiServer, CaId, Certificate, Certificates, ClientFiles, ClusterSeen, Config, ConnectionSecret, Held, Hubble, Identity,
-    MANAGER, Maker, MeshPort, MeshService, NamespaceSeen, NodeAddresses, PolicyCrds, PolicyFeatures, PolicyKey, PolicySeen, RemoteUsers,
-    RootCa, SecretSeen, ServiceName, ServiceSeen, Silence, SliceSeen,
+    Agents, ApiServer, CaId, Certificate, Certificates, ClientFiles, ClusterSeen, Config,
+    ConnectionSecret, Held, Hubble, Identity, MANAGER, Maker, MeshPort, MeshService, NamespaceSeen,
+    NodeAddresses, PolicyCrds, PolicyFeatures, PolicyKey, PolicySeen, RemoteUsers, RootCa,
+    SecretSeen, ServiceName, ServiceSeen, Silence, SliceSeen,
 };
 use mw_core::cilium::secret::SecretBytes;
 use mw_core::cilium::version::Version;
@@ -199,30 +200,68 @@ impl Default for Sketch {
 
 /// The number of a cluster's letter.
 fn number(letter: &str) -> u32 {
-    letter.bytes().next().map_or(0, |first| u32::from(first.to_ascii_lowercase().saturating_sub(b'a')) + 1)
+    letter.bytes().next().map_or(0, |first| {
+        u32::from(first.to_ascii_lowercase().saturating_sub(b'a')) + 1
+    })
 }
 
 impl Sketch {
     pub(crate) fn seen(&self, letter: &str) -> ClusterSeen {
-        let silent = self.silent.clone().map(Silence::Unreachable).or(self.forbidden.clone().map(Silence::Forbidden));
+        let silent = self
+            .silent
+            .clone()
+            .map(Silence::Unreachable)
+            .or(self.forbidden.clone().map(Silence::Forbidden));
         ClusterSeen {
             agents: self.known("agents", (!self.no_cilium).then(|| self.agents())),
             config: self.known("config", (!self.no_config).then(|| self.config(letter))),
             remembered: self.remembered.as_deref().map(remembered),
             certificates: self.known("certificates", self.certificates_of(letter)),
             apiserver: self.known("apiserver", (!self.no_apiserver).then(|| self.apiserver())),
-            service: self.known("service", (!self.no_service).then(|| self.mesh_service(letter))),
-            nodes: self.known("nodes", self.nodes.iter().map(|(name, node)| (NodeName::from(name.as_str()), node.seen())).collect()),
+            service: self.known(
+                "service",
+                (!self.no_service).then(|| self.mesh_service(letter)),
+            ),
+            nodes: self.known(
+                "nodes",
+                self.nodes
+                    .iter()
+                    .map(|(name, node)| (NodeName::from(name.as_str()), node.seen()))
+                    .collect(),
+            ),
             secrets: self.known("secrets", self.secrets(letter)),
-            users: self.known("users", self.users.as_ref().map(|text| self.remote_users(letter, text))),
-            hubble: self.known("hubble", Hubble { relay: self.has_hubble("relay"), ui: self.has_hubble("ui") }),
+            users: self.known(
+                "users",
+                self.users
+                    .as_ref()
+                    .map(|text| self.remote_users(letter, text)),
+            ),
+            hubble: self.known(
+                "hubble",
+                Hubble {
+                    relay: self.has_hubble("relay"),
+                    ui: self.has_hubble("ui"),
+                },
+            ),
             namespaces: self.known("namespaces", self.namespaces_seen()),
             services: self.known(
                 "services",
-                self.services.iter().map(|(name, of)| (service_name(name), of.seen(&self.uid_of(letter, name)))).collect(),
+                self.services
+                    .iter()
+                    .map(|(name, of)| (service_name(name), of.seen(&self.uid_of(letter, name))))
+                    .collect(),
             ),
-            slices: self.known("slices", self.slices.iter().map(SketchedSlice::seen).collect()),
-            policies: self.known("policies", self.policies.iter().map(|(name, of)| (policy_key(name), of.seen(name))).collect()),
+            slices: self.known(
+                "slices",
+                self.slices.iter().map(SketchedSlice::seen).collect(),
+            ),
+            policies: self.known(
+                "policies",
+                self.policies
+                    .iter()
+                    .map(|(name, of)| (policy_key(name), of.seen(name)))
+                    .collect(),
+            ),
             policy_crds: self.known("crds", self.policy_crds()),
             silent,
         }
@@ -238,8 +277,14 @@ impl Sketch {
     }
 
     fn known<T>(&self, what: &str, value: T) -> Seen<T> {
-        let unknown = self.silent.is_some() || self.forbidden.is_some() || self.unknown.iter().any(|of| of == what || of == "all");
-        if unknown { Seen::Unknown("not listed yet".to_owned()) } else { Seen::Known(value) }
+        let unknown = self.silent.is_some()
+            || self.forbidden.is_some()
+            || self.unknown.iter().any(|of| of == what || of == "all");
+        if unknown {
+            Seen::Unknown("not listed yet".to_owned())
+        } else {
+            Seen::Known(value)
+        }
     }
 
     fn has_hubble(&self, part: &str) -> bool {
@@ -300,9 +345,16 @@ impl Sketch {
             resource_version: "1".to_owned(),
             kind: self.service_type.clone(),
             ports: ports
-                .map(|(name, port, node)| MeshPort { name: name.clone(), port: *port, node_port: Some(*node).filter(|n| *n > 0) })
+                .map(|(name, port, node)| MeshPort {
+                    name: name.clone(),
+                    port: *port,
+                    node_port: Some(*node).filter(|n| *n > 0),
+                })
                 .collect(),
-            ingress_ips: self.ips.clone().unwrap_or(vec![format!("192.0.2.{}", number(letter))]),
+            ingress_ips: self
+                .ips
+                .clone()
+                .unwrap_or(vec![format!("192.0.2.{}", number(letter))]),
             ingress_hostnames: self.hostnames.clone(),
             elb_id: self.elb.clone(),
         }
@@ -311,14 +363,26 @@ impl Sketch {
     fn certificates_of(&self, letter: &str) -> Certificates {
         let is_broken = |kind: &str| self.broken.iter().any(|of| of == kind);
         let issued = |kind: &str| match is_broken(kind) {
-            true => Seen::Unknown(format!("Secret clustermesh-apiserver-{kind}-cert: tls.crt is not a certificate")),
-            false => Seen::Known(self.certificates.iter().any(|of| of == kind).then(|| self.certificate(letter, kind))),
+            true => Seen::Unknown(format!(
+                "Secret clustermesh-apiserver-{kind}-cert: tls.crt is not a certificate"
+            )),
+            false => Seen::Known(
+                self.certificates
+                    .iter()
+                    .any(|of| of == kind)
+                    .then(|| self.certificate(letter, kind)),
+            ),
         };
         let root = RootCa {
             ca: CaId(self.ca.clone()),
             certificate: SecretBytes::new(format!("{} root", self.ca).as_bytes()),
-            key: self.root_key.then(|| SecretBytes::new(format!("SECRET {} root key", self.ca).as_bytes())),
-            helm_labels: BTreeMap::from([("app.kubernetes.io/managed-by".to_owned(), "Helm".to_owned())]),
+            key: self
+                .root_key
+                .then(|| SecretBytes::new(format!("SECRET {} root key", self.ca).as_bytes())),
+            helm_labels: BTreeMap::from([(
+                "app.kubernetes.io/managed-by".to_owned(),
+                "Helm".to_owned(),
+            )]),
             helm_annotations: BTreeMap::new(),
             not_after: Timestamp(self.ca_not_after),
             maker: self.maker(),
@@ -327,13 +391,28 @@ impl Sketch {
             true => Seen::Unknown("Secret cilium-ca: missing ca.crt (or tls.crt)".to_owned()),
             false => Seen::Known(self.root.then_some(root)),
         };
-        Certificates { root, root_withheld: self.root_withheld, server: issued("server"), remote: issued("remote"), local: issued("local") }
+        Certificates {
+            root,
+            root_withheld: self.root_withheld,
+            server: issued("server"),
+            remote: issued("remote"),
+            local: issued("local"),
+        }
     }
 
     fn certificate(&self, letter: &str, kind: &str) -> Certificate {
-        let names = self.certificate_names.clone().unwrap_or(vec!["*.mesh.cilium.io".to_owned(), format!("192.0.2.{}", number(letter))]);
-        let trusts: BTreeSet<CaId> = [&self.ca].into_iter().chain(&self.trusts).map(|ca| CaId(ca.clone())).collect();
-        let file = |what: &str| SecretBytes::new(format!("SECRET {letter} {kind} {what} of {}", self.ca).as_bytes());
+        let names = self.certificate_names.clone().unwrap_or(vec![
+            "*.mesh.cilium.io".to_owned(),
+            format!("192.0.2.{}", number(letter)),
+        ]);
+        let trusts: BTreeSet<CaId> = [&self.ca]
+            .into_iter()
+            .chain(&self.trusts)
+            .map(|ca| CaId(ca.clone()))
+            .collect();
+        let file = |what: &str| {
+            SecretBytes::new(format!("SECRET {letter} {kind} {what} of {}", self.ca).as_bytes())
+        };
         Certificate {
             issuer: CaId(self.ca.clone()),
             files: ClientFiles {
@@ -344,7 +423,9 @@ impl Sketch {
             trusts,
             common_name: match (&self.issued_to, kind, self.auth_mode.as_str()) {
                 (Some(name), _, _) => format!("{kind}-{name}"),
-                (None, "remote", "cluster") => format!("remote-{}", self.name.as_deref().unwrap_or(letter)),
+                (None, "remote", "cluster") => {
+                    format!("remote-{}", self.name.as_deref().unwrap_or(letter))
+                }
                 _ => kind.to_owned(),
             },
             names,
@@ -371,42 +452,73 @@ impl Sketch {
         let mut secrets: BTreeMap<ConnectionSecret, SecretSeen> = BTreeMap::new();
         for (path, key) in &self.keys {
             let (secret, name) = path.split_once('/').unwrap();
-            let secret = ConnectionSecret::ALL.into_iter().find(|of| of.as_str() == secret).unwrap();
-            let held = Held { value: SecretBytes::new(key.value.as_bytes()), managers: key.by.iter().cloned().collect() };
-            let seen =
-                secrets.entry(secret).or_insert_with(|| SecretSeen { uid: self.uid_of(letter, secret.as_str()), ..SecretSeen::default() });
+            let secret = ConnectionSecret::ALL
+                .into_iter()
+                .find(|of| of.as_str() == secret)
+                .unwrap();
+            let held = Held {
+                value: SecretBytes::new(key.value.as_bytes()),
+                managers: key.by.iter().cloned().collect(),
+            };
+            let seen = secrets.entry(secret).or_insert_with(|| SecretSeen {
+                uid: self.uid_of(letter, secret.as_str()),
+                ..SecretSeen::default()
+            });
             seen.keys.insert(name.to_owned(), held);
-            seen.ends.extend(key.ends.map(|end| (name.to_owned(), Timestamp(end))));
+            seen.ends
+                .extend(key.ends.map(|end| (name.to_owned(), Timestamp(end))));
         }
         secrets
     }
 
     fn namespaces_seen(&self) -> BTreeMap<String, NamespaceSeen> {
-        let global = |name: &String| NamespaceSeen { global: self.global_namespaces.get(name).cloned(), deleting: false };
-        self.namespaces.iter().map(|name| (name.clone(), global(name))).collect()
+        let global = |name: &String| NamespaceSeen {
+            global: self.global_namespaces.get(name).cloned(),
+            deleting: false,
+        };
+        self.namespaces
+            .iter()
+            .map(|name| (name.clone(), global(name)))
+            .collect()
     }
 
     fn policy_crds(&self) -> PolicyCrds {
         let has = |feature: &str| self.crds.iter().any(|of| of == feature);
-        let features = PolicyFeatures { default_deny: has("default-deny"), end_port: has("end-port") };
+        let features = PolicyFeatures {
+            default_deny: has("default-deny"),
+            end_port: has("end-port"),
+        };
         let features = (!has("none")).then_some(features);
-        PolicyCrds { namespaced: features, clusterwide: features }
+        PolicyCrds {
+            namespaced: features,
+            clusterwide: features,
+        }
     }
 }
 
 fn files(stems: &[String]) -> BTreeSet<String> {
-    stems.iter().flat_map(|stem| ["-ca.crt", ".crt", ".key"].map(|end| format!("{stem}-etcd-client{end}"))).collect()
+    stems
+        .iter()
+        .flat_map(|stem| ["-ca.crt", ".crt", ".key"].map(|end| format!("{stem}-etcd-client{end}")))
+        .collect()
 }
 
 /// `name/id`
 fn remembered(text: &str) -> Identity {
     let (name, id) = text.split_once('/').unwrap();
-    Identity { name: CiliumName::try_from(name).ok(), id: id.parse().ok() }
+    Identity {
+        name: CiliumName::try_from(name).ok(),
+        id: id.parse().ok(),
+    }
 }
 
 impl SketchedNode {
     fn seen(&self) -> NodeAddresses {
-        NodeAddresses { ready: !self.not_ready, internal: self.internal.clone(), external: self.external.clone() }
+        NodeAddresses {
+            ready: !self.not_ready,
+            internal: self.internal.clone(),
+            external: self.external.clone(),
+        }
     }
 }
 
@@ -414,7 +526,17 @@ impl SketchedService {
     fn seen(&self, uid: &str) -> ServiceSeen {
         let held = |all: &BTreeMap<String, String>, by: &str| -> Vec<(String, Held<String>)> {
             let managers = BTreeSet::from([by.to_owned()]);
-            all.iter().map(|(key, value)| (key.clone(), Held { value: value.clone(), managers: managers.clone() })).collect()
+            all.iter()
+                .map(|(key, value)| {
+                    (
+                        key.clone(),
+                        Held {
+                            value: value.clone(),
+                            managers: managers.clone(),
+                        },
+                    )
+                })
+                .collect()
         };
         ServiceSeen {
             uid: uid.to_owned(),
@@ -422,32 +544,51 @@ impl SketchedService {
             external_name: self.external_name,
             deleting: self.deleting,
             labels: self.labels.clone(),
-            annotations: held(&self.annotations, "kubectl").into_iter().chain(held(&self.ours, MANAGER)).collect(),
+            annotations: held(&self.annotations, "kubectl")
+                .into_iter()
+                .chain(held(&self.ours, MANAGER))
+                .collect(),
         }
     }
 }
 
 impl SketchedSlice {
     fn seen(&self) -> SliceSeen {
-        SliceSeen { service: service_name(&self.service), managed_by: self.managed_by.clone(), ready: self.ready.clone() }
+        SliceSeen {
+            service: service_name(&self.service),
+            managed_by: self.managed_by.clone(),
+            ready: self.ready.clone(),
+        }
     }
 }
 
 impl SketchedPolicy {
     fn seen(&self, name: &str) -> PolicySeen {
         let (uid, resource_version) = (name.to_owned(), "1".to_owned());
-        PolicySeen { uid, resource_version, deleting: false, labels: self.labels.clone(), spec: self.spec.clone() }
+        PolicySeen {
+            uid,
+            resource_version,
+            deleting: false,
+            labels: self.labels.clone(),
+            spec: self.spec.clone(),
+        }
     }
 }
 
 /// `namespace/name`
 pub(crate) fn service_name(text: &str) -> ServiceName {
     let (namespace, name) = text.split_once('/').unwrap();
-    ServiceName { namespace: namespace.to_owned(), name: name.to_owned() }
+    ServiceName {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    }
 }
 
 /// `namespace/name`, or `/name` for one that is cluster-wide.
 fn policy_key(text: &str) -> PolicyKey {
     let (namespace, name) = text.split_once('/').unwrap();
-    PolicyKey { namespace: Some(namespace.to_owned()).filter(|namespace| !namespace.is_empty()), name: name.to_owned() }
+    PolicyKey {
+        namespace: Some(namespace.to_owned()).filter(|namespace| !namespace.is_empty()),
+        name: name.to_owned(),
+    }
 }

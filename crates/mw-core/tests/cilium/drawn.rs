@@ -117,8 +117,15 @@ fn quirks() -> Vec<Value> {
 
 /// A configuration as another manager writes it.
 fn foreign(host: &str, files: &str) -> String {
-    let file = |field: &str, end: &str| format!("{field}: /var/lib/cilium/clustermesh/{files}-etcd-client{end}\n");
-    let files = [("trusted-ca-file", "-ca.crt"), ("key-file", ".key"), ("cert-file", ".crt")].map(|(field, end)| file(field, end));
+    let file = |field: &str, end: &str| {
+        format!("{field}: /var/lib/cilium/clustermesh/{files}-etcd-client{end}\n")
+    };
+    let files = [
+        ("trusted-ca-file", "-ca.crt"),
+        ("key-file", ".key"),
+        ("cert-file", ".crt"),
+    ]
+    .map(|(field, end)| file(field, end));
     format!("endpoints:\n- https://{host}:2379\n{}", files.concat())
 }
 
@@ -138,24 +145,30 @@ fn harmless() -> Vec<Value> {
 
 /// Variants of the objects; one of each is chosen.
 fn places() -> Vec<(&'static str, Vec<Value>)> {
-    let binding =
-        |created: i64, spec: Value| json!({ "kind": "ClusterMeshBinding", "created": created, "wasUp": created < 2, "spec": spec });
+    let binding = |created: i64, spec: Value| json!({ "kind": "ClusterMeshBinding", "created": created, "wasUp": created < 2, "spec": spec });
     let stranger = |created: i64, spec: Value| {
         let refs = json!({ "Their.b": { "cluster": "b" }, "Their.d": { "cluster": "d" } });
         json!({ "kind": "ClusterMeshBinding", "name": "their-mesh", "workspace": STRANGER, "created": created, "refs": refs, "spec": spec })
     };
     let node_port = json!({ "serviceType": "NodePort", "enableKvStoreMesh": true, "hubble": { "enabled": true } });
-    let service = |spec: Value| json!({ "kind": "GlobalService", "created": 5, "spec": with_mesh(spec) });
+    let service =
+        |spec: Value| json!({ "kind": "GlobalService", "created": 5, "spec": with_mesh(spec) });
     let intent = |spec: Value| json!({ "kind": "ConnectivityIntent", "spec": with_mesh(spec) });
     let named = json!({ "namespace": "prod", "name": "nginx" });
-    let (front, prod) = (json!({ "namespace": "front" }), json!({ "namespace": "prod" }));
+    let (front, prod) = (
+        json!({ "namespace": "front" }),
+        json!({ "namespace": "prod" }),
+    );
     vec![
         (
             "mesh",
             vec![
                 binding(1, json!({ "clusterRefs": ["a", "b"] })),
                 binding(1, json!({ "clusterRefs": ["c", "a", "b"] })),
-                binding(3, json!({ "clusterRefs": ["a", "b", "c"], "meshConfig": node_port })),
+                binding(
+                    3,
+                    json!({ "clusterRefs": ["a", "b", "c"], "meshConfig": node_port }),
+                ),
                 binding(1, json!({ "clusterRefs": ["a", "b", "nowhere"] })),
                 binding(1, json!({ "clusterRefs": ["a"] })),
                 json!({ "kind": "ClusterMeshBinding", "refs": { "twin": { "cluster": "a" } }, "elbIds": { "a": "41fae315-2964-49c4-afde-bc6d358cd031", "b": "x" },
@@ -166,10 +179,16 @@ fn places() -> Vec<(&'static str, Vec<Value>)> {
             "theirs",
             vec![
                 stranger(2, json!({ "clusterRefs": ["Their.b", "Their.d"] })),
-                stranger(0, json!({ "clusterRefs": ["Their.d", "Their.b"], "meshConfig": { "serviceType": "NodePort" } })),
+                stranger(
+                    0,
+                    json!({ "clusterRefs": ["Their.d", "Their.b"], "meshConfig": { "serviceType": "NodePort" } }),
+                ),
             ],
         ),
-        ("pair", vec![binding(4, json!({ "clusterRefs": ["b", "c"] }))]),
+        (
+            "pair",
+            vec![binding(4, json!({ "clusterRefs": ["b", "c"] }))],
+        ),
         (
             "svc",
             vec![
@@ -180,12 +199,17 @@ fn places() -> Vec<(&'static str, Vec<Value>)> {
                 service(json!({ "selector": { "namespace": "prod" } })),
             ],
         ),
-        ("svc2", vec![service(json!({ "selector": named, "affinity": "remote" }))]),
+        (
+            "svc2",
+            vec![service(json!({ "selector": named, "affinity": "remote" }))],
+        ),
         (
             "cint",
             vec![
                 intent(json!({ "action": "Allow", "source": front, "destination": prod })),
-                intent(json!({ "action": "Deny", "source": front, "destination": prod, "ports": [{ "port": 1, "endPort": 9 }] })),
+                intent(
+                    json!({ "action": "Deny", "source": front, "destination": prod, "ports": [{ "port": 1, "endPort": 9 }] }),
+                ),
                 intent(json!({ "action": "Deny", "policyMode": "Clusterwide", "source": front })),
                 intent(json!({ "action": "Deny" })),
             ],
@@ -212,26 +236,46 @@ fn step() -> impl Strategy<Value = Step> {
 
 pub(crate) fn scenario() -> impl Strategy<Value = Scenario> {
     // Most clusters are healthy, otherwise no mesh would ever come up.
-    let quirks = prop_oneof![3 => Just(Vec::new()), 1 => prop::collection::vec(0..quirks().len(), 1..3)];
+    let quirks =
+        prop_oneof![3 => Just(Vec::new()), 1 => prop::collection::vec(0..quirks().len(), 1..3)];
     let clusters = prop::collection::vec(quirks, CLUSTERS.len());
-    let objects: Vec<_> = places().iter().map(|(_, choices)| prop::option::weighted(0.7, 0..choices.len())).collect();
+    let objects: Vec<_> = places()
+        .iter()
+        .map(|(_, choices)| prop::option::weighted(0.7, 0..choices.len()))
+        .collect();
     let options = (0..6_usize, prop::bool::weighted(0.1));
-    let steps = (prop::bool::weighted(0.7), prop::collection::vec(step(), 0..8));
-    (clusters, objects, options, steps).prop_map(|(clusters, objects, options, (settled, steps))| {
-        let first = settled.then_some(Step::Settle);
-        Scenario { fleet: fleet(&clusters, &objects, options), steps: first.into_iter().chain(steps).collect() }
-    })
+    let steps = (
+        prop::bool::weighted(0.7),
+        prop::collection::vec(step(), 0..8),
+    );
+    (clusters, objects, options, steps).prop_map(
+        |(clusters, objects, options, (settled, steps))| {
+            let first = settled.then_some(Step::Settle);
+            Scenario {
+                fleet: fleet(&clusters, &objects, options),
+                steps: first.into_iter().chain(steps).collect(),
+            }
+        },
+    )
 }
 
-fn fleet(clusters: &[Vec<usize>], objects: &[Option<usize>], (dial, some_unknown): (usize, bool)) -> Value {
-    let mut fleet = json!({ "clusters": {}, "objects": {}, "options": { "someObjectsUnknown": some_unknown } });
-    fleet["options"]["verifyDial"] = json!(["warn", "warn", "warn", "warn", "require", "off"][dial]);
+fn fleet(
+    clusters: &[Vec<usize>],
+    objects: &[Option<usize>],
+    (dial, some_unknown): (usize, bool),
+) -> Value {
+    let mut fleet =
+        json!({ "clusters": {}, "objects": {}, "options": { "someObjectsUnknown": some_unknown } });
+    fleet["options"]["verifyDial"] =
+        json!(["warn", "warn", "warn", "warn", "require", "off"][dial]);
     for (letter, chosen) in CLUSTERS.iter().zip(clusters) {
         let mut cluster = json!({ "services": { "prod/nginx": {} } });
         if *letter == "d" {
             merge(&mut cluster, &json!({ "name": "hidden-d" }));
         }
-        chosen.iter().for_each(|at| merge(&mut cluster, &quirks()[*at]));
+        chosen
+            .iter()
+            .for_each(|at| merge(&mut cluster, &quirks()[*at]));
         fleet["clusters"][letter] = cluster;
     }
     for ((place, choices), chosen) in places().iter().zip(objects) {
@@ -279,7 +323,10 @@ impl Step {
                 }
             }
             Step::Forget(at) => {
-                told["objects"].as_object_mut().unwrap().remove(places()[*at].0);
+                told["objects"]
+                    .as_object_mut()
+                    .unwrap()
+                    .remove(places()[*at].0);
                 rebuild(told, world, "");
             }
         }
@@ -294,36 +341,75 @@ fn rebuild(told: &Value, world: &mut World, changed: &str) {
     }
     now.evidence = world.evidence.clone();
     for (id, of) in &mut now.bindings {
-        of.common.touched = world.bindings.get(id).map(|before| before.common.touched.clone()).unwrap_or_default();
+        of.common.touched = world
+            .bindings
+            .get(id)
+            .map(|before| before.common.touched.clone())
+            .unwrap_or_default();
     }
     for (id, of) in &mut now.services {
-        of.common.touched = world.services.get(id).map(|before| before.common.touched.clone()).unwrap_or_default();
+        of.common.touched = world
+            .services
+            .get(id)
+            .map(|before| before.common.touched.clone())
+            .unwrap_or_default();
     }
     for (id, of) in &mut now.intents {
-        of.common.touched = world.intents.get(id).map(|before| before.common.touched.clone()).unwrap_or_default();
+        of.common.touched = world
+            .intents
+            .get(id)
+            .map(|before| before.common.touched.clone())
+            .unwrap_or_default();
     }
     *world = now;
 }
 
 fn evidence(world: &mut World, reader: &str, fails: Option<&str>, ready: Option<bool>) {
     let dials = mw_core::cilium::plan(world).dials;
-    for (link, dial) in dials.into_iter().filter(|(link, _)| link.reader == id(reader)) {
+    for (link, dial) in dials
+        .into_iter()
+        .filter(|(link, _)| link.reader == id(reader))
+    {
         let sketch = json!({ "fails": fails, "readerReady": ready });
         let sketch: crate::fleet::SketchedLink = serde_json::from_value(sketch).unwrap();
         let dialled: Dialled = sketch.dialled(world, &dial.fingerprint, dial.cluster_id);
         let reader = match ready {
-            Some(ready) => Seen::Known(mw_core::cilium::world::ReaderView { ready, at: world.now }),
+            Some(ready) => Seen::Known(mw_core::cilium::world::ReaderView {
+                ready,
+                at: world.now,
+            }),
             None => Seen::Unknown("no metrics".to_owned()),
         };
-        world.evidence.insert(link, Evidence { dial: Some(dialled), reader });
+        world.evidence.insert(
+            link,
+            Evidence {
+                dial: Some(dialled),
+                reader,
+            },
+        );
     }
 }
 
 /// Every problem of a plan, with the workspace it belongs to.
 pub(crate) fn problems(plan: &Plan) -> Vec<(&Workspace, &Problem)> {
-    let bindings = plan.bindings.iter().flat_map(|(id, of)| of.outcome.problems.iter().map(move |problem| (&id.workspace, problem)));
-    let services = plan.services.iter().flat_map(|(id, of)| of.outcome.problems.iter().map(move |problem| (&id.workspace, problem)));
-    let intents = plan.intents.iter().flat_map(|(id, of)| of.outcome.problems.iter().map(move |problem| (&id.workspace, problem)));
+    let bindings = plan.bindings.iter().flat_map(|(id, of)| {
+        of.outcome
+            .problems
+            .iter()
+            .map(move |problem| (&id.workspace, problem))
+    });
+    let services = plan.services.iter().flat_map(|(id, of)| {
+        of.outcome
+            .problems
+            .iter()
+            .map(move |problem| (&id.workspace, problem))
+    });
+    let intents = plan.intents.iter().flat_map(|(id, of)| {
+        of.outcome
+            .problems
+            .iter()
+            .map(move |problem| (&id.workspace, problem))
+    });
     bindings.chain(services).chain(intents).collect()
 }
 
@@ -332,9 +418,20 @@ const CASES: u32 = 1500;
 /// Number of fleets per law; set LAW_CASES for more, and LAW_SEED for different
 /// ones.
 fn runner() -> TestRunner {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let cases = number("LAW_CASES").and_then(|cases| u32::try_from(cases).ok()).unwrap_or(CASES);
-    let config = Config { cases, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
+    let number = |name: &str| {
+        std::env::var(name)
+            .ok()
+            .and_then(|text| text.parse::<u64>().ok())
+    };
+    let cases = number("LAW_CASES")
+        .and_then(|cases| u32::try_from(cases).ok())
+        .unwrap_or(CASES);
+    let config = Config {
+        cases,
+        failure_persistence: None,
+        max_shrink_iters: 20_000,
+        ..Config::default()
+    };
     let mut seed = [7; 32];
     seed[..8].copy_from_slice(&number("LAW_SEED").unwrap_or(0).to_le_bytes());
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed))
@@ -402,6 +499,13 @@ pub(crate) fn law(check: impl Fn(&World, &Plan) -> Verdict) {
     if let Err(wrong) = result {
         panic!("{wrong}");
     }
-    let missing: BTreeSet<Reason> = REACHED.into_iter().filter(|reason| !reached.borrow().contains_key(reason)).collect();
-    assert!(missing.is_empty(), "the law was never tried on: {missing:?}\nreached: {:#?}", reached.borrow());
+    let missing: BTreeSet<Reason> = REACHED
+        .into_iter()
+        .filter(|reason| !reached.borrow().contains_key(reason))
+        .collect();
+    assert!(
+        missing.is_empty(),
+        "the law was never tried on: {missing:?}\nreached: {:#?}",
+        reached.borrow()
+    );
 }

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 
 use mw_core::cilium::object::{Common, ObjectId, Refusal, Resolution};
 use mw_core::cilium::plan::Link;
-use mw_core::cilium::world::{DialFailure, DialOutcome, Dialled, Evidence, Heartbeat, Options, ReaderView, VerifyDial, World};
+use mw_core::cilium::world::{
+    DialFailure, DialOutcome, Dialled, Evidence, Heartbeat, Options, ReaderView, VerifyDial, World,
+};
 use mw_core::names::{ClusterId, Workspace};
 use mw_core::seen::Seen;
 use mw_core::time::Timestamp;
@@ -86,16 +88,38 @@ impl Fleet {
         let mut world = World {
             options: self.options.options(),
             now: Timestamp(self.now.unwrap_or(1000)),
-            clusters: self.clusters.iter().map(|(letter, sketch)| (id(letter), sketch.seen(letter))).collect(),
-            origins: self.clusters.iter().map(|(letter, sketch)| (id(letter), sketch.origin(letter))).collect(),
+            clusters: self
+                .clusters
+                .iter()
+                .map(|(letter, sketch)| (id(letter), sketch.seen(letter)))
+                .collect(),
+            origins: self
+                .clusters
+                .iter()
+                .map(|(letter, sketch)| (id(letter), sketch.origin(letter)))
+                .collect(),
             ..World::default()
         };
         if !self.options.some_objects_unknown {
             let settled = |letter: &&String| !self.options.unsettled.contains(letter);
-            world.settled = self.clusters.keys().filter(settled).map(|letter| id(letter)).collect();
-            world.listed = self.objects.values().map(|object| Workspace::from(object.workspace())).collect();
+            world.settled = self
+                .clusters
+                .keys()
+                .filter(settled)
+                .map(|letter| id(letter))
+                .collect();
+            world.listed = self
+                .objects
+                .values()
+                .map(|object| Workspace::from(object.workspace()))
+                .collect();
         }
-        world.unbound = self.options.unbound.iter().map(|letter| id(letter)).collect();
+        world.unbound = self
+            .options
+            .unbound
+            .iter()
+            .map(|letter| id(letter))
+            .collect();
         for (label, object) in &self.objects {
             self.declare(&mut world, label, object);
         }
@@ -103,28 +127,40 @@ impl Fleet {
     }
 
     fn declare(&self, world: &mut World, label: &str, object: &SketchedObject) {
-        let metadata = json!({ "name": object.name.as_deref().unwrap_or(label), "namespace": "net" });
+        let metadata =
+            json!({ "name": object.name.as_deref().unwrap_or(label), "namespace": "net" });
         let mut spec = object.spec.clone();
         if let Some(Value::Array(refs)) = spec.get_mut("clusterRefs") {
-            refs.iter_mut().filter(|name| name.is_string()).for_each(|name| *name = json!({ "name": name.clone() }));
+            refs.iter_mut()
+                .filter(|name| name.is_string())
+                .for_each(|name| *name = json!({ "name": name.clone() }));
         }
         let value = json!({ "apiVersion": "networking.edge-portal.eu/v1alpha1", "kind": object.kind, "metadata": metadata, "spec": spec });
         let workspace = object.workspace();
         match object.kind.as_str() {
             "ClusterMeshBinding" => {
-                let mut of = mw_api::cilium::convert::binding(workspace, &serde_json::from_value(value).unwrap());
+                let mut of = mw_api::cilium::convert::binding(
+                    workspace,
+                    &serde_json::from_value(value).unwrap(),
+                );
                 of.was_up = object.was_up;
                 of.spec.elb_ids = object.elb_ids.clone();
                 self.fill(&mut of.common, object, &of.spec.refs);
                 world.bindings.insert(of.common.id.clone(), of);
             }
             "GlobalService" => {
-                let mut of = mw_api::cilium::convert::global_service(workspace, &serde_json::from_value(value).unwrap());
+                let mut of = mw_api::cilium::convert::global_service(
+                    workspace,
+                    &serde_json::from_value(value).unwrap(),
+                );
                 self.fill(&mut of.common, object, &[]);
                 world.services.insert(of.common.id.clone(), of);
             }
             "ConnectivityIntent" => {
-                let mut of = mw_api::cilium::convert::intent(workspace, &serde_json::from_value(value).unwrap());
+                let mut of = mw_api::cilium::convert::intent(
+                    workspace,
+                    &serde_json::from_value(value).unwrap(),
+                );
                 self.fill(&mut of.common, object, &[]);
                 world.intents.insert(of.common.id.clone(), of);
             }
@@ -136,15 +172,29 @@ impl Fleet {
         common.created = object.created.map(Timestamp);
         common.deleting = object.deleting.map(Timestamp);
         common.touched = object.touched.clone();
-        common.lost = object.lost.iter().map(|(name, cluster)| (name.clone(), id(cluster))).collect();
+        common.lost = object
+            .lost
+            .iter()
+            .map(|(name, cluster)| (name.clone(), id(cluster)))
+            .collect();
         common.lost_uids = object.lost_uids.clone();
-        let all = refs.iter().chain(&object.touched).chain(self.clusters.keys());
-        common.refs = all.map(|name| (name.clone(), self.resolution(object, name))).collect();
+        let all = refs
+            .iter()
+            .chain(&object.touched)
+            .chain(self.clusters.keys());
+        common.refs = all
+            .map(|name| (name.clone(), self.resolution(object, name)))
+            .collect();
     }
 
     fn resolution(&self, object: &SketchedObject, name: &str) -> Resolution {
         let text = |value: &Value| value.as_str().unwrap().to_owned();
-        match object.refs.get(name).and_then(Value::as_object).and_then(|of| of.iter().next()) {
+        match object
+            .refs
+            .get(name)
+            .and_then(Value::as_object)
+            .and_then(|of| of.iter().next())
+        {
             None if self.clusters.contains_key(name) => Resolution::Cluster(id(name)),
             None => Resolution::Pending("KubernetesCluster not found".to_owned()),
             Some((kind, value)) => match kind.as_str() {
@@ -156,7 +206,10 @@ impl Fleet {
                 "gone" => Resolution::Gone(text(value)),
                 "kubeconfig" => Resolution::Refused(Refusal::Kubeconfig(text(value))),
                 "forbidden" => Resolution::Refused(Refusal::Forbidden(text(value))),
-                "capability" => Resolution::Refused(Refusal::Capability { status: text(value), checked: Some("09:00".to_owned()) }),
+                "capability" => Resolution::Refused(Refusal::Capability {
+                    status: text(value),
+                    checked: Some("09:00".to_owned()),
+                }),
                 other => panic!("where is {other}?"),
             },
         }
@@ -167,11 +220,17 @@ impl Fleet {
         let dials = mw_core::cilium::plan(world).dials;
         for (link, sketch) in &self.links {
             let (reader, remote) = link.split_once("->").unwrap();
-            let link = Link { reader: id(reader), remote: id(remote) };
+            let link = Link {
+                reader: id(reader),
+                remote: id(remote),
+            };
             let dial = dials.get(&link).filter(|_| !sketch.none);
             let dial = dial.map(|dial| sketch.dialled(world, &dial.fingerprint, dial.cluster_id));
             let reader = match sketch.reader_ready {
-                Some(ready) => Seen::Known(ReaderView { ready, at: world.now }),
+                Some(ready) => Seen::Known(ReaderView {
+                    ready,
+                    at: world.now,
+                }),
                 None => Seen::Unknown("no metrics".to_owned()),
             };
             world.evidence.insert(link, Evidence { dial, reader });
@@ -203,7 +262,11 @@ impl SketchedObject {
     }
 
     pub(crate) fn id(&self, label: &str) -> ObjectId {
-        ObjectId::new(self.workspace(), "net", self.name.as_deref().unwrap_or(label))
+        ObjectId::new(
+            self.workspace(),
+            "net",
+            self.name.as_deref().unwrap_or(label),
+        )
     }
 }
 
@@ -221,15 +284,34 @@ impl SketchedLink {
             other => panic!("{other}?"),
         });
         let heartbeat = match self.absent_since {
-            Some(since) => Heartbeat::Absent { since: Timestamp(since) },
-            None => Heartbeat::At { time: self.heartbeat.map_or(world.now, Timestamp), moved: self.moved.then_some(world.now) },
+            Some(since) => Heartbeat::Absent {
+                since: Timestamp(since),
+            },
+            None => Heartbeat::At {
+                time: self.heartbeat.map_or(world.now, Timestamp),
+                moved: self.moved.then_some(world.now),
+            },
         };
         let outcome = match kind {
-            Some(kind) => DialOutcome::Failed { kind, text: self.text.clone() },
-            None => DialOutcome::Read { id: self.id.unwrap_or(cluster_id), heartbeat },
+            Some(kind) => DialOutcome::Failed {
+                kind,
+                text: self.text.clone(),
+            },
+            None => DialOutcome::Read {
+                id: self.id.unwrap_or(cluster_id),
+                heartbeat,
+            },
         };
-        let fingerprint = if self.stale { "another".to_owned() } else { fingerprint.to_owned() };
-        Dialled { fingerprint, at: world.now, outcome }
+        let fingerprint = if self.stale {
+            "another".to_owned()
+        } else {
+            fingerprint.to_owned()
+        };
+        Dialled {
+            fingerprint,
+            at: world.now,
+            outcome,
+        }
     }
 }
 
@@ -254,7 +336,10 @@ pub(crate) fn merge(into: &mut Value, patch: &Value) {
 
 /// Keeps everything written before.
 pub(crate) fn carry(before: &World, now: &mut World, letter: &str, changed: bool) {
-    let (old, new) = (&before.clusters[&id(letter)], now.clusters.get_mut(&id(letter)).unwrap());
+    let (old, new) = (
+        &before.clusters[&id(letter)],
+        now.clusters.get_mut(&id(letter)).unwrap(),
+    );
     if !changed {
         *new = old.clone();
         return;
@@ -263,19 +348,28 @@ pub(crate) fn carry(before: &World, now: &mut World, letter: &str, changed: bool
         for (name, secret) in old {
             let into = new.entry(*name).or_default();
             into.written = secret.written;
-            secret.keys.iter().for_each(|(key, held)| _ = into.keys.entry(key.clone()).or_insert(held.clone()));
+            secret
+                .keys
+                .iter()
+                .for_each(|(key, held)| _ = into.keys.entry(key.clone()).or_insert(held.clone()));
         }
     }
     if let (Some(Some(old)), Some(Some(new))) = (old.users.known(), new.users.known_mut()) {
         new.text.clone_from(&old.text);
     }
     if let (Some(old), Some(new)) = (old.policies.known(), new.policies.known_mut()) {
-        old.iter().for_each(|(key, policy)| _ = new.entry(key.clone()).or_insert(policy.clone()));
+        old.iter()
+            .for_each(|(key, policy)| _ = new.entry(key.clone()).or_insert(policy.clone()));
     }
     if let (Some(old), Some(new)) = (old.services.known(), new.services.known_mut()) {
         for (name, service) in new.iter_mut() {
-            let annotations = old.get(name).map(|old| old.annotations.clone()).unwrap_or_default();
-            annotations.into_iter().for_each(|(key, held)| _ = service.annotations.entry(key).or_insert(held));
+            let annotations = old
+                .get(name)
+                .map(|old| old.annotations.clone())
+                .unwrap_or_default();
+            annotations
+                .into_iter()
+                .for_each(|(key, held)| _ = service.annotations.entry(key).or_insert(held));
         }
     }
 }

@@ -11,8 +11,7 @@ use crate::fleet::{Fleet, id};
 /// Our ref for the cluster is `a`, theirs is `x`. Both have a remote called
 /// `r`.
 fn fleet(their_mesh: &[&str]) -> World {
-    let binding =
-        |created: u32, refs: &[&str]| json!({ "kind": "ClusterMeshBinding", "created": created, "spec": { "clusterRefs": refs } });
+    let binding = |created: u32, refs: &[&str]| json!({ "kind": "ClusterMeshBinding", "created": created, "spec": { "clusterRefs": refs } });
     let mut theirs = binding(2, their_mesh);
     theirs["workspace"] = "w2".into();
     let export = json!({ "meshRef": { "name": "mesh" }, "selector": { "namespace": "prod", "name": "nginx" }, "shared": true });
@@ -62,7 +61,10 @@ fn settle(world: &mut World) {
             return;
         }
     }
-    panic!("they overwrite each other without end: {:#?}", plan(world).targets);
+    panic!(
+        "they overwrite each other without end: {:#?}",
+        plan(world).targets
+    );
 }
 
 fn key(world: &World, name: &str) -> Option<String> {
@@ -75,32 +77,68 @@ fn key(world: &World, name: &str) -> Option<String> {
 fn of_two_values_the_first_stays_and_the_second_owner_is_told() {
     let mut world = fleet(&["x", "z"]);
     settle(&mut world);
-    assert!(key(&world, "r").unwrap().contains("192.0.2.2"), "the key of b was there first");
+    assert!(
+        key(&world, "r").unwrap().contains("192.0.2.2"),
+        "the key of b was there first"
+    );
     let planned = plan(&world);
     let of = |workspace: &str| {
-        let plan = planned.bindings.iter().find(|(id, _)| id.workspace.as_str() == workspace).unwrap().1;
-        plan.outcome.problems.iter().map(|problem| (problem.reason.as_str(), problem.message.clone())).collect::<Vec<_>>()
+        let plan = planned
+            .bindings
+            .iter()
+            .find(|(id, _)| id.workspace.as_str() == workspace)
+            .unwrap()
+            .1;
+        plan.outcome
+            .problems
+            .iter()
+            .map(|problem| (problem.reason.as_str(), problem.message.clone()))
+            .collect::<Vec<_>>()
     };
     assert_eq!(of("w1"), []);
     let told = of("w2");
-    assert!(told.iter().any(|(reason, text)| *reason == "KeyOwnedByOther" && text.contains("another owner")), "{told:?}");
-    assert!(!told.iter().any(|(_, text)| text.contains("ours") || text.contains("w1")), "{told:?}");
+    assert!(
+        told.iter()
+            .any(|(reason, text)| *reason == "KeyOwnedByOther" && text.contains("another owner")),
+        "{told:?}"
+    );
+    assert!(
+        !told
+            .iter()
+            .any(|(_, text)| text.contains("ours") || text.contains("w1")),
+        "{told:?}"
+    );
 }
 
 #[test]
 fn what_the_other_still_wants_stays_when_one_leaves() {
     let mut world = fleet(&["x", "z"]);
     settle(&mut world);
-    let (now, gone) = (world.now, world.bindings.keys().find(|id| id.workspace.as_str() == "w2").unwrap().clone());
+    let (now, gone) = (
+        world.now,
+        world
+            .bindings
+            .keys()
+            .find(|id| id.workspace.as_str() == "w2")
+            .unwrap()
+            .clone(),
+    );
     world.bindings.get_mut(&gone).unwrap().common.deleting = Some(now);
-    let exports = world.services.values_mut().filter(|of| of.common.id.workspace == gone.workspace);
+    let exports = world
+        .services
+        .values_mut()
+        .filter(|of| of.common.id.workspace == gone.workspace);
     exports.for_each(|of| of.common.deleting = Some(now));
     settle(&mut world);
     assert!(key(&world, "r").unwrap().contains("192.0.2.2"));
     let services = world.clusters[&id("a")].services.known().unwrap();
     let annotations = &services.values().next().unwrap().annotations;
     assert_eq!(annotations["service.cilium.io/shared"].value, "true");
-    let teardown = plan(&world).bindings[&gone].outcome.teardown.clone().unwrap();
+    let teardown = plan(&world).bindings[&gone]
+        .outcome
+        .teardown
+        .clone()
+        .unwrap();
     assert!(teardown.waits_for.is_empty(), "{teardown:?}");
 }
 
@@ -109,10 +147,23 @@ fn what_nobody_wants_goes() {
     let mut world = fleet(&["x", "z"]);
     settle(&mut world);
     let now = world.now;
-    world.bindings.values_mut().for_each(|of| of.common.deleting = Some(now));
-    world.services.values_mut().for_each(|of| of.common.deleting = Some(now));
+    world
+        .bindings
+        .values_mut()
+        .for_each(|of| of.common.deleting = Some(now));
+    world
+        .services
+        .values_mut()
+        .for_each(|of| of.common.deleting = Some(now));
     settle(&mut world);
-    assert_eq!((key(&world, "r"), key(&world, "zz").as_deref()), (None, Some("Helm's")));
+    assert_eq!(
+        (key(&world, "r"), key(&world, "zz").as_deref()),
+        (None, Some("Helm's"))
+    );
     let services = world.clusters[&id("a")].services.known().unwrap();
-    assert!(services.values().all(|service| service.annotations.is_empty()));
+    assert!(
+        services
+            .values()
+            .all(|service| service.annotations.is_empty())
+    );
 }

@@ -66,41 +66,80 @@ pub(crate) struct FleetDesign {
 pub(crate) fn node() -> impl Strategy<Value = NodeDesign> {
     let mostly_good = |choices: std::ops::Range<u8>| prop_oneof![2 => Just(0u8), 1 => choices];
     let name = prop_oneof![1 => 0..2u8, 1 => 0..7u8];
-    let networks = (mostly_good(0..20), mostly_good(0..20), mostly_good(0..24), mostly_good(0..24));
+    let networks = (
+        mostly_good(0..20),
+        mostly_good(0..20),
+        mostly_good(0..24),
+        mostly_good(0..24),
+    );
     let choices = (0..4u8, name, networks, 0..8u8, 0..10u8);
-    let rest = (mostly_good(0..12), 0..4u8, prop::collection::vec((0..4u8, 0..7u8, 0..8u8), 0..3));
-    (choices, rest).prop_map(|((cluster, name, (key, wireguard, pods, endpoint), internal, segment), (seen, ready, discovered))| {
-        NodeDesign { cluster, name, key, wireguard, pods, endpoint, internal, segment, seen, ready, discovered }
-    })
+    let rest = (
+        mostly_good(0..12),
+        0..4u8,
+        prop::collection::vec((0..4u8, 0..7u8, 0..8u8), 0..3),
+    );
+    (choices, rest).prop_map(
+        |(
+            (cluster, name, (key, wireguard, pods, endpoint), internal, segment),
+            (seen, ready, discovered),
+        )| {
+            NodeDesign {
+                cluster,
+                name,
+                key,
+                wireguard,
+                pods,
+                endpoint,
+                internal,
+                segment,
+                seen,
+                ready,
+                discovered,
+            }
+        },
+    )
 }
 
 pub(crate) fn foreign() -> impl Strategy<Value = ForeignDesign> {
-    (0..4u8, 0..10u8, 0..8u8, 0..8u8, 0..6u8, 0..9u8).prop_map(|(target, name, key, prefix, endpoint, labels)| ForeignDesign {
-        target,
-        name,
-        key,
-        prefix,
-        endpoint,
-        labels,
-    })
+    (0..4u8, 0..10u8, 0..8u8, 0..8u8, 0..6u8, 0..9u8).prop_map(
+        |(target, name, key, prefix, endpoint, labels)| ForeignDesign {
+            target,
+            name,
+            key,
+            prefix,
+            endpoint,
+            labels,
+        },
+    )
 }
 
 pub(crate) fn cluster() -> impl Strategy<Value = ClusterDesign> {
-    (0..3u8, 0..4u8, 0..5u8).prop_map(|(form, extras, keepalive)| ClusterDesign { form, extras, keepalive })
+    (0..3u8, 0..4u8, 0..5u8).prop_map(|(form, extras, keepalive)| ClusterDesign {
+        form,
+        extras,
+        keepalive,
+    })
 }
 
 pub(crate) fn fleet() -> impl Strategy<Value = FleetDesign> {
     let clusters = prop::collection::vec(cluster(), 2..=4);
     let percent = prop_oneof![4 => Just(50u8), 1 => Just(0u8), 1 => Just(100u8), 1 => Just(25u8)];
-    (clusters, prop::collection::vec(node(), 0..14), 0..12u8, percent, any::<bool>()).prop_map(
-        |(clusters, nodes, second_mesh, max_delete_percent, all_meshes)| FleetDesign {
-            clusters,
-            nodes,
-            second_mesh,
-            max_delete_percent,
-            all_meshes,
-        },
+    (
+        clusters,
+        prop::collection::vec(node(), 0..14),
+        0..12u8,
+        percent,
+        any::<bool>(),
     )
+        .prop_map(
+            |(clusters, nodes, second_mesh, max_delete_percent, all_meshes)| FleetDesign {
+                clusters,
+                nodes,
+                second_mesh,
+                max_delete_percent,
+                all_meshes,
+            },
+        )
 }
 
 pub(crate) fn key(cluster: u8, node: u8) -> String {
@@ -118,14 +157,32 @@ pub(crate) fn pod_cidr(cluster: u8, node: u8) -> String {
 impl NodeDesign {
     /// A first node without any defect.
     pub(crate) fn good(cluster: u8) -> NodeDesign {
-        let (name, key, wireguard, pods, endpoint, internal, segment, seen, ready) = (0, 0, 0, 0, 0, 0, 0, 0, 3);
-        NodeDesign { cluster, name, key, wireguard, pods, endpoint, internal, segment, seen, ready, discovered: vec![] }
+        let (name, key, wireguard, pods, endpoint, internal, segment, seen, ready) =
+            (0, 0, 0, 0, 0, 0, 0, 0, 3);
+        NodeDesign {
+            cluster,
+            name,
+            key,
+            wireguard,
+            pods,
+            endpoint,
+            internal,
+            segment,
+            seen,
+            ready,
+            discovered: vec![],
+        }
     }
 
     pub(crate) fn facts(&self, now: i64) -> NodeFacts {
         let (c, n) = (self.cluster, self.name);
         let name = NODES[usize::from(n)].to_owned();
-        let mut facts = NodeFacts { name: name.clone(), uid: format!("{c}-{name}"), ready: self.ready > 0, ..NodeFacts::default() };
+        let mut facts = NodeFacts {
+            name: name.clone(),
+            uid: format!("{c}-{name}"),
+            ready: self.ready > 0,
+            ..NodeFacts::default()
+        };
         let mut kilo: BTreeMap<String, String> = BTreeMap::new();
         let mut set = |key: &str, value: String| _ = kilo.insert(key.to_owned(), value);
         match self.key {
@@ -157,13 +214,25 @@ impl NodeDesign {
         };
         match self.endpoint {
             0..=9 => facts.external_ips = vec![endpoint_address(c, n)],
-            10 | 11 => set("clustermesh-endpoint", format!("{}:51820", endpoint_address(c, n))),
+            10 | 11 => set(
+                "clustermesh-endpoint",
+                format!("{}:51820", endpoint_address(c, n)),
+            ),
             12 => set("force-endpoint", format!("gw-{c}-{n}.example.org:51820")),
             13 => set("clustermesh-endpoint", "127.0.0.1:51820".to_owned()),
             // Inside the cluster's own networks, and inside another cluster's.
-            14 | 15 => set("clustermesh-endpoint", format!("192.168.{c}.{}:51820", 1 + n)),
-            16 => set("clustermesh-endpoint", format!("10.{}.{}.9:51820", 1 + c, 1 + n)),
-            17 => set("clustermesh-endpoint", format!("10.{}.{}.9:51820", 1 + (c + 1) % 2, 1 + n)),
+            14 | 15 => set(
+                "clustermesh-endpoint",
+                format!("192.168.{c}.{}:51820", 1 + n),
+            ),
+            16 => set(
+                "clustermesh-endpoint",
+                format!("10.{}.{}.9:51820", 1 + c, 1 + n),
+            ),
+            17 => set(
+                "clustermesh-endpoint",
+                format!("10.{}.{}.9:51820", 1 + (c + 1) % 2, 1 + n),
+            ),
             _ => {}
         }
         match self.internal {
@@ -181,8 +250,19 @@ impl NodeDesign {
         set("endpoint", format!("{}:51820", endpoint_address(c, n)));
         match self.segment {
             0..=4 => set("granularity", "full".to_owned()),
-            5 | 6 => _ = (set("granularity", "location".to_owned()), set("location", "x".to_owned())),
-            7 => _ = (set("granularity", "location".to_owned()), set("location", "y".to_owned()), set("leader", String::new())),
+            5 | 6 => {
+                _ = (
+                    set("granularity", "location".to_owned()),
+                    set("location", "x".to_owned()),
+                )
+            }
+            7 => {
+                _ = (
+                    set("granularity", "location".to_owned()),
+                    set("location", "y".to_owned()),
+                    set("leader", String::new()),
+                )
+            }
             8 => set("granularity", "location".to_owned()),
             _ => {}
         }
@@ -205,7 +285,10 @@ impl NodeDesign {
                     6 => "::1".to_owned(),
                     _ => "junk".to_owned(),
                 };
-                format!(r#""{}":{{"IP":"{ip}","Port":51820,"Zone":""}}"#, key(*c, *n))
+                format!(
+                    r#""{}":{{"IP":"{ip}","Port":51820,"Zone":""}}"#,
+                    key(*c, *n)
+                )
             })
             .collect();
         if !seen.is_empty() {
@@ -268,15 +351,52 @@ impl ForeignDesign {
         let text = |value: &str| Some(value.to_owned());
         let labels = match self.labels {
             0..=2 => Labels::default(),
-            3 => Labels { mesh: text("prod"), source: text(CLUSTERS[usize::from(other)]), namespace: text("net"), hub: text("hub-2") },
-            4 => Labels { mesh: text("prod"), source: text(CLUSTERS[usize::from(other)]), ..Labels::default() },
-            5 => Labels { mesh: text("gone"), source: text("a"), ..Labels::default() },
-            6 => Labels { mesh: text("gone"), source: text("a"), namespace: text("net"), hub: text(HUB) },
-            7 => Labels { mesh: text("prod"), source: text(CLUSTERS[usize::from(self.target)]), namespace: text("net"), hub: text(HUB) },
-            _ => Labels { mesh: text("prod"), source: text("left"), namespace: text("net"), hub: text(HUB) },
+            3 => Labels {
+                mesh: text("prod"),
+                source: text(CLUSTERS[usize::from(other)]),
+                namespace: text("net"),
+                hub: text("hub-2"),
+            },
+            4 => Labels {
+                mesh: text("prod"),
+                source: text(CLUSTERS[usize::from(other)]),
+                ..Labels::default()
+            },
+            5 => Labels {
+                mesh: text("gone"),
+                source: text("a"),
+                ..Labels::default()
+            },
+            6 => Labels {
+                mesh: text("gone"),
+                source: text("a"),
+                namespace: text("net"),
+                hub: text(HUB),
+            },
+            7 => Labels {
+                mesh: text("prod"),
+                source: text(CLUSTERS[usize::from(self.target)]),
+                namespace: text("net"),
+                hub: text(HUB),
+            },
+            _ => Labels {
+                mesh: text("prod"),
+                source: text("left"),
+                namespace: text("net"),
+                hub: text(HUB),
+            },
         };
-        let endpoint = address.map(|ip| EndpointFacts { dns: None, ip: Some(ip), port: 51820 });
-        let spec = PeerSpecFacts { public_key: key, endpoint, keepalive: 0, allowed_ips: prefixes };
+        let endpoint = address.map(|ip| EndpointFacts {
+            dns: None,
+            ip: Some(ip),
+            port: 51820,
+        });
+        let spec = PeerSpecFacts {
+            public_key: key,
+            endpoint,
+            keepalive: 0,
+            allowed_ips: prefixes,
+        };
         PeerFacts {
             name: name.clone(),
             uid: format!("foreign-{name}"),
@@ -290,14 +410,20 @@ impl ForeignDesign {
 
 impl ClusterDesign {
     pub(crate) fn raw(&self, at: u8) -> RawCluster {
-        let pods = vec![format!("10.{}.0.0/16", 1 + at), format!("fd00:{}::/32", 1 + at)];
+        let pods = vec![
+            format!("10.{}.0.0/16", 1 + at),
+            format!("fd00:{}::/32", 1 + at),
+        ];
         let wireguard = format!("10.{}.0.0/16", 101 + at);
         let service = (self.extras % 2 == 1).then(|| format!("10.{}.0.0/16", 60 + at));
         let additional = (self.extras > 1).then(|| vec![format!("192.168.{at}.0/24")]);
         let mut raw = RawCluster {
             name: CLUSTERS[usize::from(at)].to_owned(),
             local: at == 0,
-            kubeconfig_secret: Some(SecretRef { name: "kubeconfig".to_owned(), key: None }),
+            kubeconfig_secret: Some(SecretRef {
+                name: "kubeconfig".to_owned(),
+                key: None,
+            }),
             persistent_keepalive: Some(match self.keepalive {
                 0..=2 => 0,
                 3 => 25,
@@ -306,17 +432,31 @@ impl ClusterDesign {
             ..RawCluster::default()
         };
         if self.form == 2 {
-            raw.allowed_networks =
-                Some(pods.into_iter().chain([wireguard]).chain(service).chain(additional.into_iter().flatten()).collect());
+            raw.allowed_networks = Some(
+                pods.into_iter()
+                    .chain([wireguard])
+                    .chain(service)
+                    .chain(additional.into_iter().flatten())
+                    .collect(),
+            );
         } else {
-            (raw.pod_cidrs, raw.wireguard_cidr, raw.service_cidr, raw.additional_cidrs) =
-                (Some(pods), Some(wireguard), service, additional);
+            (
+                raw.pod_cidrs,
+                raw.wireguard_cidr,
+                raw.service_cidr,
+                raw.additional_cidrs,
+            ) = (Some(pods), Some(wireguard), service, additional);
         }
         raw
     }
 }
 
-pub(crate) fn mesh(name: &str, created: i64, clusters: Vec<RawCluster>, max_delete_percent: u8) -> Mesh {
+pub(crate) fn mesh(
+    name: &str,
+    created: i64,
+    clusters: Vec<RawCluster>,
+    max_delete_percent: u8,
+) -> Mesh {
     Mesh {
         id: MeshId::new("net", name),
         created: Some(Timestamp(created)),
@@ -325,7 +465,11 @@ pub(crate) fn mesh(name: &str, created: i64, clusters: Vec<RawCluster>, max_dele
         held: Default::default(),
         anchors: Default::default(),
         take_over_hub: None,
-        spec: RawSpec { clusters, cleanup_timeout: None, max_delete_percent: Some(i64::from(max_delete_percent)) },
+        spec: RawSpec {
+            clusters,
+            cleanup_timeout: None,
+            max_delete_percent: Some(i64::from(max_delete_percent)),
+        },
         running: None,
         recalled: false,
     }
@@ -333,14 +477,39 @@ pub(crate) fn mesh(name: &str, created: i64, clusters: Vec<RawCluster>, max_dele
 
 impl FleetDesign {
     pub(crate) fn world(&self) -> World {
-        let options = Options { hub: Some(HUB.to_owned()), ..Options::default() };
-        let absent = if self.all_meshes { Absent::AllOthers } else { Absent::Unknown };
-        let orphans = Orphans { absent, ..Orphans::default() };
-        let mut world = World { options, now: Timestamp(START), orphans, ..World::default() };
-        let raw: Vec<RawCluster> = self.clusters.iter().enumerate().map(|(at, c)| c.raw(at as u8)).collect();
+        let options = Options {
+            hub: Some(HUB.to_owned()),
+            ..Options::default()
+        };
+        let absent = if self.all_meshes {
+            Absent::AllOthers
+        } else {
+            Absent::Unknown
+        };
+        let orphans = Orphans {
+            absent,
+            ..Orphans::default()
+        };
+        let mut world = World {
+            options,
+            now: Timestamp(START),
+            orphans,
+            ..World::default()
+        };
+        let raw: Vec<RawCluster> = self
+            .clusters
+            .iter()
+            .enumerate()
+            .map(|(at, c)| c.raw(at as u8))
+            .collect();
         let prod = mesh("prod", 1, raw.clone(), self.max_delete_percent);
         world.meshes.insert(prod.id.clone(), prod);
-        let z = ClusterDesign { form: 0, extras: 1, keepalive: 0 }.raw(4);
+        let z = ClusterDesign {
+            form: 0,
+            extras: 1,
+            keepalive: 0,
+        }
+        .raw(4);
         // A spoke of its own, or a pair that the first mesh connects already.
         let second = match self.second_mesh {
             10 => Some(vec![raw[0].clone(), z.clone()]),
@@ -350,9 +519,14 @@ impl FleetDesign {
         let count = self.clusters.len() as u8;
         for at in (0..count).chain(second.is_some().then_some(4)) {
             let (nodes, peers) = (Seen::Known(BTreeMap::new()), Seen::Known(BTreeMap::new()));
-            world
-                .clusters
-                .insert(ClusterId::from(CLUSTERS[usize::from(at)]), ClusterSeen { nodes, peers, departures: Departures::default() });
+            world.clusters.insert(
+                ClusterId::from(CLUSTERS[usize::from(at)]),
+                ClusterSeen {
+                    nodes,
+                    peers,
+                    departures: Departures::default(),
+                },
+            );
         }
         if let Some(clusters) = second {
             let spoke = mesh("spoke", 2, clusters, 50);

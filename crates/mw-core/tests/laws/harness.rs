@@ -50,28 +50,46 @@ impl Reach {
             self.count(problem.reason);
         }
         for mesh in plan.meshes.values() {
-            for skip in mesh.clusters.values().flat_map(|cluster| cluster.skipped.values()) {
+            for skip in mesh
+                .clusters
+                .values()
+                .flat_map(|cluster| cluster.skipped.values())
+            {
                 self.count(format!("skip {}", skip.reason));
             }
             for changes in mesh.targets.values() {
-                changes.delete.values().for_each(|delete| self.count(format!("delete {:?}", delete.cause)));
+                changes
+                    .delete
+                    .values()
+                    .for_each(|delete| self.count(format!("delete {:?}", delete.cause)));
                 for held in changes.held.values() {
                     match (&held.change, held.why) {
-                        (HeldChange::Delete(delete), HeldFor::Deletes) => self.count(format!("held {:?}", delete.cause)),
+                        (HeldChange::Delete(delete), HeldFor::Deletes) => {
+                            self.count(format!("held {:?}", delete.cause))
+                        }
                         (change, why) => self.count(format!("{why:?}, held {}", kind(change))),
                     }
                 }
-                changes.update.values().for_each(|update| self.count(format!("update, adopts: {}", update.adopts)));
+                changes
+                    .update
+                    .values()
+                    .for_each(|update| self.count(format!("update, adopts: {}", update.adopts)));
             }
         }
-        for delete in plan.orphans.values().flat_map(|changes| changes.delete.values()) {
+        for delete in plan
+            .orphans
+            .values()
+            .flat_map(|changes| changes.delete.values())
+        {
             self.count(format!("delete {:?}", delete.cause));
         }
     }
 
     /// Cases not reached: skip reasons, never-write rules, cases of the guard.
     fn missing(&self) -> Vec<String> {
-        let skips = SkipReason::ALL.iter().map(|reason| format!("skip {reason}"));
+        let skips = SkipReason::ALL
+            .iter()
+            .map(|reason| format!("skip {reason}"));
         let never = [
             Reason::KeyOfTarget,
             Reason::KeyTaken,
@@ -87,13 +105,27 @@ impl Reach {
             Reason::SourceReplaced,
             Reason::WGIPDuplicate,
         ];
-        let deletes = DeleteCause::ALL.iter().map(|cause| format!("delete {cause:?}"));
-        let held = [DeleteCause::NotWanted, DeleteCause::Withheld].map(|cause| format!("held {cause:?}"));
-        let waits = |why: HeldFor| ["create", "update", "delete"].map(|change| format!("{why:?}, held {change}"));
-        let waits = waits(HeldFor::Replaced).into_iter().chain(waits(HeldFor::Budget));
-        let wanted: BTreeSet<String> =
-            skips.chain(never.map(|reason| reason.to_string())).chain(deletes).chain(held).chain(waits).collect();
-        wanted.into_iter().filter(|what| !self.0.contains_key(what)).collect()
+        let deletes = DeleteCause::ALL
+            .iter()
+            .map(|cause| format!("delete {cause:?}"));
+        let held =
+            [DeleteCause::NotWanted, DeleteCause::Withheld].map(|cause| format!("held {cause:?}"));
+        let waits = |why: HeldFor| {
+            ["create", "update", "delete"].map(|change| format!("{why:?}, held {change}"))
+        };
+        let waits = waits(HeldFor::Replaced)
+            .into_iter()
+            .chain(waits(HeldFor::Budget));
+        let wanted: BTreeSet<String> = skips
+            .chain(never.map(|reason| reason.to_string()))
+            .chain(deletes)
+            .chain(held)
+            .chain(waits)
+            .collect();
+        wanted
+            .into_iter()
+            .filter(|what| !self.0.contains_key(what))
+            .collect()
     }
 }
 
@@ -110,9 +142,20 @@ const CASES: u32 = 1500;
 /// Number of fleets per law; set LAW_CASES for more, and LAW_SEED for different
 /// ones.
 fn runner() -> TestRunner {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let cases = number("LAW_CASES").and_then(|cases| u32::try_from(cases).ok()).unwrap_or(CASES);
-    let config = Config { cases, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
+    let number = |name: &str| {
+        std::env::var(name)
+            .ok()
+            .and_then(|text| text.parse::<u64>().ok())
+    };
+    let cases = number("LAW_CASES")
+        .and_then(|cases| u32::try_from(cases).ok())
+        .unwrap_or(CASES);
+    let config = Config {
+        cases,
+        failure_persistence: None,
+        max_shrink_iters: 20_000,
+        ..Config::default()
+    };
     let mut seed = [7; 32];
     seed[..8].copy_from_slice(&number("LAW_SEED").unwrap_or(0).to_le_bytes());
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed))
@@ -120,8 +163,14 @@ fn runner() -> TestRunner {
 
 pub(crate) fn scenario() -> impl Strategy<Value = Scenario> {
     let steps = (any::<bool>(), prop::collection::vec(step(), 0..10));
-    (fleet(), steps)
-        .prop_map(|(fleet, (settled, steps))| Scenario { fleet, steps: settled.then_some(Step::Apply).into_iter().chain(steps).collect() })
+    (fleet(), steps).prop_map(|(fleet, (settled, steps))| Scenario {
+        fleet,
+        steps: settled
+            .then_some(Step::Apply)
+            .into_iter()
+            .chain(steps)
+            .collect(),
+    })
 }
 
 /// Checks a law on scenarios; the law gets the final world and its plan.
@@ -137,5 +186,9 @@ pub(crate) fn law(check: impl Fn(&Scenario, &World, &Plan) -> Verdict) {
         panic!("{wrong}");
     }
     let missing = reach.borrow().missing();
-    assert!(missing.is_empty(), "the law was never tried on: {missing:?}\nreached: {:#?}", reach.borrow().0);
+    assert!(
+        missing.is_empty(),
+        "the law was never tried on: {missing:?}\nreached: {:#?}",
+        reach.borrow().0
+    );
 }

@@ -15,7 +15,13 @@ fn planning_step_by_step_equals_planning_anew() {
         prop_assert_eq!(planner.plan(), plan(world.clone()));
         for (at, step) in scenario.steps.iter().enumerate() {
             step.play(&mut world, Some(&mut planner));
-            prop_assert_eq!(planner.plan(), plan(world.clone()), "after step {}: {:?}", at, step);
+            prop_assert_eq!(
+                planner.plan(),
+                plan(world.clone()),
+                "after step {}: {:?}",
+                at,
+                step
+            );
         }
         Ok(())
     });

@@ -34,7 +34,9 @@ pub(crate) fn validate(peer: &WantedPeer) -> Result<(), String> {
                 (None, Some(ip)) => ip.parse::<IpAddr>().is_ok(),
                 _ => false,
             };
-            (port && host).then_some(()).ok_or(format!("endpoint {endpoint:?}"))
+            (port && host)
+                .then_some(())
+                .ok_or(format!("endpoint {endpoint:?}"))
         }
     }
 }
@@ -42,7 +44,9 @@ pub(crate) fn validate(peer: &WantedPeer) -> Result<(), String> {
 fn subdomain(name: &str) -> bool {
     let label = |label: &str| {
         !label.is_empty()
-            && label.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+            && label
+                .bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
@@ -69,7 +73,9 @@ pub(crate) fn masked(text: &str) -> Option<(bool, u128, u32)> {
 
 /// Reports whether two CIDRs have an address in common.
 pub(crate) fn overlap(one: &str, other: &str) -> bool {
-    let (Some((v6, a, i)), Some((other_v6, b, j))) = (masked(one), masked(other)) else { return false };
+    let (Some((v6, a, i)), Some((other_v6, b, j))) = (masked(one), masked(other)) else {
+        return false;
+    };
     let shift = i.max(j);
     let top = |bits: u128| if shift >= 128 { 0 } else { bits >> shift };
     v6 == other_v6 && top(a) == top(b)
@@ -77,16 +83,26 @@ pub(crate) fn overlap(one: &str, other: &str) -> bool {
 
 /// Reports whether the ownership rules let a plan of this hub change a Peer.
 pub(crate) fn may_be_touched(world: &World, peer: &PeerFacts, wanted: Option<&WantedPeer>) -> bool {
-    let Labels { mesh, source, namespace, hub } = &peer.labels;
+    let Labels {
+        mesh,
+        source,
+        namespace,
+        hub,
+    } = &peer.labels;
     let own = world.options.hub.as_deref();
     let of_hub = namespace.is_some() && mesh.is_some() && hub.as_deref() == own;
     let of_go = mesh.is_some() && source.is_some() && namespace.is_none() && hub.is_none();
     let known = |name: &str| world.meshes.keys().any(|id| id.name == name);
-    let of_go = of_go && (world.orphans.absent == Absent::AllOthers || mesh.as_deref().is_some_and(known));
+    let of_go =
+        of_go && (world.orphans.absent == Absent::AllOthers || mesh.as_deref().is_some_and(known));
     let orphan_ok = world.orphans.absent == Absent::AllOthers
-        || world.meshes.keys().any(|id| Some(id.name.as_str()) == mesh.as_deref() && Some(id.namespace.as_str()) == namespace.as_deref());
-    let stripped =
-        wanted.is_some_and(|wanted| peer.spec.public_key == wanted.key().to_base64() && (hub.is_none() || hub.as_deref() == own));
+        || world.meshes.keys().any(|id| {
+            Some(id.name.as_str()) == mesh.as_deref()
+                && Some(id.namespace.as_str()) == namespace.as_deref()
+        });
+    let stripped = wanted.is_some_and(|wanted| {
+        peer.spec.public_key == wanted.key().to_base64() && (hub.is_none() || hub.as_deref() == own)
+    });
     (of_hub && orphan_ok) || of_go || stripped
 }
 
@@ -95,6 +111,10 @@ pub(crate) fn may_be_touched(world: &World, peer: &PeerFacts, wanted: Option<&Wa
 pub(crate) fn is_alive(nodes: &Nodes, node: &Node) -> bool {
     let mut seen: Vec<i64> = nodes.values().filter_map(|node| node.last_seen).collect();
     seen.sort_unstable_by(|a, b| b.cmp(a));
-    let yardstick = if seen.len() > 2 { seen.get(1) } else { seen.first() };
+    let yardstick = if seen.len() > 2 {
+        seen.get(1)
+    } else {
+        seen.first()
+    };
     yardstick.is_none_or(|newest| node.last_seen.is_some_and(|at| newest - at < 60))
 }

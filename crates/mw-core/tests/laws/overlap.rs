@@ -32,7 +32,9 @@ fn spec(clusters: &[DrawnCluster]) -> MeshSpec {
         networks: Networks::Flat(
             networks
                 .iter()
-                .map(|(a, b, length)| Cidr::try_from(format!("10.{}.{}.0/{length}", a * 16, b * 16).as_str()).unwrap())
+                .map(|(a, b, length)| {
+                    Cidr::try_from(format!("10.{}.{}.0/{length}", a * 16, b * 16).as_str()).unwrap()
+                })
                 .collect(),
         ),
         wireguard_port: 51820,
@@ -40,11 +42,17 @@ fn spec(clusters: &[DrawnCluster]) -> MeshSpec {
         topology_label: String::new(),
         endpoint_from: EndpointFrom::Global,
     };
-    let clusters = clusters
-        .iter()
-        .enumerate()
-        .map(|(at, (_, networks))| (ClusterName::try_from(format!("c{at}").as_str()).unwrap(), entry(at, networks)));
-    MeshSpec { clusters: clusters.collect(), cleanup_timeout_seconds: 0, max_delete_percent: 50 }
+    let clusters = clusters.iter().enumerate().map(|(at, (_, networks))| {
+        (
+            ClusterName::try_from(format!("c{at}").as_str()).unwrap(),
+            entry(at, networks),
+        )
+    });
+    MeshSpec {
+        clusters: clusters.collect(),
+        cleanup_timeout_seconds: 0,
+        max_delete_percent: 50,
+    }
 }
 
 /// The rejected meshes, found by comparing every network with every other.
@@ -53,18 +61,34 @@ fn refused_by_hand(meshes: &[(i64, MeshSpec, Vec<u8>)]) -> BTreeSet<usize> {
     order.sort_by_key(|at| (meshes[*at].0, *at));
     let networks = |at: usize| -> Vec<(u8, usize, Cidr)> {
         let (_, spec, ids) = &meshes[at];
-        spec.clusters.values().flat_map(|c| c.networks.all().map(|cidr| (ids[c.index], c.index, cidr)).collect::<Vec<_>>()).collect()
+        spec.clusters
+            .values()
+            .flat_map(|c| {
+                c.networks
+                    .all()
+                    .map(|cidr| (ids[c.index], c.index, cidr))
+                    .collect::<Vec<_>>()
+            })
+            .collect()
     };
     let mut refused = BTreeSet::new();
     let mut admitted: Vec<usize> = Vec::new();
     for at in order {
         let own = networks(at);
-        let inside = own.iter().enumerate().any(|(i, one)| own.iter().skip(i + 1).any(|other| one.2.overlaps(other.2)));
+        let inside = own
+            .iter()
+            .enumerate()
+            .any(|(i, one)| own.iter().skip(i + 1).any(|other| one.2.overlaps(other.2)));
         let ids = |at: usize| -> BTreeSet<u8> { meshes[at].2.iter().copied().collect() };
         let against = admitted
             .iter()
             .filter(|other| !ids(**other).is_disjoint(&ids(at)))
-            .any(|other| networks(*other).iter().any(|theirs| own.iter().any(|one| one.0 != theirs.0 && one.2.overlaps(theirs.2))));
+            .any(|other| {
+                networks(*other).iter().any(|theirs| {
+                    own.iter()
+                        .any(|one| one.0 != theirs.0 && one.2.overlaps(theirs.2))
+                })
+            });
         match inside || against {
             true => _ = refused.insert(at),
             false => admitted.push(at),
@@ -74,10 +98,21 @@ fn refused_by_hand(meshes: &[(i64, MeshSpec, Vec<u8>)]) -> BTreeSet<usize> {
 }
 
 /// The case that a set of random meshes reached.
-fn outcome(count: usize, refused: &BTreeSet<usize>, meshes: &[(i64, MeshSpec, Vec<u8>)]) -> &'static str {
+fn outcome(
+    count: usize,
+    refused: &BTreeSet<usize>,
+    meshes: &[(i64, MeshSpec, Vec<u8>)],
+) -> &'static str {
     let alone = |at: &usize| {
-        let all: Vec<Cidr> = meshes[*at].1.clusters.values().flat_map(|cluster| cluster.networks.all().collect::<Vec<_>>()).collect();
-        all.iter().enumerate().any(|(i, one)| all.iter().skip(i + 1).any(|other| one.overlaps(*other)))
+        let all: Vec<Cidr> = meshes[*at]
+            .1
+            .clusters
+            .values()
+            .flat_map(|cluster| cluster.networks.all().collect::<Vec<_>>())
+            .collect();
+        all.iter()
+            .enumerate()
+            .any(|(i, one)| all.iter().skip(i + 1).any(|other| one.overlaps(*other)))
     };
     match refused.len() {
         0 if count > 1 => "several meshes, none refused",
@@ -90,14 +125,37 @@ fn outcome(count: usize, refused: &BTreeSet<usize>, meshes: &[(i64, MeshSpec, Ve
 #[test]
 fn the_sweep_agrees_with_comparing_all_pairs() {
     let reached: RefCell<BTreeMap<&str, usize>> = RefCell::default();
-    let config = ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() };
-    let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
+    let config = ProptestConfig {
+        cases: 4000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
+    let mut runner =
+        TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
     let result = runner.run(&drawn(), |drawn| {
-        let meshes: Vec<(i64, MeshSpec, Vec<u8>)> =
-            drawn.iter().map(|(age, clusters)| (*age, spec(clusters), clusters.iter().map(|(id, _)| *id).collect())).collect();
-        let names: Vec<MeshId> = (0..meshes.len()).map(|at| MeshId::new("net", &format!("m{at}"))).collect();
+        let meshes: Vec<(i64, MeshSpec, Vec<u8>)> = drawn
+            .iter()
+            .map(|(age, clusters)| {
+                (
+                    *age,
+                    spec(clusters),
+                    clusters.iter().map(|(id, _)| *id).collect(),
+                )
+            })
+            .collect();
+        let names: Vec<MeshId> = (0..meshes.len())
+            .map(|at| MeshId::new("net", &format!("m{at}")))
+            .collect();
         let members = |ids: &[u8], spec: &MeshSpec| -> BTreeMap<ClusterName, ClusterId> {
-            spec.clusters.iter().map(|(name, c)| (name.clone(), ClusterId::from(format!("id{}", ids[c.index]).as_str()))).collect()
+            spec.clusters
+                .iter()
+                .map(|(name, c)| {
+                    (
+                        name.clone(),
+                        ClusterId::from(format!("id{}", ids[c.index]).as_str()),
+                    )
+                })
+                .collect()
         };
         let applicants: Vec<Applicant<'_>> = meshes
             .iter()
@@ -112,14 +170,26 @@ fn the_sweep_agrees_with_comparing_all_pairs() {
             })
             .collect();
         let result = admit(&applicants);
-        let refused: BTreeSet<usize> =
-            names.iter().enumerate().filter(|(_, name)| !result[*name].overlaps.is_empty()).map(|(at, _)| at).collect();
-        *reached.borrow_mut().entry(outcome(meshes.len(), &refused, &meshes)).or_default() += 1;
+        let refused: BTreeSet<usize> = names
+            .iter()
+            .enumerate()
+            .filter(|(_, name)| !result[*name].overlaps.is_empty())
+            .map(|(at, _)| at)
+            .collect();
+        *reached
+            .borrow_mut()
+            .entry(outcome(meshes.len(), &refused, &meshes))
+            .or_default() += 1;
         prop_assert_eq!(refused, refused_by_hand(&meshes));
         Ok(())
     });
     result.unwrap();
-    assert_eq!(reached.borrow().len(), 4, "the law was tried on too little: {:?}", reached.borrow());
+    assert_eq!(
+        reached.borrow().len(),
+        4,
+        "the law was tried on too little: {:?}",
+        reached.borrow()
+    );
 }
 
 proptest! {

@@ -108,16 +108,27 @@ fn id(cluster: u8) -> ClusterId {
 impl Step {
     pub(crate) fn play(&self, world: &mut World, mut beside: Option<&mut Planner>) {
         match self {
-            Step::SetNode(design) => set_node(world, &mut beside, &design.cluster_id(), design.node(world.now.0).as_ref().clone()),
+            Step::SetNode(design) => set_node(
+                world,
+                &mut beside,
+                &design.cluster_id(),
+                design.node(world.now.0).as_ref().clone(),
+            ),
             Step::RemoveNode(c, n) => remove_node(world, &mut beside, &id(*c), *n),
-            Step::LoseNode(c, n) => relist(world, &mut beside, &id(*c), |name| name != NODES[usize::from(*n)]),
+            Step::LoseNode(c, n) => relist(world, &mut beside, &id(*c), |name| {
+                name != NODES[usize::from(*n)]
+            }),
             Step::LoseAllNodes(c) => relist(world, &mut beside, &id(*c), |_| false),
             Step::Bare(c, n) => bare(world, &mut beside, &id(*c), *n),
             Step::Silence(c, n) => silence(world, &mut beside, &id(*c), *n),
             Step::Unknown(c) => unknown(world, &mut beside, &id(*c)),
             Step::NodesUnknown(c) => nodes_unknown(world, &mut beside, &id(*c)),
-            Step::Foreign(design) => set_peer(world, &mut beside, &design.target_id(), design.peer()),
-            Step::EditPeer { target, peer, edit } => edit_peer(world, &mut beside, &id(*target), *peer, *edit),
+            Step::Foreign(design) => {
+                set_peer(world, &mut beside, &design.target_id(), design.peer())
+            }
+            Step::EditPeer { target, peer, edit } => {
+                edit_peer(world, &mut beside, &id(*target), *peer, *edit)
+            }
             Step::DropPeer { target, peer } => drop_peer(world, &mut beside, &id(*target), *peer),
             Step::Apply => {
                 let plan = plan(world.clone());
@@ -135,12 +146,23 @@ impl Step {
                 }
             }),
             Step::DropCluster(c) => change_meshes(world, &mut beside, |world| {
-                if let Some(mesh) = world.meshes.values_mut().next().filter(|mesh| mesh.spec.clusters.len() > 2) {
-                    mesh.spec.clusters.retain(|cluster| cluster.name != CLUSTERS[usize::from(*c)]);
+                if let Some(mesh) = world
+                    .meshes
+                    .values_mut()
+                    .next()
+                    .filter(|mesh| mesh.spec.clusters.len() > 2)
+                {
+                    mesh.spec
+                        .clusters
+                        .retain(|cluster| cluster.name != CLUSTERS[usize::from(*c)]);
                 }
             }),
             Step::Confirm => {
-                let hashes: Vec<_> = plan(world.clone()).meshes.into_iter().filter_map(|(id, mesh)| Some((id, mesh.held_hash?))).collect();
+                let hashes: Vec<_> = plan(world.clone())
+                    .meshes
+                    .into_iter()
+                    .filter_map(|(id, mesh)| Some((id, mesh.held_hash?)))
+                    .collect();
                 change_meshes(world, &mut beside, |world| {
                     for (id, hash) in hashes {
                         world.meshes.get_mut(&id).unwrap().confirm_deletes = Some(hash);
@@ -154,9 +176,20 @@ impl Step {
                     history.replaced.insert(id(*c));
                 }
             }),
-            Step::Rest { target, source, arrivals } => rest(world, &mut beside, &id(*target), *source, *arrivals),
-            Step::Vanish { target, of, at, lasts } => vanish(world, &mut beside, &id(*target), *of, (*at, *lasts)),
-            Step::Remember { target, peer } => remember_peer(world, &mut beside, &id(*target), *peer),
+            Step::Rest {
+                target,
+                source,
+                arrivals,
+            } => rest(world, &mut beside, &id(*target), *source, *arrivals),
+            Step::Vanish {
+                target,
+                of,
+                at,
+                lasts,
+            } => vanish(world, &mut beside, &id(*target), *of, (*at, *lasts)),
+            Step::Remember { target, peer } => {
+                remember_peer(world, &mut beside, &id(*target), *peer)
+            }
         }
     }
 }
@@ -171,41 +204,105 @@ fn remember(world: &mut World, beside: &mut Beside<'_>, change: impl FnOnce(&mut
 }
 
 fn remember_peer(world: &mut World, beside: &mut Beside<'_>, target: &ClusterId, peer: u8) {
-    let Some(facts) = peer_at(world, target, peer) else { return };
-    let (Labels { source, .. }, Some(mesh)) = (&facts.labels, world.meshes.keys().next().cloned()) else { return };
-    let Some(source) = source.as_deref().and_then(|source| ClusterName::try_from(source).ok()) else { return };
+    let Some(facts) = peer_at(world, target, peer) else {
+        return;
+    };
+    let (Labels { source, .. }, Some(mesh)) = (&facts.labels, world.meshes.keys().next().cloned())
+    else {
+        return;
+    };
+    let Some(source) = source
+        .as_deref()
+        .and_then(|source| ClusterName::try_from(source).ok())
+    else {
+        return;
+    };
     let removed = PeerName::of(&mesh.name, &source, &format!("gone-{peer}"));
-    remember(world, beside, |history| _ = history.removed.entry((target.clone(), mesh, source)).or_default().insert(removed));
+    remember(world, beside, |history| {
+        _ = history
+            .removed
+            .entry((target.clone(), mesh, source))
+            .or_default()
+            .insert(removed)
+    });
 }
 
-fn vanish(world: &mut World, beside: &mut Beside<'_>, target: &ClusterId, (cluster, node): (u8, u8), (at, lasts): (u8, u8)) {
-    let key = crate::fleet::key(cluster, node).as_str().try_into().unwrap();
-    let endpoint = format!("203.0.113.{}:51820", 10 * cluster + at).as_str().try_into().unwrap();
+fn vanish(
+    world: &mut World,
+    beside: &mut Beside<'_>,
+    target: &ClusterId,
+    (cluster, node): (u8, u8),
+    (at, lasts): (u8, u8),
+) {
+    let key = crate::fleet::key(cluster, node)
+        .as_str()
+        .try_into()
+        .unwrap();
+    let endpoint = format!("203.0.113.{}:51820", 10 * cluster + at)
+        .as_str()
+        .try_into()
+        .unwrap();
     let vanished = world.vanished.entry(target.clone()).or_default();
-    vanished.insert(key, LastDiscovery { endpoint, until: world.now.plus(u64::from(lasts)) });
+    vanished.insert(
+        key,
+        LastDiscovery {
+            endpoint,
+            until: world.now.plus(u64::from(lasts)),
+        },
+    );
     if let Some(planner) = beside {
         planner.set_vanished(target, vanished.clone());
     }
 }
 
-fn rest(world: &mut World, beside: &mut Beside<'_>, target: &ClusterId, source: u8, arrivals: bool) {
-    let Some(mesh) = world.meshes.keys().next().cloned() else { return };
-    let key = (target.clone(), mesh, ClusterName::try_from(CLUSTERS[usize::from(source)]).unwrap());
+fn rest(
+    world: &mut World,
+    beside: &mut Beside<'_>,
+    target: &ClusterId,
+    source: u8,
+    arrivals: bool,
+) {
+    let Some(mesh) = world.meshes.keys().next().cloned() else {
+        return;
+    };
+    let key = (
+        target.clone(),
+        mesh,
+        ClusterName::try_from(CLUSTERS[usize::from(source)]).unwrap(),
+    );
     remember(world, beside, |history| {
         if history.resting.remove(&key).is_none() {
-            history.resting.insert(key, Resting { changes: !arrivals, arrivals });
+            history.resting.insert(
+                key,
+                Resting {
+                    changes: !arrivals,
+                    arrivals,
+                },
+            );
         }
     });
 }
 
 fn rekey(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId) {
-    let Some(Seen::Known(nodes)) = world.clusters.get(cluster).map(|seen| &seen.nodes) else { return };
-    let rekeyed = |(at, node): (u8, &std::sync::Arc<Node>)| {
-        let key =
-            crate::fleet::key(200 + at, u8::try_from(cluster.as_str().len() % 256).unwrap_or_default() ^ cluster.as_str().as_bytes()[0]);
-        Node { key: Ok(mw_core::key::PublicKey::try_from(key.as_str()).ok()), ..node.as_ref().clone() }
+    let Some(Seen::Known(nodes)) = world.clusters.get(cluster).map(|seen| &seen.nodes) else {
+        return;
     };
-    let nodes: Vec<Node> = (0..).zip(nodes.values()).filter(|(_, node)| matches!(node.key, Ok(Some(_)))).map(rekeyed).collect();
+    let rekeyed = |(at, node): (u8, &std::sync::Arc<Node>)| {
+        let key = crate::fleet::key(
+            200 + at,
+            u8::try_from(cluster.as_str().len() % 256).unwrap_or_default()
+                ^ cluster.as_str().as_bytes()[0],
+        );
+        Node {
+            key: Ok(mw_core::key::PublicKey::try_from(key.as_str()).ok()),
+            ..node.as_ref().clone()
+        }
+    };
+    let nodes: Vec<Node> = (0..)
+        .zip(nodes.values())
+        .filter(|(_, node)| matches!(node.key, Ok(Some(_))))
+        .map(rekeyed)
+        .collect();
     for node in nodes {
         set_node(world, beside, cluster, node);
     }
@@ -220,7 +317,9 @@ fn set_node(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId, nod
 
 fn remove_node(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId, node: u8) {
     let name = NODES[usize::from(node)].into();
-    let Some(seen) = world.clusters.get_mut(cluster) else { return };
+    let Some(seen) = world.clusters.get_mut(cluster) else {
+        return;
+    };
     if let Departures::Seen(left) = &mut seen.departures {
         left.insert(name);
     }
@@ -233,8 +332,15 @@ fn remove_node(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId, 
     }
 }
 
-fn relist(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId, keep: impl Fn(&str) -> bool) {
-    let Some(seen) = world.clusters.get_mut(cluster) else { return };
+fn relist(
+    world: &mut World,
+    beside: &mut Beside<'_>,
+    cluster: &ClusterId,
+    keep: impl Fn(&str) -> bool,
+) {
+    let Some(seen) = world.clusters.get_mut(cluster) else {
+        return;
+    };
     if let Seen::Known(nodes) = &mut seen.nodes {
         nodes.retain(|name, _| keep(name.as_str()));
     }
@@ -245,7 +351,9 @@ fn relist(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId, keep:
 
 fn bare(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId, node: u8) {
     let name = NODES[usize::from(node)].into();
-    let Some(Seen::Known(nodes)) = world.clusters.get(cluster).map(|seen| &seen.nodes) else { return };
+    let Some(Seen::Known(nodes)) = world.clusters.get(cluster).map(|seen| &seen.nodes) else {
+        return;
+    };
     let Some(node) = nodes.get(&name) else { return };
     let mut node = node.as_ref().clone();
     node.key = Ok(None);
@@ -259,14 +367,21 @@ fn bare(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId, node: u
 
 fn silence(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId, node: u8) {
     let name = NODES[usize::from(node)].into();
-    let Some(Seen::Known(nodes)) = world.clusters.get(cluster).map(|seen| &seen.nodes) else { return };
+    let Some(Seen::Known(nodes)) = world.clusters.get(cluster).map(|seen| &seen.nodes) else {
+        return;
+    };
     let Some(node) = nodes.get(&name) else { return };
-    let silent = Node { last_seen: node.last_seen.map(|at| at - 1000), ..node.as_ref().clone() };
+    let silent = Node {
+        last_seen: node.last_seen.map(|at| at - 1000),
+        ..node.as_ref().clone()
+    };
     set_node(world, beside, cluster, silent);
 }
 
 fn nodes_unknown(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId) {
-    let Some(seen) = world.clusters.get_mut(cluster) else { return };
+    let Some(seen) = world.clusters.get_mut(cluster) else {
+        return;
+    };
     seen.nodes = Seen::Unknown("no answer".to_owned());
     if let Some(planner) = beside {
         planner.set_nodes(cluster, seen.nodes.clone());
@@ -275,15 +390,26 @@ fn nodes_unknown(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId
 
 fn unknown(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId) {
     nodes_unknown(world, beside, cluster);
-    let Some(seen) = world.clusters.get_mut(cluster) else { return };
+    let Some(seen) = world.clusters.get_mut(cluster) else {
+        return;
+    };
     seen.peers = Seen::Unknown("no answer".to_owned());
     if let Some(planner) = beside {
         planner.set_peers(cluster, seen.peers.clone());
     }
 }
 
-pub(crate) fn set_peer(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId, facts: PeerFacts) {
-    if world.clusters.get(cluster).is_none_or(|seen| seen.peers.known().is_none()) {
+pub(crate) fn set_peer(
+    world: &mut World,
+    beside: &mut Beside<'_>,
+    cluster: &ClusterId,
+    facts: PeerFacts,
+) {
+    if world
+        .clusters
+        .get(cluster)
+        .is_none_or(|seen| seen.peers.known().is_none())
+    {
         return;
     }
     crate::fleet::put_peer(world, cluster, facts.clone());
@@ -294,11 +420,16 @@ pub(crate) fn set_peer(world: &mut World, beside: &mut Beside<'_>, cluster: &Clu
 
 fn peer_at(world: &World, cluster: &ClusterId, at: u8) -> Option<PeerFacts> {
     let peers = world.clusters.get(cluster)?.peers.known()?;
-    peers.values().nth(usize::from(at) % peers.len().max(1)).cloned()
+    peers
+        .values()
+        .nth(usize::from(at) % peers.len().max(1))
+        .cloned()
 }
 
 fn edit_peer(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId, peer: u8, edit: u8) {
-    let Some(mut facts) = peer_at(world, cluster, peer) else { return };
+    let Some(mut facts) = peer_at(world, cluster, peer) else {
+        return;
+    };
     facts.resource_version.push('e');
     match edit {
         0 => facts.spec.allowed_ips.push("10.88.0.0/16".to_owned()),
@@ -306,7 +437,13 @@ fn edit_peer(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId, pe
         2 => facts.spec.keepalive = 99,
         3 => facts.spec.endpoint = None,
         4 => facts.labels = Labels::default(),
-        5 => facts.labels = Labels { namespace: None, hub: None, ..facts.labels },
+        5 => {
+            facts.labels = Labels {
+                namespace: None,
+                hub: None,
+                ..facts.labels
+            }
+        }
         6 => facts.spec.public_key = crate::fleet::key(250, peer),
         7 => facts.labels.source = Some("b".to_owned()),
         _ => facts.deleting = true,
@@ -332,14 +469,25 @@ fn remove_peer(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId, 
 fn change_meshes(world: &mut World, beside: &mut Beside<'_>, change: impl FnOnce(&mut World)) {
     change(world);
     if let Some(planner) = beside {
-        planner.set_meshes(world.meshes.clone(), world.identities.clone(), world.links.clone());
+        planner.set_meshes(
+            world.meshes.clone(),
+            world.identities.clone(),
+            world.links.clone(),
+        );
     }
 }
 
 fn heartbeat(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId) {
-    let Some(Seen::Known(nodes)) = world.clusters.get(cluster).map(|seen| &seen.nodes) else { return };
-    let beaten: Vec<Node> =
-        nodes.values().map(|node| Node { last_seen: node.last_seen.map(|at| at + 30), ..node.as_ref().clone() }).collect();
+    let Some(Seen::Known(nodes)) = world.clusters.get(cluster).map(|seen| &seen.nodes) else {
+        return;
+    };
+    let beaten: Vec<Node> = nodes
+        .values()
+        .map(|node| Node {
+            last_seen: node.last_seen.map(|at| at + 30),
+            ..node.as_ref().clone()
+        })
+        .collect();
     for node in beaten {
         set_node(world, beside, cluster, node);
     }
@@ -350,8 +498,14 @@ fn written(wanted: &WantedPeer, before: Option<&PeerFacts>, now: Timestamp) -> P
     let endpoint_same = before.is_some_and(|before| before.spec.endpoint == wanted.spec().endpoint);
     PeerFacts {
         name: wanted.name().to_string(),
-        uid: before.map_or_else(|| format!("uid-{}", wanted.name()), |before| before.uid.clone()),
-        resource_version: before.map_or_else(|| "1".to_owned(), |before| format!("{}u", before.resource_version)),
+        uid: before.map_or_else(
+            || format!("uid-{}", wanted.name()),
+            |before| before.uid.clone(),
+        ),
+        resource_version: before.map_or_else(
+            || "1".to_owned(),
+            |before| format!("{}u", before.resource_version),
+        ),
         deleting: false,
         labels: wanted.labels().clone(),
         spec: wanted.spec(),
@@ -364,7 +518,11 @@ fn written(wanted: &WantedPeer, before: Option<&PeerFacts>, now: Timestamp) -> P
 
 /// Carries out a plan, deletes first, and records the held changes.
 pub(crate) fn apply(plan: &Plan, world: &mut World, beside: &mut Beside<'_>) {
-    if plan.meshes.iter().any(|(id, mesh)| world.meshes[id].held != mesh.held()) {
+    if plan
+        .meshes
+        .iter()
+        .any(|(id, mesh)| world.meshes[id].held != mesh.held())
+    {
         change_meshes(world, beside, |world| {
             for (id, mesh) in &plan.meshes {
                 world.meshes.get_mut(id).unwrap().held = mesh.held();
@@ -377,8 +535,12 @@ pub(crate) fn apply(plan: &Plan, world: &mut World, beside: &mut Beside<'_>) {
             planner.set_orphans(world.orphans.clone());
         }
     }
-    let all: BTreeMap<ClusterId, Vec<_>> =
-        plan.meshes.values().flat_map(|mesh| &mesh.targets).chain(&plan.orphans).fold(BTreeMap::new(), |mut all, (id, changes)| {
+    let all: BTreeMap<ClusterId, Vec<_>> = plan
+        .meshes
+        .values()
+        .flat_map(|mesh| &mesh.targets)
+        .chain(&plan.orphans)
+        .fold(BTreeMap::new(), |mut all, (id, changes)| {
             all.entry(id.clone()).or_insert_with(Vec::new).push(changes);
             all
         });
@@ -386,9 +548,15 @@ pub(crate) fn apply(plan: &Plan, world: &mut World, beside: &mut Beside<'_>) {
         for name in changes.iter().flat_map(|changes| changes.delete.keys()) {
             remove_peer(world, beside, &cluster, name);
         }
-        let updates = changes.iter().flat_map(|changes| changes.update.values().map(|update| &update.after));
+        let updates = changes
+            .iter()
+            .flat_map(|changes| changes.update.values().map(|update| &update.after));
         for wanted in updates.chain(changes.iter().flat_map(|changes| changes.create.values())) {
-            let before = world.clusters[&cluster].peers.known().and_then(|peers| peers.get(wanted.name())).cloned();
+            let before = world.clusters[&cluster]
+                .peers
+                .known()
+                .and_then(|peers| peers.get(wanted.name()))
+                .cloned();
             let facts = written(wanted, before.as_ref(), world.now);
             set_peer(world, beside, &cluster, facts);
         }

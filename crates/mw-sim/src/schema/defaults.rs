@@ -12,7 +12,11 @@ impl Schema {
             Value::Object(fields) => {
                 fields.retain(|name, field| !field.is_null() || self.allows_null(name));
                 for (name, schema) in &self.properties {
-                    if let Some(default) = schema.default.as_ref().filter(|_| !fields.contains_key(name)) {
+                    if let Some(default) = schema
+                        .default
+                        .as_ref()
+                        .filter(|_| !fields.contains_key(name))
+                    {
                         fields.insert(name.clone(), default.clone());
                     }
                     if let Some(field) = fields.get_mut(name) {

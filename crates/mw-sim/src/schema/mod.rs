@@ -133,7 +133,9 @@ impl Schema {
     /// Adds the schema of metadata, which is common to all objects.
     pub(crate) fn with_metadata(&self) -> Schema {
         let mut schema = self.clone();
-        schema.properties.insert("metadata".to_owned(), crate::meta::schema().clone());
+        schema
+            .properties
+            .insert("metadata".to_owned(), crate::meta::schema().clone());
         schema
     }
 
@@ -143,7 +145,11 @@ impl Schema {
 
     /// Reports whether the schema contains CEL rules.
     fn has_rules(&self) -> bool {
-        let below = self.properties.values().chain(self.additional.as_deref()).chain(self.items.as_deref());
+        let below = self
+            .properties
+            .values()
+            .chain(self.additional.as_deref())
+            .chain(self.items.as_deref());
         !self.rules.is_empty() || below.into_iter().any(Schema::has_rules)
     }
 }
@@ -153,7 +159,10 @@ pub(crate) mod build {
     use super::{Format, ListType, Schema, Type};
 
     fn of(kind: Type) -> Schema {
-        Schema { kind, ..Schema::default() }
+        Schema {
+            kind,
+            ..Schema::default()
+        }
     }
 
     pub(crate) fn text() -> Schema {
@@ -169,19 +178,31 @@ pub(crate) mod build {
     }
 
     pub(crate) fn int32() -> Schema {
-        Schema { format: Format::Int32, ..of(Type::Integer) }
+        Schema {
+            format: Format::Int32,
+            ..of(Type::Integer)
+        }
     }
 
     pub(crate) fn micro_time() -> Schema {
-        Schema { format: Format::MicroTime, ..of(Type::Text) }
+        Schema {
+            format: Format::MicroTime,
+            ..of(Type::Text)
+        }
     }
 
     pub(crate) fn time() -> Schema {
-        Schema { format: Format::DateTime, ..of(Type::Text) }
+        Schema {
+            format: Format::DateTime,
+            ..of(Type::Text)
+        }
     }
 
     pub(crate) fn base64() -> Schema {
-        Schema { format: Format::Base64, ..of(Type::Text) }
+        Schema {
+            format: Format::Base64,
+            ..of(Type::Text)
+        }
     }
 
     /// A quantity, e.g. `10Gi` or 2.
@@ -191,7 +212,10 @@ pub(crate) mod build {
 
     /// Any value.
     pub(crate) fn any() -> Schema {
-        Schema { preserve_unknown: true, ..of(Type::Any) }
+        Schema {
+            preserve_unknown: true,
+            ..of(Type::Any)
+        }
     }
 
     /// Content of a built-in kind that is not modelled.
@@ -200,40 +224,68 @@ pub(crate) mod build {
     }
 
     pub(crate) fn atomic(schema: Schema) -> Schema {
-        Schema { is_atomic: true, ..schema }
+        Schema {
+            is_atomic: true,
+            ..schema
+        }
     }
 
     pub(crate) fn list(items: Schema) -> Schema {
-        Schema { items: Some(Box::new(items)), ..of(Type::Array) }
+        Schema {
+            items: Some(Box::new(items)),
+            ..of(Type::Array)
+        }
     }
 
     pub(crate) fn set(items: Schema) -> Schema {
-        Schema { list_type: ListType::Set, ..list(items) }
+        Schema {
+            list_type: ListType::Set,
+            ..list(items)
+        }
     }
 
     /// A list whose entries are identified by these fields.
     pub(crate) fn keyed<const N: usize>(keys: [&str; N], items: Schema) -> Schema {
-        Schema { list_type: ListType::Map(keys.map(str::to_owned).to_vec()), ..list(items) }
+        Schema {
+            list_type: ListType::Map(keys.map(str::to_owned).to_vec()),
+            ..list(items)
+        }
     }
 
     pub(crate) fn map(values: Schema) -> Schema {
-        Schema { additional: Some(Box::new(values)), ..of(Type::Object) }
+        Schema {
+            additional: Some(Box::new(values)),
+            ..of(Type::Object)
+        }
     }
 
     pub(crate) fn object<const N: usize>(fields: [(&str, Schema); N]) -> Schema {
-        let properties = fields.into_iter().map(|(name, schema)| (name.to_owned(), schema)).collect();
-        Schema { properties, ..of(Type::Object) }
+        let properties = fields
+            .into_iter()
+            .map(|(name, schema)| (name.to_owned(), schema))
+            .collect();
+        Schema {
+            properties,
+            ..of(Type::Object)
+        }
     }
 
     /// A field that is written even if it is empty, zero or false.
     pub(crate) fn kept(schema: Schema) -> Schema {
-        Schema { keep: true, ..schema }
+        Schema {
+            keep: true,
+            ..schema
+        }
     }
 }
 
 /// Appends a field name to a path, which is empty at the root: `spec.clusters`.
 fn under(path: &str, name: &str) -> String {
-    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+    if path.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{path}.{name}")
+    }
 }
 
 fn number_of(number: &Number) -> f64 {

@@ -9,11 +9,16 @@ use crate::json::texts;
 
 impl Schema {
     pub(crate) fn parse(schema: &Value, path: &str) -> Result<Schema, Unsupported> {
-        let unsupported = |what: String| Unsupported::new(format!("{what} in the schema at {path:?}"));
-        let keywords = schema.as_object().ok_or_else(|| unsupported("a non-object".to_owned()))?;
+        let unsupported =
+            |what: String| Unsupported::new(format!("{what} in the schema at {path:?}"));
+        let keywords = schema
+            .as_object()
+            .ok_or_else(|| unsupported("a non-object".to_owned()))?;
         let mut parsed = Schema::default();
         for (keyword, value) in keywords {
-            let understood = parsed.shape(keyword, value, path)? || parsed.bounds(keyword, value) || parsed.texts(keyword, value);
+            let understood = parsed.shape(keyword, value, path)?
+                || parsed.bounds(keyword, value)
+                || parsed.texts(keyword, value);
             if !understood {
                 return Err(unsupported(format!("{keyword}: {value}")));
             }
@@ -27,32 +32,53 @@ impl Schema {
         match (keyword, value) {
             ("description" | "title" | "example" | "externalDocs", _) => {}
             ("x-kubernetes-map-type", Value::String(name)) if name == "granular" => {}
-            ("x-kubernetes-map-type", Value::String(name)) if name == "atomic" => self.is_atomic = true,
+            ("x-kubernetes-map-type", Value::String(name)) if name == "atomic" => {
+                self.is_atomic = true
+            }
             ("type", Value::String(name)) => match type_of(name) {
                 Some(kind) => self.kind = kind,
                 None => return Ok(false),
             },
             ("properties", Value::Object(properties)) => {
                 for (name, property) in properties {
-                    self.properties.insert(name.clone(), Schema::parse(property, &under(path, name))?);
+                    self.properties
+                        .insert(name.clone(), Schema::parse(property, &under(path, name))?);
                 }
             }
-            ("additionalProperties", Value::Bool(true)) => self.additional = Some(Box::new(super::build::any())),
-            ("additionalProperties", Value::Object(_)) => self.additional = Some(Box::new(Schema::parse(value, &under(path, "*"))?)),
-            ("items", Value::Object(_)) => self.items = Some(Box::new(Schema::parse(value, &format!("{path}[*]"))?)),
-            ("required", Value::Array(_)) => self.required = texts(Some(value)).map(str::to_owned).collect(),
+            ("additionalProperties", Value::Bool(true)) => {
+                self.additional = Some(Box::new(super::build::any()))
+            }
+            ("additionalProperties", Value::Object(_)) => {
+                self.additional = Some(Box::new(Schema::parse(value, &under(path, "*"))?))
+            }
+            ("items", Value::Object(_)) => {
+                self.items = Some(Box::new(Schema::parse(value, &format!("{path}[*]"))?))
+            }
+            ("required", Value::Array(_)) => {
+                self.required = texts(Some(value)).map(str::to_owned).collect()
+            }
             ("default", _) => self.default = Some(value.clone()),
             ("nullable", Value::Bool(nullable)) => self.nullable = *nullable,
-            ("x-kubernetes-preserve-unknown-fields", Value::Bool(preserve)) => self.preserve_unknown = *preserve,
+            ("x-kubernetes-preserve-unknown-fields", Value::Bool(preserve)) => {
+                self.preserve_unknown = *preserve
+            }
             ("x-kubernetes-int-or-string", Value::Bool(true)) => self.kind = Type::IntOrText,
             // Redundant beside x-kubernetes-int-or-string.
             ("anyOf", _) if *value == json!([{ "type": "integer" }, { "type": "string" }]) => {}
             ("anyOf" | "oneOf", Value::Array(alternatives)) => {
-                let Some(alternatives) = alternatives.iter().map(alternative).collect() else { return Ok(false) };
-                self.choices.push(Choice { only_one: keyword == "oneOf", alternatives });
+                let Some(alternatives) = alternatives.iter().map(alternative).collect() else {
+                    return Ok(false);
+                };
+                self.choices.push(Choice {
+                    only_one: keyword == "oneOf",
+                    alternatives,
+                });
             }
             ("x-kubernetes-validations", Value::Array(rules)) => {
-                self.rules = rules.iter().map(|rule| Rule::parse(rule, path)).collect::<Result<_, _>>()?;
+                self.rules = rules
+                    .iter()
+                    .map(|rule| Rule::parse(rule, path))
+                    .collect::<Result<_, _>>()?;
             }
             _ => return Ok(false),
         }
@@ -80,7 +106,12 @@ impl Schema {
     fn texts(&mut self, keyword: &str, value: &Value) -> bool {
         match (keyword, value) {
             ("pattern", Value::String(text)) => match regex_lite::Regex::new(text) {
-                Ok(regex) => self.pattern = Some(Pattern { text: text.clone(), regex }),
+                Ok(regex) => {
+                    self.pattern = Some(Pattern {
+                        text: text.clone(),
+                        regex,
+                    })
+                }
                 Err(_) => return false,
             },
             ("enum", Value::Array(allowed)) => self.allowed.clone_from(allowed),
@@ -88,14 +119,16 @@ impl Schema {
                 Some(format) => self.format = format,
                 None => return false,
             },
-            ("x-kubernetes-list-type", Value::String(name)) => match (name.as_str(), &self.list_type) {
-                ("atomic", _) => {}
-                ("set", _) => self.list_type = ListType::Set,
-                // The keys are set by another keyword, before or after this one.
-                ("map", ListType::Map(_)) => {}
-                ("map", _) => self.list_type = ListType::Map(Vec::new()),
-                _ => return false,
-            },
+            ("x-kubernetes-list-type", Value::String(name)) => {
+                match (name.as_str(), &self.list_type) {
+                    ("atomic", _) => {}
+                    ("set", _) => self.list_type = ListType::Set,
+                    // The keys are set by another keyword, before or after this one.
+                    ("map", ListType::Map(_)) => {}
+                    ("map", _) => self.list_type = ListType::Map(Vec::new()),
+                    _ => return false,
+                }
+            }
             ("x-kubernetes-list-map-keys", Value::Array(_)) => {
                 self.list_type = ListType::Map(texts(Some(value)).map(str::to_owned).collect());
             }
@@ -106,8 +139,14 @@ impl Schema {
 
     /// Rejects schemas that a real server would reject or read differently.
     fn check(&self, has_map_keys: bool, path: &str) -> Result<(), Unsupported> {
-        let wrong = |what: &str| Err(Unsupported::new(format!("{what} in the schema at {path:?}")));
-        if self.list_type == ListType::Map(Vec::new()) || has_map_keys != matches!(self.list_type, ListType::Map(_)) {
+        let wrong = |what: &str| {
+            Err(Unsupported::new(format!(
+                "{what} in the schema at {path:?}"
+            )))
+        };
+        if self.list_type == ListType::Map(Vec::new())
+            || has_map_keys != matches!(self.list_type, ListType::Map(_))
+        {
             return wrong("a list of type map without keys, or keys without that type");
         }
         if self.kind == Type::Any && !self.preserve_unknown {
@@ -119,7 +158,9 @@ impl Schema {
         if self.additional.is_some() && !self.properties.is_empty() {
             return wrong("properties beside additionalProperties");
         }
-        if (self.minimum, self.maximum) != (Bound::default(), Bound::default()) && !matches!(self.kind, Type::Integer | Type::Number) {
+        if (self.minimum, self.maximum) != (Bound::default(), Bound::default())
+            && !matches!(self.kind, Type::Integer | Type::Number)
+        {
             return wrong("bounds of a non-number");
         }
         Ok(())
@@ -129,10 +170,20 @@ impl Schema {
 /// Returns the required fields, if the schema contains nothing else than these and
 /// properties without rules.
 fn alternative(schema: &Value) -> Option<Vec<String>> {
-    let says_nothing = |properties: &Value| properties.as_object().is_some_and(|all| all.values().all(|one| *one == json!({})));
-    let understood = |(keyword, value): (&String, &Value)| keyword == "required" || (keyword == "properties" && says_nothing(value));
+    let says_nothing = |properties: &Value| {
+        properties
+            .as_object()
+            .is_some_and(|all| all.values().all(|one| *one == json!({})))
+    };
+    let understood = |(keyword, value): (&String, &Value)| {
+        keyword == "required" || (keyword == "properties" && says_nothing(value))
+    };
     let required = schema.get("required")?;
-    schema.as_object()?.iter().all(understood).then(|| texts(Some(required)).map(str::to_owned).collect())
+    schema
+        .as_object()?
+        .iter()
+        .all(understood)
+        .then(|| texts(Some(required)).map(str::to_owned).collect())
 }
 
 fn type_of(name: &str) -> Option<Type> {

@@ -10,7 +10,9 @@ impl Schema {
         match value {
             Value::Object(fields) if self.additional.is_some() => {
                 if let Some(schema) = &self.additional {
-                    fields.iter_mut().for_each(|(name, field)| schema.prune(field, &under(path, name), removed));
+                    fields
+                        .iter_mut()
+                        .for_each(|(name, field)| schema.prune(field, &under(path, name), removed));
                 }
             }
             Value::Object(fields) => {
@@ -31,7 +33,9 @@ impl Schema {
             }
             Value::Array(items) => {
                 if let Some(schema) = &self.items {
-                    items.iter_mut().enumerate().for_each(|(index, item)| schema.prune(item, &format!("{path}[{index}]"), removed));
+                    items.iter_mut().enumerate().for_each(|(index, item)| {
+                        schema.prune(item, &format!("{path}[{index}]"), removed)
+                    });
                 }
             }
             _ => {}

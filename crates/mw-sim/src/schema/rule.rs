@@ -34,8 +34,13 @@ impl Rule {
         }
         let text = at(rule, &["rule"]).as_str().ok_or_else(unsupported)?;
         let mut parser = Parser { rest: text };
-        let test = parser.choice().filter(|_| parser.rest.trim_start().is_empty()).ok_or_else(unsupported)?;
-        let message = at(rule, &["message"]).as_str().map_or_else(|| format!("failed rule: {text}"), str::to_owned);
+        let test = parser
+            .choice()
+            .filter(|_| parser.rest.trim_start().is_empty())
+            .ok_or_else(unsupported)?;
+        let message = at(rule, &["message"])
+            .as_str()
+            .map_or_else(|| format!("failed rule: {text}"), str::to_owned);
         Ok(Rule { message, test })
     }
 
@@ -54,7 +59,11 @@ impl Test {
             Test::Or(one, two) => one.holds(value) || two.holds(value),
             Test::Choice(parts) => {
                 let [condition, then, otherwise] = &**parts;
-                if condition.holds(value) { then.holds(value) } else { otherwise.holds(value) }
+                if condition.holds(value) {
+                    then.holds(value)
+                } else {
+                    otherwise.holds(value)
+                }
             }
         }
     }
@@ -130,7 +139,9 @@ impl Parser<'_> {
 
     fn word(&mut self) -> &str {
         let rest = self.rest.trim_start();
-        let end = rest.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_').unwrap_or(rest.len());
+        let end = rest
+            .find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_')
+            .unwrap_or(rest.len());
         let (word, rest) = rest.split_at(end);
         self.rest = rest;
         word
@@ -143,7 +154,9 @@ mod tests {
     use serde_json::json;
 
     fn holds(rule: &str, value: &Value) -> bool {
-        Rule::parse(&json!({ "rule": rule }), "").unwrap().holds(value)
+        Rule::parse(&json!({ "rule": rule }), "")
+            .unwrap()
+            .holds(value)
     }
 
     #[test]
@@ -152,18 +165,37 @@ mod tests {
         assert!(holds("has(self.a)", &value));
         assert!(holds("!has(self.b) && has(self.a)", &value));
         assert!(holds("has(self.b) || has(self.a) && !has(self.b)", &value));
-        assert!(!holds("(has(self.b) || has(self.a)) && has(self.b)", &value));
+        assert!(!holds(
+            "(has(self.b) || has(self.a)) && has(self.b)",
+            &value
+        ));
         assert!(!holds("has(self.a) ? has(self.b) : true", &value));
-        assert!(holds("has(self.b) ? false : has(self.a) ? true : false", &value));
+        assert!(holds(
+            "has(self.b) ? false : has(self.a) ? true : false",
+            &value
+        ));
     }
 
     #[test]
     fn the_rest_of_the_language_is_refused() {
-        for rule in
-            ["self.a", "self.a == 1", "has(self.a.b)", "has(self.a", "has(self.a) &&", "size(self) > 1", "oldSelf == self", "trueish"]
-        {
+        for rule in [
+            "self.a",
+            "self.a == 1",
+            "has(self.a.b)",
+            "has(self.a",
+            "has(self.a) &&",
+            "size(self) > 1",
+            "oldSelf == self",
+            "trueish",
+        ] {
             assert!(Rule::parse(&json!({ "rule": rule }), "").is_err(), "{rule}");
         }
-        assert!(Rule::parse(&json!({ "rule": "true", "reason": "FieldValueForbidden" }), "").is_err());
+        assert!(
+            Rule::parse(
+                &json!({ "rule": "true", "reason": "FieldValueForbidden" }),
+                ""
+            )
+            .is_err()
+        );
     }
 }

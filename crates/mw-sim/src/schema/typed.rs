@@ -28,7 +28,10 @@ impl Schema {
             Type::Any => true,
         };
         if !fits {
-            return Err(format!("json: cannot unmarshal {} into field {path}", type_name(value)));
+            return Err(format!(
+                "json: cannot unmarshal {} into field {path}",
+                type_name(value)
+            ));
         }
         self.check_format(value, path)?;
         match value {
@@ -54,14 +57,26 @@ impl Schema {
 
     fn check_format(&self, value: &Value, path: &str) -> Result<(), String> {
         match (self.format, value) {
-            (Format::DateTime, Value::String(text)) if !is_rfc3339(text) => Err(format!("parsing time {text:?} in {path}")),
+            (Format::DateTime, Value::String(text)) if !is_rfc3339(text) => {
+                Err(format!("parsing time {text:?} in {path}"))
+            }
             (Format::MicroTime, Value::String(text)) if !is_rfc3339(text) || !has_micros(text) => {
-                Err(format!("parsing time {text:?} as \"2006-01-02T15:04:05.000000Z07:00\" in {path}"))
+                Err(format!(
+                    "parsing time {text:?} as \"2006-01-02T15:04:05.000000Z07:00\" in {path}"
+                ))
             }
-            (Format::Int32, Value::Number(number)) if number.as_i64().is_none_or(|number| i32::try_from(number).is_err()) => {
-                Err(format!("json: cannot unmarshal number {number} into field {path} of type int32"))
+            (Format::Int32, Value::Number(number))
+                if number
+                    .as_i64()
+                    .is_none_or(|number| i32::try_from(number).is_err()) =>
+            {
+                Err(format!(
+                    "json: cannot unmarshal number {number} into field {path} of type int32"
+                ))
             }
-            (Format::Base64, Value::String(text)) if Base64::decode_vec(text).is_err() => Err(format!("illegal base64 data in {path}")),
+            (Format::Base64, Value::String(text)) if Base64::decode_vec(text).is_err() => {
+                Err(format!("illegal base64 data in {path}"))
+            }
             _ => Ok(()),
         }
     }
@@ -80,7 +95,11 @@ impl Schema {
             !field.is_null() && (kept || !is_empty(field))
         });
         // A list that is always written is null if it is empty.
-        for (name, _) in self.properties.iter().filter(|(_, schema)| schema.keep && schema.kind == Type::Array) {
+        for (name, _) in self
+            .properties
+            .iter()
+            .filter(|(_, schema)| schema.keep && schema.kind == Type::Array)
+        {
             let list = fields.entry(name.clone()).or_insert(Value::Null);
             if is_empty(list) {
                 *list = Value::Null;
@@ -90,13 +109,20 @@ impl Schema {
 }
 
 fn has_micros(text: &str) -> bool {
-    text.split_once('.').is_some_and(|(_, rest)| rest.bytes().take_while(u8::is_ascii_digit).count() == 6)
+    text.split_once('.')
+        .is_some_and(|(_, rest)| rest.bytes().take_while(u8::is_ascii_digit).count() == 6)
 }
 
 /// Converts bytes given as a list of numbers to base64.
 fn read_bytes(value: &mut Value) {
     let Value::Array(items) = value else { return };
-    let byte = |item: &Value| if item.is_null() { Some(0) } else { item.as_u64().and_then(|number| u8::try_from(number).ok()) };
+    let byte = |item: &Value| {
+        if item.is_null() {
+            Some(0)
+        } else {
+            item.as_u64().and_then(|number| u8::try_from(number).ok())
+        }
+    };
     if let Some(bytes) = items.iter().map(byte).collect::<Option<Vec<u8>>>() {
         *value = Base64::encode_string(&bytes).into();
     }

@@ -8,8 +8,13 @@ use crate::refusal::FieldError;
 use crate::wall::is_rfc3339;
 
 /// Errors after which a real server does not evaluate CEL rules.
-const BLOCKING: [&str; 5] =
-    ["FieldValueRequired", "FieldValueTooLong", "FieldValueTooMany", "FieldValueTypeInvalid", "FieldValueNotSupported"];
+const BLOCKING: [&str; 5] = [
+    "FieldValueRequired",
+    "FieldValueTooLong",
+    "FieldValueTooMany",
+    "FieldValueTypeInvalid",
+    "FieldValueNotSupported",
+];
 
 impl Schema {
     /// Adds all errors of an object to the existing ones.
@@ -53,8 +58,12 @@ impl Schema {
             Type::Object => value.is_object(),
             Type::Array => value.is_array(),
             // Real servers accept a list where a time is expected.
-            Type::Text => value.is_string() || (self.format == Format::DateTime && value.is_array()),
-            Type::Integer => value.as_f64().is_some_and(|number| number.fract() == 0.0 && number.abs() <= i64::MAX as f64),
+            Type::Text => {
+                value.is_string() || (self.format == Format::DateTime && value.is_array())
+            }
+            Type::Integer => value
+                .as_f64()
+                .is_some_and(|number| number.fract() == 0.0 && number.abs() <= i64::MAX as f64),
             Type::Number => value.is_number(),
             Type::Truth => value.is_boolean(),
             Type::IntOrText => value.is_i64() || value.is_u64() || value.is_string(),
@@ -62,8 +71,17 @@ impl Schema {
         }
     }
 
-    fn validate_fields(&self, fields: &Map<String, Value>, path: &str, errors: &mut Vec<FieldError>) {
-        for name in self.required.iter().filter(|name| !fields.contains_key(*name)) {
+    fn validate_fields(
+        &self,
+        fields: &Map<String, Value>,
+        path: &str,
+        errors: &mut Vec<FieldError>,
+    ) {
+        for name in self
+            .required
+            .iter()
+            .filter(|name| !fields.contains_key(*name))
+        {
             errors.push(FieldError::required(&under(path, name), ""));
         }
         if let Some(most) = self.max_properties.filter(|most| fields.len() > *most) {
@@ -73,7 +91,9 @@ impl Schema {
             let why = format!("{path} in body should have at least {least} properties");
             errors.push(FieldError::invalid(path, &json!(fields.len()), &why));
         }
-        self.choices.iter().for_each(|choice| choice.validate(fields, path, errors));
+        self.choices
+            .iter()
+            .for_each(|choice| choice.validate(fields, path, errors));
         for (name, field) in fields {
             if let Some(schema) = self.properties.get(name).or(self.additional.as_deref()) {
                 schema.validate(field, &under(path, name), errors);
@@ -98,13 +118,23 @@ impl Schema {
 
     /// Reports only the first error of length and pattern.
     fn validate_text(&self, value: &Value, text: &str, path: &str, errors: &mut Vec<FieldError>) {
-        let mut invalid = |why: String| errors.push(FieldError::invalid(path, value, &format!("{path} in body {why}")));
+        let mut invalid = |why: String| {
+            errors.push(FieldError::invalid(
+                path,
+                value,
+                &format!("{path} in body {why}"),
+            ))
+        };
         let length = text.chars().count();
         if let Some(most) = self.max_length.filter(|most| length > *most) {
             errors.push(FieldError::too_long(path, most));
         } else if let Some(least) = self.min_length.filter(|least| length < *least) {
             invalid(format!("should be at least {least} chars long"));
-        } else if let Some(pattern) = self.pattern.as_ref().filter(|pattern| !pattern.regex.is_match(text)) {
+        } else if let Some(pattern) = self
+            .pattern
+            .as_ref()
+            .filter(|pattern| !pattern.regex.is_match(text))
+        {
             invalid(format!("should match '{}'", pattern.text));
         }
         let wanted = match self.format {
@@ -112,14 +142,25 @@ impl Schema {
             Format::Cidr if !is_cidr(text) => "cidr",
             _ => return,
         };
-        let message = format!("Invalid value: {value}: {path} in body must be of type {wanted}: {value}");
-        errors.push(FieldError { field: path.to_owned(), reason: "FieldValueTypeInvalid", message });
+        let message =
+            format!("Invalid value: {value}: {path} in body must be of type {wanted}: {value}");
+        errors.push(FieldError {
+            field: path.to_owned(),
+            reason: "FieldValueTypeInvalid",
+            message,
+        });
     }
 
     fn validate_number(&self, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
         let Value::Number(number) = value else { return };
         let number = number_of(number);
-        let mut invalid = |why: String| errors.push(FieldError::invalid(path, value, &format!("{path} in body {why}")));
+        let mut invalid = |why: String| {
+            errors.push(FieldError::invalid(
+                path,
+                value,
+                &format!("{path} in body {why}"),
+            ))
+        };
         if let Some(least) = self.minimum.value {
             if self.minimum.exclusive && number <= least {
                 invalid(format!("should be greater than {least}"));
@@ -150,8 +191,15 @@ impl Schema {
                 let mut seen: Vec<Value> = Vec::new();
                 for (index, item) in items.iter().enumerate() {
                     let place = format!("{path}[{index}]");
-                    if matches!(self.list_type, ListType::Map(_)) && !item.is_object() && !item.is_null() {
-                        errors.push(FieldError::invalid(&place, item, "must be an object for an array of list-type map"));
+                    if matches!(self.list_type, ListType::Map(_))
+                        && !item.is_object()
+                        && !item.is_null()
+                    {
+                        errors.push(FieldError::invalid(
+                            &place,
+                            item,
+                            "must be an object for an array of list-type map",
+                        ));
                         continue;
                     }
                     if let Some(identity) = self.list_type.identity(item) {
@@ -170,10 +218,18 @@ impl Schema {
     }
 
     fn validate_rules(&self, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
-        for rule in self.rules.iter().filter(|rule| value.is_object() && !rule.holds(value)) {
+        for rule in self
+            .rules
+            .iter()
+            .filter(|rule| value.is_object() && !rule.holds(value))
+        {
             let message = format!("Invalid value: \"object\": {}", rule.message);
             let path = if path.is_empty() { "<nil>" } else { path };
-            errors.push(FieldError { field: path.to_owned(), reason: "FieldValueInvalid", message });
+            errors.push(FieldError {
+                field: path.to_owned(),
+                reason: "FieldValueInvalid",
+                message,
+            });
         }
         match value {
             Value::Object(fields) => {
@@ -185,7 +241,9 @@ impl Schema {
             }
             Value::Array(items) => {
                 if let Some(schema) = &self.items {
-                    items.iter().enumerate().for_each(|(index, item)| schema.validate_rules(item, &format!("{path}[{index}]"), errors));
+                    items.iter().enumerate().for_each(|(index, item)| {
+                        schema.validate_rules(item, &format!("{path}[{index}]"), errors)
+                    });
                 }
             }
             _ => {}
@@ -197,12 +255,20 @@ impl Choice {
     /// If no alternative matches, also reports the first missing field.
     fn validate(&self, fields: &Map<String, Value>, path: &str, errors: &mut Vec<FieldError>) {
         let is_missing = |name: &&String| !fields.contains_key(*name);
-        let fitting = self.alternatives.iter().filter(|names| !names.iter().any(|name| is_missing(&name))).count();
+        let fitting = self
+            .alternatives
+            .iter()
+            .filter(|names| !names.iter().any(|name| is_missing(&name)))
+            .count();
         let why = match (self.only_one, fitting) {
             (_, 1) | (false, 2..) => return,
             (false, _) => format!("{path:?} must validate at least one schema (anyOf)"),
-            (true, 0) => format!("{path:?} must validate one and only one schema (oneOf). Found none valid"),
-            (true, many) => format!("{path:?} must validate one and only one schema (oneOf). Found {many} valid alternatives"),
+            (true, 0) => {
+                format!("{path:?} must validate one and only one schema (oneOf). Found none valid")
+            }
+            (true, many) => format!(
+                "{path:?} must validate one and only one schema (oneOf). Found {many} valid alternatives"
+            ),
         };
         errors.push(FieldError::invalid("<nil>", &json!(""), &why));
         if fitting == 0 {
@@ -213,7 +279,9 @@ impl Choice {
 }
 
 fn is_cidr(text: &str) -> bool {
-    let Some((address, length)) = text.split_once('/') else { return false };
+    let Some((address, length)) = text.split_once('/') else {
+        return false;
+    };
     let most = match address.parse() {
         Ok(std::net::IpAddr::V4(_)) => 32,
         Ok(std::net::IpAddr::V6(_)) => 128,
@@ -239,12 +307,21 @@ impl ListType {
 fn too_many(path: &str, count: usize, most: usize) -> FieldError {
     let plural = if most == 1 { "item" } else { "items" };
     let message = format!("Too many: {count}: must have at most {most} {plural}");
-    FieldError { field: path.to_owned(), reason: "FieldValueTooMany", message }
+    FieldError {
+        field: path.to_owned(),
+        reason: "FieldValueTooMany",
+        message,
+    }
 }
 
 fn mistyped(path: &str, value: &Value, wanted: Type) -> FieldError {
     let wanted = wanted.shown();
     let found = type_name(value);
-    let message = format!("Invalid value: {found:?}: {path} in body must be of type {wanted}: {found:?}");
-    FieldError { field: path.to_owned(), reason: "FieldValueTypeInvalid", message }
+    let message =
+        format!("Invalid value: {found:?}: {path} in body must be of type {wanted}: {found:?}");
+    FieldError {
+        field: path.to_owned(),
+        reason: "FieldValueTypeInvalid",
+        message,
+    }
 }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{add_content_errors, check_hand, check_size, definition, metadata_errors, note_managers, written};
+use super::{
+    add_content_errors, check_hand, check_size, definition, metadata_errors, note_managers, written,
+};
 use crate::answer::Answer;
 use crate::builtin;
 use crate::cluster::State;
@@ -16,14 +18,20 @@ use crate::path::Target;
 use crate::refusal::Refusal;
 use crate::request::Request;
 
-pub(crate) fn create(state: &mut State, kind: &Arc<Kind>, request: &Request, target: &Target) -> Result<Answer, Refusal> {
+pub(crate) fn create(
+    state: &mut State,
+    kind: &Arc<Kind>,
+    request: &Request,
+    target: &Target,
+) -> Result<Answer, Refusal> {
     // For custom resources, the name in the path is ignored.
     if target.name.is_some() && !kind.is_custom() {
         return Err(Refusal::method_not_allowed());
     }
     let mut object = decode::object(kind, request)?;
     if kind.builtin == Some(Builtin::Definition) {
-        let definition = Definition::parse(&object).map_err(|unsupported| Refusal::unsupported(unsupported.what()))?;
+        let definition = Definition::parse(&object)
+            .map_err(|unsupported| Refusal::unsupported(unsupported.what()))?;
         return definition::create(state, &definition);
     }
     check_hand(kind, request, "the creation")?;
@@ -36,7 +44,12 @@ pub(crate) fn create(state: &mut State, kind: &Arc<Kind>, request: &Request, tar
 }
 
 /// Creates a decoded object in the namespace of the path.
-pub(super) fn admit(state: &mut State, kind: &Arc<Kind>, target: &Target, mut object: Value) -> Result<Answer, Refusal> {
+pub(super) fn admit(
+    state: &mut State,
+    kind: &Arc<Kind>,
+    target: &Target,
+    mut object: Value,
+) -> Result<Answer, Refusal> {
     place(kind, target, &mut object)?;
     check_namespace(state, target, &object)?;
     // The storage of a real server rejects a resourceVersion, after validation. Read
@@ -50,14 +63,30 @@ pub(super) fn admit(state: &mut State, kind: &Arc<Kind>, target: &Target, mut ob
         return Err(Refusal::invalid(kind, &name, &errors));
     }
     if names_version {
-        return Err(Refusal::new(500, "", "resourceVersion should not be set on objects to be created"));
+        return Err(Refusal::new(
+            500,
+            "",
+            "resourceVersion should not be set on objects to be created",
+        ));
     }
-    let key = target.namespace.as_ref().map_or_else(|| name.clone(), |namespace| format!("{namespace}/{name}"));
-    if let Some(found) = state.of_kind(kind).and_then(|all| all.objects.get(key.as_str())) {
-        return Err(Refusal::already_exists(kind, &name, meta(&found.value, "deletionTimestamp").is_some()));
+    let key = target
+        .namespace
+        .as_ref()
+        .map_or_else(|| name.clone(), |namespace| format!("{namespace}/{name}"));
+    if let Some(found) = state
+        .of_kind(kind)
+        .and_then(|all| all.objects.get(key.as_str()))
+    {
+        return Err(Refusal::already_exists(
+            kind,
+            &name,
+            meta(&found.value, "deletionTimestamp").is_some(),
+        ));
     }
     check_size(&object)?;
-    let kept = state.commit(kind, &key, Some(object)).ok_or_else(Refusal::no_such_resource)?;
+    let kept = state
+        .commit(kind, &key, Some(object))
+        .ok_or_else(Refusal::no_such_resource)?;
     Ok(written(201, &kept))
 }
 
@@ -69,7 +98,8 @@ pub(super) fn place(kind: &Kind, target: &Target, object: &mut Value) -> Result<
     };
     let given = meta_text(object, "namespace");
     if !given.is_empty() && given != wanted {
-        let why = "the namespace of the provided object does not match the namespace sent on the request";
+        let why =
+            "the namespace of the provided object does not match the namespace sent on the request";
         return Err(Refusal::bad_request(why));
     }
     meta_mut(object).insert("namespace".to_owned(), wanted.into());
@@ -77,16 +107,28 @@ pub(super) fn place(kind: &Kind, target: &Target, object: &mut Value) -> Result<
 }
 
 fn check_namespace(state: &State, target: &Target, object: &Value) -> Result<(), Refusal> {
-    let Some(name) = &target.namespace else { return Ok(()) };
-    let namespaces = state.collection("", "namespaces").ok_or_else(Refusal::no_such_resource)?;
+    let Some(name) = &target.namespace else {
+        return Ok(());
+    };
+    let namespaces = state
+        .collection("", "namespaces")
+        .ok_or_else(Refusal::no_such_resource)?;
     match namespaces.objects.get(name.as_str()) {
         None => Err(Refusal::not_found(&namespaces.kind, name)),
         Some(namespace) if builtin::is_terminating(&namespace.value) => {
-            let why = format!("unable to create new content in namespace {name} because it is being terminated");
+            let why = format!(
+                "unable to create new content in namespace {name} because it is being terminated"
+            );
             let causes = serde_json::json!([
                 { "reason": "NamespaceTerminating", "message": format!("namespace {name} is being terminated"), "field": "metadata.namespace" },
             ]);
-            Err(Refusal::forbidden(&target.plural, &target.group, meta_text(object, "name"), &why).with_causes(causes))
+            Err(Refusal::forbidden(
+                &target.plural,
+                &target.group,
+                meta_text(object, "name"),
+                &why,
+            )
+            .with_causes(causes))
         }
         Some(_) => Ok(()),
     }
@@ -100,9 +142,17 @@ fn complete(state: &mut State, kind: &Kind, object: &mut Value) {
     if !metadata.contains_key("name") && !prefix.is_empty() {
         // A real server truncates the prefix so that the name fits.
         let prefix: String = prefix.chars().take(58).collect();
-        metadata.insert("name".to_owned(), format!("{prefix}{}", state.draws.suffix()).into());
+        metadata.insert(
+            "name".to_owned(),
+            format!("{prefix}{}", state.draws.suffix()).into(),
+        );
     }
-    for own in ["resourceVersion", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds"] {
+    for own in [
+        "resourceVersion",
+        "selfLink",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+    ] {
         metadata.remove(own);
     }
     metadata.insert("uid".to_owned(), uid.into());

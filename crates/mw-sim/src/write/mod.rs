@@ -35,7 +35,11 @@ const LARGEST_OBJECT: usize = 3 << 19;
 
 /// Returns the writer of this request.
 fn writer<'a>(state: &State, request: &Request, target: &'a Target) -> Writer<'a> {
-    Writer { name: request.manager(), subresource: target.subresource.as_deref(), now: state.wall.stamp() }
+    Writer {
+        name: request.manager(),
+        subresource: target.subresource.as_deref(),
+        now: state.wall.stamp(),
+    }
 }
 
 /// Updates the managedFields of an object that is about to be written. `old` is `None`
@@ -48,7 +52,9 @@ fn note_managers(
     old: Option<&Value>,
     new: &mut Value,
 ) -> Result<(), Refusal> {
-    let given = meta_mut(new).remove("managedFields").filter(|_| target.subresource.is_none());
+    let given = meta_mut(new)
+        .remove("managedFields")
+        .filter(|_| target.subresource.is_none());
     if !state.keeps_managers {
         return Ok(());
     }
@@ -56,11 +62,19 @@ fn note_managers(
     let before = old.and_then(|old| meta_of(old, "managedFields"));
     let mut managers = match &given {
         // An empty list or a list with one empty entry resets them.
-        Some(Value::Array(entries)) if entries.iter().all(|entry| entry.as_object().is_some_and(Map::is_empty)) && entries.len() < 2 => {
+        Some(Value::Array(entries))
+            if entries
+                .iter()
+                .all(|entry| entry.as_object().is_some_and(Map::is_empty))
+                && entries.len() < 2 =>
+        {
             Managers::default()
         }
-        Some(entries) => Managers::read(kind, entries).ok_or_else(|| Refusal::unsupported("these managedFields"))?,
-        None => before.and_then(|entries| Managers::read(kind, entries)).unwrap_or_default(),
+        Some(entries) => Managers::read(kind, entries)
+            .ok_or_else(|| Refusal::unsupported("these managedFields"))?,
+        None => before
+            .and_then(|entries| Managers::read(kind, entries))
+            .unwrap_or_default(),
     };
     // Objects without entries get none until the first apply.
     if old.is_none() || !managers.is_empty() {
@@ -76,7 +90,10 @@ fn note_managers(
 /// Rejects writes by clients to kinds whose rules are not simulated.
 fn check_hand(kind: &Kind, request: &Request, what: &str) -> Result<(), Refusal> {
     if kind.is_as_written() && !request.is_by_hand() {
-        return Err(Refusal::unsupported(format!("{what} of {} except through Cluster::call", kind.qualified())));
+        return Err(Refusal::unsupported(format!(
+            "{what} of {} except through Cluster::call",
+            kind.qualified()
+        )));
     }
     Ok(())
 }
@@ -93,7 +110,12 @@ fn name_of(target: &Target) -> &str {
 }
 
 /// Validates an object except for its metadata.
-fn add_content_errors(kind: &Kind, object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+fn add_content_errors(
+    kind: &Kind,
+    object: &Value,
+    old: Option<&Value>,
+    errors: &mut Vec<FieldError>,
+) {
     match kind.builtin {
         Some(builtin) => errors.extend(builtin::errors(builtin, object, old)),
         None => kind.schema.add_errors(object, errors),

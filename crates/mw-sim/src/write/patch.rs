@@ -22,7 +22,13 @@ use crate::request::{LONGEST_MANAGER, Request};
 /// Limit of a real server for operations in one JSON patch.
 const MOST_STEPS: usize = 10_000;
 
-pub(crate) fn patch(state: &mut State, kind: &Arc<Kind>, account: &Account, request: &Request, target: &Target) -> Result<Answer, Refusal> {
+pub(crate) fn patch(
+    state: &mut State,
+    kind: &Arc<Kind>,
+    account: &Account,
+    request: &Request,
+    target: &Target,
+) -> Result<Answer, Refusal> {
     if target.name.is_none() {
         return Err(nameless(kind));
     }
@@ -34,7 +40,8 @@ pub(crate) fn patch(state: &mut State, kind: &Arc<Kind>, account: &Account, requ
     if manner == Manner::Apply {
         return apply::apply(state, kind, account, request, target);
     }
-    let (key, old) = existing(state, kind, target).ok_or_else(|| Refusal::not_found(kind, name_of(target)))?;
+    let (key, old) =
+        existing(state, kind, target).ok_or_else(|| Refusal::not_found(kind, name_of(target)))?;
     let mut new = Value::clone(&old.value);
     match manner {
         Manner::Merge => json_patch::merge(&mut new, &merge_patch(request)?),
@@ -56,15 +63,25 @@ fn check_options(request: &Request, manner: Manner) -> Result<(), Refusal> {
     let mut errors = Vec::new();
     let manager = request.query.field_manager.as_deref().unwrap_or_default();
     if manner == Manner::Apply && manager.is_empty() {
-        errors.push(FieldError::required("fieldManager", "is required for apply patch"));
+        errors.push(FieldError::required(
+            "fieldManager",
+            "is required for apply patch",
+        ));
     }
     if manner != Manner::Apply && request.query.force.is_some() {
-        errors.push(FieldError::forbidden("force", "may not be specified for non-apply patch"));
+        errors.push(FieldError::forbidden(
+            "force",
+            "may not be specified for non-apply patch",
+        ));
     }
     if manager.len() > LONGEST_MANAGER {
         errors.push(FieldError::too_long("fieldManager", LONGEST_MANAGER));
     }
-    if errors.is_empty() { Ok(()) } else { Err(Refusal::invalid_options("PatchOptions", &errors)) }
+    if errors.is_empty() {
+        Ok(())
+    } else {
+        Err(Refusal::invalid_options("PatchOptions", &errors))
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,43 +93,83 @@ enum Manner {
 
 impl Manner {
     fn of(kind: &Kind, request: &Request) -> Result<Manner, Refusal> {
-        match request.content_type.split(';').next().unwrap_or_default().trim() {
+        match request
+            .content_type
+            .split(';')
+            .next()
+            .unwrap_or_default()
+            .trim()
+        {
             "application/merge-patch+json" => Ok(Manner::Merge),
             "application/json-patch+json" => Ok(Manner::Steps),
             "application/apply-patch+yaml" => Ok(Manner::Apply),
-            "application/strategic-merge-patch+json" if !kind.is_custom() => Err(Refusal::unsupported("strategic merge patches")),
-            "application/apply-patch+cbor" => Err(Refusal::unsupported("server-side apply of CBOR")),
+            "application/strategic-merge-patch+json" if !kind.is_custom() => {
+                Err(Refusal::unsupported("strategic merge patches"))
+            }
+            "application/apply-patch+cbor" => {
+                Err(Refusal::unsupported("server-side apply of CBOR"))
+            }
             _ => Err(unknown_type(kind)),
         }
     }
 }
 
 fn unknown_type(kind: &Kind) -> Refusal {
-    let mut accepted = vec!["application/json-patch+json", "application/merge-patch+json"];
+    let mut accepted = vec![
+        "application/json-patch+json",
+        "application/merge-patch+json",
+    ];
     if !kind.is_custom() {
         accepted.push("application/strategic-merge-patch+json");
     }
     accepted.push("application/apply-patch+yaml");
-    let message = format!("the body of the request was in an unknown format - accepted media types include: {}", accepted.join(", "));
+    let message = format!(
+        "the body of the request was in an unknown format - accepted media types include: {}",
+        accepted.join(", ")
+    );
     Refusal::new(415, "UnsupportedMediaType", message)
 }
 
 fn merge_patch(request: &Request) -> Result<Value, Refusal> {
     let patch: Value = decode::patch(&request.body)?;
-    if patch.is_object() { Ok(patch) } else { Err(Refusal::bad_request("error decoding patch: a merge patch is an object")) }
+    if patch.is_object() {
+        Ok(patch)
+    } else {
+        Err(Refusal::bad_request(
+            "error decoding patch: a merge patch is an object",
+        ))
+    }
 }
 
 fn apply_steps(object: &mut Value, request: &Request) -> Result<(), Refusal> {
     let steps: Vec<Value> = decode::patch(&request.body)?;
     if steps.len() > MOST_STEPS {
-        let why = format!("The allowed maximum operations in a JSON patch is {MOST_STEPS}, got {}", steps.len());
+        let why = format!(
+            "The allowed maximum operations in a JSON patch is {MOST_STEPS}, got {}",
+            steps.len()
+        );
         return Err(Refusal::new(413, "RequestEntityTooLarge", why));
     }
-    let is_path = |place: &Value| place.as_str().is_none_or(|place| place.is_empty() || place.starts_with('/'));
-    if !steps.iter().all(|step| is_path(at(step, &["path"])) && is_path(at(step, &["from"]))) {
-        return Err(Refusal::unsupported("JSON patch paths without a leading slash"));
+    let is_path = |place: &Value| {
+        place
+            .as_str()
+            .is_none_or(|place| place.is_empty() || place.starts_with('/'))
+    };
+    if !steps
+        .iter()
+        .all(|step| is_path(at(step, &["path"])) && is_path(at(step, &["from"])))
+    {
+        return Err(Refusal::unsupported(
+            "JSON patch paths without a leading slash",
+        ));
     }
-    let failed = || Refusal::new(422, "Invalid", "the server rejected our request due to an error in our request");
+    let failed = || {
+        Refusal::new(
+            422,
+            "Invalid",
+            "the server rejected our request due to an error in our request",
+        )
+    };
     for step in steps {
         let step = serde_json::from_value(step).map_err(|_| failed())?;
         apply_step(object, step).map_err(|_| failed())?;
@@ -124,12 +181,22 @@ fn apply_steps(object: &mut Value, request: &Request) -> Result<(), Refusal> {
 /// they replace missing fields, and treat missing fields as null.
 fn apply_step(object: &mut Value, step: PatchOperation) -> Result<(), json_patch::PatchError> {
     let step = match step {
-        PatchOperation::Replace(ReplaceOperation { path, value }) if is_missing_field(object, &path.to_string()) => {
+        PatchOperation::Replace(ReplaceOperation { path, value })
+            if is_missing_field(object, &path.to_string()) =>
+        {
             PatchOperation::Add(AddOperation { path, value })
         }
-        PatchOperation::Test(TestOperation { path, value: Value::Null }) if is_missing_field(object, &path.to_string()) => return Ok(()),
-        PatchOperation::Copy(CopyOperation { from, path }) if is_missing_field(object, &from.to_string()) => {
-            PatchOperation::Add(AddOperation { path, value: Value::Null })
+        PatchOperation::Test(TestOperation {
+            path,
+            value: Value::Null,
+        }) if is_missing_field(object, &path.to_string()) => return Ok(()),
+        PatchOperation::Copy(CopyOperation { from, path })
+            if is_missing_field(object, &from.to_string()) =>
+        {
+            PatchOperation::Add(AddOperation {
+                path,
+                value: Value::Null,
+            })
         }
         other => other,
     };
@@ -137,7 +204,10 @@ fn apply_step(object: &mut Value, step: PatchOperation) -> Result<(), json_patch
 }
 
 fn is_missing_field(object: &Value, path: &str) -> bool {
-    let parent = path.rsplit_once('/').map(|(parent, _)| parent).unwrap_or_default();
+    let parent = path
+        .rsplit_once('/')
+        .map(|(parent, _)| parent)
+        .unwrap_or_default();
     object.pointer(path).is_none() && object.pointer(parent).is_some_and(Value::is_object)
 }
 
@@ -156,14 +226,19 @@ fn reshape(kind: &Kind, target: &Target, new: &mut Value) -> Result<Vec<String>,
 /// Rejects changes of apiVersion and kind. Built-in kinds may lose them: they are
 /// filled in again.
 fn check_kind(kind: &Kind, new: &mut Value) -> Result<(), Refusal> {
-    let wanted = [("apiVersion", kind.api_version()), ("kind", kind.kind.clone())];
+    let wanted = [
+        ("apiVersion", kind.api_version()),
+        ("kind", kind.kind.clone()),
+    ];
     for (field, wanted) in wanted {
         match at(new, &[field]).as_str() {
             Some(found) if found == wanted => {}
             None | Some("") if !kind.is_custom() => {
                 map_mut(new).insert(field.to_owned(), wanted.into());
             }
-            Some(found) if !found.is_empty() && kind.is_custom() => return Err(decode::wrong_kind(kind, new)),
+            Some(found) if !found.is_empty() && kind.is_custom() => {
+                return Err(decode::wrong_kind(kind, new));
+            }
             None | Some("") if field == "apiVersion" => return Err(without_version()),
             _ => return Err(rejected("it is of another kind, or of none")),
         }
@@ -174,10 +249,17 @@ fn check_kind(kind: &Kind, new: &mut Value) -> Result<(), Refusal> {
 /// A patch that removes apiVersion, which a real server answers with an internal error.
 fn without_version() -> Refusal {
     let why = "Internal error occurred: the patch removed the API version";
-    Refusal::new(500, "InternalError", why).with_causes(serde_json::json!([{ "message": "the API version is missing" }]))
+    Refusal::new(500, "InternalError", why)
+        .with_causes(serde_json::json!([{ "message": "the API version is missing" }]))
 }
 
 /// A patch whose result can't be decoded.
 fn rejected(why: &str) -> Refusal {
-    Refusal::invalid_named("", "", "", "", &[FieldError::invalid("patch", &Value::Null, why)])
+    Refusal::invalid_named(
+        "",
+        "",
+        "",
+        "",
+        &[FieldError::invalid("patch", &Value::Null, why)],
+    )
 }

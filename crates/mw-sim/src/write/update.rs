@@ -5,7 +5,10 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::create::{admit, place};
-use super::{add_content_errors, check_hand, check_size, existing, metadata_errors, name_of, note_managers, written};
+use super::{
+    add_content_errors, check_hand, check_size, existing, metadata_errors, name_of, note_managers,
+    written,
+};
 use crate::answer::Answer;
 use crate::builtin;
 use crate::cluster::State;
@@ -18,7 +21,12 @@ use crate::path::Target;
 use crate::refusal::{FieldError, Refusal};
 use crate::request::Request;
 
-pub(crate) fn update(state: &mut State, kind: &Arc<Kind>, request: &Request, target: &Target) -> Result<Answer, Refusal> {
+pub(crate) fn update(
+    state: &mut State,
+    kind: &Arc<Kind>,
+    request: &Request,
+    target: &Target,
+) -> Result<Answer, Refusal> {
     if target.name.is_none() {
         return Err(nameless(kind));
     }
@@ -39,7 +47,8 @@ pub(crate) fn update(state: &mut State, kind: &Arc<Kind>, request: &Request, tar
     };
     let (given, uid) = (meta_text(&object, "uid"), meta_text(&old.value, "uid"));
     if !given.is_empty() && given != uid {
-        let why = format!("Precondition failed: UID in precondition: {given}, UID in object meta: {uid}");
+        let why =
+            format!("Precondition failed: UID in precondition: {given}, UID in object meta: {uid}");
         return Err(Refusal::conflict(kind, name_of(target), &why));
     }
     note_managers(state, kind, request, target, Some(&old.value), &mut object)?;
@@ -48,10 +57,22 @@ pub(crate) fn update(state: &mut State, kind: &Arc<Kind>, request: &Request, tar
 }
 
 /// Limits clients to changes of metadata for kinds whose rules are not simulated.
-pub(super) fn check_parts(kind: &Kind, request: &Request, old: &Value, new: &Value) -> Result<(), Refusal> {
+pub(super) fn check_parts(
+    kind: &Kind,
+    request: &Request,
+    old: &Value,
+    new: &Value,
+) -> Result<(), Refusal> {
     let is_same = |part: &str| old.get(part) == new.get(part);
-    let parts = [old, new].into_iter().filter_map(Value::as_object).flat_map(serde_json::Map::keys);
-    if kind.is_as_written() && !parts.filter(|part| *part != "metadata").all(|part| is_same(part)) {
+    let parts = [old, new]
+        .into_iter()
+        .filter_map(Value::as_object)
+        .flat_map(serde_json::Map::keys);
+    if kind.is_as_written()
+        && !parts
+            .filter(|part| *part != "metadata")
+            .all(|part| is_same(part))
+    {
         return check_hand(kind, request, "changes outside of the metadata");
     }
     Ok(())
@@ -59,17 +80,26 @@ pub(super) fn check_parts(kind: &Kind, request: &Request, old: &Value, new: &Val
 
 /// Returns the error for a path without a name.
 pub(super) fn nameless(kind: &Kind) -> Refusal {
-    if kind.is_custom() { Refusal::bad_request("name must be provided") } else { Refusal::method_not_allowed() }
+    if kind.is_custom() {
+        Refusal::bad_request("name must be provided")
+    } else {
+        Refusal::method_not_allowed()
+    }
 }
 
 /// Checks that the name in the object matches the path.
 pub(super) fn check_name(kind: &Kind, target: &Target, object: &Value) -> Result<(), Refusal> {
     let (found, wanted) = (meta_text(object, "name"), name_of(target));
     if found.is_empty() {
-        return Err(Refusal::bad_request(format!("{} without a name: name must be provided", kind.kind)));
+        return Err(Refusal::bad_request(format!(
+            "{} without a name: name must be provided",
+            kind.kind
+        )));
     }
     if found != wanted {
-        let why = format!("the name of the object ({found}) does not match the name on the URL ({wanted})");
+        let why = format!(
+            "the name of the object ({found}) does not match the name on the URL ({wanted})"
+        );
         return Err(Refusal::bad_request(why));
     }
     Ok(())
@@ -107,19 +137,27 @@ pub(super) fn replace(
     if new == *old.value || (state.keeps_managers && differ_in_times_only(&new, &old.value)) {
         return Ok(written(200, old));
     }
-    if meta(&new, "deletionTimestamp").is_some() && texts(meta(&new, "finalizers")).next().is_none() && !is_held(kind) {
+    if meta(&new, "deletionTimestamp").is_some()
+        && texts(meta(&new, "finalizers")).next().is_none()
+        && !is_held(kind)
+    {
         state.commit(kind, key, None);
         return Ok(Answer::json(200, &new));
     }
     check_size(&new)?;
-    let kept = state.commit(kind, key, Some(new)).ok_or_else(Refusal::no_such_resource)?;
+    let kept = state
+        .commit(kind, key, Some(new))
+        .ok_or_else(Refusal::no_such_resource)?;
     Ok(written(200, &kept))
 }
 
 /// Makes the path in a message relative to the status, for writes to the subresource.
 fn tell_from_the_status(error: &mut FieldError) {
     if let Some(within) = error.field.strip_prefix("status.") {
-        error.message = error.message.replace(&format!("{} in body", error.field), &format!("{within} in body"));
+        error.message = error.message.replace(
+            &format!("{} in body", error.field),
+            &format!("{within} in body"),
+        );
     }
 }
 
@@ -198,11 +236,21 @@ fn count_generation(kind: &Kind, new: &mut Value, old: &Value) {
         return;
     }
     let counts = |name: &str| name != "metadata" && !(kind.status_subresource && name == "status");
-    let parts = |object: &Value| object.as_object().into_iter().flatten().filter(|(name, _)| counts(name)).count();
+    let parts = |object: &Value| {
+        object
+            .as_object()
+            .into_iter()
+            .flatten()
+            .filter(|(name, _)| counts(name))
+            .count()
+    };
     let same = |(name, value): (&String, &Value)| !counts(name) || new.get(name) == Some(value);
     let unchanged = parts(new) == parts(old) && old.as_object().into_iter().flatten().all(same);
     if !unchanged {
-        let generation = meta(old, "generation").and_then(Value::as_i64).unwrap_or_default() + 1;
+        let generation = meta(old, "generation")
+            .and_then(Value::as_i64)
+            .unwrap_or_default()
+            + 1;
         meta_mut(new).insert("generation".to_owned(), generation.into());
     }
 }
@@ -212,16 +260,28 @@ fn update_errors(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     if meta(old, "deletionTimestamp").is_some() {
         let before: Vec<&str> = texts(meta(old, "finalizers")).collect();
-        let added: Vec<&str> = texts(meta(new, "finalizers")).filter(|finalizer| !before.contains(finalizer)).collect();
+        let added: Vec<&str> = texts(meta(new, "finalizers"))
+            .filter(|finalizer| !before.contains(finalizer))
+            .collect();
         if !added.is_empty() {
-            let list = added.iter().map(|finalizer| format!("{finalizer:?}")).collect::<Vec<_>>().join(", ");
-            let why = format!("no new finalizers can be added if the object is being deleted, found new finalizers []string{{{list}}}");
+            let list = added
+                .iter()
+                .map(|finalizer| format!("{finalizer:?}"))
+                .collect::<Vec<_>>()
+                .join(", ");
+            let why = format!(
+                "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{list}}}"
+            );
             errors.push(FieldError::forbidden("metadata.finalizers", &why));
         }
     }
     for field in ["uid", "deletionTimestamp", "deletionGracePeriodSeconds"] {
         if let Some(found) = meta(new, field).filter(|found| Some(*found) != meta(old, field)) {
-            errors.push(FieldError::invalid(&format!("metadata.{field}"), found, "field is immutable"));
+            errors.push(FieldError::invalid(
+                &format!("metadata.{field}"),
+                found,
+                "field is immutable",
+            ));
         }
     }
     errors

@@ -44,7 +44,13 @@ async fn a_created_object_is_completed_by_the_server(on: Subject) -> Value {
     let seen = on.post(&on.widgets(), widget("a")).await;
     assert_eq!(seen.body["metadata"]["generation"], 1);
     assert_eq!(seen.body["metadata"]["uid"].as_str().unwrap().len(), 36);
-    assert_eq!(seen.body["metadata"]["creationTimestamp"].as_str().unwrap().len(), 20);
+    assert_eq!(
+        seen.body["metadata"]["creationTimestamp"]
+            .as_str()
+            .unwrap()
+            .len(),
+        20
+    );
     seen.told()
 }
 
@@ -58,7 +64,12 @@ async fn a_created_object_can_be_read_as_it_was_answered(on: Subject) -> Value {
 async fn a_second_object_of_a_name_is_refused(on: Subject) -> Value {
     on.made(&on.widgets(), widget("a")).await;
     let custom = on.post(&on.widgets(), widget("a")).await;
-    let built_in = on.post("/api/v1/namespaces", json!({ "metadata": { "name": on.namespace } })).await;
+    let built_in = on
+        .post(
+            "/api/v1/namespaces",
+            json!({ "metadata": { "name": on.namespace } }),
+        )
+        .await;
     assert_eq!((custom.code, built_in.code), (409, 409));
     json!([custom.told(), built_in.told()])
 }
@@ -107,7 +118,12 @@ async fn a_namespace_in_an_object_that_has_none_is_dropped(on: Subject) -> Value
 async fn nothing_is_created_in_a_namespace_that_is_not_there(on: Subject) -> Value {
     let path = "/apis/conformance.test/v1/namespaces/nowhere/widgets";
     let secrets = "/api/v1/namespaces/nowhere/secrets";
-    json!([on.post(path, widget("a")).await.told(), on.post(secrets, json!({ "metadata": { "name": "a" } })).await.told()])
+    json!([
+        on.post(path, widget("a")).await.told(),
+        on.post(secrets, json!({ "metadata": { "name": "a" } }))
+            .await
+            .told()
+    ])
 }
 
 async fn a_new_object_must_not_name_a_version(on: Subject) -> Value {
@@ -126,7 +142,10 @@ async fn what_only_servers_write_is_not_taken_from_a_client(on: Subject) -> Valu
     object["status"] = json!({ "phase": "Mine" });
     let custom = on.post(&on.widgets(), object).await;
     assert_ne!(custom.body["metadata"]["uid"], "mine");
-    assert_ne!(custom.body["metadata"]["creationTimestamp"], "2001-01-01T00:00:00Z");
+    assert_ne!(
+        custom.body["metadata"]["creationTimestamp"],
+        "2001-01-01T00:00:00Z"
+    );
     let secret = on.post(&on.secrets(), json!({ "metadata": theirs })).await;
     json!([custom.told(), secret.told()])
 }
@@ -135,32 +154,63 @@ async fn the_wrong_kind_is_refused(on: Subject) -> Value {
     let mut object = widget("a");
     object["kind"] = "Gadget".into();
     let custom = on.post(&on.widgets(), object).await.told();
-    json!([custom, on.post(&on.secrets(), json!({ "kind": "Node", "apiVersion": "v1", "metadata": { "name": "a" } })).await.brief()])
+    json!([
+        custom,
+        on.post(
+            &on.secrets(),
+            json!({ "kind": "Node", "apiVersion": "v1", "metadata": { "name": "a" } })
+        )
+        .await
+        .brief()
+    ])
 }
 
 async fn the_wrong_version_is_refused(on: Subject) -> Value {
     let mut object = widget("a");
     object["apiVersion"] = "conformance.test/v2".into();
     let custom = on.post(&on.widgets(), object).await.brief();
-    json!([custom, on.post(&on.secrets(), json!({ "kind": "Secret", "apiVersion": "v2", "metadata": { "name": "a" } })).await.brief()])
+    json!([
+        custom,
+        on.post(
+            &on.secrets(),
+            json!({ "kind": "Secret", "apiVersion": "v2", "metadata": { "name": "a" } })
+        )
+        .await
+        .brief()
+    ])
 }
 
 async fn a_custom_resource_must_say_its_kind(on: Subject) -> Value {
     let (mut no_kind, mut no_version) = (widget("a"), widget("b"));
     no_kind.as_object_mut().unwrap().remove("kind");
     no_version.as_object_mut().unwrap().remove("apiVersion");
-    json!([on.post(&on.widgets(), no_kind).await.brief(), on.post(&on.widgets(), no_version).await.brief()])
+    json!([
+        on.post(&on.widgets(), no_kind).await.brief(),
+        on.post(&on.widgets(), no_version).await.brief()
+    ])
 }
 
 async fn a_built_in_object_need_not_say_its_kind(on: Subject) -> Value {
-    on.post(&on.secrets(), json!({ "metadata": { "name": "a" } })).await.told()
+    on.post(&on.secrets(), json!({ "metadata": { "name": "a" } }))
+        .await
+        .told()
 }
 
 async fn what_is_no_json_is_refused(on: Subject) -> Value {
     let mut seen = Vec::new();
     for body in ["", "{", "[]", "null", "7", "{\"metadata\": 7}"] {
         for path in [on.widgets(), on.secrets()] {
-            seen.push(on.send_raw(&on.client, Method::POST, &path, JSON, body.as_bytes().to_vec()).await.brief());
+            seen.push(
+                on.send_raw(
+                    &on.client,
+                    Method::POST,
+                    &path,
+                    JSON,
+                    body.as_bytes().to_vec(),
+                )
+                .await
+                .brief(),
+            );
         }
     }
     json!(seen)
@@ -168,20 +218,33 @@ async fn what_is_no_json_is_refused(on: Subject) -> Value {
 
 async fn a_post_to_a_name_depends_on_the_kind(on: Subject) -> Value {
     let path = format!("{}/a", on.widgets());
-    json!([on.post(&path, widget("a")).await.told(), on.post(&format!("{}/a", on.secrets()), json!({})).await.told()])
+    json!([
+        on.post(&path, widget("a")).await.told(),
+        on.post(&format!("{}/a", on.secrets()), json!({}))
+            .await
+            .told()
+    ])
 }
 
 async fn a_post_to_all_namespaces_is_not_allowed(on: Subject) -> Value {
     let mut object = widget("a");
     object["metadata"]["namespace"] = on.namespace.clone().into();
     let secret = json!({ "metadata": { "name": "a", "namespace": on.namespace } });
-    json!([on.post("/apis/conformance.test/v1/widgets", object).await.brief(), on.post("/api/v1/secrets", secret).await.brief()])
+    json!([
+        on.post("/apis/conformance.test/v1/widgets", object)
+            .await
+            .brief(),
+        on.post("/api/v1/secrets", secret).await.brief()
+    ])
 }
 
 async fn an_unknown_resource_is_not_found(on: Subject) -> Value {
     let mut seen = Vec::new();
-    for path in ["/apis/conformance.test/v1/gizmos", "/apis/nobody.test/v1/gizmos/a", "/apis/conformance.test/v1/namespaces/default/gizmos"]
-    {
+    for path in [
+        "/apis/conformance.test/v1/gizmos",
+        "/apis/nobody.test/v1/gizmos/a",
+        "/apis/conformance.test/v1/namespaces/default/gizmos",
+    ] {
         seen.push(on.get(path).await.brief());
     }
     json!(seen)
@@ -190,13 +253,17 @@ async fn an_unknown_resource_is_not_found(on: Subject) -> Value {
 async fn an_unknown_version_of_a_known_group_is_not_found(on: Subject) -> Value {
     json!([
         on.get("/apis/conformance.test/v9/gadgets").await.brief(),
-        on.post("/apis/conformance.test/v9/gadgets", gadget("a")).await.brief()
+        on.post("/apis/conformance.test/v9/gadgets", gadget("a"))
+            .await
+            .brief()
     ])
 }
 
 async fn versions_rise_with_each_write_whatever_the_kind(on: Subject) -> Value {
     let one = on.made(&on.widgets(), widget("a")).await;
-    let two = on.made(&on.secrets(), json!({ "metadata": { "name": "a" } })).await;
+    let two = on
+        .made(&on.secrets(), json!({ "metadata": { "name": "a" } }))
+        .await;
     let three = on.made(&on.widgets(), widget("b")).await;
     assert!(version(&one) < version(&two) && version(&two) < version(&three));
     let listed = on.get(&on.widgets()).await;

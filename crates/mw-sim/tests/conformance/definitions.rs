@@ -33,23 +33,41 @@ fn definition(on: &Subject) -> (String, Value) {
 
 fn is_established(crd: &Value) -> bool {
     let conditions = crd["status"]["conditions"].as_array().into_iter().flatten();
-    conditions.into_iter().any(|condition| condition["type"] == "Established" && condition["status"] == "True")
+    conditions
+        .into_iter()
+        .any(|condition| condition["type"] == "Established" && condition["status"] == "True")
 }
 
 async fn a_definition_is_served_and_says_so(on: Subject) -> Value {
     let (name, crd) = definition(&on);
     let made = on.post(DEFINITIONS, crd).await;
-    let served = on.until(&format!("{DEFINITIONS}/{name}"), |seen| is_established(&seen.body)).await;
+    let served = on
+        .until(&format!("{DEFINITIONS}/{name}"), |seen| {
+            is_established(&seen.body)
+        })
+        .await;
     let plural = name.split('.').next().unwrap();
     let path = format!("/apis/conformance.test/v1/{plural}");
     let listed = on.until(&path, |seen| seen.code == 200).await;
-    json!([made.code, served.parts(&["/spec", "/status/acceptedNames", "/status/storedVersions", "/status/conditions"]), listed.told()])
+    json!([
+        made.code,
+        served.parts(&[
+            "/spec",
+            "/status/acceptedNames",
+            "/status/storedVersions",
+            "/status/conditions"
+        ]),
+        listed.told()
+    ])
 }
 
 async fn a_definition_goes_with_its_objects(on: Subject) -> Value {
     let (name, crd) = definition(&on);
     on.made(DEFINITIONS, crd.clone()).await;
-    let path = format!("/apis/conformance.test/v1/{}", name.split('.').next().unwrap());
+    let path = format!(
+        "/apis/conformance.test/v1/{}",
+        name.split('.').next().unwrap()
+    );
     on.until(&path, |seen| seen.code == 200).await;
     let thing = json!({ "apiVersion": "conformance.test/v1", "kind": crd["spec"]["names"]["kind"], "metadata": { "name": "a" } });
     let mut made = on.post(&path, thing.clone()).await;
@@ -57,7 +75,9 @@ async fn a_definition_goes_with_its_objects(on: Subject) -> Value {
         made = on.post(&path, thing.clone()).await;
     }
     let deleted = on.delete(&format!("{DEFINITIONS}/{name}")).await;
-    let gone = on.until(&format!("{DEFINITIONS}/{name}"), |seen| seen.code == 404).await;
+    let gone = on
+        .until(&format!("{DEFINITIONS}/{name}"), |seen| seen.code == 404)
+        .await;
     let empty = on.until(&path, |seen| seen.code == 404).await;
     json!([made.code, deleted.code, gone.told(), empty.brief()])
 }
@@ -72,20 +92,48 @@ async fn a_definition_that_is_as_applied_stays_as_it_is(on: Subject) -> Value {
     let (name, crd) = definition(&on);
     let path = format!("{DEFINITIONS}/{name}?fieldManager=x&force=true");
     let apply = "application/apply-patch+yaml";
-    let first = on.send(Method::PATCH, &path, apply, Some(crd.clone())).await;
-    on.until(&format!("{DEFINITIONS}/{name}"), |seen| is_established(&seen.body)).await;
+    let first = on
+        .send(Method::PATCH, &path, apply, Some(crd.clone()))
+        .await;
+    on.until(&format!("{DEFINITIONS}/{name}"), |seen| {
+        is_established(&seen.body)
+    })
+    .await;
     let second = on.send(Method::PATCH, &path, apply, Some(crd)).await;
-    json!([first.code, second.code, second.parts(&["/metadata/generation"])])
+    json!([
+        first.code,
+        second.code,
+        second.parts(&["/metadata/generation"])
+    ])
 }
 
 async fn groups_and_resources_are_told(on: Subject) -> Value {
     let groups = on.get("/apis").await;
-    let named = groups.body["groups"].as_array().unwrap().iter().find(|group| group["name"] == "kilo.squat.ai").unwrap();
+    let named = groups.body["groups"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|group| group["name"] == "kilo.squat.ai")
+        .unwrap();
     let of = |list: &Value, name: &str| {
-        let found = list["resources"].as_array().unwrap().iter().find(|one| one["name"] == name).cloned().unwrap_or_default();
-        let mut verbs: Vec<String> = serde_json::from_value(found["verbs"].clone()).unwrap_or_default();
+        let found = list["resources"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|one| one["name"] == name)
+            .cloned()
+            .unwrap_or_default();
+        let mut verbs: Vec<String> =
+            serde_json::from_value(found["verbs"].clone()).unwrap_or_default();
         verbs.sort();
-        json!([found["kind"], found["namespaced"], found["singularName"], found["shortNames"], found["categories"], verbs])
+        json!([
+            found["kind"],
+            found["namespaced"],
+            found["singularName"],
+            found["shortNames"],
+            found["categories"],
+            verbs
+        ])
     };
     let own = on.get("/apis/conformance.test/v1").await.body;
     let core = on.get("/api/v1").await.body;

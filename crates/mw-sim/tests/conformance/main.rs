@@ -65,7 +65,11 @@ pub(crate) use behaviours;
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
-    let real = if arguments.list { None } else { sides::Real::start() };
+    let real = if arguments.list {
+        None
+    } else {
+        sides::Real::start()
+    };
     if real.is_none() && !arguments.list {
         eprintln!("running on the simulator only: no real API server to compare with");
     }
@@ -90,9 +94,18 @@ fn main() -> ExitCode {
         workloads::all(),
         choices::all(),
     ];
-    let trials = all.into_iter().flatten().enumerate().map(|(index, behaviour)| trial(index, behaviour, real)).collect();
+    let trials = all
+        .into_iter()
+        .flatten()
+        .enumerate()
+        .map(|(index, behaviour)| trial(index, behaviour, real))
+        .collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
-    if conclusion.has_failed() { ExitCode::from(101) } else { ExitCode::SUCCESS }
+    if conclusion.has_failed() {
+        ExitCode::from(101)
+    } else {
+        ExitCode::SUCCESS
+    }
 }
 
 fn trial(index: usize, behaviour: Behaviour, real: Option<&'static sides::Real>) -> Trial {
@@ -106,7 +119,10 @@ fn trial(index: usize, behaviour: Behaviour, real: Option<&'static sides::Real>)
         }
         let mut differences = Vec::new();
         differ("", &simulated, &wanted, &mut differences);
-        Err(Failed::from(format!("the simulator differs from the real server:\n{}", differences.join("\n"))))
+        Err(Failed::from(format!(
+            "the simulator differs from the real server:\n{}",
+            differences.join("\n")
+        )))
     })
 }
 
@@ -115,7 +131,9 @@ fn differ(path: &str, simulated: &Value, real: &Value, differences: &mut Vec<Str
         (Value::Object(one), Value::Object(two)) => {
             let names: std::collections::BTreeSet<&String> = one.keys().chain(two.keys()).collect();
             for name in names {
-                let of = |map: &serde_json::Map<String, Value>| map.get(name).cloned().unwrap_or_else(|| "(absent)".into());
+                let of = |map: &serde_json::Map<String, Value>| {
+                    map.get(name).cloned().unwrap_or_else(|| "(absent)".into())
+                };
                 differ(&format!("{path}.{name}"), &of(one), &of(two), differences);
             }
         }
@@ -125,6 +143,8 @@ fn differ(path: &str, simulated: &Value, real: &Value, differences: &mut Vec<Str
             }
         }
         _ if simulated == real => {}
-        _ => differences.push(format!("{path}\n    simulated: {simulated}\n    real:      {real}")),
+        _ => differences.push(format!(
+            "{path}\n    simulated: {simulated}\n    real:      {real}"
+        )),
     }
 }

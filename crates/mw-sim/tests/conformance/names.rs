@@ -28,26 +28,49 @@ async fn with(on: &Subject, metadata: Value) -> Value {
 
 async fn names_are_subdomains(on: Subject) -> Value {
     let mut seen = Vec::new();
-    for name in ["A", "a_b", "a/b", "-a", "a-", "a..b", "a b", &"x".repeat(254)] {
+    for name in [
+        "A",
+        "a_b",
+        "a/b",
+        "-a",
+        "a-",
+        "a..b",
+        "a b",
+        &"x".repeat(254),
+    ] {
         seen.push(with(&on, json!({ "name": name })).await);
     }
     for name in ["a.b-c.1", "0", &"x".repeat(253)] {
         assert_eq!(with(&on, json!({ "name": name })).await["code"], 201);
     }
-    seen.push(on.post(&on.secrets(), json!({ "metadata": { "name": "A" } })).await.told());
+    seen.push(
+        on.post(&on.secrets(), json!({ "metadata": { "name": "A" } }))
+            .await
+            .told(),
+    );
     json!(seen)
 }
 
 async fn names_of_namespaces_are_labels(on: Subject) -> Value {
     let mut seen = Vec::new();
     for name in ["a.b", "A", &"x".repeat(64)] {
-        seen.push(on.post("/api/v1/namespaces", json!({ "metadata": { "name": name } })).await.told());
+        seen.push(
+            on.post(
+                "/api/v1/namespaces",
+                json!({ "metadata": { "name": name } }),
+            )
+            .await
+            .told(),
+        );
     }
     json!(seen)
 }
 
 async fn a_prefix_of_names_is_checked(on: Subject) -> Value {
-    json!([with(&on, json!({ "generateName": "A-" })).await["code"], with(&on, json!({ "generateName": "" })).await])
+    json!([
+        with(&on, json!({ "generateName": "A-" })).await["code"],
+        with(&on, json!({ "generateName": "" })).await
+    ])
 }
 
 async fn labels_are_checked(on: Subject) -> Value {
@@ -73,16 +96,29 @@ async fn labels_are_checked(on: Subject) -> Value {
 
 async fn annotations_are_checked(on: Subject) -> Value {
     let mut seen = Vec::new();
-    for annotations in [json!({ "a b": "x" }), json!({ "": "x" }), json!({ "a/b/c": "x" })] {
+    for annotations in [
+        json!({ "a b": "x" }),
+        json!({ "": "x" }),
+        json!({ "a/b/c": "x" }),
+    ] {
         seen.push(with(&on, json!({ "name": "a", "annotations": annotations })).await);
     }
-    seen.push(with(&on, json!({ "name": "a", "annotations": { "A.X/b": "any thing: \n \u{1f600}", "c": "" } })).await);
+    seen.push(
+        with(
+            &on,
+            json!({ "name": "a", "annotations": { "A.X/b": "any thing: \n \u{1f600}", "c": "" } }),
+        )
+        .await,
+    );
     json!(seen)
 }
 
 async fn too_many_annotations_are_refused(on: Subject) -> Value {
     let of = |length: usize| json!({ "name": "a", "annotations": { "a": "x".repeat(length) } });
-    json!([with(&on, of(256 << 10)).await, with(&on, of((256 << 10) - 1)).await["code"]])
+    json!([
+        with(&on, of(256 << 10)).await,
+        with(&on, of((256 << 10) - 1)).await["code"]
+    ])
 }
 
 async fn finalizers_are_checked(on: Subject) -> Value {
@@ -115,7 +151,11 @@ async fn metadata_of_a_wrong_type_is_refused(on: Subject) -> Value {
         let mut object = widget("a");
         object["metadata"] = metadata.clone();
         seen.push(on.post(&on.widgets(), object).await.brief());
-        seen.push(on.post(&on.secrets(), json!({ "metadata": metadata })).await.brief());
+        seen.push(
+            on.post(&on.secrets(), json!({ "metadata": metadata }))
+                .await
+                .brief(),
+        );
     }
     json!(seen)
 }
@@ -124,19 +164,35 @@ async fn metadata_is_checked_on_a_change_too(on: Subject) -> Value {
     on.made(&on.widgets(), widget("a")).await;
     let path = format!("{}/a", on.widgets());
     let mut seen = Vec::new();
-    for metadata in [json!({ "labels": { "a": "x y" } }), json!({ "annotations": { "a b": "x" } }), json!({ "labels": { "a": 1 } })] {
-        seen.push(on.merge(&path, json!({ "metadata": metadata })).await.brief());
+    for metadata in [
+        json!({ "labels": { "a": "x y" } }),
+        json!({ "annotations": { "a b": "x" } }),
+        json!({ "labels": { "a": 1 } }),
+    ] {
+        seen.push(
+            on.merge(&path, json!({ "metadata": metadata }))
+                .await
+                .brief(),
+        );
     }
     json!(seen)
 }
 
 async fn empty_metadata_is_left_out(on: Subject) -> Value {
     let empty = json!({ "name": "a", "labels": {}, "annotations": null, "finalizers": [], "ownerReferences": [], "generateName": "" });
-    let secret = on.post(&on.secrets(), json!({ "metadata": empty })).await.told();
+    let secret = on
+        .post(&on.secrets(), json!({ "metadata": empty }))
+        .await
+        .told();
     json!([with(&on, empty).await, secret])
 }
 
 async fn unknown_metadata_is_left_out(on: Subject) -> Value {
     let more = json!({ "name": "a", "clusterName": "x", "unknown": { "a": 1 } });
-    json!([with(&on, more.clone()).await, on.post(&on.secrets(), json!({ "metadata": more })).await.told()])
+    json!([
+        with(&on, more.clone()).await,
+        on.post(&on.secrets(), json!({ "metadata": more }))
+            .await
+            .told()
+    ])
 }

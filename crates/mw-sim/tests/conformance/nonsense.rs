@@ -44,8 +44,15 @@ fn pool() -> Vec<Value> {
 /// Collects all paths in an object, except for the root.
 fn places(value: &Value, path: &str, all: &mut Vec<String>) {
     let entries: Vec<(String, &Value)> = match value {
-        Value::Object(fields) => fields.iter().map(|(name, field)| (name.replace('/', "~1"), field)).collect(),
-        Value::Array(items) => items.iter().enumerate().map(|(index, item)| (index.to_string(), item)).collect(),
+        Value::Object(fields) => fields
+            .iter()
+            .map(|(name, field)| (name.replace('/', "~1"), field))
+            .collect(),
+        Value::Array(items) => items
+            .iter()
+            .enumerate()
+            .map(|(index, item)| (index.to_string(), item))
+            .collect(),
         _ => return,
     };
     for (name, below) in entries {
@@ -61,7 +68,10 @@ async fn judge(on: &Subject, collection: &str, object: &Value, parts: &[&str]) -
     let mut all = Vec::new();
     places(object, "", &mut all);
     let mut seen = serde_json::Map::new();
-    for place in all.iter().filter(|place| parts.iter().any(|part| place.starts_with(part))) {
+    for place in all
+        .iter()
+        .filter(|place| parts.iter().any(|part| place.starts_with(part)))
+    {
         for value in pool() {
             let mut wrong = object.clone();
             *wrong.pointer_mut(place).unwrap() = value.clone();
@@ -96,7 +106,10 @@ async fn nonsense_in_a_mesh_is_judged_the_same(on: Subject) -> Value {
         "apiVersion": "kilo.squat.ai/v1alpha1", "kind": "ClusterMesh", "metadata": { "name": "a" },
         "spec": { "clusters": [one, two], "cleanupTimeout": "10m", "maxDeletePercent": 50 },
     });
-    let path = format!("/apis/kilo.squat.ai/v1alpha1/namespaces/{}/clustermeshes", on.namespace);
+    let path = format!(
+        "/apis/kilo.squat.ai/v1alpha1/namespaces/{}/clustermeshes",
+        on.namespace
+    );
     judge(&on, &path, &mesh, &["/spec"]).await
 }
 
@@ -125,13 +138,24 @@ async fn nonsense_in_a_lease_is_judged_the_same(on: Subject) -> Value {
         "holderIdentity": "x", "leaseDurationSeconds": 15, "leaseTransitions": 0,
         "acquireTime": "2026-01-01T00:00:00.000000Z", "renewTime": "2026-01-01T00:00:00.000000Z",
     });
-    judge(&on, &on.leases(), &json!({ "metadata": { "name": "a" }, "spec": spec }), &["/spec"]).await
+    judge(
+        &on,
+        &on.leases(),
+        &json!({ "metadata": { "name": "a" }, "spec": spec }),
+        &["/spec"],
+    )
+    .await
 }
 
 async fn nonsense_in_a_secret_is_judged_the_same(on: Subject) -> Value {
-    let secret =
-        json!({ "metadata": { "name": "a" }, "data": { "x": "eA==" }, "stringData": { "y": "z" }, "type": "x/y", "immutable": true });
-    judge(&on, &on.secrets(), &secret, &["/data", "/stringData", "/type", "/immutable"]).await
+    let secret = json!({ "metadata": { "name": "a" }, "data": { "x": "eA==" }, "stringData": { "y": "z" }, "type": "x/y", "immutable": true });
+    judge(
+        &on,
+        &on.secrets(),
+        &secret,
+        &["/data", "/stringData", "/type", "/immutable"],
+    )
+    .await
 }
 
 async fn nonsense_in_an_event_is_judged_the_same(on: Subject) -> Value {
@@ -141,7 +165,15 @@ async fn nonsense_in_an_event_is_judged_the_same(on: Subject) -> Value {
         "regarding": { "apiVersion": "conformance.test/v1", "kind": "Widget", "name": "a", "namespace": on.namespace, "uid": "x" },
     });
     let path = format!("/apis/events.k8s.io/v1/namespaces/{}/events", on.namespace);
-    let parts = ["/eventTime", "/reporting", "/action", "/reason", "/note", "/type", "/regarding"];
+    let parts = [
+        "/eventTime",
+        "/reporting",
+        "/action",
+        "/reason",
+        "/note",
+        "/type",
+        "/regarding",
+    ];
     judge(&on, &path, &event, &parts).await
 }
 
@@ -161,5 +193,8 @@ async fn nonsense_in_metadata_is_judged_the_same(on: Subject) -> Value {
         "/metadata/owner",
     ];
     let secret = json!({ "metadata": object["metadata"] });
-    json!([judge(&on, &on.widgets(), &object, &parts).await, judge(&on, &on.secrets(), &secret, &parts).await])
+    json!([
+        judge(&on, &on.widgets(), &object, &parts).await,
+        judge(&on, &on.secrets(), &secret, &parts).await
+    ])
 }

@@ -40,10 +40,19 @@ async fn a_merge_patch_changes_adds_and_removes(on: Subject) -> Value {
 async fn a_merge_patch_that_changes_nothing_keeps_the_version(on: Subject) -> Value {
     let path = format!("{}/a", on.widgets());
     let made = on.made(&on.widgets(), widget("a")).await;
-    let mut watch = on.watch(&format!("{}?watch=true&resourceVersion={}", on.widgets(), version(&made))).await;
-    for patch in
-        [json!({}), json!({ "spec": { "size": 1 } }), json!({ "spec": { "color": null } }), json!({ "metadata": { "labels": {} } })]
-    {
+    let mut watch = on
+        .watch(&format!(
+            "{}?watch=true&resourceVersion={}",
+            on.widgets(),
+            version(&made)
+        ))
+        .await;
+    for patch in [
+        json!({}),
+        json!({ "spec": { "size": 1 } }),
+        json!({ "spec": { "color": null } }),
+        json!({ "metadata": { "labels": {} } }),
+    ] {
         let seen = on.merge(&path, patch).await;
         assert_eq!((seen.code, seen.version()), (200, version(&made)));
     }
@@ -63,22 +72,39 @@ async fn a_merge_patch_with_an_old_version_conflicts(on: Subject) -> Value {
 async fn a_merge_patch_with_the_right_version_and_uid_applies(on: Subject) -> Value {
     let made = on.made(&on.widgets(), widget("a")).await;
     let metadata = json!({ "resourceVersion": made["metadata"]["resourceVersion"], "uid": made["metadata"]["uid"] });
-    on.merge(&format!("{}/a", on.widgets()), json!({ "metadata": metadata, "spec": { "size": 3 } })).await.told()
+    on.merge(
+        &format!("{}/a", on.widgets()),
+        json!({ "metadata": metadata, "spec": { "size": 3 } }),
+    )
+    .await
+    .told()
 }
 
 const OTHER_UID: &str = "00000000-0000-4000-8000-000000000000";
 
 async fn a_merge_patch_with_another_uid_is_invalid(on: Subject) -> Value {
     on.made(&on.widgets(), widget("a")).await;
-    let custom = on.merge(&format!("{}/a", on.widgets()), json!({ "metadata": { "uid": OTHER_UID }, "spec": { "size": 3 } })).await;
-    on.made(&on.secrets(), json!({ "metadata": { "name": "a" } })).await;
-    let built_in = on.merge(&format!("{}/a", on.secrets()), json!({ "metadata": { "uid": OTHER_UID } })).await;
+    let custom = on
+        .merge(
+            &format!("{}/a", on.widgets()),
+            json!({ "metadata": { "uid": OTHER_UID }, "spec": { "size": 3 } }),
+        )
+        .await;
+    on.made(&on.secrets(), json!({ "metadata": { "name": "a" } }))
+        .await;
+    let built_in = on
+        .merge(
+            &format!("{}/a", on.secrets()),
+            json!({ "metadata": { "uid": OTHER_UID } }),
+        )
+        .await;
     json!([custom.told(), built_in.told()])
 }
 
 async fn a_merge_patch_with_another_uid_and_an_old_version_conflicts(on: Subject) -> Value {
     on.made(&on.widgets(), widget("a")).await;
-    let patch = json!({ "metadata": { "uid": OTHER_UID, "resourceVersion": "1" }, "spec": { "size": 3 } });
+    let patch =
+        json!({ "metadata": { "uid": OTHER_UID, "resourceVersion": "1" }, "spec": { "size": 3 } });
     on.merge(&format!("{}/a", on.widgets()), patch).await.told()
 }
 
@@ -86,15 +112,29 @@ async fn a_merge_patch_replaces_lists_whole(on: Subject) -> Value {
     let mut object = widget("a");
     object["spec"] = json!({ "size": 1, "parts": [{ "name": "x", "count": 5 }, { "name": "y" }] });
     on.made(&on.widgets(), object).await;
-    on.merge(&format!("{}/a", on.widgets()), json!({ "spec": { "parts": [{ "name": "x" }] } })).await.told()
+    on.merge(
+        &format!("{}/a", on.widgets()),
+        json!({ "spec": { "parts": [{ "name": "x" }] } }),
+    )
+    .await
+    .told()
 }
 
 async fn a_merge_patch_can_not_rename(on: Subject) -> Value {
     on.made(&on.widgets(), widget("a")).await;
     let path = format!("{}/a", on.widgets());
     let mut seen = Vec::new();
-    for metadata in [json!({ "name": "b" }), json!({ "name": null }), json!({ "namespace": "default" }), json!({ "namespace": null })] {
-        seen.push(on.merge(&path, json!({ "metadata": metadata })).await.brief());
+    for metadata in [
+        json!({ "name": "b" }),
+        json!({ "name": null }),
+        json!({ "namespace": "default" }),
+        json!({ "namespace": null }),
+    ] {
+        seen.push(
+            on.merge(&path, json!({ "metadata": metadata }))
+                .await
+                .brief(),
+        );
     }
     json!(seen)
 }
@@ -103,15 +143,27 @@ async fn a_merge_patch_can_not_change_the_kind(on: Subject) -> Value {
     on.made(&on.widgets(), widget("a")).await;
     let path = format!("{}/a", on.widgets());
     let mut seen = Vec::new();
-    for patch in [json!({ "kind": "Gadget" }), json!({ "apiVersion": "conformance.test/v2" })] {
+    for patch in [
+        json!({ "kind": "Gadget" }),
+        json!({ "apiVersion": "conformance.test/v2" }),
+    ] {
         seen.push(on.merge(&path, patch).await.told());
     }
     for patch in [json!({ "kind": null }), json!({ "apiVersion": null })] {
         seen.push(on.merge(&path, patch).await.brief());
     }
-    on.made(&on.secrets(), json!({ "metadata": { "name": "a" } })).await;
-    for patch in [json!({ "kind": "Node" }), json!({ "kind": null }), json!({ "apiVersion": "v2" })] {
-        seen.push(on.merge(&format!("{}/a", on.secrets()), patch).await.brief());
+    on.made(&on.secrets(), json!({ "metadata": { "name": "a" } }))
+        .await;
+    for patch in [
+        json!({ "kind": "Node" }),
+        json!({ "kind": null }),
+        json!({ "apiVersion": "v2" }),
+    ] {
+        seen.push(
+            on.merge(&format!("{}/a", on.secrets()), patch)
+                .await
+                .brief(),
+        );
     }
     json!(seen)
 }
@@ -121,16 +173,38 @@ async fn a_merge_patch_that_is_no_object_is_refused(on: Subject) -> Value {
     let path = format!("{}/a", on.widgets());
     let mut seen = Vec::new();
     for body in ["[]", "7", "{", "\"x\""] {
-        seen.push(on.send_raw(&on.client, Method::PATCH, &path, MERGE, body.as_bytes().to_vec()).await.brief());
+        seen.push(
+            on.send_raw(
+                &on.client,
+                Method::PATCH,
+                &path,
+                MERGE,
+                body.as_bytes().to_vec(),
+            )
+            .await
+            .brief(),
+        );
     }
     json!(seen)
 }
 
 async fn a_merge_patch_of_what_is_not_there_is_not_found(on: Subject) -> Value {
     json!([
-        on.merge(&format!("{}/a", on.widgets()), json!({ "spec": { "size": 1 } })).await.told(),
-        on.merge(&format!("{}/a/status", on.widgets()), json!({ "status": {} })).await.told(),
-        on.merge(&format!("{}/a", on.secrets()), json!({})).await.told(),
+        on.merge(
+            &format!("{}/a", on.widgets()),
+            json!({ "spec": { "size": 1 } })
+        )
+        .await
+        .told(),
+        on.merge(
+            &format!("{}/a/status", on.widgets()),
+            json!({ "status": {} })
+        )
+        .await
+        .told(),
+        on.merge(&format!("{}/a", on.secrets()), json!({}))
+            .await
+            .told(),
     ])
 }
 
@@ -138,7 +212,12 @@ async fn a_merge_patch_to_nonsense_is_invalid(on: Subject) -> Value {
     on.made(&on.widgets(), widget("a")).await;
     let path = format!("{}/a", on.widgets());
     let mut seen = Vec::new();
-    for patch in [json!({ "spec": null }), json!({ "spec": { "size": null } }), json!({ "spec": { "size": "x" } }), json!({ "spec": [] })] {
+    for patch in [
+        json!({ "spec": null }),
+        json!({ "spec": { "size": null } }),
+        json!({ "spec": { "size": "x" } }),
+        json!({ "spec": [] }),
+    ] {
         seen.push(on.merge(&path, patch).await.told());
     }
     json!(seen)
@@ -147,9 +226,19 @@ async fn a_merge_patch_to_nonsense_is_invalid(on: Subject) -> Value {
 async fn a_merge_patch_of_unknown_fields_is_pruned(on: Subject) -> Value {
     let made = on.made(&on.widgets(), widget("a")).await;
     let path = format!("{}/a", on.widgets());
-    let pruned = on.merge(&path, json!({ "spec": { "unknown": 1 }, "more": {}, "metadata": { "less": 1 } })).await;
+    let pruned = on
+        .merge(
+            &path,
+            json!({ "spec": { "unknown": 1 }, "more": {}, "metadata": { "less": 1 } }),
+        )
+        .await;
     assert_eq!(pruned.version(), version(&made));
-    let strict = on.merge(&format!("{path}?fieldValidation=Strict"), json!({ "spec": { "unknown": 1 } })).await;
+    let strict = on
+        .merge(
+            &format!("{path}?fieldValidation=Strict"),
+            json!({ "spec": { "unknown": 1 } }),
+        )
+        .await;
     json!([pruned.told(), strict.brief()])
 }
 
@@ -216,15 +305,37 @@ async fn a_json_patch_that_is_none_is_refused(on: Subject) -> Value {
 async fn a_strategic_merge_patch_of_a_custom_resource_is_not_known(on: Subject) -> Value {
     on.made(&on.widgets(), widget("a")).await;
     let path = format!("{}/a", on.widgets());
-    on.send(Method::PATCH, &path, "application/strategic-merge-patch+json", Some(json!({}))).await.brief()
+    on.send(
+        Method::PATCH,
+        &path,
+        "application/strategic-merge-patch+json",
+        Some(json!({})),
+    )
+    .await
+    .brief()
 }
 
 async fn a_patch_of_an_unknown_type_is_not_known(on: Subject) -> Value {
     on.made(&on.widgets(), widget("a")).await;
-    on.made(&on.secrets(), json!({ "metadata": { "name": "a" } })).await;
+    on.made(&on.secrets(), json!({ "metadata": { "name": "a" } }))
+        .await;
     json!([
-        on.send(Method::PATCH, &format!("{}/a", on.widgets()), JSON, Some(json!({}))).await.brief(),
-        on.send(Method::PATCH, &format!("{}/a", on.secrets()), "text/plain", Some(json!({}))).await.brief(),
+        on.send(
+            Method::PATCH,
+            &format!("{}/a", on.widgets()),
+            JSON,
+            Some(json!({}))
+        )
+        .await
+        .brief(),
+        on.send(
+            Method::PATCH,
+            &format!("{}/a", on.secrets()),
+            "text/plain",
+            Some(json!({}))
+        )
+        .await
+        .brief(),
     ])
 }
 
@@ -232,9 +343,18 @@ async fn finalizers_are_patched_like_other_lists(on: Subject) -> Value {
     let path = format!("{}/a", on.widgets());
     let made = on.made(&on.widgets(), widget("a")).await;
     let version = made["metadata"]["resourceVersion"].clone();
-    let added = on.merge(&path, json!({ "metadata": { "finalizers": ["a.test/x"], "resourceVersion": version } })).await;
-    let removed = on.merge(&path, json!({ "metadata": { "finalizers": null } })).await;
-    let emptied = on.merge(&path, json!({ "metadata": { "finalizers": [] } })).await;
+    let added = on
+        .merge(
+            &path,
+            json!({ "metadata": { "finalizers": ["a.test/x"], "resourceVersion": version } }),
+        )
+        .await;
+    let removed = on
+        .merge(&path, json!({ "metadata": { "finalizers": null } }))
+        .await;
+    let emptied = on
+        .merge(&path, json!({ "metadata": { "finalizers": [] } }))
+        .await;
     assert_eq!(removed.version(), emptied.version());
     json!([added.told(), removed.told(), emptied.told()])
 }

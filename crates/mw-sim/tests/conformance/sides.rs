@@ -41,7 +41,11 @@ impl Real {
 }
 
 fn runtime(paused: bool) -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().start_paused(paused).build().unwrap()
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(paused)
+        .build()
+        .unwrap()
 }
 
 fn ended<T>(ended: Result<T, tokio::time::error::Elapsed>) -> T {
@@ -69,7 +73,9 @@ pub(crate) fn on_real(real: &'static Real, index: usize, run: Run) -> Value {
 
 pub(crate) async fn client(kubeconfig: &str) -> Client {
     let kubeconfig = Kubeconfig::from_yaml(kubeconfig).unwrap();
-    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .unwrap();
     config.default_retry = false;
     Client::try_from(config).unwrap()
 }
@@ -78,10 +84,22 @@ pub(crate) async fn client(kubeconfig: &str) -> Client {
 fn simulated() -> Cluster {
     static DEFINITIONS: OnceLock<Vec<Definition>> = OnceLock::new();
     let definitions = DEFINITIONS.get_or_init(|| {
-        let documents = [PEER_CRD, MESH_CRD, OWN_CRDS].map(|text| serde_saphyr::from_multiple::<Value>(text).unwrap());
-        documents.iter().flatten().map(|crd| Definition::parse(crd).unwrap()).collect()
+        let documents = [PEER_CRD, MESH_CRD, OWN_CRDS]
+            .map(|text| serde_saphyr::from_multiple::<Value>(text).unwrap());
+        documents
+            .iter()
+            .flatten()
+            .map(|crd| Definition::parse(crd).unwrap())
+            .collect()
     });
-    let cluster = Cluster::new(Settings { name: "simulated".into(), seed: 7, wall: Wall::fixed(1_767_225_600), managed_fields: true });
-    definitions.iter().for_each(|definition| cluster.install(definition));
+    let cluster = Cluster::new(Settings {
+        name: "simulated".into(),
+        seed: 7,
+        wall: Wall::fixed(1_767_225_600),
+        managed_fields: true,
+    });
+    definitions
+        .iter()
+        .for_each(|definition| cluster.install(definition));
     cluster
 }

@@ -36,8 +36,17 @@ pub(crate) struct Subject {
 
 impl Subject {
     pub(crate) async fn new(index: usize, client: Client, side: Side) -> Subject {
-        let subject = Subject { client, namespace: format!("b{index:03}"), side };
-        let made = subject.post("/api/v1/namespaces", json!({ "metadata": { "name": subject.namespace } })).await;
+        let subject = Subject {
+            client,
+            namespace: format!("b{index:03}"),
+            side,
+        };
+        let made = subject
+            .post(
+                "/api/v1/namespaces",
+                json!({ "metadata": { "name": subject.namespace } }),
+            )
+            .await;
         assert_eq!(made.code, 201, "{}", made.body);
         subject
     }
@@ -48,7 +57,10 @@ impl Subject {
     }
 
     pub(crate) fn widgets(&self) -> String {
-        format!("/apis/conformance.test/v1/namespaces/{}/widgets", self.namespace)
+        format!(
+            "/apis/conformance.test/v1/namespaces/{}/widgets",
+            self.namespace
+        )
     }
 
     pub(crate) fn secrets(&self) -> String {
@@ -60,22 +72,55 @@ impl Subject {
     }
 
     pub(crate) fn leases(&self) -> String {
-        format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", self.namespace)
+        format!(
+            "/apis/coordination.k8s.io/v1/namespaces/{}/leases",
+            self.namespace
+        )
     }
 
-    pub(crate) async fn send(&self, method: Method, path: &str, content: &str, body: Option<Value>) -> Seen {
-        let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
-        self.send_raw(&self.client, method, path, content, body).await
+    pub(crate) async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        content: &str,
+        body: Option<Value>,
+    ) -> Seen {
+        let body = body
+            .map(|body| body.to_string().into_bytes())
+            .unwrap_or_default();
+        self.send_raw(&self.client, method, path, content, body)
+            .await
     }
 
-    pub(crate) async fn send_raw(&self, client: &Client, method: Method, path: &str, content: &str, body: Vec<u8>) -> Seen {
-        let request = Request::builder().method(method).uri(path).header("content-type", content).header("accept", JSON);
-        let answer = client.send(request.body(Body::from(body)).unwrap()).await.unwrap();
+    pub(crate) async fn send_raw(
+        &self,
+        client: &Client,
+        method: Method,
+        path: &str,
+        content: &str,
+        body: Vec<u8>,
+    ) -> Seen {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("content-type", content)
+            .header("accept", JSON);
+        let answer = client
+            .send(request.body(Body::from(body)).unwrap())
+            .await
+            .unwrap();
         let code = answer.status().as_u16();
-        let retry_after = answer.headers().get("retry-after").map(|value| value.to_str().unwrap().to_owned());
+        let retry_after = answer
+            .headers()
+            .get("retry-after")
+            .map(|value| value.to_str().unwrap().to_owned());
         let bytes = answer.into_body().collect().await.unwrap().to_bytes();
         let text = || Value::String(String::from_utf8_lossy(&bytes).into_owned());
-        Seen { code, retry_after, body: serde_json::from_slice(&bytes).unwrap_or_else(|_| text()) }
+        Seen {
+            code,
+            retry_after,
+            body: serde_json::from_slice(&bytes).unwrap_or_else(|_| text()),
+        }
     }
 
     pub(crate) async fn get(&self, path: &str) -> Seen {
@@ -100,7 +145,13 @@ impl Subject {
 
     /// Applies an object as this field manager.
     pub(crate) async fn apply(&self, manager: &str, path: &str, object: Value) -> Seen {
-        self.send(Method::PATCH, &format!("{path}?fieldManager={manager}"), APPLY, Some(object)).await
+        self.send(
+            Method::PATCH,
+            &format!("{path}?fieldManager={manager}"),
+            APPLY,
+            Some(object),
+        )
+        .await
     }
 
     pub(crate) async fn delete(&self, path: &str) -> Seen {
@@ -115,11 +166,21 @@ impl Subject {
     }
 
     /// Sends a request for kinds that only `Cluster::call` writes on the simulator.
-    pub(crate) async fn by_hand(&self, method: Method, path: &str, content: &str, body: Value) -> Seen {
+    pub(crate) async fn by_hand(
+        &self,
+        method: Method,
+        path: &str,
+        content: &str,
+        body: Value,
+    ) -> Seen {
         match &self.side {
             Side::Simulated(cluster) => {
                 let (code, body) = cluster.call(&method, path, content, Some(&body));
-                Seen { code: code.as_u16(), retry_after: None, body }
+                Seen {
+                    code: code.as_u16(),
+                    retry_after: None,
+                    body,
+                }
             }
             Side::Real(_) => self.send(method, path, content, Some(body)).await,
         }
@@ -133,10 +194,18 @@ impl Subject {
     }
 
     pub(crate) async fn watch(&self, path: &str) -> Watching {
-        let request = Request::get(path).header("accept", JSON).body(Body::empty()).unwrap();
+        let request = Request::get(path)
+            .header("accept", JSON)
+            .body(Body::empty())
+            .unwrap();
         let answer = self.client.send(request).await.unwrap();
         let code = answer.status().as_u16();
-        Watching { code, body: answer.into_body(), rest: Vec::new(), over: false }
+        Watching {
+            code,
+            body: answer.into_body(),
+            rest: Vec::new(),
+            over: false,
+        }
     }
 
     /// Returns a client of an account with these rules and the permissions of every
@@ -151,8 +220,12 @@ impl Subject {
                 Client::new(cluster.server_as("theirs"), "default")
             }
             Side::Real(cluster) => {
-                let rules: Vec<k8s_openapi::api::rbac::v1::PolicyRule> = serde_json::from_value(rules).unwrap();
-                let kubeconfig = cluster.service_account_kubeconfig(namespace, name, &rules).await.unwrap();
+                let rules: Vec<k8s_openapi::api::rbac::v1::PolicyRule> =
+                    serde_json::from_value(rules).unwrap();
+                let kubeconfig = cluster
+                    .service_account_kubeconfig(namespace, name, &rules)
+                    .await
+                    .unwrap();
                 crate::sides::client(&kubeconfig).await
             }
         }
@@ -161,11 +234,17 @@ impl Subject {
     /// Returns a client with an unknown token, or without one.
     pub(crate) async fn stranger(&self, token: Option<&str>) -> Client {
         match (&self.side, token) {
-            (Side::Simulated(cluster), Some(token)) => Client::new(cluster.server_as(token), "default"),
+            (Side::Simulated(cluster), Some(token)) => {
+                Client::new(cluster.server_as(token), "default")
+            }
             (Side::Simulated(cluster), None) => Client::new(cluster.server(), "default"),
-            (Side::Real(cluster), Some(token)) => crate::sides::client(&cluster.kubeconfig(cluster.url(), token)).await,
+            (Side::Real(cluster), Some(token)) => {
+                crate::sides::client(&cluster.kubeconfig(cluster.url(), token)).await
+            }
             (Side::Real(cluster), None) => {
-                let kubeconfig = cluster.kubeconfig(cluster.url(), "x").replace("    token: x\n", "    {}\n");
+                let kubeconfig = cluster
+                    .kubeconfig(cluster.url(), "x")
+                    .replace("    token: x\n", "    {}\n");
                 crate::sides::client(&kubeconfig).await
             }
         }
@@ -182,7 +261,9 @@ impl Subject {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         };
-        timeout(SOON, wait).await.unwrap_or_else(|_| panic!("{path} does not reach the expected state"))
+        timeout(SOON, wait)
+            .await
+            .unwrap_or_else(|_| panic!("{path} does not reach the expected state"))
     }
 }
 
@@ -208,8 +289,13 @@ impl Seen {
 
     /// Returns the machine-readable part of a rejection.
     pub(crate) fn brief(&self) -> Value {
-        let causes = self.body["details"]["causes"].as_array().into_iter().flatten();
-        let mut causes: Vec<Value> = causes.map(|cause| json!({ "reason": cause["reason"], "field": cause["field"] })).collect();
+        let causes = self.body["details"]["causes"]
+            .as_array()
+            .into_iter()
+            .flatten();
+        let mut causes: Vec<Value> = causes
+            .map(|cause| json!({ "reason": cause["reason"], "field": cause["field"] }))
+            .collect();
         causes.sort_by_key(Value::to_string);
         // Real servers check some things twice, and report them twice.
         causes.dedup();
@@ -219,7 +305,10 @@ impl Seen {
     /// Returns parts of the object, selected by JSON pointers.
     pub(crate) fn parts(&self, pointers: &[&str]) -> Value {
         let part = |pointer: &&str| {
-            let (field, value) = (pointer.rsplit('/').next().unwrap_or_default(), self.body.pointer(pointer));
+            let (field, value) = (
+                pointer.rsplit('/').next().unwrap_or_default(),
+                self.body.pointer(pointer),
+            );
             clean(&json!({ field: value.unwrap_or(&Value::Null) }))
         };
         json!({ "code": self.code, "parts": pointers.iter().map(part).collect::<Vec<_>>() })
@@ -232,12 +321,22 @@ impl Seen {
     /// Returns the names of the items of a list.
     pub(crate) fn names(&self) -> Vec<String> {
         let items = self.body["items"].as_array().into_iter().flatten();
-        items.map(|item| item["metadata"]["name"].as_str().unwrap_or_default().to_owned()).collect()
+        items
+            .map(|item| {
+                item["metadata"]["name"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned()
+            })
+            .collect()
     }
 }
 
 pub(crate) fn version(object: &Value) -> u64 {
-    object["metadata"]["resourceVersion"].as_str().and_then(|version| version.parse().ok()).unwrap_or_default()
+    object["metadata"]["resourceVersion"]
+        .as_str()
+        .and_then(|version| version.parse().ok())
+        .unwrap_or_default()
 }
 
 /// Replaces values that differ between runs by placeholders.
@@ -246,12 +345,16 @@ pub(crate) fn clean(value: &Value) -> Value {
         Value::Object(fields) => {
             let mut cleaned = serde_json::Map::new();
             // The simulator does not track managers of definitions.
-            let is_definition = fields.get("kind").is_some_and(|kind| kind == "CustomResourceDefinition");
+            let is_definition = fields
+                .get("kind")
+                .is_some_and(|kind| kind == "CustomResourceDefinition");
             for (name, field) in fields {
                 let symbol = match name.as_str() {
                     "uid" => Some("UID"),
                     "resourceVersion" => Some("VERSION"),
-                    "creationTimestamp" | "deletionTimestamp" | "lastTransitionTime" => Some("TIME"),
+                    "creationTimestamp" | "deletionTimestamp" | "lastTransitionTime" => {
+                        Some("TIME")
+                    }
                     "continue" => Some("TOKEN"),
                     _ => None,
                 };
@@ -286,7 +389,9 @@ fn managers(entries: &[Value]) -> Value {
             entry["time"] = "TIME".into();
         }
     }
-    entries.sort_by_key(|entry| ["operation", "manager", "subresource"].map(|field| entry[field].to_string()));
+    entries.sort_by_key(|entry| {
+        ["operation", "manager", "subresource"].map(|field| entry[field].to_string())
+    });
     Value::Array(entries)
 }
 
@@ -294,7 +399,9 @@ fn scrubbed(text: &str) -> String {
     static UID: OnceLock<Regex> = OnceLock::new();
     static VERSION: OnceLock<Regex> = OnceLock::new();
     let uid = UID.get_or_init(|| Regex::new("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}").unwrap());
-    let version = VERSION.get_or_init(|| Regex::new(r"(?i)((?:resource ?version|current)[^0-9]{0,40})[0-9]+( \([0-9]+\))?").unwrap());
+    let version = VERSION.get_or_init(|| {
+        Regex::new(r"(?i)((?:resource ?version|current)[^0-9]{0,40})[0-9]+( \([0-9]+\))?").unwrap()
+    });
     let text = uid.replace_all(text, "<uid>");
     version.replace_all(&text, "${1}<version>").into_owned()
 }
@@ -340,7 +447,10 @@ impl Watching {
     pub(crate) async fn short(&mut self) -> Value {
         match self.raw().await {
             Some(event) => {
-                let (kind, name) = (event["type"].as_str().unwrap_or_default(), event["object"]["metadata"]["name"].as_str());
+                let (kind, name) = (
+                    event["type"].as_str().unwrap_or_default(),
+                    event["object"]["metadata"]["name"].as_str(),
+                );
                 format!("{kind} {}", name.unwrap_or_default()).into()
             }
             None if self.over => "over".into(),

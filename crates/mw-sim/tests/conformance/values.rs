@@ -71,7 +71,10 @@ async fn unknown_fields_are_pruned(on: Subject) -> Value {
 async fn unknown_fields_are_refused_when_strict(on: Subject) -> Value {
     let path = format!("{}?fieldValidation=Strict", on.widgets());
     let mut seen = Vec::new();
-    for (pointer, value) in [("spec", json!({ "size": 1, "unknown": 1 })), ("more", json!(1))] {
+    for (pointer, value) in [
+        ("spec", json!({ "size": 1, "unknown": 1 })),
+        ("more", json!(1)),
+    ] {
         let mut object = widget("a");
         object[pointer] = value;
         seen.push(on.post(&path, object).await.told());
@@ -82,17 +85,34 @@ async fn unknown_fields_are_refused_when_strict(on: Subject) -> Value {
     let mut object = widget("a");
     object["spec"]["parts"] = json!([{ "name": "x", "y": 1 }]);
     seen.push(on.post(&path, object).await.told());
-    seen.push(on.post(&format!("{}?fieldValidation=Strict", on.secrets()), json!({ "metadata": { "name": "a" }, "more": 1 })).await.told());
+    seen.push(
+        on.post(
+            &format!("{}?fieldValidation=Strict", on.secrets()),
+            json!({ "metadata": { "name": "a" }, "more": 1 }),
+        )
+        .await
+        .told(),
+    );
     seen.push(on.post(&path, widget("a")).await.told());
     json!(seen)
 }
 
 async fn fields_given_twice_are_refused_when_strict(on: Subject) -> Value {
-    let text = widget("a").to_string().replace("\"size\":1", "\"size\":1,\"size\":2").into_bytes();
+    let text = widget("a")
+        .to_string()
+        .replace("\"size\":1", "\"size\":1,\"size\":2")
+        .into_bytes();
     let (method, json) = (http::Method::POST, crate::subject::JSON);
     let path = format!("{}?fieldValidation=Strict", on.widgets());
-    let strict = on.send_raw(&on.client, method.clone(), &path, json, text.clone()).await;
-    json!([strict.told(), on.send_raw(&on.client, method, &on.widgets(), json, text).await.told()])
+    let strict = on
+        .send_raw(&on.client, method.clone(), &path, json, text.clone())
+        .await;
+    json!([
+        strict.told(),
+        on.send_raw(&on.client, method, &on.widgets(), json, text)
+            .await
+            .told()
+    ])
 }
 
 async fn required_fields_must_be_there(on: Subject) -> Value {
@@ -117,13 +137,33 @@ async fn types_are_checked(on: Subject) -> Value {
 }
 
 async fn whole_numbers_may_be_written_with_a_fraction(on: Subject) -> Value {
-    let text = widget("a").to_string().replace("\"size\":1", "\"size\":1.0").into_bytes();
-    let seen = on.send_raw(&on.client, http::Method::POST, &on.widgets(), crate::subject::JSON, text).await;
+    let text = widget("a")
+        .to_string()
+        .replace("\"size\":1", "\"size\":1.0")
+        .into_bytes();
+    let seen = on
+        .send_raw(
+            &on.client,
+            http::Method::POST,
+            &on.widgets(),
+            crate::subject::JSON,
+            text,
+        )
+        .await;
     json!(seen.code)
 }
 
 async fn numbers_have_bounds(on: Subject) -> Value {
-    all_of(&on, [json!({ "size": -1 }), json!({ "size": 11 }), json!({ "size": 0 }), json!({ "size": 10, "weight": 1.25 })]).await
+    all_of(
+        &on,
+        [
+            json!({ "size": -1 }),
+            json!({ "size": 11 }),
+            json!({ "size": 0 }),
+            json!({ "size": 10, "weight": 1.25 }),
+        ],
+    )
+    .await
 }
 
 async fn large_numbers_are_checked_by_their_format(on: Subject) -> Value {
@@ -132,11 +172,30 @@ async fn large_numbers_are_checked_by_their_format(on: Subject) -> Value {
 
 async fn texts_have_bounds_and_patterns(on: Subject) -> Value {
     let word = |word: &str| json!({ "size": 1, "word": word });
-    all_of(&on, [word("a"), word("abcdef"), word("a1"), word(""), word("äb"), word("ab")]).await
+    all_of(
+        &on,
+        [
+            word("a"),
+            word("abcdef"),
+            word("a1"),
+            word(""),
+            word("äb"),
+            word("ab"),
+        ],
+    )
+    .await
 }
 
 async fn only_listed_values_are_taken(on: Subject) -> Value {
-    all_of(&on, [json!({ "size": 1, "color": "green" }), json!({ "size": 1, "color": "" }), json!({ "size": 1, "color": "red" })]).await
+    all_of(
+        &on,
+        [
+            json!({ "size": 1, "color": "green" }),
+            json!({ "size": 1, "color": "" }),
+            json!({ "size": 1, "color": "red" }),
+        ],
+    )
+    .await
 }
 
 async fn lists_have_bounds(on: Subject) -> Value {
@@ -207,21 +266,45 @@ async fn null_is_taken_where_allowed(on: Subject) -> Value {
 }
 
 async fn null_gives_way_to_a_default(on: Subject) -> Value {
-    all_of(&on, [json!({ "size": 1, "mode": null }), json!({ "size": 1, "parts": [{ "name": "a", "count": null }] })]).await
+    all_of(
+        &on,
+        [
+            json!({ "size": 1, "mode": null }),
+            json!({ "size": 1, "parts": [{ "name": "a", "count": null }] }),
+        ],
+    )
+    .await
 }
 
 async fn what_is_free_is_kept_as_it_is(on: Subject) -> Value {
-    all_of(&on, [json!({ "size": 1, "free": { "a": null, "b": [1, "x", { "c": {} }], "d": "", "e": 0 } })]).await
+    all_of(
+        &on,
+        [json!({ "size": 1, "free": { "a": null, "b": [1, "x", { "c": {} }], "d": "", "e": 0 } })],
+    )
+    .await
 }
 
 async fn rules_are_checked(on: Subject) -> Value {
     let either = |either: Value| json!({ "size": 1, "either": either });
-    let all = [either(json!({})), either(json!({ "a": "", "b": "" })), either(json!({ "a": "" })), either(json!({ "b": "x" }))];
+    let all = [
+        either(json!({})),
+        either(json!({ "a": "", "b": "" })),
+        either(json!({ "a": "" })),
+        either(json!({ "b": "x" })),
+    ];
     all_of(&on, all).await
 }
 
 async fn rules_are_not_checked_when_much_is_wrong(on: Subject) -> Value {
-    all_of(&on, [json!({ "either": {} }), json!({ "size": 11, "either": {} }), json!({ "size": "x", "either": {} })]).await
+    all_of(
+        &on,
+        [
+            json!({ "either": {} }),
+            json!({ "size": 11, "either": {} }),
+            json!({ "size": "x", "either": {} }),
+        ],
+    )
+    .await
 }
 
 async fn several_mistakes_are_told_at_once(on: Subject) -> Value {
@@ -232,7 +315,10 @@ async fn several_mistakes_are_told_at_once(on: Subject) -> Value {
 }
 
 fn meshes(on: &Subject) -> String {
-    format!("/apis/kilo.squat.ai/v1alpha1/namespaces/{}/clustermeshes", on.namespace)
+    format!(
+        "/apis/kilo.squat.ai/v1alpha1/namespaces/{}/clustermeshes",
+        on.namespace
+    )
 }
 
 fn mesh(clusters: Value) -> Value {
@@ -260,29 +346,52 @@ async fn a_mesh_with_mistakes_is_refused(on: Subject) -> Value {
     ] {
         let mut wrong = member("a");
         wrong[name] = value;
-        seen.push(on.post(&meshes(&on), mesh(json!([wrong, member("b")]))).await.told());
+        seen.push(
+            on.post(&meshes(&on), mesh(json!([wrong, member("b")])))
+                .await
+                .told(),
+        );
     }
-    seen.push(on.post(&meshes(&on), mesh(json!([member("a")]))).await.told());
+    seen.push(
+        on.post(&meshes(&on), mesh(json!([member("a")])))
+            .await
+            .told(),
+    );
     json!(seen)
 }
 
 async fn a_mesh_is_completed_with_defaults(on: Subject) -> Value {
-    on.post(&meshes(&on), mesh(json!([member("a"), member("b")]))).await.told()
+    on.post(&meshes(&on), mesh(json!([member("a"), member("b")])))
+        .await
+        .told()
 }
 
 async fn a_mesh_whose_networks_are_given_twice_is_refused(on: Subject) -> Value {
     let mut twice = member("a");
     twice["allowedNetworks"] = json!(["10.0.0.0/8"]);
     let none = json!({ "name": "b" });
-    on.post(&meshes(&on), mesh(json!([twice, none]))).await.told()
+    on.post(&meshes(&on), mesh(json!([twice, none])))
+        .await
+        .told()
 }
 
 async fn conditions_of_a_mesh_are_told_apart_by_type(on: Subject) -> Value {
-    on.made(&meshes(&on), mesh(json!([member("a"), member("b")]))).await;
+    on.made(&meshes(&on), mesh(json!([member("a"), member("b")])))
+        .await;
     let condition = |kind: &str| json!({ "type": kind, "status": "True", "reason": "Fine", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" });
     let path = format!("{}/a/status", meshes(&on));
-    let twice = on.merge(&path, json!({ "status": { "conditions": [condition("Ready"), condition("Ready")] } })).await;
-    let two = on.merge(&path, json!({ "status": { "conditions": [condition("Ready"), condition("Other")] } })).await;
+    let twice = on
+        .merge(
+            &path,
+            json!({ "status": { "conditions": [condition("Ready"), condition("Ready")] } }),
+        )
+        .await;
+    let two = on
+        .merge(
+            &path,
+            json!({ "status": { "conditions": [condition("Ready"), condition("Other")] } }),
+        )
+        .await;
     json!([twice.told(), two.told()])
 }
 

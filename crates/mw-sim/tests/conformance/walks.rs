@@ -7,7 +7,12 @@ use serde_json::{Value, json};
 use crate::creating::widget;
 use crate::subject::{Seen, Subject, version};
 
-crate::behaviours![a_drawn_walk_ends_the_same_1, a_drawn_walk_ends_the_same_2, a_drawn_walk_ends_the_same_3, a_drawn_walk_ends_the_same_4];
+crate::behaviours![
+    a_drawn_walk_ends_the_same_1,
+    a_drawn_walk_ends_the_same_2,
+    a_drawn_walk_ends_the_same_3,
+    a_drawn_walk_ends_the_same_4
+];
 
 const STEPS: usize = 300;
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -32,7 +37,10 @@ async fn a_drawn_walk_ends_the_same_4(on: Subject) -> Value {
 /// manager is recorded in `managedFields`, which changes the version of the object.
 fn only_status(patch: &mut Value) {
     patch.as_object_mut().unwrap().remove("spec");
-    patch["metadata"].as_object_mut().unwrap().retain(|field, _| field == "resourceVersion" || field == "uid");
+    patch["metadata"]
+        .as_object_mut()
+        .unwrap()
+        .retain(|field, _| field == "resourceVersion" || field == "uid");
 }
 
 struct Walk {
@@ -44,11 +52,18 @@ struct Walk {
 
 impl Walk {
     fn new(on: Subject, seed: u64) -> Walk {
-        Walk { on, seed, known: Vec::new() }
+        Walk {
+            on,
+            seed,
+            known: Vec::new(),
+        }
     }
 
     fn draw(&mut self, below: u64) -> u64 {
-        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.seed = self
+            .seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.seed >> 33) % below
     }
 
@@ -58,7 +73,13 @@ impl Walk {
 
     async fn go(mut self) -> Value {
         let from = self.on.get(&self.on.widgets()).await.version();
-        let mut watch = self.on.watch(&format!("{}?watch=true&resourceVersion={from}", self.on.widgets())).await;
+        let mut watch = self
+            .on
+            .watch(&format!(
+                "{}?watch=true&resourceVersion={from}",
+                self.on.widgets()
+            ))
+            .await;
         let mut notes = Vec::new();
         for step in 0..STEPS {
             let (what, seen) = self.step().await;
@@ -83,7 +104,10 @@ impl Walk {
                 let mut object = widget(name);
                 object["spec"] = self.spec();
                 object["metadata"]["finalizers"] = self.finalizers();
-                (format!("create {object}"), self.on.post(&self.on.widgets(), object).await)
+                (
+                    format!("create {object}"),
+                    self.on.post(&self.on.widgets(), object).await,
+                )
             }
             2 => self.delete(&path).await,
             3 => self.put(&path, part).await,
@@ -92,7 +116,10 @@ impl Walk {
                 if !part.is_empty() {
                     only_status(&mut patch);
                 }
-                (format!("patch {name}{part} {}", crate::subject::clean(&patch)), self.on.merge(&format!("{path}{part}"), patch).await)
+                (
+                    format!("patch {name}{part} {}", crate::subject::clean(&patch)),
+                    self.on.merge(&format!("{path}{part}"), patch).await,
+                )
             }
         }
     }
@@ -101,10 +128,15 @@ impl Walk {
         let known = self.recall();
         let options = match self.draw(3) {
             0 => json!({ "preconditions": { "uid": known["metadata"]["uid"] } }),
-            1 => json!({ "preconditions": { "resourceVersion": known["metadata"]["resourceVersion"] } }),
+            1 => {
+                json!({ "preconditions": { "resourceVersion": known["metadata"]["resourceVersion"] } })
+            }
             _ => json!({}),
         };
-        (format!("delete {path} {}", crate::subject::clean(&options)), self.on.delete_with(path, options).await)
+        (
+            format!("delete {path} {}", crate::subject::clean(&options)),
+            self.on.delete_with(path, options).await,
+        )
     }
 
     /// Sends an earlier answer, changed or not, to any path.
@@ -114,22 +146,55 @@ impl Walk {
             object = widget("a");
         }
         if self.draw(2) == 0 {
-            let (field, value) = if part.is_empty() { ("spec", self.spec()) } else { ("status", json!({ "phase": "Put" })) };
+            let (field, value) = if part.is_empty() {
+                ("spec", self.spec())
+            } else {
+                ("status", json!({ "phase": "Put" }))
+            };
             object[field] = value;
         }
         if self.draw(3) == 0 {
-            object["metadata"].as_object_mut().unwrap().remove("resourceVersion");
+            object["metadata"]
+                .as_object_mut()
+                .unwrap()
+                .remove("resourceVersion");
         }
-        let seen = self.on.send(Method::PUT, &format!("{path}{part}"), crate::subject::JSON, Some(object)).await;
+        let seen = self
+            .on
+            .send(
+                Method::PUT,
+                &format!("{path}{part}"),
+                crate::subject::JSON,
+                Some(object),
+            )
+            .await;
         // The message contains an etcd key.
-        let is_told = !seen.body["message"].as_str().unwrap_or_default().contains("Precondition failed");
-        (format!("put {path}{part}"), if is_told { seen } else { Seen { body: json!({ "reason": seen.body["reason"] }), ..seen } })
+        let is_told = !seen.body["message"]
+            .as_str()
+            .unwrap_or_default()
+            .contains("Precondition failed");
+        (
+            format!("put {path}{part}"),
+            if is_told {
+                seen
+            } else {
+                Seen {
+                    body: json!({ "reason": seen.body["reason"] }),
+                    ..seen
+                }
+            },
+        )
     }
 
     /// Returns one of the latest answers, so that some are current and some outdated.
     fn recall(&mut self) -> Value {
         let back = self.draw(5) as usize;
-        self.known.iter().rev().nth(back).cloned().unwrap_or_default()
+        self.known
+            .iter()
+            .rev()
+            .nth(back)
+            .cloned()
+            .unwrap_or_default()
     }
 
     fn patch(&mut self, name: &str) -> Value {
@@ -155,7 +220,13 @@ impl Walk {
             metadata["annotations"] = Value::Null;
         }
         if self.draw(4) == 0 {
-            let of_name: Vec<&Value> = self.known.iter().rev().filter(|known| known["metadata"]["name"] == name).take(2).collect();
+            let of_name: Vec<&Value> = self
+                .known
+                .iter()
+                .rev()
+                .filter(|known| known["metadata"]["name"] == name)
+                .take(2)
+                .collect();
             if let Some(known) = of_name.last() {
                 metadata["resourceVersion"] = version(known).to_string().into();
                 metadata["uid"] = known["metadata"]["uid"].clone();

@@ -31,21 +31,52 @@ pub(super) async fn views(
     views
 }
 
-async fn view(remote: &str, config: &str, files: &Contents, resolve: &dyn Fn(&str) -> Option<Ipv4Addr>) -> Result<String> {
+async fn view(
+    remote: &str,
+    config: &str,
+    files: &Contents,
+    resolve: &dyn Fn(&str) -> Option<Ipv4Addr>,
+) -> Result<String> {
     let wrong = |what: &str| Error::Object(format!("configuration of {remote}: {what}"));
-    let config: Value = serde_saphyr::from_str(config).map_err(|error| wrong(&error.to_string()))?;
-    let endpoint = config.pointer("/endpoints/0").and_then(Value::as_str).unwrap_or_default();
-    let (host, port) = endpoint.strip_prefix("https://").and_then(|rest| rest.split_once(':')).ok_or_else(|| wrong("no endpoint"))?;
+    let config: Value =
+        serde_saphyr::from_str(config).map_err(|error| wrong(&error.to_string()))?;
+    let endpoint = config
+        .pointer("/endpoints/0")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    let (host, port) = endpoint
+        .strip_prefix("https://")
+        .and_then(|rest| rest.split_once(':'))
+        .ok_or_else(|| wrong("no endpoint"))?;
     let port = port.parse().map_err(|_| wrong("no port"))?;
-    let address = host.parse().ok().or_else(|| resolve(host)).ok_or_else(|| wrong(&format!("unknown host {host}")))?;
+    let address = host
+        .parse()
+        .ok()
+        .or_else(|| resolve(host))
+        .ok_or_else(|| wrong(&format!("unknown host {host}")))?;
     let file = |field: &str| {
-        let path = config.get(field).and_then(Value::as_str).unwrap_or_default();
-        let name = path.strip_prefix("/var/lib/cilium/clustermesh/").unwrap_or_default();
-        let bytes = files.get(name).ok_or_else(|| wrong(&format!("{field} {path:?} does not exist")))?;
+        let path = config
+            .get(field)
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        let name = path
+            .strip_prefix("/var/lib/cilium/clustermesh/")
+            .unwrap_or_default();
+        let bytes = files
+            .get(name)
+            .ok_or_else(|| wrong(&format!("{field} {path:?} does not exist")))?;
         Ok::<_, Error>(String::from_utf8_lossy(bytes).into_owned())
     };
-    let client = Files { ca: file("trusted-ca-file")?, certificate: file("cert-file")?, key: file("key-file")? };
+    let client = Files {
+        ca: file("trusted-ca-file")?,
+        certificate: file("cert-file")?,
+        key: file("key-file")?,
+    };
     let key = format!("cilium/cluster-config/{remote}");
-    let value = Reader::new(SocketAddrV4::new(address, port), host, &client)?.get(&key).await?;
-    value.map(|value| String::from_utf8_lossy(&value).into_owned()).ok_or_else(|| wrong(&format!("{host} has no {key}")))
+    let value = Reader::new(SocketAddrV4::new(address, port), host, &client)?
+        .get(&key)
+        .await?;
+    value
+        .map(|value| String::from_utf8_lossy(&value).into_owned())
+        .ok_or_else(|| wrong(&format!("{host} has no {key}")))
 }

@@ -47,11 +47,20 @@ impl Ca {
     }
 
     /// Issues a certificate that expires, or has expired, at this time.
-    pub fn issue_until(&self, common_name: &str, names: &[String], end: SystemTime) -> Result<Files> {
+    pub fn issue_until(
+        &self,
+        common_name: &str,
+        names: &[String],
+        end: SystemTime,
+    ) -> Result<Files> {
         let start = end.min(SystemTime::now()) - HOUR;
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let identity = self.0.issue_for(common_name, &names, start..end)?;
-        Ok(Files { ca: self.pem().to_owned(), certificate: identity.certificate, key: identity.key })
+        Ok(Files {
+            ca: self.pem().to_owned(),
+            certificate: identity.certificate,
+            key: identity.key,
+        })
     }
 }
 
@@ -66,7 +75,12 @@ pub struct Files {
 impl Files {
     /// Returns the files by the keys of the Secret.
     pub(super) fn by_key(&self) -> BTreeMap<&'static str, &str> {
-        [("ca.crt", self.ca.as_str()), ("tls.crt", &self.certificate), ("tls.key", &self.key)].into()
+        [
+            ("ca.crt", self.ca.as_str()),
+            ("tls.crt", &self.certificate),
+            ("tls.key", &self.key),
+        ]
+        .into()
     }
 }
 
@@ -78,8 +92,19 @@ impl fmt::Debug for Files {
 
 /// Returns the names and addresses in a server certificate of the chart.
 pub(super) fn server_names(addresses: &[IpAddr], more: &[String]) -> Vec<String> {
-    let chart = [SERVER_NAME, "*.mesh.cilium.io", SERVICE_NAME, "127.0.0.1", "::1"].map(str::to_owned);
-    chart.into_iter().chain(addresses.iter().map(IpAddr::to_string)).chain(more.iter().cloned()).collect()
+    let chart = [
+        SERVER_NAME,
+        "*.mesh.cilium.io",
+        SERVICE_NAME,
+        "127.0.0.1",
+        "::1",
+    ]
+    .map(str::to_owned);
+    chart
+        .into_iter()
+        .chain(addresses.iter().map(IpAddr::to_string))
+        .chain(more.iter().cloned())
+        .collect()
 }
 
 /// Issues the certificates of all Secrets. `ca.crt` contains the CA and all
@@ -92,13 +117,28 @@ pub(super) fn issue(
     end: Option<SystemTime>,
 ) -> Result<BTreeMap<&'static str, Files>> {
     let end = end.unwrap_or_else(|| SystemTime::now() + LIFETIME);
-    let bundle: String = std::iter::once(ca).chain(&spec.trusted).map(Ca::pem).collect();
-    let issue = |common_name: &str, names: &[String]| Ok(Files { ca: bundle.clone(), ..ca.issue_until(common_name, names, end)? });
-    let remote = if spec.auth_mode == AuthMode::Cluster { format!("remote-{cluster}") } else { "remote".to_owned() };
+    let bundle: String = std::iter::once(ca)
+        .chain(&spec.trusted)
+        .map(Ca::pem)
+        .collect();
+    let issue = |common_name: &str, names: &[String]| {
+        Ok(Files {
+            ca: bundle.clone(),
+            ..ca.issue_until(common_name, names, end)?
+        })
+    };
+    let remote = if spec.auth_mode == AuthMode::Cluster {
+        format!("remote-{cluster}")
+    } else {
+        "remote".to_owned()
+    };
     Ok(BTreeMap::from([
         (SERVER, issue(SERVER_NAME, server)?),
         (REMOTE, issue(&remote, &[])?),
         (LOCAL, issue(&format!("local-{cluster}"), &[])?),
-        (ADMIN, issue(&format!("admin-{cluster}"), &["localhost".to_owned()])?),
+        (
+            ADMIN,
+            issue(&format!("admin-{cluster}"), &["localhost".to_owned()])?,
+        ),
     ]))
 }

@@ -27,10 +27,15 @@ pub(super) fn free_address(ports: &[u16]) -> Result<Ipv4Addr> {
     let failed = |reason: String| Error::network("finding a loopback address", reason);
     for _ in 0..ATTEMPTS {
         let mut random = [0_u8; 3];
-        SystemRandom::new().fill(&mut random).map_err(|error| failed(error.to_string()))?;
+        SystemRandom::new()
+            .fill(&mut random)
+            .map_err(|error| failed(error.to_string()))?;
         let [second, third, last] = random;
         let address = Ipv4Addr::new(127, second | 1, third, last | 1);
-        if ports.iter().all(|port| std::net::TcpListener::bind((address, *port)).is_ok()) {
+        if ports
+            .iter()
+            .all(|port| std::net::TcpListener::bind((address, *port)).is_ok())
+        {
             return Ok(address);
         }
     }
@@ -61,7 +66,10 @@ impl Door {
     pub(super) fn open(address: SocketAddrV4, target: SocketAddrV4) -> Result<Self> {
         let failed = |error: io::Error| Error::network(format!("listening on {address}"), error);
         let _runtime = runtime()?.enter();
-        let listener = std::net::TcpListener::bind(address).and_then(nonblocking).and_then(TcpListener::from_std).map_err(failed)?;
+        let listener = std::net::TcpListener::bind(address)
+            .and_then(nonblocking)
+            .and_then(TcpListener::from_std)
+            .map_err(failed)?;
         let task = runtime()?.spawn(async move {
             let mut connections = JoinSet::new();
             loop {
@@ -72,7 +80,10 @@ impl Door {
                 while connections.try_join_next().is_some() {}
             }
         });
-        Ok(Self { address, task: task.abort_handle() })
+        Ok(Self {
+            address,
+            task: task.abort_handle(),
+        })
     }
 }
 
@@ -117,7 +128,10 @@ impl Egress {
                 while connections.try_join_next().is_some() {}
             }
         });
-        Ok(Self { socket: socket.to_owned(), task: task.abort_handle() })
+        Ok(Self {
+            socket: socket.to_owned(),
+            task: task.abort_handle(),
+        })
     }
 }
 
@@ -130,12 +144,20 @@ impl Drop for Egress {
 }
 
 async fn connect(mut api_server: UnixStream) {
-    let Some(target) = wanted(&mut api_server).await else { return };
-    let Ok(mut pod) = TcpStream::connect(target).await else {
-        let _ = api_server.write_all(b"HTTP/1.1 502 Bad Gateway\r\n\r\n").await;
+    let Some(target) = wanted(&mut api_server).await else {
         return;
     };
-    if api_server.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.is_ok() {
+    let Ok(mut pod) = TcpStream::connect(target).await else {
+        let _ = api_server
+            .write_all(b"HTTP/1.1 502 Bad Gateway\r\n\r\n")
+            .await;
+        return;
+    };
+    if api_server
+        .write_all(b"HTTP/1.1 200 OK\r\n\r\n")
+        .await
+        .is_ok()
+    {
         let _ = copy_bidirectional(&mut api_server, &mut pod).await;
     }
 }
@@ -165,7 +187,13 @@ mod tests {
     fn a_pods_address_leads_to_the_loopback_address_behind_it() {
         let address = free_address(&[2379]).unwrap();
         assert!(address.is_loopback() && !shown(address).is_loopback());
-        assert_eq!(target(&format!("CONNECT {}:9964 HTTP/1.1\r\nHost: x\r\n\r\n", shown(address))), Some(SocketAddrV4::new(address, 9964)));
+        assert_eq!(
+            target(&format!(
+                "CONNECT {}:9964 HTTP/1.1\r\nHost: x\r\n\r\n",
+                shown(address)
+            )),
+            Some(SocketAddrV4::new(address, 9964))
+        );
         assert_eq!(target("GET / HTTP/1.1\r\n\r\n"), None);
     }
 }

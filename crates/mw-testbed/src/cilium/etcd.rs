@@ -22,7 +22,12 @@ pub(super) struct Etcd {
 
 impl Etcd {
     /// Starts etcd. `secrets` contains ca.crt, tls.crt and tls.key.
-    pub(super) async fn start(program: &Path, folder: &Path, secrets: &Path, address: SocketAddrV4) -> Result<Self> {
+    pub(super) async fn start(
+        program: &Path,
+        folder: &Path,
+        secrets: &Path,
+        address: SocketAddrV4,
+    ) -> Result<Self> {
         let file = |name: &str| secrets.join(name).display().to_string();
         let arguments = [
             "--name=clustermesh-apiserver".into(),
@@ -33,19 +38,28 @@ impl Etcd {
             format!("--key-file={}", file("tls.key")),
             format!("--listen-client-urls=https://{address}"),
             format!("--advertise-client-urls=https://{address}"),
-            format!("--listen-peer-urls=unix://{}", folder.join("peers").display()),
+            format!(
+                "--listen-peer-urls=unix://{}",
+                folder.join("peers").display()
+            ),
             // Data does not need to survive a power failure.
             "--unsafe-no-fsync".into(),
             "--log-level=warn".into(),
         ];
-        let etcd = Self { server: Server::start(program, &arguments, folder)?, address };
+        let etcd = Self {
+            server: Server::start(program, &arguments, folder)?,
+            address,
+        };
         etcd.wait_ready().await?;
         Ok(etcd)
     }
 
     async fn wait_ready(&self) -> Result<()> {
         eventually(DEADLINE, || async {
-            match (self.server.check_alive(), tokio::net::TcpStream::connect(self.address).await) {
+            match (
+                self.server.check_alive(),
+                tokio::net::TcpStream::connect(self.address).await,
+            ) {
                 (Err(error), _) => Ok(Err(error)),
                 (Ok(()), Ok(_)) => Ok(Ok(())),
                 (Ok(()), Err(error)) => Err(format!("etcd: {error}")),
@@ -55,7 +69,13 @@ impl Etcd {
     }
 
     /// Creates the same users and roles as Cilium's init container.
-    pub(super) async fn make_users(&self, program: &Path, cluster: &str, server_name: &str, secrets: &Path) -> Result<()> {
+    pub(super) async fn make_users(
+        &self,
+        program: &Path,
+        cluster: &str,
+        server_name: &str,
+        secrets: &Path,
+    ) -> Result<()> {
         let file = |name: &str| secrets.join(name).display().to_string();
         let mut command = std::process::Command::new(program);
         command.args([
@@ -67,10 +87,19 @@ impl Etcd {
             format!("--cert-file={}", file("tls.crt")),
             format!("--key-file={}", file("tls.key")),
         ]);
-        let failed = |reason: String| Error::Start { program: "etcd's users".into(), reason };
-        let done = tokio::task::spawn_blocking(move || command.output()).await.map_err(|error| failed(error.to_string()))?;
+        let failed = |reason: String| Error::Start {
+            program: "etcd's users".into(),
+            reason,
+        };
+        let done = tokio::task::spawn_blocking(move || command.output())
+            .await
+            .map_err(|error| failed(error.to_string()))?;
         let output = done.map_err(|error| failed(error.to_string()))?;
-        if output.status.success() { Ok(()) } else { Err(failed(String::from_utf8_lossy(&output.stderr).into_owned())) }
+        if output.status.success() {
+            Ok(())
+        } else {
+            Err(failed(String::from_utf8_lossy(&output.stderr).into_owned()))
+        }
     }
 
     /// Pauses etcd with SIGSTOP: the kernel accepts connections, but nothing is

@@ -34,12 +34,23 @@ impl Kubelet {
     /// Starts the kubelet. The volumes are written when this returns.
     pub(super) async fn start(http: &Http, volumes: Vec<Mounted>) -> Result<Self> {
         let volumes = Arc::new(Mutex::new(volumes));
-        let mut kubelet = Self { volumes: volumes.clone(), tasks: Vec::new() };
+        let mut kubelet = Self {
+            volumes: volumes.clone(),
+            tasks: Vec::new(),
+        };
         for kind in [Kind::Secrets, Kind::ConfigMaps] {
             let (objects, version) = list(http, kind).await?;
             lay_out(&volumes, kind, &objects)?;
-            let follower = Follower { kind, http: http.clone(), volumes: volumes.clone(), objects, version };
-            kubelet.tasks.push(runtime()?.spawn(follower.run()).abort_handle());
+            let follower = Follower {
+                kind,
+                http: http.clone(),
+                volumes: volumes.clone(),
+                objects,
+                version,
+            };
+            kubelet
+                .tasks
+                .push(runtime()?.spawn(follower.run()).abort_handle());
         }
         Ok(kubelet)
     }
@@ -47,8 +58,12 @@ impl Kubelet {
     /// Replaces the files of a volume, until the next change of any Secret restores them.
     pub(super) fn replace(&self, volume: &str, files: &Contents) -> Result<()> {
         let mut volumes = self.volumes.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut found = volumes.iter_mut().filter(|mounted| mounted.volume.name == volume);
-        found.try_for_each(|mounted| mounted.layout.lay_out(files)).map_err(failed)
+        let mut found = volumes
+            .iter_mut()
+            .filter(|mounted| mounted.volume.name == volume);
+        found
+            .try_for_each(|mounted| mounted.layout.lay_out(files))
+            .map_err(failed)
     }
 }
 
@@ -57,7 +72,10 @@ impl Drop for Kubelet {
         self.tasks.iter().for_each(AbortHandle::abort);
         // A task may still be running: once this has the lock, it has either written
         // its files or finds no volumes.
-        self.volumes.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.volumes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
     }
 }
 
@@ -88,9 +106,21 @@ impl Follower {
     }
 
     async fn watch(&mut self) -> Result<()> {
-        let mut events = self.http.watch(&format!("{}?watch=true&resourceVersion={}", path(self.kind), self.version)).await?;
+        let mut events = self
+            .http
+            .watch(&format!(
+                "{}?watch=true&resourceVersion={}",
+                path(self.kind),
+                self.version
+            ))
+            .await?;
         while let Some(event) = events.next().await {
-            let Some((name, contents)) = event.get("object").and_then(|object| read(self.kind, object)) else { continue };
+            let Some((name, contents)) = event
+                .get("object")
+                .and_then(|object| read(self.kind, object))
+            else {
+                continue;
+            };
             match event.get("type").and_then(Value::as_str) {
                 Some("ADDED" | "MODIFIED") => self.objects.insert(name, contents),
                 Some("DELETED") => self.objects.remove(&name),
@@ -111,14 +141,29 @@ fn path(kind: Kind) -> &'static str {
 
 async fn list(http: &Http, kind: Kind) -> Result<(Objects, String)> {
     let list = http.expect(Method::GET, path(kind), JSON, None).await?;
-    let version = list.pointer("/metadata/resourceVersion").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let items = list.get("items").and_then(Value::as_array).into_iter().flatten();
-    Ok((items.filter_map(|object| read(kind, object)).collect(), version))
+    let version = list
+        .pointer("/metadata/resourceVersion")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned();
+    let items = list
+        .get("items")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten();
+    Ok((
+        items.filter_map(|object| read(kind, object)).collect(),
+        version,
+    ))
 }
 
 fn read(kind: Kind, object: &Value) -> Option<(String, Contents)> {
     let name = object.pointer("/metadata/name").and_then(Value::as_str)?;
-    let data = object.get("data").and_then(Value::as_object).into_iter().flatten();
+    let data = object
+        .get("data")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten();
     let decode = |text: &str| match kind {
         Kind::Secrets => Base64::decode_vec(text).ok(),
         Kind::ConfigMaps => Some(text.as_bytes().to_vec()),
@@ -131,7 +176,10 @@ fn read(kind: Kind, object: &Value) -> Option<(String, Contents)> {
 /// running pod.
 fn lay_out(volumes: &Mutex<Vec<Mounted>>, kind: Kind, objects: &Objects) -> Result<()> {
     let mut volumes = volumes.lock().unwrap_or_else(PoisonError::into_inner);
-    for Mounted { volume, layout } in volumes.iter_mut().filter(|mounted| mounted.volume.kind == kind) {
+    for Mounted { volume, layout } in volumes
+        .iter_mut()
+        .filter(|mounted| mounted.volume.kind == kind)
+    {
         if let Some(files) = volume.files(objects) {
             layout.lay_out(&files).map_err(failed)?;
         }
@@ -140,5 +188,8 @@ fn lay_out(volumes: &Mutex<Vec<Mounted>>, kind: Kind, objects: &Objects) -> Resu
 }
 
 fn failed(error: std::io::Error) -> Error {
-    Error::Start { program: "kubelet".into(), reason: error.to_string() }
+    Error::Start {
+        program: "kubelet".into(),
+        reason: error.to_string(),
+    }
 }

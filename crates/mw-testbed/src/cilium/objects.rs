@@ -21,7 +21,12 @@ const SERVER_LABEL: &str = "k8s-app=clustermesh-apiserver";
 
 /// Returns the RBAC rules of clustermesh-apiserver.
 pub(super) fn rules() -> Vec<PolicyRule> {
-    let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+    let owned = |texts: &[&str]| {
+        texts
+            .iter()
+            .map(|text| (*text).to_owned())
+            .collect::<Vec<_>>()
+    };
     let rule = |group: &str, resources: &[&str], verbs: &[&str]| PolicyRule {
         api_groups: Some(owned(&[group])),
         resources: Some(owned(resources)),
@@ -30,8 +35,21 @@ pub(super) fn rules() -> Vec<PolicyRule> {
     };
     let read = ["get", "list", "watch"];
     vec![
-        rule("cilium.io", &["ciliumidentities", "ciliumexternalworkloads", "ciliumendpoints", "ciliumnodes"], &read),
-        rule("apiextensions.k8s.io", &["customresourcedefinitions"], &["list", "watch"]),
+        rule(
+            "cilium.io",
+            &[
+                "ciliumidentities",
+                "ciliumexternalworkloads",
+                "ciliumendpoints",
+                "ciliumnodes",
+            ],
+            &read,
+        ),
+        rule(
+            "apiextensions.k8s.io",
+            &["customresourcedefinitions"],
+            &["list", "watch"],
+        ),
         rule("", &["endpoints", "namespaces", "services"], &read),
         rule("discovery.k8s.io", &["endpointslices"], &read),
     ]
@@ -49,13 +67,19 @@ pub(super) fn admin_volume() -> Volume {
 
 /// Returns the volume from which kvstoremesh reads its remotes.
 pub(super) fn kvstoremesh_volume() -> Volume {
-    let sources = vec![source("cilium-kvstoremesh", true, None), source(REMOTE, true, Some("common-etcd-client"))];
+    let sources = vec![
+        source("cilium-kvstoremesh", true, None),
+        source(REMOTE, true, Some("common-etcd-client")),
+    ];
     secrets("kvstoremesh-secrets", sources)
 }
 
 /// Returns the volume from which the agents read their remotes.
 pub(super) fn agent_volume(spec: &CiliumSpec) -> Volume {
-    let mut sources = vec![source("cilium-clustermesh", true, None), source(REMOTE, true, Some("common-etcd-client"))];
+    let mut sources = vec![
+        source("cilium-clustermesh", true, None),
+        source(REMOTE, true, Some("common-etcd-client")),
+    ];
     if spec.local_client {
         sources.push(source(LOCAL, true, Some("local-etcd-client")));
     }
@@ -65,12 +89,24 @@ pub(super) fn agent_volume(spec: &CiliumSpec) -> Volume {
 /// Returns the volume with the users that etcd gets besides its built-in ones. Its
 /// ConfigMap is not optional: without it the pod does not start.
 pub(super) fn users_volume() -> Volume {
-    let users = Source { object: USERS, optional: false, items: Some(vec![("users.yaml", "users.yaml".to_owned())]) };
-    Volume { name: "etcd-users-config", kind: Kind::ConfigMaps, sources: vec![users] }
+    let users = Source {
+        object: USERS,
+        optional: false,
+        items: Some(vec![("users.yaml", "users.yaml".to_owned())]),
+    };
+    Volume {
+        name: "etcd-users-config",
+        kind: Kind::ConfigMaps,
+        sources: vec![users],
+    }
 }
 
 fn secrets(name: &'static str, sources: Vec<Source>) -> Volume {
-    Volume { name, kind: Kind::Secrets, sources }
+    Volume {
+        name,
+        kind: Kind::Secrets,
+        sources,
+    }
 }
 
 /// Returns the arguments with which container apiserver creates these users.
@@ -78,7 +114,10 @@ pub(super) fn users_arguments(mode: AuthMode) -> Vec<String> {
     match mode {
         AuthMode::Legacy => Vec::new(),
         AuthMode::Migration | AuthMode::Cluster => {
-            vec!["--cluster-users-enabled".to_owned(), format!("--cluster-users-config-path={USERS_FOLDER}/users.yaml")]
+            vec![
+                "--cluster-users-enabled".to_owned(),
+                format!("--cluster-users-config-path={USERS_FOLDER}/users.yaml"),
+            ]
         }
     }
 }
@@ -87,14 +126,27 @@ pub(super) fn users_arguments(mode: AuthMode) -> Vec<String> {
 /// certificate under this name; an empty name keeps the names of the keys.
 fn source(secret: &'static str, optional: bool, client: Option<&str>) -> Source {
     let items = client.map(|client| match client {
-        "" => ["ca.crt", "tls.crt", "tls.key"].map(|key| (key, key.to_owned())).into(),
-        client => vec![("tls.key", format!("{client}.key")), ("tls.crt", format!("{client}.crt")), ("ca.crt", format!("{client}-ca.crt"))],
+        "" => ["ca.crt", "tls.crt", "tls.key"]
+            .map(|key| (key, key.to_owned()))
+            .into(),
+        client => vec![
+            ("tls.key", format!("{client}.key")),
+            ("tls.crt", format!("{client}.crt")),
+            ("ca.crt", format!("{client}-ca.crt")),
+        ],
     });
-    Source { object: secret, optional, items }
+    Source {
+        object: secret,
+        optional,
+        items,
+    }
 }
 
 pub(super) fn config_map(name: Option<&str>, id: Option<u32>) -> Value {
-    let mut data = BTreeMap::from([("identity-allocation-mode", "crd".to_owned()), ("ipam", "cluster-pool".to_owned())]);
+    let mut data = BTreeMap::from([
+        ("identity-allocation-mode", "crd".to_owned()),
+        ("ipam", "cluster-pool".to_owned()),
+    ]);
     data.extend(name.map(|name| ("cluster-name", name.to_owned())));
     data.extend(id.map(|id| ("cluster-id", id.to_string())));
     let mut object = named("v1", "ConfigMap", "cilium-config");
@@ -103,7 +155,11 @@ pub(super) fn config_map(name: Option<&str>, id: Option<u32>) -> Value {
 }
 
 pub(super) fn ca_secret(ca: &Ca) -> Value {
-    let mut object = secret("cilium-ca", "Opaque", [("ca.crt", ca.pem()), ("ca.key", &ca.key())]);
+    let mut object = secret(
+        "cilium-ca",
+        "Opaque",
+        [("ca.crt", ca.pem()), ("ca.key", &ca.key())],
+    );
     mark_as_helms(&mut object);
     object
 }
@@ -111,9 +167,17 @@ pub(super) fn ca_secret(ca: &Ca) -> Value {
 /// Returns the ConfigMap of users as the chart renders it. With KVStoreMesh the agents read
 /// their own cluster's etcd as one of them.
 pub(super) fn users(spec: &CiliumSpec, cluster: &str) -> Value {
-    let own = if spec.kvstoremesh { format!("\n- name: remote-{cluster}\n  role: remote\n") } else { String::new() };
+    let own = if spec.kvstoremesh {
+        format!("\n- name: remote-{cluster}\n  role: remote\n")
+    } else {
+        String::new()
+    };
     let mut object = named("v1", "ConfigMap", USERS);
-    add(&mut object, "data", json!({ "users.yaml": format!("users:{own}") }));
+    add(
+        &mut object,
+        "data",
+        json!({ "users.yaml": format!("users:{own}") }),
+    );
     mark_as_helms(&mut object);
     object
 }
@@ -121,8 +185,16 @@ pub(super) fn users(spec: &CiliumSpec, cluster: &str) -> Value {
 /// Adds Helm's ownership labels and annotations.
 fn mark_as_helms(object: &mut Value) {
     if let Some(metadata) = object.get_mut("metadata") {
-        add(metadata, "labels", json!({ "app.kubernetes.io/managed-by": "Helm" }));
-        add(metadata, "annotations", json!({ "meta.helm.sh/release-name": "cilium", "meta.helm.sh/release-namespace": "kube-system" }));
+        add(
+            metadata,
+            "labels",
+            json!({ "app.kubernetes.io/managed-by": "Helm" }),
+        );
+        add(
+            metadata,
+            "annotations",
+            json!({ "meta.helm.sh/release-name": "cilium", "meta.helm.sh/release-namespace": "kube-system" }),
+        );
     }
 }
 
@@ -130,8 +202,15 @@ pub(super) fn certificate_secret(name: &str, files: &Files) -> Value {
     secret(name, "kubernetes.io/tls", files.by_key())
 }
 
-fn secret<'a>(name: &str, kind: &str, data: impl IntoIterator<Item = (&'static str, &'a str)>) -> Value {
-    let data: BTreeMap<&str, String> = data.into_iter().map(|(key, text)| (key, Base64::encode_string(text.as_bytes()))).collect();
+fn secret<'a>(
+    name: &str,
+    kind: &str,
+    data: impl IntoIterator<Item = (&'static str, &'a str)>,
+) -> Value {
+    let data: BTreeMap<&str, String> = data
+        .into_iter()
+        .map(|(key, text)| (key, Base64::encode_string(text.as_bytes())))
+        .collect();
     let mut object = named("v1", "Secret", name);
     add(&mut object, "type", json!(kind));
     add(&mut object, "data", json!(data));
@@ -144,8 +223,13 @@ pub(super) fn service_account() -> Value {
 
 pub(super) fn daemon_set(spec: &CiliumSpec, version: &str) -> Value {
     let mut object = named("apps/v1", "DaemonSet", "cilium");
-    let template = json!({ "metadata": { "labels": labels(AGENT) }, "spec": agent_pod(spec, version) });
-    add(&mut object, "spec", json!({ "selector": { "matchLabels": labels(AGENT) }, "template": template }));
+    let template =
+        json!({ "metadata": { "labels": labels(AGENT) }, "spec": agent_pod(spec, version) });
+    add(
+        &mut object,
+        "spec",
+        json!({ "selector": { "matchLabels": labels(AGENT) }, "template": template }),
+    );
     label(&mut object, AGENT);
     object
 }
@@ -153,7 +237,11 @@ pub(super) fn daemon_set(spec: &CiliumSpec, version: &str) -> Value {
 pub(super) fn deployment(spec: &CiliumSpec, version: &str) -> Value {
     let mut object = named("apps/v1", "Deployment", "clustermesh-apiserver");
     let template = json!({ "metadata": { "labels": labels(SERVER_LABEL) }, "spec": server_pod(spec, version) });
-    add(&mut object, "spec", json!({ "replicas": 1, "selector": { "matchLabels": labels(SERVER_LABEL) }, "template": template }));
+    add(
+        &mut object,
+        "spec",
+        json!({ "replicas": 1, "selector": { "matchLabels": labels(SERVER_LABEL) }, "template": template }),
+    );
     label(&mut object, SERVER_LABEL);
     object
 }
@@ -170,21 +258,28 @@ fn agent_pod(spec: &CiliumSpec, version: &str) -> Value {
 }
 
 fn server_pod(spec: &CiliumSpec, version: &str) -> Value {
-    let port = |name: &str, port: u16| json!([{ "name": name, "containerPort": port, "protocol": "TCP" }]);
-    let container =
-        |name: &str, ports: Value| json!({ "name": name, "image": format!("cilium/clustermesh-apiserver:{version}"), "ports": ports });
+    let port =
+        |name: &str, port: u16| json!([{ "name": name, "containerPort": port, "protocol": "TCP" }]);
+    let container = |name: &str, ports: Value| json!({ "name": name, "image": format!("cilium/clustermesh-apiserver:{version}"), "ports": ports });
     let mut apiserver = container("apiserver", port("apiserv-metrics", METRICS_PORT));
     let mut volumes = vec![etcd_volume().spec(), admin_volume().spec()];
     let users = users_arguments(spec.auth_mode);
     if !users.is_empty() {
         add(&mut apiserver, "args", json!(users));
         let volume = users_volume();
-        add(&mut apiserver, "volumeMounts", json!([{ "name": volume.name, "mountPath": USERS_FOLDER, "readOnly": true }]));
+        add(
+            &mut apiserver,
+            "volumeMounts",
+            json!([{ "name": volume.name, "mountPath": USERS_FOLDER, "readOnly": true }]),
+        );
         volumes.push(volume.spec());
     }
     let mut containers = vec![container("etcd", port("etcd", ETCD_PORT)), apiserver];
     if spec.kvstoremesh {
-        containers.push(container("kvstoremesh", port("kvmesh-metrics", KVSTOREMESH_METRICS_PORT)));
+        containers.push(container(
+            "kvstoremesh",
+            port("kvmesh-metrics", KVSTOREMESH_METRICS_PORT),
+        ));
         volumes.push(kvstoremesh_volume().spec());
     }
     let mut pod = json!({ "serviceAccountName": "clustermesh-apiserver", "containers": containers, "volumes": volumes });
@@ -195,7 +290,10 @@ fn server_pod(spec: &CiliumSpec, version: &str) -> Value {
 }
 
 fn host_aliases(spec: &CiliumSpec) -> Value {
-    spec.host_aliases.iter().map(|(name, address)| json!({ "ip": address, "hostnames": [name] })).collect()
+    spec.host_aliases
+        .iter()
+        .map(|(name, address)| json!({ "ip": address, "hostnames": [name] }))
+        .collect()
 }
 
 /// Returns the pod of the Deployment.
@@ -245,7 +343,11 @@ pub(super) fn service(exposure: &Exposure) -> Value {
     };
     let mut object = named("v1", "Service", "clustermesh-apiserver");
     let ports = json!([{ "port": ETCD_PORT, "protocol": "TCP" }]);
-    add(&mut object, "spec", json!({ "type": kind, "selector": labels(SERVER_LABEL), "ports": ports }));
+    add(
+        &mut object,
+        "spec",
+        json!({ "type": kind, "selector": labels(SERVER_LABEL), "ports": ports }),
+    );
     label(&mut object, SERVER_LABEL);
     object
 }
@@ -253,7 +355,10 @@ pub(super) fn service(exposure: &Exposure) -> Value {
 /// Returns the addresses of the load balancer, or its host name.
 pub(super) fn service_status(exposure: &Exposure, addresses: &[IpAddr]) -> Value {
     let ingress: Value = match exposure {
-        Exposure::LoadBalancer { .. } => addresses.iter().map(|address| json!({ "ip": address })).collect(),
+        Exposure::LoadBalancer { .. } => addresses
+            .iter()
+            .map(|address| json!({ "ip": address }))
+            .collect(),
         Exposure::LoadBalancerName(name) => json!([{ "hostname": name }]),
         Exposure::NodePort => json!([]),
     };
@@ -277,14 +382,27 @@ pub(super) fn node_status(address: Ipv4Addr) -> Value {
 
 /// Returns the path of one of these objects.
 pub(super) fn path(object: &Value) -> String {
-    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-    let root = if text("/apiVersion").contains('/') { "apis" } else { "api" };
+    let text = |pointer: &str| {
+        object
+            .pointer(pointer)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+    };
+    let root = if text("/apiVersion").contains('/') {
+        "apis"
+    } else {
+        "api"
+    };
     let namespace = match text("/metadata/namespace") {
         "" => String::new(),
         name => format!("/namespaces/{name}"),
     };
     let plural = format!("{}s", text("/kind").to_lowercase());
-    format!("/{root}/{}{namespace}/{plural}/{}", text("/apiVersion"), text("/metadata/name"))
+    format!(
+        "/{root}/{}{namespace}/{plural}/{}",
+        text("/apiVersion"),
+        text("/metadata/name")
+    )
 }
 
 fn named(version: &str, kind: &str, name: &str) -> Value {

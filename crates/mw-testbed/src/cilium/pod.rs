@@ -15,7 +15,9 @@ use ring::rand::{SecureRandom, SystemRandom};
 use super::certificates::SERVICE_NAME;
 use super::etcd::Etcd;
 use super::kubelet::{Kubelet, Mounted};
-use super::objects::{admin_volume, agent_volume, etcd_volume, kvstoremesh_volume, users_arguments, users_volume};
+use super::objects::{
+    admin_volume, agent_volume, etcd_volume, kvstoremesh_volume, users_arguments, users_volume,
+};
 use super::range::Reader;
 use super::volume::{Contents, Layout, Volume};
 use super::{AuthMode, CiliumSpec, kubelet, objects, status};
@@ -56,7 +58,10 @@ pub(super) struct Ground {
 
 impl fmt::Debug for Ground {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ground").field("cluster", &self.cluster).field("address", &self.address).finish_non_exhaustive()
+        f.debug_struct("Ground")
+            .field("cluster", &self.cluster)
+            .field("address", &self.address)
+            .finish_non_exhaustive()
     }
 }
 
@@ -105,17 +110,33 @@ impl Ground {
         write(&library, "etcd-config.yaml", &config)?;
         write(&library, "kubeconfig", &self.kubeconfig)?;
         write(&folder, "hosts", hosts)?;
-        let mounts = vec![(folder.join("var-lib"), "/var/lib"), (folder.join("hosts"), "/etc/hosts")];
+        let mounts = vec![
+            (folder.join("var-lib"), "/var/lib"),
+            (folder.join("hosts"), "/etc/hosts"),
+        ];
         // Otherwise the processes would write files to the user's home folder.
         let environment = vec![("GOPS_CONFIG_DIR", folder.join("gops").display().to_string())];
-        Ok((folder, Surroundings { environment, mounts }))
+        Ok((
+            folder,
+            Surroundings {
+                environment,
+                mounts,
+            },
+        ))
     }
 
     /// Starts all processes. Returns `None` if an object that the pod would wait for is
     /// missing.
-    pub(super) async fn start(&self, spec: &CiliumSpec, identity: &Identity) -> Result<Option<Pod>> {
+    pub(super) async fn start(
+        &self,
+        spec: &CiliumSpec,
+        identity: &Identity,
+    ) -> Result<Option<Pod>> {
         let users = (spec.auth_mode != AuthMode::Legacy).then(users_volume);
-        for volume in [etcd_volume(), admin_volume()].into_iter().chain(users.clone()) {
+        for volume in [etcd_volume(), admin_volume()]
+            .into_iter()
+            .chain(users.clone())
+        {
             if kubelet::files(&self.http, &volume).await?.is_none() {
                 return Ok(None);
             }
@@ -123,30 +144,65 @@ impl Ground {
         let names = hosts(self.address, spec);
         let etcd_folder = self.folder("etcd")?;
         let (apiserver_folder, apiserver_sees) = self.prepare("apiserver", &names)?;
-        let (server_files, admin_files) = (etcd_folder.join("secrets"), apiserver_folder.join(ETCD_SECRETS));
-        let mut volumes = vec![mounted(etcd_volume(), server_files.clone())?, mounted(admin_volume(), admin_files.clone())?];
+        let (server_files, admin_files) = (
+            etcd_folder.join("secrets"),
+            apiserver_folder.join(ETCD_SECRETS),
+        );
+        let mut volumes = vec![
+            mounted(etcd_volume(), server_files.clone())?,
+            mounted(admin_volume(), admin_files.clone())?,
+        ];
         if let Some(users) = users {
             volumes.push(mounted(users, apiserver_folder.join(ETCD_USERS))?);
         }
         let mut hosts = vec![apiserver_folder.join("hosts")];
-        let reader = if identity.id == 0 { None } else { Some(self.prepare("kvstoremesh", &names)?) };
+        let reader = if identity.id == 0 {
+            None
+        } else {
+            Some(self.prepare("kvstoremesh", &names)?)
+        };
         if let Some((folder, _)) = &reader {
             // Without KVStoreMesh the agents read the remotes. kvstoremesh contains the
             // same code and replaces them.
-            let remotes = if spec.kvstoremesh { kvstoremesh_volume() } else { agent_volume(spec) };
+            let remotes = if spec.kvstoremesh {
+                kvstoremesh_volume()
+            } else {
+                agent_volume(spec)
+            };
             volumes.push(mounted(admin_volume(), folder.join(ETCD_SECRETS))?);
             volumes.push(mounted(remotes, folder.join(REMOTES))?);
             hosts.push(folder.join("hosts"));
         }
         let kubelet = Kubelet::start(&self.http, volumes).await?;
         let etcd = Etcd::start(&self.etcd, &etcd_folder, &server_files, self.at(ETCD_PORT)).await?;
-        etcd.make_users(&self.programs.clustermesh_apiserver, &identity.name, SERVICE_NAME, &admin_files).await?;
+        etcd.make_users(
+            &self.programs.clustermesh_apiserver,
+            &identity.name,
+            SERVICE_NAME,
+            &admin_files,
+        )
+        .await?;
         let apiserver = self.start_apiserver(&apiserver_folder, &apiserver_sees, spec, identity)?;
-        let kvstoremesh = reader.map(|(folder, sees)| self.start_kvstoremesh(&folder, &sees, identity)).transpose()?;
-        Ok(Some(Pod { kubelet, kvstoremesh, apiserver, etcd, hosts, address: self.address }))
+        let kvstoremesh = reader
+            .map(|(folder, sees)| self.start_kvstoremesh(&folder, &sees, identity))
+            .transpose()?;
+        Ok(Some(Pod {
+            kubelet,
+            kvstoremesh,
+            apiserver,
+            etcd,
+            hosts,
+            address: self.address,
+        }))
     }
 
-    fn start_apiserver(&self, folder: &Path, sees: &Surroundings, spec: &CiliumSpec, identity: &Identity) -> Result<Server> {
+    fn start_apiserver(
+        &self,
+        folder: &Path,
+        sees: &Surroundings,
+        spec: &CiliumSpec,
+        identity: &Identity,
+    ) -> Result<Server> {
         let mut arguments = vec![
             "clustermesh".into(),
             format!("--cluster-name={}", identity.name),
@@ -159,10 +215,20 @@ impl Ground {
             "--gops-port=0".into(),
         ];
         arguments.extend(users_arguments(spec.auth_mode));
-        Server::start_in(sees, &self.programs.clustermesh_apiserver, &arguments, folder)
+        Server::start_in(
+            sees,
+            &self.programs.clustermesh_apiserver,
+            &arguments,
+            folder,
+        )
     }
 
-    fn start_kvstoremesh(&self, folder: &Path, sees: &Surroundings, identity: &Identity) -> Result<Server> {
+    fn start_kvstoremesh(
+        &self,
+        folder: &Path,
+        sees: &Surroundings,
+        identity: &Identity,
+    ) -> Result<Server> {
         let arguments = [
             "kvstoremesh".into(),
             format!("--cluster-name={}", identity.name),
@@ -171,11 +237,19 @@ impl Ground {
             "--kvstore-opt=etcd.qps=100".into(),
             "--kvstore-opt=etcd.maxInflight=10".into(),
             "--clustermesh-config=/var/lib/cilium/clustermesh".into(),
-            format!("--prometheus-serve-addr={}", self.at(KVSTOREMESH_METRICS_PORT)),
+            format!(
+                "--prometheus-serve-addr={}",
+                self.at(KVSTOREMESH_METRICS_PORT)
+            ),
             format!("--api-serve-addr={}", self.at(API_PORT)),
             "--gops-port=0".into(),
         ];
-        Server::start_in(sees, &self.programs.clustermesh_apiserver, &arguments, folder)
+        Server::start_in(
+            sees,
+            &self.programs.clustermesh_apiserver,
+            &arguments,
+            folder,
+        )
     }
 }
 
@@ -190,12 +264,17 @@ impl Pod {
             }
             match reader.get(&config).await {
                 Ok(Some(_)) => Ok(Ok(())),
-                Ok(None) => Err(format!("{config} is not in etcd; log of the apiserver: {}", self.apiserver.log_tail())),
+                Ok(None) => Err(format!(
+                    "{config} is not in etcd; log of the apiserver: {}",
+                    self.apiserver.log_tail()
+                )),
                 Err(error) => Err(error.to_string()),
             }
         })
         .await??;
-        let Some(kvstoremesh) = &self.kvstoremesh else { return Ok(()) };
+        let Some(kvstoremesh) = &self.kvstoremesh else {
+            return Ok(());
+        };
         eventually(DEADLINE, || async {
             match (kvstoremesh.check_alive(), self.remotes().await) {
                 (Err(error), _) => Ok(Err(error)),
@@ -226,18 +305,32 @@ impl Pod {
     pub(super) fn write_hosts(&self, spec: &CiliumSpec) -> Result<()> {
         let names = hosts(self.address, spec);
         // Written in place, because the bind mount refers to this inode.
-        self.hosts.iter().try_for_each(|file| std::fs::write(file, &names).map_err(Error::file("writing", file)))
+        self.hosts
+            .iter()
+            .try_for_each(|file| std::fs::write(file, &names).map_err(Error::file("writing", file)))
     }
 
     pub(super) fn pids(&self) -> Vec<i32> {
         let servers = [Some(&self.apiserver), self.kvstoremesh.as_ref()];
-        self.etcd.pid().into_iter().chain(servers.into_iter().flatten().filter_map(Server::pid)).collect()
+        self.etcd
+            .pid()
+            .into_iter()
+            .chain(servers.into_iter().flatten().filter_map(Server::pid))
+            .collect()
     }
 
     /// Returns the ends of all logs.
     pub(super) fn logs(&self) -> String {
-        let kvstoremesh = self.kvstoremesh.as_ref().map(Server::log_tail).unwrap_or_default();
-        format!("etcd: {}\napiserver: {}\nkvstoremesh: {kvstoremesh}", self.etcd.log_tail(), self.apiserver.log_tail())
+        let kvstoremesh = self
+            .kvstoremesh
+            .as_ref()
+            .map(Server::log_tail)
+            .unwrap_or_default();
+        format!(
+            "etcd: {}\napiserver: {}\nkvstoremesh: {kvstoremesh}",
+            self.etcd.log_tail(),
+            self.apiserver.log_tail()
+        )
     }
 }
 
@@ -248,8 +341,15 @@ fn mounted(volume: Volume, folder: PathBuf) -> Result<Mounted> {
 
 /// Returns the hosts file with the Service and the names in the spec.
 fn hosts(address: Ipv4Addr, spec: &CiliumSpec) -> String {
-    let others = spec.host_aliases.iter().chain(&spec.dns).map(|(name, address)| format!("{address} {name}\n"));
-    format!("127.0.0.1 localhost\n{address} {SERVICE_NAME}\n{}", others.collect::<String>())
+    let others = spec
+        .host_aliases
+        .iter()
+        .chain(&spec.dns)
+        .map(|(name, address)| format!("{address} {name}\n"));
+    format!(
+        "127.0.0.1 localhost\n{address} {SERVICE_NAME}\n{}",
+        others.collect::<String>()
+    )
 }
 
 /// Returns a free port for the health check, whose address can't be configured. It is
@@ -258,7 +358,9 @@ fn free_port() -> Result<u16> {
     let failed = |reason: String| Error::network("finding a free port", reason);
     for _ in 0..PORT_ATTEMPTS {
         let mut random = [0_u8; 2];
-        SystemRandom::new().fill(&mut random).map_err(|error| failed(error.to_string()))?;
+        SystemRandom::new()
+            .fill(&mut random)
+            .map_err(|error| failed(error.to_string()))?;
         let port = 10_000 + u16::from_ne_bytes(random) % 20_000;
         if TcpListener::bind(("0.0.0.0", port)).is_ok() {
             return Ok(port);

@@ -25,13 +25,22 @@ impl Reader {
     /// Creates a client. The server's certificate must be valid for the name,
     /// regardless of the address.
     pub(super) fn new(address: SocketAddrV4, server_name: &str, files: &Files) -> Result<Self> {
-        let name = ServerName::try_from(server_name.to_owned()).map_err(|error| Error::Certificate(error.to_string()))?;
-        let client = http2_client_for(name, client_config(&files.ca, &files.certificate, &files.key)?);
+        let name = ServerName::try_from(server_name.to_owned())
+            .map_err(|error| Error::Certificate(error.to_string()))?;
+        let client = http2_client_for(
+            name,
+            client_config(&files.ca, &files.certificate, &files.key)?,
+        );
         Ok(Self { client, address })
     }
 
     pub(super) async fn get(&self, key: &str) -> Result<Option<Vec<u8>>> {
-        Ok(self.range(field(1, key.as_bytes())).await?.into_iter().next().map(|(_, value)| value))
+        Ok(self
+            .range(field(1, key.as_bytes()))
+            .await?
+            .into_iter()
+            .next()
+            .map(|(_, value)| value))
     }
 
     /// Returns all keys with this prefix.
@@ -39,22 +48,39 @@ impl Reader {
         let mut end = prefix.as_bytes().to_vec();
         // The first key after all keys with this prefix.
         end.last_mut().into_iter().for_each(|last| *last += 1);
-        self.range([field(1, prefix.as_bytes()), field(2, &end)].concat()).await
+        self.range([field(1, prefix.as_bytes()), field(2, &end)].concat())
+            .await
     }
 
     async fn range(&self, message: Vec<u8>) -> Result<Vec<Pair>> {
-        let answer = call(&self.client, &self.address.to_string(), "KV/Range", &message).await?;
+        let answer = call(
+            &self.client,
+            &self.address.to_string(),
+            "KV/Range",
+            &message,
+        )
+        .await?;
         pairs(&answer).ok_or_else(|| Error::Object("cannot decode the response of etcd".into()))
     }
 }
 
 fn pairs(answer: &[u8]) -> Option<Vec<Pair>> {
-    fields(answer)?.into_iter().filter(|(number, _)| *number == 2).map(|(_, pair)| read_pair(pair)).collect()
+    fields(answer)?
+        .into_iter()
+        .filter(|(number, _)| *number == 2)
+        .map(|(_, pair)| read_pair(pair))
+        .collect()
 }
 
 fn read_pair(message: &[u8]) -> Option<Pair> {
     let fields = fields(message)?;
-    let of = |wanted: u64| fields.iter().find(|(number, _)| *number == wanted).map(|(_, bytes)| bytes.to_vec()).unwrap_or_default();
+    let of = |wanted: u64| {
+        fields
+            .iter()
+            .find(|(number, _)| *number == wanted)
+            .map(|(_, bytes)| bytes.to_vec())
+            .unwrap_or_default()
+    };
     Some((String::from_utf8(of(1)).ok()?, of(5)))
 }
 
@@ -66,7 +92,10 @@ mod tests {
     fn an_answer_gives_its_pairs() {
         let pair = [field(1, b"name"), vec![2 << 3, 7], field(5, b"value")].concat();
         let answer = [field(1, &[1 << 3, 7]), field(2, &pair), vec![4 << 3, 1]].concat();
-        assert_eq!(pairs(&answer), Some(vec![("name".to_owned(), b"value".to_vec())]));
+        assert_eq!(
+            pairs(&answer),
+            Some(vec![("name".to_owned(), b"value".to_vec())])
+        );
         assert_eq!(pairs(&[]), Some(vec![]));
     }
 }

@@ -45,7 +45,9 @@ impl Volume {
     /// Returns the volume as in a pod spec.
     pub(super) fn spec(&self) -> Value {
         match (self.kind, self.sources.first()) {
-            (Kind::ConfigMaps, Some(source)) => json!({ "name": self.name, "configMap": { "name": source.object, "defaultMode": 0o400 } }),
+            (Kind::ConfigMaps, Some(source)) => {
+                json!({ "name": self.name, "configMap": { "name": source.object, "defaultMode": 0o400 } })
+            }
             _ => {
                 let sources: Vec<Value> = self.sources.iter().map(Source::spec).collect();
                 json!({ "name": self.name, "projected": { "defaultMode": 0o400, "sources": sources } })
@@ -69,7 +71,11 @@ impl Volume {
 
 impl Source {
     fn spec(&self) -> Value {
-        let items = self.items.iter().flatten().map(|(key, path)| json!({ "key": key, "path": path }));
+        let items = self
+            .items
+            .iter()
+            .flatten()
+            .map(|(key, path)| json!({ "key": key, "path": path }));
         let mut secret = json!({ "name": self.object, "optional": self.optional });
         if let (Some(secret), Some(_)) = (secret.as_object_mut(), &self.items) {
             secret.insert("items".into(), items.collect());
@@ -78,9 +84,17 @@ impl Source {
     }
 
     fn files(&self, object: &Contents) -> Option<Contents> {
-        let Some(items) = &self.items else { return Some(object.clone()) };
-        let found = items.iter().map(|(key, path)| object.get(*key).map(|bytes| (path.clone(), bytes.clone())));
-        if self.optional { Some(found.flatten().collect()) } else { found.collect() }
+        let Some(items) = &self.items else {
+            return Some(object.clone());
+        };
+        let found = items
+            .iter()
+            .map(|(key, path)| object.get(*key).map(|bytes| (path.clone(), bytes.clone())));
+        if self.optional {
+            Some(found.flatten().collect())
+        } else {
+            found.collect()
+        }
     }
 }
 
@@ -93,14 +107,21 @@ pub(super) struct Layout {
 
 impl fmt::Debug for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Layout").field("folder", &self.folder).field("files", &self.files.keys()).finish_non_exhaustive()
+        f.debug_struct("Layout")
+            .field("folder", &self.folder)
+            .field("files", &self.files.keys())
+            .finish_non_exhaustive()
     }
 }
 
 impl Layout {
     pub(super) fn new(folder: PathBuf) -> io::Result<Self> {
         fs::create_dir_all(&folder)?;
-        Ok(Self { folder, files: Contents::new(), moment: 0 })
+        Ok(Self {
+            folder,
+            files: Contents::new(),
+            moment: 0,
+        })
     }
 
     /// Writes the files, if they have changed.
@@ -118,7 +139,8 @@ impl Layout {
         let next = self.folder.join("..data_tmp");
         symlink(new.file_name().unwrap_or_default(), &next)?;
         fs::rename(&next, self.folder.join(DATA))?;
-        let (before, now): (BTreeSet<_>, BTreeSet<_>) = (self.files.keys().collect(), files.keys().collect());
+        let (before, now): (BTreeSet<_>, BTreeSet<_>) =
+            (self.files.keys().collect(), files.keys().collect());
         for name in now.difference(&before) {
             symlink(Path::new(DATA).join(name), self.folder.join(name))?;
         }
@@ -147,46 +169,84 @@ mod tests {
     use super::*;
 
     fn contents(files: &[(&str, &str)]) -> Contents {
-        files.iter().map(|(name, text)| ((*name).to_owned(), text.as_bytes().to_vec())).collect()
+        files
+            .iter()
+            .map(|(name, text)| ((*name).to_owned(), text.as_bytes().to_vec()))
+            .collect()
     }
 
     fn read(folder: &Path) -> Contents {
-        let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let names = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let visible = names.filter(|name| !name.starts_with(".."));
-        visible.map(|name| (name.clone(), fs::read(folder.join(name)).unwrap())).collect()
+        visible
+            .map(|name| (name.clone(), fs::read(folder.join(name)).unwrap()))
+            .collect()
     }
 
     #[test]
     fn files_come_change_and_go_and_one_moment_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         let mut layout = Layout::new(folder.path().join("v")).unwrap();
-        for files in [contents(&[]), contents(&[("a", "1"), ("b", "2")]), contents(&[("b", "3"), ("c", "4")])] {
+        for files in [
+            contents(&[]),
+            contents(&[("a", "1"), ("b", "2")]),
+            contents(&[("b", "3"), ("c", "4")]),
+        ] {
             layout.lay_out(&files).unwrap();
             assert_eq!(read(&layout.folder), files);
-            let moments = fs::read_dir(&layout.folder).unwrap().filter(|entry| entry.as_ref().unwrap().file_type().unwrap().is_dir());
+            let moments = fs::read_dir(&layout.folder)
+                .unwrap()
+                .filter(|entry| entry.as_ref().unwrap().file_type().unwrap().is_dir());
             assert_eq!(moments.count(), 1);
         }
         let before = fs::read_link(layout.folder.join(DATA)).unwrap();
-        layout.lay_out(&contents(&[("b", "3"), ("c", "4")])).unwrap();
+        layout
+            .lay_out(&contents(&[("b", "3"), ("c", "4")]))
+            .unwrap();
         assert_eq!(fs::read_link(layout.folder.join(DATA)).unwrap(), before);
     }
 
     #[test]
     fn a_volume_waits_for_what_is_not_optional() {
-        let source = |object, optional, items| Source { object, optional, items };
+        let source = |object, optional, items| Source {
+            object,
+            optional,
+            items,
+        };
         let volume = Volume {
             name: "v",
             kind: Kind::Secrets,
-            sources: vec![source("all", true, None), source("some", false, Some(vec![("tls.crt", "client.crt".to_owned())]))],
+            sources: vec![
+                source("all", true, None),
+                source(
+                    "some",
+                    false,
+                    Some(vec![("tls.crt", "client.crt".to_owned())]),
+                ),
+            ],
         };
         let mut secrets = Objects::from([("all".to_owned(), contents(&[("b", "x")]))]);
         assert_eq!(volume.files(&secrets), None);
         secrets.insert("some".to_owned(), contents(&[("tls.key", "k")]));
         assert_eq!(volume.files(&secrets), None, "a key is missing");
-        secrets.insert("some".to_owned(), contents(&[("tls.crt", "c"), ("tls.key", "k")]));
-        assert_eq!(volume.files(&secrets), Some(contents(&[("b", "x"), ("client.crt", "c")])));
+        secrets.insert(
+            "some".to_owned(),
+            contents(&[("tls.crt", "c"), ("tls.key", "k")]),
+        );
+        assert_eq!(
+            volume.files(&secrets),
+            Some(contents(&[("b", "x"), ("client.crt", "c")]))
+        );
         secrets.remove("all");
-        assert_eq!(volume.files(&secrets), Some(contents(&[("client.crt", "c")])));
-        assert_eq!(volume.spec()["projected"]["sources"][1]["secret"]["items"][0]["path"], "client.crt");
+        assert_eq!(
+            volume.files(&secrets),
+            Some(contents(&[("client.crt", "c")]))
+        );
+        assert_eq!(
+            volume.spec()["projected"]["sources"][1]["secret"]["items"][0]["path"],
+            "client.crt"
+        );
     }
 }

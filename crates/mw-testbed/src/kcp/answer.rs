@@ -22,13 +22,23 @@ pub(super) fn json(code: u16, body: &Value) -> Served {
 }
 
 pub(super) fn text(code: u16, body: &str) -> Refusal {
-    Box::new(respond(code, "text/plain; charset=utf-8", Bytes::from(body.to_owned())))
+    Box::new(respond(
+        code,
+        "text/plain; charset=utf-8",
+        Bytes::from(body.to_owned()),
+    ))
 }
 
 fn respond(code: u16, content: &'static str, body: Bytes) -> Served {
-    let mut response = Response::new(Full::from(body).map_err(|never| match never {}).boxed_unsync());
+    let mut response = Response::new(
+        Full::from(body)
+            .map_err(|never| match never {})
+            .boxed_unsync(),
+    );
     *response.status_mut() = hyper::StatusCode::from_u16(code).unwrap_or_default();
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(content));
     response
 }
 
@@ -43,16 +53,31 @@ pub(super) fn failure(code: u16, reason: &str, message: &str) -> Refusal {
 }
 
 pub(super) fn unresolved() -> Refusal {
-    failure(403, "Forbidden", "Path not resolved to a valid virtual workspace")
+    failure(
+        403,
+        "Forbidden",
+        "Path not resolved to a valid virtual workspace",
+    )
 }
 
 pub(super) fn no_such_resource() -> Refusal {
-    failure(404, "NotFound", "the server could not find the requested resource")
+    failure(
+        404,
+        "NotFound",
+        "the server could not find the requested resource",
+    )
 }
 
 /// Returns the 403 of the authorizer.
 pub(super) fn forbidden(user: &User, target: &Target) -> Refusal {
-    forbidden_because(target, &format!("User \"{}\" cannot {}: access denied", user.name, target.asked_for()))
+    forbidden_because(
+        target,
+        &format!(
+            "User \"{}\" cannot {}: access denied",
+            user.name,
+            target.asked_for()
+        ),
+    )
 }
 
 pub(super) fn forbidden_because(target: &Target, why: &str) -> Refusal {
@@ -80,8 +105,16 @@ pub(super) struct Backend {
 impl Backend {
     pub(super) async fn read(response: Response<Incoming>) -> Result<Self, Refusal> {
         let (parts, body) = response.into_parts();
-        let bytes = body.collect().await.map_err(|error| failure(503, "ServiceUnavailable", &error.to_string()))?.to_bytes();
-        Ok(Self { code: parts.status.as_u16(), headers: parts.headers, bytes })
+        let bytes = body
+            .collect()
+            .await
+            .map_err(|error| failure(503, "ServiceUnavailable", &error.to_string()))?
+            .to_bytes();
+        Ok(Self {
+            code: parts.status.as_u16(),
+            headers: parts.headers,
+            bytes,
+        })
     }
 
     pub(super) fn body(&self) -> Value {
@@ -111,11 +144,19 @@ impl Backend {
 /// Adds the ID of the cluster to an object, or to all objects of a list or table.
 pub(super) fn name_cluster(body: &mut Value, cluster: &str) {
     let kind = string(body, "/kind").to_owned();
-    if matches!(kind.as_str(), "Status" | "APIResourceList" | "APIGroupList" | "APIGroup" | "APIVersions") {
+    if matches!(
+        kind.as_str(),
+        "Status" | "APIResourceList" | "APIGroupList" | "APIGroup" | "APIVersions"
+    ) {
         return;
     }
     for list in ["items", "rows"] {
-        for item in body.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+        for item in body
+            .get_mut(list)
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+        {
             name_in_object(item, cluster);
         }
     }
@@ -126,7 +167,11 @@ pub(super) fn name_cluster(body: &mut Value, cluster: &str) {
 }
 
 fn name_in_object(item: &mut Value, cluster: &str) {
-    let object = if item.get("cells").is_some() { item.get_mut("object") } else { Some(item) };
+    let object = if item.get("cells").is_some() {
+        item.get_mut("object")
+    } else {
+        Some(item)
+    };
     let Some(object) = object else { return };
     set_metadata(object, "annotations", CLUSTER, cluster);
 }
@@ -134,6 +179,11 @@ fn name_in_object(item: &mut Value, cluster: &str) {
 /// Adds the version of the object to partial metadata in a virtual workspace.
 pub(super) fn name_version(object: &mut Value, version: &str) {
     if string(object, "/kind") == "PartialObjectMetadata" {
-        set_metadata(object, "annotations", "kcp.io/original-api-version", version);
+        set_metadata(
+            object,
+            "annotations",
+            "kcp.io/original-api-version",
+            version,
+        );
     }
 }

@@ -35,7 +35,12 @@ pub(super) struct Stampers {
 
 impl Stampers {
     pub(super) fn new(world: Arc<World>, workspace: Arc<Workspace>) -> Self {
-        Self { world, workspace, resources: BTreeSet::new(), tasks: JoinSet::new() }
+        Self {
+            world,
+            workspace,
+            resources: BTreeSet::new(),
+            tasks: JoinSet::new(),
+        }
     }
 
     /// Starts missing tasks.
@@ -43,8 +48,11 @@ impl Stampers {
         for binding in self.world.bindings(&self.workspace.id) {
             for applied in &binding.applied {
                 if self.resources.insert(applied.claim.what.clone()) {
-                    let stamper =
-                        Stamper { world: self.world.clone(), workspace: self.workspace.clone(), what: applied.claim.what.clone() };
+                    let stamper = Stamper {
+                        world: self.world.clone(),
+                        workspace: self.workspace.clone(),
+                        what: applied.claim.what.clone(),
+                    };
                     self.tasks.spawn(stamper.run());
                 }
             }
@@ -70,12 +78,22 @@ impl Stamper {
         let root = self.root().await?;
         let collection = format!("{root}/{}", self.what.resource);
         let mut changes = self.world.changes();
-        let list = self.workspace.http.expect(Method::GET, &collection, JSON, None).await?;
+        let list = self
+            .workspace
+            .http
+            .expect(Method::GET, &collection, JSON, None)
+            .await?;
         let mut objects: BTreeMap<String, Value> = BTreeMap::new();
         for object in array(&list, "/items") {
-            objects.insert(object_path(&root, &self.what.resource, object), object.clone());
+            objects.insert(
+                object_path(&root, &self.what.resource, object),
+                object.clone(),
+            );
         }
-        let path = format!("{collection}?watch=true&resourceVersion={}", string(&list, "/metadata/resourceVersion"));
+        let path = format!(
+            "{collection}?watch=true&resourceVersion={}",
+            string(&list, "/metadata/resourceVersion")
+        );
         let mut events = self.workspace.http.watch(&path).await?;
         let mut stamped: Option<Rules> = None;
         loop {
@@ -83,7 +101,8 @@ impl Stamper {
             if stamped.as_ref() != Some(&rules) {
                 let exports = self.exports();
                 for (path, object) in &objects {
-                    self.stamp(path, object, &rules, |key| !exports.contains(key)).await?;
+                    self.stamp(path, object, &rules, |key| !exports.contains(key))
+                        .await?;
                 }
                 stamped = Some(rules);
                 continue;
@@ -113,16 +132,35 @@ impl Stamper {
         if self.what.group.is_empty() {
             return Ok("/api/v1".to_owned());
         }
-        let group = self.workspace.http.expect(Method::GET, &format!("/apis/{}", self.what.group), JSON, None).await?;
-        Ok(format!("/apis/{}", string(&group, "/preferredVersion/groupVersion")))
+        let group = self
+            .workspace
+            .http
+            .expect(
+                Method::GET,
+                &format!("/apis/{}", self.what.group),
+                JSON,
+                None,
+            )
+            .await?;
+        Ok(format!(
+            "/apis/{}",
+            string(&group, "/preferredVersion/groupVersion")
+        ))
     }
 
     fn rules(&self) -> Rules {
         let mut rules = Vec::new();
         for binding in self.world.bindings(&self.workspace.id) {
-            let Some(export) = self.world.export_of(&binding) else { continue };
-            let applied = binding.applied.into_iter().filter(|applied| applied.claim.what == self.what);
-            rules.extend(applied.map(|applied| (export.claim_label(), applied.claim.hash(), applied)));
+            let Some(export) = self.world.export_of(&binding) else {
+                continue;
+            };
+            let applied = binding
+                .applied
+                .into_iter()
+                .filter(|applied| applied.claim.what == self.what);
+            rules.extend(
+                applied.map(|applied| (export.claim_label(), applied.claim.hash(), applied)),
+            );
         }
         rules
     }
@@ -130,14 +168,29 @@ impl Stamper {
     /// Returns the label keys of all exports that are bound here, claimed or not.
     fn exports(&self) -> BTreeSet<String> {
         let bindings = self.world.bindings(&self.workspace.id);
-        bindings.iter().filter_map(|binding| self.world.export_of(binding)).map(|export| export.claim_label()).collect()
+        bindings
+            .iter()
+            .filter_map(|binding| self.world.export_of(binding))
+            .map(|export| export.claim_label())
+            .collect()
     }
 
     /// Sets and removes labels according to the rules, except for those to be kept.
-    async fn stamp(&self, path: &str, object: &Value, rules: &Rules, keep: impl Fn(&str) -> bool) -> Result<()> {
-        let wanted: BTreeMap<&String, &String> =
-            rules.iter().filter(|(_, _, claim)| claim.selects(object)).map(|(key, value, _)| (key, value)).collect();
-        let labels = object.pointer("/metadata/labels").and_then(Value::as_object);
+    async fn stamp(
+        &self,
+        path: &str,
+        object: &Value,
+        rules: &Rules,
+        keep: impl Fn(&str) -> bool,
+    ) -> Result<()> {
+        let wanted: BTreeMap<&String, &String> = rules
+            .iter()
+            .filter(|(_, _, claim)| claim.selects(object))
+            .map(|(key, value, _)| (key, value))
+            .collect();
+        let labels = object
+            .pointer("/metadata/labels")
+            .and_then(Value::as_object);
         let present: BTreeMap<&String, &str> = labels
             .into_iter()
             .flatten()
@@ -150,14 +203,28 @@ impl Stamper {
                 changed.insert((*key).clone(), json!(value));
             }
         }
-        for key in present.keys().filter(|key| !wanted.contains_key(*key) && !keep(key)) {
+        for key in present
+            .keys()
+            .filter(|key| !wanted.contains_key(*key) && !keep(key))
+        {
             changed.insert((*key).clone(), Value::Null);
         }
         if changed.is_empty() {
             return Ok(());
         }
-        let patch = json!({ "metadata": { "uid": string(object, "/metadata/uid"), "labels": changed } });
-        match self.workspace.http.expect(Method::PATCH, &format!("{path}?fieldManager=kcp"), MERGE_PATCH, Some(&patch)).await {
+        let patch =
+            json!({ "metadata": { "uid": string(object, "/metadata/uid"), "labels": changed } });
+        match self
+            .workspace
+            .http
+            .expect(
+                Method::PATCH,
+                &format!("{path}?fieldManager=kcp"),
+                MERGE_PATCH,
+                Some(&patch),
+            )
+            .await
+        {
             // Deleted or replaced in the meantime; another event follows.
             Err(error) if !matches!(error.code(), Some(404 | 409)) => Err(error),
             _ => Ok(()),

@@ -13,7 +13,9 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::claims;
-use super::model::{Answered, BINDING_LABEL, Binding, Bound, EXPORT_LABEL, Export, FINALIZER, GroupResource, PATH};
+use super::model::{
+    Answered, BINDING_LABEL, Binding, Bound, EXPORT_LABEL, Export, FINALIZER, GroupResource, PATH,
+};
 use super::model::{array, revision, string, strings};
 use super::status::{condition, set_status};
 use super::world::{Kind, Workspace, World};
@@ -42,7 +44,13 @@ pub(super) struct Controller {
 impl Controller {
     pub(super) fn new(world: Arc<World>, workspace: Arc<Workspace>) -> Self {
         let claims = claims::Stampers::new(world.clone(), workspace.clone());
-        Self { world, workspace, due: BTreeMap::new(), schemas: BTreeMap::new(), claims }
+        Self {
+            world,
+            workspace,
+            due: BTreeMap::new(),
+            schemas: BTreeMap::new(),
+            claims,
+        }
     }
 
     pub(super) async fn run(mut self) {
@@ -67,7 +75,11 @@ impl Controller {
         }
         self.drop_slices().await?;
         for binding in self.world.bindings(&self.workspace.id) {
-            done &= if binding.terminating { self.unbind(&binding).await? } else { self.reconcile_binding(&binding).await? };
+            done &= if binding.terminating {
+                self.unbind(&binding).await?
+            } else {
+                self.reconcile_binding(&binding).await?
+            };
         }
         self.claims.follow();
         Ok(self.drop_crds().await? && done)
@@ -76,16 +88,28 @@ impl Controller {
     async fn reconcile_export(&mut self, object: &Value) -> Result<()> {
         let export = Export::read(&self.workspace.id, object);
         let path = format!("{}/{}", Kind::Export.collection(), export.key.name);
-        if object.pointer("/spec/identity").is_none() || annotation(object, PATH) != self.workspace.path {
-            let identity = json!({ "secretRef": { "name": export.key.name, "namespace": "kcp-system" } });
+        if object.pointer("/spec/identity").is_none()
+            || annotation(object, PATH) != self.workspace.path
+        {
+            let identity =
+                json!({ "secretRef": { "name": export.key.name, "namespace": "kcp-system" } });
             let metadata = json!({ "annotations": { PATH: self.workspace.path } });
-            self.patch(&path, &json!({ "metadata": metadata, "spec": { "identity": identity } })).await?;
+            self.patch(
+                &path,
+                &json!({ "metadata": metadata, "spec": { "identity": identity } }),
+            )
+            .await?;
         }
-        let identity_hash = hex::encode(Sha256::digest(format!("{}|{}|{}", self.world.seed, export.key.provider, export.key.name)));
+        let identity_hash = hex::encode(Sha256::digest(format!(
+            "{}|{}|{}",
+            self.world.seed, export.key.provider, export.key.name
+        )));
         let status = json!({ "identityHash": identity_hash, "conditions": [condition("IdentityValid", true, "", "")] });
         set_status(&self.workspace, &path, object, status).await?;
         for (what, schema) in &export.resources {
-            let earlier = self.schemas.insert((export.key.name.clone(), what.clone()), schema.clone());
+            let earlier = self
+                .schemas
+                .insert((export.key.name.clone(), what.clone()), schema.clone());
             if earlier.is_some_and(|earlier| earlier != *schema) {
                 self.world.switch(&export.key, what);
             }
@@ -104,15 +128,35 @@ impl Controller {
                 "metadata": { "name": name, "ownerReferences": [owner] },
                 "spec": { "export": { "name": name, "path": self.workspace.path } },
             });
-            return self.workspace.http.expect(Method::POST, Kind::Slice.collection(), JSON, Some(&slice)).await.map(drop);
+            return self
+                .workspace
+                .http
+                .expect(Method::POST, Kind::Slice.collection(), JSON, Some(&slice))
+                .await
+                .map(drop);
         };
         let shards = self.world.shards().into_iter().enumerate();
-        let bound = shards.filter(|(shard, _)| !self.world.is_hidden(*shard) && !self.world.bindings_to(&export.key, *shard).is_empty());
+        let bound = shards.filter(|(shard, _)| {
+            !self.world.is_hidden(*shard) && !self.world.bindings_to(&export.key, *shard).is_empty()
+        });
         let endpoints: Vec<Value> =
             bound.map(|(_, url)| json!({ "url": format!("{url}/services/apiexport/{}/{name}", self.workspace.id) })).collect();
-        let conditions = json!([condition("APIExportValid", true, "", ""), condition("PartitionValid", true, "", "")]);
-        let endpoints = if endpoints.is_empty() { Value::Null } else { endpoints.into() };
-        set_status(&self.workspace, &path, &slice, json!({ "conditions": conditions, "endpoints": endpoints })).await
+        let conditions = json!([
+            condition("APIExportValid", true, "", ""),
+            condition("PartitionValid", true, "", "")
+        ]);
+        let endpoints = if endpoints.is_empty() {
+            Value::Null
+        } else {
+            endpoints.into()
+        };
+        set_status(
+            &self.workspace,
+            &path,
+            &slice,
+            json!({ "conditions": conditions, "endpoints": endpoints }),
+        )
+        .await
     }
 
     /// Deletes slices whose export is gone: nothing here garbage collects by owner
@@ -120,8 +164,13 @@ impl Controller {
     async fn drop_slices(&self) -> Result<()> {
         for slice in self.world.objects(&self.workspace.id, Kind::Slice) {
             let name = string(&slice, "/metadata/name");
-            if self.world.object(&self.workspace.id, Kind::Export, name).is_none() {
-                self.delete(&format!("{}/{name}", Kind::Slice.collection())).await?;
+            if self
+                .world
+                .object(&self.workspace.id, Kind::Export, name)
+                .is_none()
+            {
+                self.delete(&format!("{}/{name}", Kind::Slice.collection()))
+                    .await?;
             }
         }
         Ok(())
@@ -129,28 +178,56 @@ impl Controller {
 
     async fn reconcile_binding(&mut self, binding: &Binding) -> Result<Done> {
         let path = format!("{}/{}", Kind::Binding.collection(), binding.name);
-        let Some(key) = self.world.export_of(binding) else { return Ok(true) };
+        let Some(key) = self.world.export_of(binding) else {
+            return Ok(true);
+        };
         let labels = binding.object.pointer("/metadata/labels");
         let labelled = labels.and_then(|labels| labels.get(EXPORT_LABEL)).is_some();
         let finalizers = strings(&binding.object, "/metadata/finalizers");
         if !labelled || !finalizers.iter().any(|one| one == FINALIZER) {
-            let all: Vec<&str> = finalizers.iter().map(String::as_str).filter(|one| *one != FINALIZER).chain([FINALIZER]).collect();
+            let all: Vec<&str> = finalizers
+                .iter()
+                .map(String::as_str)
+                .filter(|one| *one != FINALIZER)
+                .chain([FINALIZER])
+                .collect();
             let metadata = json!({
                 "finalizers": all, "labels": { EXPORT_LABEL: key.hash() }, "annotations": { PATH: self.workspace.path },
                 "resourceVersion": string(&binding.object, "/metadata/resourceVersion"),
             });
-            return self.patch(&path, &json!({ "metadata": metadata })).await.map(|()| true);
+            return self
+                .patch(&path, &json!({ "metadata": metadata }))
+                .await
+                .map(|()| true);
         }
-        let Some(export) = self.world.export(&key).filter(|export| !export.identity_hash.is_empty()) else {
+        let Some(export) = self
+            .world
+            .export(&key)
+            .filter(|export| !export.identity_hash.is_empty())
+        else {
             let conditions = json!([
-                condition("APIExportValid", false, "APIExportNotFound", "the export does not exist"),
+                condition(
+                    "APIExportValid",
+                    false,
+                    "APIExportNotFound",
+                    "the export does not exist"
+                ),
                 not_ready("APIExportNotFound")
             ]);
-            return set_status(&self.workspace, &path, &binding.object, json!({ "conditions": conditions })).await.map(|()| true);
+            return set_status(
+                &self.workspace,
+                &path,
+                &binding.object,
+                json!({ "conditions": conditions }),
+            )
+            .await
+            .map(|()| true);
         };
         if binding.phase.is_empty() {
             let status = json!({ "phase": "Binding", "apiExportClusterName": key.provider, "conditions": [not_ready("Binding")] });
-            return set_status(&self.workspace, &path, &binding.object, status).await.map(|()| true);
+            return set_status(&self.workspace, &path, &binding.object, status)
+                .await
+                .map(|()| true);
         }
         self.bind(binding, &export, &path).await
     }
@@ -159,13 +236,29 @@ impl Controller {
         if let Some(taken) = self.taken(binding, export) {
             let conditions = json!([
                 condition("APIExportValid", true, "", ""),
-                condition("InitialBindingCompleted", false, "NamingConflicts", &format!("{taken} is bound already")),
+                condition(
+                    "InitialBindingCompleted",
+                    false,
+                    "NamingConflicts",
+                    &format!("{taken} is bound already")
+                ),
                 not_ready("NamingConflicts"),
             ]);
-            return set_status(&self.workspace, path, &binding.object, json!({ "conditions": conditions })).await.map(|()| true);
+            return set_status(
+                &self.workspace,
+                path,
+                &binding.object,
+                json!({ "conditions": conditions }),
+            )
+            .await
+            .map(|()| true);
         }
         let delays = self.world.delays();
-        let delay = if binding.phase == "Bound" { delays.schema } else { delays.binding };
+        let delay = if binding.phase == "Bound" {
+            delays.schema
+        } else {
+            delays.binding
+        };
         let schemas: Vec<&String> = export.resources.iter().map(|(_, schema)| schema).collect();
         let mut resources = array(&binding.object, "/status/boundResources").to_vec();
         let bound: Vec<&String> = binding.bound.iter().map(|bound| &bound.schema).collect();
@@ -183,12 +276,25 @@ impl Controller {
         }
         let answered = accepted(binding, export);
         let claims_due = self.is_due(&format!("{} {answered:?}", binding.uid), delays.claims);
-        let applied = if claims_due { &answered } else { &binding.applied };
-        let conditions: Vec<Value> =
-            ["APIExportValid", "BindingUpToDate", "InitialBindingCompleted", "PermissionClaimsApplied", "PermissionClaimsValid", "Ready"]
-                .map(|kind| condition(kind, true, "", ""))
-                .into();
-        let export_claims = self.world.object(&export.key.provider, Kind::Export, &export.key.name).unwrap_or_default();
+        let applied = if claims_due {
+            &answered
+        } else {
+            &binding.applied
+        };
+        let conditions: Vec<Value> = [
+            "APIExportValid",
+            "BindingUpToDate",
+            "InitialBindingCompleted",
+            "PermissionClaimsApplied",
+            "PermissionClaimsValid",
+            "Ready",
+        ]
+        .map(|kind| condition(kind, true, "", ""))
+        .into();
+        let export_claims = self
+            .world
+            .object(&export.key.provider, Kind::Export, &export.key.name)
+            .unwrap_or_default();
         let status = json!({
             "phase": "Bound", "apiExportClusterName": export.key.provider, "boundResources": resources, "conditions": conditions,
             "appliedPermissionClaims": applied.iter().map(Answered::object).collect::<Vec<_>>(),
@@ -202,20 +308,41 @@ impl Controller {
     /// provides.
     fn taken(&self, binding: &Binding, export: &Export) -> Option<GroupResource> {
         let others = self.world.bindings(&self.workspace.id).into_iter();
-        let older = others.filter(|other| (&other.created, &other.name) < (&binding.created, &binding.name));
+        let older = others
+            .filter(|other| (&other.created, &other.name) < (&binding.created, &binding.name));
         let bound: Vec<Bound> = older.flat_map(|other| other.bound).collect();
-        export.resources.iter().map(|(what, _)| what).find(|what| bound.iter().any(|bound| bound.what == **what)).cloned()
+        export
+            .resources
+            .iter()
+            .map(|(what, _)| what)
+            .find(|what| bound.iter().any(|bound| bound.what == **what))
+            .cloned()
     }
 
     /// Reports whether the delay of a step has passed since it was first requested.
     fn is_due(&mut self, step: &str, delay: Duration) -> bool {
-        self.due.entry(step.to_owned()).or_insert_with(Instant::now).elapsed() >= delay
+        self.due
+            .entry(step.to_owned())
+            .or_insert_with(Instant::now)
+            .elapsed()
+            >= delay
     }
 
     /// Serves a resource in the workspace. Returns its entry in `boundResources` once
     /// it is served.
-    async fn serve(&self, binding: &Binding, export: &Export, what: &GroupResource, schema: &str) -> Result<Option<Value>> {
-        let Some(schema) = self.world.object(&export.key.provider, Kind::Schema, schema) else { return Ok(None) };
+    async fn serve(
+        &self,
+        binding: &Binding,
+        export: &Export,
+        what: &GroupResource,
+        schema: &str,
+    ) -> Result<Option<Value>> {
+        let Some(schema) = self
+            .world
+            .object(&export.key.provider, Kind::Schema, schema)
+        else {
+            return Ok(None);
+        };
         let crd = crd(&schema, &binding.uid);
         let path = format!("{CRDS}/{what}");
         if let Some(present) = self.get(&path).await?
@@ -224,20 +351,35 @@ impl Controller {
             return Ok(None);
         }
         let apply = format!("{path}?fieldManager=kcp&force=true");
-        let applied = self.workspace.http.expect(Method::PATCH, &apply, APPLY_PATCH, Some(&crd)).await?;
-        let established = array(&applied, "/status/conditions").iter().any(|one| one["type"] == "Established" && one["status"] == "True");
+        let applied = self
+            .workspace
+            .http
+            .expect(Method::PATCH, &apply, APPLY_PATCH, Some(&crd))
+            .await?;
+        let established = array(&applied, "/status/conditions")
+            .iter()
+            .any(|one| one["type"] == "Established" && one["status"] == "True");
         let versions = array(&schema, "/spec/versions");
-        let Some(storage) = versions.iter().find(|version| version["storage"] == true).map(|version| string(version, "/name")) else {
+        let Some(storage) = versions
+            .iter()
+            .find(|version| version["storage"] == true)
+            .map(|version| string(version, "/name"))
+        else {
             return Err(Error::Object(format!("{what} has no storage version")));
         };
         // Established means only that the names are accepted; the handler follows.
         let list = format!("/apis/{}/{storage}/{}?limit=1", what.group, what.resource);
-        let answer = self.workspace.http.send(Method::GET, &list, JSON, None).await?;
+        let answer = self
+            .workspace
+            .http
+            .send(Method::GET, &list, JSON, None)
+            .await?;
         if !established || !answer.is_success() {
             return Ok(None);
         }
         if !binding.binds(what) {
-            self.world.set_served_since(&self.workspace, what, revision(&answer.body));
+            self.world
+                .set_served_since(&self.workspace, what, revision(&answer.body));
         }
         Ok(Some(json!({
             "group": what.group, "resource": what.resource, "storageVersions": [storage],
@@ -252,11 +394,15 @@ impl Controller {
         let mut remaining = 0;
         for bound in &binding.bound {
             let root = format!("/apis/{}/{}", bound.what.group, bound.version);
-            let list = self.get(&format!("{root}/{}", bound.what.resource)).await?.unwrap_or_default();
+            let list = self
+                .get(&format!("{root}/{}", bound.what.resource))
+                .await?
+                .unwrap_or_default();
             for object in array(&list, "/items") {
                 remaining += 1;
                 if object.pointer("/metadata/deletionTimestamp").is_none() {
-                    self.delete(&object_path(&root, &bound.what.resource, object)).await?;
+                    self.delete(&object_path(&root, &bound.what.resource, object))
+                        .await?;
                 }
             }
         }
@@ -264,25 +410,55 @@ impl Controller {
             let message = format!("{remaining} objects remain");
             let mut conditions = array(&binding.object, "/status/conditions").to_vec();
             conditions.retain(|one| one["type"] != "BindingResourceDeleteSuccess");
-            conditions.push(condition("BindingResourceDeleteSuccess", false, "SomeFinalizersRemain", &message));
-            set_status(&self.workspace, &path, &binding.object, json!({ "conditions": conditions })).await?;
+            conditions.push(condition(
+                "BindingResourceDeleteSuccess",
+                false,
+                "SomeFinalizersRemain",
+                &message,
+            ));
+            set_status(
+                &self.workspace,
+                &path,
+                &binding.object,
+                json!({ "conditions": conditions }),
+            )
+            .await?;
             return Ok(false);
         }
-        let finalizers: Vec<String> = strings(&binding.object, "/metadata/finalizers").into_iter().filter(|one| one != FINALIZER).collect();
+        let finalizers: Vec<String> = strings(&binding.object, "/metadata/finalizers")
+            .into_iter()
+            .filter(|one| one != FINALIZER)
+            .collect();
         let seen = string(&binding.object, "/metadata/resourceVersion");
-        self.patch(&path, &json!({ "metadata": { "finalizers": finalizers, "resourceVersion": seen } })).await?;
+        self.patch(
+            &path,
+            &json!({ "metadata": { "finalizers": finalizers, "resourceVersion": seen } }),
+        )
+        .await?;
         Ok(true)
     }
 
     /// Deletes CRDs that belong to no binding.
     async fn drop_crds(&self) -> Result<Done> {
         let bindings = self.world.bindings(&self.workspace.id);
-        let list = self.get(&format!("{CRDS}?labelSelector={BINDING_LABEL}&resourceVersion=0")).await?.unwrap_or_default();
+        let list = self
+            .get(&format!(
+                "{CRDS}?labelSelector={BINDING_LABEL}&resourceVersion=0"
+            ))
+            .await?
+            .unwrap_or_default();
         let mut done = true;
         for crd in array(&list, "/items") {
-            let owner = crd.pointer("/metadata/labels").and_then(|labels| labels.get(BINDING_LABEL)).and_then(Value::as_str);
-            if !bindings.iter().any(|binding| Some(binding.uid.as_str()) == owner) {
-                self.delete(&format!("{CRDS}/{}", string(crd, "/metadata/name"))).await?;
+            let owner = crd
+                .pointer("/metadata/labels")
+                .and_then(|labels| labels.get(BINDING_LABEL))
+                .and_then(Value::as_str);
+            if !bindings
+                .iter()
+                .any(|binding| Some(binding.uid.as_str()) == owner)
+            {
+                self.delete(&format!("{CRDS}/{}", string(crd, "/metadata/name")))
+                    .await?;
                 done = false;
             }
         }
@@ -290,18 +466,32 @@ impl Controller {
     }
 
     async fn get(&self, path: &str) -> Result<Option<Value>> {
-        match self.workspace.http.expect(Method::GET, path, JSON, None).await {
+        match self
+            .workspace
+            .http
+            .expect(Method::GET, path, JSON, None)
+            .await
+        {
             Err(error) if error.code() == Some(404) => Ok(None),
             other => other.map(Some),
         }
     }
 
     async fn patch(&self, path: &str, patch: &Value) -> Result<()> {
-        self.workspace.http.expect(Method::PATCH, path, MERGE_PATCH, Some(patch)).await.map(drop)
+        self.workspace
+            .http
+            .expect(Method::PATCH, path, MERGE_PATCH, Some(patch))
+            .await
+            .map(drop)
     }
 
     async fn delete(&self, path: &str) -> Result<()> {
-        match self.workspace.http.expect(Method::DELETE, path, JSON, None).await {
+        match self
+            .workspace
+            .http
+            .expect(Method::DELETE, path, JSON, None)
+            .await
+        {
             Err(error) if error.code() != Some(404) => Err(error),
             _ => Ok(()),
         }
@@ -313,7 +503,10 @@ impl Controller {
 pub(super) fn accepted(binding: &Binding, export: &Export) -> Vec<Answered> {
     let accepted = binding.answered.iter().filter(|answered| answered.accepted);
     let both = accepted.filter_map(|answered| {
-        let asked = export.claims.iter().find(|claim| claim.is(&answered.claim))?;
+        let asked = export
+            .claims
+            .iter()
+            .find(|claim| claim.is(&answered.claim))?;
         let mut applied = answered.clone();
         applied.claim.verbs = asked.verbs_with(&answered.claim);
         Some(applied)
@@ -323,18 +516,25 @@ pub(super) fn accepted(binding: &Binding, export: &Export) -> Vec<Answered> {
 
 /// Returns the CRD of a schema, for the binding with this UID.
 pub(super) fn crd(schema: &Value, binding: &str) -> Value {
-    let versions = array(schema, "/spec/versions").iter().cloned().map(|mut version| {
-        if let Some(fields) = version.as_object_mut() {
-            let bare = fields.remove("schema").unwrap_or_default();
-            fields.insert("schema".into(), json!({ "openAPIV3Schema": bare }));
-        }
-        version
-    });
+    let versions = array(schema, "/spec/versions")
+        .iter()
+        .cloned()
+        .map(|mut version| {
+            if let Some(fields) = version.as_object_mut() {
+                let bare = fields.remove("schema").unwrap_or_default();
+                fields.insert("schema".into(), json!({ "openAPIV3Schema": bare }));
+            }
+            version
+        });
     let spec = json!({
         "group": string(schema, "/spec/group"), "scope": string(schema, "/spec/scope"),
         "names": schema.pointer("/spec/names"), "versions": versions.collect::<Vec<_>>(),
     });
-    let name = format!("{}.{}", string(schema, "/spec/names/plural"), string(schema, "/spec/group"));
+    let name = format!(
+        "{}.{}",
+        string(schema, "/spec/names/plural"),
+        string(schema, "/spec/group")
+    );
     let metadata = json!({ "name": name, "labels": { BINDING_LABEL: binding } });
     json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": metadata, "spec": spec })
 }
@@ -349,7 +549,11 @@ pub(super) fn object_path(root: &str, resource: &str, object: &Value) -> String 
 }
 
 fn annotation<'a>(object: &'a Value, key: &str) -> &'a str {
-    object.pointer("/metadata/annotations").and_then(|all| all.get(key)).and_then(Value::as_str).unwrap_or_default()
+    object
+        .pointer("/metadata/annotations")
+        .and_then(|all| all.get(key))
+        .and_then(Value::as_str)
+        .unwrap_or_default()
 }
 
 fn not_ready(reason: &str) -> Value {

@@ -23,16 +23,30 @@ pub(super) async fn run(world: Arc<World>, workspace: Arc<Workspace>, kind: Kind
 }
 
 async fn follow(world: &World, workspace: &Workspace, kind: Kind) -> Result<()> {
-    let list = workspace.http.expect(Method::GET, kind.collection(), JSON, None).await?;
-    let named: BTreeMap<String, Value> = array(&list, "/items").iter().map(|object| (name(object), object.clone())).collect();
+    let list = workspace
+        .http
+        .expect(Method::GET, kind.collection(), JSON, None)
+        .await?;
+    let named: BTreeMap<String, Value> = array(&list, "/items")
+        .iter()
+        .map(|object| (name(object), object.clone()))
+        .collect();
     world.mirror(&workspace.id, kind, |objects| *objects = named);
-    let path = format!("{}?watch=true&resourceVersion={}", kind.collection(), string(&list, "/metadata/resourceVersion"));
+    let path = format!(
+        "{}?watch=true&resourceVersion={}",
+        kind.collection(),
+        string(&list, "/metadata/resourceVersion")
+    );
     let mut events = workspace.http.watch(&path).await?;
     while let Some(mut event) = events.next().await {
         let object = event.get_mut("object").map(Value::take).unwrap_or_default();
         match string(&event, "/type") {
-            "ADDED" | "MODIFIED" => world.mirror(&workspace.id, kind, |objects| drop(objects.insert(name(&object), object.clone()))),
-            "DELETED" => world.mirror(&workspace.id, kind, |objects| drop(objects.remove(&name(&object)))),
+            "ADDED" | "MODIFIED" => world.mirror(&workspace.id, kind, |objects| {
+                drop(objects.insert(name(&object), object.clone()))
+            }),
+            "DELETED" => world.mirror(&workspace.id, kind, |objects| {
+                drop(objects.remove(&name(&object)))
+            }),
             _ => break,
         }
     }

@@ -79,9 +79,23 @@ impl Kcp {
     pub async fn start(names: &[&str]) -> Result<Self> {
         let (admin_token, seed) = (random_token()?, random_token()?);
         let world = Arc::new(World::new(seed));
-        world.add_user(&admin_token, User { name: "kcp-admin".into(), groups: vec!["system:masters".into()], home: None });
+        world.add_user(
+            &admin_token,
+            User {
+                name: "kcp-admin".into(),
+                groups: vec!["system:masters".into()],
+                home: None,
+            },
+        );
         let (tasks, authority, workers) = (JoinSet::new(), Authority::new("kcp")?, BTreeMap::new());
-        let mut kcp = Self { tasks, shards: Vec::new(), world, authority, admin_token, workers };
+        let mut kcp = Self {
+            tasks,
+            shards: Vec::new(),
+            world,
+            authority,
+            admin_token,
+            workers,
+        };
         kcp.add_shard(names).await?;
         Ok(kcp)
     }
@@ -113,13 +127,24 @@ impl Kcp {
         let runtime = runtime()?.handle();
         let path = path_of(name);
         let http = self.workspace(name)?.own.clone();
-        let workspace = Arc::new(Workspace { id: cluster_id(&path), path, shard, http });
+        let workspace = Arc::new(Workspace {
+            id: cluster_id(&path),
+            path,
+            shard,
+            http,
+        });
         self.world.add_workspace(workspace.clone());
         let mut workers = Vec::new();
         for kind in Kind::ALL {
-            workers.push(self.tasks.spawn_on(mirror::run(self.world.clone(), workspace.clone(), kind), runtime));
+            workers.push(self.tasks.spawn_on(
+                mirror::run(self.world.clone(), workspace.clone(), kind),
+                runtime,
+            ));
         }
-        workers.push(self.tasks.spawn_on(controller::Controller::new(self.world.clone(), workspace).run(), runtime));
+        workers.push(self.tasks.spawn_on(
+            controller::Controller::new(self.world.clone(), workspace).run(),
+            runtime,
+        ));
         self.workers.insert(name.to_owned(), workers);
         Ok(())
     }
@@ -127,7 +152,10 @@ impl Kcp {
     /// Returns the API server of a workspace, to act as `admin` without going through
     /// kcp.
     pub fn workspace(&self, name: &str) -> Result<&Cluster> {
-        self.shards.iter().find_map(|shard| shard.bed.cluster(name).ok()).ok_or_else(|| Error::NoCluster(name.to_owned()))
+        self.shards
+            .iter()
+            .find_map(|shard| shard.bed.cluster(name).ok())
+            .ok_or_else(|| Error::NoCluster(name.to_owned()))
     }
 
     /// Returns the ID of the logical cluster, the value of `kcp.io/cluster`.
@@ -166,13 +194,26 @@ impl Kcp {
     /// grants to the name. Returns the token.
     pub fn user(&self, name: &str) -> Result<String> {
         let token = random_token()?;
-        self.world.add_user(&token, User { name: name.into(), groups: vec!["system:authenticated".into()], home: None });
+        self.world.add_user(
+            &token,
+            User {
+                name: name.into(),
+                groups: vec!["system:authenticated".into()],
+                home: None,
+            },
+        );
         Ok(token)
     }
 
     /// Sends a request to any URL of kcp, with any token; an empty one means none.
     /// PATCH is a merge patch. All status codes are accepted.
-    pub async fn request(&self, token: &str, method: &str, url: &str, body: Option<&Value>) -> Result<Answer> {
+    pub async fn request(
+        &self,
+        token: &str,
+        method: &str,
+        url: &str,
+        body: Option<&Value>,
+    ) -> Result<Answer> {
         self.http(token)?.request(method, url, body).await
     }
 
@@ -182,7 +223,11 @@ impl Kcp {
     }
 
     fn http(&self, token: &str) -> Result<Http> {
-        Ok(Http::new(String::new(), self.authority.client_config()?, token.to_owned()))
+        Ok(Http::new(
+            String::new(),
+            self.authority.client_config()?,
+            token.to_owned(),
+        ))
     }
 
     /// Applies an object of `apis.kcp.io` through kcp, which runs admission.
@@ -191,25 +236,41 @@ impl Kcp {
             "APIResourceSchema" => Kind::Schema,
             "APIExport" => Kind::Export,
             "APIBinding" => Kind::Binding,
-            other => return Err(Error::Object(format!("{other} is not a kind of apis.kcp.io"))),
+            other => {
+                return Err(Error::Object(format!(
+                    "{other} is not a kind of apis.kcp.io"
+                )));
+            }
         };
         let name = string(object, "/metadata/name");
-        let path = format!("{}/clusters/{}{}/{name}", self.url(), path_of(workspace), kind.collection());
+        let path = format!(
+            "{}/clusters/{}{}/{name}",
+            self.url(),
+            path_of(workspace),
+            kind.collection()
+        );
         let path = format!("{path}?fieldManager=testbed&force=true&fieldValidation=Strict");
-        self.http(&self.admin_token)?.expect(Method::PATCH, &path, APPLY_PATCH, Some(object)).await.map(drop)
+        self.http(&self.admin_token)?
+            .expect(Method::PATCH, &path, APPLY_PATCH, Some(object))
+            .await
+            .map(drop)
     }
 
     /// Applies schemas and an export in the provider's workspace, waits for its
     /// identity hash, and returns it.
     pub async fn export(&self, provider: &str, yaml: &str) -> Result<String> {
-        let objects: Vec<Value> = serde_saphyr::from_multiple(yaml).map_err(|error| Error::Object(error.to_string()))?;
+        let objects: Vec<Value> =
+            serde_saphyr::from_multiple(yaml).map_err(|error| Error::Object(error.to_string()))?;
         for object in &objects {
             self.submit(provider, object).await?;
         }
         let export = objects.iter().find(|object| object["kind"] == "APIExport");
         let name = string(export.unwrap_or(&Value::Null), "/metadata/name");
         eventually(BOUND_DEADLINE, || async {
-            let object = self.world.object(&self.id(provider), Kind::Export, name).unwrap_or_default();
+            let object = self
+                .world
+                .object(&self.id(provider), Kind::Export, name)
+                .unwrap_or_default();
             let slice = self.world.object(&self.id(provider), Kind::Slice, name);
             match string(&object, "/status/identityHash") {
                 hash if !hash.is_empty() && slice.is_some() => Ok(hash.to_owned()),
@@ -225,13 +286,27 @@ impl Kcp {
         self.submit(tenant, binding).await?;
         let name = string(binding, "/metadata/name");
         eventually(BOUND_DEADLINE, || async {
-            let object = self.world.object(&self.id(tenant), Kind::Binding, name).unwrap_or_default();
+            let object = self
+                .world
+                .object(&self.id(tenant), Kind::Binding, name)
+                .unwrap_or_default();
             let seen = Binding::read(&self.id(tenant), &object);
-            let export = self.world.export_of(&seen).and_then(|key| self.world.export(&key));
-            let applied = export.is_some_and(|export| controller::accepted(&seen, &export) == seen.applied);
-            let ready = array(&object, "/status/conditions").iter().any(|one| one["type"] == "Ready" && one["status"] == "True");
-            let current = object.pointer("/spec/permissionClaims") == binding.pointer("/spec/permissionClaims");
-            if ready && current && applied { Ok(()) } else { Err(format!("{name} is {:?}", object.get("status"))) }
+            let export = self
+                .world
+                .export_of(&seen)
+                .and_then(|key| self.world.export(&key));
+            let applied =
+                export.is_some_and(|export| controller::accepted(&seen, &export) == seen.applied);
+            let ready = array(&object, "/status/conditions")
+                .iter()
+                .any(|one| one["type"] == "Ready" && one["status"] == "True");
+            let current = object.pointer("/spec/permissionClaims")
+                == binding.pointer("/spec/permissionClaims");
+            if ready && current && applied {
+                Ok(())
+            } else {
+                Err(format!("{name} is {:?}", object.get("status")))
+            }
         })
         .await
     }
@@ -239,7 +314,9 @@ impl Kcp {
     /// Deletes an APIBinding and waits until it is gone, which needs all finalizers of
     /// the tenant's objects to be removed.
     pub async fn unbind(&self, tenant: &str, name: &str) -> Result<()> {
-        self.workspace(tenant)?.delete(&format!("{}/{name}", Kind::Binding.collection())).await?;
+        self.workspace(tenant)?
+            .delete(&format!("{}/{name}", Kind::Binding.collection()))
+            .await?;
         eventually(BOUND_DEADLINE, || async {
             match self.world.object(&self.id(tenant), Kind::Binding, name) {
                 Some(object) => Err(format!("{name} still exists: {:?}", object.get("status"))),
@@ -251,8 +328,14 @@ impl Kcp {
 
     /// Returns the endpoint URLs that are currently in the slice of an export.
     pub fn endpoints(&self, provider: &str, export: &str) -> Vec<String> {
-        let slice = self.world.object(&self.id(provider), Kind::Slice, export).unwrap_or_default();
-        array(&slice, "/status/endpoints").iter().map(|endpoint| string(endpoint, "/url").to_owned()).collect()
+        let slice = self
+            .world
+            .object(&self.id(provider), Kind::Slice, export)
+            .unwrap_or_default();
+        array(&slice, "/status/endpoints")
+            .iter()
+            .map(|endpoint| string(endpoint, "/url").to_owned())
+            .collect()
     }
 
     /// Gives an exported resource a new schema with the same content, like a new
@@ -261,18 +344,38 @@ impl Kcp {
         let cluster = self.workspace(provider)?;
         let path = format!("{}/{export}", Kind::Export.collection());
         let mut object = cluster.get(&path).await?.unwrap_or_default();
-        let resources = object.pointer_mut("/spec/resources").and_then(Value::as_array_mut);
-        let entry = resources.into_iter().flatten().find(|one| one["name"] == resource);
-        let entry = entry.and_then(Value::as_object_mut).ok_or_else(|| Error::Object(format!("{export} does not export {resource}")))?;
-        let old = entry.get("schema").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let resources = object
+            .pointer_mut("/spec/resources")
+            .and_then(Value::as_array_mut);
+        let entry = resources
+            .into_iter()
+            .flatten()
+            .find(|one| one["name"] == resource);
+        let entry = entry
+            .and_then(Value::as_object_mut)
+            .ok_or_else(|| Error::Object(format!("{export} does not export {resource}")))?;
+        let old = entry
+            .get("schema")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned();
         let new = format!("switched-{old}");
-        let schema = cluster.get(&format!("{}/{old}", Kind::Schema.collection())).await?.unwrap_or_default();
+        let schema = cluster
+            .get(&format!("{}/{old}", Kind::Schema.collection()))
+            .await?
+            .unwrap_or_default();
         let copy = json!({
             "apiVersion": "apis.kcp.io/v1alpha1", "kind": "APIResourceSchema", "metadata": { "name": new }, "spec": schema.get("spec"),
         });
         cluster.create(&copy).await?;
         entry.insert("schema".into(), new.into());
-        cluster.merge_patch(&path, &json!({ "spec": { "resources": object.pointer("/spec/resources") } })).await.map(drop)
+        cluster
+            .merge_patch(
+                &path,
+                &json!({ "spec": { "resources": object.pointer("/spec/resources") } }),
+            )
+            .await
+            .map(drop)
     }
 
     /// Simulates a restart of kcp: all connections break, and no watch can resume at an
@@ -283,8 +386,11 @@ impl Kcp {
             if let Some(cluster) = shard.bed.clusters().next() {
                 // A write, so that later revisions are distinguishable from earlier
                 // ones.
-                let started = json!({ "metadata": { "annotations": { "kcp.io/started": random_token()? } } });
-                let written = cluster.merge_patch("/api/v1/namespaces/kube-system", &started).await?;
+                let started =
+                    json!({ "metadata": { "annotations": { "kcp.io/started": random_token()? } } });
+                let written = cluster
+                    .merge_patch("/api/v1/namespaces/kube-system", &started)
+                    .await?;
                 self.world.restarted(at, revision(&written));
             }
             shard.port.refuse(false).await?;
@@ -301,7 +407,10 @@ impl Kcp {
     /// Makes the address of a shard accept connections and requests without ever
     /// answering, or answer again. Open connections break.
     pub async fn hang_endpoint(&self, shard: usize, hangs: bool) -> Result<()> {
-        let shard_of = self.shards.get(shard).ok_or_else(|| Error::Object(format!("shard {shard} does not exist")))?;
+        let shard_of = self
+            .shards
+            .get(shard)
+            .ok_or_else(|| Error::Object(format!("shard {shard} does not exist")))?;
         self.world.hang(shard, hangs);
         shard_of.port.refuse(true).await?;
         shard_of.port.refuse(false).await
@@ -320,7 +429,11 @@ impl Kcp {
     /// First part of a move: after it, no shard shows the workspace.
     pub async fn take_away(&mut self, name: &str, shard: usize) -> Result<()> {
         let id = self.id(name);
-        let origin = self.world.workspace(&id).map(|workspace| workspace.shard).ok_or_else(|| Error::NoCluster(name.to_owned()))?;
+        let origin = self
+            .world
+            .workspace(&id)
+            .map(|workspace| workspace.shard)
+            .ok_or_else(|| Error::NoCluster(name.to_owned()))?;
         let (Some(from), Some(to)) = (self.shards.get(origin), self.shards.get(shard)) else {
             return Err(Error::Object(format!("shard {shard} does not exist")));
         };
@@ -329,8 +442,9 @@ impl Kcp {
         let kept = store::read(&from.bed.etcd_socket(), &prefix).await?;
         store::write(&to.bed.etcd_socket(), &kept).await?;
         // Without the definitions, watches would not report the objects.
-        let (definitions, others): (Vec<String>, Vec<String>) =
-            store::families(&kept, &prefix).into_iter().partition(|family| family.contains("apiextensions.k8s.io"));
+        let (definitions, others): (Vec<String>, Vec<String>) = store::families(&kept, &prefix)
+            .into_iter()
+            .partition(|family| family.contains("apiextensions.k8s.io"));
         for family in &others {
             store::delete(&from.bed.etcd_socket(), family).await?;
         }
@@ -357,7 +471,11 @@ impl Kcp {
         for family in &definitions {
             store::delete(&from.bed.etcd_socket(), family).await?;
         }
-        self.workers.remove(name).into_iter().flatten().for_each(|worker| worker.abort());
+        self.workers
+            .remove(name)
+            .into_iter()
+            .flatten()
+            .for_each(|worker| worker.abort());
         self.world.remove_workspace(&id);
         if let Some(from) = self.shards.get_mut(origin) {
             from.bed.remove(name)?;
@@ -399,7 +517,10 @@ impl Kcp {
 
     /// Returns the process IDs of all running servers.
     pub fn pids(&self) -> Vec<i32> {
-        self.shards.iter().flat_map(|shard| shard.bed.pids()).collect()
+        self.shards
+            .iter()
+            .flat_map(|shard| shard.bed.pids())
+            .collect()
     }
 }
 

@@ -20,7 +20,10 @@ pub(super) struct GroupResource {
 
 impl GroupResource {
     pub(super) fn new(group: &str, resource: &str) -> Self {
-        Self { group: group.to_owned(), resource: resource.to_owned() }
+        Self {
+            group: group.to_owned(),
+            resource: resource.to_owned(),
+        }
     }
 }
 
@@ -77,17 +80,24 @@ impl Claim {
     /// Reports whether the claim includes a resource. Events of the core group include
     /// those of events.k8s.io.
     pub(super) fn covers(&self, what: &GroupResource) -> bool {
-        let alias = what.resource == "events" && what.group == "events.k8s.io" && self.what == GroupResource::new("", "events");
+        let alias = what.resource == "events"
+            && what.group == "events.k8s.io"
+            && self.what == GroupResource::new("", "events");
         self.what == *what || alias
     }
 
     pub(super) fn allows(&self, verb: &str) -> bool {
-        self.verbs.iter().any(|allowed| allowed == "*" || allowed == verb)
+        self.verbs
+            .iter()
+            .any(|allowed| allowed == "*" || allowed == verb)
     }
 
     /// Returns the value of the label on claimed objects.
     pub(super) fn hash(&self) -> String {
-        base62(&Sha224::digest(format!("{}|{}", self.what, self.identity_hash)))
+        base62(&Sha224::digest(format!(
+            "{}|{}",
+            self.what, self.identity_hash
+        )))
     }
 
     /// Returns the verbs that both sides allow.
@@ -95,7 +105,12 @@ impl Claim {
         match (self.allows("*"), other.allows("*")) {
             (true, _) => other.verbs.clone(),
             (_, true) => self.verbs.clone(),
-            _ => self.verbs.iter().filter(|verb| other.allows(verb)).cloned().collect(),
+            _ => self
+                .verbs
+                .iter()
+                .filter(|verb| other.allows(verb))
+                .cloned()
+                .collect(),
         }
     }
 }
@@ -112,13 +127,27 @@ pub(super) struct Export {
 
 impl Export {
     pub(super) fn read(provider: &str, object: &Value) -> Self {
-        let resource = |one: &Value| (GroupResource::new(string(one, "/group"), string(one, "/name")), string(one, "/schema").to_owned());
+        let resource = |one: &Value| {
+            (
+                GroupResource::new(string(one, "/group"), string(one, "/name")),
+                string(one, "/schema").to_owned(),
+            )
+        };
         Self {
-            key: ExportKey { provider: provider.to_owned(), name: string(object, "/metadata/name").to_owned() },
+            key: ExportKey {
+                provider: provider.to_owned(),
+                name: string(object, "/metadata/name").to_owned(),
+            },
             uid: string(object, "/metadata/uid").to_owned(),
             identity_hash: string(object, "/status/identityHash").to_owned(),
-            resources: array(object, "/spec/resources").iter().map(resource).collect(),
-            claims: array(object, "/spec/permissionClaims").iter().map(Claim::read).collect(),
+            resources: array(object, "/spec/resources")
+                .iter()
+                .map(resource)
+                .collect(),
+            claims: array(object, "/spec/permissionClaims")
+                .iter()
+                .map(Claim::read)
+                .collect(),
         }
     }
 
@@ -153,26 +182,49 @@ impl Answered {
         let mut object = json!({
             "group": self.claim.what.group, "resource": self.claim.what.resource, "verbs": self.claim.verbs, "selector": self.selector,
         });
-        if let (false, Some(fields)) = (self.claim.identity_hash.is_empty(), object.as_object_mut()) {
-            fields.insert("identityHash".into(), self.claim.identity_hash.clone().into());
+        if let (false, Some(fields)) = (self.claim.identity_hash.is_empty(), object.as_object_mut())
+        {
+            fields.insert(
+                "identityHash".into(),
+                self.claim.identity_hash.clone().into(),
+            );
         }
         object
     }
 
     pub(super) fn match_labels(&self) -> Vec<(String, String)> {
         let labels = self.selector.get("matchLabels").and_then(Value::as_object);
-        labels.into_iter().flatten().map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned())).collect()
+        labels
+            .into_iter()
+            .flatten()
+            .map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned()))
+            .collect()
     }
 
     pub(super) fn selects(&self, object: &Value) -> bool {
-        let label = |key: &str| object.pointer("/metadata/labels").and_then(|labels| labels.get(key)).and_then(Value::as_str);
-        let labels = self.match_labels().iter().all(|(key, value)| label(key) == Some(value));
-        labels && array(&self.selector, "/matchExpressions").iter().all(|expression| holds(expression, label(string(expression, "/key"))))
+        let label = |key: &str| {
+            object
+                .pointer("/metadata/labels")
+                .and_then(|labels| labels.get(key))
+                .and_then(Value::as_str)
+        };
+        let labels = self
+            .match_labels()
+            .iter()
+            .all(|(key, value)| label(key) == Some(value));
+        labels
+            && array(&self.selector, "/matchExpressions")
+                .iter()
+                .all(|expression| holds(expression, label(string(expression, "/key"))))
     }
 }
 
 fn holds(expression: &Value, label: Option<&str>) -> bool {
-    let listed = || strings(expression, "/values").iter().any(|value| Some(value.as_str()) == label);
+    let listed = || {
+        strings(expression, "/values")
+            .iter()
+            .any(|value| Some(value.as_str()) == label)
+    };
     match string(expression, "/operator") {
         "In" => listed(),
         "NotIn" => !listed(),
@@ -223,9 +275,18 @@ impl Binding {
             export_name: string(object, "/spec/reference/export/name").to_owned(),
             terminating: object.pointer("/metadata/deletionTimestamp").is_some(),
             phase: string(object, "/status/phase").to_owned(),
-            bound: array(object, "/status/boundResources").iter().map(bound).collect(),
-            answered: array(object, "/spec/permissionClaims").iter().map(Answered::read).collect(),
-            applied: array(object, "/status/appliedPermissionClaims").iter().map(Answered::read).collect(),
+            bound: array(object, "/status/boundResources")
+                .iter()
+                .map(bound)
+                .collect(),
+            answered: array(object, "/spec/permissionClaims")
+                .iter()
+                .map(Answered::read)
+                .collect(),
+            applied: array(object, "/status/appliedPermissionClaims")
+                .iter()
+                .map(Answered::read)
+                .collect(),
             object: object.clone(),
         }
     }
@@ -236,30 +297,46 @@ impl Binding {
 
     /// Returns the accepted claim on a resource, if it is in effect.
     pub(super) fn claim(&self, what: &GroupResource) -> Option<&Answered> {
-        self.applied.iter().find(|answered| answered.claim.covers(what))
+        self.applied
+            .iter()
+            .find(|answered| answered.claim.covers(what))
     }
 }
 
 pub(super) fn string<'a>(object: &'a Value, pointer: &str) -> &'a str {
-    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+    object
+        .pointer(pointer)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
 }
 
 pub(super) fn array<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
-    object.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    object
+        .pointer(pointer)
+        .and_then(Value::as_array)
+        .map_or(&[], Vec::as_slice)
 }
 
 pub(super) fn strings(object: &Value, pointer: &str) -> Vec<String> {
-    array(object, pointer).iter().filter_map(Value::as_str).map(str::to_owned).collect()
+    array(object, pointer)
+        .iter()
+        .filter_map(Value::as_str)
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Returns the revision of an object, its resourceVersion.
 pub(super) fn revision(object: &Value) -> u64 {
-    string(object, "/metadata/resourceVersion").parse().unwrap_or(0)
+    string(object, "/metadata/resourceVersion")
+        .parse()
+        .unwrap_or(0)
 }
 
 /// Sets a label or annotation in a map below `/metadata`.
 pub(super) fn set_metadata(object: &mut Value, map: &str, key: &str, value: &str) {
-    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
+    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
+        return;
+    };
     let map = metadata.entry(map).or_insert_with(|| json!({}));
     if let Some(map) = map.as_object_mut() {
         map.insert(key.to_owned(), value.into());
@@ -267,13 +344,22 @@ pub(super) fn set_metadata(object: &mut Value, map: &str, key: &str, value: &str
 }
 
 pub(super) fn base62(bytes: &[u8]) -> String {
-    in_digits(bytes, b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
+    in_digits(
+        bytes,
+        b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz",
+    )
 }
 
 /// Returns the ID of a workspace's logical cluster: 16 characters that do not reveal
 /// its path.
 pub(super) fn cluster_id(path: &str) -> String {
-    in_digits(&Sha224::digest(path), b"0123456789abcdefghijklmnopqrstuvwxyz").chars().take(16).collect()
+    in_digits(
+        &Sha224::digest(path),
+        b"0123456789abcdefghijklmnopqrstuvwxyz",
+    )
+    .chars()
+    .take(16)
+    .collect()
 }
 
 /// Formats a large number, with the least significant digit first.
@@ -302,9 +388,18 @@ mod tests {
 
     #[test]
     fn the_verbs_of_a_claim_are_those_that_both_sides_allow() {
-        assert_eq!(claim(&["*"]).verbs_with(&claim(&["get", "list"])), ["get", "list"]);
-        assert_eq!(claim(&["get", "patch"]).verbs_with(&claim(&["*"])), ["get", "patch"]);
-        assert_eq!(claim(&["get", "patch"]).verbs_with(&claim(&["patch", "create"])), ["patch"]);
+        assert_eq!(
+            claim(&["*"]).verbs_with(&claim(&["get", "list"])),
+            ["get", "list"]
+        );
+        assert_eq!(
+            claim(&["get", "patch"]).verbs_with(&claim(&["*"])),
+            ["get", "patch"]
+        );
+        assert_eq!(
+            claim(&["get", "patch"]).verbs_with(&claim(&["patch", "create"])),
+            ["patch"]
+        );
         assert!(claim(&[]).covers(&GroupResource::new("events.k8s.io", "events")));
         assert!(!claim(&[]).covers(&GroupResource::new("", "secrets")));
     }
@@ -312,12 +407,30 @@ mod tests {
     #[test]
     fn selectors_are_read_as_kubernetes_reads_them() {
         let object = json!({ "metadata": { "labels": { "share": "toy" } } });
-        let selects = |selector: Value| Answered { claim: claim(&[]), accepted: true, selector }.selects(&object);
-        assert!(selects(json!({ "matchAll": true })) && selects(json!({ "matchLabels": { "share": "toy" } })));
-        let expression = |operator: &str, values: &[&str]| {
-            selects(json!({ "matchExpressions": [{ "key": "share", "operator": operator, "values": values }] }))
+        let selects = |selector: Value| {
+            Answered {
+                claim: claim(&[]),
+                accepted: true,
+                selector,
+            }
+            .selects(&object)
         };
-        assert!(expression("In", &["toy"]) && expression("Exists", &[]) && expression("NotIn", &["no"]));
-        assert!(!expression("DoesNotExist", &[]) && !expression("NotIn", &["toy"]) && !expression("In", &["no"]));
+        assert!(
+            selects(json!({ "matchAll": true }))
+                && selects(json!({ "matchLabels": { "share": "toy" } }))
+        );
+        let expression = |operator: &str, values: &[&str]| {
+            selects(
+                json!({ "matchExpressions": [{ "key": "share", "operator": operator, "values": values }] }),
+            )
+        };
+        assert!(
+            expression("In", &["toy"]) && expression("Exists", &[]) && expression("NotIn", &["no"])
+        );
+        assert!(
+            !expression("DoesNotExist", &[])
+                && !expression("NotIn", &["toy"])
+                && !expression("In", &["no"])
+        );
     }
 }

@@ -44,27 +44,47 @@ impl Source {
     /// Returns the workspaces, sorted by ID.
     pub(super) fn places(&self) -> Vec<Place> {
         let workspaces = self.world.workspaces().into_iter();
-        let asked = workspaces.filter(|one| one.shard == self.shard && self.only.as_ref().is_none_or(|only| *only == one.id));
-        asked.filter_map(|workspace| self.place(workspace)).collect()
+        let asked = workspaces.filter(|one| {
+            one.shard == self.shard && self.only.as_ref().is_none_or(|only| *only == one.id)
+        });
+        asked
+            .filter_map(|workspace| self.place(workspace))
+            .collect()
     }
 
     fn place(&self, workspace: Arc<Workspace>) -> Option<Place> {
         let place = |key: &str, labels: String| {
             let since = self.world.served_since(&workspace.id, &self.what);
-            Some(Place { key: key.to_owned(), labels, since, workspace: workspace.clone() })
+            Some(Place {
+                key: key.to_owned(),
+                labels,
+                since,
+                workspace: workspace.clone(),
+            })
         };
         match &self.through {
             Through::Bindings => place("", format!("{EXPORT_LABEL}={}", self.export.hash())),
             Through::Export => {
-                let binding = self.world.binding_to(&self.export, &workspace.id).filter(|binding| binding.binds(&self.what))?;
+                let binding = self
+                    .world
+                    .binding_to(&self.export, &workspace.id)
+                    .filter(|binding| binding.binds(&self.what))?;
                 place(&binding.uid, String::new())
             }
             Through::Claim(claim) => {
-                let key = if claim.identity_hash.is_empty() { String::new() } else { self.bound_elsewhere(&workspace, claim)? };
+                let key = if claim.identity_hash.is_empty() {
+                    String::new()
+                } else {
+                    self.bound_elsewhere(&workspace, claim)?
+                };
                 let labels = if self.only.is_some() {
                     let binding = self.world.binding_to(&self.export, &workspace.id)?;
                     let labels = binding.claim(&self.what)?.match_labels();
-                    labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
+                    labels
+                        .iter()
+                        .map(|(key, value)| format!("{key}={value}"))
+                        .collect::<Vec<_>>()
+                        .join(",")
                 } else {
                     format!("{}={}", self.export.claim_label(), claim.hash())
                 };
@@ -78,14 +98,21 @@ impl Source {
     fn bound_elsewhere(&self, workspace: &Workspace, claim: &Claim) -> Option<String> {
         let bindings = self.world.bindings(&workspace.id).into_iter();
         let is_it = |binding: &super::model::Binding| {
-            binding.bound.iter().any(|bound| bound.what == claim.what && bound.identity_hash == claim.identity_hash)
+            binding
+                .bound
+                .iter()
+                .any(|bound| bound.what == claim.what && bound.identity_hash == claim.identity_hash)
         };
         bindings.filter(is_it).map(|binding| binding.uid).next()
     }
 
     /// Returns the `apiVersion` of the objects.
     pub(super) fn version(&self) -> String {
-        let segments: Vec<&str> = self.path.split('/').filter(|segment| !segment.is_empty()).collect();
+        let segments: Vec<&str> = self
+            .path
+            .split('/')
+            .filter(|segment| !segment.is_empty())
+            .collect();
         match segments.as_slice() {
             ["apis", group, version, ..] => format!("{group}/{version}"),
             [_, version, ..] => (*version).to_owned(),
@@ -95,6 +122,9 @@ impl Source {
 
     /// Returns a key of what is watched, independently of the client.
     pub(super) fn name(&self) -> String {
-        format!("{} {:?} {} {:?}", self.shard, self.export, self.path, self.only)
+        format!(
+            "{} {:?} {} {:?}",
+            self.shard, self.export, self.path, self.only
+        )
     }
 }

@@ -21,7 +21,12 @@ pub(super) type Entry = (String, String);
 /// Returns all entries with this prefix.
 pub(super) async fn read(etcd: &Path, prefix: &str) -> Result<Vec<Entry>> {
     let answered = call(etcd, "range", &range(prefix)).await?;
-    let entry = |one: &Value| (string(one, "/key").to_owned(), string(one, "/value").to_owned());
+    let entry = |one: &Value| {
+        (
+            string(one, "/key").to_owned(),
+            string(one, "/value").to_owned(),
+        )
+    };
     Ok(array(&answered, "/kvs").iter().map(entry).collect())
 }
 
@@ -49,7 +54,8 @@ pub(super) fn custom_resources(entries: &[Entry], prefix: &str) -> BTreeSet<Stri
         let key = String::from_utf8(Base64::decode_vec(key).ok()?).ok()?;
         let object: Value = serde_json::from_slice(&Base64::decode_vec(value).ok()?).ok()?;
         let mut parts = key.strip_prefix(prefix)?.split('/');
-        let (version, group, plural) = (string(&object, "/apiVersion"), parts.next()?, parts.next()?);
+        let (version, group, plural) =
+            (string(&object, "/apiVersion"), parts.next()?, parts.next()?);
         // The server keeps some objects of Kubernetes itself.
         let is_custom = version.starts_with(&format!("{group}/")) && !group.ends_with(".k8s.io");
         is_custom.then(|| format!("/apis/{version}/{plural}"))
@@ -70,18 +76,38 @@ fn range(prefix: &str) -> Value {
 
 async fn call(etcd: &Path, method: &str, message: &Value) -> Result<Value> {
     let path = format!("/v3/kv/{method}");
-    let failed = |reason: String| Error::Request { method: "POST".into(), path: path.clone(), reason };
-    let stream = UnixStream::connect(etcd).await.map_err(|error| failed(error.to_string()))?;
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| failed(causes(error)))?;
+    let failed = |reason: String| Error::Request {
+        method: "POST".into(),
+        path: path.clone(),
+        reason,
+    };
+    let stream = UnixStream::connect(etcd)
+        .await
+        .map_err(|error| failed(error.to_string()))?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| failed(causes(error)))?;
     let connection = tokio::spawn(connection);
-    let request = Request::post(&path).header("host", "etcd").body(Full::new(Bytes::from(message.to_string())));
-    let response = sender.send_request(request.map_err(|error| failed(error.to_string()))?).await.map_err(|error| failed(causes(error)))?;
+    let request = Request::post(&path)
+        .header("host", "etcd")
+        .body(Full::new(Bytes::from(message.to_string())));
+    let response = sender
+        .send_request(request.map_err(|error| failed(error.to_string()))?)
+        .await
+        .map_err(|error| failed(causes(error)))?;
     let status = response.status();
-    let bytes = response.into_body().collect().await.map_err(|error| failed(causes(error)))?.to_bytes();
+    let bytes = response
+        .into_body()
+        .collect()
+        .await
+        .map_err(|error| failed(causes(error)))?
+        .to_bytes();
     connection.abort();
     match status.is_success() {
         true => serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string())),
-        false => Err(failed(format!("{status}: {}", String::from_utf8_lossy(&bytes)))),
+        false => Err(failed(format!(
+            "{status}: {}",
+            String::from_utf8_lossy(&bytes)
+        ))),
     }
 }

@@ -38,7 +38,9 @@ pub(super) fn relay(body: Incoming, cluster: String) -> Served {
     let (out, served) = streamed();
     tokio::spawn(async move {
         let mut events = Events::new(body);
-        while let Some(Some(mut event)) = tokio::select! { event = events.next() => Some(event), () = out.closed() => None } {
+        while let Some(Some(mut event)) =
+            tokio::select! { event = events.next() => Some(event), () = out.closed() => None }
+        {
             name_event(&mut event, &cluster);
             let _ = out.send(event);
         }
@@ -67,7 +69,10 @@ pub(super) async fn watch(source: Source, query: &Query, sent: &Sent) -> Result<
         readers: JoinSet::new(),
         source,
     };
-    let seconds = query.get("timeoutSeconds").parse().map_or(FOR_EVER, Duration::from_secs);
+    let seconds = query
+        .get("timeoutSeconds")
+        .parse()
+        .map_or(FOR_EVER, Duration::from_secs);
     let start: u64 = query.get("resourceVersion").parse().unwrap_or(0);
     if start == 0 || query.is("sendInitialEvents") {
         let listed = list::gather(&merge.source, &initially(&selection, query)?, sent).await?;
@@ -75,8 +80,17 @@ pub(super) async fn watch(source: Source, query: &Query, sent: &Sent) -> Result<
         for place in &listed.places {
             merge.join(place, listed.revision).await.map_err(refused)?;
         }
-    } else if start < merge.source.world.floor(merge.source.shard, &merge.source.what) {
-        merge.fail(answer::status(410, "Expired", &format!("too old resource version: {start}")));
+    } else if start
+        < merge
+            .source
+            .world
+            .floor(merge.source.shard, &merge.source.what)
+    {
+        merge.fail(answer::status(
+            410,
+            "Expired",
+            &format!("too old resource version: {start}"),
+        ));
         return Ok(served);
     } else {
         let places = merge.source.places();
@@ -105,7 +119,11 @@ fn initially(selection: &Query, query: &Query) -> Result<Query, Refusal> {
         let message = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
         return Err(answer::failure(422, "Invalid", message));
     }
-    Ok(if query.get("resourceVersion").is_empty() { selection.with("resourceVersionMatch", "") } else { selection.clone() })
+    Ok(if query.get("resourceVersion").is_empty() {
+        selection.with("resourceVersionMatch", "")
+    } else {
+        selection.clone()
+    })
 }
 
 fn is_expired(status: &Value) -> bool {
@@ -113,7 +131,11 @@ fn is_expired(status: &Value) -> bool {
 }
 
 fn refused(status: Value) -> Refusal {
-    let code = status.get("code").and_then(Value::as_u64).and_then(|code| u16::try_from(code).ok()).unwrap_or(500);
+    let code = status
+        .get("code")
+        .and_then(Value::as_u64)
+        .and_then(|code| u16::try_from(code).ok())
+        .unwrap_or(500);
     Box::new(answer::json(code, &status))
 }
 
@@ -122,10 +144,15 @@ fn streamed() -> (UnboundedSender<Value>, Served) {
     let (out, events) = unbounded_channel::<Value>();
     let frames = futures::stream::unfold(events, |mut events| async move {
         let event = events.recv().await?;
-        Some((Ok::<_, BoxError>(Frame::data(Bytes::from(format!("{event}\n")))), events))
+        Some((
+            Ok::<_, BoxError>(Frame::data(Bytes::from(format!("{event}\n")))),
+            events,
+        ))
     });
     let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
     (out, response)
 }
 
@@ -187,8 +214,13 @@ impl Merge {
         }
     }
 
-    fn is_switched(&self, switched: Result<(ExportKey, GroupResource), broadcast::error::RecvError>) -> bool {
-        switched.map_or(true, |(export, what)| export == self.source.export && what == self.source.what)
+    fn is_switched(
+        &self,
+        switched: Result<(ExportKey, GroupResource), broadcast::error::RecvError>,
+    ) -> bool {
+        switched.map_or(true, |(export, what)| {
+            export == self.source.export && what == self.source.what
+        })
     }
 
     /// Sends a final error.
@@ -218,7 +250,10 @@ impl Merge {
         if start < place.since {
             return self.join_anew(place).await;
         }
-        let position = self.source.world.position(&self.source.name(), start, &place.workspace.id);
+        let position = self
+            .source
+            .world
+            .position(&self.source.name(), start, &place.workspace.id);
         self.last = self.last.max(start);
         self.join(place, position.max(place.since)).await
     }
@@ -251,13 +286,27 @@ impl Merge {
 
     /// Reads the events of a workspace from a revision on.
     async fn join(&mut self, place: &Place, from: u64) -> Result<(), Value> {
-        let query = self.selection.selecting(&place.labels).with("watch", "true").with("allowWatchBookmarks", "true");
-        let path = query.with("resourceVersion", &from.to_string()).on(&self.source.path);
+        let query = self
+            .selection
+            .selecting(&place.labels)
+            .with("watch", "true")
+            .with("allowWatchBookmarks", "true");
+        let path = query
+            .with("resourceVersion", &from.to_string())
+            .on(&self.source.path);
         let headers = self.sent.as_admitted();
-        let unreachable = |error: crate::Error| answer::status(503, "ServiceUnavailable", &error.to_string());
-        let response = place.workspace.http.pass(&Method::GET, &path, headers, Bytes::new()).await.map_err(unreachable)?;
+        let unreachable =
+            |error: crate::Error| answer::status(503, "ServiceUnavailable", &error.to_string());
+        let response = place
+            .workspace
+            .http
+            .pass(&Method::GET, &path, headers, Bytes::new())
+            .await
+            .map_err(unreachable)?;
         if !response.status().is_success() {
-            return Err(Backend::read(response).await.map_or(Value::Null, |answered| answered.body()));
+            return Err(Backend::read(response)
+                .await
+                .map_or(Value::Null, |answered| answered.body()));
         }
         let (cluster, key) = (place.workspace.id.clone(), place.key.clone());
         self.told.insert(cluster.clone(), from);
@@ -279,7 +328,9 @@ impl Merge {
         if self.keys.get(&cluster) != Some(&key) {
             return Ok(());
         }
-        let Some(mut event) = event else { return self.ended(&cluster).await };
+        let Some(mut event) = event else {
+            return self.ended(&cluster).await;
+        };
         let at = event.get("object").map(object_revision).unwrap_or_default();
         match string(&event, "/type") {
             "ERROR" => return Err(event.get_mut("object").map(Value::take)),
@@ -291,7 +342,9 @@ impl Merge {
                 }
                 self.told.insert(cluster, at);
                 self.last = self.last.max(at);
-                self.source.world.note_progress(&self.source.name(), at, &self.told);
+                self.source
+                    .world
+                    .note_progress(&self.source.name(), at, &self.told);
                 let _ = self.out.send(event);
             }
         }
@@ -306,7 +359,10 @@ impl Merge {
             return;
         }
         self.last = reached;
-        if let Some(metadata) = event.pointer_mut("/object/metadata").and_then(Value::as_object_mut) {
+        if let Some(metadata) = event
+            .pointer_mut("/object/metadata")
+            .and_then(Value::as_object_mut)
+        {
             metadata.insert("resourceVersion".into(), reached.to_string().into());
         }
         let _ = self.out.send(event);
@@ -318,9 +374,15 @@ impl Merge {
     async fn ended(&mut self, cluster: &str) -> Result<(), Option<Value>> {
         let told = self.told.remove(cluster).unwrap_or(0);
         let key = self.keys.remove(cluster);
-        let place = self.source.places().into_iter().find(|place| place.workspace.id == cluster && Some(&place.key) == key.as_ref());
+        let place = self
+            .source
+            .places()
+            .into_iter()
+            .find(|place| place.workspace.id == cluster && Some(&place.key) == key.as_ref());
         let Some(place) = place else { return Ok(()) };
-        self.join(&place, told).await.map_err(|status| is_expired(&status).then_some(status))
+        self.join(&place, told)
+            .await
+            .map_err(|status| is_expired(&status).then_some(status))
     }
 }
 
@@ -336,5 +398,8 @@ fn whole(list: &Value, item: &Value) -> Value {
 
 /// Returns the revision of an object, or of the only row of a table.
 fn object_revision(object: &Value) -> u64 {
-    array(object, "/rows").first().and_then(|row| row.get("object")).map_or_else(|| revision(object), revision)
+    array(object, "/rows")
+        .first()
+        .and_then(|row| row.get("object"))
+        .map_or_else(|| revision(object), revision)
 }

@@ -25,13 +25,20 @@ impl Target {
     pub(super) fn of(method: &Method, path: &str, query: &str) -> Option<Self> {
         let uri: Uri = format!("{path}?{query}").parse().ok()?;
         let info = RequestInfo::of(method, &uri);
-        let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
+        let segments: Vec<&str> = path
+            .split('/')
+            .filter(|segment| !segment.is_empty())
+            .collect();
         let (group, version) = match segments.as_slice() {
             ["api", version, _, ..] => ("", *version),
             ["apis", group, version, _, ..] => (*group, *version),
             _ => ("", ""),
         };
-        let resource = if version.is_empty() { "" } else { info.resource.as_str() };
+        let resource = if version.is_empty() {
+            ""
+        } else {
+            info.resource.as_str()
+        };
         let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
         Some(Self {
             method: method.clone(),
@@ -76,7 +83,11 @@ impl Target {
             "" => "at the cluster scope".to_owned(),
             namespace => format!("in the namespace {namespace:?}"),
         };
-        format!("{} resource {resource:?} in API group {:?} {place}", self.verb_name(), self.what.group)
+        format!(
+            "{} resource {resource:?} in API group {:?} {place}",
+            self.verb_name(),
+            self.what.group
+        )
     }
 }
 
@@ -87,12 +98,20 @@ pub(super) struct Query(Vec<(String, String)>);
 impl Query {
     fn read(query: &str) -> Self {
         let pairs = query.split('&').filter(|pair| !pair.is_empty());
-        Self(pairs.map(|pair| pair.split_once('=').unwrap_or((pair, ""))).map(|(key, value)| (decode(key), decode(value))).collect())
+        Self(
+            pairs
+                .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+                .map(|(key, value)| (decode(key), decode(value)))
+                .collect(),
+        )
     }
 
     /// Returns a parameter, or an empty string.
     pub(super) fn get(&self, key: &str) -> &str {
-        self.0.iter().find(|(name, _)| name == key).map_or("", |(_, value)| value)
+        self.0
+            .iter()
+            .find(|(name, _)| name == key)
+            .map_or("", |(_, value)| value)
     }
 
     pub(super) fn is(&self, key: &str) -> bool {
@@ -101,7 +120,12 @@ impl Query {
 
     /// Returns the query with one parameter replaced; an empty value removes it.
     pub(super) fn with(&self, key: &str, value: &str) -> Self {
-        let mut pairs: Vec<_> = self.0.iter().filter(|(name, _)| name != key).cloned().collect();
+        let mut pairs: Vec<_> = self
+            .0
+            .iter()
+            .filter(|(name, _)| name != key)
+            .cloned()
+            .collect();
         if !value.is_empty() {
             pairs.push((key.to_owned(), value.to_owned()));
         }
@@ -109,7 +133,13 @@ impl Query {
     }
 
     pub(super) fn only(&self, keys: &[&str]) -> Self {
-        Self(self.0.iter().filter(|(name, _)| keys.contains(&name.as_str())).cloned().collect())
+        Self(
+            self.0
+                .iter()
+                .filter(|(name, _)| keys.contains(&name.as_str()))
+                .cloned()
+                .collect(),
+        )
     }
 
     /// Returns the query with additional label requirements.
@@ -123,21 +153,40 @@ impl Query {
 
     /// Returns the path with these parameters.
     pub(super) fn on(&self, path: &str) -> String {
-        let pairs: Vec<String> = self.0.iter().map(|(key, value)| format!("{key}={}", encode(value))).collect();
-        if pairs.is_empty() { path.to_owned() } else { format!("{path}?{}", pairs.join("&")) }
+        let pairs: Vec<String> = self
+            .0
+            .iter()
+            .map(|(key, value)| format!("{key}={}", encode(value)))
+            .collect();
+        if pairs.is_empty() {
+            path.to_owned()
+        } else {
+            format!("{path}?{}", pairs.join("&"))
+        }
     }
 }
 
 fn encode(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
-    text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+    text.bytes()
+        .map(|byte| {
+            if plain(byte) {
+                char::from(byte).to_string()
+            } else {
+                format!("%{byte:02X}")
+            }
+        })
+        .collect()
 }
 
 pub(super) fn decode(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
-        let escaped = rest.strip_prefix('%').and_then(|_| rest.get(1..3)).and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        let escaped = rest
+            .strip_prefix('%')
+            .and_then(|_| rest.get(1..3))
+            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
         let width = match escaped {
             Some(byte) => {
                 bytes.push(byte);
@@ -145,7 +194,11 @@ pub(super) fn decode(text: &str) -> String {
             }
             None => {
                 let mut buffer = [0; 4];
-                let text = if first == '+' { " " } else { &*first.encode_utf8(&mut buffer) };
+                let text = if first == '+' {
+                    " "
+                } else {
+                    &*first.encode_utf8(&mut buffer)
+                };
                 bytes.extend_from_slice(text.as_bytes());
                 first.len_utf8()
             }

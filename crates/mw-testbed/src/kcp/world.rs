@@ -128,26 +128,45 @@ impl World {
     }
 
     pub(super) fn shards(&self) -> Vec<String> {
-        self.shards.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shards
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     pub(super) fn add_workspace(&self, workspace: Arc<Workspace>) {
-        self.workspaces.write().unwrap_or_else(PoisonError::into_inner).insert(workspace.id.clone(), workspace);
+        self.workspaces
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(workspace.id.clone(), workspace);
         self.notify();
     }
 
     /// Returns all workspaces, sorted by ID.
     pub(super) fn workspaces(&self) -> Vec<Arc<Workspace>> {
-        self.workspaces.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        self.workspaces
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .values()
+            .cloned()
+            .collect()
     }
 
     pub(super) fn workspace(&self, id: &str) -> Option<Arc<Workspace>> {
-        self.workspaces.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
+        self.workspaces
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(id)
+            .cloned()
     }
 
     /// Returns the workspace with this ID or path.
     pub(super) fn resolve(&self, id_or_path: &str) -> Option<Arc<Workspace>> {
-        self.workspace(id_or_path).or_else(|| self.workspaces().into_iter().find(|workspace| workspace.path == id_or_path))
+        self.workspace(id_or_path).or_else(|| {
+            self.workspaces()
+                .into_iter()
+                .find(|workspace| workspace.path == id_or_path)
+        })
     }
 
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
@@ -158,53 +177,91 @@ impl World {
         self.changes.send_modify(|count| *count += 1);
     }
 
-    pub(super) fn mirror(&self, workspace: &str, kind: Kind, change: impl FnOnce(&mut BTreeMap<String, Value>)) {
-        change(lock(&self.mirrored).entry((workspace.to_owned(), kind)).or_default());
+    pub(super) fn mirror(
+        &self,
+        workspace: &str,
+        kind: Kind,
+        change: impl FnOnce(&mut BTreeMap<String, Value>),
+    ) {
+        change(
+            lock(&self.mirrored)
+                .entry((workspace.to_owned(), kind))
+                .or_default(),
+        );
         self.notify();
     }
 
     /// Reports whether all mirrored kinds of a workspace were listed.
     pub(super) fn is_mirrored(&self, workspace: &str) -> bool {
         let mirrored = lock(&self.mirrored);
-        Kind::ALL.iter().all(|kind| mirrored.contains_key(&(workspace.to_owned(), *kind)))
+        Kind::ALL
+            .iter()
+            .all(|kind| mirrored.contains_key(&(workspace.to_owned(), *kind)))
     }
 
     pub(super) fn objects(&self, workspace: &str, kind: Kind) -> Vec<Value> {
-        lock(&self.mirrored).get(&(workspace.to_owned(), kind)).into_iter().flat_map(BTreeMap::values).cloned().collect()
+        lock(&self.mirrored)
+            .get(&(workspace.to_owned(), kind))
+            .into_iter()
+            .flat_map(BTreeMap::values)
+            .cloned()
+            .collect()
     }
 
     pub(super) fn object(&self, workspace: &str, kind: Kind, name: &str) -> Option<Value> {
-        lock(&self.mirrored).get(&(workspace.to_owned(), kind)).and_then(|objects| objects.get(name)).cloned()
+        lock(&self.mirrored)
+            .get(&(workspace.to_owned(), kind))
+            .and_then(|objects| objects.get(name))
+            .cloned()
     }
 
     pub(super) fn export(&self, key: &ExportKey) -> Option<Export> {
-        self.object(&key.provider, Kind::Export, &key.name).map(|object| Export::read(&key.provider, &object))
+        self.object(&key.provider, Kind::Export, &key.name)
+            .map(|object| Export::read(&key.provider, &object))
     }
 
     /// Returns the export that a binding refers to, whether it exists or not.
     pub(super) fn export_of(&self, binding: &Binding) -> Option<ExportKey> {
-        let provider = if binding.export_path.is_empty() { self.workspace(&binding.workspace) } else { self.resolve(&binding.export_path) };
-        Some(ExportKey { provider: provider?.id.clone(), name: binding.export_name.clone() })
+        let provider = if binding.export_path.is_empty() {
+            self.workspace(&binding.workspace)
+        } else {
+            self.resolve(&binding.export_path)
+        };
+        Some(ExportKey {
+            provider: provider?.id.clone(),
+            name: binding.export_name.clone(),
+        })
     }
 
     /// Returns the export with this identity.
     pub(super) fn export_with_identity(&self, identity_hash: &str) -> Option<Export> {
         let exports = self.workspaces().into_iter().flat_map(|workspace| {
             let id = workspace.id.clone();
-            self.objects(&id, Kind::Export).into_iter().map(move |object| Export::read(&id, &object))
+            self.objects(&id, Kind::Export)
+                .into_iter()
+                .map(move |object| Export::read(&id, &object))
         });
-        exports.into_iter().find(|export| export.identity_hash == identity_hash)
+        exports
+            .into_iter()
+            .find(|export| export.identity_hash == identity_hash)
     }
 
     pub(super) fn bindings(&self, workspace: &str) -> Vec<Binding> {
-        self.objects(workspace, Kind::Binding).iter().map(|object| Binding::read(workspace, object)).collect()
+        self.objects(workspace, Kind::Binding)
+            .iter()
+            .map(|object| Binding::read(workspace, object))
+            .collect()
     }
 
     /// Returns the bindings to an export on a shard, sorted by workspace ID.
     pub(super) fn bindings_to(&self, export: &ExportKey, shard: usize) -> Vec<Binding> {
-        let here = self.workspaces().into_iter().filter(|workspace| workspace.shard == shard);
+        let here = self
+            .workspaces()
+            .into_iter()
+            .filter(|workspace| workspace.shard == shard);
         let all = here.flat_map(|workspace| self.bindings(&workspace.id));
-        all.filter(|binding| self.export_of(binding).as_ref() == Some(export)).collect()
+        all.filter(|binding| self.export_of(binding).as_ref() == Some(export))
+            .collect()
     }
 
     pub(super) fn binding_to(&self, export: &ExportKey, workspace: &str) -> Option<Binding> {
@@ -238,7 +295,11 @@ impl World {
 
     pub(super) fn hide(&self, shard: usize, hidden: bool) {
         let mut all = lock(&self.hidden);
-        _ = if hidden { all.insert(shard) } else { all.remove(&shard) };
+        _ = if hidden {
+            all.insert(shard)
+        } else {
+            all.remove(&shard)
+        };
         drop(all);
         self.notify();
     }
@@ -249,7 +310,11 @@ impl World {
 
     pub(super) fn hang(&self, shard: usize, hangs: bool) {
         let mut all = lock(&self.hanging);
-        _ = if hangs { all.insert(shard) } else { all.remove(&shard) };
+        _ = if hangs {
+            all.insert(shard)
+        } else {
+            all.remove(&shard)
+        };
     }
 
     pub(super) fn is_moving(&self, workspace: &str) -> bool {
@@ -258,23 +323,35 @@ impl World {
 
     pub(super) fn set_moving(&self, workspace: &str, moving: bool) {
         let mut all = lock(&self.moving);
-        _ = if moving { all.insert(workspace.to_owned()) } else { all.remove(workspace) };
+        _ = if moving {
+            all.insert(workspace.to_owned())
+        } else {
+            all.remove(workspace)
+        };
     }
 
     /// Removes a workspace and everything mirrored from it.
     pub(super) fn remove_workspace(&self, workspace: &str) {
-        self.workspaces.write().unwrap_or_else(PoisonError::into_inner).remove(workspace);
+        self.workspaces
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(workspace);
         lock(&self.mirrored).retain(|(of, _), _| of != workspace);
         lock(&self.served_since).retain(|(of, _), _| of != workspace);
         self.notify();
     }
 
     pub(super) fn is_used_up(&self, workspace: &str, what: &str) -> bool {
-        lock(&self.used_up).get(workspace).is_some_and(|all| all.contains(what))
+        lock(&self.used_up)
+            .get(workspace)
+            .is_some_and(|all| all.contains(what))
     }
 
     pub(super) fn use_up(&self, workspace: &str, what: &[&str]) {
-        lock(&self.used_up).insert(workspace.to_owned(), what.iter().map(|one| (*one).to_owned()).collect());
+        lock(&self.used_up).insert(
+            workspace.to_owned(),
+            what.iter().map(|one| (*one).to_owned()).collect(),
+        );
     }
 
     pub(super) fn switches(&self) -> broadcast::Receiver<(ExportKey, GroupResource)> {
@@ -290,7 +367,10 @@ impl World {
     /// Returns the earliest revision at which a watch of a resource may start.
     pub(super) fn floor(&self, shard: usize, what: &GroupResource) -> u64 {
         let restarted = lock(&self.restarted).get(&shard).copied().unwrap_or(0);
-        let first_served = lock(&self.first_served).get(&(shard, what.clone())).copied().unwrap_or(0);
+        let first_served = lock(&self.first_served)
+            .get(&(shard, what.clone()))
+            .copied()
+            .unwrap_or(0);
         restarted.max(first_served)
     }
 
@@ -299,13 +379,23 @@ impl World {
         lock(&self.progress).clear();
     }
 
-    pub(super) fn set_served_since(&self, workspace: &Workspace, what: &GroupResource, revision: u64) {
+    pub(super) fn set_served_since(
+        &self,
+        workspace: &Workspace,
+        what: &GroupResource,
+        revision: u64,
+    ) {
         lock(&self.served_since).insert((workspace.id.clone(), what.clone()), revision);
-        lock(&self.first_served).entry((workspace.shard, what.clone())).or_insert(revision);
+        lock(&self.first_served)
+            .entry((workspace.shard, what.clone()))
+            .or_insert(revision);
     }
 
     pub(super) fn served_since(&self, workspace: &str, what: &GroupResource) -> u64 {
-        lock(&self.served_since).get(&(workspace.to_owned(), what.clone())).copied().unwrap_or(0)
+        lock(&self.served_since)
+            .get(&(workspace.to_owned(), what.clone()))
+            .copied()
+            .unwrap_or(0)
     }
 
     /// Records the positions in all workspaces at `revision`. If two watches differ,
@@ -326,7 +416,10 @@ impl World {
     /// Returns the position in a workspace for a client that resumes at `revision`.
     pub(super) fn position(&self, stream: &str, revision: u64, workspace: &str) -> u64 {
         let progress = lock(&self.progress);
-        let told = progress.get(stream).and_then(|positions| positions.get(&revision)).and_then(|position| position.get(workspace));
+        let told = progress
+            .get(stream)
+            .and_then(|positions| positions.get(&revision))
+            .and_then(|position| position.get(workspace));
         told.copied().unwrap_or(revision).min(revision)
     }
 }
@@ -348,7 +441,13 @@ mod tests {
         let world = World::new(String::new());
         // Event 20 of `a` was sent before event 18 of `b`.
         world.note_progress("widgets", 20, &told(20, 10));
-        assert_eq!((world.position("widgets", 20, "a"), world.position("widgets", 20, "b")), (20, 10));
+        assert_eq!(
+            (
+                world.position("widgets", 20, "a"),
+                world.position("widgets", 20, "b")
+            ),
+            (20, 10)
+        );
         // Another watch had already sent event 18 of `b`; the lower position counts.
         world.note_progress("widgets", 20, &told(20, 18));
         assert_eq!(world.position("widgets", 20, "b"), 10);
@@ -356,7 +455,13 @@ mod tests {
         world.note_progress("widgets", 30, &told(30, 40));
         assert_eq!(world.position("widgets", 30, "b"), 30);
         // A revision without an event is that of a list.
-        assert_eq!((world.position("widgets", 25, "b"), world.position("gadgets", 20, "b")), (25, 20));
+        assert_eq!(
+            (
+                world.position("widgets", 25, "b"),
+                world.position("gadgets", 20, "b")
+            ),
+            (25, 20)
+        );
         world.restarted(0, 50);
         assert_eq!(world.position("widgets", 20, "b"), 20);
     }

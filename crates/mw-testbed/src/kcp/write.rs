@@ -40,9 +40,14 @@ impl Writer<'_> {
                 let mut object = self.sent.object()?;
                 strip_cluster(&mut object);
                 self.add_labels(&mut object)?;
-                Ok(self.send(&target.method, &self.managed(), JSON, &object).await?.serve(&self.workspace.id))
+                Ok(self
+                    .send(&target.method, &self.managed(), JSON, &object)
+                    .await?
+                    .serve(&self.workspace.id))
             }
-            Verb::Patch if self.sent.content().starts_with("application/apply-patch") => self.apply().await,
+            Verb::Patch if self.sent.content().starts_with("application/apply-patch") => {
+                self.apply().await
+            }
             Verb::Patch => Ok(self.pass(&self.managed()).await?.serve(&self.workspace.id)),
             _ => Ok(self.pass(&target.query).await?.serve(&self.workspace.id)),
         }
@@ -51,7 +56,10 @@ impl Writer<'_> {
     /// Rejects writes to claimed objects that the tenant's selector excludes: they are not
     /// found, and deleting one is forbidden.
     async fn check_visible(&self) -> Result<(), Refusal> {
-        let Some(claim) = self.claim.filter(|claim| !claim.match_labels().is_empty() && !self.target.name.is_empty()) else {
+        let Some(claim) = self
+            .claim
+            .filter(|claim| !claim.match_labels().is_empty() && !self.target.name.is_empty())
+        else {
             return Ok(());
         };
         let (present, object) = self.present().await?;
@@ -59,16 +67,29 @@ impl Writer<'_> {
             return Ok(());
         }
         if self.target.verb == Verb::Delete {
-            return Err(answer::forbidden_because(self.target, "object does not match required labels"));
+            return Err(answer::forbidden_because(
+                self.target,
+                "object does not match required labels",
+            ));
         }
-        Err(answer::failure(404, "NotFound", &format!("{} {:?} not found", self.target.what, self.target.name)))
+        Err(answer::failure(
+            404,
+            "NotFound",
+            &format!("{} {:?} not found", self.target.what, self.target.name),
+        ))
     }
 
     fn add_labels(&self, object: &mut Value) -> Result<(), Refusal> {
         for (key, value) in self.claim.map(Answered::match_labels).unwrap_or_default() {
-            let given = object.pointer("/metadata/labels").and_then(|labels| labels.get(&key)).and_then(Value::as_str);
+            let given = object
+                .pointer("/metadata/labels")
+                .and_then(|labels| labels.get(&key))
+                .and_then(Value::as_str);
             if given.is_some_and(|given| given != value) {
-                return Err(answer::forbidden_because(self.target, &format!("protected label {key} must have value {value}")));
+                return Err(answer::forbidden_because(
+                    self.target,
+                    &format!("protected label {key} must have value {value}"),
+                ));
             }
             set_metadata(object, "labels", &key, &value);
         }
@@ -88,7 +109,9 @@ impl Writer<'_> {
         let mut wanted = self.sent.object()?;
         strip_cluster(&mut wanted);
         self.add_labels(&mut wanted)?;
-        let put = self.managed().only(&["fieldManager", "dryRun", "fieldValidation"]);
+        let put = self
+            .managed()
+            .only(&["fieldManager", "dryRun", "fieldValidation"]);
         let (present, mut object) = self.present().await?;
         if !present {
             if !self.target.subresource.is_empty() {
@@ -98,12 +121,21 @@ impl Writer<'_> {
             return self.create(&put, &wanted).await;
         }
         if self.forget_applied(&mut object) {
-            let forgotten = self.send(&Method::PUT, &Query::default(), JSON, &object).await?;
+            let forgotten = self
+                .send(&Method::PUT, &Query::default(), JSON, &object)
+                .await?;
             if !forgotten.is_success() {
                 return Ok(forgotten.serve(&self.workspace.id));
             }
         }
-        let computed = self.send(&Method::PATCH, &self.managed().with("dryRun", "All"), APPLY_PATCH, &wanted).await?;
+        let computed = self
+            .send(
+                &Method::PATCH,
+                &self.managed().with("dryRun", "All"),
+                APPLY_PATCH,
+                &wanted,
+            )
+            .await?;
         if !computed.is_success() {
             return Ok(computed.serve(&self.workspace.id));
         }
@@ -113,15 +145,30 @@ impl Writer<'_> {
             // an update.
             metadata.remove("managedFields");
         }
-        Ok(self.send(&Method::PUT, &put, JSON, &computed).await?.serve(&self.workspace.id))
+        Ok(self
+            .send(&Method::PUT, &put, JSON, &computed)
+            .await?
+            .serve(&self.workspace.id))
     }
 
     async fn create(&self, put: &Query, wanted: &Value) -> Result<Served, Refusal> {
         if !self.may_create {
-            return Err(answer::forbidden(&self.sent.user, &Target { verb: Verb::Create, ..self.target.clone() }));
+            return Err(answer::forbidden(
+                &self.sent.user,
+                &Target {
+                    verb: Verb::Create,
+                    ..self.target.clone()
+                },
+            ));
         }
-        let collection = self.target.path.rsplit_once('/').map_or("", |(collection, _)| collection);
-        let mut created = self.send_to(&Method::POST, &put.on(collection), JSON, wanted).await?;
+        let collection = self
+            .target
+            .path
+            .rsplit_once('/')
+            .map_or("", |(collection, _)| collection);
+        let mut created = self
+            .send_to(&Method::POST, &put.on(collection), JSON, wanted)
+            .await?;
         if created.is_success() {
             created.code = 200;
         }
@@ -135,10 +182,16 @@ impl Writer<'_> {
         let manager = query.get("fieldManager");
         let mut fields = array(object, "/metadata/managedFields").to_vec();
         let before = fields.len();
-        fields.retain(|entry| string(entry, "/manager") != manager || string(entry, "/operation") != "Apply");
+        fields.retain(|entry| {
+            string(entry, "/manager") != manager || string(entry, "/operation") != "Apply"
+        });
         let changed = fields.len() != before;
         // An empty list alone would mean no change.
-        let fields = if fields.is_empty() { vec![json!({})] } else { fields };
+        let fields = if fields.is_empty() {
+            vec![json!({})]
+        } else {
+            fields
+        };
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
             metadata.insert("managedFields".into(), fields.into());
         }
@@ -149,10 +202,19 @@ impl Writer<'_> {
         let headers = self.sent.as_admitted();
         let path = match self.target.subresource.as_str() {
             "" => self.target.path.clone(),
-            subresource => self.target.path.trim_end_matches(&format!("/{subresource}")).to_owned(),
+            subresource => self
+                .target
+                .path
+                .trim_end_matches(&format!("/{subresource}"))
+                .to_owned(),
         };
-        let response = self.workspace.http.pass(&Method::GET, &path, headers, Bytes::new()).await;
-        let answered = Backend::read(response.map_err(|error| answer::unreachable(&error))?).await?;
+        let response = self
+            .workspace
+            .http
+            .pass(&Method::GET, &path, headers, Bytes::new())
+            .await;
+        let answered =
+            Backend::read(response.map_err(|error| answer::unreachable(&error))?).await?;
         Ok((answered.is_success(), answered.body()))
     }
 
@@ -160,18 +222,39 @@ impl Writer<'_> {
     async fn pass(&self, query: &Query) -> Result<Backend, Refusal> {
         let headers = self.sent.as_admitted();
         let path = query.on(&self.target.path);
-        let response = self.workspace.http.pass(&self.target.method, &path, headers, self.sent.body.clone()).await;
+        let response = self
+            .workspace
+            .http
+            .pass(&self.target.method, &path, headers, self.sent.body.clone())
+            .await;
         Backend::read(response.map_err(|error| answer::unreachable(&error))?).await
     }
 
-    async fn send(&self, method: &Method, query: &Query, content: &'static str, body: &Value) -> Result<Backend, Refusal> {
-        self.send_to(method, &query.on(&self.target.path), content, body).await
+    async fn send(
+        &self,
+        method: &Method,
+        query: &Query,
+        content: &'static str,
+        body: &Value,
+    ) -> Result<Backend, Refusal> {
+        self.send_to(method, &query.on(&self.target.path), content, body)
+            .await
     }
 
-    async fn send_to(&self, method: &Method, path: &str, content: &'static str, body: &Value) -> Result<Backend, Refusal> {
+    async fn send_to(
+        &self,
+        method: &Method,
+        path: &str,
+        content: &'static str,
+        body: &Value,
+    ) -> Result<Backend, Refusal> {
         let mut headers = self.sent.as_admitted();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(content));
-        let response = self.workspace.http.pass(method, path, headers, Bytes::from(body.to_string())).await;
+        let response = self
+            .workspace
+            .http
+            .pass(method, path, headers, Bytes::from(body.to_string()))
+            .await;
         Backend::read(response.map_err(|error| answer::unreachable(&error))?).await
     }
 }

@@ -64,8 +64,18 @@ impl Agent {
             // The smallest possible capacity: an event waits until the previous one is
             // handled.
             let (events, receiver) = channel(1);
-            let (http, resync, cut_off) = (http.clone(), spec.clock.real(TELL_AGAIN), is_cut_off.clone());
-            let informer = Informer { http, collection, events, resync, cut_off };
+            let (http, resync, cut_off) = (
+                http.clone(),
+                spec.clock.real(TELL_AGAIN),
+                is_cut_off.clone(),
+            );
+            let informer = Informer {
+                http,
+                collection,
+                events,
+                resync,
+                cut_off,
+            };
             tasks.spawn_on(informer.run(), runtime);
             receiver
         };
@@ -74,7 +84,9 @@ impl Agent {
             hostname: host.name.clone(),
             key: host.device.key(),
             port: host.device.port(),
-            external: host.external.map_or(IpAddr::from(host.internal.addr()), IpAddr::from),
+            external: host
+                .external
+                .map_or(IpAddr::from(host.internal.addr()), IpAddr::from),
             internal: host.internal.into(),
             granularity: spec.granularity,
             range: spec.range,
@@ -97,7 +109,13 @@ impl Agent {
             drop(end);
         };
         let worker = tasks.spawn_on(work, runtime);
-        Ok(Self { _tasks: tasks, worker, stop, ended, cut_off })
+        Ok(Self {
+            _tasks: tasks,
+            worker,
+            stop,
+            ended,
+            cut_off,
+        })
     }
 
     /// Stops the agent like SIGTERM. Returns after it has removed its routes and
@@ -138,7 +156,12 @@ struct Worker {
 }
 
 impl Worker {
-    async fn run(mut self, mut nodes: Receiver<Event>, mut peers: Receiver<Event>, mut stop: oneshot::Receiver<()>) {
+    async fn run(
+        mut self,
+        mut nodes: Receiver<Event>,
+        mut peers: Receiver<Event>,
+        mut stop: oneshot::Receiver<()>,
+    ) {
         let (mut check_in, mut resync) = (self.every(CHECK_IN), self.every(RESYNC));
         loop {
             let ended = tokio::select! {
@@ -180,16 +203,26 @@ impl Worker {
         if !found.equals(&own, now) {
             self.write(&own).await?;
         }
-        if self.mesh.adopt(own, now) { self.apply().await } else { Ok(()) }
+        if self.mesh.adopt(own, now) {
+            self.apply().await
+        } else {
+            Ok(())
+        }
     }
 
     async fn peer_event(&mut self, event: Event) -> Result<()> {
-        if self.mesh.peer_event(&event) { self.apply().await } else { Ok(()) }
+        if self.mesh.peer_event(&event) {
+            self.apply().await
+        } else {
+            Ok(())
+        }
     }
 
     async fn check_in(&mut self) -> Result<()> {
         let now = self.clock.unix_seconds();
-        let Some(own) = self.mesh.checked_in(now) else { return Ok(()) };
+        let Some(own) = self.mesh.checked_in(now) else {
+            return Ok(());
+        };
         self.write(&own).await?;
         self.mesh.was_seen(now);
         Ok(())
@@ -199,11 +232,21 @@ impl Worker {
         if !own.has_annotations {
             return Err(Error::Panicked("assignment to entry in nil map".into()));
         }
-        self.http.expect(Method::PATCH, &self.node, MERGE_PATCH, Some(&own.annotations())).await.map(drop)
+        self.http
+            .expect(
+                Method::PATCH,
+                &self.node,
+                MERGE_PATCH,
+                Some(&own.annotations()),
+            )
+            .await
+            .map(drop)
     }
 
     async fn apply(&mut self) -> Result<()> {
-        let planned = self.mesh.plan(&self.device.peers(), &self.names, self.clock.unix_seconds());
+        let planned = self
+            .mesh
+            .plan(&self.device.peers(), &self.names, self.clock.unix_seconds());
         let plan = planned.map_err(|reason| Error::network("resolving endpoints", reason))?;
         let Some(plan) = plan else { return Ok(()) };
         if plan.is_leader {
@@ -228,6 +271,14 @@ impl Worker {
     /// Removes the routes, then the annotations. The device is kept, with its sessions.
     async fn clean_up(mut self) {
         let _ = self.table.clear(&self.links).await;
-        let _ = self.http.expect(Method::PATCH, &self.node, MERGE_PATCH, Some(&Node::nothing())).await;
+        let _ = self
+            .http
+            .expect(
+                Method::PATCH,
+                &self.node,
+                MERGE_PATCH,
+                Some(&Node::nothing()),
+            )
+            .await;
     }
 }

@@ -14,8 +14,14 @@ pub struct Clock {
 impl Clock {
     /// Creates a clock that runs this many times faster than real time.
     pub fn new(speed: u32) -> Self {
-        let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { started: Instant::now(), epoch, speed }
+        let epoch = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        Self {
+            started: Instant::now(),
+            epoch,
+            speed,
+        }
     }
 
     /// Returns the time as agents write it.

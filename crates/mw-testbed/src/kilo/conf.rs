@@ -28,7 +28,9 @@ pub(super) fn difference(wanted: &mut [PeerConfig], device: &[PeerState]) -> Opt
             (Some(one), Some(other)) if one != other => return Some("peer endpoints"),
             _ => {}
         }
-        if (wanted.keepalive, wanted.preshared, wanted.key) != (found.keepalive, found.preshared, found.key) {
+        if (wanted.keepalive, wanted.preshared, wanted.key)
+            != (found.keepalive, found.preshared, found.key)
+        {
             return Some("keepalive or keys");
         }
     }

@@ -12,11 +12,18 @@ pub struct Names {
 
 impl Names {
     pub fn set(&self, name: &str, address: IpAddr) {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), address);
+        self.known
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(name.to_owned(), address);
     }
 
     fn resolve(&self, name: &str) -> Option<IpAddr> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).get(name).copied()
+        self.known
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(name)
+            .copied()
     }
 }
 
@@ -42,19 +49,33 @@ impl PartialEq for Endpoint {
 
 impl Endpoint {
     pub(super) fn of_address(address: IpAddr, port: u16) -> Self {
-        Self { place: Place::Address(address), port, resolved: Some(address) }
+        Self {
+            place: Place::Address(address),
+            port,
+            resolved: Some(address),
+        }
     }
 
     pub(super) fn of_name(name: &str, port: u16) -> Self {
-        Self { place: Place::Name(name.to_owned()), port, resolved: None }
+        Self {
+            place: Place::Name(name.to_owned()),
+            port,
+            resolved: None,
+        }
     }
 
     /// Parses `host:port`; `None` if it is invalid.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         let port = port.parse().ok().filter(|port| *port > 0)?;
-        if let Some(inner) = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
-            return inner.parse::<Ipv6Addr>().ok().map(|address| Self::of_address(address.into(), port));
+        if let Some(inner) = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'))
+        {
+            return inner
+                .parse::<Ipv6Addr>()
+                .ok()
+                .map(|address| Self::of_address(address.into(), port));
         }
         match host.parse::<std::net::Ipv4Addr>() {
             Ok(address) => Some(Self::of_address(address.into(), port)),
@@ -65,7 +86,11 @@ impl Endpoint {
     /// Resolves the name once, for the lifetime of this value.
     pub(super) fn resolve(&mut self, names: &Names) -> Result<(), String> {
         if let (Place::Name(name), None) = (&self.place, self.resolved) {
-            self.resolved = Some(names.resolve(name).ok_or_else(|| format!("no such host {name}"))?);
+            self.resolved = Some(
+                names
+                    .resolve(name)
+                    .ok_or_else(|| format!("no such host {name}"))?,
+            );
         }
         Ok(())
     }
@@ -91,7 +116,9 @@ impl std::fmt::Display for Endpoint {
 /// Validates a subdomain (RFC 1123) like Kubernetes.
 pub(super) fn is_subdomain(name: &str) -> bool {
     let label = |label: &str| {
-        let inner = label.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+        let inner = label
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
         inner && !label.is_empty() && !label.starts_with('-') && !label.ends_with('-')
     };
     name.len() <= 253 && name.split('.').all(label)

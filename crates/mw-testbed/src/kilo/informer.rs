@@ -66,10 +66,20 @@ impl Informer {
     }
 
     async fn list(&self, cache: &mut Cache) -> Result<()> {
-        let list = self.http.expect(Method::GET, self.collection, JSON, None).await?;
+        let list = self
+            .http
+            .expect(Method::GET, self.collection, JSON, None)
+            .await?;
         cache.version = text(&list, "/metadata/resourceVersion");
-        let items = list.get("items").and_then(Value::as_array).cloned().unwrap_or_default();
-        let listed: BTreeMap<String, Value> = items.into_iter().map(|item| (text(&item, "/metadata/name"), item)).collect();
+        let items = list
+            .get("items")
+            .and_then(Value::as_array)
+            .cloned()
+            .unwrap_or_default();
+        let listed: BTreeMap<String, Value> = items
+            .into_iter()
+            .map(|item| (text(&item, "/metadata/name"), item))
+            .collect();
         cache.objects.retain(|name, _| listed.contains_key(name));
         for (name, object) in listed {
             self.store(cache, name, object).await;
@@ -78,7 +88,10 @@ impl Informer {
     }
 
     async fn watch(&self, cache: &mut Cache) -> Result<()> {
-        let path = format!("{}?watch=true&allowWatchBookmarks=true&resourceVersion={}", self.collection, cache.version);
+        let path = format!(
+            "{}?watch=true&allowWatchBookmarks=true&resourceVersion={}",
+            self.collection, cache.version
+        );
         let mut events = self.http.watch(&path).await?;
         let mut cut_off = self.cut_off.clone();
         cache.told.get_or_insert_with(Instant::now);
@@ -130,17 +143,23 @@ impl Informer {
     }
 
     fn until_resync(&self, cache: &Cache) -> Duration {
-        self.resync.saturating_sub(cache.told.map(|told| told.elapsed()).unwrap_or_default())
+        self.resync
+            .saturating_sub(cache.told.map(|told| told.elapsed()).unwrap_or_default())
     }
 
     async fn tell_again(&self, cache: &mut Cache) {
         cache.told = Some(Instant::now());
         for object in cache.objects.values() {
-            self.tell(Event::Updated(object.clone(), object.clone())).await;
+            self.tell(Event::Updated(object.clone(), object.clone()))
+                .await;
         }
     }
 }
 
 fn text(object: &Value, pointer: &str) -> String {
-    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
+    object
+        .pointer(pointer)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned()
 }

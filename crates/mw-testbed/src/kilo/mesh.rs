@@ -52,7 +52,12 @@ pub(super) struct Plan {
 
 impl Mesh {
     pub(super) fn new(me: Identity) -> Self {
-        Self { me, nodes: BTreeMap::new(), peers: BTreeMap::new(), wireguard_ip: None }
+        Self {
+            me,
+            nodes: BTreeMap::new(),
+            peers: BTreeMap::new(),
+            wireguard_ip: None,
+        }
     }
 
     pub(super) fn is_me(&self, node: &Node) -> bool {
@@ -65,7 +70,10 @@ impl Mesh {
         match event {
             Event::Added(object) | Event::Updated(_, object) => {
                 let node = Node::read(object);
-                let differs = self.nodes.get(&node.name).is_none_or(|known| !known.equals(&node, now));
+                let differs = self
+                    .nodes
+                    .get(&node.name)
+                    .is_none_or(|known| !known.equals(&node, now));
                 self.nodes.insert(node.name.clone(), node);
                 differs
             }
@@ -83,11 +91,15 @@ impl Mesh {
         match event {
             Event::Added(object) => Peer::read(object).is_some_and(|peer| self.take(peer, None)),
             Event::Updated(old, object) => {
-                let (Some(old), Some(peer)) = (Peer::read(old), Peer::read(object)) else { return false };
+                let (Some(old), Some(peer)) = (Peer::read(old), Peer::read(object)) else {
+                    return false;
+                };
                 self.take(peer, Some(old.key))
             }
             Event::Deleted(object) => {
-                let Some(peer) = Peer::read(object) else { return false };
+                let Some(peer) = Peer::read(object) else {
+                    return false;
+                };
                 self.peers.remove(&peer.key);
                 true
             }
@@ -100,7 +112,12 @@ impl Mesh {
             self.peers.remove(&old);
         }
         // An equal Peer keeps its resolved address.
-        let same = self.peers.get(&peer.key).is_some_and(|known| Peer { name: peer.name.clone(), ..known.clone() } == peer);
+        let same = self.peers.get(&peer.key).is_some_and(|known| {
+            Peer {
+                name: peer.name.clone(),
+                ..known.clone()
+            } == peer
+        });
         if !same {
             self.peers.insert(peer.key, peer);
         }
@@ -111,7 +128,10 @@ impl Mesh {
     /// set.
     pub(super) fn describe(&self, found: &Node, now: u64) -> Node {
         let detected = Endpoint::of_address(self.me.external, self.me.port);
-        let internal_ip = found.internal_ip.or(Some(self.me.internal)).filter(|_| !found.no_internal_ip);
+        let internal_ip = found
+            .internal_ip
+            .or(Some(self.me.internal))
+            .filter(|_| !found.no_internal_ip);
         Node {
             endpoint: Some(found.endpoint.clone().unwrap_or(detected)),
             key: Some(self.me.key),
@@ -125,7 +145,10 @@ impl Mesh {
 
     /// Stores the own node. Returns true if it changed.
     pub(super) fn adopt(&mut self, own: Node, now: u64) -> bool {
-        let differs = self.nodes.get(&own.name).is_none_or(|known| !known.equals(&own, now));
+        let differs = self
+            .nodes
+            .get(&own.name)
+            .is_none_or(|known| !known.equals(&own, now));
         if differs {
             self.nodes.insert(own.name.clone(), own);
         }
@@ -134,7 +157,10 @@ impl Mesh {
 
     /// Returns the own node with the current time as last-seen.
     pub(super) fn checked_in(&self, now: u64) -> Option<Node> {
-        self.nodes.get(&self.me.hostname).map(|own| Node { last_seen: now, ..own.clone() })
+        self.nodes.get(&self.me.hostname).map(|own| Node {
+            last_seen: now,
+            ..own.clone()
+        })
     }
 
     /// Records a successful check-in.
@@ -146,38 +172,89 @@ impl Mesh {
 
     /// Computes the plan; `None` while the own node is not ready. A single name that
     /// does not resolve blocks the whole plan.
-    pub(super) fn plan(&mut self, device: &[PeerState], names: &Names, now: u64) -> Result<Option<Plan>, String> {
+    pub(super) fn plan(
+        &mut self,
+        device: &[PeerState],
+        names: &Names,
+        now: u64,
+    ) -> Result<Option<Plan>, String> {
         self.resolve(names, now)?;
         let discovered = self.discover(device, now);
-        if let Some(own) = self.nodes.get_mut(&self.me.hostname).filter(|own| own.is_ready(now)) {
+        if let Some(own) = self
+            .nodes
+            .get_mut(&self.me.hostname)
+            .filter(|own| own.is_ready(now))
+        {
             own.discovered = Some(discovered);
         }
-        let nodes: BTreeMap<&str, &Node> =
-            self.nodes.iter().filter(|(_, node)| node.is_ready(now)).map(|(name, node)| (name.as_str(), node)).collect();
+        let nodes: BTreeMap<&str, &Node> = self
+            .nodes
+            .iter()
+            .filter(|(_, node)| node.is_ready(now))
+            .map(|(name, node)| (name.as_str(), node))
+            .collect();
         let peers: Vec<&Peer> = self.peers.values().filter(|peer| peer.is_ready()).collect();
-        let Some(topology) = Topology::new(&nodes, &peers, self.me.granularity, &self.me.hostname, self.me.range) else {
+        let Some(topology) = Topology::new(
+            &nodes,
+            &peers,
+            self.me.granularity,
+            &self.me.hostname,
+            self.me.range,
+        ) else {
             return Ok(None);
         };
         self.wireguard_ip = topology.is_leader.then_some(topology.wireguard);
         let mut peers = topology.configuration();
         let differs = difference(&mut peers, device);
-        let (is_leader, address, routes) = (topology.is_leader, topology.wireguard, topology.routes());
-        Ok(Some(Plan { is_leader, address, peers, differs, routes }))
+        let (is_leader, address, routes) =
+            (topology.is_leader, topology.wireguard, topology.routes());
+        Ok(Some(Plan {
+            is_leader,
+            address,
+            peers,
+            differs,
+            routes,
+        }))
     }
 
     fn resolve(&mut self, names: &Names, now: u64) -> Result<(), String> {
-        let of_nodes = self.nodes.values_mut().filter(|node| node.is_ready(now)).filter_map(|node| node.endpoint.as_mut());
-        let of_peers = self.peers.values_mut().filter(|peer| peer.is_ready()).filter_map(|peer| peer.endpoint.as_mut());
-        of_nodes.chain(of_peers).try_for_each(|endpoint| endpoint.resolve(names))
+        let of_nodes = self
+            .nodes
+            .values_mut()
+            .filter(|node| node.is_ready(now))
+            .filter_map(|node| node.endpoint.as_mut());
+        let of_peers = self
+            .peers
+            .values_mut()
+            .filter(|peer| peer.is_ready())
+            .filter_map(|peer| peer.endpoint.as_mut());
+        of_nodes
+            .chain(of_peers)
+            .try_for_each(|endpoint| endpoint.resolve(names))
     }
 
     /// Returns the endpoints at which nodes with keepalive, and all Peers, were last
     /// seen.
     fn discover(&self, device: &[PeerState], now: u64) -> Discovered {
-        let nodes = self.nodes.values().filter(|node| node.is_ready(now) && node.keepalive > 0).filter_map(|node| node.key);
-        let wanted: BTreeSet<Key> = nodes.chain(self.peers.values().filter(|peer| peer.is_ready()).map(|peer| peer.key)).collect();
-        let heard = device.iter().filter(|peer| peer.has_session && wanted.contains(&peer.key));
-        heard.filter_map(|peer| Some((peer.key.to_string(), peer.endpoint?))).collect()
+        let nodes = self
+            .nodes
+            .values()
+            .filter(|node| node.is_ready(now) && node.keepalive > 0)
+            .filter_map(|node| node.key);
+        let wanted: BTreeSet<Key> = nodes
+            .chain(
+                self.peers
+                    .values()
+                    .filter(|peer| peer.is_ready())
+                    .map(|peer| peer.key),
+            )
+            .collect();
+        let heard = device
+            .iter()
+            .filter(|peer| peer.has_session && wanted.contains(&peer.key));
+        heard
+            .filter_map(|peer| Some((peer.key.to_string(), peer.endpoint?)))
+            .collect()
     }
 
     /// Returns the current Node of an event, if it is the own one.

@@ -12,8 +12,15 @@ use crate::net::Key;
 
 pub(super) const PREFIX: &str = "kilo.squat.ai/";
 /// Annotations that a clean stop removes.
-pub(super) const WRITTEN: [&str; 7] =
-    ["endpoint", "internal-ip", "key", "last-seen", "wireguard-ip", "discovered-endpoints", "granularity"];
+pub(super) const WRITTEN: [&str; 7] = [
+    "endpoint",
+    "internal-ip",
+    "key",
+    "last-seen",
+    "wireguard-ip",
+    "discovered-endpoints",
+    "granularity",
+];
 const TOPOLOGY_LABEL: &str = "topology.kubernetes.io/region";
 /// Twice the check-in interval.
 const SILENT_AFTER_SECONDS: u64 = 60;
@@ -42,24 +49,45 @@ pub(super) struct Node {
 
 impl Node {
     pub(super) fn read(object: &Value) -> Self {
-        let annotations = object.pointer("/metadata/annotations").and_then(Value::as_object);
-        let get = |name: &str| annotations.and_then(|all| all.get(&format!("{PREFIX}{name}"))).and_then(Value::as_str);
+        let annotations = object
+            .pointer("/metadata/annotations")
+            .and_then(Value::as_object);
+        let get = |name: &str| {
+            annotations
+                .and_then(|all| all.get(&format!("{PREFIX}{name}")))
+                .and_then(Value::as_str)
+        };
         let endpoint = |name: &str| get(name).and_then(Endpoint::parse);
-        let no_internal_ip = get("force-internal-ip").is_some_and(|value| matches!(value, "" | "-"));
-        let internal_ip = cidr(get("force-internal-ip")).or_else(|| cidr(get("internal-ip"))).filter(|_| !no_internal_ip);
-        let label = object.pointer("/metadata/labels").and_then(|labels| labels.get(TOPOLOGY_LABEL)).and_then(Value::as_str);
+        let no_internal_ip =
+            get("force-internal-ip").is_some_and(|value| matches!(value, "" | "-"));
+        let internal_ip = cidr(get("force-internal-ip"))
+            .or_else(|| cidr(get("internal-ip")))
+            .filter(|_| !no_internal_ip);
+        let label = object
+            .pointer("/metadata/labels")
+            .and_then(|labels| labels.get(TOPOLOGY_LABEL))
+            .and_then(Value::as_str);
         Self {
-            name: object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned(),
+            name: object
+                .pointer("/metadata/name")
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned(),
             endpoint: endpoint("force-endpoint").or_else(|| endpoint("endpoint")),
             key: get("key").and_then(|key| key.parse().ok()),
             no_internal_ip,
             internal_ip,
-            last_seen: get("last-seen").and_then(|seconds| seconds.parse().ok()).unwrap_or(0),
+            last_seen: get("last-seen")
+                .and_then(|seconds| seconds.parse().ok())
+                .unwrap_or(0),
             leader: get("leader").is_some(),
             location: get("location").or(label).unwrap_or_default().to_owned(),
-            keepalive: get("persistent-keepalive").and_then(|seconds| seconds.parse().ok()).unwrap_or(0),
+            keepalive: get("persistent-keepalive")
+                .and_then(|seconds| seconds.parse().ok())
+                .unwrap_or(0),
             // The second address family is ignored.
-            pod_cidr: cidr(object.pointer("/spec/podCIDR").and_then(Value::as_str)).map(|cidr| cidr.trunc()),
+            pod_cidr: cidr(object.pointer("/spec/podCIDR").and_then(Value::as_str))
+                .map(|cidr| cidr.trunc()),
             wireguard_ip: cidr(get("wireguard-ip")),
             discovered: get("discovered-endpoints").and_then(read_discovered),
             granularity: match get("granularity") {
@@ -107,7 +135,10 @@ impl Node {
             self.last_seen.to_string(),
             text(self.wireguard_ip.map(|net| net.to_string())),
             text(self.discovered.as_ref().map(write_discovered)),
-            text(self.granularity.map(|granularity| granularity.as_str().to_owned())),
+            text(
+                self.granularity
+                    .map(|granularity| granularity.as_str().to_owned()),
+            ),
         ];
         patch(WRITTEN.into_iter().zip(values.map(Value::from)))
     }
@@ -119,7 +150,9 @@ impl Node {
 }
 
 fn patch(values: impl Iterator<Item = (&'static str, Value)>) -> Value {
-    let annotations: Map<String, Value> = values.map(|(name, value)| (format!("{PREFIX}{name}"), value)).collect();
+    let annotations: Map<String, Value> = values
+        .map(|(name, value)| (format!("{PREFIX}{name}"), value))
+        .collect();
     json!({ "metadata": { "annotations": annotations } })
 }
 
@@ -130,13 +163,24 @@ fn cidr(text: Option<&str>) -> Option<IpNet> {
 
 fn read_discovered(text: &str) -> Option<Discovered> {
     let all: Map<String, Value> = serde_json::from_str(text).ok()?;
-    let address =
-        |value: &Value| Some(SocketAddr::new(value.get("IP")?.as_str()?.parse().ok()?, value.get("Port")?.as_u64()?.try_into().ok()?));
-    Some(all.iter().filter_map(|(key, value)| Some((key.clone(), address(value)?))).collect())
+    let address = |value: &Value| {
+        Some(SocketAddr::new(
+            value.get("IP")?.as_str()?.parse().ok()?,
+            value.get("Port")?.as_u64()?.try_into().ok()?,
+        ))
+    };
+    Some(
+        all.iter()
+            .filter_map(|(key, value)| Some((key.clone(), address(value)?)))
+            .collect(),
+    )
 }
 
 fn write_discovered(all: &Discovered) -> String {
     let value = |address: &SocketAddr| json!({ "IP": address.ip().to_string(), "Port": address.port(), "Zone": "" });
-    let all: Map<String, Value> = all.iter().map(|(key, address)| (key.clone(), value(address))).collect();
+    let all: Map<String, Value> = all
+        .iter()
+        .map(|(key, address)| (key.clone(), value(address)))
+        .collect();
     Value::from(all).to_string()
 }

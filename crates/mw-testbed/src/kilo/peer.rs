@@ -23,9 +23,16 @@ impl Peer {
     /// validated: an invalid one is ignored.
     pub(super) fn read(object: &Value) -> Option<Self> {
         let spec = object.get("spec")?;
-        let allowed: Option<Vec<IpNet>> =
-            spec.get("allowedIPs")?.as_array()?.iter().map(|cidr| cidr.as_str().and_then(|cidr| cidr.parse().ok())).collect();
-        let keepalive = spec.get("persistentKeepalive").and_then(Value::as_i64).unwrap_or(0);
+        let allowed: Option<Vec<IpNet>> = spec
+            .get("allowedIPs")?
+            .as_array()?
+            .iter()
+            .map(|cidr| cidr.as_str().and_then(|cidr| cidr.parse().ok()))
+            .collect();
+        let keepalive = spec
+            .get("persistentKeepalive")
+            .and_then(Value::as_i64)
+            .unwrap_or(0);
         let endpoint = match spec.get("endpoint") {
             None | Some(Value::Null) => None,
             Some(endpoint) => Some(read_endpoint(endpoint)?),
@@ -36,7 +43,10 @@ impl Peer {
         Some(Self {
             name: object.pointer("/metadata/name")?.as_str()?.to_owned(),
             key: spec.get("publicKey")?.as_str()?.parse().ok()?,
-            preshared: spec.get("presharedKey").and_then(Value::as_str).and_then(|key| key.parse().ok()),
+            preshared: spec
+                .get("presharedKey")
+                .and_then(Value::as_str)
+                .and_then(|key| key.parse().ok()),
             endpoint,
             keepalive,
             allowed: allowed?,
@@ -51,9 +61,19 @@ impl Peer {
 
 /// Reads the endpoint. A name takes precedence over an address.
 fn read_endpoint(endpoint: &Value) -> Option<Endpoint> {
-    let text =
-        |field: &str| endpoint.get("dnsOrIP").and_then(|host| host.get(field)).and_then(Value::as_str).filter(|text| !text.is_empty());
-    let port: u16 = endpoint.get("port")?.as_i64()?.try_into().ok().filter(|port| *port > 0)?;
+    let text = |field: &str| {
+        endpoint
+            .get("dnsOrIP")
+            .and_then(|host| host.get(field))
+            .and_then(Value::as_str)
+            .filter(|text| !text.is_empty())
+    };
+    let port: u16 = endpoint
+        .get("port")?
+        .as_i64()?
+        .try_into()
+        .ok()
+        .filter(|port| *port > 0)?;
     let (name, address) = (text("dns"), text("ip").map(str::parse));
     if name.is_some_and(|name| !is_subdomain(name)) || matches!(address, Some(Err(_))) {
         return None;

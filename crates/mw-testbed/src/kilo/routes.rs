@@ -12,15 +12,29 @@ use crate::net::{Links, Route};
 
 impl Topology {
     pub(super) fn routes(&self) -> BTreeSet<Route> {
-        if self.is_leader { self.routes_of_leader() } else { self.routes_through_leader() }
+        if self.is_leader {
+            self.routes_of_leader()
+        } else {
+            self.routes_through_leader()
+        }
     }
 
     /// Returns the routes of a non-leader: everything outside of its location is behind
     /// the leader of its location.
     fn routes_through_leader(&self) -> BTreeSet<Route> {
-        let own = self.segments.iter().find(|segment| segment.location == self.location);
-        let Some(leader) = own.and_then(|segment| segment.leader_internal) else { return BTreeSet::new() };
-        let through = |to: IpNet| Route { to, via: Some(leader), source: None, device: UPLINK.into() };
+        let own = self
+            .segments
+            .iter()
+            .find(|segment| segment.location == self.location);
+        let Some(leader) = own.and_then(|segment| segment.leader_internal) else {
+            return BTreeSet::new();
+        };
+        let through = |to: IpNet| Route {
+            to,
+            via: Some(leader),
+            source: None,
+            device: UPLINK.into(),
+        };
         let mut routes = BTreeSet::new();
         for segment in &self.segments {
             routes.insert(through(segment.wireguard_ip.into()));
@@ -33,14 +47,24 @@ impl Topology {
                 routes.extend(internal.map(|internal| through(internal.into())));
             }
         }
-        routes.extend(self.peers.iter().flat_map(|peer| &peer.allowed).map(|cidr| through(*cidr)));
+        routes.extend(
+            self.peers
+                .iter()
+                .flat_map(|peer| &peer.allowed)
+                .map(|cidr| through(*cidr)),
+        );
         routes
     }
 
     /// Returns the routes of a leader. Packets of the host itself use its internal
     /// address as source.
     fn routes_of_leader(&self) -> BTreeSet<Route> {
-        let tunnelled = |to: IpNet, via: Option<IpAddr>| Route { to, via, source: self.internal, device: DEVICE.into() };
+        let tunnelled = |to: IpNet, via: Option<IpAddr>| Route {
+            to,
+            via,
+            source: self.internal,
+            device: DEVICE.into(),
+        };
         let mut routes = BTreeSet::new();
         for segment in &self.segments {
             if segment.location == self.location {
@@ -57,14 +81,29 @@ impl Topology {
                 routes.extend(internal.map(|internal| tunnelled(internal.into(), via)));
             }
         }
-        routes.extend(self.peers.iter().flat_map(|peer| &peer.allowed).map(|cidr| tunnelled(*cidr, None)));
+        routes.extend(
+            self.peers
+                .iter()
+                .flat_map(|peer| &peer.allowed)
+                .map(|cidr| tunnelled(*cidr, None)),
+        );
         routes
     }
 
     /// Returns routes to the pods of other nodes in the own location.
     fn neighbours(&self, segment: &Segment) -> Vec<Route> {
-        let others = segment.nodes.iter().filter(|(_, _, internal)| internal.is_some() && *internal != self.internal);
-        others.map(|(_, cidr, internal)| Route { to: *cidr, via: *internal, source: None, device: UPLINK.into() }).collect()
+        let others = segment
+            .nodes
+            .iter()
+            .filter(|(_, _, internal)| internal.is_some() && *internal != self.internal);
+        others
+            .map(|(_, cidr, internal)| Route {
+                to: *cidr,
+                via: *internal,
+                source: None,
+                device: UPLINK.into(),
+            })
+            .collect()
     }
 }
 
@@ -87,7 +126,11 @@ impl Table {
             }
             self.routes.remove(route);
         }
-        for route in wanted.iter().rev().filter(|route| !existing.contains(route)) {
+        for route in wanted
+            .iter()
+            .rev()
+            .filter(|route| !existing.contains(route))
+        {
             links.replace_route(route).await?;
             self.routes.insert(route.clone());
         }
@@ -101,7 +144,9 @@ impl Table {
     /// Deletes a route. One that the kernel already removed is not an error.
     async fn delete(&self, links: &Links, route: &Route) -> Result<()> {
         match links.delete_route(route).await {
-            Err(Error::Network { operation, reason }) if !reason.contains("No such process") => Err(Error::Network { operation, reason }),
+            Err(Error::Network { operation, reason }) if !reason.contains("No such process") => {
+                Err(Error::Network { operation, reason })
+            }
             _ => Ok(()),
         }
     }

@@ -65,10 +65,17 @@ impl Lan {
         let lan = Self { spec, edge, links };
         lan.links.add_bridge("lan").await?;
         lan.links.up("lan").await?;
-        lan.links.add_address("lan", IpNet::new(lan.gateway().into(), 24).map_err(wrong)?).await?;
+        lan.links
+            .add_address("lan", IpNet::new(lan.gateway().into(), 24).map_err(wrong)?)
+            .await?;
         wire.attach(&lan.edge, "wan", lan.public(), spec.hidden)?;
         lan.links.up("wan").await?;
-        let out = Route { to: default_v4(), via: None, source: None, device: "wan".into() };
+        let out = Route {
+            to: default_v4(),
+            via: None,
+            source: None,
+            device: "wan".into(),
+        };
         lan.links.replace_route(&out).await?;
         Ok(lan)
     }
@@ -96,7 +103,11 @@ impl Lan {
             pod,
             device: Arc::new(device),
             internal: Ipv4Net::new_assert(Ipv4Addr::new(192, 168, site, at), 24),
-            external: self.spec.hidden.is_none().then(|| Ipv4Addr::new(198, 18, site, at)),
+            external: self
+                .spec
+                .hidden
+                .is_none()
+                .then(|| Ipv4Addr::new(198, 18, site, at)),
             pod_cidrs: pod_cidrs(site, at).map_err(wrong)?,
             pod_addresses: pod_addresses(site, at, 2),
             service: Ipv4Addr::new(172, 20, site, 10).into(),
@@ -108,17 +119,29 @@ impl Lan {
     }
 
     async fn connect(&self, host: &Host) -> Result<()> {
-        self.links.add_cable(&host.name, UPLINK, &host.namespace, &host.links).await?;
+        self.links
+            .add_cable(&host.name, UPLINK, &host.namespace, &host.links)
+            .await?;
         self.links.plug(&host.name, "lan").await?;
         host.links.add_address(UPLINK, host.internal.into()).await?;
         if let Some(external) = host.external {
             let all = IpNet::from(IpAddr::from(external));
             host.links.add_address(UPLINK, all).await?;
-            let inward = Route { to: all, via: Some(host.internal.addr().into()), source: None, device: "lan".into() };
+            let inward = Route {
+                to: all,
+                via: Some(host.internal.addr().into()),
+                source: None,
+                device: "lan".into(),
+            };
             self.links.replace_route(&inward).await?;
         }
         let source = host.external.map(IpAddr::from);
-        let out = Route { to: default_v4(), via: Some(self.gateway().into()), source, device: UPLINK.into() };
+        let out = Route {
+            to: default_v4(),
+            via: Some(self.gateway().into()),
+            source,
+            device: UPLINK.into(),
+        };
         host.links.replace_route(&out).await
     }
 }
@@ -126,7 +149,8 @@ impl Lan {
 impl Host {
     /// Returns the public endpoint of its WireGuard device.
     pub fn endpoint(&self) -> Option<String> {
-        self.external.map(|external| format!("{external}:{}", self.device.port()))
+        self.external
+            .map(|external| format!("{external}:{}", self.device.port()))
     }
 
     /// Cuts the host off from the network.
@@ -143,18 +167,40 @@ impl Host {
         let links = Links::open(&self.pod)?;
         links.up("lo").await?;
         links.add_address("lo", self.service.into()).await?;
-        links.add_cable(UPLINK, POD_LINK, &self.namespace, &self.links).await?;
+        links
+            .add_cable(UPLINK, POD_LINK, &self.namespace, &self.links)
+            .await?;
         let gateways = pod_addresses(site, at, 1);
-        for ((cidr, gateway), address) in self.pod_cidrs.iter().zip(gateways).zip(self.pod_addresses) {
+        for ((cidr, gateway), address) in
+            self.pod_cidrs.iter().zip(gateways).zip(self.pod_addresses)
+        {
             let sized = |address| IpNet::new(address, cidr.prefix_len()).map_err(wrong);
             self.links.add_address(POD_LINK, sized(gateway)?).await?;
             links.add_address(UPLINK, sized(address)?).await?;
-            let any = if gateway.is_ipv4() { default_v4() } else { default_v6() };
-            links.replace_route(&Route { to: any, via: Some(gateway), source: None, device: UPLINK.into() }).await?;
+            let any = if gateway.is_ipv4() {
+                default_v4()
+            } else {
+                default_v6()
+            };
+            links
+                .replace_route(&Route {
+                    to: any,
+                    via: Some(gateway),
+                    source: None,
+                    device: UPLINK.into(),
+                })
+                .await?;
         }
         let services = IpNet::new(Ipv4Addr::new(172, 20, site, 0).into(), 24).map_err(wrong)?;
         let [backend, _] = self.pod_addresses;
-        self.links.replace_route(&Route { to: services, via: Some(backend), source: None, device: POD_LINK.into() }).await
+        self.links
+            .replace_route(&Route {
+                to: services,
+                via: Some(backend),
+                source: None,
+                device: POD_LINK.into(),
+            })
+            .await
     }
 }
 

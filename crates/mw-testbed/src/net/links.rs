@@ -10,7 +10,9 @@ use ipnet::IpNet;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage, AddressScope};
 use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
-use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope};
+use rtnetlink::packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope,
+};
 use rtnetlink::{Handle, LinkBridge, LinkUnspec, LinkVeth, RouteMessageBuilder};
 use tokio::sync::Mutex;
 
@@ -48,40 +50,70 @@ impl Links {
             })
             .map_err(|error| Error::network("connecting to netlink", error))?;
         runtime.spawn(connection);
-        Ok(Self { handle, listing: Arc::default(), known: Arc::default() })
+        Ok(Self {
+            handle,
+            listing: Arc::default(),
+            known: Arc::default(),
+        })
     }
 
     /// Adds a bridge with a fixed MAC address. Otherwise it would use the lowest
     /// address of its ports: when that port is removed, the bridge's address would
     /// change, and packets would be lost until ARP finds the new one.
     pub async fn add_bridge(&self, name: &str) -> Result<()> {
-        let bridge = LinkBridge::new(name).address(vec![2, 0, 0, 0, 0, 1]).build();
+        let bridge = LinkBridge::new(name)
+            .address(vec![2, 0, 0, 0, 0, 1])
+            .build();
         let added = self.handle.link().add(bridge).execute().await;
         added.map_err(|error| Error::network(format!("adding bridge {name}"), error))
     }
 
     /// Adds a veth pair: `name` here, `peer` in the other namespace, both up.
-    pub async fn add_cable(&self, name: &str, peer: &str, other: &Namespace, others: &Links) -> Result<()> {
+    pub async fn add_cable(
+        &self,
+        name: &str,
+        peer: &str,
+        other: &Namespace,
+        others: &Links,
+    ) -> Result<()> {
         let failed = |error| Error::network(format!("adding {name}"), error);
-        self.handle.link().add(LinkVeth::new(name, peer).build()).execute().await.map_err(failed)?;
-        let away = LinkUnspec::new_with_name(peer).setns_by_fd(other.file().as_raw_fd()).build();
-        self.handle.link().set(away).execute().await.map_err(failed)?;
+        self.handle
+            .link()
+            .add(LinkVeth::new(name, peer).build())
+            .execute()
+            .await
+            .map_err(failed)?;
+        let away = LinkUnspec::new_with_name(peer)
+            .setns_by_fd(other.file().as_raw_fd())
+            .build();
+        self.handle
+            .link()
+            .set(away)
+            .execute()
+            .await
+            .map_err(failed)?;
         self.up(name).await?;
         others.up(peer).await
     }
 
     pub async fn up(&self, name: &str) -> Result<()> {
-        self.change(LinkUnspec::new_with_name(name).up().build(), name).await
+        self.change(LinkUnspec::new_with_name(name).up().build(), name)
+            .await
     }
 
     /// Sets a device down. The kernel then removes its routes.
     pub async fn down(&self, name: &str) -> Result<()> {
-        self.change(LinkUnspec::new_with_name(name).down().build(), name).await
+        self.change(LinkUnspec::new_with_name(name).down().build(), name)
+            .await
     }
 
     pub async fn plug(&self, name: &str, bridge: &str) -> Result<()> {
         let bridge = self.index(bridge).await?;
-        self.change(LinkUnspec::new_with_name(name).controller(bridge).build(), name).await
+        self.change(
+            LinkUnspec::new_with_name(name).controller(bridge).build(),
+            name,
+        )
+        .await
     }
 
     async fn change(&self, message: LinkMessage, name: &str) -> Result<()> {
@@ -91,7 +123,13 @@ impl Links {
 
     pub async fn add_address(&self, name: &str, address: IpNet) -> Result<()> {
         let index = self.index(name).await?;
-        let added = self.handle.address().add(index, address.addr(), address.prefix_len()).replace().execute().await;
+        let added = self
+            .handle
+            .address()
+            .add(index, address.addr(), address.prefix_len())
+            .replace()
+            .execute()
+            .await;
         added.map_err(|error| Error::network(format!("adding {address} to {name}"), error))
     }
 
@@ -100,7 +138,13 @@ impl Links {
         let failed = |error| Error::network(format!("addresses of {name}"), error);
         let index = self.index(name).await?;
         let listing = self.listing.lock().await;
-        let mut found = std::pin::pin!(self.handle.address().get().set_link_index_filter(index).execute());
+        let mut found = std::pin::pin!(
+            self.handle
+                .address()
+                .get()
+                .set_link_index_filter(index)
+                .execute()
+        );
         let mut present = false;
         let mut surplus = Vec::new();
         while let Some(message) = found.try_next().await.map_err(failed)? {
@@ -112,7 +156,12 @@ impl Links {
         }
         drop(listing);
         for message in surplus {
-            self.handle.address().del(message).execute().await.map_err(failed)?;
+            self.handle
+                .address()
+                .del(message)
+                .execute()
+                .await
+                .map_err(failed)?;
         }
         match address {
             Some(address) if !present => self.add_address(name, address).await,
@@ -142,9 +191,15 @@ impl Links {
             let mut filter = RouteMessage::default();
             filter.header.address_family = family;
             let mut found = std::pin::pin!(self.handle.route().get(filter).execute());
-            while let Some(message) = found.try_next().await.map_err(|error| Error::network("listing routes", error))? {
+            while let Some(message) = found
+                .try_next()
+                .await
+                .map_err(|error| Error::network("listing routes", error))?
+            {
                 let header = &message.header;
-                if header.table == RouteHeader::RT_TABLE_MAIN && header.protocol == RouteProtocol::Static {
+                if header.table == RouteHeader::RT_TABLE_MAIN
+                    && header.protocol == RouteProtocol::Static
+                {
                     routes.extend(route_of(&message, &names));
                 }
             }
@@ -157,10 +212,16 @@ impl Links {
         let index = self.index(&route.device).await?;
         let wrong = |error| Error::network(format!("{route:?}"), error);
         let mut builder = RouteMessageBuilder::<IpAddr>::new().output_interface(index);
-        builder = builder.destination_prefix(route.to.addr(), route.to.prefix_len()).map_err(wrong)?;
+        builder = builder
+            .destination_prefix(route.to.addr(), route.to.prefix_len())
+            .map_err(wrong)?;
         builder = match route.via {
             Some(via) => builder.gateway(via).map_err(wrong)?.onlink(),
-            None => builder.scope(if route.to.addr().is_ipv4() { RouteScope::Link } else { RouteScope::Universe }),
+            None => builder.scope(if route.to.addr().is_ipv4() {
+                RouteScope::Link
+            } else {
+                RouteScope::Universe
+            }),
         };
         if let Some(source) = route.source {
             builder = builder.pref_source(source).map_err(wrong)?;
@@ -179,19 +240,36 @@ impl Links {
     }
 
     async fn look_up(&self, name: &str) -> Result<u32> {
-        let mut found = std::pin::pin!(self.handle.link().get().match_name(name.to_owned()).execute());
-        let link = found.try_next().await.map_err(|error| Error::network(format!("looking for {name}"), error))?;
-        link.map(|link| link.header.index).ok_or_else(|| Error::network(name, "the device does not exist"))
+        let mut found = std::pin::pin!(
+            self.handle
+                .link()
+                .get()
+                .match_name(name.to_owned())
+                .execute()
+        );
+        let link = found
+            .try_next()
+            .await
+            .map_err(|error| Error::network(format!("looking for {name}"), error))?;
+        link.map(|link| link.header.index)
+            .ok_or_else(|| Error::network(name, "the device does not exist"))
     }
 
     async fn names(&self) -> Result<Vec<(u32, String)>> {
         let mut found = std::pin::pin!(self.handle.link().get().execute());
         let mut names = Vec::new();
-        while let Some(link) = found.try_next().await.map_err(|error| Error::network("listing devices", error))? {
-            let name = link.attributes.iter().find_map(|attribute| match attribute {
-                LinkAttribute::IfName(name) => Some(name.clone()),
-                _ => None,
-            });
+        while let Some(link) = found
+            .try_next()
+            .await
+            .map_err(|error| Error::network("listing devices", error))?
+        {
+            let name = link
+                .attributes
+                .iter()
+                .find_map(|attribute| match attribute {
+                    LinkAttribute::IfName(name) => Some(name.clone()),
+                    _ => None,
+                });
             names.extend(name.map(|name| (link.header.index, name)));
         }
         Ok(names)
@@ -199,10 +277,13 @@ impl Links {
 }
 
 fn address_of(message: &AddressMessage) -> Option<IpNet> {
-    let address = message.attributes.iter().find_map(|attribute| match attribute {
-        AddressAttribute::Address(address) => Some(*address),
-        _ => None,
-    });
+    let address = message
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            AddressAttribute::Address(address) => Some(*address),
+            _ => None,
+        });
     IpNet::new(address?, message.header.prefix_len).ok()
 }
 
@@ -217,11 +298,21 @@ fn route_of(message: &RouteMessage, names: &[(u32, String)]) -> Option<Route> {
             RouteAttribute::Destination(address) => to = ip(address)?,
             RouteAttribute::Gateway(address) => via = ip(address),
             RouteAttribute::PrefSource(address) => source = ip(address),
-            RouteAttribute::Oif(index) => device = names.iter().find(|(at, _)| at == index).map(|(_, name)| name.clone()),
+            RouteAttribute::Oif(index) => {
+                device = names
+                    .iter()
+                    .find(|(at, _)| at == index)
+                    .map(|(_, name)| name.clone())
+            }
             _ => {}
         }
     }
-    Some(Route { to: IpNet::new(to, message.header.destination_prefix_length).ok()?, via, source, device: device? })
+    Some(Route {
+        to: IpNet::new(to, message.header.destination_prefix_length).ok()?,
+        via,
+        source,
+        device: device?,
+    })
 }
 
 fn ip(address: &RouteAddress) -> Option<IpAddr> {

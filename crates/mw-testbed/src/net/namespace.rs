@@ -39,7 +39,10 @@ impl Namespace {
     /// permission, or if the machine has no TUN devices.
     pub fn new() -> Result<Self> {
         if !Path::new(TUN).exists() {
-            return Err(Error::Missing { what: format!("{TUN} does not exist"), hint: "load the module with `modprobe tun`".into() });
+            return Err(Error::Missing {
+                what: format!("{TUN} does not exist"),
+                hint: "load the module with `modprobe tun`".into(),
+            });
         }
         let made = on_thread(|| {
             unshare(CloneFlags::CLONE_NEWNET)?;
@@ -49,8 +52,14 @@ impl Namespace {
             }
             Ok(handle)
         });
-        let failed = |error| refused(&error, "network namespaces").unwrap_or_else(|| Error::network("making a network namespace", error));
-        made.map(|handle| Self { handle: Arc::new(handle) }).map_err(failed)
+        let failed = |error| {
+            refused(&error, "network namespaces")
+                .unwrap_or_else(|| Error::network("making a network namespace", error))
+        };
+        made.map(|handle| Self {
+            handle: Arc::new(handle),
+        })
+        .map_err(failed)
     }
 
     /// Runs a closure inside of the namespace, on a new thread. Sockets and devices

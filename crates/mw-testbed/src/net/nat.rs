@@ -26,16 +26,27 @@ struct Mapping {
 
 impl Nat {
     pub(super) fn new(public: Ipv4Addr, idle: Duration) -> Self {
-        Self { public, idle, next_port: FIRST_PORT, mappings: BTreeMap::new() }
+        Self {
+            public,
+            idle,
+            next_port: FIRST_PORT,
+            mappings: BTreeMap::new(),
+        }
     }
 
     pub(super) fn outbound(&mut self, datagram: &mut Datagram, now: Instant) {
         self.forget(now);
         let next_port = &mut self.next_port;
-        let mapping = self.mappings.entry((datagram.source(), datagram.target())).or_insert_with(|| {
-            *next_port += 1;
-            Mapping { port: *next_port, used: now }
-        });
+        let mapping = self
+            .mappings
+            .entry((datagram.source(), datagram.target()))
+            .or_insert_with(|| {
+                *next_port += 1;
+                Mapping {
+                    port: *next_port,
+                    used: now,
+                }
+            });
         mapping.used = now;
         datagram.set_source(SocketAddrV4::new(self.public, mapping.port));
     }
@@ -53,14 +64,20 @@ impl Nat {
             return false;
         }
         let (from, port) = (datagram.source(), datagram.target().port());
-        let found = self.mappings.iter_mut().find(|((_, outside), mapping)| *outside == from && mapping.port == port);
-        let Some(((inside, _), mapping)) = found else { return false };
+        let found = self
+            .mappings
+            .iter_mut()
+            .find(|((_, outside), mapping)| *outside == from && mapping.port == port);
+        let Some(((inside, _), mapping)) = found else {
+            return false;
+        };
         mapping.used = now;
         datagram.set_target(*inside);
         true
     }
 
     fn forget(&mut self, now: Instant) {
-        self.mappings.retain(|_, mapping| now.duration_since(mapping.used) < self.idle);
+        self.mappings
+            .retain(|_, mapping| now.duration_since(mapping.used) < self.idle);
     }
 }

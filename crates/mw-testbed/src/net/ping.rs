@@ -28,7 +28,9 @@ pub async fn ping(from: &Namespace, source: Option<IpAddr>, to: IpAddr) -> Resul
         };
         matches!(tokio::time::timeout(LATEST_ANSWER, answer).await, Ok(Ok(_)))
     };
-    on_runtime(once).await.map_err(|reason| Error::network("pinging", reason))
+    on_runtime(once)
+        .await
+        .map_err(|reason| Error::network("pinging", reason))
 }
 
 /// Opens a ping socket. The kernel sets identifier and checksum.
@@ -95,9 +97,17 @@ impl Flow {
         let probes = Arc::new(Mutex::new(Vec::new()));
         let mut tasks = JoinSet::new();
         let runtime = runtime()?.handle();
-        tasks.spawn_on(send_all(socket.clone(), to, interval, probes.clone()), runtime);
+        tasks.spawn_on(
+            send_all(socket.clone(), to, interval, probes.clone()),
+            runtime,
+        );
         tasks.spawn_on(receive_all(socket, probes.clone()), runtime);
-        Ok(Self { name: name.to_owned(), interval, probes, _tasks: tasks })
+        Ok(Self {
+            name: name.to_owned(),
+            interval,
+            probes,
+            _tasks: tasks,
+        })
     }
 
     /// Returns the statistics of pings since `start`, after waiting for the answer to
@@ -110,11 +120,22 @@ impl Flow {
 
     /// Like `since`, for a period that ended at least [`LATEST_ANSWER`] ago.
     pub fn between(&self, start: Instant, end: Instant) -> Report {
-        let probes: Vec<Probe> = lock(&self.probes).iter().filter(|probe| (start..end).contains(&probe.sent)).copied().collect();
+        let probes: Vec<Probe> = lock(&self.probes)
+            .iter()
+            .filter(|probe| (start..end).contains(&probe.sent))
+            .copied()
+            .collect();
         let lost = probes.iter().filter(|probe| !probe.answered).count();
-        let in_a_row = probes.split(|probe| probe.answered).map(<[Probe]>::len).max().unwrap_or(0);
+        let in_a_row = probes
+            .split(|probe| probe.answered)
+            .map(<[Probe]>::len)
+            .max()
+            .unwrap_or(0);
         let (mut gap, mut since) = (Duration::ZERO, None);
-        for Probe { sent, answered } in probes.iter().copied().chain([Probe { sent: end, answered: true }]) {
+        for Probe { sent, answered } in probes.iter().copied().chain([Probe {
+            sent: end,
+            answered: true,
+        }]) {
             match (answered, since) {
                 (false, None) => since = Some(sent),
                 (true, Some(first)) => {
@@ -124,14 +145,29 @@ impl Flow {
                 _ => {}
             }
         }
-        let apart = probes.windows(2).filter_map(|pair| Some(pair.last()?.sent.duration_since(pair.first()?.sent)));
-        let late = apart.max().unwrap_or_default().saturating_sub(self.interval);
-        Report { sent: probes.len(), lost, in_a_row, gap, late }
+        let apart = probes
+            .windows(2)
+            .filter_map(|pair| Some(pair.last()?.sent.duration_since(pair.first()?.sent)));
+        let late = apart
+            .max()
+            .unwrap_or_default()
+            .saturating_sub(self.interval);
+        Report {
+            sent: probes.len(),
+            lost,
+            in_a_row,
+            gap,
+            late,
+        }
     }
 
     /// Returns the time at which the last answered ping was sent.
     pub fn last_answered(&self) -> Option<Instant> {
-        lock(&self.probes).iter().rev().find(|probe| probe.answered).map(|probe| probe.sent)
+        lock(&self.probes)
+            .iter()
+            .rev()
+            .find(|probe| probe.answered)
+            .map(|probe| probe.sent)
     }
 
     pub fn answered_after(&self, start: Instant) -> bool {
@@ -154,12 +190,20 @@ pub async fn total_since(flows: &[Flow], start: Instant) -> Report {
     })
 }
 
-async fn send_all(socket: Arc<UdpSocket>, to: IpAddr, interval: Duration, probes: Arc<Mutex<Vec<Probe>>>) {
+async fn send_all(
+    socket: Arc<UdpSocket>,
+    to: IpAddr,
+    interval: Duration,
+    probes: Arc<Mutex<Vec<Probe>>>,
+) {
     let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     for number in 0_u16.. {
         ticks.tick().await;
-        lock(&probes).push(Probe { sent: Instant::now(), answered: false });
+        lock(&probes).push(Probe {
+            sent: Instant::now(),
+            answered: false,
+        });
         // A ping without a route counts as lost.
         if socket.send(&request(to, number)).await.is_err() {
             let _ = socket.connect(SocketAddr::new(to, 0)).await;
@@ -171,8 +215,12 @@ async fn receive_all(socket: Arc<UdpSocket>, probes: Arc<Mutex<Vec<Probe>>>) {
     let mut buffer = [0; 128];
     loop {
         // An error refers to an earlier ping that had no route.
-        let Ok(length) = socket.recv(&mut buffer).await else { continue };
-        let Some([high, low]) = buffer.get(..length).and_then(|answer| answer.get(6..8)) else { continue };
+        let Ok(length) = socket.recv(&mut buffer).await else {
+            continue;
+        };
+        let Some([high, low]) = buffer.get(..length).and_then(|answer| answer.get(6..8)) else {
+            continue;
+        };
         let number = usize::from(u16::from_be_bytes([*high, *low]));
         if let Some(probe) = lock(&probes).get_mut(number) {
             probe.answered = probe.sent.elapsed() < LATEST_ANSWER;

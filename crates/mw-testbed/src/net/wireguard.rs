@@ -47,7 +47,10 @@ impl FromStr for Key {
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         let bytes = Base64::decode_vec(text).map_err(|error| error.to_string())?;
-        bytes.try_into().map(Self).map_err(|_| "a key has 32 bytes".to_owned())
+        bytes
+            .try_into()
+            .map(Self)
+            .map_err(|_| "a key has 32 bytes".to_owned())
     }
 }
 
@@ -105,7 +108,9 @@ struct Device {
 
 impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Device").field("port", &self.port).finish_non_exhaustive()
+        f.debug_struct("Device")
+            .field("port", &self.port)
+            .finish_non_exhaustive()
     }
 }
 
@@ -136,7 +141,11 @@ impl WireGuard {
         let failed = |error: std::io::Error| Error::network(format!("making {name}"), error);
         let (tun, udp) = namespace
             .run(|| {
-                let tun = DeviceBuilder::new().name(name).mtu(MTU).enable(false).build_sync()?;
+                let tun = DeviceBuilder::new()
+                    .name(name)
+                    .mtu(MTU)
+                    .enable(false)
+                    .build_sync()?;
                 let udp = UdpSocket::bind(("0.0.0.0", port))?;
                 udp.set_nonblocking(true)?;
                 Ok((tun, udp))
@@ -145,14 +154,25 @@ impl WireGuard {
         let runtime = runtime()?;
         let _context = runtime.enter();
         let secret = random_secret()?;
-        let receiver = tokio::net::UdpSocket::from_std(udp.try_clone().map_err(failed)?).map_err(failed)?;
+        let receiver =
+            tokio::net::UdpSocket::from_std(udp.try_clone().map_err(failed)?).map_err(failed)?;
         let tun = AsyncDevice::new(tun).map_err(failed)?;
-        let device = Arc::new(Device { public: PublicKey::from(&secret), secret, port, tun, udp, state: Mutex::default() });
+        let device = Arc::new(Device {
+            public: PublicKey::from(&secret),
+            secret,
+            port,
+            tun,
+            udp,
+            state: Mutex::default(),
+        });
         let mut tasks = JoinSet::new();
         tasks.spawn(device.clone().read_tunnel());
         tasks.spawn(device.clone().read_network(receiver));
         tasks.spawn(device.clone().keep_time());
-        Ok(Self { device, _tasks: tasks })
+        Ok(Self {
+            device,
+            _tasks: tasks,
+        })
     }
 
     pub fn key(&self) -> Key {
@@ -170,7 +190,10 @@ impl WireGuard {
         let comes_up = up && !state.up;
         state.up = up;
         if comes_up {
-            state.peers.values_mut().for_each(|peer| self.device.greet(peer));
+            state
+                .peers
+                .values_mut()
+                .for_each(|peer| self.device.greet(peer));
         }
     }
 
@@ -183,7 +206,10 @@ impl WireGuard {
             self.device.add(&mut state, config);
         }
         if state.up {
-            state.peers.values_mut().for_each(|peer| self.device.greet(peer));
+            state
+                .peers
+                .values_mut()
+                .for_each(|peer| self.device.greet(peer));
         }
     }
 
@@ -195,7 +221,11 @@ impl WireGuard {
     /// Returns all peers, sorted by key.
     pub fn peers(&self) -> Vec<PeerState> {
         let state = self.device.state();
-        state.peers.iter().map(|(key, peer)| peer.state(*key)).collect()
+        state
+            .peers
+            .iter()
+            .map(|(key, peer)| peer.state(*key))
+            .collect()
     }
 }
 
@@ -217,7 +247,9 @@ impl Peer {
     /// kernel drops the response.
     fn is_outdated(&mut self, datagram: &[u8]) -> bool {
         // Type, three zeros, and the sender's index, which boringtun does not expose.
-        let Some([kind, _, _, _, index @ ..]) = datagram.first_chunk::<8>() else { return false };
+        let Some([kind, _, _, _, index @ ..]) = datagram.first_chunk::<8>() else {
+            return false;
+        };
         let life = u32::from_le_bytes(*index) >> 8;
         match *kind {
             CALL => {
@@ -233,8 +265,17 @@ impl Peer {
 impl State {
     /// Returns the peer with the longest prefix that contains an address.
     fn owner(&self, address: IpAddr) -> Option<Key> {
-        let holding = |peer: &Peer| peer.allowed.iter().filter(|net| net.contains(&address)).map(IpNet::prefix_len).max();
-        let all = self.peers.iter().filter_map(|(key, peer)| Some((holding(peer)?, *key)));
+        let holding = |peer: &Peer| {
+            peer.allowed
+                .iter()
+                .filter(|net| net.contains(&address))
+                .map(IpNet::prefix_len)
+                .max()
+        };
+        let all = self
+            .peers
+            .iter()
+            .filter_map(|(key, peer)| Some((holding(peer)?, *key)));
         all.max_by_key(|(length, _)| *length).map(|(_, key)| key)
     }
 }
@@ -252,9 +293,23 @@ impl Device {
         state.last_index += 1;
         let (index, keepalive) = (state.last_index, config.keepalive);
         let preshared = config.preshared.map(|key| key.0);
-        let tunn =
-            Tunn::new(self.secret.clone(), config.key.0.into(), preshared, Some(keepalive).filter(|seconds| *seconds > 0), index, None);
-        let peer = Peer { tunn, index, preshared: config.preshared, endpoint: config.endpoint, keepalive, allowed, called_from: 0 };
+        let tunn = Tunn::new(
+            self.secret.clone(),
+            config.key.0.into(),
+            preshared,
+            Some(keepalive).filter(|seconds| *seconds > 0),
+            index,
+            None,
+        );
+        let peer = Peer {
+            tunn,
+            index,
+            preshared: config.preshared,
+            endpoint: config.endpoint,
+            keepalive,
+            allowed,
+            called_from: 0,
+        };
         state.peers.insert(config.key, peer);
     }
 
@@ -288,7 +343,9 @@ impl Device {
     fn outgoing(&self, packet: &[u8]) {
         let mut state = self.state();
         let owner = Tunn::dst_address(packet).and_then(|address| state.owner(address));
-        let Some(peer) = owner.and_then(|key| state.peers.get_mut(&key)) else { return };
+        let Some(peer) = owner.and_then(|key| state.peers.get_mut(&key)) else {
+            return;
+        };
         let mut buffer = [0; LONGEST_PACKET];
         let result = peer.tunn.encapsulate(packet, &mut buffer);
         self.send(peer, result);
@@ -306,21 +363,32 @@ impl Device {
 
     fn incoming(&self, datagram: &[u8], from: SocketAddr) {
         let mut state = self.state();
-        let Some(key) = self.sender(&state, datagram).filter(|_| state.up) else { return };
-        let Some(peer) = state.peers.get_mut(&key) else { return };
+        let Some(key) = self.sender(&state, datagram).filter(|_| state.up) else {
+            return;
+        };
+        let Some(peer) = state.peers.get_mut(&key) else {
+            return;
+        };
         if peer.is_outdated(datagram) {
             return;
         }
         let mut buffer = [0; LONGEST_PACKET];
-        match peer.tunn.decapsulate(Some(from.ip()), datagram, &mut buffer) {
+        match peer
+            .tunn
+            .decapsulate(Some(from.ip()), datagram, &mut buffer)
+        {
             TunnResult::Err(_) => return,
             TunnResult::Done => peer.endpoint = Some(from),
             TunnResult::WriteToNetwork(answer) => {
                 peer.endpoint = Some(from);
                 self.send(peer, TunnResult::WriteToNetwork(answer));
             }
-            TunnResult::WriteToTunnelV4(packet, source) => self.deliver(&mut state, key, from, packet, source.into()),
-            TunnResult::WriteToTunnelV6(packet, source) => self.deliver(&mut state, key, from, packet, source.into()),
+            TunnResult::WriteToTunnelV4(packet, source) => {
+                self.deliver(&mut state, key, from, packet, source.into())
+            }
+            TunnResult::WriteToTunnelV6(packet, source) => {
+                self.deliver(&mut state, key, from, packet, source.into())
+            }
         }
         if let Some(peer) = state.peers.get_mut(&key) {
             self.send_waiting(peer);
@@ -328,7 +396,14 @@ impl Device {
     }
 
     /// Delivers a packet, if its source belongs to this peer.
-    fn deliver(&self, state: &mut State, key: Key, from: SocketAddr, packet: &[u8], source: IpAddr) {
+    fn deliver(
+        &self,
+        state: &mut State,
+        key: Key,
+        from: SocketAddr,
+        packet: &[u8],
+        source: IpAddr,
+    ) {
         if let Some(peer) = state.peers.get_mut(&key) {
             peer.endpoint = Some(from);
         }
@@ -342,17 +417,27 @@ impl Device {
         let mut buffer = [0; LONGEST_PACKET];
         while peer.tunn.time_since_last_handshake().is_some() {
             match peer.tunn.decapsulate(None, &[], &mut buffer) {
-                TunnResult::WriteToNetwork(packet) => self.send(peer, TunnResult::WriteToNetwork(packet)),
+                TunnResult::WriteToNetwork(packet) => {
+                    self.send(peer, TunnResult::WriteToNetwork(packet))
+                }
                 _ => return,
             }
         }
     }
 
     fn sender(&self, state: &State, datagram: &[u8]) -> Option<Key> {
-        let by_index = |index: u32| state.peers.iter().find(|(_, peer)| peer.index == index >> 8).map(|(key, _)| *key);
+        let by_index = |index: u32| {
+            state
+                .peers
+                .iter()
+                .find(|(_, peer)| peer.index == index >> 8)
+                .map(|(key, _)| *key)
+        };
         match Tunn::parse_incoming_packet(datagram).ok()? {
             Packet::HandshakeInit(packet) => {
-                parse_handshake_anon(&self.secret, &self.public, &packet).ok().map(|half| Key(half.peer_static_public))
+                parse_handshake_anon(&self.secret, &self.public, &packet)
+                    .ok()
+                    .map(|half| Key(half.peer_static_public))
             }
             Packet::HandshakeResponse(packet) => by_index(packet.receiver_idx),
             Packet::PacketCookieReply(packet) => by_index(packet.receiver_idx),
@@ -382,7 +467,9 @@ impl Device {
 }
 
 fn random_secret() -> Result<StaticSecret> {
-    random::<32>().map(StaticSecret::from).map_err(|error| Error::network("making a key", error))
+    random::<32>()
+        .map(StaticSecret::from)
+        .map_err(|error| Error::network("making a key", error))
 }
 
 fn random<const BYTES: usize>() -> std::result::Result<[u8; BYTES], ring::error::Unspecified> {

@@ -42,7 +42,10 @@ impl Effect {
 
     /// Answers with a Status of this code; 429 has a Retry-After of one second.
     pub fn answer(code: u16) -> Self {
-        Self::Answer { code, retry_after: (code == 429).then_some(1) }
+        Self::Answer {
+            code,
+            retry_after: (code == 429).then_some(1),
+        }
     }
 }
 
@@ -89,7 +92,12 @@ pub struct Fault {
 
 impl Fault {
     pub fn new(on: Match, effect: Effect) -> Self {
-        Self { on, effect, skip: 0, times: None }
+        Self {
+            on,
+            effect,
+            skip: 0,
+            times: None,
+        }
     }
 
     /// Limits the fault to the next `times` matching requests.
@@ -153,7 +161,11 @@ impl Trigger {
     /// Creates a trigger. `nth` counts from 1. The hook may block: it runs on its own
     /// thread.
     pub fn new(on: Match, nth: u64, moment: Moment, hook: impl FnOnce() + Send + 'static) -> Self {
-        Self { on: Arc::new(on), moment, state: Arc::new(Mutex::new((nth, Some(Box::new(hook))))) }
+        Self {
+            on: Arc::new(on),
+            moment,
+            state: Arc::new(Mutex::new((nth, Some(Box::new(hook))))),
+        }
     }
 
     pub fn has_fired(&self) -> bool {
@@ -166,13 +178,20 @@ impl Trigger {
         }
         let mut state = lock(&self.state);
         state.0 = state.0.saturating_sub(1);
-        if state.0 == 0 { state.1.take().map(|hook| (self.moment, hook)) } else { None }
+        if state.0 == 0 {
+            state.1.take().map(|hook| (self.moment, hook))
+        } else {
+            None
+        }
     }
 }
 
 impl fmt::Debug for Trigger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Trigger").field("on", &self.on).field("moment", &self.moment).finish_non_exhaustive()
+        f.debug_struct("Trigger")
+            .field("on", &self.on)
+            .field("moment", &self.moment)
+            .finish_non_exhaustive()
     }
 }
 
@@ -245,20 +264,30 @@ impl Faults {
     pub(crate) fn counts(&self) -> BTreeMap<(Verb, String, ProxyOutcome), u64> {
         let mut counts = BTreeMap::new();
         for (request, outcome) in &lock(&self.inner).seen {
-            *counts.entry((request.verb, request.resource.clone(), *outcome)).or_default() += 1;
+            *counts
+                .entry((request.verb, request.resource.clone(), *outcome))
+                .or_default() += 1;
         }
         counts
     }
 
     pub(crate) fn count(&self, on: &Match) -> u64 {
-        lock(&self.inner).seen.iter().filter(|(request, _)| on.matches(request)).map(|_| 1).sum()
+        lock(&self.inner)
+            .seen
+            .iter()
+            .filter(|(request, _)| on.matches(request))
+            .map(|_| 1)
+            .sum()
     }
 
     /// Decides about a request. Faults come before triggers: a request that is not
     /// forwarded has no effect, so it does not count for triggers.
     pub(crate) fn judge(&self, request: &RequestInfo) -> Verdict {
         let mut inner = lock(&self.inner);
-        let mut verdict = Verdict { delay: Duration::ZERO, action: Action::Forward };
+        let mut verdict = Verdict {
+            delay: Duration::ZERO,
+            action: Action::Forward,
+        };
         if inner.off {
             return verdict;
         }
@@ -274,7 +303,10 @@ impl Faults {
             }
         }
         if matches!(verdict.action, Action::Forward)
-            && let Some((moment, hook)) = inner.triggers.iter().find_map(|trigger| trigger.count(request))
+            && let Some((moment, hook)) = inner
+                .triggers
+                .iter()
+                .find_map(|trigger| trigger.count(request))
         {
             verdict.action = Action::Fire(moment, hook);
         }

@@ -43,8 +43,15 @@ pub fn endless_list(page: u64, object: &Value) -> Effect {
             copy
         };
         let items: Vec<Value> = (first..first + page).map(copy).collect();
-        let kind = format!("{}List", object.get("kind").and_then(Value::as_str).unwrap_or_default());
-        let metadata = json!({ "resourceVersion": "1000000", "continue": format!("endless-{first}") });
+        let kind = format!(
+            "{}List",
+            object
+                .get("kind")
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+        );
+        let metadata =
+            json!({ "resourceVersion": "1000000", "continue": format!("endless-{first}") });
         json!({ "apiVersion": object.get("apiVersion"), "kind": kind, "metadata": metadata, "items": items })
     })
 }
@@ -63,7 +70,10 @@ pub fn older_list(most: usize, version: &str) -> Effect {
 pub fn other_uids(uids: BTreeMap<String, String>) -> Effect {
     Effect::edit(move |mut answer| {
         for object in objects(&mut answer) {
-            let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+            let name = object
+                .pointer("/metadata/name")
+                .and_then(Value::as_str)
+                .unwrap_or_default();
             if let Some(uid) = uids.get(name) {
                 let uid = json!(uid);
                 set(object, "uid", uid);
@@ -80,13 +90,20 @@ pub fn rewritten(from: String, to: String) -> Effect {
 
 /// A watch without DELETED events.
 pub fn without_deletes() -> Effect {
-    Effect::edit(|event| Some(event).filter(|event| event.get("type").and_then(Value::as_str) != Some("DELETED")))
+    Effect::edit(|event| {
+        Some(event).filter(|event| event.get("type").and_then(Value::as_str) != Some("DELETED"))
+    })
 }
 
 /// Returns the items of a list, the object of an event, or the object itself.
 fn objects(answer: &mut Value) -> Vec<&mut Value> {
     if answer.get("items").is_some_and(Value::is_array) {
-        return answer.get_mut("items").and_then(Value::as_array_mut).into_iter().flatten().collect();
+        return answer
+            .get_mut("items")
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+            .collect();
     }
     match answer.get("object").is_some() {
         true => answer.get_mut("object").into_iter().collect(),
@@ -96,7 +113,9 @@ fn objects(answer: &mut Value) -> Vec<&mut Value> {
 
 /// Truncates a list to this many items, and returns the number of removed ones.
 fn keep(list: &mut Value, most: usize) -> usize {
-    let Some(items) = list.get_mut("items").and_then(Value::as_array_mut) else { return 0 };
+    let Some(items) = list.get_mut("items").and_then(Value::as_array_mut) else {
+        return 0;
+    };
     let missing = items.len().saturating_sub(most);
     items.truncate(most);
     if let Some(metadata) = list.get_mut("metadata").and_then(Value::as_object_mut) {

@@ -51,9 +51,19 @@ impl FaultProxy {
             faults: faults.clone(),
             cuts: cuts.clone(),
         });
-        let http = Http::new(url.clone(), cluster.authority.client_config()?, cluster.admin_token().to_owned());
+        let http = Http::new(
+            url.clone(),
+            cluster.authority.client_config()?,
+            cluster.admin_token().to_owned(),
+        );
         let port = Port::serve(listener, url, cluster.authority.server_config()?, shared)?;
-        Ok(Self { port, upstream: cluster.url().to_owned(), http, faults, cuts })
+        Ok(Self {
+            port,
+            upstream: cluster.url().to_owned(),
+            http,
+            faults,
+            cuts,
+        })
     }
 
     /// Returns `https://127.0.0.1:PORT`.

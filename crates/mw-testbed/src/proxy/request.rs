@@ -20,7 +20,13 @@ pub enum Verb {
 }
 
 impl Verb {
-    pub const WRITES: [Verb; 5] = [Verb::Create, Verb::Update, Verb::Patch, Verb::Delete, Verb::DeleteCollection];
+    pub const WRITES: [Verb; 5] = [
+        Verb::Create,
+        Verb::Update,
+        Verb::Patch,
+        Verb::Delete,
+        Verb::DeleteCollection,
+    ];
 }
 
 /// Target of a request.
@@ -38,8 +44,16 @@ pub struct RequestInfo {
 
 impl RequestInfo {
     pub(crate) fn of(method: &Method, uri: &Uri) -> Self {
-        let segments: Vec<&str> = uri.path().split('/').filter(|segment| !segment.is_empty()).collect();
-        let watch = uri.query().unwrap_or_default().split('&').any(|pair| matches!(pair, "watch=true" | "watch=1"));
+        let segments: Vec<&str> = uri
+            .path()
+            .split('/')
+            .filter(|segment| !segment.is_empty())
+            .collect();
+        let watch = uri
+            .query()
+            .unwrap_or_default()
+            .split('&')
+            .any(|pair| matches!(pair, "watch=true" | "watch=1"));
         let (namespace, rest) = match segments.as_slice() {
             ["api", _, rest @ ..] | ["apis", _, _, rest @ ..] => split_namespace(rest),
             _ => ("", [].as_slice()),
@@ -48,10 +62,17 @@ impl RequestInfo {
             [] => (uri.path().to_owned(), ""),
             [resource] => ((*resource).to_owned(), ""),
             [resource, name] => ((*resource).to_owned(), *name),
-            [resource, name, subresource @ ..] => (format!("{resource}/{}", subresource.join("/")), *name),
+            [resource, name, subresource @ ..] => {
+                (format!("{resource}/{}", subresource.join("/")), *name)
+            }
         };
         let verb = verb(method, !name.is_empty() || rest.is_empty(), watch);
-        Self { verb, resource, namespace: namespace.to_owned(), name: name.to_owned() }
+        Self {
+            verb,
+            resource,
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        }
     }
 }
 
@@ -94,11 +115,17 @@ impl Match {
     }
 
     pub fn writes() -> Self {
-        Self { verbs: Verb::WRITES.into(), ..Self::default() }
+        Self {
+            verbs: Verb::WRITES.into(),
+            ..Self::default()
+        }
     }
 
     pub fn verb(verb: Verb) -> Self {
-        Self { verbs: [verb].into(), ..Self::default() }
+        Self {
+            verbs: [verb].into(),
+            ..Self::default()
+        }
     }
 
     /// Adds a resource: plural, with its subresource if applicable.
@@ -139,21 +166,52 @@ mod tests {
 
     #[test]
     fn paths_are_read_as_the_api_server_reads_them() {
-        let is = |verb, resource: &str, namespace: &str, name: &str| (verb, resource.into(), namespace.into(), name.into());
-        assert_eq!(info("GET", "/api/v1/nodes"), is(Verb::List, "nodes", "", ""));
-        assert_eq!(info("GET", "/api/v1/nodes?watch=true"), is(Verb::Watch, "nodes", "", ""));
-        assert_eq!(info("GET", "/api/v1/namespaces/a"), is(Verb::Get, "namespaces", "", "a"));
-        assert_eq!(info("PUT", "/api/v1/namespaces/a/finalize"), is(Verb::Update, "namespaces/finalize", "", "a"));
-        assert_eq!(info("PATCH", "/apis/g/v1/namespaces/a/meshes/b/status"), is(Verb::Patch, "meshes/status", "a", "b"));
-        assert_eq!(info("DELETE", "/apis/kilo.squat.ai/v1alpha1/peers"), is(Verb::DeleteCollection, "peers", "", ""));
-        assert_eq!(info("DELETE", "/apis/kilo.squat.ai/v1alpha1/peers/p"), is(Verb::Delete, "peers", "", "p"));
+        let is = |verb, resource: &str, namespace: &str, name: &str| {
+            (verb, resource.into(), namespace.into(), name.into())
+        };
+        assert_eq!(
+            info("GET", "/api/v1/nodes"),
+            is(Verb::List, "nodes", "", "")
+        );
+        assert_eq!(
+            info("GET", "/api/v1/nodes?watch=true"),
+            is(Verb::Watch, "nodes", "", "")
+        );
+        assert_eq!(
+            info("GET", "/api/v1/namespaces/a"),
+            is(Verb::Get, "namespaces", "", "a")
+        );
+        assert_eq!(
+            info("PUT", "/api/v1/namespaces/a/finalize"),
+            is(Verb::Update, "namespaces/finalize", "", "a")
+        );
+        assert_eq!(
+            info("PATCH", "/apis/g/v1/namespaces/a/meshes/b/status"),
+            is(Verb::Patch, "meshes/status", "a", "b")
+        );
+        assert_eq!(
+            info("DELETE", "/apis/kilo.squat.ai/v1alpha1/peers"),
+            is(Verb::DeleteCollection, "peers", "", "")
+        );
+        assert_eq!(
+            info("DELETE", "/apis/kilo.squat.ai/v1alpha1/peers/p"),
+            is(Verb::Delete, "peers", "", "p")
+        );
         assert_eq!(info("GET", "/readyz"), is(Verb::Get, "/readyz", "", ""));
-        assert_eq!(info("GET", "/apis/g/v1"), is(Verb::Get, "/apis/g/v1", "", ""));
+        assert_eq!(
+            info("GET", "/apis/g/v1"),
+            is(Verb::Get, "/apis/g/v1", "", "")
+        );
     }
 
     #[test]
     fn a_match_excludes_what_it_is_told_to() {
-        let lease = RequestInfo::of(&Method::PUT, &"/apis/coordination.k8s.io/v1/namespaces/a/leases/l".parse().unwrap());
+        let lease = RequestInfo::of(
+            &Method::PUT,
+            &"/apis/coordination.k8s.io/v1/namespaces/a/leases/l"
+                .parse()
+                .unwrap(),
+        );
         assert!(Match::writes().matches(&lease));
         assert!(!Match::writes().except("leases").matches(&lease));
         assert!(!Match::verb(Verb::Update).resource("peers").matches(&lease));

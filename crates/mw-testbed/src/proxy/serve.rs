@@ -9,7 +9,9 @@ use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Frame, Incoming};
-use hyper::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, RETRY_AFTER, TRANSFER_ENCODING};
+use hyper::header::{
+    CONNECTION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, RETRY_AFTER, TRANSFER_ENCODING,
+};
 use hyper::{Request, Response};
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
@@ -20,7 +22,11 @@ use crate::http::{HttpsClient, JSON};
 use crate::serve::{BoxError, Handler, Served};
 
 /// Headers that apply to one connection only and are not forwarded.
-const HOP_BY_HOP: [HeaderName; 3] = [CONNECTION, TRANSFER_ENCODING, HeaderName::from_static("keep-alive")];
+const HOP_BY_HOP: [HeaderName; 3] = [
+    CONNECTION,
+    TRANSFER_ENCODING,
+    HeaderName::from_static("keep-alive"),
+];
 
 pub(super) struct Shared {
     pub(super) upstream: String,
@@ -43,13 +49,15 @@ async fn handle(shared: &Shared, request: Request<Incoming>) -> Option<Served> {
         tokio::time::sleep(verdict.delay).await;
     }
     let (answer, outcome) = match verdict.action {
-        Action::Forward | Action::Fault(Effect::Delay(_)) => match forward(shared, &info, request).await {
-            Some(answer) => {
-                let outcome = ProxyOutcome::Code(answer.status().as_u16());
-                (Some(answer), outcome)
+        Action::Forward | Action::Fault(Effect::Delay(_)) => {
+            match forward(shared, &info, request).await {
+                Some(answer) => {
+                    let outcome = ProxyOutcome::Code(answer.status().as_u16());
+                    (Some(answer), outcome)
+                }
+                None => (None, ProxyOutcome::Dropped),
             }
-            None => (None, ProxyOutcome::Dropped),
-        },
+        }
         Action::Fault(Effect::Edit(edit)) => match forward(shared, &info, request).await {
             Some(answer) => {
                 let outcome = ProxyOutcome::Code(answer.status().as_u16());
@@ -57,8 +65,13 @@ async fn handle(shared: &Shared, request: Request<Incoming>) -> Option<Served> {
             }
             None => (None, ProxyOutcome::Dropped),
         },
-        Action::Fault(Effect::Reply(reply)) => (json_answer(200, &reply.make(&info)), ProxyOutcome::Code(200)),
-        Action::Fault(Effect::Answer { code, retry_after }) => (status(&info, code, retry_after), ProxyOutcome::Code(code)),
+        Action::Fault(Effect::Reply(reply)) => (
+            json_answer(200, &reply.make(&info)),
+            ProxyOutcome::Code(200),
+        ),
+        Action::Fault(Effect::Answer { code, retry_after }) => {
+            (status(&info, code, retry_after), ProxyOutcome::Code(code))
+        }
         Action::Fault(Effect::DropBefore) => (None, ProxyOutcome::Dropped),
         Action::Fault(Effect::DropAfter) => {
             take_effect(shared, &info, request).await;
@@ -77,7 +90,13 @@ async fn handle(shared: &Shared, request: Request<Incoming>) -> Option<Served> {
     answer
 }
 
-async fn fire(shared: &Shared, info: &RequestInfo, request: Request<Incoming>, moment: Moment, hook: Hook) {
+async fn fire(
+    shared: &Shared,
+    info: &RequestInfo,
+    request: Request<Incoming>,
+    moment: Moment,
+    hook: Hook,
+) {
     if moment == Moment::After {
         take_effect(shared, info, request).await;
     }
@@ -100,7 +119,14 @@ async fn edited(info: &RequestInfo, answer: Served, edit: Edit) -> Option<Served
         return Some(answer);
     }
     if info.verb == Verb::Watch {
-        return Some(answer.map(|body| EditedEvents { body, pending: Vec::new(), edit }.boxed_unsync()));
+        return Some(answer.map(|body| {
+            EditedEvents {
+                body,
+                pending: Vec::new(),
+                edit,
+            }
+            .boxed_unsync()
+        }));
     }
     let code = answer.status().as_u16();
     let body = answer.into_body().collect().await.ok()?.to_bytes();
@@ -121,8 +147,14 @@ impl EditedEvents {
         let mut shown = Vec::new();
         while let Some(end) = self.pending.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.pending.drain(..=end).collect();
-            let event = serde_json::from_slice(&line).ok().and_then(|event| self.edit.apply(event));
-            shown.extend(event.map(|event| format!("{event}\n").into_bytes()).unwrap_or_default());
+            let event = serde_json::from_slice(&line)
+                .ok()
+                .and_then(|event| self.edit.apply(event));
+            shown.extend(
+                event
+                    .map(|event| format!("{event}\n").into_bytes())
+                    .unwrap_or_default(),
+            );
         }
         shown
     }
@@ -132,7 +164,10 @@ impl Body for EditedEvents {
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         loop {
             match ready!(Pin::new(&mut self.body).poll_frame(context)) {
                 Some(Ok(frame)) => {
@@ -149,10 +184,18 @@ impl Body for EditedEvents {
 
 /// Forwards a request; `None` if the API server cannot be reached, because its clients
 /// would get no answer either.
-async fn forward(shared: &Shared, info: &RequestInfo, request: Request<Incoming>) -> Option<Served> {
+async fn forward(
+    shared: &Shared,
+    info: &RequestInfo,
+    request: Request<Incoming>,
+) -> Option<Served> {
     let (parts, body) = request.into_parts();
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-    let mut forwarded = Request::builder().method(parts.method).uri(format!("{}{path}", shared.upstream)).body(body).ok()?;
+    let mut forwarded = Request::builder()
+        .method(parts.method)
+        .uri(format!("{}{path}", shared.upstream))
+        .body(body)
+        .ok()?;
     *forwarded.headers_mut() = end_to_end(parts.headers);
     forwarded.headers_mut().remove(HOST);
     let cut = (info.verb == Verb::Watch).then(|| cut(shared.cuts.subscribe(), info.clone()));
@@ -160,7 +203,11 @@ async fn forward(shared: &Shared, info: &RequestInfo, request: Request<Incoming>
     parts.headers = end_to_end(parts.headers);
     parts.version = hyper::Version::default();
     let body = match cut {
-        Some(cut) => Cuttable { body, cut: Box::pin(cut) }.boxed_unsync(),
+        Some(cut) => Cuttable {
+            body,
+            cut: Box::pin(cut),
+        }
+        .boxed_unsync(),
         None => body.map_err(BoxError::from).boxed_unsync(),
     };
     Some(Response::from_parts(parts, body))
@@ -194,11 +241,16 @@ impl<F: Future<Output = ()>> Body for Cuttable<F> {
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if self.cut.as_mut().poll(context).is_ready() {
             return Poll::Ready(Some(Err("cut".into())));
         }
-        Pin::new(&mut self.body).poll_frame(context).map_err(BoxError::from)
+        Pin::new(&mut self.body)
+            .poll_frame(context)
+            .map_err(BoxError::from)
     }
 }
 
@@ -212,7 +264,10 @@ fn status(info: &RequestInfo, code: u16, retry_after: Option<u32>) -> Option<Ser
     let mut answer = Response::builder().status(code).header(CONTENT_TYPE, JSON);
     if let Some(seconds) = retry_after {
         answer = answer.header(RETRY_AFTER, seconds);
-        if let Some(details) = body.get_mut("details").and_then(serde_json::Value::as_object_mut) {
+        if let Some(details) = body
+            .get_mut("details")
+            .and_then(serde_json::Value::as_object_mut)
+        {
             details.insert("retryAfterSeconds".into(), seconds.into());
         }
     }
@@ -220,11 +275,17 @@ fn status(info: &RequestInfo, code: u16, retry_after: Option<u32>) -> Option<Ser
 }
 
 fn json_answer(code: u16, body: &Value) -> Option<Served> {
-    Response::builder().status(code).header(CONTENT_TYPE, JSON).body(whole(body)).ok()
+    Response::builder()
+        .status(code)
+        .header(CONTENT_TYPE, JSON)
+        .body(whole(body))
+        .ok()
 }
 
 fn whole(body: &Value) -> UnsyncBoxBody<Bytes, BoxError> {
-    Full::from(body.to_string()).map_err(|never| match never {}).boxed_unsync()
+    Full::from(body.to_string())
+        .map_err(|never| match never {})
+        .boxed_unsync()
 }
 
 fn reason(code: u16) -> &'static str {

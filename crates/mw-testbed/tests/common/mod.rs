@@ -26,13 +26,18 @@ pub(crate) const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 static SHARED: OnceCell<Option<Testbed>> = OnceCell::const_new();
 
 pub(crate) async fn shared() -> Option<&'static Testbed> {
-    SHARED.get_or_init(|| Testbed::start_or_skip(&["east", "hub", "west"])).await.as_ref()
+    SHARED
+        .get_or_init(|| Testbed::start_or_skip(&["east", "hub", "west"]))
+        .await
+        .as_ref()
 }
 
 /// Returns a kube client over HTTP/1.1, without kube's automatic retries.
 pub(crate) async fn client(kubeconfig: &str) -> Client {
     let kubeconfig = Kubeconfig::from_yaml(kubeconfig).unwrap();
-    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .unwrap();
     config.default_retry = false;
     Client::try_from(config).unwrap()
 }
@@ -57,7 +62,11 @@ pub(crate) fn is_alive(pid: i32) -> bool {
 pub(crate) async fn wait_until_gone(pids: &[i32], folder: &Path) {
     eventually(SOON, || async {
         let alive: Vec<_> = pids.iter().filter(|pid| is_alive(**pid)).collect();
-        if alive.is_empty() && !folder.exists() { Ok(()) } else { Err(format!("alive: {alive:?}, folder: {}", folder.exists())) }
+        if alive.is_empty() && !folder.exists() {
+            Ok(())
+        } else {
+            Err(format!("alive: {alive:?}, folder: {}", folder.exists()))
+        }
     })
     .await
     .unwrap();
@@ -67,12 +76,20 @@ pub(crate) async fn wait_until_gone(pids: &[i32], folder: &Path) {
 /// process IDs.
 pub(crate) fn held(arguments: &[&str]) -> (Child, String, Vec<i32>) {
     let holder = env!("CARGO_BIN_EXE_hold-testbed");
-    let mut child = Command::new(holder).args(arguments).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = Command::new(holder)
+        .args(arguments)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let held = BufReader::new(child.stdout.take().unwrap())
         .lines()
         .map_while(Result::ok)
         .find_map(|line| line.split_once("held: ").map(|(_, held)| held.to_owned()))
         .unwrap_or_else(|| panic!("the child did not print its testbed"));
     let (folder, pids) = held.split_once(' ').unwrap();
-    (child, folder.to_owned(), pids.split(',').map(|pid| pid.parse().unwrap()).collect())
+    (
+        child,
+        folder.to_owned(),
+        pids.split(',').map(|pid| pid.parse().unwrap()).collect(),
+    )
 }

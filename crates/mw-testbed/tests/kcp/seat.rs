@@ -14,7 +14,16 @@ use tokio::sync::OnceCell;
 
 use crate::common::{SOON, client};
 
-pub(crate) const ALL_VERBS: [&str; 8] = ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
+pub(crate) const ALL_VERBS: [&str; 8] = [
+    "get",
+    "list",
+    "watch",
+    "create",
+    "update",
+    "patch",
+    "delete",
+    "deletecollection",
+];
 pub(crate) const MERGE: &str = "application/merge-patch+json";
 pub(crate) const APPLY: &str = "application/apply-patch+yaml";
 pub(crate) const BINDINGS: &str = "/apis/apis.kcp.io/v1alpha2/apibindings";
@@ -24,7 +33,10 @@ static SHARED: OnceCell<Option<Kcp>> = OnceCell::const_new();
 
 /// Returns a kcp with workspaces of a provider and three tenants.
 pub(crate) async fn shared() -> Option<&'static Kcp> {
-    SHARED.get_or_init(|| Kcp::start_or_skip(&["system", "tenant-a", "tenant-b", "tenant-c"])).await.as_ref()
+    SHARED
+        .get_or_init(|| Kcp::start_or_skip(&["system", "tenant-a", "tenant-b", "tenant-c"]))
+        .await
+        .as_ref()
 }
 
 /// An export `NAME.example.dev` of widgets, with a provider's service account.
@@ -46,10 +58,22 @@ impl<'a> Toy<'a> {
     pub(crate) async fn of(kcp: &'a Kcp, name: &str, claims: &[Value]) -> Self {
         let group = format!("{name}.example.dev");
         let system = kcp.workspace("system").unwrap();
-        let identity_hash = kcp.export("system", &manifest(&group, claims)).await.unwrap();
+        let identity_hash = kcp
+            .export("system", &manifest(&group, claims))
+            .await
+            .unwrap();
         let rules = [content(&group, &ALL_VERBS), slices()];
-        let token = system.service_account("default", &format!("{name}-provider"), &rules).await.unwrap();
-        Self { kcp, group, token, identity_hash, endpoint: OnceLock::new() }
+        let token = system
+            .service_account("default", &format!("{name}-provider"), &rules)
+            .await
+            .unwrap();
+        Self {
+            kcp,
+            group,
+            token,
+            identity_hash,
+            endpoint: OnceLock::new(),
+        }
     }
 
     pub(crate) fn tenant(&self, name: &str) -> &'a Cluster {
@@ -57,7 +81,10 @@ impl<'a> Toy<'a> {
     }
 
     pub(crate) async fn bind(&self, tenant: &str, claims: &[Value]) {
-        self.kcp.bind(tenant, &binding(&self.group, "system", &self.group, claims)).await.unwrap();
+        self.kcp
+            .bind(tenant, &binding(&self.group, "system", &self.group, claims))
+            .await
+            .unwrap();
     }
 
     /// Binds tenants and creates a widget of the same name in each. All are bound
@@ -78,7 +105,14 @@ impl<'a> Toy<'a> {
     /// Returns the address of the virtual workspace, whether the slice contains it or
     /// not.
     pub(crate) fn endpoint(&self) -> &str {
-        self.endpoint.get_or_init(|| format!("{}/services/apiexport/{}/{}", self.kcp.url(), self.kcp.id("system"), self.group))
+        self.endpoint.get_or_init(|| {
+            format!(
+                "{}/services/apiexport/{}/{}",
+                self.kcp.url(),
+                self.kcp.id("system"),
+                self.group
+            )
+        })
     }
 
     pub(crate) fn widgets(&self) -> String {
@@ -86,7 +120,10 @@ impl<'a> Toy<'a> {
     }
 
     pub(crate) fn widget_path(&self, name: &str) -> String {
-        format!("/apis/{}/v1alpha1/namespaces/default/widgets/{name}", self.group)
+        format!(
+            "/apis/{}/v1alpha1/namespaces/default/widgets/{name}",
+            self.group
+        )
     }
 
     pub(crate) fn widget(&self, name: &str, size: u32) -> Value {
@@ -96,17 +133,30 @@ impl<'a> Toy<'a> {
 
     /// Creates a widget as the tenant.
     pub(crate) async fn make(&self, tenant: &str, name: &str) {
-        self.tenant(tenant).create(&self.widget(name, 1)).await.unwrap();
+        self.tenant(tenant)
+            .create(&self.widget(name, 1))
+            .await
+            .unwrap();
     }
 
     /// Returns the provider's client for all tenants.
     pub(crate) async fn across(&self) -> Seat {
-        Seat::new(self.kcp, &format!("{}/clusters/*", self.endpoint()), &self.token).await
+        Seat::new(
+            self.kcp,
+            &format!("{}/clusters/*", self.endpoint()),
+            &self.token,
+        )
+        .await
     }
 
     /// Returns the provider's client for one tenant.
     pub(crate) async fn within(&self, tenant: &str) -> Seat {
-        Seat::new(self.kcp, &format!("{}/clusters/{}", self.endpoint(), self.kcp.id(tenant)), &self.token).await
+        Seat::new(
+            self.kcp,
+            &format!("{}/clusters/{}", self.endpoint(), self.kcp.id(tenant)),
+            &self.token,
+        )
+        .await
     }
 }
 
@@ -117,7 +167,11 @@ pub(crate) fn content(export: &str, verbs: &[&str]) -> PolicyRule {
 }
 
 pub(crate) fn slices() -> PolicyRule {
-    crate::common::rule("apis.kcp.io", "apiexportendpointslices", &["get", "list", "watch"])
+    crate::common::rule(
+        "apis.kcp.io",
+        "apiexportendpointslices",
+        &["get", "list", "watch"],
+    )
 }
 
 fn manifest(group: &str, claims: &[Value]) -> String {
@@ -134,7 +188,8 @@ fn manifest(group: &str, claims: &[Value]) -> String {
         "apiVersion": "apis.kcp.io/v1alpha1", "kind": "APIResourceSchema", "metadata": { "name": format!("v1.widgets.{group}") },
         "spec": { "group": group, "names": names, "scope": "Namespaced", "versions": [version] },
     });
-    let resources = json!([{ "group": group, "name": "widgets", "schema": format!("v1.widgets.{group}") }]);
+    let resources =
+        json!([{ "group": group, "name": "widgets", "schema": format!("v1.widgets.{group}") }]);
     let export = json!({
         "apiVersion": "apis.kcp.io/v1alpha2", "kind": "APIExport", "metadata": { "name": group },
         "spec": { "resources": resources, "permissionClaims": claims },
@@ -151,28 +206,54 @@ impl Seat {
     pub(crate) async fn new(kcp: &Kcp, url: &str, token: &str) -> Self {
         let kubeconfig = kcp.kubeconfig("system", token);
         let server = format!("{}/clusters/root:system", kcp.url());
-        Self { client: client(&kubeconfig.replace(&server, url)).await }
+        Self {
+            client: client(&kubeconfig.replace(&server, url)).await,
+        }
     }
 
-    pub(crate) async fn send(&self, method: &str, path: &str, content: &str, body: &Value) -> (u16, Value) {
-        let request = Request::builder().method(method).uri(path).header("content-type", content);
-        let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+    pub(crate) async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        content: &str,
+        body: &Value,
+    ) -> (u16, Value) {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("content-type", content);
+        let body = if body.is_null() {
+            Vec::new()
+        } else {
+            body.to_string().into_bytes()
+        };
         self.exchange(request.body(Body::from(body)).unwrap()).await
     }
 
     pub(crate) async fn get_as(&self, accept: &str, path: &str) -> (u16, Value) {
-        self.exchange(Request::get(path).header("accept", accept).body(Body::empty()).unwrap()).await
+        self.exchange(
+            Request::get(path)
+                .header("accept", accept)
+                .body(Body::empty())
+                .unwrap(),
+        )
+        .await
     }
 
     async fn exchange(&self, request: Request<Body>) -> (u16, Value) {
         let answer = self.client.send(request).await.unwrap();
         let code = answer.status().as_u16();
         let bytes = answer.into_body().collect().await.unwrap().to_bytes();
-        (code, serde_json::from_slice(&bytes).unwrap_or_else(|_| json!({ "text": String::from_utf8_lossy(&bytes) })))
+        (
+            code,
+            serde_json::from_slice(&bytes)
+                .unwrap_or_else(|_| json!({ "text": String::from_utf8_lossy(&bytes) })),
+        )
     }
 
     pub(crate) async fn get(&self, path: &str) -> (u16, Value) {
-        self.send("GET", path, "application/json", &Value::Null).await
+        self.send("GET", path, "application/json", &Value::Null)
+            .await
     }
 
     pub(crate) async fn patch(&self, path: &str, patch: Value) -> (u16, Value) {
@@ -180,22 +261,39 @@ impl Seat {
     }
 
     pub(crate) async fn code(&self, method: &str, path: &str) -> u16 {
-        self.send(method, path, "application/json", &Value::Null).await.0
+        self.send(method, path, "application/json", &Value::Null)
+            .await
+            .0
     }
 
     /// Returns `cluster/name` of all items.
     pub(crate) async fn names(&self, path: &str) -> Vec<String> {
         let (code, list) = self.get(path).await;
         assert_eq!(code, 200, "{list}");
-        list["items"].as_array().unwrap().iter().map(label).collect()
+        list["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(label)
+            .collect()
     }
 
     pub(crate) async fn watch(&self, path: &str) -> Watch {
-        let request = Request::get(format!("{path}{}watch=true", if path.contains('?') { "&" } else { "?" }));
-        let answer = self.client.send(request.body(Body::empty()).unwrap()).await.unwrap();
+        let request = Request::get(format!(
+            "{path}{}watch=true",
+            if path.contains('?') { "&" } else { "?" }
+        ));
+        let answer = self
+            .client
+            .send(request.body(Body::empty()).unwrap())
+            .await
+            .unwrap();
         let code = answer.status().as_u16();
         assert_eq!(code, 200, "{path}");
-        Watch { body: answer.into_body(), pending: Vec::new() }
+        Watch {
+            body: answer.into_body(),
+            pending: Vec::new(),
+        }
     }
 }
 
@@ -207,7 +305,9 @@ pub(crate) struct Watch {
 impl Watch {
     /// Returns the next event; `None` at the end of the watch.
     pub(crate) async fn next(&mut self) -> Option<Value> {
-        tokio::time::timeout(SOON, self.read()).await.unwrap_or_else(|_| panic!("neither an event nor the end of the watch"))
+        tokio::time::timeout(SOON, self.read())
+            .await
+            .unwrap_or_else(|_| panic!("neither an event nor the end of the watch"))
     }
 
     async fn read(&mut self) -> Option<Value> {
@@ -223,36 +323,65 @@ impl Watch {
 
     /// Returns the next event as `TYPE cluster/name`.
     pub(crate) async fn told(&mut self) -> String {
-        let event = self.next().await.unwrap_or_else(|| panic!("the watch ended"));
-        format!("{} {}", event["type"].as_str().unwrap(), label(&event["object"]))
+        let event = self
+            .next()
+            .await
+            .unwrap_or_else(|| panic!("the watch ended"));
+        format!(
+            "{} {}",
+            event["type"].as_str().unwrap(),
+            label(&event["object"])
+        )
     }
 
     /// Skips events until the expected one, and returns it.
     pub(crate) async fn until(&mut self, wanted: &str) -> Value {
         loop {
-            let event = self.next().await.unwrap_or_else(|| panic!("the watch ended before {wanted}"));
-            if format!("{} {}", event["type"].as_str().unwrap(), label(&event["object"])) == wanted {
+            let event = self
+                .next()
+                .await
+                .unwrap_or_else(|| panic!("the watch ended before {wanted}"));
+            if format!(
+                "{} {}",
+                event["type"].as_str().unwrap(),
+                label(&event["object"])
+            ) == wanted
+            {
                 return event;
             }
         }
     }
 
     pub(crate) async fn is_silent(&mut self) -> bool {
-        tokio::time::timeout(crate::common::QUIET, self.read()).await.is_err()
+        tokio::time::timeout(crate::common::QUIET, self.read())
+            .await
+            .is_err()
     }
 }
 
 /// Returns `cluster/name`; either may be empty.
 fn label(object: &Value) -> String {
-    let cluster = object["metadata"]["annotations"]["kcp.io/cluster"].as_str().unwrap_or_default();
-    format!("{cluster}/{}", object["metadata"]["name"].as_str().unwrap_or_default())
+    let cluster = object["metadata"]["annotations"]["kcp.io/cluster"]
+        .as_str()
+        .unwrap_or_default();
+    format!(
+        "{cluster}/{}",
+        object["metadata"]["name"].as_str().unwrap_or_default()
+    )
 }
 
 /// Waits until a condition holds, and reports the last value otherwise.
-pub(crate) async fn until<T: std::fmt::Debug>(look: impl AsyncFn() -> T, holds: impl Fn(&T) -> bool) -> T {
+pub(crate) async fn until<T: std::fmt::Debug>(
+    look: impl AsyncFn() -> T,
+    holds: impl Fn(&T) -> bool,
+) -> T {
     eventually(SOON, || async {
         let seen = look().await;
-        if holds(&seen) { Ok(seen) } else { Err(format!("{seen:?}")) }
+        if holds(&seen) {
+            Ok(seen)
+        } else {
+            Err(format!("{seen:?}"))
+        }
     })
     .await
     .unwrap()

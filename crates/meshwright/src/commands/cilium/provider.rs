@@ -104,19 +104,38 @@ impl From<Verify> for VerifyDial {
 const FIRST_LOOK: Duration = Duration::from_secs(4);
 
 pub(crate) fn run(args: Args) -> Result<Answer> {
-    let (kcp, management) = (args.kcp.kcp_kubeconfig(), given(args.mgmt_kubeconfig.as_ref()).cloned());
+    let (kcp, management) = (
+        args.kcp.kcp_kubeconfig(),
+        given(args.mgmt_kubeconfig.as_ref()).cloned(),
+    );
     let node_id = args.node_id.clone().filter(|name| !name.is_empty());
     if args.hub && kcp.is_some() {
-        bail!("--hub and --kcp-kubeconfig (KCP_KUBECONFIG) are mutually exclusive: the objects are either on one cluster or in kcp");
+        bail!(
+            "--hub and --kcp-kubeconfig (KCP_KUBECONFIG) are mutually exclusive: the objects are either on one cluster or in kcp"
+        );
     }
     let needed = [
-        (args.hub || kcp.is_some(), "--kcp-kubeconfig (KCP_KUBECONFIG), or --hub"),
-        (args.hub || management.is_some(), "--mgmt-kubeconfig (MGMT_KUBECONFIG)"),
+        (
+            args.hub || kcp.is_some(),
+            "--kcp-kubeconfig (KCP_KUBECONFIG), or --hub",
+        ),
+        (
+            args.hub || management.is_some(),
+            "--mgmt-kubeconfig (MGMT_KUBECONFIG)",
+        ),
         (node_id.is_some(), "--node-id (NODE_ID)"),
     ];
-    let missing: Vec<&str> = needed.into_iter().filter(|(there, _)| !there).map(|(_, name)| name).collect();
-    let (Some(node_id), true) = (node_id, missing.is_empty()) else { bail!("missing settings: {}", missing.join("; ")) };
-    let kcp = kcp.map(|kubeconfig| kcp_source(&args, kubeconfig)).transpose()?;
+    let missing: Vec<&str> = needed
+        .into_iter()
+        .filter(|(there, _)| !there)
+        .map(|(_, name)| name)
+        .collect();
+    let (Some(node_id), true) = (node_id, missing.is_empty()) else {
+        bail!("missing settings: {}", missing.join("; "))
+    };
+    let kcp = kcp
+        .map(|kubeconfig| kcp_source(&args, kubeconfig))
+        .transpose()?;
     let settings = Settings {
         cilium_namespace: args.cilium_namespace,
         verify_dial: args.verify_dial.into(),
@@ -129,12 +148,29 @@ pub(crate) fn run(args: Args) -> Result<Answer> {
         allowed: args.process.allowed(),
     };
     let addresses = args.process.allowed().addresses;
-    let dialler = Arc::new(Network { clock: Clock::system(), timeouts: PATIENCE, addresses });
-    args.process.run(Provider { settings, kcp, dialler }, management, args.kcp.mgmt_namespace, &node_id)
+    let dialler = Arc::new(Network {
+        clock: Clock::system(),
+        timeouts: PATIENCE,
+        addresses,
+    });
+    args.process.run(
+        Provider {
+            settings,
+            kcp,
+            dialler,
+        },
+        management,
+        args.kcp.mgmt_namespace,
+        &node_id,
+    )
 }
 
 fn kcp_source(args: &Args, kubeconfig: &PathBuf) -> Result<Kcp> {
     let portal = block_on(args.kcp.portal(kubeconfig))?;
-    block_on(async { Ok(portal.check(&args.kcp.api_export_name, Timeouts::of(FIRST_LOOK)).await?) })?;
+    block_on(async {
+        Ok(portal
+            .check(&args.kcp.api_export_name, Timeouts::of(FIRST_LOOK))
+            .await?)
+    })?;
     Ok(args.kcp.source(portal, args.reconcile_interval))
 }

@@ -50,13 +50,20 @@ enum Sweep {
 const NO_NAMESPACE: &str = "cannot elect a leader: the namespace of the Lease is unknown; set POD_NAMESPACE or --namespace, or start a single process with --leader-elect=false";
 
 pub(crate) fn run(args: Args) -> Result<Answer> {
-    let own = std::env::var("POD_NAMESPACE").ok().filter(|own| !own.is_empty()).or_else(|| args.namespace.first().cloned());
+    let own = std::env::var("POD_NAMESPACE")
+        .ok()
+        .filter(|own| !own.is_empty())
+        .or_else(|| args.namespace.first().cloned());
     let own = match own {
         Some(own) => own,
         None if args.process.leader_elect => bail!(NO_NAMESPACE),
         None => "default".to_owned(),
     };
-    let namespaces = if args.namespace.is_empty() { vec![own.clone()] } else { args.namespace };
+    let namespaces = if args.namespace.is_empty() {
+        vec![own.clone()]
+    } else {
+        args.namespace
+    };
     let settings = Settings {
         namespace: own.clone(),
         namespaces: namespaces.into_iter().collect(),
@@ -66,6 +73,8 @@ pub(crate) fn run(args: Args) -> Result<Answer> {
         sweep_legacy: args.sweep_legacy == Sweep::Auto,
         allowed: args.process.allowed(),
     };
-    let pod = std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME")).unwrap_or_else(|_| "meshwright".to_owned());
+    let pod = std::env::var("POD_NAME")
+        .or_else(|_| std::env::var("HOSTNAME"))
+        .unwrap_or_else(|_| "meshwright".to_owned());
     args.process.run(settings, args.kubeconfig, own, &pod)
 }

@@ -24,11 +24,20 @@ pub(crate) struct Dump {
 /// Dumps by the cluster name given on the command line.
 pub(crate) type Dumps = BTreeMap<String, Dump>;
 
-pub(crate) fn load(files: &[(String, PathBuf)], reader: &mut Reader, findings: &mut Vec<Finding>) -> Dumps {
+pub(crate) fn load(
+    files: &[(String, PathBuf)],
+    reader: &mut Reader,
+    findings: &mut Vec<Finding>,
+) -> Dumps {
     let mut dumps = Dumps::new();
     for (cluster, path) in files {
         let dump = dumps.entry(cluster.clone()).or_default();
-        for opened in open_all(std::slice::from_ref(path), Contents::Secret, reader, findings) {
+        for opened in open_all(
+            std::slice::from_ref(path),
+            Contents::Secret,
+            reader,
+            findings,
+        ) {
             for object in &opened.objects {
                 if let Err(wrong) = dump.take(&opened.file, object) {
                     findings.push(wrong);
@@ -43,21 +52,44 @@ impl Dump {
     fn take(&mut self, file: &Rc<SourceFile>, object: &Object) -> Result<(), Finding> {
         let Dump { dump, register } = self;
         match (object.kind.as_str(), object.api_version.as_str()) {
-            ("Namespace", "v1") => dump.namespaces.push(register.read(file, object, "Namespace")?),
-            ("DaemonSet", "apps/v1") => dump.daemon_sets.push(register.read(file, object, "DaemonSet")?),
-            ("Deployment", "apps/v1") => dump.deployments.push(register.read(file, object, "Deployment")?),
+            ("Namespace", "v1") => {
+                dump.namespaces
+                    .push(register.read(file, object, "Namespace")?)
+            }
+            ("DaemonSet", "apps/v1") => {
+                dump.daemon_sets
+                    .push(register.read(file, object, "DaemonSet")?)
+            }
+            ("Deployment", "apps/v1") => {
+                dump.deployments
+                    .push(register.read(file, object, "Deployment")?)
+            }
             ("Pod", "v1") => dump.pods.push(register.read(file, object, "Pod")?),
-            ("ConfigMap", "v1") => dump.config_maps.push(register.read(file, object, "ConfigMap")?),
+            ("ConfigMap", "v1") => {
+                dump.config_maps
+                    .push(register.read(file, object, "ConfigMap")?)
+            }
             ("Secret", "v1") => dump.secrets.push(register.read(file, object, "Secret")?),
             ("Service", "v1") => dump.services.push(register.read(file, object, "Service")?),
             ("Node", "v1") => dump.nodes.push(register.read(file, object, "Node")?),
-            ("EndpointSlice", "discovery.k8s.io/v1") => dump.slices.push(register.read(file, object, "EndpointSlice")?),
-            ("CiliumNetworkPolicy", POLICIES) => dump.policies.push(register.read(file, object, "CiliumNetworkPolicy")?),
+            ("EndpointSlice", "discovery.k8s.io/v1") => {
+                dump.slices
+                    .push(register.read(file, object, "EndpointSlice")?)
+            }
+            ("CiliumNetworkPolicy", POLICIES) => {
+                dump.policies
+                    .push(register.read(file, object, "CiliumNetworkPolicy")?)
+            }
             ("CiliumClusterwideNetworkPolicy", POLICIES) => {
-                dump.clusterwide_policies.push(register.read(file, object, "CiliumClusterwideNetworkPolicy")?);
+                dump.clusterwide_policies.push(register.read(
+                    file,
+                    object,
+                    "CiliumClusterwideNetworkPolicy",
+                )?);
             }
             ("CustomResourceDefinition", "apiextensions.k8s.io/v1") => {
-                dump.definitions.push(register.read(file, object, "CustomResourceDefinition")?);
+                dump.definitions
+                    .push(register.read(file, object, "CustomResourceDefinition")?);
             }
             _ => register.ignore(object),
         }
@@ -77,14 +109,30 @@ impl Dump {
             ("Node", of.nodes.is_empty()),
             ("CustomResourceDefinition", of.definitions.is_empty()),
         ];
-        let missing: Vec<&str> = kinds.into_iter().filter(|(_, missing)| *missing).map(|(kind, _)| kind).collect();
-        let ignored: Vec<String> = self.register.ignored.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
-        let unknown = || format!("its files hold no {}; results that depend on them are unknown", missing.join(", no "));
+        let missing: Vec<&str> = kinds
+            .into_iter()
+            .filter(|(_, missing)| *missing)
+            .map(|(kind, _)| kind)
+            .collect();
+        let ignored: Vec<String> = self
+            .register
+            .ignored
+            .iter()
+            .map(|(kind, count)| format!("{count} {kind}"))
+            .collect();
+        let unknown = || {
+            format!(
+                "its files hold no {}; results that depend on them are unknown",
+                missing.join(", no ")
+            )
+        };
         let unmanaged = "no object in its files has managedFields, so none counts as meshwright's; dump with --show-managed-fields";
         [
             (!ignored.is_empty()).then(|| format!("ignored {}", listed(&ignored, 10))),
             (!missing.is_empty()).then(unknown),
-            (self.shared().next().is_some() && self.shared().all(|meta| meta.managed_fields.is_none())).then(|| unmanaged.to_owned()),
+            (self.shared().next().is_some()
+                && self.shared().all(|meta| meta.managed_fields.is_none()))
+            .then(|| unmanaged.to_owned()),
         ]
         .into_iter()
         .flatten()
@@ -95,6 +143,8 @@ impl Dump {
     fn shared(&self) -> impl Iterator<Item = &ObjectMeta> {
         let of = &self.dump;
         let secrets = of.secrets.iter().map(|of| &of.metadata);
-        secrets.chain(of.services.iter().map(|of| &of.metadata)).chain(of.config_maps.iter().map(|of| &of.metadata))
+        secrets
+            .chain(of.services.iter().map(|of| &of.metadata))
+            .chain(of.config_maps.iter().map(|of| &of.metadata))
     }
 }

@@ -32,11 +32,20 @@ pub(crate) struct Dump {
 /// Dumps by the cluster name given on the command line or in the mesh.
 pub(crate) type Fleet = BTreeMap<String, Dump>;
 
-pub(crate) fn load(files: &[(String, PathBuf)], reader: &mut Reader, findings: &mut Vec<Finding>) -> Fleet {
+pub(crate) fn load(
+    files: &[(String, PathBuf)],
+    reader: &mut Reader,
+    findings: &mut Vec<Finding>,
+) -> Fleet {
     let mut fleet = Fleet::new();
     for (cluster, path) in files {
         let dump = fleet.entry(cluster.clone()).or_default();
-        for opened in open_all(std::slice::from_ref(path), Contents::Plain, reader, findings) {
+        for opened in open_all(
+            std::slice::from_ref(path),
+            Contents::Plain,
+            reader,
+            findings,
+        ) {
             for object in &opened.objects {
                 if let Err(wrong) = dump.take(&opened.file, object) {
                     findings.push(wrong);
@@ -49,8 +58,15 @@ pub(crate) fn load(files: &[(String, PathBuf)], reader: &mut Reader, findings: &
 
 impl Dump {
     /// A dump made from a live snapshot.
-    pub(crate) fn of(peers: BTreeMap<PeerName, PeerFacts>, objects: BTreeMap<PeerName, Json>) -> Dump {
-        Dump { peers, objects, ..Dump::default() }
+    pub(crate) fn of(
+        peers: BTreeMap<PeerName, PeerFacts>,
+        objects: BTreeMap<PeerName, Json>,
+    ) -> Dump {
+        Dump {
+            peers,
+            objects,
+            ..Dump::default()
+        }
     }
 
     fn take(&mut self, file: &Rc<SourceFile>, object: &Object) -> Result<(), Finding> {
@@ -58,7 +74,10 @@ impl Dump {
             ("Node", "v1") => {
                 let node: KubeNode = self.register.read(file, object, "Node")?;
                 let facts = mw_api::kilo::convert::node_facts(&node);
-                self.nodes.insert(NodeName::from(facts.name.as_str()), Arc::new(Node::read(facts)));
+                self.nodes.insert(
+                    NodeName::from(facts.name.as_str()),
+                    Arc::new(Node::read(facts)),
+                );
             }
             (mw_api::kilo::peer::KIND, mw_api::kilo::peer::API_VERSION) => {
                 let peer: Peer = self.register.read(file, object, "Peer")?;
@@ -70,7 +89,11 @@ impl Dump {
             ("Namespace", "v1") => {
                 if object.name(file)? == "kube-system" {
                     self.register.note(file, object, "Namespace")?;
-                    let uid = object.tree.get("metadata").and_then(|metadata| metadata.get("uid")).and_then(|uid| uid.text());
+                    let uid = object
+                        .tree
+                        .get("metadata")
+                        .and_then(|metadata| metadata.get("uid"))
+                        .and_then(|uid| uid.text());
                     self.uid = uid.filter(|uid| !uid.is_empty()).map(str::to_owned);
                 }
             }
@@ -84,8 +107,12 @@ impl Dump {
 fn with_type(object: &Object) -> Json {
     let mut json = object.tree.to_json();
     if let Json::Object(fields) = &mut json {
-        fields.entry("apiVersion").or_insert_with(|| object.api_version.as_str().into());
-        fields.entry("kind").or_insert_with(|| object.kind.as_str().into());
+        fields
+            .entry("apiVersion")
+            .or_insert_with(|| object.api_version.as_str().into());
+        fields
+            .entry("kind")
+            .or_insert_with(|| object.kind.as_str().into());
     }
     json
 }

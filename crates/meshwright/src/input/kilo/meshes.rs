@@ -36,7 +36,10 @@ pub(crate) struct Declared {
 impl Declared {
     /// Reports whether a problem is caused by the contents of the file.
     pub(crate) fn is_about_the_file(problem: &Problem) -> bool {
-        matches!(problem.reason, Reason::InvalidSpec | Reason::CIDROverlap | Reason::CIDRHostBits)
+        matches!(
+            problem.reason,
+            Reason::InvalidSpec | Reason::CIDROverlap | Reason::CIDRHostBits
+        )
     }
 
     /// Problems of this mesh alone, without looking at other meshes or clusters.
@@ -50,11 +53,22 @@ impl Declared {
 }
 
 pub(crate) fn load(files: Vec<Opened>, findings: &mut Vec<Finding>) -> BTreeMap<MeshId, Declared> {
-    let schema = mw_api::crd::crds().into_iter().next().and_then(shape::spec_schema);
+    let schema = mw_api::crd::crds()
+        .into_iter()
+        .next()
+        .and_then(shape::spec_schema);
     let mut meshes: BTreeMap<MeshId, Declared> = BTreeMap::new();
-    for Opened { file, objects, faulty } in files {
+    for Opened {
+        file,
+        objects,
+        faulty,
+    } in files
+    {
         if objects.is_empty() && !faulty {
-            findings.push(Finding::error(format!("{} contains no ClusterMesh", file.name)).help("-f takes files with ClusterMesh objects"));
+            findings.push(
+                Finding::error(format!("{} contains no ClusterMesh", file.name))
+                    .help("-f takes files with ClusterMesh objects"),
+            );
         }
         for object in objects {
             match declared(&file, object, schema.as_ref(), &meshes) {
@@ -75,7 +89,11 @@ fn declared(
     expect_clustermesh(file, &object)?;
     let metadata = shape::metadata(file, &object)?;
     let (spec, mistakes) = spec(&object.tree, schema);
-    let raw_object = ClusterMesh { metadata, spec, status: None };
+    let raw_object = ClusterMesh {
+        metadata,
+        spec,
+        status: None,
+    };
     let mut mesh = mw_api::kilo::convert::mesh(&raw_object);
     if let Some(first) = earlier.get(&mesh.id) {
         let what = format!("ClusterMesh {}", printable(&mesh.id.to_string(), 200));
@@ -83,29 +101,55 @@ fn declared(
     }
     let raw = mesh.spec.clone();
     // A mesh that is being deleted needs no valid spec.
-    let misshapen = if mesh.deleting { Vec::new() } else { misshapen(&raw, &mistakes) };
+    let misshapen = if mesh.deleting {
+        Vec::new()
+    } else {
+        misshapen(&raw, &mistakes)
+    };
     if !misshapen.is_empty() {
         mesh.spec = RawSpec::default();
     }
-    Ok(Declared { mesh, raw, misshapen, written: Written::new(file, object.tree, mistakes) })
+    Ok(Declared {
+        mesh,
+        raw,
+        misshapen,
+        written: Written::new(file, object.tree, mistakes),
+    })
 }
 
 fn expect_clustermesh(file: &Rc<SourceFile>, object: &Object) -> Result<(), Finding> {
     let wrong = |path: &str, found: &str, wanted: &str| {
-        let message = format!("expected a ClusterMesh of {API_VERSION}, found {path} {}", quoted(found));
-        Finding::error(message).at(file, object.tree.locate(path)).help(wanted)
+        let message = format!(
+            "expected a ClusterMesh of {API_VERSION}, found {path} {}",
+            quoted(found)
+        );
+        Finding::error(message)
+            .at(file, object.tree.locate(path))
+            .help(wanted)
     };
     match (object.kind.as_str(), object.api_version.as_str()) {
         (KIND, API_VERSION) => Ok(()),
-        (KIND, version) => Err(wrong("apiVersion", version, &format!("write apiVersion: {API_VERSION}"))),
-        ("Node" | "Peer" | "Namespace", _) => Err(wrong("kind", &object.kind, "pass the objects of a cluster with --cluster NAME=FILE")),
+        (KIND, version) => Err(wrong(
+            "apiVersion",
+            version,
+            &format!("write apiVersion: {API_VERSION}"),
+        )),
+        ("Node" | "Peer" | "Namespace", _) => Err(wrong(
+            "kind",
+            &object.kind,
+            "pass the objects of a cluster with --cluster NAME=FILE",
+        )),
         (kind, _) => Err(wrong("kind", kind, "-f takes ClusterMesh objects only")),
     }
 }
 
 /// The spec, corrected to fit the schema, and all schema errors.
 fn spec(tree: &Tree, schema: Option<&JSONSchemaProps>) -> (ClusterMeshSpec, Vec<Mistake>) {
-    let (json, mut mistakes) = shape::spec(tree, schema, "a ClusterMesh lists its clusters in spec.clusters");
+    let (json, mut mistakes) = shape::spec(
+        tree,
+        schema,
+        "a ClusterMesh lists its clusters in spec.clusters",
+    );
     match serde_json::from_value(json) {
         Ok(spec) => (spec, mistakes),
         Err(wrong) => {
@@ -121,6 +165,9 @@ fn spec(tree: &Tree, schema: Option<&JSONSchemaProps>) -> (ClusterMeshSpec, Vec<
 fn misshapen(raw: &RawSpec, mistakes: &[Mistake]) -> Vec<Problem> {
     match mistakes.is_empty() {
         true => Vec::new(),
-        false => shape::problems(mistakes, validate(raw).map_or_else(|errors| errors, |(_, remarks)| remarks)),
+        false => shape::problems(
+            mistakes,
+            validate(raw).map_or_else(|errors| errors, |(_, remarks)| remarks),
+        ),
     }
 }

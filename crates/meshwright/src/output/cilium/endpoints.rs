@@ -24,10 +24,22 @@ pub(crate) struct Endpoint {
 
 pub(crate) fn report(endpoints: &Endpoints) -> Vec<Endpoint> {
     let told = endpoints.iter().map(|(url, tenants)| match tenants {
-        Ok(tenants) => Endpoint { url: url.clone(), state: ANSWERS, tenants: Some(tenants.len()), message: None },
+        Ok(tenants) => Endpoint {
+            url: url.clone(),
+            state: ANSWERS,
+            tenants: Some(tenants.len()),
+            message: None,
+        },
         Err(failure) => {
-            let message = format!("{failure}; nothing was deleted, and its tenants get no updates until it answers");
-            Endpoint { url: url.clone(), state: DEGRADED, tenants: None, message: Some(message) }
+            let message = format!(
+                "{failure}; nothing was deleted, and its tenants get no updates until it answers"
+            );
+            Endpoint {
+                url: url.clone(),
+                state: DEGRADED,
+                tenants: None,
+                message: Some(message),
+            }
         }
     });
     told.collect()
@@ -38,14 +50,32 @@ pub(crate) fn text(endpoints: &Endpoints) -> String {
     if endpoints.is_empty() {
         return format!("{title}  none yet: no tenant is bound\n");
     }
-    let head = ["url", "state", "tenants"].map(|title| Cell::new(title, mean::faint())).to_vec();
+    let head = ["url", "state", "tenants"]
+        .map(|title| Cell::new(title, mean::faint()))
+        .to_vec();
     let row = |endpoint: Endpoint| {
-        let style = if endpoint.message.is_none() { mean::good() } else { mean::bad() };
-        let tenants = endpoint.tenants.map_or_else(|| "?".to_owned(), |count| count.to_string());
-        let mut cells = vec![Cell::plain(printable(&endpoint.url, 300)), Cell::new(endpoint.state, style), Cell::plain(tenants)];
-        cells.extend(endpoint.message.map(|message| Cell::plain(printable(&message, 1000))));
+        let style = if endpoint.message.is_none() {
+            mean::good()
+        } else {
+            mean::bad()
+        };
+        let tenants = endpoint
+            .tenants
+            .map_or_else(|| "?".to_owned(), |count| count.to_string());
+        let mut cells = vec![
+            Cell::plain(printable(&endpoint.url, 300)),
+            Cell::new(endpoint.state, style),
+            Cell::plain(tenants),
+        ];
+        cells.extend(
+            endpoint
+                .message
+                .map(|message| Cell::plain(printable(&message, 1000))),
+        );
         cells
     };
-    let table: Vec<Vec<Cell>> = std::iter::once(head).chain(report(endpoints).into_iter().map(row)).collect();
+    let table: Vec<Vec<Cell>> = std::iter::once(head)
+        .chain(report(endpoints).into_iter().map(row))
+        .collect();
     format!("{title}\n{}", rows(&table, 2))
 }

@@ -41,9 +41,16 @@ pub(crate) struct View {
 
 pub(crate) fn views(plan: &Plan) -> Views {
     let view = |of: Result<'_>| {
-        let ready = of.conditions.iter().find(|condition| condition.kind == "Ready");
+        let ready = of
+            .conditions
+            .iter()
+            .find(|condition| condition.kind == "Ready");
         let message = ready.map(|ready| ready.message.clone()).unwrap_or_default();
-        let view = View { ready: ready.is_some_and(|ready| ready.status == Status::True), phase: of.phase, message };
+        let view = View {
+            ready: ready.is_some_and(|ready| ready.status == Status::True),
+            phase: of.phase,
+            message,
+        };
         ((of.kind, of.id.namespace.clone(), of.id.name.clone()), view)
     };
     results(plan).into_iter().map(view).collect()
@@ -68,11 +75,39 @@ struct Result<'a> {
 
 /// Results of all objects. Bindings come first, since services and intents depend on them.
 fn results(plan: &Plan) -> Vec<Result<'_>> {
-    fn of<'a, P>(kind: Kind, id: &'a ObjectId, outcome: &'a ObjectOutcome<P>, phase: &'static str) -> Result<'a> {
-        Result { kind, id, phase, conditions: &outcome.conditions, problems: &outcome.problems }
+    fn of<'a, P>(
+        kind: Kind,
+        id: &'a ObjectId,
+        outcome: &'a ObjectOutcome<P>,
+        phase: &'static str,
+    ) -> Result<'a> {
+        Result {
+            kind,
+            id,
+            phase,
+            conditions: &outcome.conditions,
+            problems: &outcome.problems,
+        }
     }
-    let bindings = plan.bindings.iter().map(|(id, plan)| of(Kind::Binding, id, &plan.outcome, plan.outcome.phase.as_str()));
-    let services = plan.services.iter().map(|(id, plan)| of(Kind::Service, id, &plan.outcome, plan.outcome.phase.as_str()));
-    let intents = plan.intents.iter().map(|(id, plan)| of(Kind::Intent, id, &plan.outcome, plan.outcome.phase.as_str()));
+    let bindings = plan.bindings.iter().map(|(id, plan)| {
+        of(
+            Kind::Binding,
+            id,
+            &plan.outcome,
+            plan.outcome.phase.as_str(),
+        )
+    });
+    let services = plan.services.iter().map(|(id, plan)| {
+        of(
+            Kind::Service,
+            id,
+            &plan.outcome,
+            plan.outcome.phase.as_str(),
+        )
+    });
+    let intents = plan
+        .intents
+        .iter()
+        .map(|(id, plan)| of(Kind::Intent, id, &plan.outcome, plan.outcome.phase.as_str()));
     bindings.chain(services).chain(intents).collect()
 }

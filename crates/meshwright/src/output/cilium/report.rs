@@ -82,9 +82,23 @@ impl Report {
     pub(crate) fn of(planned: &Planned<'_>) -> Report {
         let results = results(planned.plan);
         Report {
-            targets: changes(planned).into_iter().map(|(name, changes)| (name, target(changes))).collect(),
-            objects: results.iter().map(|result| object(planned, result)).collect(),
-            problems: results.iter().flat_map(|result| result.problems.iter().map(|problem| reported(result, problem))).collect(),
+            targets: changes(planned)
+                .into_iter()
+                .map(|(name, changes)| (name, target(changes)))
+                .collect(),
+            objects: results
+                .iter()
+                .map(|result| object(planned, result))
+                .collect(),
+            problems: results
+                .iter()
+                .flat_map(|result| {
+                    result
+                        .problems
+                        .iter()
+                        .map(|problem| reported(result, problem))
+                })
+                .collect(),
             notes: planned.notes.to_vec(),
         }
     }
@@ -109,17 +123,36 @@ fn object(planned: &Planned<'_>, result: &Result<'_>) -> Object {
         reason: of.reason,
         message: of.message.clone(),
     };
-    let service = planned.plan.services.get(result.id).filter(|_| result.kind == Kind::Service);
-    let intent = planned.plan.intents.get(result.id).filter(|_| result.kind == Kind::Intent);
+    let service = planned
+        .plan
+        .services
+        .get(result.id)
+        .filter(|_| result.kind == Kind::Service);
+    let intent = planned
+        .plan
+        .intents
+        .get(result.id)
+        .filter(|_| result.kind == Kind::Intent);
     Object {
         kind: result.kind.as_str(),
         namespace: result.id.namespace.clone(),
         name: result.id.name.clone(),
         phase: result.phase,
         conditions: result.conditions.iter().map(condition).collect(),
-        clusters: planned.plan.bindings.get(result.id).filter(|_| result.kind == Kind::Binding).map(clusters),
+        clusters: planned
+            .plan
+            .bindings
+            .get(result.id)
+            .filter(|_| result.kind == Kind::Binding)
+            .map(clusters),
         exported_clusters: service.map(|service| service.exported.clone()),
-        endpoints: service.map(|service| service.endpoints.iter().map(|Endpoints { cluster, ready }| (cluster.clone(), *ready)).collect()),
+        endpoints: service.map(|service| {
+            service
+                .endpoints
+                .iter()
+                .map(|Endpoints { cluster, ready }| (cluster.clone(), *ready))
+                .collect()
+        }),
         applied_clusters: intent.map(|intent| intent.applied.clone()),
     }
 }
@@ -137,7 +170,12 @@ fn clusters(binding: &BindingPlan) -> Vec<Cluster> {
 }
 
 fn reported(result: &Result<'_>, problem: &Problem) -> Reported {
-    let Problem { reason, subject, message, hint } = problem.clone();
+    let Problem {
+        reason,
+        subject,
+        message,
+        hint,
+    } = problem.clone();
     Reported {
         kind: result.kind.as_str(),
         namespace: result.id.namespace.clone(),

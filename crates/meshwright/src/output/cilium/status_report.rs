@@ -64,7 +64,14 @@ enum More {
 impl StatusReport {
     pub(crate) fn of(overview: Overview<'_>) -> StatusReport {
         let published_status = overview.published_status;
-        let all = |kind: Kind| published_status.objects.iter().filter(|of| of.kind == kind).map(|of| object(overview, of)).collect();
+        let all = |kind: Kind| {
+            published_status
+                .objects
+                .iter()
+                .filter(|of| of.kind == kind)
+                .map(|of| object(overview, of))
+                .collect()
+        };
         StatusReport {
             provider: Keeper::told(keeper(published_status), published_status),
             provider_trouble: published_status.trouble.as_ref().map(ToString::to_string),
@@ -75,18 +82,26 @@ impl StatusReport {
     }
 }
 
-fn object(Overview { published_status, views }: Overview<'_>, object: &PublishedObject) -> Object {
+fn object(
+    Overview {
+        published_status,
+        views,
+    }: Overview<'_>,
+    object: &PublishedObject,
+) -> Object {
     let more = match &object.status {
-        ObjectStatus::Binding(status) => {
-            More::Binding { cluster_refs: object.clusters.clone(), clusters: status.mesh_status.clone().unwrap_or_default() }
-        }
+        ObjectStatus::Binding(status) => More::Binding {
+            cluster_refs: object.clusters.clone(),
+            clusters: status.mesh_status.clone().unwrap_or_default(),
+        },
         ObjectStatus::Service(status) => More::Service {
             exported_clusters: status.exported_clusters.clone().unwrap_or_default(),
             endpoints: status.endpoint_summary.clone().unwrap_or_default(),
         },
-        ObjectStatus::Intent(status) => {
-            More::Intent { applied_clusters: status.applied_clusters.clone().unwrap_or_default(), probe: status.probe_status.clone() }
-        }
+        ObjectStatus::Intent(status) => More::Intent {
+            applied_clusters: status.applied_clusters.clone().unwrap_or_default(),
+            probe: status.probe_status.clone(),
+        },
     };
     Object {
         namespace: object.namespace.clone(),
@@ -97,7 +112,9 @@ fn object(Overview { published_status, views }: Overview<'_>, object: &Published
         last_sync_time: object.status.last_sync().cloned(),
         conditions: object.status.conditions().to_vec(),
         mesh: object.mesh.clone(),
-        live: views.get(&(object.kind, object.namespace.clone(), object.name.clone())).cloned(),
+        live: views
+            .get(&(object.kind, object.namespace.clone(), object.name.clone()))
+            .cloned(),
         more,
     }
 }

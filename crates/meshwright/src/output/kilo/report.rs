@@ -73,29 +73,56 @@ struct Condition {
 impl Report {
     pub(crate) fn of(planned: &Planned<'_>) -> Report {
         let plan = planned.plan;
-        let hashes: BTreeMap<String, String> =
-            plan.meshes.iter().filter_map(|(id, mesh)| Some((id.to_string(), mesh.held_hash.clone()?))).collect();
+        let hashes: BTreeMap<String, String> = plan
+            .meshes
+            .iter()
+            .filter_map(|(id, mesh)| Some((id.to_string(), mesh.held_hash.clone()?)))
+            .collect();
         let single = hashes.len() == 1;
         Report {
             targets: targets(planned),
             held_hash: hashes.values().next().filter(|_| single).cloned(),
             held_hashes: if single { BTreeMap::new() } else { hashes },
-            skipped: plan.meshes.iter().flat_map(|(id, mesh)| skipped(id, mesh)).collect(),
-            problems: plan.problems().map(|(id, problem)| reported(id, problem)).collect(),
-            conditions: plan.meshes.iter().flat_map(|(id, mesh)| conditions(id, mesh)).collect(),
+            skipped: plan
+                .meshes
+                .iter()
+                .flat_map(|(id, mesh)| skipped(id, mesh))
+                .collect(),
+            problems: plan
+                .problems()
+                .map(|(id, problem)| reported(id, problem))
+                .collect(),
+            conditions: plan
+                .meshes
+                .iter()
+                .flat_map(|(id, mesh)| conditions(id, mesh))
+                .collect(),
         }
     }
 }
 
 fn targets(planned: &Planned<'_>) -> BTreeMap<String, Target> {
     let mut targets: BTreeMap<String, Target> = BTreeMap::new();
-    let members = planned.plan.meshes.values().flat_map(|mesh| mesh.clusters.values());
-    for id in members.filter(|cluster| cluster.unknown.is_none()).filter_map(|cluster| cluster.id.as_ref()) {
+    let members = planned
+        .plan
+        .meshes
+        .values()
+        .flat_map(|mesh| mesh.clusters.values());
+    for id in members
+        .filter(|cluster| cluster.unknown.is_none())
+        .filter_map(|cluster| cluster.id.as_ref())
+    {
         targets.entry(id.to_string()).or_default();
     }
     // Merges the changes of all meshes on one target.
     let mut by_target: BTreeMap<&ClusterId, Vec<&Changes>> = BTreeMap::new();
-    for (id, changes) in planned.plan.meshes.values().flat_map(|mesh| &mesh.targets).chain(&planned.plan.orphans) {
+    for (id, changes) in planned
+        .plan
+        .meshes
+        .values()
+        .flat_map(|mesh| &mesh.targets)
+        .chain(&planned.plan.orphans)
+    {
         by_target.entry(id).or_default().push(changes);
     }
     for (id, all) in by_target {
@@ -105,7 +132,11 @@ fn targets(planned: &Planned<'_>) -> BTreeMap<String, Target> {
 }
 
 fn target(all: &[&Changes], dump: Option<&Dump>) -> Target {
-    let seen = |name: &PeerName| dump.and_then(|dump| dump.objects.get(name)).cloned().unwrap_or_default();
+    let seen = |name: &PeerName| {
+        dump.and_then(|dump| dump.objects.get(name))
+            .cloned()
+            .unwrap_or_default()
+    };
     let mut create = BTreeMap::new();
     let mut update = BTreeMap::new();
     let mut delete = BTreeMap::new();
@@ -113,16 +144,33 @@ fn target(all: &[&Changes], dump: Option<&Dump>) -> Target {
     for changes in all {
         create.extend(changes.create.iter().map(|(name, peer)| {
             // Serializing a Peer does not fail.
-            (name, serde_json::to_value(mw_api::kilo::convert::peer_object(peer)).unwrap_or_default())
+            (
+                name,
+                serde_json::to_value(mw_api::kilo::convert::peer_object(peer)).unwrap_or_default(),
+            )
         }));
         update.extend(changes.update.iter().map(|(name, update)| {
             let before = seen(name);
             let after = mw_api::kilo::convert::merge_into(&before, update);
-            (name, Update { before: redacted(before), after: redacted(after) })
+            (
+                name,
+                Update {
+                    before: redacted(before),
+                    after: redacted(after),
+                },
+            )
         }));
-        delete.extend(changes.delete.keys().map(|name| (name, redacted(seen(name)))));
+        delete.extend(
+            changes
+                .delete
+                .keys()
+                .map(|name| (name, redacted(seen(name)))),
+        );
         held.extend(changes.held.iter().map(|(name, held)| match &held.change {
-            HeldChange::Create(peer) => (name, serde_json::to_value(mw_api::kilo::convert::peer_object(peer)).unwrap_or_default()),
+            HeldChange::Create(peer) => (
+                name,
+                serde_json::to_value(mw_api::kilo::convert::peer_object(peer)).unwrap_or_default(),
+            ),
             HeldChange::Update(_) | HeldChange::Delete(_) => (name, redacted(seen(name))),
         }));
     }
@@ -142,9 +190,14 @@ fn redacted(mut peer: Json) -> Json {
     if let Some(key) = peer.pointer_mut("/spec/presharedKey") {
         *key = REDACTED.into();
     }
-    let annotations = peer.pointer_mut("/metadata/annotations").and_then(Json::as_object_mut);
+    let annotations = peer
+        .pointer_mut("/metadata/annotations")
+        .and_then(Json::as_object_mut);
     for (_, value) in annotations.into_iter().flatten() {
-        if value.as_str().is_some_and(|text| text.contains("presharedKey")) {
+        if value
+            .as_str()
+            .is_some_and(|text| text.contains("presharedKey"))
+        {
             *value = REDACTED.into();
         }
     }
@@ -152,7 +205,11 @@ fn redacted(mut peer: Json) -> Json {
 }
 
 fn skipped(id: &MeshId, mesh: &MeshPlan) -> Vec<Skipped> {
-    let nodes = mesh.clusters.iter().flat_map(|(cluster, of)| of.skipped.iter().map(move |(node, skip)| (cluster, node, skip)));
+    let nodes = mesh.clusters.iter().flat_map(|(cluster, of)| {
+        of.skipped
+            .iter()
+            .map(move |(node, skip)| (cluster, node, skip))
+    });
     nodes
         .map(|(cluster, node, skip)| Skipped {
             mesh: id.to_string(),
@@ -165,8 +222,20 @@ fn skipped(id: &MeshId, mesh: &MeshPlan) -> Vec<Skipped> {
 }
 
 fn reported(id: Option<&MeshId>, problem: &Problem) -> Reported {
-    let Problem { reason, subject, message, hint } = problem.clone();
-    Reported { mesh: id.map(ToString::to_string), reason: reason.as_str(), severity: severity(reason), subject, message, hint }
+    let Problem {
+        reason,
+        subject,
+        message,
+        hint,
+    } = problem.clone();
+    Reported {
+        mesh: id.map(ToString::to_string),
+        reason: reason.as_str(),
+        severity: severity(reason),
+        subject,
+        message,
+        hint,
+    }
 }
 
 pub(crate) fn severity(reason: Reason) -> &'static str {

@@ -14,7 +14,9 @@ use mw_core::time::Timestamp;
 
 use crate::output::kilo::matrix::Matrix;
 use crate::output::layout::{Cell, mean, rows, styled};
-use crate::output::presence::{Presence, Told, Verdict, age, at, presence, presence_words, trouble};
+use crate::output::presence::{
+    Presence, Told, Verdict, age, at, presence, presence_words, trouble,
+};
 
 /// The recorded status, and the live views.
 #[derive(Debug)]
@@ -44,11 +46,21 @@ pub(crate) fn text(overview: &Overview<'_>) -> String {
         Presence::Silent => ("OPERATOR SILENT", mean::bad()),
         Presence::Absent => ("NO OPERATOR", mean::bad()),
     };
-    let mut text = rows(&[vec![Cell::new(word, style), Cell::plain(presence_words(published_status))]], 0);
+    let mut text = rows(
+        &[vec![
+            Cell::new(word, style),
+            Cell::plain(presence_words(published_status)),
+        ]],
+        0,
+    );
     text.push_str(&trouble(published_status));
     for mesh in &published_status.objects {
         text.push('\n');
-        text.push_str(&mesh_text(mesh, overview.views.get(&mesh.id), published_status.now));
+        text.push_str(&mesh_text(
+            mesh,
+            overview.views.get(&mesh.id),
+            published_status.now,
+        ));
     }
     text
 }
@@ -67,7 +79,10 @@ fn mesh_text(mesh: &PublishedMesh, view: Option<&MeshView>, now: Timestamp) -> S
         text.push_str(&format!("\n{}", matrix.text()));
     }
     if matrix.pairs.values().any(Option::is_none) {
-        text.push_str(&format!("  {}\n", styled(&not_recorded(&mesh.id), mean::faint())));
+        text.push_str(&format!(
+            "  {}\n",
+            styled(&not_recorded(&mesh.id), mean::faint())
+        ));
     }
     text.push_str(&view.map(seen_from_here).unwrap_or_default());
     text.push_str(&skipped(mesh));
@@ -75,18 +90,37 @@ fn mesh_text(mesh: &PublishedMesh, view: Option<&MeshView>, now: Timestamp) -> S
 }
 
 fn not_recorded(mesh: &MeshId) -> String {
-    printable(&format!("? = not recorded; run `meshwright status {} -n {} --live`", mesh.name, mesh.namespace), 700)
+    printable(
+        &format!(
+            "? = not recorded; run `meshwright status {} -n {} --live`",
+            mesh.name, mesh.namespace
+        ),
+        700,
+    )
 }
 
 fn headline(mesh: &PublishedMesh, verdict: &Verdict, now: Timestamp) -> String {
-    let title = styled(&format!("mesh {}", printable(&mesh.id.to_string(), 320)), mean::title());
+    let title = styled(
+        &format!("mesh {}", printable(&mesh.id.to_string(), 320)),
+        mean::title(),
+    );
     let (state, style) = match (verdict.ready, verdict.reason.as_str()) {
         (true, _) => ("ready", mean::good()),
         (false, "Progressing") => ("not ready", mean::changed()),
         (false, _) => ("not ready", mean::bad()),
     };
-    let since = verdict.since.as_ref().map(|since| format!(" for {}", age(now, at(since)))).unwrap_or_default();
-    let mut text = format!("{title}  {}{since}\n", styled(&format!("{state} ({})", printable(&verdict.reason, 100)), style));
+    let since = verdict
+        .since
+        .as_ref()
+        .map(|since| format!(" for {}", age(now, at(since))))
+        .unwrap_or_default();
+    let mut text = format!(
+        "{title}  {}{since}\n",
+        styled(
+            &format!("{state} ({})", printable(&verdict.reason, 100)),
+            style
+        )
+    );
     if !verdict.message.is_empty() {
         // Not wrapped: it may end in a command to copy.
         text.push_str(&format!("  {}\n", printable(&verdict.message, 1000)));
@@ -98,7 +132,11 @@ fn headline(mesh: &PublishedMesh, verdict: &Verdict, now: Timestamp) -> String {
 fn remarks(mesh: &PublishedMesh) -> String {
     let mut text = String::new();
     if let Some(why) = &mesh.misread {
-        text.push_str(&format!("  {} cannot read its spec: {}\n", styled("error", mean::bad()), printable(why, 300)));
+        text.push_str(&format!(
+            "  {} cannot read its spec: {}\n",
+            styled("error", mean::bad()),
+            printable(why, 300)
+        ));
     }
     let bad = |condition: &&Condition| match condition.type_.as_str() {
         "Ready" => false,
@@ -107,16 +145,23 @@ fn remarks(mesh: &PublishedMesh) -> String {
     };
     for condition in conditions(mesh).filter(bad) {
         let name = printable(&format!("{}={}", condition.type_, condition.status), 100);
-        let message = printable(&format!("({}) {}", condition.reason, condition.message), 1000);
+        let message = printable(
+            &format!("({}) {}", condition.reason, condition.message),
+            1000,
+        );
         text.push_str(&format!("  {} {message}\n", styled(&name, mean::changed())));
     }
     text
 }
 
 fn clusters(mesh: &PublishedMesh, now: Timestamp) -> String {
-    let head = ["cluster", "state", "nodes", "carried", "peers", "skipped", "anchor"];
+    let head = [
+        "cluster", "state", "nodes", "carried", "peers", "skipped", "anchor",
+    ];
     let mut table = vec![head.map(|title| Cell::new(title, mean::faint())).to_vec()];
-    let known: BTreeMap<&str, &ClusterStatus> = statuses(mesh).map(|cluster| (cluster.name.as_str(), cluster)).collect();
+    let known: BTreeMap<&str, &ClusterStatus> = statuses(mesh)
+        .map(|cluster| (cluster.name.as_str(), cluster))
+        .collect();
     for name in names(mesh) {
         let mut row = vec![Cell::plain(printable(&name, 63))];
         match known.get(name.as_str()) {
@@ -129,7 +174,9 @@ fn clusters(mesh: &PublishedMesh, now: Timestamp) -> String {
 }
 
 fn cluster_row(cluster: &ClusterStatus, now: Timestamp) -> Vec<Cell> {
-    let number = |number: Option<i64>| Cell::plain(number.map_or_else(|| "-".to_owned(), |number| number.to_string()));
+    let number = |number: Option<i64>| {
+        Cell::plain(number.map_or_else(|| "-".to_owned(), |number| number.to_string()))
+    };
     let skipped = match cluster.skipped_nodes {
         0 => Cell::plain("0"),
         some => Cell::new(some.to_string(), mean::changed()),
@@ -140,16 +187,29 @@ fn cluster_row(cluster: &ClusterStatus, now: Timestamp) -> Vec<Cell> {
         number(cluster.carried_nodes),
         number(Some(cluster.registered_peers)),
         skipped,
-        Cell::plain(cluster.anchor_node.as_ref().map_or_else(|| "-".to_owned(), |anchor| printable(anchor, 253))),
+        Cell::plain(
+            cluster
+                .anchor_node
+                .as_ref()
+                .map_or_else(|| "-".to_owned(), |anchor| printable(anchor, 253)),
+        ),
     ];
-    row.extend(cluster.message.as_ref().map(|message| Cell::plain(printable(message, 500))));
+    row.extend(
+        cluster
+            .message
+            .as_ref()
+            .map(|message| Cell::plain(printable(message, 500))),
+    );
     row
 }
 
 fn reachable(cluster: &ClusterStatus, now: Timestamp) -> Cell {
     match (cluster.reachable, &cluster.last_contact) {
         (Some(true), _) => Cell::new("reachable", mean::good()),
-        (Some(false), Some(last)) => Cell::new(format!("unreachable for {}", age(now, at(last))), mean::bad()),
+        (Some(false), Some(last)) => Cell::new(
+            format!("unreachable for {}", age(now, at(last))),
+            mean::bad(),
+        ),
         (Some(false), None) => Cell::new("unreachable", mean::bad()),
         (None, _) => Cell::new("not recorded", mean::faint()),
     }
@@ -159,15 +219,22 @@ fn reachable(cluster: &ClusterStatus, now: Timestamp) -> Cell {
 /// unreachable clusters and held deletes are known.
 pub(crate) fn told_matrix(mesh: &PublishedMesh) -> Matrix {
     let verdict = Verdict::of(mesh);
-    let reachable: BTreeSet<&str> =
-        statuses(mesh).filter(|cluster| cluster.reachable == Some(true)).map(|cluster| cluster.name.as_str()).collect();
+    let reachable: BTreeSet<&str> = statuses(mesh)
+        .filter(|cluster| cluster.reachable == Some(true))
+        .map(|cluster| cluster.name.as_str())
+        .collect();
     let is_reachable = |name: &str| reachable.contains(name);
     let names = names(mesh);
-    Matrix::of(names.clone(), |source, target| match (is_reachable(source) && is_reachable(target), held(mesh, &names, source, target)) {
-        (false, _) => Some(PairState::Unknown),
-        (true, held) if held > 0 => Some(PairState::Held(held)),
-        (true, _) if verdict.ready => Some(PairState::Applied),
-        (true, _) => None,
+    Matrix::of(names.clone(), |source, target| {
+        match (
+            is_reachable(source) && is_reachable(target),
+            held(mesh, &names, source, target),
+        ) {
+            (false, _) => Some(PairState::Unknown),
+            (true, held) if held > 0 => Some(PairState::Held(held)),
+            (true, _) if verdict.ready => Some(PairState::Applied),
+            (true, _) => None,
+        }
     })
 }
 
@@ -175,12 +242,29 @@ pub(crate) fn told_matrix(mesh: &PublishedMesh) -> Matrix {
 /// another, so the longest match is the source.
 fn held(mesh: &PublishedMesh, names: &[String], source: &str, target: &str) -> usize {
     let of_source = |peer: &&String| {
-        let rest = peer.strip_prefix(&format!("{}--", mesh.id.name)).unwrap_or_default();
-        let fits = |name: &&String| rest.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with("--"));
-        names.iter().filter(fits).max_by_key(|name| name.len()).is_some_and(|name| name == source)
+        let rest = peer
+            .strip_prefix(&format!("{}--", mesh.id.name))
+            .unwrap_or_default();
+        let fits = |name: &&String| {
+            rest.strip_prefix(name.as_str())
+                .is_some_and(|rest| rest.starts_with("--"))
+        };
+        names
+            .iter()
+            .filter(fits)
+            .max_by_key(|name| name.len())
+            .is_some_and(|name| name == source)
     };
-    let on_target = mesh.status.held_deletes.iter().flatten().filter(|held| held.cluster == target);
-    on_target.flat_map(|held| &held.peers).filter(of_source).count()
+    let on_target = mesh
+        .status
+        .held_deletes
+        .iter()
+        .flatten()
+        .filter(|held| held.cluster == target);
+    on_target
+        .flat_map(|held| &held.peers)
+        .filter(of_source)
+        .count()
 }
 
 /// Clusters that can't be read from here, or else the reason why the mesh is not ready.
@@ -188,20 +272,49 @@ fn seen_from_here(view: &MeshView) -> String {
     let mut table: Vec<Vec<Cell>> = Vec::new();
     for cluster in &view.clusters {
         if let Some(why) = &cluster.unknown {
-            let told = vec![Cell::plain(cluster.name.as_str()), Cell::new("unknown here", mean::faint()), Cell::plain(printable(why, 300))];
+            let told = vec![
+                Cell::plain(cluster.name.as_str()),
+                Cell::new("unknown here", mean::faint()),
+                Cell::plain(printable(why, 300)),
+            ];
             table.push(told);
         }
     }
-    let ready = view.ready.as_ref().filter(|ready| !ready.status && table.is_empty());
-    let found = ready.map(|ready| format!("seen from here: {} ({})", printable(&ready.message, 1000), ready.reason));
-    let found = found.map(|found| format!("\n  {found}\n")).unwrap_or_default();
-    if table.is_empty() { found } else { format!("\n{}", rows(&table, 2)) }
+    let ready = view
+        .ready
+        .as_ref()
+        .filter(|ready| !ready.status && table.is_empty());
+    let found = ready.map(|ready| {
+        format!(
+            "seen from here: {} ({})",
+            printable(&ready.message, 1000),
+            ready.reason
+        )
+    });
+    let found = found
+        .map(|found| format!("\n  {found}\n"))
+        .unwrap_or_default();
+    if table.is_empty() {
+        found
+    } else {
+        format!("\n{}", rows(&table, 2))
+    }
 }
 
 fn skipped(mesh: &PublishedMesh) -> String {
-    let all = statuses(mesh).flat_map(|cluster| cluster.skipped.iter().flatten().map(move |node| (cluster, node)));
+    let all = statuses(mesh).flat_map(|cluster| {
+        cluster
+            .skipped
+            .iter()
+            .flatten()
+            .map(move |node| (cluster, node))
+    });
     let row = |(cluster, node): (&ClusterStatus, &SkippedNode)| {
-        let why = format!("{}: {}", printable(&node.reason, 100), printable(node.message.as_deref().unwrap_or_default(), 300));
+        let why = format!(
+            "{}: {}",
+            printable(&node.reason, 100),
+            printable(node.message.as_deref().unwrap_or_default(), 300)
+        );
         vec![
             Cell::plain(printable(&cluster.name, 63)),
             Cell::new("skipped", mean::bad()),
@@ -211,9 +324,19 @@ fn skipped(mesh: &PublishedMesh) -> String {
     };
     let table: Vec<Vec<Cell>> = all.take(MOST_SKIPPED).map(row).collect();
     let count: i64 = statuses(mesh).map(|cluster| cluster.skipped_nodes).sum();
-    let rest = usize::try_from(count).unwrap_or_default().saturating_sub(table.len());
-    let rest = if rest == 0 || table.is_empty() { String::new() } else { format!("  … and {rest} more\n") };
-    if table.is_empty() { String::new() } else { format!("\n{}{rest}", rows(&table, 2)) }
+    let rest = usize::try_from(count)
+        .unwrap_or_default()
+        .saturating_sub(table.len());
+    let rest = if rest == 0 || table.is_empty() {
+        String::new()
+    } else {
+        format!("  … and {rest} more\n")
+    };
+    if table.is_empty() {
+        String::new()
+    } else {
+        format!("\n{}{rest}", rows(&table, 2))
+    }
 }
 
 fn conditions(mesh: &PublishedMesh) -> impl Iterator<Item = &Condition> {
@@ -259,14 +382,20 @@ mod tests {
 
     fn cluster(name: &str, more: Value) -> Value {
         let mut cluster = json!({"name": name, "registeredPeers": 3, "reachable": true, "nodes": 2, "carriedNodes": 1});
-        cluster.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        cluster
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
         cluster
     }
 
     fn clusters() -> Value {
         json!([
             cluster("berlin", json!({"anchorNode": "berlin-1"})),
-            cluster("lab", json!({"reachable": false, "lastContact": "2025-12-31T23:55:00Z", "message": "no answer within 5s"})),
+            cluster(
+                "lab",
+                json!({"reachable": false, "lastContact": "2025-12-31T23:55:00Z", "message": "no answer within 5s"})
+            ),
             cluster(
                 "oslo",
                 json!({"skippedNodes": 2, "skipped": [{"node": "oslo-3", "reason": "NodeNoPodCIDR", "message": "it has no pod CIDR"}]})
@@ -276,12 +405,26 @@ mod tests {
 
     fn lease(renewed: i64) -> PublishedLease {
         let (namespace, holder) = ("kilo-system".to_owned(), "pod-1".to_owned());
-        PublishedLease { namespace, holder, renewed: Some(Timestamp(renewed)), lasts: Duration::from_secs(15), scope: None }
+        PublishedLease {
+            namespace,
+            holder,
+            renewed: Some(Timestamp(renewed)),
+            lasts: Duration::from_secs(15),
+            scope: None,
+        }
     }
 
     fn shown(meshes: Vec<PublishedMesh>, leases: Result<Vec<PublishedLease>, Failure>) -> String {
-        let published_status = PublishedStatus { objects: meshes, leases, trouble: None, now: NOW };
-        let text = text(&Overview { published_status: &published_status, views: &BTreeMap::new() });
+        let published_status = PublishedStatus {
+            objects: meshes,
+            leases,
+            trouble: None,
+            now: NOW,
+        };
+        let text = text(&Overview {
+            published_status: &published_status,
+            views: &BTreeMap::new(),
+        });
         anstream::adapter::strip_str(&text).to_string()
     }
 
@@ -320,32 +463,72 @@ mesh kilo/prod  not ready (ClusterUnreachable) for 3 h
 
     #[test]
     fn a_ready_mesh_has_every_pair_applied() {
-        let ready = ready("True", "Reconciled", "all Peers are written in all clusters");
+        let ready = ready(
+            "True",
+            "Reconciled",
+            "all Peers are written in all clusters",
+        );
         let clusters = ["berlin", "lab", "oslo"].map(|name| cluster(name, json!({})));
         let status = json!({"observedGeneration": 3, "conditions": [ready], "clusters": clusters});
         let text = shown(vec![mesh(status.clone())], Ok(vec![lease(NOW.0)]));
         assert!(text.contains("mesh kilo/prod  ready (Reconciled) for 3 h\n  all Peers are written in all clusters\n"), "{text}");
-        assert!(text.contains("  berlin     ·       ok   ok\n") && !text.contains('?'), "{text}");
-        let changed = PublishedMesh { generation: 4, ..mesh(status) };
-        assert_eq!((Verdict::of(&changed).ready, Verdict::of(&changed).reason.as_str()), (false, "SpecChanged"));
-        assert!(told_matrix(&changed).pairs.values().all(Option::is_none), "a status of an earlier spec says nothing about this one");
+        assert!(
+            text.contains("  berlin     ·       ok   ok\n") && !text.contains('?'),
+            "{text}"
+        );
+        let changed = PublishedMesh {
+            generation: 4,
+            ..mesh(status)
+        };
+        assert_eq!(
+            (
+                Verdict::of(&changed).ready,
+                Verdict::of(&changed).reason.as_str()
+            ),
+            (false, "SpecChanged")
+        );
+        assert!(
+            told_matrix(&changed).pairs.values().all(Option::is_none),
+            "a status of an earlier spec says nothing about this one"
+        );
     }
 
     #[test]
     fn without_a_status_nothing_is_claimed() {
         let text = shown(vec![mesh(json!({}))], Ok(Vec::new()));
-        assert!(text.contains("not ready (NoStatus)\n  no operator has written a status yet\n"), "{text}");
+        assert!(
+            text.contains("not ready (NoStatus)\n  no operator has written a status yet\n"),
+            "{text}"
+        );
         assert!(text.contains("berlin   not in the status yet"), "{text}");
-        assert!(told_matrix(&mesh(json!({}))).pairs.values().all(|state| *state == Some(PairState::Unknown)));
+        assert!(
+            told_matrix(&mesh(json!({})))
+                .pairs
+                .values()
+                .all(|state| *state == Some(PairState::Unknown))
+        );
     }
 
     #[test]
     fn a_missing_operator_is_said_loudly() {
         let of = |leases| shown(Vec::new(), leases);
-        assert!(of(Ok(vec![lease(NOW.0 - 300)])).starts_with("OPERATOR SILENT  pod-1 in namespace kilo-system (Lease renewed 5 min ago)"));
-        assert!(of(Ok(Vec::new())).starts_with("NO OPERATOR  nobody holds Lease f27237f1.squat.ai"));
-        assert!(of(Ok(vec![PublishedLease { holder: String::new(), ..lease(NOW.0) }])).starts_with("NO OPERATOR"));
-        assert!(of(Err(Failure::Forbidden("no".to_owned()))).contains("unknown, and the status below may be stale"));
+        assert!(of(Ok(vec![lease(NOW.0 - 300)])).starts_with(
+            "OPERATOR SILENT  pod-1 in namespace kilo-system (Lease renewed 5 min ago)"
+        ));
+        assert!(
+            of(Ok(Vec::new())).starts_with("NO OPERATOR  nobody holds Lease f27237f1.squat.ai")
+        );
+        assert!(
+            of(Ok(vec![PublishedLease {
+                holder: String::new(),
+                ..lease(NOW.0)
+            }]))
+            .starts_with("NO OPERATOR")
+        );
+        assert!(
+            of(Err(Failure::Forbidden("no".to_owned())))
+                .contains("unknown, and the status below may be stale")
+        );
     }
 
     #[test]
@@ -361,9 +544,21 @@ mesh kilo/prod  not ready (ClusterUnreachable) for 3 h
     fn hostile_text_of_a_status_is_harmless() {
         let evil = "x\u{1b}[31m\u{9b}2J\u{7f}\ny";
         let skipped = json!([{"node": evil, "reason": evil, "message": evil}]);
-        let of = cluster("berlin", json!({"anchorNode": evil, "message": evil, "skippedNodes": 1, "skipped": skipped}));
+        let of = cluster(
+            "berlin",
+            json!({"anchorNode": evil, "message": evil, "skippedNodes": 1, "skipped": skipped}),
+        );
         let status = json!({"observedGeneration": 3, "conditions": [ready("False", evil, evil)], "clusters": [of]});
-        let text = shown(vec![mesh(status)], Ok(vec![PublishedLease { holder: evil.to_owned(), ..lease(NOW.0) }]));
-        assert!(text.contains("x[31m2Jy") && !text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
+        let text = shown(
+            vec![mesh(status)],
+            Ok(vec![PublishedLease {
+                holder: evil.to_owned(),
+                ..lease(NOW.0)
+            }]),
+        );
+        assert!(
+            text.contains("x[31m2Jy") && !text.chars().any(|c| c.is_control() && c != '\n'),
+            "{text:?}"
+        );
     }
 }

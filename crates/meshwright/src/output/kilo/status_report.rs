@@ -31,13 +31,28 @@ pub(crate) struct Keeper {
 
 impl Keeper {
     pub(crate) fn of<T: Published>(published_status: &PublishedStatus<T>) -> Keeper {
-        Keeper::told((presence(published_status), presence_words(published_status)), published_status)
+        Keeper::told(
+            (presence(published_status), presence_words(published_status)),
+            published_status,
+        )
     }
 
     /// Overrides state and message, if more is known than the Leases tell.
-    pub(crate) fn told<T>((presence, message): (Presence, String), published_status: &PublishedStatus<T>) -> Keeper {
-        let leases = published_status.leases.iter().flatten().map(lease).collect();
-        Keeper { state: presence.as_str(), message, leases }
+    pub(crate) fn told<T>(
+        (presence, message): (Presence, String),
+        published_status: &PublishedStatus<T>,
+    ) -> Keeper {
+        let leases = published_status
+            .leases
+            .iter()
+            .flatten()
+            .map(lease)
+            .collect();
+        Keeper {
+            state: presence.as_str(),
+            message,
+            leases,
+        }
     }
 }
 
@@ -100,8 +115,18 @@ struct Unknown {
 
 impl From<Verdict> for Ready {
     fn from(verdict: Verdict) -> Ready {
-        let Verdict { ready, reason, message, since } = verdict;
-        Ready { status: ready, reason, message, since }
+        let Verdict {
+            ready,
+            reason,
+            message,
+            since,
+        } = verdict;
+        Ready {
+            status: ready,
+            reason,
+            message,
+            since,
+        }
     }
 }
 
@@ -111,14 +136,25 @@ impl StatusReport {
         StatusReport {
             operator: Keeper::of(published_status),
             trouble: published_status.trouble.as_ref().map(ToString::to_string),
-            meshes: published_status.objects.iter().map(|mesh| self::mesh(mesh, overview.views.get(&mesh.id))).collect(),
+            meshes: published_status
+                .objects
+                .iter()
+                .map(|mesh| self::mesh(mesh, overview.views.get(&mesh.id)))
+                .collect(),
         }
     }
 }
 
 fn lease(lease: &PublishedLease) -> Lease {
-    let renewed = lease.renewed.and_then(|at| jiff::Timestamp::from_second(at.0).ok()).map(Time);
-    Lease { namespace: lease.namespace.clone(), holder: lease.holder.clone(), renewed }
+    let renewed = lease
+        .renewed
+        .and_then(|at| jiff::Timestamp::from_second(at.0).ok())
+        .map(Time);
+    Lease {
+        namespace: lease.namespace.clone(),
+        holder: lease.holder.clone(),
+        renewed,
+    }
 }
 
 fn mesh(mesh: &PublishedMesh, view: Option<&MeshView>) -> Mesh {
@@ -129,23 +165,42 @@ fn mesh(mesh: &PublishedMesh, view: Option<&MeshView>) -> Mesh {
         deleting: mesh.deleting,
         conditions: mesh.status.conditions.clone().unwrap_or_default(),
         clusters: mesh.status.clusters.clone().unwrap_or_default(),
-        pairs: matrix.pairs.into_iter().map(|((source, target), state)| pair(source, target, state.as_ref())).collect(),
+        pairs: matrix
+            .pairs
+            .into_iter()
+            .map(|((source, target), state)| pair(source, target, state.as_ref()))
+            .collect(),
         held_deletes: mesh.status.held_deletes.clone().unwrap_or_default(),
         live: view.map(live),
     }
 }
 
 fn pair(source: String, target: String, state: Option<&PairState>) -> Pair {
-    let pair = |state| Pair { source, target, state, ..Pair::default() };
+    let pair = |state| Pair {
+        source,
+        target,
+        state,
+        ..Pair::default()
+    };
     match state {
         None => pair("untold"),
         Some(PairState::Applied) => pair("applied"),
         Some(PairState::Unknown) => pair("unknown"),
         Some(PairState::Duplicate) => pair("duplicate"),
-        Some(PairState::Held(count)) => Pair { held: Some(*count), ..pair("held") },
-        Some(PairState::Pending { create, update, delete }) => {
-            Pair { create: Some(*create), update: Some(*update), delete: Some(*delete), ..pair("pending") }
-        }
+        Some(PairState::Held(count)) => Pair {
+            held: Some(*count),
+            ..pair("held")
+        },
+        Some(PairState::Pending {
+            create,
+            update,
+            delete,
+        }) => Pair {
+            create: Some(*create),
+            update: Some(*update),
+            delete: Some(*delete),
+            ..pair("pending")
+        },
     }
 }
 
@@ -158,7 +213,13 @@ fn live(view: &MeshView) -> Live {
     });
     let unknown = view.clusters.iter().filter_map(|cluster| {
         let message = cluster.unknown.clone()?;
-        Some(Unknown { cluster: cluster.name.to_string(), message })
+        Some(Unknown {
+            cluster: cluster.name.to_string(),
+            message,
+        })
     });
-    Live { ready, unknown: unknown.collect() }
+    Live {
+        ready,
+        unknown: unknown.collect(),
+    }
 }

@@ -34,14 +34,23 @@ pub(crate) fn write(planned: &Planned<'_>) -> Result<()> {
 fn mesh_text(planned: &Planned<'_>, id: &MeshId, mesh: &MeshPlan) -> String {
     let view = MeshView::of(id, mesh);
     let mut text = headline(&view);
-    let held = mesh.targets.values().any(|changes| !changes.held.is_empty());
+    let held = mesh
+        .targets
+        .values()
+        .any(|changes| !changes.held.is_empty());
     let idle = !mesh.has_changes() && !held;
     let keep: usize = mesh.targets.values().map(|changes| changes.keep).sum();
-    let skips = mesh.clusters.values().any(|cluster| !cluster.skipped.is_empty() || !cluster.held.is_empty());
+    let skips = mesh
+        .clusters
+        .values()
+        .any(|cluster| !cluster.skipped.is_empty() || !cluster.held.is_empty());
     if idle && !skips && mesh.problems.is_empty() {
         return text + &format!("  nothing to do: {}\n", unchanged(keep));
     }
-    let refused = mesh.problems.iter().any(|problem| matches!(problem.reason, Reason::InvalidSpec | Reason::CIDROverlap));
+    let refused = mesh
+        .problems
+        .iter()
+        .any(|problem| matches!(problem.reason, Reason::InvalidSpec | Reason::CIDROverlap));
     if !view.clusters.is_empty() {
         text.push('\n');
         text.push_str(&Matrix::of_view(&view).text());
@@ -50,10 +59,15 @@ fn mesh_text(planned: &Planned<'_>, id: &MeshId, mesh: &MeshPlan) -> String {
     }
     let declared = planned.declared.get(id);
     text.push_str(&problems(&view.problems, |problem| {
-        declared.filter(|_| Declared::is_about_the_file(problem)).map(|mesh| mesh.written.place(problem))
+        declared
+            .filter(|_| Declared::is_about_the_file(problem))
+            .map(|mesh| mesh.written.place(problem))
     }));
     match idle {
-        true if refused => text.push_str(&format!("\n  nothing is changed until this is fixed: {}\n", unchanged(keep))),
+        true if refused => text.push_str(&format!(
+            "\n  nothing is changed until this is fixed: {}\n",
+            unchanged(keep)
+        )),
         true => text.push_str(&format!("\n  nothing to do: {}\n", unchanged(keep))),
         false => text.push_str(&changes(planned, &mesh.targets)),
     }
@@ -69,21 +83,32 @@ fn unchanged(keep: usize) -> String {
 }
 
 fn headline(view: &MeshView) -> String {
-    let title = styled(&format!("mesh {}", printable(&view.mesh.to_string(), 320)), mean::title());
-    let Some(ready) = &view.ready else { return format!("{title}\n") };
+    let title = styled(
+        &format!("mesh {}", printable(&view.mesh.to_string(), 320)),
+        mean::title(),
+    );
+    let Some(ready) = &view.ready else {
+        return format!("{title}\n");
+    };
     let (state, style) = match (ready.status, ready.reason) {
         (true, _) => ("ready", mean::good()),
         (false, "Progressing") => ("not ready", mean::changed()),
         (false, _) => ("not ready", mean::bad()),
     };
-    format!("{title}  {}\n", styled(&format!("{state} ({})", ready.reason), style))
+    format!(
+        "{title}  {}\n",
+        styled(&format!("{state} ({})", ready.reason), style)
+    )
 }
 
 fn nodes(clusters: &[ClusterView]) -> String {
     let mut table = Vec::new();
     for cluster in clusters {
         let mut lines = match &cluster.unknown {
-            Some(why) => vec![vec![Cell::new("unknown", mean::faint()), Cell::plain(printable(why, 200))]],
+            Some(why) => vec![vec![
+                Cell::new("unknown", mean::faint()),
+                Cell::plain(printable(why, 200)),
+            ]],
             None if cluster.nodes.is_empty() => vec![vec![Cell::new("no nodes", mean::faint())]],
             None if cluster.nodes.len() > MOST_NODES => collapsed(&cluster.nodes),
             None => cluster.nodes.iter().map(node).collect(),
@@ -105,10 +130,22 @@ fn node(node: &NodeView) -> Vec<Cell> {
             vec![role(&node.role), Cell::plain(name), Cell::plain(why)]
         }
         Role::Carried(Some(by)) => {
-            vec![role(&node.role), Cell::plain(name), Cell::new(format!("by {}", printable(by.as_str(), 253)), mean::faint())]
+            vec![
+                role(&node.role),
+                Cell::plain(name),
+                Cell::new(format!("by {}", printable(by.as_str(), 253)), mean::faint()),
+            ]
         }
-        Role::Carried(None) => vec![role(&node.role), Cell::plain(name), Cell::new("by no node: its leader has no Peer", mean::bad())],
-        Role::Held => vec![role(&node.role), Cell::plain(name), Cell::new("its Peer is kept for now", mean::faint())],
+        Role::Carried(None) => vec![
+            role(&node.role),
+            Cell::plain(name),
+            Cell::new("by no node: its leader has no Peer", mean::bad()),
+        ],
+        Role::Held => vec![
+            role(&node.role),
+            Cell::plain(name),
+            Cell::new("its Peer is kept for now", mean::faint()),
+        ],
         Role::Anchor | Role::Peer => vec![role(&node.role), Cell::plain(name)],
     }
 }
@@ -128,12 +165,24 @@ fn collapsed(all: &[NodeView]) -> Vec<Vec<Cell>> {
     let count = |of: fn(&Role) -> bool| all.iter().filter(|node| of(&node.role)).count();
     let counts = [
         (Role::Peer, count(|role| matches!(role, Role::Peer))),
-        (Role::Carried(None), count(|role| matches!(role, Role::Carried(_)))),
+        (
+            Role::Carried(None),
+            count(|role| matches!(role, Role::Carried(_))),
+        ),
         (Role::Held, count(|role| matches!(role, Role::Held))),
     ];
-    let anchors = all.iter().filter(|node| matches!(node.role, Role::Anchor)).map(self::node);
-    let sums = counts.iter().filter(|(_, n)| *n > 0).map(|(of, n)| vec![role(of), Cell::plain(format!("{n} nodes"))]);
-    let skipped = all.iter().filter(|node| matches!(node.role, Role::Skipped(_))).map(self::node);
+    let anchors = all
+        .iter()
+        .filter(|node| matches!(node.role, Role::Anchor))
+        .map(self::node);
+    let sums = counts
+        .iter()
+        .filter(|(_, n)| *n > 0)
+        .map(|(of, n)| vec![role(of), Cell::plain(format!("{n} nodes"))]);
+    let skipped = all
+        .iter()
+        .filter(|node| matches!(node.role, Role::Skipped(_)))
+        .map(self::node);
     anchors.chain(sums).chain(skipped).collect()
 }
 
@@ -144,30 +193,53 @@ pub(crate) fn problems(all: &[Problem], place: impl Fn(&Problem) -> Option<Strin
     sorted.sort_by_key(|problem| !problem.is_error());
     let mut text = String::new();
     for problem in sorted.iter().take(MOST_PROBLEMS) {
-        let (word, style) = if problem.is_error() { ("error", mean::bad()) } else { ("warning", mean::changed()) };
+        let (word, style) = if problem.is_error() {
+            ("error", mean::bad())
+        } else {
+            ("warning", mean::changed())
+        };
         let about = printable(problem.subject.trim_end_matches('.'), 300);
         let message = printable(&problem.message, 600);
-        let about = if message.starts_with(&format!("{about}:")) { String::new() } else { format!("{about}: ") };
+        let about = if message.starts_with(&format!("{about}:")) {
+            String::new()
+        } else {
+            format!("{about}: ")
+        };
         let said = format!("{word}: {}  {about}{message}", problem.reason);
         let said = wrapped(&said, 4, WIDTH);
-        text.push_str(&format!("\n  {}{}\n", styled(word, style), said.strip_prefix(word).unwrap_or(&said)));
+        text.push_str(&format!(
+            "\n  {}{}\n",
+            styled(word, style),
+            said.strip_prefix(word).unwrap_or(&said)
+        ));
         match place(problem) {
             Some(place) => text.push_str(&format!("    in {place}\n")),
             // Not wrapped: it may be a command to copy.
-            None if !problem.hint.is_empty() => text.push_str(&format!("    hint: {}\n", printable(&problem.hint, 600))),
+            None if !problem.hint.is_empty() => {
+                text.push_str(&format!("    hint: {}\n", printable(&problem.hint, 600)))
+            }
             None => {}
         }
     }
     if all.len() > MOST_PROBLEMS {
-        text.push_str(&format!("\n  … and {} more (use -o json)\n", all.len() - MOST_PROBLEMS));
+        text.push_str(&format!(
+            "\n  … and {} more (use -o json)\n",
+            all.len() - MOST_PROBLEMS
+        ));
     }
     text
 }
 
 fn changes(planned: &Planned<'_>, targets: &BTreeMap<ClusterId, Changes>) -> String {
     let mut text = String::new();
-    for (target, changes) in targets.iter().filter(|(_, changes)| !changes.is_empty() || !changes.held.is_empty()) {
-        text.push_str(&format!("\n  {}\n", styled(&format!("on {target}"), mean::title())));
+    for (target, changes) in targets
+        .iter()
+        .filter(|(_, changes)| !changes.is_empty() || !changes.held.is_empty())
+    {
+        text.push_str(&format!(
+            "\n  {}\n",
+            styled(&format!("on {target}"), mean::title())
+        ));
         text.push_str(&diff(changes, planned.fleet.get(target.as_str())));
     }
     text
@@ -180,12 +252,21 @@ fn without_mesh(planned: &Planned<'_>) -> String {
         return String::new();
     }
     let title = styled("Peers of meshes that do not exist", mean::title());
-    format!("{title}\n{}{}\n", problems(&plan.problems, |_| None), changes(planned, &plan.orphans))
+    format!(
+        "{title}\n{}{}\n",
+        problems(&plan.problems, |_| None),
+        changes(planned, &plan.orphans)
+    )
 }
 
 fn summary(planned: &Planned<'_>) -> String {
     let plan = planned.plan;
-    let all: Vec<&Changes> = plan.meshes.values().flat_map(|mesh| mesh.targets.values()).chain(plan.orphans.values()).collect();
+    let all: Vec<&Changes> = plan
+        .meshes
+        .values()
+        .flat_map(|mesh| mesh.targets.values())
+        .chain(plan.orphans.values())
+        .collect();
     let sum = |of: fn(&Changes) -> usize| all.iter().map(|changes| of(changes)).sum::<usize>();
     let text = format!(
         "Plan: {} to create, {} to update, {} to delete, {} held, {} unchanged.",

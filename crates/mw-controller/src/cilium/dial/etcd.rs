@@ -63,10 +63,16 @@ impl From<h2::Error> for Wrong {
 impl Wrong {
     pub(super) fn failed(self, target: &Target, cluster: &str) -> Failed {
         match self {
-            Wrong::Broken(why) => tls::mistrusted(target, &format!("closes the connection ({})", printable(&why, LONGEST))),
+            Wrong::Broken(why) => tls::mistrusted(
+                target,
+                &format!("closes the connection ({})", printable(&why, LONGEST)),
+            ),
             Wrong::Foreign(why) => {
                 let why = printable(&why, LONGEST);
-                Failed::new(DialFailure::Name, format!("{target} is not an etcd server: {why}; check what listens there"))
+                Failed::new(
+                    DialFailure::Name,
+                    format!("{target} is not an etcd server: {why}; check what listens there"),
+                )
             }
             // etcd answers INVALID_ARGUMENT if it has no user of that name.
             Wrong::Refused(INVALID_ARGUMENT | PERMISSION_DENIED | UNAUTHENTICATED, why) => {
@@ -80,7 +86,9 @@ impl Wrong {
             }
             Wrong::Refused(code, why) => {
                 let why = printable(&why, LONGEST);
-                let text = format!("etcd at {target} returns gRPC status {code}: {why}; check the logs of clustermesh-apiserver there");
+                let text = format!(
+                    "etcd at {target} returns gRPC status {code}: {why}; check the logs of clustermesh-apiserver there"
+                );
                 Failed::new(DialFailure::Name, text)
             }
         }
@@ -88,12 +96,19 @@ impl Wrong {
 }
 
 /// Reads the values of some keys; None for a key that does not exist.
-pub(super) async fn read<S, const N: usize>(stream: S, keys: [&str; N]) -> Result<[Option<Vec<u8>>; N], Wrong>
+pub(super) async fn read<S, const N: usize>(
+    stream: S,
+    keys: [&str; N],
+) -> Result<[Option<Vec<u8>>; N], Wrong>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let mut builder = h2::client::Builder::new();
-    let (sender, connection) = builder.enable_push(false).max_header_list_size(LARGEST_HEADERS).handshake::<_, Bytes>(stream).await?;
+    let (sender, connection) = builder
+        .enable_push(false)
+        .max_header_list_size(LARGEST_HEADERS)
+        .handshake::<_, Bytes>(stream)
+        .await?;
     // Concurrently: each read costs a round trip.
     let reading = async {
         let mut values = [const { None }; N];
@@ -112,12 +127,24 @@ where
 }
 
 async fn get(sender: SendRequest<Bytes>, key: &str) -> Result<Option<Vec<u8>>, Wrong> {
-    let request = Request::builder().method(Method::POST).uri(RANGE).header(header::CONTENT_TYPE, GRPC).header(header::TE, "trailers");
-    let request = request.body(()).map_err(|wrong| Wrong::Foreign(wrong.to_string()))?;
+    let request = Request::builder()
+        .method(Method::POST)
+        .uri(RANGE)
+        .header(header::CONTENT_TYPE, GRPC)
+        .header(header::TE, "trailers");
+    let request = request
+        .body(())
+        .map_err(|wrong| Wrong::Foreign(wrong.to_string()))?;
     let (answer, mut body) = sender.ready().await?.send_request(request, false)?;
-    body.send_data(framed(&RangeRequest { key: key.as_bytes().to_vec() }), true)?;
+    body.send_data(
+        framed(&RangeRequest {
+            key: key.as_bytes().to_vec(),
+        }),
+        true,
+    )?;
     let message = message(answer.await?).await?;
-    let response = RangeResponse::decode(message.as_slice()).map_err(|wrong| Wrong::Foreign(wrong.to_string()))?;
+    let response = RangeResponse::decode(message.as_slice())
+        .map_err(|wrong| Wrong::Foreign(wrong.to_string()))?;
     Ok(response.kvs.into_iter().next().map(|found| found.value))
 }
 
@@ -125,14 +152,23 @@ async fn get(sender: SendRequest<Bytes>, key: &str) -> Result<Option<Vec<u8>>, W
 fn framed(message: &RangeRequest) -> Bytes {
     let encoded = message.encode_to_vec();
     let length = u32::try_from(encoded.len()).unwrap_or(u32::MAX);
-    [[0].as_slice(), &length.to_be_bytes(), &encoded].concat().into()
+    [[0].as_slice(), &length.to_be_bytes(), &encoded]
+        .concat()
+        .into()
 }
 
 async fn message(answer: Response<h2::RecvStream>) -> Result<Vec<u8>, Wrong> {
     let (parts, mut body) = answer.into_parts();
-    let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let kind = parts
+        .headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|kind| kind.to_str().ok())
+        .unwrap_or_default();
     if parts.status != StatusCode::OK || !kind.starts_with(GRPC) {
-        return Err(Wrong::Foreign(format!("HTTP status {}, content type {kind:?}", parts.status)));
+        return Err(Wrong::Foreign(format!(
+            "HTTP status {}, content type {kind:?}",
+            parts.status
+        )));
     }
     let mut whole = Vec::new();
     while let Some(chunk) = body.data().await {
@@ -140,13 +176,20 @@ async fn message(answer: Response<h2::RecvStream>) -> Result<Vec<u8>, Wrong> {
         body.flow_control().release_capacity(chunk.len())?;
         whole.extend_from_slice(&chunk);
         if whole.len() > LARGEST_ANSWER {
-            return Err(Wrong::Foreign(format!("answer larger than {LARGEST_ANSWER} bytes")));
+            return Err(Wrong::Foreign(format!(
+                "answer larger than {LARGEST_ANSWER} bytes"
+            )));
         }
     }
     // An error without a body carries its status in the headers.
     accepted(&body.trailers().await?.unwrap_or(parts.headers))?;
     match whole.split_at_checked(5) {
-        Some(([0, length @ ..], message)) if length.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte)) == message.len() => {
+        Some(([0, length @ ..], message))
+            if length
+                .iter()
+                .fold(0, |sum, byte| sum << 8 | usize::from(*byte))
+                == message.len() =>
+        {
             Ok(message.to_vec())
         }
         _ => Err(Wrong::Foreign("invalid gRPC message".to_owned())),
@@ -157,7 +200,10 @@ fn accepted(trailers: &HeaderMap) -> Result<(), Wrong> {
     let text = |name: &str| trailers.get(name).and_then(|value| value.to_str().ok());
     match text("grpc-status").and_then(|code| code.parse().ok()) {
         Some(0) => Ok(()),
-        Some(code) => Err(Wrong::Refused(code, text("grpc-message").unwrap_or("no reason given").to_owned())),
+        Some(code) => Err(Wrong::Refused(
+            code,
+            text("grpc-message").unwrap_or("no reason given").to_owned(),
+        )),
         None => Err(Wrong::Foreign("no grpc-status in the answer".to_owned())),
     }
 }

@@ -56,7 +56,10 @@ pub struct Failed {
 
 impl Failed {
     fn new(kind: DialFailure, text: impl Into<String>) -> Failed {
-        Failed { kind, text: text.into() }
+        Failed {
+            kind,
+            text: text.into(),
+        }
     }
 }
 
@@ -76,15 +79,26 @@ pub struct Network {
 
 impl Dialler for Network {
     fn dial(&self, dial: Dial) -> BoxFuture<'static, Result<Answer, Failed>> {
-        let deadline = Deadline { at: Instant::now() + self.timeouts, timeouts: self.timeouts };
-        Box::pin(reach(dial, self.clock.clone(), self.addresses.clone(), deadline))
+        let deadline = Deadline {
+            at: Instant::now() + self.timeouts,
+            timeouts: self.timeouts,
+        };
+        Box::pin(reach(
+            dial,
+            self.clock.clone(),
+            self.addresses.clone(),
+            deadline,
+        ))
     }
 }
 
 /// Redacts a failed dial for a kcp tenant. The tenant chooses the address, so the
 /// text must not reveal which addresses and ports answer from here.
 pub fn for_tenant(outcome: DialOutcome) -> DialOutcome {
-    let unreachable = |text: &str| DialOutcome::Failed { kind: DialFailure::Unreachable, text: text.to_owned() };
+    let unreachable = |text: &str| DialOutcome::Failed {
+        kind: DialFailure::Unreachable,
+        text: text.to_owned(),
+    };
     match outcome {
         DialOutcome::Failed { kind: DialFailure::Dns | DialFailure::Tcp | DialFailure::Tls, .. } => unreachable(
             "no etcd answers at this address; check the address of Service clustermesh-apiserver and the firewalls between the provider and it",
@@ -100,27 +114,46 @@ pub fn for_tenant(outcome: DialOutcome) -> DialOutcome {
 /// Combines a dial's result with the previous outcome. A heartbeat that changes
 /// proves liveness even if the clocks differ; a missing one is tolerated for a
 /// while after it was first missed.
-pub fn outcome(before: Option<&DialOutcome>, result: Result<Answer, Failed>, now: Timestamp) -> DialOutcome {
+pub fn outcome(
+    before: Option<&DialOutcome>,
+    result: Result<Answer, Failed>,
+    now: Timestamp,
+) -> DialOutcome {
     let before = before.and_then(|outcome| match outcome {
         DialOutcome::Read { heartbeat, .. } => Some(*heartbeat),
         DialOutcome::Failed { .. } => None,
     });
     match result {
         Err(Failed { kind, text }) => DialOutcome::Failed { kind, text },
-        Ok(Answer { id, heartbeat: Some(time) }) => {
+        Ok(Answer {
+            id,
+            heartbeat: Some(time),
+        }) => {
             let moved = match before {
-                Some(Heartbeat::At { time: before, moved }) if before == time => moved,
+                Some(Heartbeat::At {
+                    time: before,
+                    moved,
+                }) if before == time => moved,
                 Some(Heartbeat::At { .. } | Heartbeat::Absent { .. }) => Some(now),
                 None => None,
             };
-            DialOutcome::Read { id, heartbeat: Heartbeat::At { time, moved } }
+            DialOutcome::Read {
+                id,
+                heartbeat: Heartbeat::At { time, moved },
+            }
         }
-        Ok(Answer { id, heartbeat: None }) => {
+        Ok(Answer {
+            id,
+            heartbeat: None,
+        }) => {
             let since = match before {
                 Some(Heartbeat::Absent { since }) => since,
                 _ => now,
             };
-            DialOutcome::Read { id, heartbeat: Heartbeat::Absent { since } }
+            DialOutcome::Read {
+                id,
+                heartbeat: Heartbeat::Absent { since },
+            }
         }
     }
 }
@@ -133,7 +166,11 @@ struct Deadline {
 
 impl Deadline {
     /// Returns the result, or `late`'s failure if the deadline passes first.
-    async fn hold<T>(self, doing: impl Future<Output = Result<T, Failed>>, late: impl FnOnce(String) -> Failed) -> Result<T, Failed> {
+    async fn hold<T>(
+        self,
+        doing: impl Future<Output = Result<T, Failed>>,
+        late: impl FnOnce(String) -> Failed,
+    ) -> Result<T, Failed> {
         match timeout_at(self.at, doing).await {
             Ok(result) => result,
             Err(_) => Err(late(format!("within {}s", self.timeouts.as_secs_f64()))),
@@ -161,12 +198,25 @@ impl fmt::Display for Target {
 
 /// Dials all addresses concurrently: one answer is enough, as for etcd's own
 /// client.
-async fn reach(dial: Dial, clock: Clock, addresses: AddressPolicy, deadline: Deadline) -> Result<Answer, Failed> {
+async fn reach(
+    dial: Dial,
+    clock: Clock,
+    addresses: AddressPolicy,
+    deadline: Deadline,
+) -> Result<Answer, Failed> {
     let connector = TlsConnector::from(tls::config(&dial.files, clock)?);
     let mut attempts = JoinSet::new();
-    for (order, target) in targets(&dial, &addresses, deadline).await?.into_iter().enumerate() {
+    for (order, target) in targets(&dial, &addresses, deadline)
+        .await?
+        .into_iter()
+        .enumerate()
+    {
         let (connector, cluster) = (connector.clone(), dial.cluster_name.to_string());
-        attempts.spawn(async move { attempt(&target, &connector, &cluster, deadline).await.map_err(|failed| (order, failed)) });
+        attempts.spawn(async move {
+            attempt(&target, &connector, &cluster, deadline)
+                .await
+                .map_err(|failed| (order, failed))
+        });
     }
     let mut failures = Vec::new();
     while let Some(done) = attempts.join_next().await {
@@ -182,15 +232,25 @@ async fn reach(dial: Dial, clock: Clock, addresses: AddressPolicy, deadline: Dea
 /// Merges the failures that got furthest.
 fn furthest(mut failures: Vec<(usize, Failed)>) -> Failed {
     let Some(kind) = failures.iter().map(|(_, failed)| failed.kind).max() else {
-        return Failed::new(DialFailure::Tcp, "no address to dial; check the status of Service clustermesh-apiserver");
+        return Failed::new(
+            DialFailure::Tcp,
+            "no address to dial; check the status of Service clustermesh-apiserver",
+        );
     };
     failures.retain(|(_, failed)| failed.kind == kind);
     failures.sort_by_key(|(order, _)| *order);
-    let texts: Vec<String> = failures.into_iter().map(|(_, failed)| failed.text).collect();
+    let texts: Vec<String> = failures
+        .into_iter()
+        .map(|(_, failed)| failed.text)
+        .collect();
     Failed::new(kind, texts.join("; "))
 }
 
-async fn targets(dial: &Dial, addresses: &AddressPolicy, deadline: Deadline) -> Result<Vec<Target>, Failed> {
+async fn targets(
+    dial: &Dial,
+    addresses: &AddressPolicy,
+    deadline: Deadline,
+) -> Result<Vec<Target>, Failed> {
     let mut targets = Vec::new();
     for host in &dial.hosts {
         let found = match addresses.literal(host).map_err(|why| forbidden(&why))? {
@@ -198,21 +258,40 @@ async fn targets(dial: &Dial, addresses: &AddressPolicy, deadline: Deadline) -> 
             None => resolve(host, dial.port, addresses, deadline).await?,
         };
         let name = dial.server_name.as_ref().unwrap_or(host);
-        let name = ServerName::try_from(name.clone()).map_err(|_| unresolved(name, "neither an IP address nor a host name"))?;
-        targets.extend(found.into_iter().map(|address| Target { host: host.clone(), address, name: name.clone() }));
+        let name = ServerName::try_from(name.clone())
+            .map_err(|_| unresolved(name, "neither an IP address nor a host name"))?;
+        targets.extend(found.into_iter().map(|address| Target {
+            host: host.clone(),
+            address,
+            name: name.clone(),
+        }));
     }
     targets.truncate(MOST_ADDRESSES);
     Ok(targets)
 }
 
-async fn resolve(host: &str, port: u16, addresses: &AddressPolicy, deadline: Deadline) -> Result<Vec<SocketAddr>, Failed> {
+async fn resolve(
+    host: &str,
+    port: u16,
+    addresses: &AddressPolicy,
+    deadline: Deadline,
+) -> Result<Vec<SocketAddr>, Failed> {
     let looking = async {
-        crate::address::resolve(host, port, Some(addresses)).await.map_err(|wrong| match wrong {
-            ResolveError::Forbidden { .. } => Failed::new(DialFailure::Address, printable(&wrong.to_string(), LONGEST_REFUSAL)),
-            wrong => unresolved(host, &wrong.to_string()),
-        })
+        crate::address::resolve(host, port, Some(addresses))
+            .await
+            .map_err(|wrong| match wrong {
+                ResolveError::Forbidden { .. } => Failed::new(
+                    DialFailure::Address,
+                    printable(&wrong.to_string(), LONGEST_REFUSAL),
+                ),
+                wrong => unresolved(host, &wrong.to_string()),
+            })
     };
-    deadline.hold(looking, |late| unresolved(host, &format!("no answer {late}"))).await
+    deadline
+        .hold(looking, |late| {
+            unresolved(host, &format!("no answer {late}"))
+        })
+        .await
 }
 
 fn forbidden(why: &Forbidden) -> Failed {
@@ -221,31 +300,61 @@ fn forbidden(why: &Forbidden) -> Failed {
 
 fn unresolved(host: &str, why: &str) -> Failed {
     let (host, why) = (printable(host, LONGEST), printable(why, LONGEST));
-    Failed::new(DialFailure::Dns, format!("cannot resolve {host}: {why}; check the name and the DNS servers in use here"))
+    Failed::new(
+        DialFailure::Dns,
+        format!("cannot resolve {host}: {why}; check the name and the DNS servers in use here"),
+    )
 }
 
-async fn attempt(target: &Target, connector: &TlsConnector, cluster: &str, deadline: Deadline) -> Result<Answer, Failed> {
+async fn attempt(
+    target: &Target,
+    connector: &TlsConnector,
+    cluster: &str,
+    deadline: Deadline,
+) -> Result<Answer, Failed> {
     let connecting = async {
-        let stream = TcpStream::connect(target.address).await.map_err(|wrong| unreachable(target, &wrong))?;
+        let stream = TcpStream::connect(target.address)
+            .await
+            .map_err(|wrong| unreachable(target, &wrong))?;
         // Many small messages: with Nagle's algorithm each may wait for an acknowledgement.
-        stream.set_nodelay(true).map_err(|wrong| unreachable(target, &wrong))?;
+        stream
+            .set_nodelay(true)
+            .map_err(|wrong| unreachable(target, &wrong))?;
         Ok(stream)
     };
     let silent = |late: String| {
-        let text = format!("no answer from {target} {late}; check the firewalls and routes from here");
+        let text =
+            format!("no answer from {target} {late}; check the firewalls and routes from here");
         Failed::new(DialFailure::Tcp, text)
     };
     let stream = deadline.hold(connecting, silent).await?;
-    let shaking = async { connector.connect(target.name.clone(), stream).await.map_err(|wrong| tls::failed(target, &wrong)) };
+    let shaking = async {
+        connector
+            .connect(target.name.clone(), stream)
+            .await
+            .map_err(|wrong| tls::failed(target, &wrong))
+    };
     let mute = |late: String| {
-        let text = format!("{target} accepts the connection but sends nothing {late}; check that etcd listens there");
+        let text = format!(
+            "{target} accepts the connection but sends nothing {late}; check that etcd listens there"
+        );
         Failed::new(DialFailure::Tls, text)
     };
     let stream = deadline.hold(shaking, mute).await?;
-    let reading =
-        async { etcd::read(stream, [config_key(cluster).as_str(), HEARTBEAT]).await.map_err(|wrong| wrong.failed(target, cluster)) };
-    let [config, heartbeat] = deadline.hold(reading, |late| tls::mistrusted(target, &format!("sends nothing {late}"))).await?;
-    Ok(Answer { id: cluster_id(config.as_deref(), target, cluster)?, heartbeat: heartbeat.as_deref().and_then(heartbeat_time) })
+    let reading = async {
+        etcd::read(stream, [config_key(cluster).as_str(), HEARTBEAT])
+            .await
+            .map_err(|wrong| wrong.failed(target, cluster))
+    };
+    let [config, heartbeat] = deadline
+        .hold(reading, |late| {
+            tls::mistrusted(target, &format!("sends nothing {late}"))
+        })
+        .await?;
+    Ok(Answer {
+        id: cluster_id(config.as_deref(), target, cluster)?,
+        heartbeat: heartbeat.as_deref().and_then(heartbeat_time),
+    })
 }
 
 fn config_key(cluster: &str) -> String {
@@ -254,7 +363,9 @@ fn config_key(cluster: &str) -> String {
 
 fn unreachable(target: &Target, wrong: &io::Error) -> Failed {
     let text = match wrong.kind() {
-        io::ErrorKind::ConnectionRefused => format!("{target} refuses connections; check that clustermesh-apiserver is exposed there"),
+        io::ErrorKind::ConnectionRefused => format!(
+            "{target} refuses connections; check that clustermesh-apiserver is exposed there"
+        ),
         _ => format!("cannot reach {target}: {wrong}; check the routes from here"),
     };
     Failed::new(DialFailure::Tcp, text)
@@ -277,7 +388,8 @@ fn cluster_id(config: Option<&[u8]>, target: &Target, cluster: &str) -> Result<u
     let read = serde_json::from_slice(config).map(|ClusterConfig { id }| id);
     read.map_err(|wrong| {
         let wrong = printable(&wrong.to_string(), LONGEST);
-        let text = format!("cannot parse {key} in etcd at {target}: {wrong}; check what writes it there");
+        let text =
+            format!("cannot parse {key} in etcd at {target}: {wrong}; check what writes it there");
         Failed::new(DialFailure::Name, text)
     })
 }
@@ -297,7 +409,10 @@ mod tests {
     }
 
     fn next(before: Option<Heartbeat>, time: Option<i64>) -> Heartbeat {
-        let answer = Answer { id: 2, heartbeat: time.map(Timestamp) };
+        let answer = Answer {
+            id: 2,
+            heartbeat: time.map(Timestamp),
+        };
         match outcome(before.map(read).as_ref(), Ok(answer), Timestamp(1000)) {
             DialOutcome::Read { id: 2, heartbeat } => heartbeat,
             other => panic!("{other:?}"),
@@ -306,44 +421,110 @@ mod tests {
 
     #[test]
     fn a_heartbeat_moves_when_its_text_changes() {
-        let at = |time: i64, moved: Option<i64>| Heartbeat::At { time: Timestamp(time), moved: moved.map(Timestamp) };
-        let absent = Heartbeat::Absent { since: Timestamp(5) };
+        let at = |time: i64, moved: Option<i64>| Heartbeat::At {
+            time: Timestamp(time),
+            moved: moved.map(Timestamp),
+        };
+        let absent = Heartbeat::Absent {
+            since: Timestamp(5),
+        };
         assert_eq!(next(None, Some(50)), at(50, None));
         assert_eq!(next(Some(at(50, None)), Some(50)), at(50, None));
         assert_eq!(next(Some(at(50, None)), Some(110)), at(110, Some(1000)));
-        assert_eq!(next(Some(at(50, Some(990))), Some(50)), at(50, Some(990)), "it is not forgotten");
-        assert_eq!(next(Some(at(110, None)), Some(50)), at(50, Some(1000)), "a clock that was set back");
-        assert_eq!(next(Some(absent), Some(50)), at(50, Some(1000)), "it appeared");
+        assert_eq!(
+            next(Some(at(50, Some(990))), Some(50)),
+            at(50, Some(990)),
+            "it is not forgotten"
+        );
+        assert_eq!(
+            next(Some(at(110, None)), Some(50)),
+            at(50, Some(1000)),
+            "a clock that was set back"
+        );
+        assert_eq!(
+            next(Some(absent), Some(50)),
+            at(50, Some(1000)),
+            "it appeared"
+        );
     }
 
     #[test]
     fn an_absent_heartbeat_is_absent_since_it_was_first_missed() {
-        let absent = |since: i64| Heartbeat::Absent { since: Timestamp(since) };
+        let absent = |since: i64| Heartbeat::Absent {
+            since: Timestamp(since),
+        };
         assert_eq!(next(None, None), absent(1000));
         assert_eq!(next(Some(absent(900)), None), absent(900));
-        assert_eq!(next(Some(Heartbeat::At { time: Timestamp(900), moved: None }), None), absent(1000));
-        let failed = DialOutcome::Failed { kind: DialFailure::Tcp, text: "x".to_owned() };
-        let after = outcome(Some(&failed), Ok(Answer { id: 2, heartbeat: None }), Timestamp(1000));
+        assert_eq!(
+            next(
+                Some(Heartbeat::At {
+                    time: Timestamp(900),
+                    moved: None
+                }),
+                None
+            ),
+            absent(1000)
+        );
+        let failed = DialOutcome::Failed {
+            kind: DialFailure::Tcp,
+            text: "x".to_owned(),
+        };
+        let after = outcome(
+            Some(&failed),
+            Ok(Answer {
+                id: 2,
+                heartbeat: None,
+            }),
+            Timestamp(1000),
+        );
         assert_eq!(after, read(absent(1000)));
     }
 
     #[test]
     fn a_failure_is_told_as_it_is() {
         let failed = Failed::new(DialFailure::Dns, "why");
-        let expected = DialOutcome::Failed { kind: DialFailure::Dns, text: "why".to_owned() };
+        let expected = DialOutcome::Failed {
+            kind: DialFailure::Dns,
+            text: "why".to_owned(),
+        };
         assert_eq!(outcome(None, Err(failed), Timestamp(0)), expected);
     }
 
     #[test]
     fn to_a_tenant_dns_tcp_and_tls_failures_are_the_same() {
-        let tenant = |kind: DialFailure| for_tenant(DialOutcome::Failed { kind, text: "10.0.0.7:22 refuses connections".to_owned() });
+        let tenant = |kind: DialFailure| {
+            for_tenant(DialOutcome::Failed {
+                kind,
+                text: "10.0.0.7:22 refuses connections".to_owned(),
+            })
+        };
         let unreachable = tenant(DialFailure::Tcp);
-        assert!(matches!(&unreachable, DialOutcome::Failed { kind: DialFailure::Unreachable, text } if !text.contains("refuses")));
-        assert_eq!((tenant(DialFailure::Dns), tenant(DialFailure::Tls)), (unreachable.clone(), unreachable));
-        assert!(matches!(tenant(DialFailure::Address), DialOutcome::Failed { text, .. } if !text.contains("10.0.0.7")));
+        assert!(
+            matches!(&unreachable, DialOutcome::Failed { kind: DialFailure::Unreachable, text } if !text.contains("refuses"))
+        );
+        assert_eq!(
+            (tenant(DialFailure::Dns), tenant(DialFailure::Tls)),
+            (unreachable.clone(), unreachable)
+        );
+        assert!(
+            matches!(tenant(DialFailure::Address), DialOutcome::Failed { text, .. } if !text.contains("10.0.0.7"))
+        );
         // The remote has identified itself by its certificate, or failed to.
-        assert!(matches!(tenant(DialFailure::Certificate), DialOutcome::Failed { kind: DialFailure::Certificate, .. }));
-        assert_eq!(for_tenant(read(Heartbeat::Absent { since: Timestamp(5) })), read(Heartbeat::Absent { since: Timestamp(5) }));
+        assert!(matches!(
+            tenant(DialFailure::Certificate),
+            DialOutcome::Failed {
+                kind: DialFailure::Certificate,
+                ..
+            }
+        ));
+        assert_eq!(
+            for_tenant(read(Heartbeat::Absent {
+                since: Timestamp(5)
+            })),
+            read(Heartbeat::Absent {
+                since: Timestamp(5)
+            })
+        );
     }
 
     #[test]
@@ -354,7 +535,10 @@ mod tests {
             (1, failed(DialFailure::Tcp, "second")),
             (0, failed(DialFailure::Certificate, "first")),
         ];
-        assert_eq!(furthest(all), failed(DialFailure::Certificate, "first; third"));
+        assert_eq!(
+            furthest(all),
+            failed(DialFailure::Certificate, "first; third")
+        );
         assert_eq!(furthest(Vec::new()).kind, DialFailure::Tcp);
     }
 
@@ -366,7 +550,11 @@ mod tests {
             ("Thu, 01 Jan 1970 00:01:40 UTC", None),
             ("", None),
         ] {
-            assert_eq!(heartbeat_time(text.as_bytes()), time.map(Timestamp), "{text}");
+            assert_eq!(
+                heartbeat_time(text.as_bytes()),
+                time.map(Timestamp),
+                "{text}"
+            );
         }
         assert_eq!(heartbeat_time(&[0xff]), None);
     }

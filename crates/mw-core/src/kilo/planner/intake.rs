@@ -24,18 +24,32 @@ const NOT_LISTED: &str = "not observed yet";
 impl Planner {
     /// A Node was added or changed. Returns false if that affects nothing.
     pub fn set_node(&mut self, cluster: &ClusterId, node: Node) -> bool {
-        let Some(nodes) = self.clusters.get_mut(cluster).and_then(|cluster| cluster.nodes.known_mut()) else { return false };
+        let Some(nodes) = self
+            .clusters
+            .get_mut(cluster)
+            .and_then(|cluster| cluster.nodes.known_mut())
+        else {
+            return false;
+        };
         let name = node.name.clone();
         let before = nodes.get(&name).cloned();
         if before.as_deref() == Some(&node) {
             return false;
         }
-        let is_heartbeat = |old: &Node| old.last_seen.is_some() && node.last_seen.is_some() && old.but_last_seen(&node);
-        let alive = before.filter(|old| is_heartbeat(old)).map(|_| liveness::alive(nodes));
+        let is_heartbeat = |old: &Node| {
+            old.last_seen.is_some() && node.last_seen.is_some() && old.but_last_seen(&node)
+        };
+        let alive = before
+            .filter(|old| is_heartbeat(old))
+            .map(|_| liveness::alive(nodes));
         nodes.insert(name.clone(), Arc::new(node));
         // A heartbeat that changes no node's liveness affects nothing.
         let quiet = alive.is_some_and(|alive| liveness::alive(nodes) == alive);
-        if let Some(Departures::Seen(left)) = self.clusters.get_mut(cluster).map(|cluster| &mut cluster.departures) {
+        if let Some(Departures::Seen(left)) = self
+            .clusters
+            .get_mut(cluster)
+            .map(|cluster| &mut cluster.departures)
+        {
             left.remove(&name);
         }
         if !quiet {
@@ -46,7 +60,9 @@ impl Planner {
 
     /// A Node was deleted.
     pub fn remove_node(&mut self, cluster: &ClusterId, name: &NodeName) {
-        let Some(known) = self.clusters.get_mut(cluster) else { return };
+        let Some(known) = self.clusters.get_mut(cluster) else {
+            return;
+        };
         if let Departures::Seen(left) = &mut known.departures {
             left.insert(name.clone());
         }
@@ -97,7 +113,9 @@ impl Planner {
         }
         match peers {
             true => self.replan_inputs(),
-            false => nodes.iter().for_each(|cluster| self.replan_cluster(cluster)),
+            false => nodes
+                .iter()
+                .for_each(|cluster| self.replan_cluster(cluster)),
         }
     }
 
@@ -113,7 +131,9 @@ impl Planner {
     }
 
     fn replace_peer(&mut self, cluster: &ClusterId, name: &PeerName, entry: Option<Entry>) {
-        let Some(target) = self.targets.get_mut(cluster) else { return };
+        let Some(target) = self.targets.get_mut(cluster) else {
+            return;
+        };
         group(target, &self.meshes, name, false);
         let was_wide = self.landmarks.take(cluster, name);
         let old = match entry {
@@ -126,13 +146,34 @@ impl Planner {
         }
         target.dirt.names.insert(name.clone());
         let new = target.entries.get(name);
-        let owners: Vec<Arc<Owner>> = old.iter().chain(new).map(|entry| Arc::clone(&entry.owner)).collect();
-        let sweeping = |owner: &Arc<Owner>| matches!(owner.as_ref(), Owner::OtherHub | Owner::Ghost | Owner::Orphan);
+        let owners: Vec<Arc<Owner>> = old
+            .iter()
+            .chain(new)
+            .map(|entry| Arc::clone(&entry.owner))
+            .collect();
+        let sweeping = |owner: &Arc<Owner>| {
+            matches!(
+                owner.as_ref(),
+                Owner::OtherHub | Owner::Ghost | Owner::Orphan
+            )
+        };
         target.dirt.all |= owners.iter().any(sweeping);
-        let speaks_of = |entry: &Entry| (entry.labels().source.clone(), entry.key(), entry.prefixes(), entry.deleting);
-        let same_past = old.as_ref().map(speaks_of) == new.map(speaks_of) && owners.windows(2).all(|pair| pair.first() == pair.last());
+        let speaks_of = |entry: &Entry| {
+            (
+                entry.labels().source.clone(),
+                entry.key(),
+                entry.prefixes(),
+                entry.deleting,
+            )
+        };
+        let same_past = old.as_ref().map(speaks_of) == new.map(speaks_of)
+            && owners.windows(2).all(|pair| pair.first() == pair.last());
         let wide = was_wide || is_wide;
-        let labels: BTreeSet<String> = old.iter().chain(new).filter_map(|entry| entry.labels().source.clone()).collect();
+        let labels: BTreeSet<String> = old
+            .iter()
+            .chain(new)
+            .filter_map(|entry| entry.labels().source.clone())
+            .collect();
         let keys: BTreeSet<PublicKey> = old.iter().chain(new).filter_map(Entry::key).collect();
         if self.register.hub().is_none() {
             // Any Peer can change the ownership of others.
@@ -149,25 +190,43 @@ impl Planner {
 
     /// Replans the sources whose history a changed Peer affects, by its old and
     /// new labels and keys.
-    fn remember(&mut self, id: &MeshId, name: &PeerName, (labels, keys): (&BTreeSet<String>, &BTreeSet<PublicKey>), wide: bool) {
-        let Some((mesh, state)) = mesh_at(&self.meshes, id) else { return };
+    fn remember(
+        &mut self,
+        id: &MeshId,
+        name: &PeerName,
+        (labels, keys): (&BTreeSet<String>, &BTreeSet<PublicKey>),
+        wide: bool,
+    ) {
+        let Some((mesh, state)) = mesh_at(&self.meshes, id) else {
+            return;
+        };
         let Some(active) = state.active() else { return };
         if active.may_be_settled_by(keys) && self.settle(mesh) {
             self.plan_members(mesh, None);
             return;
         }
-        let Some(active) = self.meshes.get(mesh).and_then(MeshState::active) else { return };
+        let Some(active) = self.meshes.get(mesh).and_then(MeshState::active) else {
+            return;
+        };
         let speaks = |position: &usize| {
             active.members.get(*position).is_some_and(|member| {
-                let nodes = self.clusters.get(&member.id).and_then(|cluster| cluster.nodes.known());
+                let nodes = self
+                    .clusters
+                    .get(&member.id)
+                    .and_then(|cluster| cluster.nodes.known());
                 let bare = nodes.is_some_and(|nodes| nodes.values().any(|node| node.is_away()));
                 let decides = |plan: &SourcePlan| plan.reads_routes || plan.kept.contains_key(name);
                 let routes = member.plan.as_ref().is_some_and(decides);
-                wide || bare || routes || PeerName::of(&active.id.name, &member.name, "anchor") == *name
+                wide || bare
+                    || routes
+                    || PeerName::of(&active.id.name, &member.name, "anchor") == *name
             })
         };
         let by_label = labels.iter().filter_map(|label| active.position_of(label));
-        let positions: BTreeSet<usize> = by_label.chain(active.named_like(name)).filter(speaks).collect();
+        let positions: BTreeSet<usize> = by_label
+            .chain(active.named_like(name))
+            .filter(speaks)
+            .collect();
         for position in positions {
             self.plan_members(mesh, Some(position));
         }
@@ -183,7 +242,10 @@ impl Planner {
         self.cluster_mut(cluster).peers_unknown = peers.why_unknown().map(str::to_owned);
         match peers {
             Seen::Known(held) => {
-                let entries = held.into_iter().map(|(name, facts)| (name, Entry::new(facts, &self.register))).collect();
+                let entries = held
+                    .into_iter()
+                    .map(|(name, facts)| (name, Entry::new(facts, &self.register)))
+                    .collect();
                 self.targets.insert(cluster.clone(), Target::new(entries));
             }
             Seen::Unknown(_) => _ = self.targets.remove(cluster),
@@ -194,9 +256,17 @@ impl Planner {
     pub fn set_now(&mut self, now: Timestamp) {
         self.now = now;
         for mesh in 0..self.meshes.len() {
-            let Some(active) = self.meshes.get(mesh).and_then(MeshState::active) else { continue };
+            let Some(active) = self.meshes.get(mesh).and_then(MeshState::active) else {
+                continue;
+            };
             let due = |member: &Member| member.recheck_at().is_some_and(|at| at <= now);
-            let positions: Vec<usize> = active.members.iter().enumerate().filter(|(_, member)| due(member)).map(|(at, _)| at).collect();
+            let positions: Vec<usize> = active
+                .members
+                .iter()
+                .enumerate()
+                .filter(|(_, member)| due(member))
+                .map(|(at, _)| at)
+                .collect();
             for position in &positions {
                 self.plan_members(mesh, Some(*position));
             }
@@ -205,7 +275,10 @@ impl Planner {
             }
         }
         for target in self.targets.values_mut() {
-            let due = target.outcomes.iter().filter(|(_, outcome)| outcome.recheck_at.is_some_and(|at| at <= now));
+            let due = target
+                .outcomes
+                .iter()
+                .filter(|(_, outcome)| outcome.recheck_at.is_some_and(|at| at <= now));
             let names: Vec<PeerName> = due.map(|((name, _), _)| name.clone()).collect();
             target.dirt.names.extend(names);
         }

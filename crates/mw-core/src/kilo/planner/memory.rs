@@ -16,7 +16,9 @@ impl Planner {
     pub fn remember_decisions(&mut self) -> bool {
         let mut changed = false;
         for active in self.meshes.iter().filter_map(MeshState::active) {
-            let Some(input) = self.inputs.get_mut(&active.id) else { continue };
+            let Some(input) = self.inputs.get_mut(&active.id) else {
+                continue;
+            };
             for member in &active.members {
                 if let Some(anchor) = member.plan.as_ref().and_then(|plan| plan.anchor.as_ref())
                     && input.anchors.get(&member.name) != Some(anchor)
@@ -27,14 +29,24 @@ impl Planner {
         }
         for (at, mesh) in self.meshes.iter().enumerate() {
             let held = self.held_lines(Some(at));
-            let lasts = self.released.of_meshes.get(&at).is_some_and(|released| self.is_pending(released));
-            if let Some(input) = self.inputs.get_mut(&mesh.id).filter(|input| input.held != held && !(held.is_empty() && lasts)) {
+            let lasts = self
+                .released
+                .of_meshes
+                .get(&at)
+                .is_some_and(|released| self.is_pending(released));
+            if let Some(input) = self
+                .inputs
+                .get_mut(&mesh.id)
+                .filter(|input| input.held != held && !(held.is_empty() && lasts))
+            {
                 input.held = held;
                 changed = true;
             }
         }
         let held = self.held_lines(None);
-        if self.orphans.held != held && !(held.is_empty() && self.is_pending(&self.released.orphans)) {
+        if self.orphans.held != held
+            && !(held.is_empty() && self.is_pending(&self.released.orphans))
+        {
             self.orphans.held = held;
             changed = true;
         }
@@ -44,15 +56,22 @@ impl Planner {
     /// The held changes of a mesh, or of orphans, on all targets.
     pub(in crate::kilo) fn held_lines(&self, mesh: Option<usize>) -> BTreeSet<HeldLine> {
         let holding = self.targets.iter().filter(|(_, target)| target.holds);
-        holding.flat_map(|(id, target)| target.changes(mesh).held_lines(id)).collect()
+        holding
+            .flat_map(|(id, target)| target.changes(mesh).held_lines(id))
+            .collect()
     }
 
     /// Reports whether a confirmed change is still pending: a confirmation
     /// stays valid until all its changes are done.
     fn is_pending(&self, released: &BTreeSet<HeldLine>) -> bool {
         released.iter().any(|line| {
-            let entry = self.targets.get(&line.target).and_then(|target| target.entries.get(&line.name));
-            entry.is_some_and(|entry| !entry.deleting && (line.key.is_none() || entry.key() != line.key))
+            let entry = self
+                .targets
+                .get(&line.target)
+                .and_then(|target| target.entries.get(&line.name));
+            entry.is_some_and(|entry| {
+                !entry.deleting && (line.key.is_none() || entry.key() != line.key)
+            })
         })
     }
 
@@ -64,37 +83,67 @@ impl Planner {
             let hash = self.held_hash(Some(at), &mesh.held)?;
             (mesh.confirm_deletes.as_ref() == Some(&hash)).then(|| (at, mesh.held.clone()))
         };
-        let orphans = self.held_hash(None, &self.orphans.held).filter(|hash| self.orphans.confirm.as_ref() == Some(hash));
+        let orphans = self
+            .held_hash(None, &self.orphans.held)
+            .filter(|hash| self.orphans.confirm.as_ref() == Some(hash));
         Released {
-            of_meshes: self.meshes.iter().enumerate().filter_map(confirmed).collect(),
-            orphans: orphans.map(|_| self.orphans.held.clone()).unwrap_or_default(),
+            of_meshes: self
+                .meshes
+                .iter()
+                .enumerate()
+                .filter_map(confirmed)
+                .collect(),
+            orphans: orphans
+                .map(|_| self.orphans.held.clone())
+                .unwrap_or_default(),
         }
     }
 
     /// The hash of held changes, using the mesh's names for its clusters.
-    pub(in crate::kilo) fn held_hash(&self, mesh: Option<usize>, held: &BTreeSet<HeldLine>) -> Option<String> {
-        let active = mesh.and_then(|mesh| self.meshes.get(mesh)).and_then(MeshState::active);
+    pub(in crate::kilo) fn held_hash(
+        &self,
+        mesh: Option<usize>,
+        held: &BTreeSet<HeldLine>,
+    ) -> Option<String> {
+        let active = mesh
+            .and_then(|mesh| self.meshes.get(mesh))
+            .and_then(MeshState::active);
         let called = |id: &ClusterId| {
             let member = active.and_then(|mesh| mesh.members.get(mesh.position(id)?));
             member.map_or_else(|| id.to_string(), |member| member.name.to_string())
         };
-        held_hash(held.iter().map(|line| format!("{}/{line}", called(&line.target))))
+        held_hash(
+            held.iter()
+                .map(|line| format!("{}/{line}", called(&line.target))),
+        )
     }
 
     /// Releases the changes held now if exactly these were confirmed.
     pub(super) fn release_confirmed(&mut self) -> BTreeSet<ClusterId> {
         for (at, mesh) in self.meshes.iter().enumerate() {
-            let Some(confirmed) = self.inputs.get(&mesh.id).and_then(|mesh| mesh.confirm_deletes.as_deref()) else { continue };
+            let Some(confirmed) = self
+                .inputs
+                .get(&mesh.id)
+                .and_then(|mesh| mesh.confirm_deletes.as_deref())
+            else {
+                continue;
+            };
             let held = self.held_lines(Some(at));
             if self.held_hash(Some(at), &held).as_deref() == Some(confirmed) {
                 self.released.of_meshes.insert(at, held);
             }
         }
         let orphans = self.held_lines(None);
-        if self.orphans.confirm.is_some() && self.held_hash(None, &orphans) == self.orphans.confirm {
+        if self.orphans.confirm.is_some() && self.held_hash(None, &orphans) == self.orphans.confirm
+        {
             self.released.orphans = orphans;
         }
-        let released = self.released.of_meshes.values().flatten().chain(&self.released.orphans);
+        let released = self
+            .released
+            .of_meshes
+            .values()
+            .flatten()
+            .chain(&self.released.orphans);
         let targets: BTreeSet<ClusterId> = released.map(|line| line.target.clone()).collect();
         for target in targets {
             if let Some(target) = self.targets.get_mut(&target) {

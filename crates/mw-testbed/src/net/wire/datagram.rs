@@ -22,7 +22,10 @@ impl Datagram {
         let fragment = u16::from_be_bytes([*packet.get(6)?, *packet.get(7)?]) & 0x3fff;
         let fits = header >= SHORTEST_HEADER && packet.len() >= header + UDP_HEADER;
         let plain = first >> 4 == 4 && *packet.get(9)? == UDP && fragment == 0;
-        (fits && plain).then(|| Self { bytes: packet.to_vec(), header })
+        (fits && plain).then(|| Self {
+            bytes: packet.to_vec(),
+            header,
+        })
     }
 
     pub(in crate::net) fn bytes(&self) -> &[u8] {
@@ -70,8 +73,12 @@ impl Datagram {
 
 /// Computes the internet checksum of a header.
 pub(in crate::net) fn checksum(header: &[u8]) -> u16 {
-    let words =
-        header.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair.first().copied().unwrap_or(0), pair.get(1).copied().unwrap_or(0)])));
+    let words = header.chunks(2).map(|pair| {
+        u32::from(u16::from_be_bytes([
+            pair.first().copied().unwrap_or(0),
+            pair.get(1).copied().unwrap_or(0),
+        ]))
+    });
     let mut sum: u32 = words.sum();
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -86,16 +93,24 @@ mod tests {
     /// A commonly used example of the checksum of RFC 1071.
     #[test]
     fn the_checksum_is_the_internets() {
-        let header = [0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0, 0, 0xc0, 0xa8, 0, 1, 0xc0, 0xa8, 0, 0xc7];
+        let header = [
+            0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0, 0, 0xc0, 0xa8, 0, 1, 0xc0, 0xa8, 0,
+            0xc7,
+        ];
         assert_eq!(checksum(&header), 0xb861);
     }
 
     #[test]
     fn addresses_are_read_and_changed() {
-        let mut packet = vec![0x45, 0, 0, 28, 0, 0, 0, 0, 64, UDP, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+        let mut packet = vec![
+            0x45, 0, 0, 28, 0, 0, 0, 0, 64, UDP, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+        ];
         packet.extend([0x10, 0, 0x20, 0, 0, 8, 1, 2]);
         let mut datagram = Datagram::read(&packet).unwrap();
-        assert_eq!((datagram.source().to_string(), datagram.target().to_string()), ("10.0.0.1:4096".into(), "10.0.0.2:8192".into()));
+        assert_eq!(
+            (datagram.source().to_string(), datagram.target().to_string()),
+            ("10.0.0.1:4096".into(), "10.0.0.2:8192".into())
+        );
         datagram.set_source("192.0.2.7:99".parse().unwrap());
         assert_eq!(datagram.source().to_string(), "192.0.2.7:99");
         assert_eq!(checksum(&datagram.bytes()[..20]), 0, "valid checksum");

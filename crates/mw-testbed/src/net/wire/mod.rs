@@ -49,7 +49,9 @@ struct PortState {
 
 impl std::fmt::Debug for Port {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Port").field("network", &self.network).finish_non_exhaustive()
+        f.debug_struct("Port")
+            .field("network", &self.network)
+            .finish_non_exhaustive()
     }
 }
 
@@ -57,15 +59,31 @@ impl Wire {
     /// Adds a device to a namespace: packets sent to it leave the cluster, packets for
     /// `network` arrive at it. With `hidden`, everything inside shares the first address
     /// of the network through NAT, and unused mappings expire after this time.
-    pub fn attach(&self, edge: &Namespace, device: &str, network: Ipv4Net, hidden: Option<Duration>) -> Result<()> {
+    pub fn attach(
+        &self,
+        edge: &Namespace,
+        device: &str,
+        network: Ipv4Net,
+        hidden: Option<Duration>,
+    ) -> Result<()> {
         let failed = |error: std::io::Error| Error::network(format!("making {device}"), error);
-        let tun = edge.run(|| DeviceBuilder::new().name(device).build_sync()).map_err(failed)?;
+        let tun = edge
+            .run(|| DeviceBuilder::new().name(device).build_sync())
+            .map_err(failed)?;
         let runtime = runtime()?;
         let _context = runtime.enter();
         let tun = AsyncDevice::new(tun).map_err(failed)?;
         let nat = hidden.map(|idle| Nat::new(first_address(network), idle));
-        let state = Mutex::new(PortState { nat, impairment: Impairment::default(), passed: 0 });
-        let port = Arc::new(Port { network, tun, state });
+        let state = Mutex::new(PortState {
+            nat,
+            impairment: Impairment::default(),
+            passed: 0,
+        });
+        let port = Arc::new(Port {
+            network,
+            tun,
+            state,
+        });
         lock(&self.ports).push(port.clone());
         lock(&self.tasks).spawn(carry(port, self.ports.clone()));
         Ok(())
@@ -73,7 +91,10 @@ impl Wire {
 
     /// Sets the impairment of the port of this network.
     pub fn impair(&self, network: Ipv4Net, impairment: Impairment) {
-        for port in lock(&self.ports).iter().filter(|port| port.network == network) {
+        for port in lock(&self.ports)
+            .iter()
+            .filter(|port| port.network == network)
+        {
             lock(&port.state).impairment = impairment;
         }
     }
@@ -81,7 +102,10 @@ impl Wire {
     /// Changes the public address of the NAT at the port of this network to another of
     /// its addresses.
     pub fn readdress(&self, network: Ipv4Net, public: Ipv4Addr) {
-        for port in lock(&self.ports).iter().filter(|port| port.network == network) {
+        for port in lock(&self.ports)
+            .iter()
+            .filter(|port| port.network == network)
+        {
             if let Some(nat) = &mut lock(&port.state).nat {
                 nat.readdress(public);
             }
@@ -96,11 +120,23 @@ fn first_address(network: Ipv4Net) -> Ipv4Addr {
 async fn carry(from: Arc<Port>, ports: Arc<Mutex<Vec<Arc<Port>>>>) {
     let mut buffer = [0; LONGEST_PACKET];
     while let Ok(length) = from.tun.recv(&mut buffer).await {
-        let Some(mut datagram) = buffer.get(..length).and_then(Datagram::read) else { continue };
-        let Some(before) = from.leave(&mut datagram) else { continue };
+        let Some(mut datagram) = buffer.get(..length).and_then(Datagram::read) else {
+            continue;
+        };
+        let Some(before) = from.leave(&mut datagram) else {
+            continue;
+        };
         let target = *datagram.target().ip();
-        let Some(to) = lock(&ports).iter().find(|port| port.network.contains(&target)).cloned() else { continue };
-        let Some(after) = to.enter(&mut datagram) else { continue };
+        let Some(to) = lock(&ports)
+            .iter()
+            .find(|port| port.network.contains(&target))
+            .cloned()
+        else {
+            continue;
+        };
+        let Some(after) = to.enter(&mut datagram) else {
+            continue;
+        };
         let delay = before + after;
         if delay.is_zero() {
             let _ = to.tun.try_send(datagram.bytes());
@@ -125,14 +161,20 @@ impl Port {
 
     fn enter(&self, datagram: &mut Datagram) -> Option<Duration> {
         let mut state = lock(&self.state);
-        let known = state.nat.as_mut().is_none_or(|nat| nat.inbound(datagram, Instant::now()));
+        let known = state
+            .nat
+            .as_mut()
+            .is_none_or(|nat| nat.inbound(datagram, Instant::now()));
         if known { state.pass() } else { None }
     }
 }
 
 impl PortState {
     fn pass(&mut self) -> Option<Duration> {
-        let Impairment { loss_percent, delay } = self.impairment;
+        let Impairment {
+            loss_percent,
+            delay,
+        } = self.impairment;
         self.passed = (self.passed + loss_percent) % 100;
         let lost = self.passed < loss_percent;
         (!lost).then_some(delay)
@@ -150,8 +192,15 @@ mod tests {
     #[test]
     fn so_many_of_a_hundred_are_lost() {
         for loss_percent in [0, 1, 30, 99, 100] {
-            let impairment = Impairment { loss_percent, delay: Duration::ZERO };
-            let mut port = PortState { nat: None, impairment, passed: 0 };
+            let impairment = Impairment {
+                loss_percent,
+                delay: Duration::ZERO,
+            };
+            let mut port = PortState {
+                nat: None,
+                impairment,
+                passed: 0,
+            };
             let lost = (0..100).filter(|_| port.pass().is_none()).count();
             assert_eq!(lost, usize::try_from(loss_percent).unwrap());
         }
