@@ -98,6 +98,10 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_watch_of_another_members_nodes_changes_nothing,
         ),
         Trial::test(
+            "an_entry_that_leads_back_to_other_nodes_than_before_is_held",
+            an_entry_leads_back_to_other_nodes,
+        ),
+        Trial::test(
             "objects_that_take_too_much_memory_are_not_kept",
             objects_that_take_too_much_memory_are_not_kept,
         ),
@@ -261,6 +265,38 @@ fn a_watch_of_another_members_nodes_changes_nothing() -> Result<(), libtest_mimi
         }
         Ok(())
     })
+}
+
+/// Seed 2096: while an entry names a Secret that does not exist, the cluster of the
+/// former Secret shows Nodes of another one; then the entry names the former Secret.
+fn an_entry_leads_back_to_other_nodes() -> Result<(), libtest_mimic::Failed> {
+    let lie = Action::Lie(Telling {
+        cluster: "c2".into(),
+        kind: "nodes",
+        how: Untruth::Double,
+        lasts: Lasts::Requests(3),
+    });
+    let renamed = Action::MutateMesh {
+        mesh: 0,
+        pointer: "/spec/clusters/1/kubeconfigSecretRef/name".into(),
+        to: json!("nobody"),
+    };
+    let sites: Vec<Site> = (1..=3)
+        .map(|number| Site::new(&format!("c{number}"), number, 4))
+        .collect();
+    let meshes = vec![Mesh::new("mesh", &sites.iter().collect::<Vec<_>>())];
+    let mut case = Case {
+        sites,
+        meshes,
+        ..story(&[], None)
+    };
+    case.steps = vec![
+        Step::Act(Duration::from_secs(60), renamed),
+        Step::Act(Duration::from_secs(180), lie),
+    ];
+    let report = run(&case);
+    assert_eq!(report.violations, Vec::<String>::new(), "{}", report.trace);
+    Ok(())
 }
 
 /// Nodes of a cluster get labels of 400 kB for two minutes.

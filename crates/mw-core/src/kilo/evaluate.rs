@@ -606,6 +606,9 @@ impl Evaluation<'_> {
         let Some(member) = active.members.get(source) else {
             return false;
         };
+        if self.history.replaced.contains(&member.id) {
+            return true;
+        }
         if self
             .history
             .redirected
@@ -625,8 +628,7 @@ impl Evaluation<'_> {
                 .is_some_and(|(recreated, node)| recreated.contains(node))
         };
         let rekeyed = rekeyed.keys().filter(|name| !is_recreated(name)).count();
-        self.history.replaced.contains(&member.id)
-            || guard::is_replaced(rekeyed, peers.len(), (self.max_delete_percent)(mesh))
+        guard::is_replaced(rekeyed, peers.len(), (self.max_delete_percent)(mesh))
     }
 
     /// Reports whether these deletes, added to those of the last minutes, are

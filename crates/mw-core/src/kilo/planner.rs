@@ -256,10 +256,11 @@ impl Planner {
             .collect()
     }
 
-    /// The Nodes of a cluster, if every target that gets its Peers is known and
-    /// has no change that may have to be held.
+    /// The Nodes of a cluster, if it is a source, and every target that gets its
+    /// Peers is known and has no change that may have to be held.
     pub fn settled_nodes(&self, cluster: &ClusterId) -> Option<&Nodes> {
         let nodes = self.clusters.get(cluster)?.nodes.known()?;
+        let mut is_source = false;
         for (at, active) in self
             .meshes
             .iter()
@@ -269,6 +270,7 @@ impl Planner {
             let Some(source) = active.position(cluster) else {
                 continue;
             };
+            is_source = true;
             let settled = |target: &Target| !target.has_doubts((at, source));
             let others = active.members.iter().filter(|member| member.id != *cluster);
             if !others
@@ -278,7 +280,7 @@ impl Planner {
                 return None;
             }
         }
-        Some(nodes)
+        is_source.then_some(nodes)
     }
 
     /// Replaces the history used by the guard.
