@@ -150,7 +150,7 @@ impl Cluster {
     /// Pauses the API server with SIGSTOP: connections stay open without answers, new
     /// connections are accepted only by the kernel.
     pub fn pause(&self) -> Result<()> {
-        self.server.signal(Signal::SIGSTOP)
+        self.server.pause()
     }
 
     pub fn resume(&self) -> Result<()> {

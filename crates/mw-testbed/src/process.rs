@@ -15,6 +15,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -50,6 +51,9 @@ do :; done
 rm -rf "$folder"
 rmdir "$(dirname "$folder")"
 "#;
+
+/// Time for all threads of a server to stop after SIGSTOP.
+const STOPS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Environment of a server.
 #[derive(Debug, Clone, Default)]
@@ -225,6 +229,20 @@ impl Server {
         kill(Pid::from_raw(pid), signal).map_err(|source| Error::Signal { pid, source })
     }
 
+    /// Stops all threads. On a busy machine, some of them run on for a while after
+    /// the signal.
+    pub(crate) fn pause(&self) -> Result<()> {
+        self.signal(Signal::SIGSTOP)?;
+        let deadline = Instant::now() + STOPS_WITHIN;
+        while !self.pid().is_none_or(is_stopped) {
+            if Instant::now() > deadline {
+                return Err(self.failed("it goes on after SIGSTOP".to_owned()));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
     /// Fails with the end of the log if the server has ended by itself.
     pub(crate) fn check_alive(&self) -> Result<()> {
         match self.pid().map(|pid| kill(Pid::from_raw(pid), None)) {
@@ -251,6 +269,20 @@ impl Server {
             reason,
         }
     }
+}
+
+/// Reports whether all threads of a process are stopped, or have ended.
+fn is_stopped(pid: i32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+    threads.into_iter().flatten().flatten().all(|thread| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        // The name in front of the state may contain any character.
+        let state = stat
+            .rsplit(')')
+            .next()
+            .and_then(|rest| rest.trim_start().chars().next());
+        state.is_none_or(|state| matches!(state, 'T' | 'Z' | 'X'))
+    })
 }
 
 impl Drop for Server {

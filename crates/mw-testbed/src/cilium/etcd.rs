@@ -105,7 +105,7 @@ impl Etcd {
     /// Pauses etcd with SIGSTOP: the kernel accepts connections, but nothing is
     /// answered.
     pub(super) fn pause(&self) -> Result<()> {
-        self.server.signal(Signal::SIGSTOP)
+        self.server.pause()
     }
 
     pub(super) fn resume(&self) -> Result<()> {
