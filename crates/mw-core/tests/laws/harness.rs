@@ -185,6 +185,10 @@ pub(crate) fn law(check: impl Fn(&Scenario, &World, &Plan) -> Verdict) {
     if let Err(wrong) = result {
         panic!("{wrong}");
     }
+    if std::env::var("LAW_SEED").is_ok() {
+        // Other seeds may miss what is rare.
+        return;
+    }
     let missing = reach.borrow().missing();
     assert!(
         missing.is_empty(),
