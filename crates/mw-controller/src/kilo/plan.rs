@@ -11,8 +11,7 @@ use tracing::{debug, warn};
 use crate::kilo::engine::Engine;
 
 impl Engine {
-    /// Passes all new lists to the planner at once, since each one alone would
-    /// trigger a full plan.
+    /// Passes all new lists to the planner.
     pub(super) fn flush_listings(&mut self) {
         if self.listings.is_empty() {
             return;
@@ -26,7 +25,6 @@ impl Engine {
                 .extend(nodes.map(|(cluster, _)| cluster.clone()));
             planner.set_listings(listings);
             self.listed_anew = true;
-            self.name_unserved();
             self.note_news();
         }
     }
@@ -35,6 +33,12 @@ impl Engine {
     pub(super) fn plan(&mut self) -> BTreeSet<ClusterId> {
         let started = Instant::now();
         self.flush_listings();
+        if let Some(planner) = &mut self.planner {
+            planner.settle_sources();
+        }
+        if self.listed_anew {
+            self.name_unserved();
+        }
         self.look_for_missing_meshes();
         self.hand_over_history();
         self.hand_over_discovered();

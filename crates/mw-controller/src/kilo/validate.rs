@@ -202,8 +202,8 @@ impl Engine {
                 record.mesh.running.is_some() && validate(&record.mesh.spec).is_err();
         }
         self.hand_over();
-        // The planner has now decided which specs are refused because of another
-        // mesh. Their previous specs must keep their previous clusters.
+        // Specs that are refused because of another mesh must keep the clusters of
+        // their previous specs.
         let mut refused = false;
         for (id, record) in &mut self.records {
             let asked = validate(&record.mesh.spec).ok().map(|(spec, _)| spec);
@@ -248,7 +248,11 @@ impl Engine {
             &self.representatives,
         );
         match &mut self.planner {
-            Some(planner) => planner.set_meshes(inputs, identities, self.links.clone()),
+            Some(planner) => {
+                planner.set_meshes(inputs, identities, self.links.clone());
+                // Decides which specs run.
+                planner.settle_sources();
+            }
             None => {
                 let options = Options {
                     hub: Some(self.environment.hub_uid.clone()),

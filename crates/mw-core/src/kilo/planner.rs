@@ -4,6 +4,7 @@
 
 mod intake;
 mod memory;
+mod pending;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,6 +21,7 @@ use crate::kilo::overlap::{Admission, Applicant, admit};
 use crate::kilo::ownership::{OrphanOf, Orphans, Owner, Register};
 use crate::kilo::peer::PeerFacts;
 use crate::kilo::plan::MeshPlan;
+use crate::kilo::planner::pending::Pending;
 use crate::kilo::roaming::Roaming;
 use crate::kilo::spec::{Mesh, MeshSpec, Validated, validate};
 use crate::kilo::target::{Entry, Vanished};
@@ -119,6 +121,7 @@ pub struct Planner {
     history: History,
     vanished: BTreeMap<ClusterId, Vanished>,
     released: Released,
+    pending: Pending,
 }
 
 /// A cluster as a source. Its state as a target is in `targets`, if known.
@@ -174,6 +177,7 @@ impl Planner {
             history,
             vanished,
             released: Released::default(),
+            pending: Pending::default(),
         };
         let mut peers = Vec::new();
         for (id, seen) in clusters {
@@ -220,15 +224,15 @@ impl Planner {
         self.register.note_hubs(peers.map(|peer| &peer.labels));
     }
 
-    /// Replaces the meshes and replans everything.
+    /// Replaces the meshes.
     pub fn set_meshes(
         &mut self,
         meshes: BTreeMap<MeshId, Mesh>,
         identities: BTreeMap<(MeshId, ClusterName), ClusterId>,
         links: Links,
     ) {
-        (self.identities, self.links) = (identities, links);
-        self.reassign(meshes);
+        (self.inputs, self.identities, self.links) = (meshes, identities, links);
+        self.pending.everything = true;
     }
 
     /// Replaces the state of meshes that do not exist.
@@ -297,7 +301,7 @@ impl Planner {
     pub fn set_vanished(&mut self, cluster: &ClusterId, vanished: Vanished) {
         if self.vanished.get(cluster).cloned().unwrap_or_default() != vanished {
             self.vanished.insert(cluster.clone(), vanished);
-            self.replan_cluster(cluster);
+            self.pending.nodes.insert(cluster.clone());
         }
     }
 
@@ -315,8 +319,8 @@ impl Planner {
         )
     }
 
-    fn reassign(&mut self, meshes: BTreeMap<MeshId, Mesh>) {
-        self.inputs = meshes;
+    /// Assigns all Peers to their owners anew and replans everything.
+    fn reassign(&mut self) {
         let mut register = std::mem::take(&mut self.register);
         let known = self
             .inputs
@@ -566,12 +570,7 @@ impl Planner {
         self.clusters.retain(|id, _| !gone.contains(id));
         self.targets.retain(|id, _| !gone.contains(id));
         self.vanished.retain(|id, _| !gone.contains(id));
-        self.replan_inputs();
-    }
-
-    fn replan_inputs(&mut self) {
-        let meshes = std::mem::take(&mut self.inputs);
-        self.reassign(meshes);
+        self.pending.everything = true;
     }
 
     fn replan_cluster(&mut self, cluster: &ClusterId) {
@@ -642,8 +641,10 @@ impl Planner {
         }
     }
 
-    /// Evaluates every outdated target and returns which were outdated.
+    /// Plans for all inputs that changed: the sources, then every target that
+    /// they concern. Returns these targets.
     pub fn refresh(&mut self) -> BTreeSet<ClusterId> {
+        self.settle_sources();
         let mut stale = self.stale();
         let dirty = !stale.is_empty();
         let before = self.confirmed_before();
@@ -727,12 +728,14 @@ impl Planner {
                     .strangers()
                     .any(|(_, entry)| *entry.owner == Owner::Orphan)
         };
-        self.targets.get(cluster).is_some_and(swept)
+        // Peers that were just listed have no owner yet.
+        !self.pending.everything && self.targets.get(cluster).is_some_and(swept)
     }
 
     /// Evaluates one target. Confirmed changes are handled only by `refresh`,
     /// because they concern all targets of a mesh.
     pub fn evaluate(&mut self, id: &ClusterId) {
+        self.settle_sources();
         let Some(mut target) = self.targets.remove(id) else {
             return;
         };

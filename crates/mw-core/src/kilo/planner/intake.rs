@@ -1,21 +1,20 @@
-//! Observations, one by one, and the replanning they trigger.
+//! Observations, one by one. They are recorded with what has to be planned again
+//! for them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Cluster, Listing, Planner};
 use crate::key::PublicKey;
-use crate::kilo::decide::{Departures, MeshState, mesh_at};
+use crate::kilo::decide::Departures;
 use crate::kilo::evaluate::Target;
 use crate::kilo::history::group;
 use crate::kilo::liveness;
-use crate::kilo::mesh::Member;
 use crate::kilo::node::{Node, Nodes};
 use crate::kilo::ownership::Owner;
 use crate::kilo::peer::PeerFacts;
-use crate::kilo::source::SourcePlan;
 use crate::kilo::target::Entry;
-use crate::names::{ClusterId, MeshId, NodeName, PeerName};
+use crate::names::{ClusterId, NodeName, PeerName};
 use crate::seen::Seen;
 use crate::time::Timestamp;
 
@@ -53,7 +52,7 @@ impl Planner {
             left.remove(&name);
         }
         if !quiet {
-            self.replan_cluster(cluster);
+            self.pending.nodes.insert(cluster.clone());
         }
         !quiet
     }
@@ -69,17 +68,13 @@ impl Planner {
         if let Some(nodes) = known.nodes.known_mut() {
             nodes.remove(name);
         }
-        self.replan_cluster(cluster);
+        self.pending.nodes.insert(cluster.clone());
     }
 
     /// All Nodes of a cluster were listed, or can't be read any more.
     pub fn set_nodes(&mut self, cluster: &ClusterId, nodes: Seen<Nodes>) {
-        self.take_nodes(cluster, nodes);
-        self.replan_cluster(cluster);
-    }
-
-    fn take_nodes(&mut self, cluster: &ClusterId, nodes: Seen<Nodes>) {
         self.cluster_mut(cluster).nodes = nodes;
+        self.pending.nodes.insert(cluster.clone());
         if let Some(target) = self.targets.get_mut(cluster) {
             target.dirt.all = true;
         }
@@ -94,28 +89,13 @@ impl Planner {
         self.clusters.entry(cluster.clone()).or_insert_with(unseen)
     }
 
-    /// Lists of several clusters, or the reason why they can't be read; replans
-    /// once.
+    /// Lists of several clusters, or the reason why they can't be read.
     pub fn set_listings(&mut self, listings: Vec<(ClusterId, Listing)>) {
-        let mut nodes = BTreeSet::new();
-        let mut peers = false;
         for (cluster, listing) in listings {
             match listing {
-                Listing::Nodes(seen) => {
-                    self.take_nodes(&cluster, seen);
-                    nodes.insert(cluster);
-                }
-                Listing::Peers(seen) => {
-                    self.take_peers(&cluster, seen);
-                    peers = true;
-                }
+                Listing::Nodes(seen) => self.set_nodes(&cluster, seen),
+                Listing::Peers(seen) => self.set_peers(&cluster, seen),
             }
-        }
-        match peers {
-            true => self.replan_inputs(),
-            false => nodes
-                .iter()
-                .for_each(|cluster| self.replan_cluster(cluster)),
         }
     }
 
@@ -177,68 +157,20 @@ impl Planner {
         let keys: BTreeSet<PublicKey> = old.iter().chain(new).filter_map(Entry::key).collect();
         if self.register.hub().is_none() {
             // Any Peer can change the ownership of others.
-            self.replan_inputs();
+            self.pending.everything = true;
             return;
         }
         for owner in owners.iter().filter(|_| !same_past) {
             if let Owner::Mesh(id) = owner.as_ref() {
-                self.remember(id, name, (&labels, &keys), wide);
+                self.pending.note_past(id, name, &labels, &keys, wide);
             }
         }
-        (0..self.meshes.len()).for_each(|mesh| self.survey_unsettled(mesh, Some(name)));
-    }
-
-    /// Replans the sources whose history a changed Peer affects, by its old and
-    /// new labels and keys.
-    fn remember(
-        &mut self,
-        id: &MeshId,
-        name: &PeerName,
-        (labels, keys): (&BTreeSet<String>, &BTreeSet<PublicKey>),
-        wide: bool,
-    ) {
-        let Some((mesh, state)) = mesh_at(&self.meshes, id) else {
-            return;
-        };
-        let Some(active) = state.active() else { return };
-        if active.may_be_settled_by(keys) && self.settle(mesh) {
-            self.plan_members(mesh, None);
-            return;
-        }
-        let Some(active) = self.meshes.get(mesh).and_then(MeshState::active) else {
-            return;
-        };
-        let speaks = |position: &usize| {
-            active.members.get(*position).is_some_and(|member| {
-                let nodes = self
-                    .clusters
-                    .get(&member.id)
-                    .and_then(|cluster| cluster.nodes.known());
-                let bare = nodes.is_some_and(|nodes| nodes.values().any(|node| node.is_away()));
-                let decides = |plan: &SourcePlan| plan.reads_routes || plan.kept.contains_key(name);
-                let routes = member.plan.as_ref().is_some_and(decides);
-                wide || bare
-                    || routes
-                    || PeerName::of(&active.id.name, &member.name, "anchor") == *name
-            })
-        };
-        let by_label = labels.iter().filter_map(|label| active.position_of(label));
-        let positions: BTreeSet<usize> = by_label
-            .chain(active.named_like(name))
-            .filter(speaks)
-            .collect();
-        for position in positions {
-            self.plan_members(mesh, Some(position));
-        }
+        self.pending.peers.insert(name.clone());
     }
 
     /// All Peers of a cluster were listed, or can't be read any more.
     pub fn set_peers(&mut self, cluster: &ClusterId, peers: Seen<BTreeMap<PeerName, PeerFacts>>) {
-        self.take_peers(cluster, peers);
-        self.replan_inputs();
-    }
-
-    fn take_peers(&mut self, cluster: &ClusterId, peers: Seen<BTreeMap<PeerName, PeerFacts>>) {
+        self.pending.everything = true;
         self.cluster_mut(cluster).peers_unknown = peers.why_unknown().map(str::to_owned);
         match peers {
             Seen::Known(held) => {
@@ -252,35 +184,9 @@ impl Planner {
         }
     }
 
-    /// Advances the time and replans what waited for it.
+    /// Advances the time.
     pub fn set_now(&mut self, now: Timestamp) {
         self.now = now;
-        for mesh in 0..self.meshes.len() {
-            let Some(active) = self.meshes.get(mesh).and_then(MeshState::active) else {
-                continue;
-            };
-            let due = |member: &Member| member.recheck_at().is_some_and(|at| at <= now);
-            let positions: Vec<usize> = active
-                .members
-                .iter()
-                .enumerate()
-                .filter(|(_, member)| due(member))
-                .map(|(at, _)| at)
-                .collect();
-            for position in &positions {
-                self.plan_members(mesh, Some(*position));
-            }
-            if !positions.is_empty() {
-                self.survey_unsettled(mesh, None);
-            }
-        }
-        for target in self.targets.values_mut() {
-            let due = target
-                .outcomes
-                .iter()
-                .filter(|(_, outcome)| outcome.recheck_at.is_some_and(|at| at <= now));
-            let names: Vec<PeerName> = due.map(|((name, _), _)| name.clone()).collect();
-            target.dirt.names.extend(names);
-        }
+        self.pending.time = true;
     }
 }
