@@ -9,6 +9,9 @@ macro_rules! words {
     };
 }
 
+/// The condition that all our kinds have.
+pub const READY: &str = "Ready";
+
 /// Conditions of a ClusterMesh.
 pub mod kilo {
     pub mod kind {

@@ -12,6 +12,7 @@ use mw_controller::clock::Clock;
 use mw_controller::install::read_hub_uid;
 use mw_controller::kilo::{PublishedMesh, Snapshot, SnapshotError};
 use mw_controller::published_status::{Interest, is_served};
+use mw_core::condition::READY;
 use mw_core::kilo::plan::{Condition, Plan};
 use mw_core::kilo::planner::{ClusterSeen, Options, World};
 use mw_core::kilo::spec::duration_seconds;
@@ -520,7 +521,7 @@ pub(crate) fn correct<'a>(
             .first()
             .map(|first| format!("{}: {}", first.subject, first.message))
             .unwrap_or_default();
-        let is_ready = |condition: &&mut Condition| condition.kind == "Ready";
+        let is_ready = |condition: &&mut Condition| condition.kind == READY;
         if let Some(ready) = of_mesh.conditions.iter_mut().find(is_ready) {
             ready.message = printable(&said, 500);
         }

@@ -19,6 +19,7 @@ use mw_controller::published_status::Interest;
 use mw_controller::run::{ProcessDeps, lead};
 use mw_controller::serve::Readiness;
 use mw_controller::transport::Timeouts;
+use mw_core::condition::READY;
 use mw_core::names::MeshId;
 use mw_sim::kilo::{Mesh, NAMESPACE, Node, PEER_CRD, Site, host, kubeconfig, url};
 use mw_sim::{
@@ -399,7 +400,7 @@ impl Fleet {
         let ready = conditions
             .into_iter()
             .flatten()
-            .find(|one| one.get("type").is_some_and(|kind| kind == "Ready"));
+            .find(|one| one.get("type").is_some_and(|kind| kind == READY));
         let text = |field: &str| {
             ready
                 .and_then(|ready| ready.get(field))

@@ -3,10 +3,16 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use mw_controller::published_status::{Published, PublishedLease, PublishedStatus};
+use mw_core::condition::READY;
 use mw_core::text::printable;
 use mw_core::time::Timestamp;
 
 use crate::output::layout::{mean, styled};
+
+/// Reasons that only the output has.
+pub(crate) const NO_STATUS: &str = "NoStatus";
+pub(crate) const SPEC_CHANGED: &str = "SpecChanged";
+pub(crate) const STALE: &str = "Stale";
 
 /// Readiness, as far as the status can be trusted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,14 +46,14 @@ impl Told<'_> {
         let Some(ready) = self
             .conditions
             .iter()
-            .find(|condition| condition.type_ == "Ready")
+            .find(|condition| condition.type_ == READY)
         else {
-            return no("NoStatus", nobody.to_owned());
+            return no(NO_STATUS, nobody.to_owned());
         };
         let of = self.of.or(ready.observed_generation).unwrap_or_default();
         if of != self.generation && !self.deleting {
             return no(
-                "SpecChanged",
+                SPEC_CHANGED,
                 format!(
                     "spec is at generation {}, status still at generation {of}",
                     self.generation

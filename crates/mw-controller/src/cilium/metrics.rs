@@ -5,6 +5,7 @@ use std::hash::Hash;
 
 use mw_core::cilium::object::ObjectId;
 use mw_core::cilium::world::{DialFailure, DialOutcome};
+use mw_core::condition::READY;
 use mw_core::names::ClusterId;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -140,7 +141,7 @@ impl Engine {
         conditions
             .into_iter()
             .flatten()
-            .any(|condition| condition.kind == "Ready" && condition.status.as_str() == "True")
+            .any(|condition| condition.kind == READY && condition.status.as_str() == "True")
     }
 
     fn certificates(&self) -> BTreeMap<CertificateLabels, i64> {

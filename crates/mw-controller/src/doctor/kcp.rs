@@ -3,6 +3,7 @@
 //! any.
 
 use mw_api::cilium::kcp::{ANNOTATION_PATH, ApiBinding, ApiExport, Claim, FLEET_EXPORT, exported};
+use mw_core::condition::READY;
 use mw_core::text::{listed, shell_quoted};
 use serde_json::json;
 
@@ -447,7 +448,7 @@ fn told(object: &PublishedObject) -> Check {
         .status
         .conditions()
         .iter()
-        .find(|condition| condition.type_ == "Ready");
+        .find(|condition| condition.type_ == READY);
     let Some(ready) = ready else {
         let hint = "if this lasts, ask the platform's administrator to check the provider";
         return Check::failed(layer, &name, "the provider has written no status yet").hinted(hint);

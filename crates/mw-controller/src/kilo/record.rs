@@ -7,6 +7,7 @@ use kube::core::DynamicObject;
 use mw_api::kilo::clustermesh::{
     ANNOTATION_RECONCILE_TRIGGER, ClusterMesh, ClusterMeshSpec, ClusterMeshStatus, FINALIZER,
 };
+use mw_core::condition::kilo::kind;
 use mw_core::kilo::guard::HeldLine;
 use mw_core::kilo::spec::{Mesh, RawCluster, SecretRef, validate};
 use mw_core::names::{ClusterId, ClusterName, MeshId};
@@ -121,7 +122,7 @@ impl Record {
                 .find(|condition| condition.type_ == kind)
         };
         let admitted =
-            condition("NetworksOverlap").is_some_and(|condition| condition.status == "False");
+            condition(kind::NETWORKS_OVERLAP).is_some_and(|condition| condition.status == "False");
         if admitted && self.status.observed_generation == self.meta.generation {
             self.mesh.running = validate(&self.mesh.spec).ok().map(|(spec, _)| spec);
             self.mesh.recalled = self.mesh.running.is_some();

@@ -9,6 +9,7 @@ use mw_core::cilium::facts::ClusterSeen;
 use mw_core::cilium::object::{Binding, ObjectId, Resolution};
 use mw_core::cilium::plan::{Condition, ObjectOutcome, Plan};
 use mw_core::cilium::world::{Options, VerifyDial, World};
+use mw_core::condition::cilium::kind;
 use mw_core::names::ClusterId;
 use mw_core::problem::{Problem, Reason};
 use mw_core::text::printable;
@@ -241,7 +242,7 @@ fn misshapen<P>(outcome: &mut ObjectOutcome<P>, wrong: &[Problem]) {
     for Condition { message, .. } in outcome
         .conditions
         .iter_mut()
-        .filter(|condition| ["Ready", "Accepted"].contains(&condition.kind))
+        .filter(|condition| [kind::READY, kind::ACCEPTED].contains(&condition.kind))
     {
         *message = printable(&said, 500);
     }

@@ -14,6 +14,7 @@ use mw_controller::published_status::PublishedStatus;
 use mw_core::cilium::object::ObjectId;
 use mw_core::cilium::plan::{Condition, ObjectOutcome, Plan, Status};
 use mw_core::cilium::world::World;
+use mw_core::condition::READY;
 use mw_core::problem::Problem;
 use serde::Serialize;
 
@@ -44,7 +45,7 @@ pub(crate) fn views(plan: &Plan) -> Views {
         let ready = of
             .conditions
             .iter()
-            .find(|condition| condition.kind == "Ready");
+            .find(|condition| condition.kind == READY);
         let message = ready.map(|ready| ready.message.clone()).unwrap_or_default();
         let view = View {
             ready: ready.is_some_and(|ready| ready.status == Status::True),

@@ -7,6 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use mw_api::cilium::binding::MeshStatus;
 use mw_controller::cilium::{Kind, ObjectStatus, PublishedObject};
 use mw_controller::published_status::{Published, PublishedStatus};
+use mw_core::condition::cilium::kind;
 use mw_core::kilo::view::PairState;
 use mw_core::text::printable;
 use mw_core::time::Timestamp;
@@ -16,7 +17,7 @@ use crate::output::cilium::Overview;
 use crate::output::kilo::matrix::Matrix;
 use crate::output::layout::{Cell, mean, phase_style, rows, styled};
 use crate::output::presence::{
-    Presence, Told, Verdict, age, at, presence, presence_words, trouble,
+    Presence, SPEC_CHANGED, STALE, Told, Verdict, age, at, presence, presence_words, trouble,
 };
 
 /// Age in seconds at which a status counts as stale: three times the provider's default
@@ -39,7 +40,7 @@ pub(crate) fn verdict(
     match stale(published_status, object).filter(|_| verdict.ready) {
         Some(message) => Verdict {
             ready: false,
-            reason: "Stale".to_owned(),
+            reason: STALE.to_owned(),
             message,
             since: verdict.since,
         },
@@ -72,7 +73,7 @@ fn stale(
 
 /// Reports whether a status is current.
 fn is_sure(published_status: &PublishedStatus<PublishedObject>, verdict: &Verdict) -> bool {
-    presence(published_status) == Presence::Running && verdict.reason != "SpecChanged"
+    presence(published_status) == Presence::Running && verdict.reason != SPEC_CHANGED
 }
 
 pub(crate) fn text(published_status: &PublishedStatus<PublishedObject>) -> String {
@@ -221,7 +222,7 @@ fn state(verdict: &Verdict, object: &PublishedObject) -> (String, Style) {
         (true, _) => (format!("ready ({phase})"), mean::changed()),
         (false, true) => (format!("being deleted ({phase})"), mean::changed()),
         (false, false) => {
-            let style = if verdict.reason == "Stale" || verdict.reason == "SpecChanged" {
+            let style = if verdict.reason == STALE || verdict.reason == SPEC_CHANGED {
                 mean::bad()
             } else {
                 phase_style(&phase)
@@ -241,9 +242,11 @@ fn remarks(object: &PublishedObject) -> String {
         format!("  {error} cannot read its spec: {}\n", printable(why, 300))
     });
     let apart = |condition: &&Condition| match condition.type_.as_str() {
-        "IdentityApplied" | "KVStoreMeshReady" | "HubbleReady" => condition.status != "True",
-        "VersionSkew" | "CertificatesExpiring" => condition.status == "True",
-        "Reachable" => condition.status == "False",
+        kind::IDENTITY_APPLIED | kind::KVSTOREMESH_READY | kind::HUBBLE_READY => {
+            condition.status != "True"
+        }
+        kind::VERSION_SKEW | kind::CERTIFICATES_EXPIRING => condition.status == "True",
+        kind::REACHABLE => condition.status == "False",
         _ => false,
     };
     let conditions = object

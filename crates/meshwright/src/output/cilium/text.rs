@@ -2,6 +2,7 @@
 
 use mw_controller::cilium::Kind;
 use mw_core::cilium::plan::{BindingPlan, Row};
+use mw_core::condition::READY;
 use mw_core::problem::Reason;
 use mw_core::text::printable;
 use owo_colors::Style;
@@ -63,9 +64,7 @@ fn object(planned: &Planned<'_>, result: &Result<'_>) -> String {
         kind.as_str(),
         printable(&format!("{}/{}", id.namespace, id.name), 320)
     );
-    let ready = conditions
-        .iter()
-        .find(|condition| condition.kind == "Ready");
+    let ready = conditions.iter().find(|condition| condition.kind == READY);
     let reason = ready
         .filter(|ready| ready.reason != *phase)
         .map(|ready| format!(" ({})", ready.reason))

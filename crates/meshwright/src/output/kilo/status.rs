@@ -7,6 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use mw_api::kilo::clustermesh::{ClusterStatus, MOST_SKIPPED, SkippedNode};
 use mw_controller::kilo::PublishedMesh;
 use mw_controller::published_status::PublishedStatus;
+use mw_core::condition::kilo::kind;
 use mw_core::kilo::view::{MeshView, PairState};
 use mw_core::names::MeshId;
 use mw_core::text::printable;
@@ -139,8 +140,8 @@ fn remarks(mesh: &PublishedMesh) -> String {
         ));
     }
     let bad = |condition: &&Condition| match condition.type_.as_str() {
-        "Ready" => false,
-        "NetworksOverlap" | "ScopeLimited" => condition.status == "True",
+        kind::READY => false,
+        kind::NETWORKS_OVERLAP | kind::SCOPE_LIMITED => condition.status == "True",
         _ => condition.status == "False",
     };
     for condition in conditions(mesh).filter(bad) {
