@@ -1,7 +1,6 @@
 //! Everything that talks to an API server: connects to clusters, watches them
 //! and writes to them. `mw-core` decides what to write.
 
-mod absence;
 pub mod address;
 pub mod backoff;
 pub mod cilium;
@@ -9,6 +8,7 @@ pub mod clock;
 pub mod cluster_names;
 pub mod conditions;
 pub mod doctor;
+mod engine;
 pub mod failure;
 pub mod fleet;
 pub mod install;

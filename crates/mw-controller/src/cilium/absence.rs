@@ -9,20 +9,15 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use kube::Api;
-use kube::core::DynamicObject;
 use mw_core::cilium::plan::{Plan, SecretApply, TargetPlan};
 use mw_core::names::ClusterId;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::absence::search;
-use crate::backoff::Backoff;
-use crate::cilium::engine::{Engine, Event};
+use crate::cilium::engine::Engine;
 use crate::cilium::object_source::ObjectSource;
 use crate::cilium::record::{Astray, Kind, Record, RecordId};
-use crate::failure::Failure;
-use crate::fleet::{HUB, secret_of};
+use crate::fleet::secret_of;
 
 impl Engine {
     /// Interval between two answers that confirm each other: a full resync with the
@@ -34,15 +29,15 @@ impl Engine {
     /// Records a list of a kind. The first one alone never causes a deletion.
     pub(super) fn note_list(&mut self, at: &(ObjectSource, Kind)) {
         let (now, apart) = (self.turned_at, self.apart());
-        match self.first_listed.get_mut(at) {
+        match self.state.lists.first_listed.get_mut(at) {
             None => {
-                self.first_listed.insert(at.clone(), Some(now));
-                self.listed.remove(at);
+                self.state.lists.first_listed.insert(at.clone(), Some(now));
+                self.state.lists.listed.remove(at);
                 self.hub_relist.ring();
             }
             Some(first) => {
                 first.take_if(|first| now.duration_since(*first) >= apart);
-                self.listed.insert(at.clone());
+                self.state.lists.listed.insert(at.clone());
             }
         }
     }
@@ -53,20 +48,12 @@ impl Engine {
         let (now, apart) = (self.turned_at, self.apart());
         let due = |astray: &Astray| astray.searched.is_none_or(|at| now >= at + apart);
         let missing = self.records.values().filter(|record| {
-            record.is_missing_from_hub() && record.astray.as_ref().is_some_and(due)
+            record.is_missing_from_hub() && record.state.astray.as_ref().is_some_and(due)
         });
         let needed: BTreeSet<(Kind, String)> = missing
-            .map(|record| (record.kind, record.id().name.clone()))
+            .map(|record| (record.state.kind, record.id().name.clone()))
             .collect();
-        for (kind, name) in self.searches.start(&needed, now) {
-            let api: Api<DynamicObject> =
-                Api::all_with(self.environment.hub.clone(), &kind.resource());
-            let events = self.sender.clone();
-            self.tasks.spawn(async move {
-                let found = search(&api, &name).await;
-                _ = events.send(Event::Searched { kind, name, found }).await;
-            });
-        }
+        self.search(&needed);
     }
 
     /// Returns when an absence is confirmed by a second search.
@@ -74,21 +61,16 @@ impl Engine {
         let searched = self
             .records
             .values()
-            .filter_map(|record| record.astray?.searched);
+            .filter_map(|record| record.state.astray?.searched);
         searched
             .map(|at| at + self.apart())
             .filter(|at| *at > self.turned_at)
             .min()
     }
 
-    pub(super) fn observe_search(
-        &mut self,
-        kind: Kind,
-        name: String,
-        found: &Result<BTreeSet<String>, Failure>,
-    ) {
+    pub(super) fn take_searched(&mut self, kind: Kind, name: &str, namespaces: &BTreeSet<String>) {
         let is_missing = |record: &Record| {
-            record.is_missing_from_hub() && record.kind == kind && record.id().name == name
+            record.is_missing_from_hub() && record.state.kind == kind && record.id().name == name
         };
         let missing: Vec<RecordId> = self
             .records
@@ -96,18 +78,12 @@ impl Engine {
             .filter(|(_, record)| is_missing(record))
             .map(|(id, _)| id.clone())
             .collect();
-        let random = &mut self.environment.random;
-        self.searches
-            .end((kind, name), found, || Backoff::of_watch(random.fork()));
-        let namespaces = match found {
-            Ok(namespaces) => namespaces,
-            Err(failure) => return self.count_failure(HUB, failure),
-        };
         for id in missing {
-            match namespaces.contains(&id.1.namespace) {
+            if namespaces.contains(&id.1.namespace) {
                 // The list or event without it was wrong.
-                true => self.hub_relist.ring(),
-                false => self.miss(&id),
+                self.hub_relist.ring();
+            } else {
+                self.miss(&id);
             }
         }
     }
@@ -118,7 +94,7 @@ impl Engine {
         let Some(astray) = self
             .records
             .get_mut(id)
-            .and_then(|record| record.astray.as_mut())
+            .and_then(|record| record.state.astray.as_mut())
         else {
             return;
         };
@@ -126,7 +102,7 @@ impl Engine {
         if now.duration_since(first) >= apart {
             info!(kind = id.0.as_str(), object = %id.1, "object no longer exists");
             self.records.remove(id);
-            self.records_changed = true;
+            self.changes.records = true;
             self.touch_status();
         }
     }
@@ -134,8 +110,8 @@ impl Engine {
     /// Plans, and holds what would be removed in a cluster for no known reason while an
     /// object may be hidden.
     pub(super) fn plan_cautiously(&mut self) -> Plan {
-        let plan = mw_core::cilium::plan(&self.world);
-        if self.first_listed.values().all(Option::is_none) {
+        let plan = mw_core::cilium::plan(&self.state.world);
+        if self.state.lists.first_listed.values().all(Option::is_none) {
             return plan;
         }
         let held: BTreeSet<ClusterId> = plan
@@ -144,17 +120,18 @@ impl Engine {
             .filter(|(cluster, target)| !self.explains(cluster, target))
             .map(|(cluster, _)| cluster.clone())
             .collect();
-        for cluster in held.difference(&self.held) {
+        for cluster in held.difference(&self.state.held) {
             warn!(cluster = %self.environment.names.of(cluster), secret = secret_of(cluster), "keys or annotations belong to no known object: they stay until a later list confirms that");
         }
-        self.held = held;
-        if self.held.is_empty() {
+        self.state.held = held;
+        if self.state.held.is_empty() {
             return plan;
         }
-        self.world
+        self.state
+            .world
             .settled
-            .retain(|cluster| !self.held.contains(cluster));
-        mw_core::cilium::plan(&self.world)
+            .retain(|cluster| !self.state.held.contains(cluster));
+        mw_core::cilium::plan(&self.state.world)
     }
 
     /// Reports whether all removals in a cluster are due to objects that are known.
@@ -169,9 +146,9 @@ impl Engine {
             .values()
             .any(|apply| !apply.removed.is_empty());
         let leaving = |kinds: &[Kind]| {
-            self.records
-                .values()
-                .any(|record| kinds.contains(&record.kind) && self.is_leaving(record, cluster))
+            self.records.values().any(|record| {
+                kinds.contains(&record.state.kind) && self.is_leaving(record, cluster)
+            })
         };
         (!keys || leaving(&[Kind::Binding]))
             && (!annotations || leaving(&[Kind::Binding, Kind::Service]))
@@ -180,7 +157,7 @@ impl Engine {
     /// Reports whether an object may be the reason for removals in a cluster: it is
     /// being deleted, has changed, or left a cluster that it touched.
     fn is_leaving(&self, record: &Record, cluster: &ClusterId) -> bool {
-        let Some(common) = self.resolved(record.kind, record.id()) else {
+        let Some(common) = self.resolved(record.state.kind, record.id()) else {
             return false;
         };
         let names = self.refs(record);
@@ -189,14 +166,14 @@ impl Engine {
             .filter(|name| self.has_left(record, name) || common.is_revoked(name))
             .collect();
         // Another owner of a shared cluster sees the same keys.
-        let uid = |id: &ClusterId| self.world.origins.get(id).map(|origin| &origin.uid);
+        let uid = |id: &ClusterId| self.state.world.origins.get(id).map(|origin| &origin.uid);
         let of_it = |name: &String| {
             common
                 .cluster(name)
                 .is_some_and(|id| id == cluster || uid(id).is_some() && uid(id) == uid(cluster))
         };
-        match record.kind {
-            _ if record.is_deleted() || record.changed => names.iter().any(of_it),
+        match record.state.kind {
+            _ if record.is_deleted() || record.state.changed => names.iter().any(of_it),
             // Its keys lead to and from the cluster that it left.
             Kind::Binding => !left.is_empty() && names.iter().any(of_it),
             Kind::Service | Kind::Intent => left.into_iter().any(of_it),

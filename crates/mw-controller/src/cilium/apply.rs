@@ -17,16 +17,14 @@ use mw_core::cilium::secret::SecretBytes;
 use mw_core::names::ClusterId;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use crate::cilium::cluster_cache::{
     API_SERVER, ClusterCache, certificate, config_map, policy, remote_users, service,
 };
 use crate::cilium::diff::{Act, Operation, Place};
-use crate::cilium::engine::{Engine, Event};
+use crate::cilium::engine::Engine;
 use crate::failure::Failure;
-use crate::metrics::WriteLabels;
 
 /// Result of one write.
 pub(super) struct WriteOutcome {
@@ -45,46 +43,18 @@ struct Found {
 type Show = Box<dyn FnOnce(&mut ClusterCache) + Send>;
 
 impl Engine {
-    pub(super) fn apply(&mut self) {
-        let now = self.turned_at;
-        let mut pending = 0;
-        for (id, member) in &mut self.members {
-            let Some(live) = &member.link.live else {
-                member.writer.drop_queue();
-                member.offered.clear();
-                continue;
-            };
-            if member.swap.is_some() {
-                // The plan was made through the previous connection.
-                continue;
-            }
-            for operation in member.writer.next(now) {
-                let (client, events) = (live.client.clone(), self.sender.clone());
-                let (cluster, epoch, name) =
-                    (id.clone(), member.link.epoch, self.environment.names.of(id));
-                let namespace = self.settings.cilium_namespace.clone();
-                self.tasks.spawn(async move {
-                    debug!(cluster = %name, place = %operation.place, verb = operation.act.verb(), "writing");
-                    let outcome = write(client, &namespace, operation).await;
-                    _ = events.send(Event::Written { cluster, epoch, outcome }).await;
-                });
-            }
-            pending += member.writer.pending();
+    pub(super) fn write(
+        &self,
+        cluster: &ClusterId,
+        client: Client,
+        operation: Operation,
+    ) -> impl Future<Output = WriteOutcome> + Send + 'static {
+        let cluster = self.environment.names.of(cluster);
+        let namespace = self.settings.cilium_namespace.clone();
+        async move {
+            debug!(%cluster, place = %operation.place, verb = operation.act.verb(), "writing");
+            write(client, &namespace, operation).await
         }
-        self.environment
-            .metrics
-            .pending
-            .set(i64::try_from(pending).unwrap_or(i64::MAX));
-    }
-
-    pub(super) fn writers_due(&self) -> Option<Instant> {
-        let now = self.turned_at;
-        let lingers = self.linger_due().filter(|at| *at > now);
-        self.members
-            .values()
-            .filter_map(|member| member.writer.due(now))
-            .chain(lingers)
-            .min()
     }
 
     pub(super) fn observe_write(&mut self, cluster: &ClusterId, epoch: u64, outcome: WriteOutcome) {
@@ -101,30 +71,28 @@ impl Engine {
             Ok(_) => "done",
             Err(failure) => failure.category(),
         };
-        let labels = WriteLabels {
-            cluster: self.environment.metrics.cluster(cluster),
-            kind: place.kind(),
-            verb,
-            result: counted,
-        };
-        self.environment.metrics.writes.get_or_create(&labels).inc();
-        let jitter = 0.5 + 0.5 * self.environment.random.f64();
+        self.count_write(cluster, place.kind(), verb, counted);
+        let share = self.retry_share();
         let Some(member) = self.members.get_mut(cluster) else {
             return;
         };
         member.writer.answered(&place);
         self.touch_status();
         let name = self.environment.names.of(cluster);
-        let Some(member) = self.member_at(cluster, epoch) else {
+        let Some(member) = self
+            .members
+            .get_mut(cluster)
+            .filter(|member| member.link.epoch == epoch)
+        else {
             return;
         };
         match result {
             Ok(Found { otherwise, show }) => {
                 show(&mut member.link.feeds);
-                member.seen_changed = true;
+                self.changes.clusters.insert(cluster.clone());
                 if let Some(failure) = otherwise {
                     debug!(cluster = %name, %place, %failure, "object changed since it was planned");
-                    member.writer.fail(place, verb, failure, jitter);
+                    member.writer.fail(place, verb, failure, share);
                 } else {
                     info!(cluster = %name, %place, verb, "written");
                     member.writer.succeed(&place);
@@ -139,10 +107,10 @@ impl Engine {
                 warn!(cluster = %name, %place, error = %failure, "{verb} failed");
                 if !failure.is_an_answer() {
                     member.writer.doubt();
-                    member.lists_in_doubt = Some(member.link.feeds.lists(member.wants));
+                    member.state.lists_in_doubt = Some(member.link.feeds.lists(member.state.wants));
                     member.link.relist();
                 }
-                member.writer.fail(place, verb, failure.clone(), jitter);
+                member.writer.fail(place, verb, failure.clone(), share);
                 self.count_failure(cluster.as_str(), &failure);
             }
         }

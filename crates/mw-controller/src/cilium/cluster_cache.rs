@@ -29,7 +29,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::cilium::certificates::{certificates, connection_secret};
-use crate::cilium::engine::Event;
+use crate::cilium::engine::{Event, Input};
 use crate::failure::Failure;
 use crate::fleet::follow::{EventSink, RelistSignal, Version, WatchConfig, follow_member};
 use crate::fleet::list::Scope;
@@ -147,12 +147,12 @@ impl<B: FnMut() -> crate::backoff::Backoff> CacheWatcher<'_, B> {
         let (cluster, epoch) = (self.cluster.clone(), self.epoch);
         let wrap = move |seen| {
             let watch_cache = watch_cache.clone();
-            Event::Cached {
+            Event::Input(Input::Cached {
                 cluster: cluster.clone(),
                 epoch,
                 what,
                 take: Box::new(move |cluster_cache| watch_cache(cluster_cache).observe(seen)),
-            }
+            })
         };
         let watch_config = WatchConfig {
             scope,

@@ -10,8 +10,8 @@ use mw_core::seen::Seen;
 use crate::cilium::engine::Engine;
 use crate::cilium::identity::differ;
 use crate::cilium::kubeconfig_secrets::Lead;
+use crate::cilium::member::Member;
 use crate::cilium::object_source::ObjectSource;
-use crate::cilium::observe::Member;
 use crate::cilium::record::{Kind, Record};
 use crate::fleet::Feed;
 
@@ -30,7 +30,7 @@ impl Engine {
             Lead::Found { source, .. } => self
                 .members
                 .get(&source.id())
-                .and_then(|member| member.in_use.private_ca.clone()),
+                .and_then(|member| member.state.in_use.private_ca.clone()),
             _ => None,
         };
         let id = record.id();
@@ -57,22 +57,30 @@ impl Engine {
 
     /// Clusters that no unresolved ref and no unknown object can point to.
     pub(super) fn settled_clusters(&self, unresolved: &[Unresolved]) -> BTreeSet<ClusterId> {
-        if self.first_look_ends.is_some() {
+        if self.state.lists.first_look_ends.is_some() {
             return BTreeSet::new();
         }
         let may_lead = |one: &Unresolved, member: &Member| {
             self.may_be_named(member, &one.workspace, &one.namespace)
-                && !differ(one.private_ca.as_ref(), member.in_use.private_ca.as_ref())
+                && !differ(
+                    one.private_ca.as_ref(),
+                    member.state.in_use.private_ca.as_ref(),
+                )
         };
         let is_settled = |cluster: &ClusterId, member: &Member| {
             self.is_wanted(cluster)
                 && self.knows_all_owners(member)
                 && !unresolved.iter().any(|one| may_lead(one, member))
         };
-        let settled = self.representatives.iter().filter(|(cluster, link)| {
-            let member = self.members.get(*link);
-            member.is_some_and(|member| is_settled(cluster, member))
-        });
+        let settled = self
+            .state
+            .identities
+            .representatives
+            .iter()
+            .filter(|(cluster, link)| {
+                let member = self.members.get(*link);
+                member.is_some_and(|member| is_settled(cluster, member))
+            });
         settled.map(|(cluster, _)| cluster.clone()).collect()
     }
 
@@ -80,24 +88,30 @@ impl Engine {
     /// another shard, and this process may have started meanwhile.
     pub(super) fn unbound_clusters(&self) -> BTreeSet<ClusterId> {
         let is_unbound = |owner: &String| {
-            self.kcp.is_some() && self.tenant(&Workspace::from(owner.as_str())).is_none()
+            self.state.sources.kcp.is_some()
+                && self.tenant(&Workspace::from(owner.as_str())).is_none()
         };
-        let links = self.representatives.iter().filter(|(_, link)| {
-            let member = self.members.get(*link);
-            member.is_some_and(|member| member.owners.iter().any(is_unbound))
-        });
+        let links = self
+            .state
+            .identities
+            .representatives
+            .iter()
+            .filter(|(_, link)| {
+                let member = self.members.get(*link);
+                member.is_some_and(|member| member.state.owners.iter().any(is_unbound))
+            });
         links.map(|(cluster, _)| cluster.clone()).collect()
     }
 
     /// Ends the startup wait once every link that existed at startup has been
     /// read. It waits neither for links that fail or time out nor for later ones.
     pub(super) fn end_first_look(&mut self, unresolved: &[Unresolved]) {
-        let all_listed = match self.kcp {
+        let all_listed = match self.state.sources.kcp {
             None => self.lists_all_kinds(&ObjectSource::Hub),
             Some(_) => self.lists_all_endpoints(),
         };
         if all_listed && unresolved.is_empty() && !self.members.values().any(Member::is_unread) {
-            self.first_look_ends = None;
+            self.state.lists.first_look_ends = None;
         }
     }
 
@@ -105,6 +119,8 @@ impl Engine {
     /// cleaned up or its Cluster is currently not Ready.
     fn is_wanted(&self, cluster: &ClusterId) -> bool {
         let mut links = self
+            .state
+            .identities
             .leads
             .iter()
             .filter(|(_, of)| *of == cluster)
@@ -114,18 +130,21 @@ impl Engine {
 
     /// Reports whether an object in this workspace and namespace may name the member's cluster.
     fn may_be_named(&self, member: &Member, workspace: &Workspace, namespace: &str) -> bool {
-        match self.kcp {
-            None => member.owners.contains(namespace),
-            Some(_) => member.owners.is_empty() || member.owners.contains(workspace.as_str()),
+        match self.state.sources.kcp {
+            None => member.state.owners.contains(namespace),
+            Some(_) => {
+                member.state.owners.is_empty() || member.state.owners.contains(workspace.as_str())
+            }
         }
     }
 
     /// Reports whether all objects that may name the member's cluster are known.
     fn knows_all_owners(&self, member: &Member) -> bool {
-        match self.kcp {
+        match self.state.sources.kcp {
             None => self.lists_all_kinds(&ObjectSource::Hub),
-            Some(_) if member.owners.is_empty() => self.lists_all_endpoints(),
+            Some(_) if member.state.owners.is_empty() => self.lists_all_endpoints(),
             Some(_) => member
+                .state
                 .owners
                 .iter()
                 .all(|owner| self.knows_owner(&Workspace::from(owner.as_str()))),
@@ -139,18 +158,22 @@ impl Engine {
             Some(_) => self.is_listed(workspace),
             None => {
                 let tenants_known = self
+                    .state
+                    .sources
                     .endpoints
                     .values()
                     .all(|endpoint| matches!(endpoint.tenants.known(), Seen::Known(_)));
                 let strays = self.records.values().any(|record| self.is_stray(record));
-                matches!(self.slices.known(), Seen::Known(_)) && tenants_known && !strays
+                matches!(self.state.sources.slices.known(), Seen::Known(_))
+                    && tenants_known
+                    && !strays
             }
         }
     }
 
     /// Reports whether all objects of a workspace are known.
     pub(super) fn is_listed(&self, workspace: &Workspace) -> bool {
-        if self.kcp.is_none() {
+        if self.state.sources.kcp.is_none() {
             return self.lists_all_kinds(&ObjectSource::Hub);
         }
         self.tenant_at(workspace)
@@ -160,18 +183,23 @@ impl Engine {
 
     fn lists_all_endpoints(&self) -> bool {
         let all = self
+            .state
+            .sources
             .endpoints
             .keys()
             .all(|url| self.lists_all_kinds(&ObjectSource::Endpoint(url.clone())));
-        matches!(self.slices.known(), Seen::Known(_))
+        matches!(self.state.sources.slices.known(), Seen::Known(_))
             && all
             && !self.records.values().any(|record| self.is_stray(record))
     }
 
     fn lists_all_kinds(&self, object_source: &ObjectSource) -> bool {
-        Kind::ALL
-            .iter()
-            .all(|kind| self.listed.contains(&(object_source.clone(), *kind)))
+        Kind::ALL.iter().all(|kind| {
+            self.state
+                .lists
+                .listed
+                .contains(&(object_source.clone(), *kind))
+        })
     }
 
     fn has_strays(&self, workspace: &Workspace) -> bool {
@@ -183,14 +211,14 @@ impl Engine {
     /// Reports whether an object is no longer observed: its endpoint was removed
     /// or no longer shows it.
     pub(super) fn is_stray(&self, record: &Record) -> bool {
-        record.astray.is_some()
-            || !matches!(&record.object_source, ObjectSource::Endpoint(url) if self.endpoints.contains_key(url))
+        record.state.astray.is_some()
+            || !matches!(&record.state.object_source, ObjectSource::Endpoint(url) if self.state.sources.endpoints.contains_key(url))
     }
 
     /// Reports whether an input of the object's status is not observed yet: the
     /// other objects of its workspace, or one of its refs.
     pub(super) fn is_awaiting(&self, record: &Record) -> bool {
-        let known = self.resolved(record.kind, record.id());
+        let known = self.resolved(record.state.kind, record.id());
         let looked_up = |name: &String| known.is_some_and(|common| common.refs.contains_key(name));
         !self.is_listed(&record.id().workspace) || !self.refs(record).iter().all(looked_up)
     }
@@ -209,19 +237,26 @@ impl Engine {
             return;
         }
         let is_starting = |object_source: &ObjectSource| {
-            let mut feeds = self.feeds.iter().filter(|((of, _), _)| of == object_source);
+            let mut feeds = self
+                .state
+                .lists
+                .feeds
+                .iter()
+                .filter(|((of, _), _)| of == object_source);
             feeds.any(|(_, feed)| *feed == Feed::Starting)
         };
-        let awaited = match &self.kcp {
+        let awaited = match &self.state.sources.kcp {
             None if !self.lists_all_kinds(&ObjectSource::Hub) => Some(
                 "the first list of ClusterMeshBindings, GlobalServices and ConnectivityIntents"
                     .to_owned(),
             ),
-            Some(_) if !matches!(self.slices.last_known(), Seen::Known(_)) => {
+            Some(_) if !matches!(self.state.sources.slices.last_known(), Seen::Known(_)) => {
                 Some("the first list of APIExportEndpointSlices".to_owned())
             }
             _ => {
                 let silent = self
+                    .state
+                    .sources
                     .endpoints
                     .keys()
                     .find(|url| is_starting(&ObjectSource::Endpoint((*url).clone())));

@@ -18,6 +18,7 @@ use crate::cilium::certificates::ROOT;
 use crate::cilium::cluster_cache::{API_SERVER, CONFIG};
 use crate::cilium::engine::Engine;
 use crate::cilium::record::Kind;
+use crate::engine::{Offer, Offers};
 use crate::writer;
 
 /// Object that is written.
@@ -154,45 +155,46 @@ impl Place {
 }
 
 impl Engine {
-    /// Hands the remaining operations to the writer of each cluster.
-    pub(super) fn diff(&mut self) {
-        let blocked = self.blocked();
+    /// Returns the operations that are left to do, by cluster.
+    pub(super) fn diff(&mut self, plan: &Plan) -> Offers<Operation> {
+        let blocked = self.blocked(plan);
         let stand_for: BTreeMap<ClusterId, ClusterId> = self
             .members
             .keys()
             .filter_map(|id| Some((id.clone(), self.stands_for(id)?.clone())))
             .collect();
+        let mut offers = Vec::new();
         for (id, member) in &mut self.members {
             let stands_for = stand_for.get(id);
-            let target = stands_for.and_then(|cluster| self.plan.targets.get(cluster));
+            let target = stands_for.and_then(|cluster| plan.targets.get(cluster));
+            let offered = &mut member.state.offered;
             if stands_for.is_some_and(|cluster| blocked.contains(cluster)) {
-                if !member.offered.is_empty() || target.is_some() {
-                    member.offered.clear();
-                    member.writer.postpone();
+                if !offered.is_empty() || target.is_some() {
+                    offered.clear();
+                    offers.push((id.clone(), Offer::Postpone));
                 }
                 continue;
             }
             let operations = target.map(operations).unwrap_or_default();
-            if operations != member.offered
-                || member.writer.is_outdated()
-                || (member.writer.asks() && member.writer.is_idle())
+            let writer = &member.writer;
+            if operations != *offered || writer.is_outdated() || (writer.asks() && writer.is_idle())
             {
-                member.offered.clone_from(&operations);
-                member.writer.offer(operations);
+                offered.clone_from(&operations);
+                offers.push((id.clone(), Offer::Replace(operations)));
             }
         }
+        offers
     }
 
     /// Clusters whose writes must wait for an object's finalizer and its
     /// annotation of touched clusters.
-    fn blocked(&self) -> BTreeSet<ClusterId> {
+    fn blocked(&self, plan: &Plan) -> BTreeSet<ClusterId> {
         let mut blocked = BTreeSet::new();
         for ((kind, id), record) in &self.records {
-            let Some(touches) = touches(&self.plan, *kind, id).filter(|_| !record.is_deleted())
-            else {
+            let Some(touches) = touches(plan, *kind, id).filter(|_| !record.is_deleted()) else {
                 continue;
             };
-            let common = record.object.common();
+            let common = record.state.object.common();
             let unsaid = touches
                 .iter()
                 .filter(|name| !record.has_finalizer() || !common.touched.contains(name));
@@ -205,9 +207,9 @@ impl Engine {
     /// Returns an object as the planner sees it, with its refs resolved.
     pub(super) fn resolved(&self, kind: Kind, id: &ObjectId) -> Option<&Common> {
         match kind {
-            Kind::Binding => self.world.bindings.get(id).map(|of| &of.common),
-            Kind::Service => self.world.services.get(id).map(|of| &of.common),
-            Kind::Intent => self.world.intents.get(id).map(|of| &of.common),
+            Kind::Binding => self.state.world.bindings.get(id).map(|of| &of.common),
+            Kind::Service => self.state.world.services.get(id).map(|of| &of.common),
+            Kind::Intent => self.state.world.intents.get(id).map(|of| &of.common),
         }
     }
 }

@@ -25,7 +25,7 @@ use tokio::time::timeout;
 use crate::backoff::Backoff;
 use crate::cilium::cluster_cache::{CacheWatcher, ClusterCache, Wants};
 use crate::cilium::dial::{Dialler, outcome};
-use crate::cilium::engine::Event;
+use crate::cilium::engine::{Event, Input};
 use crate::cilium::kubeconfig_secrets::{
     CachedSecret, Search, lead_among, read_secret, searches_on_hub, shown,
 };
@@ -195,7 +195,7 @@ impl Examiner {
             objects
                 .iter()
                 .filter_map(read)
-                .map(|record| record.object)
+                .map(|record| record.state.object)
                 .collect(),
             false,
         )
@@ -220,7 +220,7 @@ impl Examiner {
                     .filter_map(|object| {
                         Record::read(ObjectSource::Hub, kind, &self.hub_uid, object)
                     })
-                    .map(|record| record.object),
+                    .map(|record| record.state.object),
             );
         }
         let chosen = selection(interest, &objects);
@@ -328,7 +328,7 @@ impl Examiner {
         let listing = async {
             while cluster_cache.lacks_something() || cluster_cache.lacks(wants) {
                 match events.recv().await {
-                    Some(Event::Cached { take, .. }) => _ = take(&mut cluster_cache),
+                    Some(Event::Input(Input::Cached { take, .. })) => _ = take(&mut cluster_cache),
                     Some(_) => {}
                     None => return,
                 }

@@ -1,41 +1,54 @@
-//! The event loop: waits for events or a deadline, then runs one turn.
+//! The state of the Cilium back end, and its steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::core::DynamicObject;
+use kube::Client;
+use kube::core::{ApiResource, DynamicObject};
 use mw_api::cilium::fleet::Cluster;
 use mw_api::cilium::kcp::EndpointSlice;
+use mw_core::cilium::facts::MANAGER;
 use mw_core::cilium::plan::{Link, Plan};
 use mw_core::cilium::world::{Options, VerifyDial, World};
 use mw_core::names::{CiliumName, ClusterId};
 use mw_core::time::Timestamp;
-use tokio::sync::mpsc;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
+use tracing::warn;
 
-use crate::absence::Searches;
 use crate::backoff::Backoff;
 use crate::cilium::apply::WriteOutcome;
-use crate::cilium::cluster_cache::{Take, Wants};
+use crate::cilium::cluster_cache::{ClusterCache, Take, Wants};
 use crate::cilium::dial::{Answer, Dialler, Failed};
+use crate::cilium::diff::Operation;
+use crate::cilium::events::{FIRST_PAUSE, LONGEST_PAUSE};
 use crate::cilium::identity::Leads;
 use crate::cilium::kubeconfig_secrets::{CachedSecret, KubeconfigSecrets, Search};
 use crate::cilium::management::ClusterResource;
+use crate::cilium::member::MemberState;
 use crate::cilium::metrics::ObjectMetrics;
 use crate::cilium::object_source::{Endpoint, EndpointNews, ObjectSource, Portal};
-use crate::cilium::observe::Member;
-use crate::cilium::record::{Kind, Record, RecordId};
+use crate::cilium::record::{Kind, ObjectState, RecordId};
+use crate::cilium::validate::probe;
 use crate::cilium::verify::{Dialling, Reading};
+use crate::engine::{Changes, Offers, Steps};
 use crate::failure::Failure;
-use crate::fleet::follow::{Observed, RESYNC, RelistSignal};
-use crate::fleet::{Attempt, Coarse, Feed};
+use crate::fleet::follow::{Observed, RESYNC, RelistSignal, Version};
+use crate::fleet::{Coarse, Feed};
 use crate::kubeconfig::Allowed;
 use crate::metrics::Metrics;
 use crate::run::{BackEnd, Environment};
 use crate::watch_cache::{Item, WatchCache};
+
+/// Startup wait before anything is deleted, for the links of all owners to be
+/// read: two of them may reach the same cluster.
+const FIRST_LOOK: Duration = Duration::from_secs(20);
+const CONTROLLER: &str = "networking.edge-portal.eu/meshwright";
+
+pub(super) type Engine = crate::engine::Engine<Cilium>;
+pub(super) type Event = crate::engine::Event<Cilium>;
 
 /// Settings from the provider's command line.
 #[derive(Debug, Clone)]
@@ -145,12 +158,12 @@ impl BackEnd for Provider {
     }
 
     async fn work(&self, environment: Environment) {
-        Engine::new(self.clone(), environment).run().await;
+        engine(self.clone(), environment).run().await;
     }
 }
 
-/// Inputs of the engine.
-pub(super) enum Event {
+/// Results of watches and checks.
+pub(super) enum Input {
     Objects {
         object_source: ObjectSource,
         kind: Kind,
@@ -166,31 +179,11 @@ pub(super) enum Event {
         search: Search,
         seen: Observed<(String, Item<CachedSecret>)>,
     },
-    Attempted {
-        cluster: ClusterId,
-        epoch: u64,
-        fingerprint: [u8; 32],
-        attempt: Attempt,
-    },
     Cached {
         cluster: ClusterId,
         epoch: u64,
         what: &'static str,
         take: Take,
-    },
-    Written {
-        cluster: ClusterId,
-        epoch: u64,
-        outcome: WriteOutcome,
-    },
-    Searched {
-        kind: Kind,
-        name: String,
-        found: Result<BTreeSet<String>, Failure>,
-    },
-    Patched {
-        id: RecordId,
-        result: Result<Box<DynamicObject>, Failure>,
     },
     Dialled {
         link: Link,
@@ -204,31 +197,20 @@ pub(super) enum Event {
     },
 }
 
-/// Channel capacity; watches wait while the channel is full.
-const EVENTS: usize = 4096;
-/// Maximum number of events handled before a turn.
-const BATCH: usize = 4096;
-/// Startup wait before anything is deleted, for the links of all owners to be
-/// read: two of them may reach the same cluster.
-const FIRST_LOOK: Duration = Duration::from_secs(20);
-
-pub(super) struct Engine {
-    pub(super) settings: Settings,
-    pub(super) dialler: Arc<dyn Dialler>,
-    pub(super) environment: Environment,
-    pub(super) sender: mpsc::Sender<Event>,
-    events: mpsc::Receiver<Event>,
-    pub(super) tasks: JoinSet<()>,
+/// Where objects and clusters are listed: the hub alone, or kcp and a management plane.
+pub(super) struct Sources {
     pub(super) kcp: Option<Kcp>,
     /// Triggers a relist of the export's endpoints.
     pub(super) discovery: RelistSignal,
-    next_discovery: Option<Instant>,
+    pub(super) next_discovery: Option<Instant>,
     pub(super) slices: WatchCache<String, EndpointSlice>,
     pub(super) endpoints: BTreeMap<String, Endpoint>,
     /// Clusters on the management plane.
     pub(super) clusters: WatchCache<String, Cluster>,
-    /// Triggers a relist of everything watched on the hub, and of objects in kcp.
-    pub(super) hub_relist: RelistSignal,
+}
+
+/// Completeness of the lists of the three kinds.
+pub(super) struct Lists {
     /// Watches on the three kinds.
     pub(super) feeds: BTreeMap<(ObjectSource, Kind), Feed>,
     /// Kinds listed since their watch last failed.
@@ -236,253 +218,253 @@ pub(super) struct Engine {
     /// Kinds listed at least once; the time of the first list until a list a resync
     /// later has confirmed it.
     pub(super) first_listed: BTreeMap<(ObjectSource, Kind), Option<Instant>>,
-    /// Searches for objects that disappeared from the hub, by kind and name.
-    pub(super) searches: Searches<(Kind, String)>,
-    pub(super) records: BTreeMap<RecordId, Record>,
-    pub(super) records_changed: bool,
-    /// Secrets that refs may point to.
-    pub(super) kubeconfig_secrets: BTreeMap<Search, KubeconfigSecrets>,
-    pub(super) members: BTreeMap<ClusterId, Member>,
+    /// Until then, links that have not been read yet block deletions.
+    pub(super) first_look_ends: Option<Instant>,
+}
+
+/// The clusters behind the links.
+#[derive(Default)]
+pub(super) struct Identities {
     pub(super) leads: Leads,
     /// Link in use for each cluster.
     pub(super) representatives: BTreeMap<ClusterId, ClusterId>,
-    pub(super) wants: Wants,
-    pub(super) world: World,
-    pub(super) world_changed: bool,
-    pub(super) plan: Plan,
-    /// Clusters where nothing is removed until a later list confirms that nobody wants it.
-    pub(super) held: BTreeSet<ClusterId>,
+}
+
+/// Checks of links.
+pub(super) struct Checks {
+    pub(super) dialler: Arc<dyn Dialler>,
     pub(super) diallings: BTreeMap<Link, Dialling>,
     pub(super) readings: BTreeMap<ClusterId, Reading>,
-    pub(super) status_touched: Option<Instant>,
-    pub(super) reported_at: Option<Instant>,
+}
+
+/// State of the Cilium back end.
+pub(super) struct Cilium {
+    pub(super) sources: Sources,
+    pub(super) lists: Lists,
+    /// Secrets that refs may point to.
+    pub(super) kubeconfig_secrets: BTreeMap<Search, KubeconfigSecrets>,
+    pub(super) identities: Identities,
+    pub(super) wants: Wants,
+    /// Input of the planner.
+    pub(super) world: World,
+    /// Last plan, which stays valid until an input changes.
+    pub(super) plan: Arc<Plan>,
+    /// Clusters where nothing is removed until a later list confirms that nobody wants it.
+    pub(super) held: BTreeSet<ClusterId>,
+    pub(super) checks: Checks,
     pub(super) object_metrics: ObjectMetrics,
-    pub(super) status_due: Option<Instant>,
-    next_resync: Instant,
-    /// Until then, links that have not been read yet block deletions.
-    pub(super) first_look_ends: Option<Instant>,
-    /// Time of the current turn, the same for all its steps.
-    pub(super) turned_at: Instant,
 }
 
-impl std::fmt::Debug for Engine {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Engine").finish_non_exhaustive()
+/// Returns the engine of the provider.
+pub(super) fn engine(provider: Provider, mut environment: Environment) -> Engine {
+    let Provider {
+        settings,
+        kcp,
+        dialler,
+    } = provider;
+    if kcp.is_some() {
+        environment.connect = Arc::new(Coarse(environment.connect, environment.names.clone()));
     }
-}
-
-impl Engine {
-    pub(super) fn new(provider: Provider, mut environment: Environment) -> Engine {
-        let Provider {
-            settings,
-            kcp,
-            dialler,
-        } = provider;
-        if kcp.is_some() {
-            environment.connect = Arc::new(Coarse(environment.connect, environment.names.clone()));
-        }
-        let (sender, events) = mpsc::channel(EVENTS);
-        let now = environment.clock.now();
-        let world = World {
-            options: settings.options(),
-            now,
-            ..World::default()
-        };
-        let mut engine = Engine {
-            settings,
-            dialler,
-            environment,
-            sender,
-            events,
-            tasks: JoinSet::new(),
-            next_discovery: kcp.as_ref().map(|kcp| Instant::now() + kcp.rediscovery),
+    let now = Instant::now();
+    let state = Cilium {
+        sources: Sources {
+            next_discovery: kcp.as_ref().map(|kcp| now + kcp.rediscovery),
             kcp,
             discovery: RelistSignal::default(),
             slices: WatchCache::default(),
             endpoints: BTreeMap::new(),
             clusters: WatchCache::default(),
-            hub_relist: RelistSignal::default(),
+        },
+        lists: Lists {
             feeds: BTreeMap::new(),
             listed: BTreeSet::new(),
             first_listed: BTreeMap::new(),
-            searches: Searches::new(Duration::ZERO),
-            records: BTreeMap::new(),
-            records_changed: false,
-            kubeconfig_secrets: BTreeMap::new(),
-            members: BTreeMap::new(),
-            leads: Leads::new(),
-            representatives: BTreeMap::new(),
-            wants: Wants::default(),
-            world,
-            world_changed: false,
-            plan: Plan::default(),
-            held: BTreeSet::new(),
+            first_look_ends: Some(now + FIRST_LOOK),
+        },
+        kubeconfig_secrets: BTreeMap::new(),
+        identities: Identities::default(),
+        wants: Wants::default(),
+        world: World {
+            options: settings.options(),
+            now: environment.clock.now(),
+            ..World::default()
+        },
+        plan: Arc::default(),
+        held: BTreeSet::new(),
+        checks: Checks {
+            dialler,
             diallings: BTreeMap::new(),
             readings: BTreeMap::new(),
-            status_touched: None,
-            reported_at: None,
-            object_metrics: ObjectMetrics::default(),
-            status_due: None,
-            next_resync: Instant::now(),
-            first_look_ends: Some(Instant::now() + FIRST_LOOK),
-            turned_at: Instant::now(),
-        };
-        engine.schedule_resync();
-        engine
+        },
+        object_metrics: ObjectMetrics::default(),
+    };
+    let resync = settings.resync;
+    Engine::with(state, settings, resync, environment)
+}
+
+impl Steps for Cilium {
+    type Settings = Settings;
+    type Input = Input;
+    type RecordId = RecordId;
+    type Object = ObjectState;
+    /// Kind and name of an object on the hub.
+    type SearchKey = (Kind, String);
+    type MemberState = MemberState;
+    type Feeds = ClusterCache;
+    /// Replaces the feeds of the link once it is complete.
+    type Swap = Box<ClusterCache>;
+    type Operation = Operation;
+    type Outcome = WriteOutcome;
+    type Plan = Arc<Plan>;
+
+    const LINGER: Duration = Duration::from_secs(60);
+    const SEARCHES_APART: Duration = Duration::ZERO;
+    const CONTROLLER: &'static str = CONTROLLER;
+    const MANAGER: Option<&'static str> = Some(MANAGER);
+
+    fn follow(engine: &mut Engine) {
+        engine.follow_objects();
     }
 
-    /// Never returns; dropping it aborts its tasks.
-    async fn run(mut self) {
-        let readiness = self.environment.readiness.clone();
-        self.follow_objects();
-        loop {
-            self.tell_readiness();
-            let wake = self.wake();
-            let first = readiness.beating(self.next_event(wake)).await;
-            self.take_in(first);
-            self.turn();
-        }
+    fn tell_readiness(engine: &Engine) {
+        engine.tell_readiness();
     }
 
-    async fn next_event(&mut self, wake: Instant) -> Option<Event> {
-        tokio::select! {
-            biased;
-            event = self.events.recv() => event,
-            () = sleep_until(wake) => None,
-        }
-    }
-
-    fn take_in(&mut self, first: Option<Event>) {
-        self.tick();
-        let Some(first) = first else { return };
-        self.observe(first);
-        for _ in 0..BATCH {
-            let Ok(event) = self.events.try_recv() else {
-                break;
-            };
-            self.observe(event);
-        }
-    }
-
-    /// Runs all steps; each is in the file of its name.
-    fn turn(&mut self) {
-        self.turn_without_writes();
-        self.clean_up();
-        self.diff();
-        self.apply();
-        self.verify();
-        self.report();
-    }
-
-    fn turn_without_writes(&mut self) {
-        self.turned_at = Instant::now();
-        while self.tasks.try_join_next().is_some() {}
-        if self.turned_at >= self.next_resync {
-            self.resync();
-        }
-        self.world_changed |= self
-            .first_look_ends
-            .take_if(|end| *end <= self.turned_at)
-            .is_some();
-        self.rediscover();
-        self.seek_strays();
-        self.look_for_missing_objects();
-        self.validate();
-        self.plan();
-    }
-
-    /// Reads and verifies everything without writing, at most until `end`.
-    pub(super) async fn read_all(&mut self, end: Instant) {
-        self.follow_objects();
-        while Instant::now() < end && !self.has_read_all() {
-            let wake = self.wake().min(end);
-            let first = self.next_event(wake).await;
-            self.take_in(first);
-            self.turn_without_writes();
-            self.verify();
-        }
-    }
-
-    fn has_read_all(&self) -> bool {
-        let lacks = |member: &Member| {
-            let feeds = &member.link.feeds;
-            member.link.live.is_some()
-                && feeds.silence().is_none()
-                && (feeds.lacks_something() || feeds.lacks(self.wants))
-        };
-        self.first_look_ends.is_none() && !self.members.values().any(lacks) && !self.is_verifying()
-    }
-
-    fn tick(&mut self) {
-        let now = self.environment.clock.now();
-        self.world_changed |= self
-            .plan
+    fn tick(engine: &mut Engine, now: Timestamp) {
+        let Cilium { world, plan, .. } = &mut engine.state;
+        engine.changes.inputs |= plan
             .recheck_at
-            .is_some_and(|at| self.world.now < at && at <= now);
-        self.world.now = now;
+            .is_some_and(|at| world.now < at && at <= now);
+        world.now = now;
     }
 
-    /// Relists everything, in case an event was lost.
-    fn resync(&mut self) {
-        self.hub_relist.ring();
-        self.members
-            .values()
-            .for_each(|member| member.link.relist());
-        self.schedule_resync();
+    fn observe(engine: &mut Engine, input: Input) {
+        engine.observe(input);
     }
 
-    fn schedule_resync(&mut self) {
-        let share = 0.9 + 0.2 * self.environment.random.f64();
-        self.next_resync = Instant::now() + self.settings.resync.mul_f64(share);
+    /// Tenants are judged one by one, so the planner decides what it may conclude from
+    /// incomplete lists.
+    fn is_complete(_: &Engine) -> bool {
+        true
     }
 
-    fn rediscover(&mut self) {
-        if let (Some(kcp), Some(at)) = (&self.kcp, self.next_discovery)
-            && self.turned_at >= at
-        {
-            self.next_discovery = Some(self.turned_at + kcp.rediscovery);
-            self.discovery.ring();
+    fn validate(engine: &mut Engine) {
+        engine.validate();
+    }
+
+    fn plan(engine: &mut Engine, changes: Changes) -> Arc<Plan> {
+        engine.plan(&changes)
+    }
+
+    fn diff(engine: &mut Engine, plan: &Arc<Plan>) -> Offers<Operation> {
+        engine.clean_up();
+        engine.diff(plan)
+    }
+
+    fn write(
+        engine: &mut Engine,
+        cluster: &ClusterId,
+        client: Client,
+        operation: Operation,
+    ) -> impl Future<Output = WriteOutcome> + Send + 'static {
+        engine.write(cluster, client, operation)
+    }
+
+    fn observe_write(engine: &mut Engine, cluster: &ClusterId, epoch: u64, outcome: WriteOutcome) {
+        engine.observe_write(cluster, epoch, outcome);
+    }
+
+    fn drop_writes(member: &mut MemberState) {
+        member.offered.clear();
+    }
+
+    fn clean_up(_: &mut Engine) {}
+
+    fn verify(engine: &mut Engine, _: &Arc<Plan>) {
+        engine.verify();
+    }
+
+    fn report(engine: &mut Engine, _: &Arc<Plan>) {
+        engine.report();
+    }
+
+    fn dues(engine: &Engine) -> Vec<Option<Instant>> {
+        let Cilium { world, plan, .. } = &engine.state;
+        let recheck = plan.recheck_at.filter(|at| *at > world.now);
+        vec![
+            recheck.map(|at| engine.until(at)),
+            engine.verify_due(),
+            engine.state.sources.next_discovery,
+            engine.strays_due(),
+            engine.absences_due(),
+            engine.state.lists.first_look_ends,
+        ]
+    }
+
+    fn take_object(engine: &mut Engine, id: &RecordId, object: &DynamicObject, version: Version) {
+        if let Some(object_source) = engine.source_of(id) {
+            engine.take_record(&object_source, id.0, object, version);
         }
     }
 
-    pub(super) fn backoff(&mut self) -> Backoff {
-        Backoff::of_watch(self.environment.random.fork())
+    fn drop_object(engine: &mut Engine, id: &RecordId, object: &DynamicObject) {
+        if let Some(object_source) = engine.source_of(id) {
+            engine.drop_record(&object_source, id.0, object);
+        }
     }
 
-    /// Schedules a status update.
-    pub(super) fn touch_status(&mut self) {
-        self.status_touched.get_or_insert_with(Instant::now);
+    fn miss_object(engine: &mut Engine, id: &RecordId) -> bool {
+        engine.miss_record(id)
     }
 
-    /// Time of the next turn if no event arrives.
-    fn wake(&self) -> Instant {
-        let recheck = self
-            .plan
-            .recheck_at
-            .filter(|at| *at > self.world.now)
-            .map(|at| self.until(at));
-        let times = [
-            Some(self.next_resync),
-            self.status_due,
-            recheck,
-            self.writers_due(),
-            self.records_due(),
-            self.verify_due(),
-            self.next_discovery,
-            self.strays_due(),
-            self.searches.due().filter(|at| *at > self.turned_at),
-            self.absences_due(),
-            self.first_look_ends,
-        ];
-        times
-            .into_iter()
-            .flatten()
-            .min()
-            .unwrap_or(self.next_resync)
+    fn warn_of_patch(id: &RecordId, failure: &Failure) {
+        warn!(kind = id.0.as_str(), object = %id.1, error = %failure, "failed to write the object");
     }
 
-    fn until(&self, at: Timestamp) -> Instant {
-        let seconds = u64::try_from(at.0.saturating_sub(self.world.now.0)).unwrap_or_default();
-        Instant::now() + Duration::from_secs(seconds.min(86_400))
+    fn client_of(engine: &mut Engine, id: &RecordId) -> Result<Client, String> {
+        match engine.source_of(id) {
+            Some(object_source) => engine.client_at(&object_source, &id.1.workspace),
+            None => Err("the object is unknown".to_owned()),
+        }
+    }
+
+    fn event_backoff(engine: &mut Engine) -> Option<Backoff> {
+        let random = engine.environment.random.fork();
+        Some(Backoff::new(random, FIRST_PAUSE, LONGEST_PAUSE))
+    }
+
+    fn searched((kind, name): &(Kind, String)) -> (ApiResource, String) {
+        (kind.resource(), name.clone())
+    }
+
+    fn observe_search(
+        engine: &mut Engine,
+        (kind, name): &(Kind, String),
+        namespaces: &BTreeSet<String>,
+    ) {
+        engine.take_searched(*kind, name, namespaces);
+    }
+
+    fn probe(client: Client) -> BoxFuture<'static, Result<(), Failure>> {
+        Box::pin(probe(client))
+    }
+
+    fn disconnected(engine: &mut Engine, cluster: &ClusterId) {
+        if let Some(member) = engine.members.get_mut(cluster) {
+            member.swap = None;
+        }
+        engine.changes.clusters.insert(cluster.clone());
+    }
+
+    fn credentials_are_stale(engine: &mut Engine, cluster: &ClusterId) {
+        engine.changes.clusters.insert(cluster.clone());
+    }
+
+    fn connected(engine: &mut Engine, cluster: &ClusterId) {
+        engine.follow_member(cluster);
+    }
+
+    fn may_release(_: &Engine, _: &ClusterId, lingered: bool) -> bool {
+        lingered
     }
 }

@@ -9,7 +9,7 @@ use mw_core::cilium::world::Origin;
 use mw_core::names::{ClusterId, Owner};
 
 use crate::cilium::engine::Engine;
-use crate::cilium::observe::Member;
+use crate::cilium::member::Member;
 use crate::fleet::{Credentials, Feeds};
 
 /// Links of one owner whose clusters report the same UID.
@@ -40,21 +40,22 @@ impl Member {
 
     /// Owner of the credentials.
     pub(super) fn owner(&self) -> Owner {
-        let owners: Vec<&str> = self.owners.iter().map(String::as_str).collect();
+        let owners: Vec<&str> = self.state.owners.iter().map(String::as_str).collect();
         Owner::from(owners.join(",").as_str())
     }
 
     /// Private CA of the connection in use, once the connection has identified its
     /// cluster.
     fn proof(&self) -> Option<CaId> {
-        let reads =
-            self.works() && self.link.feeds.uid().is_some() && self.link.feeds.uid() == self.uid;
-        self.in_use.private_ca.clone().filter(|_| reads)
+        let reads = self.works()
+            && self.link.feeds.uid().is_some()
+            && self.link.feeds.uid() == self.state.uid;
+        self.state.in_use.private_ca.clone().filter(|_| reads)
     }
 
     /// Forgets the cluster that the link no longer reaches.
     pub(super) fn forget(&mut self) {
-        (self.uid, self.remembered) = (None, None);
+        (self.state.uid, self.state.remembered) = (None, None);
     }
 }
 
@@ -67,7 +68,10 @@ impl Group {
     fn takes(&self, member: &Member, owner: &Owner, uid: &str) -> bool {
         self.owner == *owner
             && self.uid == uid
-            && !differ(self.private_ca.as_ref(), member.in_use.private_ca.as_ref())
+            && !differ(
+                self.private_ca.as_ref(),
+                member.state.in_use.private_ca.as_ref(),
+            )
     }
 }
 
@@ -75,7 +79,7 @@ impl Engine {
     fn groups(&self) -> Vec<Group> {
         let mut groups: Vec<Group> = Vec::new();
         for (id, member) in &self.members {
-            let Some(uid) = member.uid.clone() else {
+            let Some(uid) = member.state.uid.clone() else {
                 continue;
             };
             let owner = member.owner();
@@ -88,12 +92,12 @@ impl Engine {
                     group.private_ca = group
                         .private_ca
                         .take()
-                        .or_else(|| member.in_use.private_ca.clone());
+                        .or_else(|| member.state.in_use.private_ca.clone());
                 }
                 None => groups.push(Group {
                     owner,
                     uid,
-                    private_ca: member.in_use.private_ca.clone(),
+                    private_ca: member.state.in_use.private_ca.clone(),
                     links: vec![id.clone()],
                 }),
             }
@@ -103,7 +107,11 @@ impl Engine {
 
     /// Names each cluster after its first link and uses the first link that works.
     pub(super) fn settle_links(&mut self) {
-        (self.leads, self.representatives, self.world.origins) = Default::default();
+        (
+            self.state.identities.leads,
+            self.state.identities.representatives,
+            self.state.world.origins,
+        ) = Default::default();
         for group in self.groups() {
             let Group {
                 owner,
@@ -117,9 +125,11 @@ impl Engine {
             let works = |id: &&ClusterId| self.members.get(*id).is_some_and(Member::works);
             let working = links.iter().find(works);
             let private_ca = working.and_then(|id| self.members.get(id)?.proof());
-            self.representatives
+            self.state
+                .identities
+                .representatives
                 .insert(first.clone(), working.unwrap_or(&first).clone());
-            self.world.origins.insert(
+            self.state.world.origins.insert(
                 first.clone(),
                 Origin {
                     owner,
@@ -127,25 +137,32 @@ impl Engine {
                     private_ca,
                 },
             );
-            self.leads
+            self.state
+                .identities
+                .leads
                 .extend(links.into_iter().map(|link| (link, first.clone())));
         }
     }
 
     /// Returns the cluster of a link if this is the link in use for it.
     pub(super) fn stands_for(&self, link: &ClusterId) -> Option<&ClusterId> {
-        self.leads
+        self.state
+            .identities
+            .leads
             .get(link)
-            .filter(|cluster| self.representatives.get(*cluster) == Some(link))
+            .filter(|cluster| self.state.identities.representatives.get(*cluster) == Some(link))
     }
 
     /// Drops the evidence for links from or to replaced clusters.
     pub(super) fn forget_evidence(&mut self, replaced: &BTreeSet<ClusterId>) {
         let stays =
             |link: &Link| !replaced.contains(&link.reader) && !replaced.contains(&link.remote);
-        self.world.evidence.retain(|link, _| stays(link));
-        self.diallings.retain(|link, _| stays(link));
-        self.readings.retain(|reader, _| !replaced.contains(reader));
+        self.state.world.evidence.retain(|link, _| stays(link));
+        self.state.checks.diallings.retain(|link, _| stays(link));
+        self.state
+            .checks
+            .readings
+            .retain(|reader, _| !replaced.contains(reader));
     }
 }
 

@@ -10,7 +10,7 @@ use mw_core::seen::Seen;
 use mw_core::text::printable;
 use tokio::task::AbortHandle;
 
-use crate::cilium::engine::{Engine, Event};
+use crate::cilium::engine::{Engine, Event, Input};
 use crate::cilium::management::Asked;
 use crate::cilium::record::Record;
 use crate::fleet::follow::{EventSink, Version, follow};
@@ -160,7 +160,7 @@ impl Engine {
             .values()
             .flat_map(|record| self.searches(record))
             .collect();
-        self.kubeconfig_secrets.retain(|search, secrets_of| {
+        self.state.kubeconfig_secrets.retain(|search, secrets_of| {
             let keep = wanted.contains(search);
             if !keep {
                 secrets_of.task.abort();
@@ -168,24 +168,26 @@ impl Engine {
             keep
         });
         for search in wanted {
-            if self.kubeconfig_secrets.contains_key(&search) {
+            if self.state.kubeconfig_secrets.contains_key(&search) {
                 continue;
             }
             let api: Api<Secret> = Api::namespaced(self.environment.hub.clone(), &search.namespace);
             let watch_config = self.hub_watch_config(search.scope());
             let of = search.clone();
-            let wrap = move |seen| Event::Secrets {
-                search: of.clone(),
-                seen,
+            let wrap = move |seen| {
+                Event::Input(Input::Secrets {
+                    search: of.clone(),
+                    seen,
+                })
             };
             let sink = EventSink {
-                events: self.sender.clone(),
+                events: self.inbox.sender.clone(),
                 wrap,
             };
             let task = self
                 .tasks
                 .spawn(follow(api, watch_config, read_secret, sink));
-            self.kubeconfig_secrets.insert(
+            self.state.kubeconfig_secrets.insert(
                 search,
                 KubeconfigSecrets {
                     secrets: WatchCache::default(),
@@ -199,7 +201,7 @@ impl Engine {
     pub(super) fn searches(&self, record: &Record) -> BTreeSet<Search> {
         let id = record.id();
         let refs = self.refs(record);
-        match &self.kcp {
+        match &self.state.sources.kcp {
             Some(kcp) => {
                 let secrets = refs.iter().filter_map(|name| self.managed_secret(name));
                 secrets
@@ -216,7 +218,7 @@ impl Engine {
 
     /// Resolves a ref of an object to a Secret.
     pub(super) fn lead(&self, id: &ObjectId, name: &str) -> Lead<'_> {
-        match self.kcp {
+        match self.state.sources.kcp {
             Some(_) => self.lead_through_management(Asked {
                 workspace: &id.workspace,
                 namespace: &id.namespace,
@@ -227,7 +229,13 @@ impl Engine {
     }
 
     fn found(&self, search: &Search) -> Option<&BTreeMap<String, Item<CachedSecret>>> {
-        match self.kubeconfig_secrets.get(search)?.secrets.last_known() {
+        match self
+            .state
+            .kubeconfig_secrets
+            .get(search)?
+            .secrets
+            .last_known()
+        {
             Seen::Known(secrets) => Some(secrets),
             Seen::Unknown(_) => None,
         }

@@ -13,7 +13,7 @@ use mw_core::text::printable;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use crate::cilium::engine::{Engine, Event, Kcp};
+use crate::cilium::engine::{Engine, Event, Input, Kcp};
 use crate::cilium::kubeconfig_secrets::Lead;
 use crate::cilium::object_source::{Endpoint, Spot, Tenant};
 use crate::failure::Failure;
@@ -90,8 +90,10 @@ fn read_cluster(object: DynamicObject) -> (String, Item<Cluster>) {
 
 impl Engine {
     pub(super) fn follow_management(&mut self) {
-        let Some(kcp) = self.kcp.clone() else { return };
-        let (hub, events) = (self.environment.hub.clone(), self.sender.clone());
+        let Some(kcp) = self.state.sources.kcp.clone() else {
+            return;
+        };
+        let (hub, events) = (self.environment.hub.clone(), self.inbox.sender.clone());
         let watch_config = self.hub_watch_config(Scope::default());
         self.tasks.spawn(async move {
             let resource = served(&hub, &kcp, &events).await;
@@ -102,7 +104,7 @@ impl Engine {
                 read_cluster,
                 EventSink {
                     events,
-                    wrap: Event::Clusters,
+                    wrap: |seen| Event::Input(Input::Clusters(seen)),
                 },
             )
             .await;
@@ -110,12 +112,12 @@ impl Engine {
     }
 
     pub(super) fn observe_clusters(&mut self, seen: Observed<(String, Item<Cluster>)>) {
-        match self.clusters.observe(seen) {
-            Noted::Nothing => self.world_changed |= self.awaits_a_list(),
+        match self.state.sources.clusters.observe(seen) {
+            Noted::Nothing => self.changes.inputs |= self.awaits_a_list(),
             Noted::Relist => self.hub_relist.ring(),
-            Noted::Changed => self.records_changed = true,
+            Noted::Changed => self.changes.records = true,
             Noted::Failed { failure, lost } => {
-                self.records_changed |= lost;
+                self.changes.records |= lost;
                 self.count_failure(HUB, &failure);
             }
         }
@@ -131,14 +133,18 @@ impl Engine {
     /// now takes precedence over one that stopped answering.
     pub(super) fn tenant_at(&self, workspace: &Workspace) -> Option<(&String, &Endpoint, &Tenant)> {
         let among = |now: bool| {
-            self.endpoints.iter().find_map(|(url, endpoint)| {
-                let seen = if now {
-                    endpoint.tenants.known()
-                } else {
-                    endpoint.tenants.last_known()
-                };
-                Some((url, endpoint, &seen.known().copied()?.get(workspace)?.of))
-            })
+            self.state
+                .sources
+                .endpoints
+                .iter()
+                .find_map(|(url, endpoint)| {
+                    let seen = if now {
+                        endpoint.tenants.known()
+                    } else {
+                        endpoint.tenants.last_known()
+                    };
+                    Some((url, endpoint, &seen.known().copied()?.get(workspace)?.of))
+                })
         };
         among(true).or_else(|| among(false))
     }
@@ -148,6 +154,8 @@ impl Engine {
         match self.tenant(workspace) {
             Some((endpoint, _)) => endpoint.clusters.is_starting(),
             None => self
+                .state
+                .sources
                 .endpoints
                 .values()
                 .any(|endpoint| endpoint.tenants.is_starting()),
@@ -183,7 +191,7 @@ impl Engine {
     }
 
     pub(super) fn lead_through_management(&self, asked: Asked<'_>) -> Lead<'_> {
-        let Some(kcp) = &self.kcp else {
+        let Some(kcp) = &self.state.sources.kcp else {
             return Lead::Unread;
         };
         let name = printable(asked.name, 253);
@@ -202,8 +210,8 @@ impl Engine {
             }
             Seen::Known(Some(cluster)) => cluster,
         };
-        let cluster = match self.clusters.last_known() {
-            Seen::Unknown(_) if self.clusters.is_starting() => return Lead::Unread,
+        let cluster = match self.state.sources.clusters.last_known() {
+            Seen::Unknown(_) if self.state.sources.clusters.is_starting() => return Lead::Unread,
             Seen::Unknown(why) => {
                 return Lead::Pending(format!(
                     "cannot read {} on the management plane: {why}",
@@ -258,11 +266,13 @@ impl Engine {
 
     /// Returns the Secret of a Cluster, and the key in it if one is named.
     pub(super) fn managed_secret(&self, name: &str) -> Option<(String, Option<String>)> {
-        let Seen::Known(clusters) = self.clusters.last_known() else {
+        let Seen::Known(clusters) = self.state.sources.clusters.last_known() else {
             return None;
         };
         let named = clusters.get(name)?.of.status.kubeconfig_secret_ref.as_ref();
         let cluster_api = self
+            .state
+            .sources
             .kcp
             .as_ref()
             .is_some_and(|kcp| kcp.cluster_resource.group == CLUSTER_API);
@@ -275,10 +285,10 @@ impl Engine {
     /// Owners of a ref's cluster: a namespace of the hub, or the workspaces that
     /// the Cluster names.
     pub(super) fn owners(&self, id: &ObjectId, name: &str) -> BTreeSet<String> {
-        if self.kcp.is_none() {
+        if self.state.sources.kcp.is_none() {
             return [id.namespace.clone()].into();
         }
-        match self.clusters.last_known() {
+        match self.state.sources.clusters.last_known() {
             Seen::Known(clusters) => clusters
                 .get(name)
                 .map(|item| self.named_owners(&item.of))
@@ -289,7 +299,7 @@ impl Engine {
 
     /// Workspaces that a Cluster names; a tenant's path is replaced by its ID.
     fn named_owners(&self, cluster: &Cluster) -> BTreeSet<String> {
-        let Some(kcp) = &self.kcp else {
+        let Some(kcp) = &self.state.sources.kcp else {
             return BTreeSet::new();
         };
         let meta = &cluster.metadata;
@@ -311,13 +321,15 @@ impl Engine {
     }
 
     fn workspace_at(&self, path: &str) -> Option<&Workspace> {
-        let tenants =
-            self.endpoints
-                .values()
-                .filter_map(|endpoint| match endpoint.tenants.last_known() {
-                    Seen::Known(tenants) => Some(tenants),
-                    Seen::Unknown(_) => None,
-                });
+        let tenants = self
+            .state
+            .sources
+            .endpoints
+            .values()
+            .filter_map(|endpoint| match endpoint.tenants.last_known() {
+                Seen::Known(tenants) => Some(tenants),
+                Seen::Unknown(_) => None,
+            });
         tenants
             .flatten()
             .find(|(_, tenant)| tenant.of.path.as_deref() == Some(path))
@@ -368,7 +380,7 @@ async fn served(hub: &Client, kcp: &Kcp, events: &mpsc::Sender<Event>) -> ApiRes
             Err(failure) => failure,
         };
         _ = events
-            .send(Event::Clusters(Observed::Broken(failure)))
+            .send(Event::Input(Input::Clusters(Observed::Broken(failure))))
             .await;
         sleep(kcp.rediscovery).await;
     }

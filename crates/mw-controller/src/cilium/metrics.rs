@@ -13,6 +13,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use crate::cilium::engine::Engine;
 use crate::cilium::object_source::ObjectSource;
 use crate::cilium::record::{Kind, RecordId};
+use crate::engine::count;
 use crate::metrics::{CertificateLabels, EndpointLabels, ObjectLabels};
 
 /// Values published last, kept to remove series that have ended since.
@@ -26,16 +27,9 @@ pub(super) struct ObjectMetrics {
 
 impl Engine {
     pub(super) fn measure(&mut self) {
+        self.measure_members();
         let metrics = &self.environment.metrics;
         for (id, member) in &self.members {
-            metrics
-                .reachable
-                .get_or_create(&metrics.cluster(id))
-                .set(i64::from(member.link.trouble().is_none()));
-            metrics
-                .cluster_memory
-                .get_or_create(&metrics.cluster(id))
-                .set(i64::try_from(member.link.memory()).unwrap_or(i64::MAX));
             if let Some(time) = &member.last_contact {
                 metrics
                     .last_contact
@@ -43,53 +37,56 @@ impl Engine {
                     .set(time.0.as_second());
             }
         }
-        let tenants = self.endpoints.values().filter_map(|endpoint| {
-            endpoint
-                .tenants
-                .known()
-                .known()
-                .map(|tenants| tenants.len())
-        });
-        metrics
-            .tenants
-            .set(i64::try_from(tenants.sum::<usize>()).unwrap_or(i64::MAX));
+        let tenants = self
+            .state
+            .sources
+            .endpoints
+            .values()
+            .filter_map(|endpoint| {
+                endpoint
+                    .tenants
+                    .known()
+                    .known()
+                    .map(|tenants| tenants.len())
+            });
+        metrics.tenants.set(count(tenants.sum()));
         let in_kcp = self
             .records
             .values()
-            .filter(|record| record.object_source != ObjectSource::Hub);
-        let astray = in_kcp.filter(|record| record.astray.is_some()).count();
-        metrics
-            .objects_astray
-            .set(i64::try_from(astray).unwrap_or(i64::MAX));
+            .filter(|record| record.state.object_source != ObjectSource::Hub);
+        let astray = in_kcp
+            .filter(|record| record.state.astray.is_some())
+            .count();
+        metrics.objects_astray.set(count(astray));
         metrics
             .endpoints
-            .set(i64::try_from(self.endpoints.len()).unwrap_or(i64::MAX));
+            .set(count(self.state.sources.endpoints.len()));
         let now = ObjectMetrics {
             objects: self.ready_objects(),
             certificates: self.certificates(),
             endpoints: self.answering_endpoints(),
             skews: self.skews(),
         };
-        let before = std::mem::replace(&mut self.object_metrics, now);
+        let before = std::mem::replace(&mut self.state.object_metrics, now);
         publish(
             &metrics.object_ready,
             &before.objects,
-            &self.object_metrics.objects,
+            &self.state.object_metrics.objects,
         );
         publish(
             &metrics.certificates,
             &before.certificates,
-            &self.object_metrics.certificates,
+            &self.state.object_metrics.certificates,
         );
         publish(
             &metrics.endpoint_up,
             &before.endpoints,
-            &self.object_metrics.endpoints,
+            &self.state.object_metrics.endpoints,
         );
         publish(
             &metrics.version_skew,
             &before.skews,
-            &self.object_metrics.skews,
+            &self.state.object_metrics.skews,
         );
     }
 
@@ -101,7 +98,7 @@ impl Engine {
                 i64::from(!silent.contains_key(url.as_str())),
             )
         };
-        self.endpoints.keys().map(up).collect()
+        self.state.sources.endpoints.keys().map(up).collect()
     }
 
     fn ready_objects(&self) -> BTreeMap<ObjectLabels, i64> {
@@ -113,6 +110,7 @@ impl Engine {
 
     fn skews(&self) -> BTreeMap<ObjectLabels, i64> {
         let skews = self
+            .state
             .plan
             .bindings
             .iter()
@@ -123,16 +121,19 @@ impl Engine {
     fn is_ready(&self, (kind, id): &RecordId) -> bool {
         let conditions = match kind {
             Kind::Binding => self
+                .state
                 .plan
                 .bindings
                 .get(id)
                 .map(|plan| &plan.outcome.conditions),
             Kind::Service => self
+                .state
                 .plan
                 .services
                 .get(id)
                 .map(|plan| &plan.outcome.conditions),
             Kind::Intent => self
+                .state
                 .plan
                 .intents
                 .get(id)
@@ -149,34 +150,39 @@ impl Engine {
             cluster: self.environment.metrics.cluster(cluster),
             certificate,
         };
-        let seen = self.world.clusters.iter().flat_map(|(cluster, seen)| {
-            let all = seen.certificates.known().into_iter();
-            all.flat_map(move |all| {
-                let issued = [
-                    ("server", &all.server),
-                    ("remote", &all.remote),
-                    ("local", &all.local),
-                ];
-                let issued =
-                    issued.map(|(name, found)| (name, found.known().and_then(Option::as_ref)));
-                let root = all
-                    .root
-                    .known()
-                    .and_then(Option::as_ref)
-                    .map(|root| root.not_after);
-                let authority = issued
-                    .iter()
-                    .filter_map(|(_, found)| Some(found.as_ref()?.ca_not_after))
-                    .chain(root)
-                    .min();
-                let ends = issued
-                    .into_iter()
-                    .filter_map(|(name, found)| Some((name, found?.not_after)));
-                ends.chain(authority.map(|end| ("ca", end)))
-                    .map(|(name, end)| (of(cluster, name), end.0))
-                    .collect::<Vec<_>>()
-            })
-        });
+        let seen = self
+            .state
+            .world
+            .clusters
+            .iter()
+            .flat_map(|(cluster, seen)| {
+                let all = seen.certificates.known().into_iter();
+                all.flat_map(move |all| {
+                    let issued = [
+                        ("server", &all.server),
+                        ("remote", &all.remote),
+                        ("local", &all.local),
+                    ];
+                    let issued =
+                        issued.map(|(name, found)| (name, found.known().and_then(Option::as_ref)));
+                    let root = all
+                        .root
+                        .known()
+                        .and_then(Option::as_ref)
+                        .map(|root| root.not_after);
+                    let authority = issued
+                        .iter()
+                        .filter_map(|(_, found)| Some(found.as_ref()?.ca_not_after))
+                        .chain(root)
+                        .min();
+                    let ends = issued
+                        .into_iter()
+                        .filter_map(|(name, found)| Some((name, found?.not_after)));
+                    ends.chain(authority.map(|end| ("ca", end)))
+                        .map(|(name, end)| (of(cluster, name), end.0))
+                        .collect::<Vec<_>>()
+                })
+            });
         seen.collect()
     }
 }

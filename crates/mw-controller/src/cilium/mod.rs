@@ -19,6 +19,7 @@ mod events;
 mod identity;
 mod kubeconfig_secrets;
 mod management;
+mod member;
 mod metrics;
 mod object_source;
 mod observe;

@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::cilium::engine::{Engine, Event};
+use crate::cilium::engine::{Engine, Event, Input};
 use crate::cilium::record::{Astray, Kind, Record, RecordId};
 use crate::failure::Failure;
 use crate::fleet::Feed;
@@ -299,7 +299,7 @@ fn read_slice(slice: EndpointSlice) -> (String, Item<EndpointSlice>) {
 impl Engine {
     /// Starts the watches on all sources of objects.
     pub(super) fn follow_objects(&mut self) {
-        let Some(kcp) = self.kcp.clone() else {
+        let Some(kcp) = self.state.sources.kcp.clone() else {
             return self.follow_kinds(&ObjectSource::Hub, &self.environment.hub.clone(), None);
         };
         if kcp.trust_cluster_names {
@@ -314,24 +314,25 @@ impl Engine {
         };
         let api: Api<EndpointSlice> = Api::all(client);
         let watch_config = WatchConfig {
-            relist: self.discovery.listen(),
+            relist: self.state.sources.discovery.listen(),
             ..self.hub_watch_config(Scope::default())
         };
         let sink = EventSink {
-            events: self.sender.clone(),
-            wrap: Event::Slices,
+            events: self.inbox.sender.clone(),
+            wrap: |seen| Event::Input(Input::Slices(seen)),
         };
         self.tasks
             .spawn(follow(api, watch_config, read_slice, sink));
         self.follow_management();
     }
 
-    pub(super) fn hub_watch_config(&mut self, scope: Scope) -> WatchConfig {
-        WatchConfig {
-            scope,
-            backoff: self.backoff(),
-            relist: self.hub_relist.listen(),
-            resync: self.settings.resync,
+    pub(super) fn rediscover(&mut self) {
+        let sources = &mut self.state.sources;
+        if let (Some(kcp), Some(at)) = (&sources.kcp, sources.next_discovery)
+            && self.turned_at >= at
+        {
+            sources.next_discovery = Some(self.turned_at + kcp.rediscovery);
+            sources.discovery.ring();
         }
     }
 
@@ -345,16 +346,20 @@ impl Engine {
             let api: Api<DynamicObject> = Api::all_with(client.clone(), &kind.resource());
             let watch_config = self.hub_watch_config(Scope::default());
             let of = object_source.clone();
-            let wrap = move |seen| Event::Objects {
-                object_source: of.clone(),
-                kind,
-                seen: Box::new(seen),
+            let wrap = move |seen| {
+                Event::Input(Input::Objects {
+                    object_source: of.clone(),
+                    kind,
+                    seen: Box::new(seen),
+                })
             };
             let sink = EventSink {
-                events: self.sender.clone(),
+                events: self.inbox.sender.clone(),
                 wrap,
             };
-            self.feeds
+            self.state
+                .lists
+                .feeds
                 .insert((object_source.clone(), kind), Feed::Starting);
             let following = follow(api, watch_config, |object| object, sink);
             match &mut tasks {
@@ -365,20 +370,22 @@ impl Engine {
     }
 
     pub(super) fn observe_slices(&mut self, seen: Observed<(String, Item<EndpointSlice>)>) {
-        match self.slices.observe(seen) {
+        match self.state.sources.slices.observe(seen) {
             Noted::Nothing => return,
-            Noted::Relist => return self.discovery.ring(),
+            Noted::Relist => return self.state.sources.discovery.ring(),
             Noted::Changed => {}
             Noted::Failed { failure, lost } => {
                 if lost {
                     warn!(error = %failure, "APIExportEndpointSlice watch failed");
-                    self.world_changed = true;
+                    self.changes.inputs = true;
                 }
                 return self.count_failure("kcp", &failure);
             }
         }
-        let Some(kcp) = self.kcp.clone() else { return };
-        let known = self.slices.known();
+        let Some(kcp) = self.state.sources.kcp.clone() else {
+            return;
+        };
+        let known = self.state.sources.slices.known();
         let slices = known.known().into_iter().flat_map(|slices| slices.values());
         let urls: BTreeSet<String> = slices
             .filter(|slice| slice.of.spec.export.name == kcp.export)
@@ -386,6 +393,8 @@ impl Engine {
             .collect();
         // Objects behind a removed endpoint are unknown, not deleted.
         let vanished: Vec<String> = self
+            .state
+            .sources
             .endpoints
             .keys()
             .filter(|url| !urls.contains(*url))
@@ -396,14 +405,23 @@ impl Engine {
                 url,
                 "endpoint removed: its objects are unknown from now on, and nothing they wrote is deleted"
             );
-            self.endpoints.remove(&url);
+            self.state.sources.endpoints.remove(&url);
             let object_source = ObjectSource::Endpoint(url);
-            self.feeds.retain(|(of, _), _| *of != object_source);
-            self.listed.retain(|(of, _)| *of != object_source);
-            self.first_listed.retain(|(of, _), _| *of != object_source);
+            self.state
+                .lists
+                .feeds
+                .retain(|(of, _), _| *of != object_source);
+            self.state
+                .lists
+                .listed
+                .retain(|(of, _)| *of != object_source);
+            self.state
+                .lists
+                .first_listed
+                .retain(|(of, _), _| *of != object_source);
         }
         for url in urls {
-            if !self.endpoints.contains_key(&url) {
+            if !self.state.sources.endpoints.contains_key(&url) {
                 self.engage_endpoint(
                     &url,
                     &kcp.portal
@@ -411,7 +429,7 @@ impl Engine {
                 );
             }
         }
-        self.records_changed = true;
+        self.changes.records = true;
     }
 
     fn engage_endpoint(&mut self, url: &str, client: &Result<Client, String>) {
@@ -427,13 +445,15 @@ impl Engine {
             Some(&mut tasks),
         );
         let of = url.to_owned();
-        let wrap = move |seen| Event::Endpoint {
-            url: of.clone(),
-            news: EndpointNews::Tenants(seen),
+        let wrap = move |seen| {
+            Event::Input(Input::Endpoint {
+                url: of.clone(),
+                news: EndpointNews::Tenants(seen),
+            })
         };
         let watch_config = self.hub_watch_config(Scope::default());
         let sink = EventSink {
-            events: self.sender.clone(),
+            events: self.inbox.sender.clone(),
             wrap,
         };
         tasks.spawn(follow(
@@ -443,13 +463,15 @@ impl Engine {
             sink,
         ));
         let of = url.to_owned();
-        let wrap = move |seen| Event::Endpoint {
-            url: of.clone(),
-            news: EndpointNews::Clusters(Box::new(seen)),
+        let wrap = move |seen| {
+            Event::Input(Input::Endpoint {
+                url: of.clone(),
+                news: EndpointNews::Clusters(Box::new(seen)),
+            })
         };
         let watch_config = self.hub_watch_config(Scope::default());
         let sink = EventSink {
-            events: self.sender.clone(),
+            events: self.inbox.sender.clone(),
             wrap,
         };
         tasks.spawn(follow(
@@ -466,11 +488,14 @@ impl Engine {
             clients: BTreeMap::new(),
             _tasks: tasks,
         };
-        self.endpoints.insert(url.to_owned(), endpoint);
+        self.state
+            .sources
+            .endpoints
+            .insert(url.to_owned(), endpoint);
     }
 
     pub(super) fn observe_endpoint(&mut self, url: &str, news: EndpointNews) {
-        let Some(endpoint) = self.endpoints.get_mut(url) else {
+        let Some(endpoint) = self.state.sources.endpoints.get_mut(url) else {
             return;
         };
         let left = match &news {
@@ -489,11 +514,11 @@ impl Engine {
             self.hub_relist.ring();
         }
         match noted {
-            Noted::Nothing => self.world_changed |= self.awaits_a_list(),
+            Noted::Nothing => self.changes.inputs |= self.awaits_a_list(),
             Noted::Relist => self.hub_relist.ring(),
-            Noted::Changed => self.records_changed = true,
+            Noted::Changed => self.changes.records = true,
             Noted::Failed { failure, lost } => {
-                self.records_changed |= lost;
+                self.changes.records |= lost;
                 if lost {
                     self.touch_status();
                 }
@@ -514,7 +539,7 @@ impl Engine {
         info!(url, %workspace, "tenant removed");
         let object_source = ObjectSource::Endpoint(url.to_owned());
         let of_it = |record: &Record| {
-            record.object_source == object_source && record.id().workspace == *workspace
+            record.state.object_source == object_source && record.id().workspace == *workspace
         };
         self.records
             .retain(|_, record| !of_it(record) || record.must_be_somewhere());
@@ -531,20 +556,20 @@ impl Engine {
             self.mark_unknown(&mut record);
             self.records.insert(id, record);
         }
-        if let Some(endpoint) = self.endpoints.get_mut(url) {
+        if let Some(endpoint) = self.state.sources.endpoints.get_mut(url) {
             endpoint.clients.remove(workspace);
         }
-        self.records_changed = true;
+        self.changes.records = true;
     }
 
     /// Marks an object as missing: it disappeared while our finalizer was set. A hub is
     /// searched for its name; in kcp its workspace may be moving to another shard, so
     /// everything is relisted.
     pub(super) fn mark_unknown(&mut self, record: &mut Record) {
-        if record.astray.is_none() {
-            let place = &record.object_source;
-            warn!(%place, kind = record.kind.as_str(), object = %record.id(), "object disappeared while its finalizer was set: what it wrote stays");
-            record.astray = Some(Astray {
+        if record.state.astray.is_none() {
+            let place = &record.state.object_source;
+            warn!(%place, kind = record.state.kind.as_str(), object = %record.id(), "object disappeared while its finalizer was set: what it wrote stays");
+            record.state.astray = Some(Astray {
                 since: self.turned_at,
                 lists: None,
                 searched: None,
@@ -552,7 +577,7 @@ impl Engine {
             match place {
                 ObjectSource::Hub => self
                     .searches
-                    .forget(&(record.kind, record.id().name.clone())),
+                    .forget(&(record.state.kind, record.id().name.clone())),
                 ObjectSource::Endpoint(_) => self.hub_relist.ring(),
             }
             self.touch_status();
@@ -567,11 +592,13 @@ impl Engine {
             Some(Astray {
                 lists: Some(lists), ..
             }),
-        ) = (&record.object_source, record.astray)
+        ) = (&record.state.object_source, record.state.astray)
         else {
             return false;
         };
         let endpoint = self
+            .state
+            .sources
             .endpoints
             .get(url)
             .filter(|endpoint| endpoint.tenants.lists() > lists);
@@ -585,13 +612,14 @@ impl Engine {
 
     /// Relists everything for objects that have been missing for long.
     pub(super) fn seek_strays(&mut self) {
-        let (now, endpoints) = (self.turned_at, &self.endpoints);
+        let (now, endpoints) = (self.turned_at, &self.state.sources.endpoints);
         let mut sought = false;
         for record in self.records.values_mut() {
-            let ObjectSource::Endpoint(url) = &record.object_source else {
+            let ObjectSource::Endpoint(url) = &record.state.object_source else {
                 continue;
             };
             if let Some(astray) = record
+                .state
                 .astray
                 .as_mut()
                 .filter(|astray| astray.lists.is_none() && now >= astray.since + LONGEST_MOVE)
@@ -613,16 +641,16 @@ impl Engine {
         let in_kcp = self
             .records
             .values()
-            .filter(|record| record.object_source != ObjectSource::Hub);
+            .filter(|record| record.state.object_source != ObjectSource::Hub);
         let astray = in_kcp
-            .filter_map(|record| record.astray)
+            .filter_map(|record| record.state.astray)
             .filter(|astray| astray.lists.is_none());
         astray.map(|astray| astray.since + LONGEST_MOVE).min()
     }
 
     /// Relists objects that are missing although their workspace stayed.
     fn look_for_strays(&mut self, url: &str) {
-        let here = |record: &Record| matches!(&record.object_source, ObjectSource::Endpoint(of) if of == url);
+        let here = |record: &Record| matches!(&record.state.object_source, ObjectSource::Endpoint(of) if of == url);
         if self
             .records
             .values()
@@ -637,6 +665,8 @@ impl Engine {
         let silence = |url: &String, endpoint: &Endpoint| {
             let object_source = ObjectSource::Endpoint(url.clone());
             let feeds = self
+                .state
+                .lists
                 .feeds
                 .iter()
                 .filter(|((of, _), _)| *of == object_source)
@@ -648,14 +678,16 @@ impl Engine {
                 .filter(|failure| !failure.is_an_answer());
             all.next().map(ToString::to_string)
         };
-        self.endpoints
+        self.state
+            .sources
+            .endpoints
             .iter()
             .filter_map(|(url, endpoint)| Some((url.as_str(), silence(url, endpoint)?)))
             .collect()
     }
 
     /// Returns a client for writing an object, its status and its Events.
-    pub(super) fn client_of(
+    pub(super) fn client_at(
         &mut self,
         object_source: &ObjectSource,
         workspace: &Workspace,
@@ -663,7 +695,10 @@ impl Engine {
         let ObjectSource::Endpoint(url) = object_source else {
             return Ok(self.environment.hub.clone());
         };
-        let (Some(endpoint), Some(kcp)) = (self.endpoints.get_mut(url), &self.kcp) else {
+        let (Some(endpoint), Some(kcp)) = (
+            self.state.sources.endpoints.get_mut(url),
+            &self.state.sources.kcp,
+        ) else {
             return Err("its endpoint was removed".to_owned());
         };
         if let Some(client) = endpoint.clients.get(workspace) {

@@ -2,6 +2,7 @@
 //! provider's own engine, and shows one workspace. Read-only.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -9,8 +10,9 @@ use mw_core::names::{ClusterId, Workspace};
 use tokio::time::Instant;
 
 use crate::cilium::doctor_reads::{Examination, Examined, selection};
-use crate::cilium::engine::{Engine, Provider};
+use crate::cilium::engine::{Engine, Provider, engine};
 use crate::cilium::kubeconfig_secrets::Lead;
+use crate::cilium::member::Member;
 use crate::cilium::record::{Object, Record};
 use crate::published_status::Interest;
 use crate::run::Environment;
@@ -30,20 +32,44 @@ impl ProviderExaminer {
     /// other tenants may use the same clusters, but only the changes in clusters of
     /// these objects are returned.
     pub async fn survey(&self, workspace: &Workspace, interest: &Interest) -> Examination {
-        let mut engine = Engine::new(self.provider.clone(), self.environment.clone());
+        let mut engine = engine(self.provider.clone(), self.environment.clone());
         engine.read_all(Instant::now() + self.deadline).await;
         engine.examination(workspace, interest).await
     }
 }
 
 impl Engine {
+    /// Reads and verifies everything without writing, at most until `end`.
+    async fn read_all(&mut self, end: Instant) {
+        self.follow_objects();
+        while Instant::now() < end && !self.has_read_all() {
+            let wake = self.wake().min(end);
+            let first = self.next_event(wake).await;
+            self.take_in(first);
+            self.turn_without_writes();
+            self.verify();
+        }
+    }
+
+    fn has_read_all(&self) -> bool {
+        let lacks = |member: &Member| {
+            let feeds = &member.link.feeds;
+            member.link.live.is_some()
+                && feeds.silence().is_none()
+                && (feeds.lacks_something() || feeds.lacks(self.state.wants))
+        };
+        self.state.lists.first_look_ends.is_none()
+            && !self.members.values().any(lacks)
+            && !self.is_verifying()
+    }
+
     async fn examination(mut self, workspace: &Workspace, interest: &Interest) -> Examination {
         let of_it = |record: &&Record| record.id().workspace == *workspace;
         let objects: Vec<Object> = self
             .records
             .values()
             .filter(of_it)
-            .map(|record| record.object.clone())
+            .map(|record| record.state.object.clone())
             .collect();
         let chosen = selection(interest, &objects);
         let records = self
@@ -70,8 +96,8 @@ impl Engine {
             .filter_map(|cluster| cluster.cluster.as_ref())
             .collect();
         let (mut world, mut plan) = (
-            std::mem::take(&mut self.world),
-            std::mem::take(&mut self.plan),
+            std::mem::take(&mut self.state.world),
+            Arc::unwrap_or_clone(self.state.plan.clone()),
         );
         world.clusters.retain(|id, _| reached.contains(id));
         plan.targets.retain(|id, _| reached.contains(id));
@@ -90,7 +116,7 @@ impl Engine {
 
     async fn examined(&self, record: &Record, name: &str) -> Examined {
         let lead = self.lead(record.id(), name);
-        let secret = match (&lead, &self.kcp) {
+        let secret = match (&lead, &self.state.sources.kcp) {
             (Lead::Missing(_), Some(kcp)) => self
                 .managed_secret(name)
                 .map(|(secret, _)| (kcp.namespace.clone(), secret)),
@@ -101,7 +127,7 @@ impl Engine {
         let cluster = access
             .as_ref()
             .ok()
-            .and_then(|(source, _)| self.leads.get(&source.id()))
+            .and_then(|(source, _)| self.state.identities.leads.get(&source.id()))
             .cloned();
         let (examined, _) = examined
             .ask(

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::{ApiResource, DynamicObject};
 use mw_api::cilium::binding::ClusterMeshBinding;
 use mw_api::cilium::convert;
@@ -21,8 +20,6 @@ use tokio::time::Instant;
 
 use crate::cilium::object_source::ObjectSource;
 use crate::cilium::validate::Lists;
-use crate::fleet::follow::Version;
-use crate::kube_event::Said;
 
 /// Ordered by dependency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,6 +30,24 @@ pub enum Kind {
 }
 
 pub(super) type RecordId = (Kind, ObjectId);
+
+impl crate::engine::RecordId for RecordId {
+    fn resource(&self) -> ApiResource {
+        self.0.resource()
+    }
+
+    fn namespace(&self) -> &str {
+        &self.1.namespace
+    }
+
+    fn name(&self) -> &str {
+        &self.1.name
+    }
+
+    fn full_name(&self) -> String {
+        self.1.to_string()
+    }
+}
 
 impl Kind {
     pub const ALL: [Kind; 3] = [Kind::Binding, Kind::Service, Kind::Intent];
@@ -163,19 +178,15 @@ pub(super) struct Astray {
     pub(super) searched: Option<Instant>,
 }
 
+pub(super) type Record = crate::engine::Record<ObjectState>;
+
 #[derive(Debug)]
-pub(super) struct Record {
+pub(super) struct ObjectState {
     /// Source in which it was observed and is written.
     pub(super) object_source: ObjectSource,
     pub(super) kind: Kind,
-    pub(super) meta: ObjectMeta,
-    pub(super) version: Version,
     pub(super) object: Object,
-    /// Why the spec can't be parsed.
-    pub(super) misread: Option<String>,
     pub(super) status: Value,
-    /// Problems already reported in Events.
-    pub(super) said: BTreeSet<Said>,
     /// Clusters that its refs last resolved to.
     pub(super) led: BTreeMap<String, Led>,
     /// Set once its deletion is observed: the counts, at that time, of the lists
@@ -185,11 +196,6 @@ pub(super) struct Record {
     pub(super) astray: Option<Astray>,
     /// True if its spec, or the cluster of a ref, changed while this process observed it.
     pub(super) changed: bool,
-    /// True while a write to it is in flight.
-    pub(super) busy: bool,
-    /// Earliest retry after a failed write.
-    pub(super) not_before: Option<Instant>,
-    pub(super) failures: u32,
 }
 
 impl Record {
@@ -203,79 +209,52 @@ impl Record {
         let value = serde_json::to_value(object).ok()?;
         let status = value.get("status").cloned().unwrap_or(Value::Null);
         let (read, misread) = Object::read(kind, workspace, value)?;
-        Some(Record {
+        let state = ObjectState {
             object_source,
             kind,
-            meta: ObjectMeta {
-                managed_fields: None,
-                ..object.metadata.clone()
-            },
-            version: Version::of(object.metadata.resource_version.as_deref()),
             object: read,
-            misread,
             status,
-            said: BTreeSet::new(),
             led: BTreeMap::new(),
             lists_then: None,
             astray: None,
             changed: false,
-            busy: false,
-            not_before: None,
-            failures: 0,
-        })
+        };
+        Some(Record::new(object, misread, state))
     }
 
     /// Takes over a newer state of the same object and keeps what is remembered.
     pub(super) fn renew(&mut self, newer: Record) {
         let Record {
-            object_source,
             meta,
             version,
-            object,
             misread,
-            status,
-            astray,
+            state,
             ..
         } = newer;
-        self.changed |= meta.generation != self.meta.generation;
-        (
-            self.object_source,
-            self.meta,
-            self.version,
-            self.object,
-            self.misread,
-            self.status,
-        ) = (object_source, meta, version, object, misread, status);
-        self.astray = astray;
+        let known = &mut self.state;
+        known.changed |= meta.generation != self.meta.generation;
+        known.object_source = state.object_source;
+        (known.object, known.status, known.astray) = (state.object, state.status, state.astray);
+        (self.meta, self.version, self.misread) = (meta, version, misread);
     }
 
     /// Remembers the clusters that its refs resolve to.
     pub(super) fn lead_to(&mut self, led: BTreeMap<String, Led>) {
-        self.changed |= self
+        self.state.changed |= self
+            .state
             .led
             .iter()
             .any(|(name, before)| led.get(name).is_some_and(|now| now != before));
-        self.led = led;
+        self.state.led = led;
     }
 
     pub(super) fn id(&self) -> &ObjectId {
-        &self.object.common().id
-    }
-
-    pub(super) fn uid(&self) -> &str {
-        self.meta.uid.as_deref().unwrap_or_default()
-    }
-
-    pub(super) fn generation(&self) -> i64 {
-        self.meta.generation.unwrap_or_default()
-    }
-
-    pub(super) fn is_deleted(&self) -> bool {
-        self.meta.deletion_timestamp.is_some()
+        &self.state.object.common().id
     }
 
     pub(super) fn has_finalizer(&self) -> bool {
-        self.finalizers().any(|name| name == self.kind.finalizer())
+        self.finalizers()
+            .any(|name| name == self.state.kind.finalizer())
     }
 
     /// Reports whether it has one of our finalizers, including those of the Go provider.
@@ -291,32 +270,19 @@ impl Record {
 
     /// Reports whether it disappeared from the hub, and may or may not exist.
     pub(super) fn is_missing_from_hub(&self) -> bool {
-        self.astray.is_some() && self.object_source == ObjectSource::Hub
-    }
-
-    fn finalizers(&self) -> impl Iterator<Item = &String> {
-        self.meta.finalizers.iter().flatten()
-    }
-
-    /// Clears the backoff of failed writes.
-    pub(super) fn forgive(&mut self) {
-        (self.failures, self.not_before) = (0, None);
-    }
-
-    pub(super) fn may_be_written(&self, now: Instant) -> bool {
-        !self.busy && self.astray.is_none() && self.not_before.is_none_or(|at| now >= at)
+        self.state.astray.is_some() && self.state.object_source == ObjectSource::Hub
     }
 
     /// Returns a patch that sets the finalizer and the touched refs, unless they are
     /// up to date.
     pub(super) fn marks(&self, touches: &BTreeSet<String>) -> Option<Value> {
-        let noted: BTreeSet<String> = self.object.common().touched.iter().cloned().collect();
+        let noted: BTreeSet<String> = self.state.object.common().touched.iter().cloned().collect();
         if self.has_finalizer() && noted == *touches {
             return None;
         }
         let mut finalizers: Vec<&str> = self.finalizers().map(String::as_str).collect();
         if !self.has_finalizer() {
-            finalizers.push(self.kind.finalizer());
+            finalizers.push(self.state.kind.finalizer());
         }
         let touched = touches
             .iter()

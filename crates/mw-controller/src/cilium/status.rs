@@ -1,7 +1,5 @@
 //! Step 6: writes the status of each object, and only if it differs.
 
-use std::time::Duration;
-
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff;
 use mw_api::cilium::binding::{ClusterMeshBindingStatus, MeshStatus};
@@ -19,12 +17,10 @@ use crate::cilium::diff::Place;
 use crate::cilium::engine::Engine;
 use crate::cilium::record::{Kind, Record, RecordId};
 use crate::conditions::{Wanted, difference, is_too_large, merged};
+use crate::engine::WHILE_WRITING;
 use crate::failure::Failure;
 use crate::writer::Trouble;
 
-/// Longest delay of a status update for writes in flight.
-const WHILE_WRITING: Duration = Duration::from_secs(1);
-const BETWEEN: Duration = Duration::from_millis(200);
 const LONGEST_MESSAGE: usize = 500;
 
 /// Inputs of a status other than the plan.
@@ -38,33 +34,33 @@ struct Facts<'a> {
 impl Engine {
     pub(super) fn report(&mut self) {
         let now = self.turned_at;
-        self.status_due = None;
-        let Some(touched) = self.status_touched else {
+        self.reports.due = None;
+        let Some(touched) = self.reports.touched else {
             return;
         };
         let idle = self.members.values().all(|member| member.writer.is_idle());
-        let earliest = match (idle, self.reported_at) {
-            (false, _) => touched + WHILE_WRITING,
-            (true, Some(last)) => last + BETWEEN,
-            (true, None) => now,
+        let earliest = if idle {
+            self.reports.earliest().unwrap_or(now)
+        } else {
+            touched + WHILE_WRITING
         };
         if now < earliest {
-            self.status_due = Some(earliest);
+            self.reports.due = Some(earliest);
             return;
         }
-        (self.status_touched, self.reported_at) = (None, Some(now));
+        (self.reports.touched, self.reports.reported_at) = (None, Some(now));
         let ids: Vec<RecordId> = self.records.keys().cloned().collect();
         ids.iter().for_each(|id| self.report_object(id));
         self.measure();
         // Retries objects that could not be written yet.
-        self.status_due = self.status_touched.map(|_| now + BETWEEN);
+        self.reports.due = self.reports.retry_at(now);
     }
 
     fn report_object(&mut self, id: &RecordId) {
         let Some(record) = self
             .records
             .get(id)
-            .filter(|record| record.astray.is_none())
+            .filter(|record| record.state.astray.is_none())
         else {
             return;
         };
@@ -75,28 +71,31 @@ impl Engine {
         };
         let status = match id.0 {
             Kind::Binding => self
+                .state
                 .plan
                 .bindings
                 .get(&id.1)
                 .filter(|plan| !self.is_premature(record, plan))
                 .map(|plan| of_binding(&facts, plan)),
             Kind::Service => self
+                .state
                 .plan
                 .services
                 .get(&id.1)
                 .map(|plan| of_service(&facts, plan)),
             Kind::Intent => self
+                .state
                 .plan
                 .intents
                 .get(&id.1)
                 .map(|plan| of_intent(&facts, plan)),
         };
         let Some(status) = status else { return };
-        self.announce(id);
+        self.announce_problems(id);
         let Some(record) = self.records.get(id) else {
             return;
         };
-        if self.is_same(&record.status, &status) {
+        if self.is_same(&record.state.status, &status) {
             return;
         }
         if !record.may_be_written(self.turned_at) {
@@ -110,17 +109,17 @@ impl Engine {
                 .unwrap_or_default()
                 .to_owned()
         };
-        if phase(&record.status) != phase(&status) {
-            info!(kind = id.0.as_str(), object = %id.1, from = phase(&record.status), to = phase(&status), "phase changed");
+        if phase(&record.state.status) != phase(&status) {
+            info!(kind = id.0.as_str(), object = %id.1, from = phase(&record.state.status), to = phase(&status), "phase changed");
         }
         debug!(kind = id.0.as_str(), object = %id.1, "writing the status");
-        let patch = difference(&record.status, status);
+        let patch = difference(&record.state.status, status);
         self.patch(id, Some("status"), patch);
     }
 
     /// Reports whether a status would get worse only because a dial or list is pending.
     fn is_premature(&self, record: &Record, plan: &BindingPlan) -> bool {
-        let before = record.status.get("phase").and_then(Value::as_str);
+        let before = record.state.status.get("phase").and_then(Value::as_str);
         let worse = match before {
             None => return self.is_awaiting(record),
             Some("Connected") => plan.outcome.phase != BindingPhase::Connected,
@@ -137,9 +136,12 @@ impl Engine {
     fn failed(&self, id: &RecordId) -> Option<String> {
         let common = self.resolved(id.0, &id.1)?;
         common.refs.keys().find_map(|name| {
-            let member = self
-                .members
-                .get(self.representatives.get(common.cluster(name)?)?)?;
+            let member = self.members.get(
+                self.state
+                    .identities
+                    .representatives
+                    .get(common.cluster(name)?)?,
+            )?;
             let concerns = |place: &Place| match id.0 {
                 Kind::Binding => !matches!(place, Place::Service(_) | Place::Policy(_)),
                 Kind::Service => matches!(place, Place::Service(_)),
@@ -169,7 +171,7 @@ impl Engine {
         let last = before
             .get("lastSyncTime")
             .and_then(|time| serde_json::from_value::<Time>(time.clone()).ok());
-        let age = last.map(|last| self.world.now.0.saturating_sub(last.0.as_second()));
+        let age = last.map(|last| self.state.world.now.0.saturating_sub(last.0.as_second()));
         let check = i64::try_from(self.settings.check.as_secs()).unwrap_or(i64::MAX);
         timeless(before) == timeless(after) && age.is_some_and(|age| (0..check).contains(&age))
     }
@@ -213,6 +215,7 @@ fn time(at: Timestamp) -> Option<Time> {
 fn conditions(facts: &Facts<'_>, planned: &[mw_core::cilium::plan::Condition]) -> Vec<Condition> {
     let before = facts
         .record
+        .state
         .status
         .get("conditions")
         .cloned()

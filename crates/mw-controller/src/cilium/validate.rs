@@ -2,10 +2,7 @@
 //! and fills the planner's input.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::time::Duration;
 
-use futures::future::BoxFuture;
 use kube::api::ListParams;
 use kube::{Api, Client};
 use mw_api::cilium::target::Namespace;
@@ -13,23 +10,16 @@ use mw_core::cilium::facts::{ClusterSeen, Silence};
 use mw_core::cilium::object::{Common, Refusal, Resolution};
 use mw_core::cilium::world::Origin;
 use mw_core::names::ClusterId;
-use tokio::task::JoinSet;
-use tokio::time::Instant;
-use tracing::{info, warn};
 
 use crate::backoff::Backoff;
-use crate::cilium::cluster_cache::{CacheWatcher, ClusterCache, Wants, silent};
-use crate::cilium::engine::{Engine, Event};
+use crate::cilium::cluster_cache::{CacheWatcher, Wants, silent};
+use crate::cilium::engine::Engine;
 use crate::cilium::kubeconfig_secrets::{Lead, Search};
 use crate::cilium::management::Asked;
-use crate::cilium::observe::{Made, Member};
+use crate::cilium::member::{Made, Member};
 use crate::cilium::record::{Kind, Led, Object, Record, RecordId};
 use crate::failure::Failure;
-use crate::fleet::follow::RelistSignal;
-use crate::fleet::{Attempt, Credentials, Feeds, Live, ShownClient, Trial, Verdict, secret_of};
-
-/// Time a cluster stays connected after the last object stops naming it.
-const LINGER: Duration = Duration::from_secs(60);
+use crate::fleet::{Credentials, Feeds, Live};
 
 /// A list that is needed to resolve refs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,26 +38,37 @@ pub(super) type Lists = BTreeMap<Listed, u64>;
 
 impl Engine {
     pub(super) fn validate(&mut self) {
+        self.changes.inputs |= self
+            .state
+            .lists
+            .first_look_ends
+            .take_if(|end| *end <= self.turned_at)
+            .is_some();
+        self.rediscover();
+        self.seek_strays();
+        self.look_for_missing_objects();
         self.look_for_what_leads();
-        if std::mem::take(&mut self.records_changed) {
+        if std::mem::take(&mut self.changes.records) {
             self.follow_secrets();
             self.engage_wanted();
-            self.world_changed = true;
+            self.changes.inputs = true;
         }
         self.follow_what_is_wanted();
-        self.release_unwanted();
+        // Objects that touched a cluster keep naming it until what we wrote there is deleted.
+        self.changes.inputs |= !self.release_unwanted().is_empty();
         self.look();
     }
 
     /// Refs that a spec names, itself or through its binding.
     fn names(&self, record: &Record) -> BTreeSet<String> {
-        let binding = record.object.mesh().and_then(|mesh| {
+        let binding = record.state.object.mesh().and_then(|mesh| {
             self.records
                 .get(&(Kind::Binding, record.id().neighbour(mesh)))
         });
         record
+            .state
             .object
-            .names(binding.and_then(|binding| match &binding.object {
+            .names(binding.and_then(|binding| match &binding.state.object {
                 Object::Binding(of) => Some(of),
                 Object::Service(_) | Object::Intent(_) => None,
             }))
@@ -77,13 +78,13 @@ impl Engine {
     pub(super) fn refs(&self, record: &Record) -> BTreeSet<String> {
         self.names(record)
             .into_iter()
-            .chain(record.object.common().touched.iter().cloned())
+            .chain(record.state.object.common().touched.iter().cloned())
             .collect()
     }
 
     /// Reports whether it touched a ref that its spec no longer names.
     pub(super) fn has_left(&self, record: &Record, name: &String) -> bool {
-        record.object.common().touched.contains(name) && !self.names(record).contains(name)
+        record.state.object.common().touched.contains(name) && !self.names(record).contains(name)
     }
 
     /// Connects every cluster that a ref points to, with its newest credentials.
@@ -108,129 +109,49 @@ impl Engine {
         for (source, access) in wanted {
             let id = source.id();
             if !self.members.contains_key(&id) {
-                info!(cluster = %self.environment.names.of(&id), secret = secret_of(&id), "cluster added");
+                self.add_member(source);
+                self.changes.clusters.insert(id.clone());
             }
-            let member = self
-                .members
-                .entry(id.clone())
-                .or_insert_with(|| Member::new(source));
-            member.owners = owners.get(&id).cloned().unwrap_or_default();
+            if let Some(member) = self.members.get_mut(&id) {
+                member.state.owners = owners.get(&id).cloned().unwrap_or_default();
+            }
             match access {
-                Ok((access, fingerprint)) => self.try_credentials(&id, access, fingerprint),
+                Ok((access, fingerprint)) => {
+                    if self.try_credentials(&id, access, fingerprint) {
+                        self.changes.clusters.insert(id);
+                    }
+                }
                 Err(Refusal::Kubeconfig(why) | Refusal::Forbidden(why)) => {
                     self.lose_credentials(&id, Credentials::Refused(why))
                 }
                 Err(Refusal::Capability { .. } | Refusal::Shared) => {}
             }
         }
-        for (id, member) in &mut self.members {
-            match owners.contains_key(id) {
-                true => member.unwanted_since = None,
-                false => _ = member.unwanted_since.get_or_insert_with(Instant::now),
-            }
-        }
+        self.mark_wanted(|id| owners.contains_key(id));
     }
 
-    fn try_credentials(
-        &mut self,
-        cluster: &ClusterId,
-        access: crate::kubeconfig::Access,
-        fingerprint: [u8; 32],
-    ) {
-        let trial = Trial {
-            connect: Arc::clone(&self.environment.connect),
-            backoff: self.backoff(),
-            probe,
-            events: self.sender.clone(),
-            wrap: move |cluster, epoch, attempt| Event::Attempted {
-                cluster,
-                epoch,
-                fingerprint,
-                attempt,
-            },
-        };
-        if let Some(member) = self
-            .members
-            .get_mut(cluster)
-            .filter(|member| member.link.fingerprint != Some(fingerprint))
-        {
-            member.newest_ca = access.private_ca();
-            member
-                .link
-                .try_out(access, fingerprint, trial, &mut self.tasks);
-            member.seen_changed = true;
-        }
-    }
-
-    fn lose_credentials(&mut self, cluster: &ClusterId, trouble: Credentials) {
+    /// Watches a cluster through a new connection.
+    pub(super) fn follow_member(&mut self, cluster: &ClusterId) {
         let Some(member) = self.members.get_mut(cluster) else {
             return;
         };
-        if member.link.lose(trouble) {
-            member.swap = None;
-            member.seen_changed = true;
-            warn!(cluster = %self.environment.names.of(cluster), secret = secret_of(cluster), error = member.link.trouble().unwrap_or_default(), "cluster unreachable");
-        }
-    }
-
-    pub(super) fn observe_attempt(
-        &mut self,
-        cluster: &ClusterId,
-        epoch: u64,
-        fingerprint: [u8; 32],
-        attempt: Attempt,
-    ) {
-        let name = self.environment.names.of(cluster);
-        let newest = |member: &&mut Member| member.link.fingerprint == Some(fingerprint);
-        let Some(member) = self.member_at(cluster, epoch).filter(newest) else {
-            return;
-        };
-        let why = attempt.to_string();
-        if let Attempt::Connected(client) = attempt {
-            return self.connect_through(cluster, client);
-        }
-        match member.link.judge(&why) {
-            Verdict::Known => {}
-            Verdict::Stale(trouble) => {
-                warn!(cluster = %name, secret = secret_of(cluster), error = trouble, "new credentials do not work, keeping the previous ones");
-                member.seen_changed = true;
-            }
-            Verdict::Lost(trouble) => self.lose_credentials(cluster, trouble),
-        }
-    }
-
-    /// Watches a cluster through a new connection and drops the old one.
-    fn connect_through(&mut self, cluster: &ClusterId, ShownClient(client): ShownClient) {
-        let Some(member) = self.members.get_mut(cluster) else {
-            return;
-        };
-        let swapped = member.link.renew();
-        member.swap = swapped.then(|| Box::new(ClusterCache::default()));
         let made = Made {
             fingerprint: member.link.fingerprint,
             private_ca: member.newest_ca.clone(),
         };
-        match swapped {
-            true => member.swapping = made,
-            false => member.use_connection(made),
+        if member.swap.is_some() {
+            member.state.swapping = made;
+        } else {
+            member.use_connection(made);
         }
-        member.wants = Wants::default();
+        member.state.wants = Wants::default();
         // Everything is listed again through it.
-        member.lists_in_doubt = member
+        member.state.lists_in_doubt = member
+            .state
             .lists_in_doubt
             .take()
             .map(|before| vec![0; before.len()]);
-        member.seen_changed = true;
-        let memory = self.environment.memory();
-        member.link.live = Some(Live {
-            client,
-            relist: RelistSignal::default(),
-            tasks: JoinSet::new(),
-            memory,
-        });
-        if swapped {
-            info!(cluster = %self.environment.names.of(cluster), secret = secret_of(cluster), "credentials replaced");
-        }
+        self.changes.clusters.insert(cluster.clone());
         self.watch_clusters(cluster, |cache_watcher| cache_watcher.watch_basics());
     }
 
@@ -258,7 +179,7 @@ impl Engine {
         let backoff: &mut dyn FnMut() -> Backoff = &mut backoff;
         let reads_ca = self.settings.sync_ca;
         let resync = self.settings.resync;
-        let events = &self.sender;
+        let events = &self.inbox.sender;
         watch(&mut CacheWatcher {
             client,
             cluster,
@@ -279,15 +200,15 @@ impl Engine {
     fn follow_what_is_wanted(&mut self) {
         let has = |kind: Kind| self.records.keys().any(|(of, _)| *of == kind);
         let wants = Wants {
-            services: self.wants.services || has(Kind::Service),
-            policies: self.wants.policies || has(Kind::Intent),
+            services: self.state.wants.services || has(Kind::Service),
+            policies: self.state.wants.policies || has(Kind::Intent),
         };
-        self.wants = wants;
+        self.state.wants = wants;
         let behind: Vec<(ClusterId, Wants)> = self
             .members
             .iter()
-            .filter(|(_, member)| member.link.live.is_some() && member.wants != wants)
-            .map(|(id, member)| (id.clone(), member.wants))
+            .filter(|(_, member)| member.link.live.is_some() && member.state.wants != wants)
+            .map(|(id, member)| (id.clone(), member.state.wants))
             .collect();
         for (id, has) in behind {
             self.watch_clusters(&id, |cache_watcher| {
@@ -299,77 +220,52 @@ impl Engine {
                 }
             });
             if let Some(member) = self.members.get_mut(&id) {
-                member.wants = wants;
+                member.state.wants = wants;
             }
         }
-    }
-
-    /// Disconnects clusters that are no longer named. Objects that touched a cluster
-    /// keep naming it until what we wrote there is deleted.
-    fn release_unwanted(&mut self) {
-        let gone: Vec<ClusterId> = self
-            .members
-            .iter()
-            .filter(|(_, member)| {
-                member
-                    .unwanted_since
-                    .is_some_and(|since| since.elapsed() >= LINGER)
-                    && member.writer.is_idle()
-            })
-            .map(|(id, _)| id.clone())
-            .collect();
-        for id in gone {
-            info!(cluster = %self.environment.names.of(&id), secret = secret_of(&id), "cluster removed");
-            self.members.remove(&id);
-            self.environment.metrics.forget_cluster(&id);
-            self.world_changed = true;
-        }
-    }
-
-    /// Earliest time to disconnect a cluster that is no longer named.
-    pub(super) fn linger_due(&self) -> Option<Instant> {
-        self.members
-            .values()
-            .filter_map(|member| member.unwanted_since)
-            .map(|since| since + LINGER)
-            .min()
     }
 
     /// Updates the planner's input with what was observed.
     fn look(&mut self) {
         let mut replaced = BTreeSet::new();
-        let changed: Vec<ClusterId> = self
-            .members
-            .iter()
-            .filter(|(_, member)| member.seen_changed)
-            .map(|(id, _)| id.clone())
-            .collect();
+        let mut changed = std::mem::take(&mut self.changes.clusters);
+        changed.retain(|id| self.members.contains_key(id));
         for id in &changed {
             let Some(member) = self.members.get_mut(id) else {
                 continue;
             };
-            member.seen_changed = false;
             if let Some(uid) = member.link.feeds.uid() {
-                if member.uid.as_ref() != Some(&uid) {
-                    replaced.extend(self.leads.get(id).cloned().or_else(|| Some(id.clone())));
+                if member.state.uid.as_ref() != Some(&uid) {
+                    replaced.extend(
+                        self.state
+                            .identities
+                            .leads
+                            .get(id)
+                            .cloned()
+                            .or_else(|| Some(id.clone())),
+                    );
                     member.forget();
-                    member.uid = Some(uid);
+                    member.state.uid = Some(uid);
                 }
-                member.remembered = member.link.feeds.identity().or(member.remembered.take());
-                member.learnt_by = member.in_use.fingerprint;
+                member.state.remembered = member
+                    .link
+                    .feeds
+                    .identity()
+                    .or(member.state.remembered.take());
+                member.state.learnt_by = member.state.in_use.fingerprint;
             }
         }
         if !changed.is_empty() {
-            self.world_changed = true;
+            self.changes.inputs = true;
             self.touch_status();
         }
-        if !self.world_changed {
+        if !self.changes.inputs {
             return;
         }
         self.forget_evidence(&replaced);
-        let before = std::mem::take(&mut self.representatives);
+        let before = std::mem::take(&mut self.state.identities.representatives);
         self.settle_links();
-        self.show_clusters(&changed.into_iter().collect(), &before);
+        self.show_clusters(&changed, &before);
         self.show_objects();
     }
 
@@ -378,8 +274,9 @@ impl Engine {
         changed: &BTreeSet<ClusterId>,
         before: &BTreeMap<ClusterId, ClusterId>,
     ) {
-        let representatives = &self.representatives;
-        self.world
+        let representatives = &self.state.identities.representatives;
+        self.state
+            .world
             .clusters
             .retain(|cluster, _| representatives.contains_key(cluster));
         for (cluster, id) in representatives {
@@ -387,7 +284,7 @@ impl Engine {
                 continue;
             };
             if changed.contains(id) || before.get(cluster) != Some(id) {
-                self.world.clusters.insert(
+                self.state.world.clusters.insert(
                     cluster.clone(),
                     member.seen(&self.settings.cilium_namespace),
                 );
@@ -413,14 +310,14 @@ impl Engine {
             let led = self.led(record, &refs);
             let lost = self.lost(record, &refs, &led);
             let lost_uids = self.lost_uids(record, &refs, &led);
-            if led != record.led {
-                remembered.push(((record.kind, record.id().clone()), led));
+            if led != record.state.led {
+                remembered.push(((record.state.kind, record.id().clone()), led));
             }
             let refs = refs
                 .into_iter()
                 .filter_map(|(name, resolution)| Some((name, resolution?)))
                 .collect();
-            let mut object = record.object.clone();
+            let mut object = record.state.object.clone();
             let common: &mut Common = object.common_mut();
             (common.refs, common.lost, common.lost_uids) = (refs, lost, lost_uids);
             let id = common.id.clone();
@@ -448,12 +345,15 @@ impl Engine {
                 .entry(id)
                 .and_modify(|record| record.lead_to(led));
         }
-        (self.world.bindings, self.world.services, self.world.intents) =
-            (bindings, services, intents);
-        self.world.listed = self.listed_workspaces();
+        (
+            self.state.world.bindings,
+            self.state.world.services,
+            self.state.world.intents,
+        ) = (bindings, services, intents);
+        self.state.world.listed = self.listed_workspaces();
         self.end_first_look(&unresolved);
-        self.world.settled = self.settled_clusters(&unresolved);
-        self.world.unbound = self.unbound_clusters();
+        self.state.world.settled = self.settled_clusters(&unresolved);
+        self.state.world.unbound = self.unbound_clusters();
     }
 
     /// Clusters that the refs of an object resolve to, or last resolved to.
@@ -466,7 +366,7 @@ impl Engine {
             let led = match resolution {
                 Some(Resolution::Revoked(_)) => None,
                 Some(Resolution::Cluster(cluster)) => {
-                    self.world.origins.get(cluster).map(|origin| {
+                    self.state.world.origins.get(cluster).map(|origin| {
                         let Origin {
                             owner,
                             uid,
@@ -479,7 +379,7 @@ impl Engine {
                         }
                     })
                 }
-                _ => record.led.get(name).cloned(),
+                _ => record.state.led.get(name).cloned(),
             };
             Some((name.clone(), led?))
         };
@@ -496,7 +396,7 @@ impl Engine {
         if record.is_deleted() {
             return BTreeMap::new();
         }
-        let origins = &self.world.origins;
+        let origins = &self.state.world.origins;
         let is_it = |led: &Led, origin: &Origin| origin.owner == led.owner && origin.uid == led.uid;
         let now = |led: &Led| {
             let same = origins
@@ -544,7 +444,7 @@ impl Engine {
     /// Relists for objects that were just deleted: credentials that look missing
     /// may be back by now, because watches do not order events across kinds.
     fn look_for_what_leads(&mut self) {
-        let deleted = |record: &Record| record.is_deleted() && record.lists_then.is_none();
+        let deleted = |record: &Record| record.is_deleted() && record.state.lists_then.is_none();
         let fresh: Vec<RecordId> = self
             .records
             .iter()
@@ -560,7 +460,7 @@ impl Engine {
                 continue;
             };
             if let Some(record) = self.records.get_mut(id) {
-                record.lists_then = Some(lists);
+                record.state.lists_then = Some(lists);
             }
         }
         if !fresh.is_empty() {
@@ -572,22 +472,25 @@ impl Engine {
     pub(super) fn awaits_a_list(&self) -> bool {
         self.records
             .values()
-            .any(|record| record.lists_then.is_some())
+            .any(|record| record.state.lists_then.is_some())
     }
 
     /// Counts of the lists that resolve the refs of an object.
     fn lists_of_what_leads(&self, record: &Record) -> Lists {
         let secrets = self.searches(record).into_iter().map(|search| {
             let lists = self
+                .state
                 .kubeconfig_secrets
                 .get(&search)
                 .map_or(0, |secrets_of| secrets_of.secrets.lists());
             (Listed::Secrets(search), lists)
         });
         let management = self
+            .state
+            .sources
             .kcp
             .as_ref()
-            .map(|_| (Listed::Clusters, self.clusters.lists()));
+            .map(|_| (Listed::Clusters, self.state.sources.clusters.lists()));
         let tenant = self
             .tenant(&record.id().workspace)
             .map(|(endpoint, _)| endpoint);
@@ -602,7 +505,7 @@ impl Engine {
 
     fn was_looked_for(&self, record: &Record) -> bool {
         let now = self.lists_of_what_leads(record);
-        record.lists_then.as_ref().is_some_and(|then| {
+        record.state.lists_then.as_ref().is_some_and(|then| {
             now.iter()
                 .all(|(what, lists)| *lists > then.get(what).copied().unwrap_or(0))
         })
@@ -658,7 +561,10 @@ impl Engine {
         let member = self.members.get(&source.id())?;
         let feeds = &member.link.feeds;
         Some(
-            match (&member.link.credentials, self.leads.get(&member.link.id)) {
+            match (
+                &member.link.credentials,
+                self.state.identities.leads.get(&member.link.id),
+            ) {
                 (Credentials::Refused(why) | Credentials::Missing(why), _) => {
                     Resolution::Refused(Refusal::Kubeconfig(why.clone()))
                 }
@@ -682,16 +588,16 @@ impl Member {
     /// Puts a connection into use. State read with other credentials may belong to
     /// another cluster and is forgotten.
     fn use_connection(&mut self, made: Made) {
-        if self.learnt_by != made.fingerprint {
+        if self.state.learnt_by != made.fingerprint {
             self.forget();
         }
-        self.in_use = made;
+        self.state.in_use = made;
     }
 
     /// Returns the planner's view of the cluster: unknown until the connection in
     /// use has identified it.
     fn seen(&self, namespace: &str) -> ClusterSeen {
-        let remembered = self.remembered.clone();
+        let remembered = self.state.remembered.clone();
         let feeds = &self.link.feeds;
         match self.link.credentials.trouble(&self.link.source) {
             Some(why) => silent(Silence::Unreachable(why), remembered),
@@ -705,16 +611,14 @@ impl Member {
 }
 
 /// Checks that new credentials work at all.
-fn probe(client: Client) -> BoxFuture<'static, Result<(), Failure>> {
-    Box::pin(async move {
-        let one = ListParams {
-            limit: Some(1),
-            ..ListParams::default()
-        };
-        Api::<Namespace>::all(client)
-            .list(&one)
-            .await
-            .map(drop)
-            .map_err(|error| Failure::of(&error))
-    })
+pub(super) async fn probe(client: Client) -> Result<(), Failure> {
+    let one = ListParams {
+        limit: Some(1),
+        ..ListParams::default()
+    };
+    Api::<Namespace>::all(client)
+        .list(&one)
+        .await
+        .map(drop)
+        .map_err(|error| Failure::of(&error))
 }

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use crate::cilium::dial::{Answer, Failed, for_tenant, outcome};
-use crate::cilium::engine::{Engine, Event};
+use crate::cilium::engine::{Engine, Event, Input};
 use crate::cilium::metrics::result_of;
 use crate::cilium::readiness::readiness;
 use crate::failure::Failure;
@@ -63,17 +63,30 @@ impl Engine {
 
     /// Reports whether a dial or a reading is in flight.
     pub(super) fn is_verifying(&self) -> bool {
-        self.diallings.values().any(|dialling| dialling.busy)
-            || self.readings.values().any(|reading| reading.busy)
+        self.state
+            .checks
+            .diallings
+            .values()
+            .any(|dialling| dialling.busy)
+            || self
+                .state
+                .checks
+                .readings
+                .values()
+                .any(|reading| reading.busy)
     }
 
     pub(super) fn verify_due(&self) -> Option<Instant> {
         let dials = self
+            .state
+            .checks
             .diallings
             .values()
             .filter(|dialling| !dialling.busy)
             .map(|dialling| dialling.due);
         let readings = self
+            .state
+            .checks
             .readings
             .values()
             .filter(|reading| !reading.busy)
@@ -86,37 +99,44 @@ impl Engine {
 
     /// Drops the evidence for links that no longer exist.
     fn forget_links(&mut self) {
-        let clusters = &self.world.clusters;
+        let clusters = &self.state.world.clusters;
         let exists = |link: &Link| {
             clusters.contains_key(&link.reader) && clusters.contains_key(&link.remote)
         };
-        self.world.evidence.retain(|link, _| exists(link));
+        self.state.world.evidence.retain(|link, _| exists(link));
         // An old result is stale if the link is dialled again later.
         for (_, evidence) in self
+            .state
             .world
             .evidence
             .iter_mut()
-            .filter(|(link, _)| !self.plan.dials.contains_key(*link))
+            .filter(|(link, _)| !self.state.plan.dials.contains_key(*link))
         {
             evidence.dial = None;
         }
-        self.diallings
-            .retain(|link, _| self.plan.dials.contains_key(link));
-        self.readings
+        self.state
+            .checks
+            .diallings
+            .retain(|link, _| self.state.plan.dials.contains_key(link));
+        self.state
+            .checks
+            .readings
             .retain(|reader, _| clusters.contains_key(reader));
     }
 
     fn dial(&mut self) {
         let now = self.turned_at;
         let mut running = self
+            .state
+            .checks
             .diallings
             .values()
             .filter(|dialling| dialling.busy)
             .count();
-        for (link, dial) in &self.plan.dials {
+        for (link, dial) in &self.state.plan.dials {
             if let (false, Some(reading)) = (
-                self.diallings.contains_key(link),
-                self.readings.get_mut(&link.reader),
+                self.state.checks.diallings.contains_key(link),
+                self.state.checks.readings.get_mut(&link.reader),
             ) {
                 // A new or returning link needs a fresh report of its reader.
                 reading.due = reading.due.min(now);
@@ -128,7 +148,12 @@ impl Engine {
                 failures: 0,
                 read: None,
             };
-            let dialling = self.diallings.entry(link.clone()).or_insert_with(fresh);
+            let dialling = self
+                .state
+                .checks
+                .diallings
+                .entry(link.clone())
+                .or_insert_with(fresh);
             if dialling.fingerprint != dial.fingerprint {
                 *dialling = fresh();
             }
@@ -137,17 +162,20 @@ impl Engine {
             }
             dialling.busy = true;
             running += 1;
-            let (dialler, events) = (Arc::clone(&self.dialler), self.sender.clone());
+            let (dialler, events) = (
+                Arc::clone(&self.state.checks.dialler),
+                self.inbox.sender.clone(),
+            );
             let (link, dial): (Link, Dial) = (link.clone(), dial.clone());
             self.tasks.spawn(async move {
                 let fingerprint = dial.fingerprint.clone();
                 let result = dialler.dial(dial).await;
                 _ = events
-                    .send(Event::Dialled {
+                    .send(Event::Input(Input::Dialled {
                         link,
                         fingerprint,
                         result,
-                    })
+                    }))
                     .await;
             });
         }
@@ -162,6 +190,8 @@ impl Engine {
         let now = Instant::now();
         let check = self.jittered(self.settings.check);
         let Some(dialling) = self
+            .state
+            .checks
             .diallings
             .get_mut(link)
             .filter(|dialling| dialling.fingerprint == fingerprint)
@@ -170,11 +200,12 @@ impl Engine {
         };
         dialling.busy = false;
         let evidence = self
+            .state
             .world
             .evidence
             .entry(link.clone())
             .or_insert_with(no_evidence);
-        let outcome = outcome(dialling.read.as_ref(), result, self.world.now);
+        let outcome = outcome(dialling.read.as_ref(), result, self.state.world.now);
         if matches!(outcome, DialOutcome::Read { .. }) {
             dialling.read = Some(outcome.clone());
         }
@@ -213,17 +244,17 @@ impl Engine {
                 result: result_of(&outcome),
             })
             .inc();
-        let outcome = if self.kcp.is_some() {
+        let outcome = if self.state.sources.kcp.is_some() {
             for_tenant(outcome)
         } else {
             outcome
         };
         evidence.dial = Some(Dialled {
             fingerprint,
-            at: self.world.now,
+            at: self.state.world.now,
             outcome,
         });
-        self.world_changed = true;
+        self.changes.inputs = true;
     }
 
     fn jittered(&mut self, time: Duration) -> Duration {
@@ -234,25 +265,34 @@ impl Engine {
     fn read(&mut self) {
         let now = self.turned_at;
         let readers: BTreeSet<&ClusterId> = self
+            .state
             .plan
             .dials
             .keys()
-            .chain(self.world.evidence.keys())
+            .chain(self.state.world.evidence.keys())
             .map(|link| &link.reader)
             .collect();
         for reader in readers {
-            let reading = self.readings.entry(reader.clone()).or_insert(Reading {
-                due: now,
-                busy: false,
-                failures: 0,
-            });
+            let reading = self
+                .state
+                .checks
+                .readings
+                .entry(reader.clone())
+                .or_insert(Reading {
+                    due: now,
+                    busy: false,
+                    failures: 0,
+                });
             let has_mesh = self
+                .state
                 .world
                 .clusters
                 .get(reader)
                 .and_then(|seen| seen.apiserver.known()?.as_ref())
                 .is_some_and(|of| of.kvstoremesh);
             let member = self
+                .state
+                .identities
                 .representatives
                 .get(reader)
                 .and_then(|id| self.members.get(id));
@@ -271,7 +311,7 @@ impl Engine {
             let pods = member.link.feeds.mesh_pods();
             let (client, events, reader, epoch) = (
                 live.client.clone(),
-                self.sender.clone(),
+                self.inbox.sender.clone(),
                 reader.clone(),
                 member.link.epoch,
             );
@@ -279,11 +319,11 @@ impl Engine {
             self.tasks.spawn(async move {
                 let result = read_pods(&client, &namespace, &pods).await;
                 _ = events
-                    .send(Event::Read {
+                    .send(Event::Input(Input::Read {
                         reader,
                         epoch,
                         result,
-                    })
+                    }))
                     .await;
             });
         }
@@ -297,26 +337,30 @@ impl Engine {
     ) {
         let now = Instant::now();
         let member = self
+            .state
+            .identities
             .representatives
             .get(reader)
             .and_then(|id| self.members.get(id));
         if member.is_none_or(|member| member.link.epoch != epoch) {
             // Stale: read from a previous cluster, or through another link.
-            self.readings.remove(reader);
+            self.state.checks.readings.remove(reader);
             return;
         }
         let check = self.jittered(self.settings.check);
         let names: BTreeMap<ClusterId, CiliumName> = self
+            .state
             .world
             .clusters
             .iter()
             .filter_map(|(id, seen)| Some((id.clone(), seen.remembered.as_ref()?.name.clone()?)))
             .collect();
         let links: BTreeSet<Link> = self
+            .state
             .plan
             .dials
             .keys()
-            .chain(self.world.evidence.keys())
+            .chain(self.state.world.evidence.keys())
             .filter(|link| link.reader == *reader)
             .cloned()
             .collect();
@@ -327,20 +371,25 @@ impl Engine {
                 Ok(remotes) => match names.get(&link.remote).and_then(|name| remotes.get(name)) {
                     Some(ready) => Seen::Known(ReaderView {
                         ready: *ready,
-                        at: self.world.now,
+                        at: self.state.world.now,
                     }),
                     None => Seen::Unknown("KVStoreMesh does not report it yet".to_owned()),
                 },
             };
             all_ready &= matches!(&view, Seen::Known(view) if view.ready);
-            let evidence = self.world.evidence.entry(link).or_insert_with(no_evidence);
-            self.world_changed |= evidence.reader != view;
+            let evidence = self
+                .state
+                .world
+                .evidence
+                .entry(link)
+                .or_insert_with(no_evidence);
+            self.changes.inputs |= evidence.reader != view;
             evidence.reader = view;
         }
         if let Err(why) = &result {
             warn!(reader = %self.environment.names.of(reader), error = why, "failed to read KVStoreMesh metrics");
         }
-        let Some(reading) = self.readings.get_mut(reader) else {
+        let Some(reading) = self.state.checks.readings.get_mut(reader) else {
             return;
         };
         reading.busy = false;
@@ -361,6 +410,7 @@ impl Engine {
     /// previous keys.
     pub(super) fn ask_again(&mut self, reader: &ClusterId) {
         for (_, evidence) in self
+            .state
             .world
             .evidence
             .iter_mut()
@@ -368,7 +418,7 @@ impl Engine {
         {
             evidence.reader = Seen::Unknown("its keys were just written".to_owned());
         }
-        if let Some(reading) = self.readings.get_mut(reader) {
+        if let Some(reading) = self.state.checks.readings.get_mut(reader) {
             (reading.due, reading.failures) = (Instant::now() + FIRST_RETRY, 0);
         }
     }

@@ -5,33 +5,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use kube::Api;
-use kube::core::{ApiResource, DynamicObject};
-use mw_api::kilo::clustermesh::ClusterMesh;
 use mw_core::kilo::{Absent, OrphanOf, Orphans};
 use mw_core::names::{MeshId, is_hashed_label, label_value};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::absence::{Searches, search};
-use crate::backoff::Backoff;
-use crate::failure::Failure;
-use crate::fleet::HUB;
-use crate::kilo::engine::{Engine, Event};
+use crate::kilo::engine::Engine;
 
 /// Limits the remembered meshes; Peers of later ones are ordinary orphans.
 const MOST_FINISHED: usize = 1000;
 /// Limits the searched names, which come from labels that anyone may write.
 const MOST_SEARCHES: usize = 1000;
 /// Time between two searches that must agree. A wrong answer seldom comes alone.
-const APART: Duration = Duration::from_secs(5);
+pub(super) const APART: Duration = Duration::from_secs(5);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Absences {
     /// Meshes with our finalizer that are missing from a list, or reported as deleted.
     missing: BTreeSet<MeshId>,
-    /// Searches by the name of a mesh.
-    searches: Searches<String>,
     /// Orphans whose mesh name is known only as a hash: first seen, and number of lists then.
     nameless: BTreeMap<OrphanOf, (Instant, u64)>,
     /// UIDs of the meshes that this process cleaned up and let go.
@@ -40,22 +31,9 @@ pub(super) struct Absences {
     lists: u64,
 }
 
-impl Default for Absences {
-    fn default() -> Self {
-        Absences {
-            missing: BTreeSet::new(),
-            searches: Searches::new(APART),
-            nameless: BTreeMap::new(),
-            finished: BTreeMap::new(),
-            lists: 0,
-        }
-    }
-}
-
 impl Absences {
-    /// Discards search results that may be out of date.
+    /// Discards what lists have told.
     pub(super) fn doubt(&mut self) {
-        self.searches.forget_all();
         self.nameless.clear();
     }
 
@@ -88,42 +66,32 @@ impl Absences {
     pub(super) fn is_missing(&self, mesh: &MeshId) -> bool {
         self.missing.contains(mesh)
     }
-
-    /// Returns when a search is due.
-    pub(super) fn due(&self) -> Option<Instant> {
-        self.searches.due()
-    }
-
-    fn is_absent(&self, name: &String, namespace: Option<&str>) -> bool {
-        self.searches
-            .namespaces(name)
-            .is_some_and(|namespaces| match namespace {
-                Some(namespace) => !namespaces.contains(namespace),
-                None => namespaces.is_empty(),
-            })
-    }
 }
 
 impl Engine {
     /// Records a mesh that is unexpectedly missing.
     pub(super) fn mesh_is_missing(&mut self, mesh: MeshId) {
         let name = mesh.name.clone();
-        if self.absences.missing.insert(mesh.clone()) {
+        if self.state.absences.missing.insert(mesh.clone()) {
             warn!(%mesh, "ClusterMesh disappeared although it has our finalizer; searching for it by name");
             // The result of an earlier search may be out of date.
-            self.absences.searches.forget(&name);
+            self.searches.forget(&name);
         }
     }
 
     /// Searches for missing meshes, and for the meshes of orphans.
     pub(super) fn look_for_missing_meshes(&mut self) {
-        let orphaned = match &self.planner {
-            Some(planner) if self.all_listed => planner.orphaned(),
+        let orphaned = match &self.state.planner {
+            Some(planner) if self.state.hub.all_listed => planner.orphaned(),
             _ => BTreeSet::new(),
         };
         let now = self.turned_at;
-        self.absences.nameless.retain(|of, _| orphaned.contains(of));
+        self.state
+            .absences
+            .nameless
+            .retain(|of, _| orphaned.contains(of));
         let mut names: BTreeSet<String> = self
+            .state
             .absences
             .missing
             .iter()
@@ -133,10 +101,11 @@ impl Engine {
             match is_hashed_label(&of.mesh) {
                 true => {
                     _ = self
+                        .state
                         .absences
                         .nameless
                         .entry(of.clone())
-                        .or_insert((now, self.absences.lists))
+                        .or_insert((now, self.state.absences.lists))
                 }
                 false if is_object_name(&of.mesh) && names.len() < MOST_SEARCHES => {
                     _ = names.insert(of.mesh.clone())
@@ -144,62 +113,47 @@ impl Engine {
                 false => {}
             }
         }
-        for name in self.absences.searches.start(&names, now) {
-            self.search(name);
-        }
+        self.search(&names);
         self.tell_of_absence(&orphaned);
     }
 
-    fn search(&mut self, name: String) {
-        let api: Api<DynamicObject> = Api::all_with(
-            self.environment.hub.clone(),
-            &ApiResource::erase::<ClusterMesh>(&()),
-        );
-        let events = self.sender.clone();
-        self.tasks.spawn(async move {
-            let found = search(&api, &name).await;
-            _ = events.send(Event::Searched { name, found }).await;
-        });
-    }
-
-    pub(super) fn observe_search(
-        &mut self,
-        name: String,
-        found: &Result<BTreeSet<String>, Failure>,
-    ) {
+    pub(super) fn take_searched(&mut self, name: &String, namespaces: &BTreeSet<String>) {
+        let has_ended = self.searches.namespaces(name).is_some();
         let missing: Vec<MeshId> = self
+            .state
             .absences
             .missing
             .iter()
-            .filter(|mesh| mesh.name == name)
+            .filter(|mesh| mesh.name == *name)
             .cloned()
             .collect();
-        let random = &mut self.environment.random;
-        self.absences
-            .searches
-            .end(name.clone(), found, || Backoff::of_watch(random.fork()));
-        let namespaces = match found {
-            Ok(namespaces) => namespaces,
-            Err(failure) => return self.count_failure(HUB, failure),
-        };
-        let has_ended = self.absences.searches.namespaces(&name).is_some();
         for mesh in missing {
             if namespaces.contains(&mesh.namespace) {
                 // The list or event without it was wrong.
-                self.absences.missing.remove(&mesh);
+                self.state.absences.missing.remove(&mesh);
                 self.hub_relist.ring();
             } else if has_ended {
                 info!(%mesh, "ClusterMesh is deleted");
-                self.absences.missing.remove(&mesh);
+                self.state.absences.missing.remove(&mesh);
                 self.records.remove(&mesh);
-                self.records_changed = true;
+                self.changes.records = true;
             }
         }
         self.touch_status();
     }
 
+    /// Reports whether searches found no mesh of this name.
+    fn is_absent(&self, name: &String, namespace: Option<&str>) -> bool {
+        self.searches
+            .namespaces(name)
+            .is_some_and(|namespaces| match namespace {
+                Some(namespace) => !namespaces.contains(namespace),
+                None => namespaces.is_empty(),
+            })
+    }
+
     fn tell_of_absence(&mut self, orphaned: &BTreeSet<OrphanOf>) {
-        let absences = &self.absences;
+        let absences = &self.state.absences;
         let lists_apart = |of: &OrphanOf| {
             absences.nameless.get(of).is_some_and(|(since, lists)| {
                 absences.lists > *lists
@@ -208,14 +162,14 @@ impl Engine {
         };
         let absent = |of: &&OrphanOf| match is_hashed_label(&of.mesh) {
             true => lists_apart(of),
-            false => absences.is_absent(&of.mesh, of.namespace.as_deref()),
+            false => self.is_absent(&of.mesh, of.namespace.as_deref()),
         };
         let confirmed = orphaned
             .iter()
             .filter(absent)
             .map(|of| (of.clone(), absences.finished.contains_key(of)))
             .collect();
-        let absent = if self.all_listed {
+        let absent = if self.state.hub.all_listed {
             Absent::Confirmed(confirmed)
         } else {
             Absent::Unknown
@@ -224,7 +178,7 @@ impl Engine {
             .environment
             .lease_annotations
             .get(ANNOTATION_CONFIRM_ORPHANS);
-        if let Some(planner) = &mut self.planner {
+        if let Some(planner) = &mut self.state.planner {
             let held = planner.held_orphans().clone();
             planner.set_orphans(Orphans {
                 absent,

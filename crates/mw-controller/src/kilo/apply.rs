@@ -10,13 +10,12 @@ use mw_core::kilo::plan::Delete;
 use mw_core::kilo::planner::Planner;
 use mw_core::names::{ClusterId, MeshId, PeerName};
 use mw_core::time::Timestamp;
-use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use crate::failure::Failure;
 use crate::kilo::diff::{Act, Operation};
-use crate::kilo::engine::{Engine, Event};
-use crate::metrics::WriteLabels;
+use crate::kilo::engine::Engine;
+use crate::kilo::member::Member;
 
 const ENDPOINT_MEMORY_SECONDS: i64 = 60;
 
@@ -41,65 +40,43 @@ enum Found {
 }
 
 impl Engine {
-    pub(super) fn apply(&mut self) {
-        let now = self.turned_at;
-        let own_clients = self.own_clients();
-        let mut pending = 0;
-        for (id, member) in &mut self.members {
-            let Some(live) = &member.link.live else {
-                member.writer.drop_queue();
-                member.early.clear();
-                continue;
-            };
-            if member.swap.is_some() {
-                // The queue was planned for the previous connection.
-                continue;
-            }
-            for operation in member.writer.next(now) {
-                let own = operation
-                    .mesh
-                    .as_ref()
-                    .and_then(|mesh| own_clients.get(&(id.clone(), mesh.clone())));
-                let (client, events) = (own.unwrap_or(&live.client).clone(), self.sender.clone());
-                if let (Act::Delete(delete), Some(mesh)) = (&operation.act, &operation.mesh)
-                    && let Some(source) = delete
-                        .source
-                        .as_ref()
-                        .filter(|_| !delete.cause.is_good_reason())
-                {
-                    self.history
-                        .note_removal(id, mesh, source, &operation.name, now);
-                }
-                let (cluster, epoch) = (id.clone(), member.link.epoch);
-                let (change, name) = (self.changes, self.environment.names.of(id));
-                self.tasks.spawn(async move {
-                    debug!(cluster = %name, peer = %operation.name, change, verb = operation.act.verb(), "writing Peer");
-                    let outcome = write(client, operation, change).await;
-                    _ = events.send(Event::Written { cluster, epoch, outcome }).await;
-                });
-            }
-            pending += member.writer.pending();
-        }
-        self.environment
-            .metrics
-            .pending
-            .set(super::observe::count(pending));
-        if pending == 0
-            && self.members.values().all(|member| member.writer.is_idle())
-            && let Some(since) = self.changing_since.take()
+    pub(super) fn write(
+        &mut self,
+        cluster: &ClusterId,
+        client: Client,
+        operation: Operation,
+    ) -> impl Future<Output = PeerOutcome> + Send + 'static {
+        let Operation { name, mesh, .. } = &operation;
+        if let (Act::Delete(delete), Some(mesh)) = (&operation.act, mesh)
+            && let Some(source) = delete
+                .source
+                .as_ref()
+                .filter(|_| !delete.cause.is_good_reason())
         {
-            self.environment.metrics.converged_after(since.elapsed());
+            self.state
+                .guard
+                .history
+                .note_removal(cluster, mesh, source, name, self.turned_at);
+        }
+        let own = mesh
+            .as_ref()
+            .and_then(|mesh| self.own_client(cluster, mesh));
+        let client = own.unwrap_or(client);
+        let change = self.state.change.number;
+        let cluster = self.environment.names.of(cluster);
+        async move {
+            debug!(%cluster, peer = %operation.name, change, verb = operation.act.verb(), "writing Peer");
+            write(client, operation, change).await
         }
     }
 
-    pub(super) fn writers_due(&self) -> Option<Instant> {
-        let now = self.turned_at;
-        let lingers = self.linger_due().filter(|at| *at > now);
-        self.members
-            .values()
-            .filter_map(|member| member.writer.due(now))
-            .chain(lingers)
-            .min()
+    /// Measures how long a Node change took until it was written to all clusters.
+    pub(super) fn measure_convergence(&mut self) {
+        if self.members.values().all(|member| member.writer.is_idle())
+            && let Some(since) = self.state.change.since.take()
+        {
+            self.environment.metrics.converged_after(since.elapsed());
+        }
     }
 
     pub(super) fn observe_write(&mut self, cluster: &ClusterId, epoch: u64, outcome: PeerOutcome) {
@@ -117,21 +94,15 @@ impl Engine {
             Ok(_) => "done",
             Err(failure) => failure.category(),
         };
-        let labels = WriteLabels {
-            cluster: self.environment.metrics.cluster(cluster),
-            kind: "Peer",
-            verb,
-            result: counted,
-        };
-        self.environment.metrics.writes.get_or_create(&labels).inc();
+        self.count_write(cluster, "Peer", verb, counted);
         let now = self.now;
-        let jitter = 0.5 + 0.5 * self.environment.random.f64();
+        let share = self.retry_share();
         let stands = self.stands_for_itself(cluster);
         let Some(member) = self.members.get_mut(cluster) else {
             return;
         };
         member.writer.answered(&name);
-        let early = member.early.remove(&name);
+        let early = member.state.early.remove(&name);
         if member.link.epoch != epoch {
             if let Some(seen) = early {
                 self.observe_peer(cluster, stands, seen);
@@ -143,7 +114,7 @@ impl Engine {
                 info!(mesh, cluster = %self.environment.names.of(cluster), peer = %name, change, verb, "Peer written");
                 member.writer.succeed(&name);
                 member.remember_endpoint(&name, now);
-                member.recent.present(&name, &facts);
+                member.state.recent.present(&name, &facts);
                 let facts = PeerFacts {
                     endpoint_written: Some(now),
                     ..*facts
@@ -154,6 +125,7 @@ impl Engine {
                 info!(mesh, cluster = %self.environment.names.of(cluster), peer = %name, change, verb, "Peer written");
                 member.writer.succeed(&name);
                 member
+                    .state
                     .recent
                     .deleted(&name, uid.as_deref().unwrap_or_default());
                 self.take_written(stands, |planner| planner.remove_peer(cluster, &name));
@@ -162,10 +134,10 @@ impl Engine {
                 debug!(mesh, cluster = %self.environment.names.of(cluster), peer = %name, change, "Peer has changed since it was read");
                 member
                     .writer
-                    .fail(name.clone(), verb, Failure::Conflict(409), jitter);
+                    .fail(name.clone(), verb, Failure::Conflict(409), share);
                 match facts {
                     Some(facts) => {
-                        member.recent.present(&name, &facts);
+                        member.state.recent.present(&name, &facts);
                         let facts = member.with_endpoint_time(*facts);
                         self.take_written(stands, |planner| planner.set_peer(cluster, facts));
                     }
@@ -177,7 +149,7 @@ impl Engine {
             Err(failure) => {
                 let looks_again = !failure.is_an_answer();
                 warn!(mesh, cluster = %self.environment.names.of(cluster), peer = %name, change, verb, error = %failure, "failed to write Peer");
-                member.writer.fail(name, verb, failure.clone(), jitter);
+                member.writer.fail(name, verb, failure.clone(), share);
                 if looks_again {
                     member.writer.doubt();
                     member.link.relist();
@@ -194,18 +166,19 @@ impl Engine {
     fn take_written(&mut self, stands: bool, take: impl FnOnce(&mut Planner)) {
         if stands {
             self.flush_listings();
-            if let Some(planner) = &mut self.planner {
+            if let Some(planner) = &mut self.state.planner {
                 take(planner);
             }
         }
     }
 }
 
-impl super::observe::Member {
+impl Member {
     fn remember_endpoint(&mut self, name: &PeerName, now: Timestamp) {
-        self.endpoints
+        self.state
+            .endpoints
             .retain(|_, at| now.0 - at.0 < ENDPOINT_MEMORY_SECONDS);
-        self.endpoints.insert(name.clone(), now);
+        self.state.endpoints.insert(name.clone(), now);
     }
 }
 

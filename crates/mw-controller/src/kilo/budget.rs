@@ -217,7 +217,7 @@ impl Engine {
     /// Spends tokens for the planned changes in these targets. Returns true if a
     /// source has to wait, so that a new plan is needed.
     pub(super) fn pay(&mut self, stale: &BTreeSet<ClusterId>) -> bool {
-        let Some(planner) = &self.planner else {
+        let Some(planner) = &self.state.planner else {
             return false;
         };
         let mut waits = false;
@@ -231,7 +231,11 @@ impl Engine {
             }
             for (mesh, changes) in planner.changes(cluster) {
                 if let Some(mesh) = mesh.filter(|mesh| self.acts_on(mesh)) {
-                    waits |= self.budgets.pay(cluster, mesh, &changes, self.turned_at);
+                    waits |= self
+                        .state
+                        .guard
+                        .budgets
+                        .pay(cluster, mesh, &changes, self.turned_at);
                 }
             }
         }
@@ -240,7 +244,7 @@ impl Engine {
 
     /// Refills the budgets of all sources.
     pub(super) fn refill_budgets(&mut self) {
-        self.budgets.refill(self.turned_at);
+        self.state.guard.budgets.refill(self.turned_at);
     }
 }
 

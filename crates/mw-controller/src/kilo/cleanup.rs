@@ -3,23 +3,18 @@
 
 use std::collections::BTreeSet;
 
-use kube::Api;
-use kube::api::{Patch, PatchParams};
-use kube::core::{ApiResource, DynamicObject};
-use mw_api::kilo::clustermesh::{ClusterMesh, FINALIZER};
+use mw_api::kilo::clustermesh::FINALIZER;
 use mw_core::condition::event;
 use mw_core::kilo::spec::{DEFAULT_CLEANUP_TIMEOUT_SECONDS, duration_seconds};
 use mw_core::names::{ClusterId, MeshId};
 use mw_core::text::listed;
 use mw_core::time::Timestamp;
-use serde_json::{Value, json};
-use tokio::time::Instant;
+use serde_json::json;
 use tracing::info;
 
-use crate::failure::Failure;
 use crate::fleet::Credentials;
-use crate::kilo::engine::{Engine, Event};
-use crate::kilo::observe::Member;
+use crate::kilo::engine::Engine;
+use crate::kilo::member::Member;
 use crate::kilo::record::Record;
 use crate::kube_event::NewEvent;
 
@@ -46,10 +41,7 @@ impl Engine {
             let Some(record) = self.records.get(&id) else {
                 continue;
             };
-            if record.busy
-                || record.not_before.is_some_and(|at| now < at)
-                || self.absences.is_missing(&id)
-            {
+            if !record.may_be_written(now) || self.state.absences.is_missing(&id) {
                 continue;
             }
             match (record.deleted_at(), record.has_finalizer()) {
@@ -68,7 +60,7 @@ impl Engine {
         match self.cleanup_of(record, since) {
             Cleanup::Waits(_) => {}
             Cleanup::Done { gone, left_behind } => {
-                self.absences.finished(id, record.uid());
+                self.state.absences.finished(id, record.uid());
                 let notice = |reason: &'static str, message: String| NewEvent {
                     reason,
                     action: "Cleanup",
@@ -104,14 +96,14 @@ impl Engine {
         let Some(record) = self
             .records
             .get_mut(id)
-            .filter(|record| record.secrets_then.is_none())
+            .filter(|record| record.state.secrets_then.is_none())
         else {
             return;
         };
-        record.secrets_then = Some(
+        record.state.secrets_then = Some(
             self.members
                 .iter()
-                .map(|(id, member)| (id.clone(), member.secret_lists))
+                .map(|(id, member)| (id.clone(), member.state.secret_lists))
                 .collect(),
         );
         self.hub_relist.ring();
@@ -120,11 +112,12 @@ impl Engine {
     /// Reports whether a cluster certainly has no Secret.
     fn is_gone(&self, record: &Record, cluster: &ClusterId, member: &Member) -> bool {
         let then = record
+            .state
             .secrets_then
             .as_ref()
             .map(|then| then.get(cluster).copied().unwrap_or_default());
         matches!(member.link.credentials, Credentials::Missing(_))
-            && then.is_some_and(|then| member.secret_lists > then)
+            && then.is_some_and(|then| member.state.secret_lists > then)
     }
 
     fn cleanup_of(&self, record: &Record, since: Timestamp) -> Cleanup {
@@ -135,8 +128,14 @@ impl Engine {
                 left.push(format!("{} (not observed yet)", name));
                 continue;
             };
-            let stands_for = self.representatives.get(&id).unwrap_or(&id);
+            let stands_for = self
+                .state
+                .identities
+                .representatives
+                .get(&id)
+                .unwrap_or(&id);
             match self
+                .state
                 .planner
                 .as_ref()
                 .and_then(|planner| planner.peers_of(record.id(), stands_for))
@@ -153,12 +152,11 @@ impl Engine {
                 }
             }
         }
-        match left.is_empty() || self.now >= deadline(record, since) {
-            true => Cleanup::Done {
-                gone,
-                left_behind: left,
-            },
-            false => Cleanup::Waits(left),
+        if left.is_empty() || self.now >= deadline(record, since) {
+            let left_behind = left;
+            Cleanup::Done { gone, left_behind }
+        } else {
+            Cleanup::Waits(left)
         }
     }
 
@@ -168,7 +166,7 @@ impl Engine {
             .members
             .get(cluster)
             .is_none_or(|member| member.writer.is_certain());
-        certain && !self.listings.iter().any(|(of, _)| of == cluster)
+        certain && !self.state.listings.iter().any(|(of, _)| of == cluster)
     }
 
     /// Returns what the deletion of a mesh waits for.
@@ -199,68 +197,17 @@ impl Engine {
         if present {
             finalizers.push(FINALIZER.to_owned());
         }
-        self.patch_mesh(
+        self.patch(
             id,
             None,
             json!({ "metadata": { "finalizers": finalizers } }),
         );
     }
-
-    /// Patches a ClusterMesh, conditional on the version we know. One write at a time.
-    pub(super) fn patch_mesh(
-        &mut self,
-        id: &MeshId,
-        subresource: Option<&'static str>,
-        mut patch: Value,
-    ) {
-        let Some(record) = self.records.get_mut(id) else {
-            return;
-        };
-        record.busy = true;
-        if let Some(metadata) = patch
-            .as_object_mut()
-            .map(|fields| fields.entry("metadata").or_insert_with(|| json!({})))
-        {
-            metadata["uid"] = record.uid().into();
-            metadata["resourceVersion"] = record
-                .meta
-                .resource_version
-                .clone()
-                .unwrap_or_default()
-                .into();
-        }
-        let resource = ApiResource::erase::<ClusterMesh>(&());
-        let api: Api<DynamicObject> =
-            Api::namespaced_with(self.environment.hub.clone(), &id.namespace, &resource);
-        let (events, mesh) = (self.sender.clone(), id.clone());
-        self.tasks.spawn(async move {
-            let (params, patch) = (PatchParams::default(), Patch::Merge(&patch));
-            let result = match subresource {
-                Some(subresource) => {
-                    api.patch_subresource(subresource, &mesh.name, &params, &patch)
-                        .await
-                }
-                None => api.patch(&mesh.name, &params, &patch).await,
-            };
-            let result = result.map(Box::new).map_err(|error| Failure::of(&error));
-            _ = events.send(Event::Patched { mesh, result }).await;
-        });
-    }
-
-    /// Returns when a failed write to a ClusterMesh is retried.
-    pub(super) fn records_due(&self) -> Option<Instant> {
-        let now = self.turned_at;
-        self.records
-            .values()
-            .filter(|record| !record.busy)
-            .filter_map(|record| record.not_before)
-            .filter(|at| *at > now)
-            .min()
-    }
 }
 
 fn deadline(record: &Record, since: Timestamp) -> Timestamp {
     let timeout = record
+        .state
         .mesh
         .spec
         .cleanup_timeout

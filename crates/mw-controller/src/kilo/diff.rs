@@ -1,6 +1,6 @@
 //! Step 4: turns the plan into single writes, in a safe order per cluster.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use kube::Client;
 use mw_core::kilo::peer::WantedPeer;
@@ -8,9 +8,11 @@ use mw_core::kilo::plan::{Changes, Delete, Update};
 use mw_core::kilo::planner::Planner;
 use mw_core::names::{ClusterId, MeshId, PeerName};
 
+use crate::engine::{Offer, Offers};
 use crate::fleet::Source;
 use crate::kilo::engine::Engine;
-use crate::kilo::observe::Member;
+use crate::kilo::member::Member;
+use crate::kilo::plan::Plan;
 use crate::kilo::record::Record;
 use crate::writer;
 
@@ -56,30 +58,27 @@ impl writer::Operation for Operation {
 }
 
 impl Engine {
-    /// Passes the operations that are left to do to the write queues of these clusters.
-    pub(super) fn diff(&mut self, stale: &BTreeSet<ClusterId>) {
-        let news = std::mem::take(&mut self.news);
-        let Some(planner) = &self.planner else { return };
+    /// Returns the operations that are left to do, by cluster.
+    pub(super) fn diff(&self, plan: &Plan) -> Offers<Operation> {
+        let Some(planner) = &self.state.planner else {
+            return Vec::new();
+        };
         let mut offers = Vec::new();
         for (cluster, member) in &self.members {
             let writer = &member.writer;
             // Without news, only our own writes changed the state, which a busy queue knows.
-            let concerned = stale.contains(cluster) && (news || writer.is_idle());
+            let concerned = plan.stale.contains(cluster) && (plan.news || writer.is_idle());
             if concerned || writer.is_outdated() || (writer.asks() && writer.is_idle()) {
-                let offer = self
-                    .has_surely_left(member)
-                    .then(|| operations(planner, cluster, |mesh| self.may_write(mesh, cluster)));
+                let offer = if self.has_surely_left(member) {
+                    let may_write = |mesh: Option<&MeshId>| self.may_write(mesh, cluster);
+                    Offer::Replace(operations(planner, cluster, may_write))
+                } else {
+                    Offer::Postpone
+                };
                 offers.push((cluster.clone(), offer));
             }
         }
-        for (cluster, operations) in offers {
-            if let Some(member) = self.members.get_mut(&cluster) {
-                match operations {
-                    Some(operations) => member.writer.offer(operations),
-                    None => member.writer.postpone(),
-                }
-            }
-        }
+        offers
     }
 
     /// Reports whether Peers of a mesh may be written: only if the ClusterMesh has
@@ -104,40 +103,30 @@ impl Engine {
         cluster: &'a ClusterId,
     ) -> impl Iterator<Item = (ClusterId, &'a Member)> {
         let ids: BTreeSet<ClusterId> = record.entries().values().map(Source::id).collect();
-        let leads = move |id: &ClusterId| self.representatives.get(id).unwrap_or(id) == cluster;
+        let leads = move |id: &ClusterId| {
+            self.state.identities.representatives.get(id).unwrap_or(id) == cluster
+        };
         ids.into_iter()
             .filter(leads)
             .filter_map(|id| Some((id.clone(), self.members.get(&id)?)))
     }
 
-    /// Returns the clients of meshes that use another link to a cluster than the
-    /// one that is watched.
-    pub(super) fn own_clients(&self) -> BTreeMap<(ClusterId, MeshId), Client> {
-        let mut clients = BTreeMap::new();
-        let shared: BTreeSet<&ClusterId> = self
-            .representatives
-            .iter()
-            .filter(|(id, of)| id != of)
-            .map(|(_, of)| of)
-            .collect();
-        for cluster in shared {
-            for record in self.records.values() {
-                let own: Vec<(ClusterId, &Member)> = self
-                    .links_of(record, cluster)
-                    .filter(|(_, member)| member.is_usable())
-                    .collect();
-                if own.iter().any(|(id, _)| id == cluster) {
-                    continue;
-                }
-                if let Some(live) = own
-                    .first()
-                    .and_then(|(_, member)| member.link.live.as_ref())
-                {
-                    clients.insert((cluster.clone(), record.id().clone()), live.client.clone());
-                }
-            }
+    /// Returns the client of a mesh that uses another link to a cluster than the one
+    /// that is watched.
+    pub(super) fn own_client(&self, cluster: &ClusterId, mesh: &MeshId) -> Option<Client> {
+        let mut links = self.state.identities.representatives.iter();
+        if !links.any(|(id, of)| id != of && of == cluster) {
+            return None;
         }
-        clients
+        let own: Vec<(ClusterId, &Member)> = self
+            .links_of(self.records.get(mesh)?, cluster)
+            .filter(|(_, member)| member.is_usable())
+            .collect();
+        if own.iter().any(|(id, _)| id == cluster) {
+            return None;
+        }
+        let (_, member) = own.first()?;
+        Some(member.link.live.as_ref()?.client.clone())
     }
 }
 

@@ -9,6 +9,7 @@ use mw_core::kilo::{DISCOVERED_SECONDS, LastDiscovery, Vanished};
 use mw_core::names::ClusterId;
 use mw_core::time::Timestamp;
 
+use crate::engine::Changes;
 use crate::kilo::engine::Engine;
 
 /// Endpoints that a cluster's nodes list, and those that they no longer list.
@@ -68,20 +69,17 @@ impl Discovered {
 
 impl Engine {
     /// Passes the endpoints that vanished from clusters with changed Nodes to the planner.
-    pub(super) fn hand_over_discovered(&mut self) {
-        let Some(planner) = &mut self.planner else {
+    pub(super) fn hand_over_discovered(&mut self, changes: &Changes) {
+        let Some(planner) = &mut self.state.planner else {
             return;
         };
-        let mut changed = std::mem::take(&mut self.nodes_changed);
-        let sources: Vec<ClusterId> = match std::mem::take(&mut self.listed_anew) {
-            true => self
-                .members
-                .keys()
-                .filter(|cluster| planner.observed(cluster).is_some())
-                .cloned()
-                .collect(),
-            false => Vec::new(),
-        };
+        let mut changed = changes.clusters.clone();
+        let sources: Vec<ClusterId> = self
+            .members
+            .keys()
+            .filter(|cluster| changes.listed && planner.observed(cluster).is_some())
+            .cloned()
+            .collect();
         changed.extend(sources.iter().cloned());
         for cluster in changed {
             let Some(member) = self.members.get_mut(&cluster) else {
@@ -93,11 +91,14 @@ impl Engine {
             else {
                 continue;
             };
-            member.discovered.note(observed, &unsourced, self.now);
-            sources
-                .iter()
-                .for_each(|source| member.discovered.note_first(source, &unsourced, self.now));
-            planner.set_vanished(&cluster, member.discovered.vanished.clone());
+            member.state.discovered.note(observed, &unsourced, self.now);
+            sources.iter().for_each(|source| {
+                member
+                    .state
+                    .discovered
+                    .note_first(source, &unsourced, self.now)
+            });
+            planner.set_vanished(&cluster, member.state.discovered.vanished.clone());
         }
     }
 }

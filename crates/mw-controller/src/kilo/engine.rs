@@ -1,35 +1,49 @@
-//! The event loop: waits for events, then runs one turn.
+//! The state of the Kilo back end, and its steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Client;
-use kube::core::DynamicObject;
+use kube::core::{ApiResource, DynamicObject};
+use mw_api::kilo::clustermesh::ClusterMesh;
 use mw_core::kilo::node::Node;
 use mw_core::kilo::peer::PeerFacts;
 use mw_core::kilo::planner::{Links, Listing, Planner};
 use mw_core::names::{ClusterId, MeshId};
 use mw_core::problem::Problem;
 use mw_core::time::Timestamp;
-use tokio::sync::mpsc;
-use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{Instant, sleep_until};
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+use tracing::warn;
 
 use crate::backoff::Backoff;
+use crate::engine::{Changes, Offers, RecordId, Steps};
 use crate::failure::Failure;
-use crate::fleet::follow::{Observed, RESYNC, RelistSignal};
-use crate::fleet::{Attempt, Feed};
-use crate::kilo::absence::Absences;
+use crate::fleet::Feed;
+use crate::fleet::follow::{Observed, RESYNC, Version};
+use crate::kilo::absence::{APART, Absences};
 use crate::kilo::apply::PeerOutcome;
 use crate::kilo::budget::Budgets;
+use crate::kilo::credentials::probe;
+use crate::kilo::diff::Operation;
+use crate::kilo::feeds::PeerFeeds;
 use crate::kilo::history::History;
 use crate::kilo::identity::Strays;
-use crate::kilo::observe::Member;
-use crate::kilo::record::Record;
+use crate::kilo::member::{MemberState, Swap};
+use crate::kilo::plan::Plan;
+use crate::kilo::record::MeshState;
 use crate::kubeconfig::Allowed;
 use crate::metrics::Metrics;
 use crate::run::{BackEnd, EVERYWHERE, Environment};
+
+/// Interval for checking the Lease for a confirmation while orphans are held.
+const CONFIRMATION: Duration = Duration::from_secs(5);
+const CONTROLLER: &str = "kilo-clustermesh.io/operator";
+
+pub(super) type Engine = crate::engine::Engine<Kilo>;
+pub(super) type Event = crate::engine::Event<Kilo>;
 
 /// Settings from the command line.
 #[derive(Debug, Clone)]
@@ -89,13 +103,16 @@ impl BackEnd for Settings {
     }
 
     async fn work(&self, environment: Environment) {
-        Engine::new(self.clone(), environment).run().await;
+        let state = Kilo::default();
+        Engine::with(state, self.clone(), self.resync, environment)
+            .run()
+            .await;
     }
 }
 
-/// Event for the engine.
+/// Results of watches.
 #[derive(Debug)]
-pub(super) enum Event {
+pub(super) enum Input {
     Meshes {
         wide: bool,
         seen: Observed<DynamicObject>,
@@ -103,11 +120,6 @@ pub(super) enum Event {
     Secret {
         cluster: ClusterId,
         seen: Observed<k8s_openapi::api::core::v1::Secret>,
-    },
-    Attempted {
-        cluster: ClusterId,
-        epoch: u64,
-        attempt: Attempt,
     },
     Nodes {
         cluster: ClusterId,
@@ -119,36 +131,10 @@ pub(super) enum Event {
         epoch: u64,
         seen: Observed<PeerFacts>,
     },
-    Written {
-        cluster: ClusterId,
-        epoch: u64,
-        outcome: PeerOutcome,
-    },
-    Patched {
-        mesh: MeshId,
-        result: Result<Box<DynamicObject>, Failure>,
-    },
-    /// Namespaces that have a ClusterMesh of this name.
-    Searched {
-        name: String,
-        found: Result<BTreeSet<String>, Failure>,
-    },
 }
 
-/// Interval for checking the Lease for a confirmation while orphans are held.
-const CONFIRMATION: Duration = Duration::from_secs(5);
-/// Capacity of the channel; a full channel blocks the watches.
-const EVENTS: usize = 4096;
-/// Maximum number of events per turn.
-const BATCH: usize = 4096;
-
-pub struct Engine {
-    pub(super) settings: Settings,
-    pub(super) environment: Environment,
-    pub(super) sender: mpsc::Sender<Event>,
-    events: mpsc::Receiver<Event>,
-    pub(super) tasks: JoinSet<()>,
-    pub(super) secret_clients: Vec<Client>,
+/// The watches on the hub.
+pub(super) struct HubWatches {
     /// State of the watch on ClusterMeshes in all namespaces.
     pub(super) wide: Feed,
     /// Watch on ClusterMeshes in our own namespace, if the wide one is forbidden.
@@ -157,220 +143,246 @@ pub struct Engine {
     pub(super) listed: bool,
     /// All ClusterMeshes were listed since their watch last failed.
     pub(super) all_listed: bool,
-    /// Relists all watches on the hub.
-    pub(super) hub_relist: RelistSignal,
-    pub(super) records: BTreeMap<MeshId, Record>,
-    pub(super) records_changed: bool,
-    pub(super) absences: Absences,
-    /// Problem with held orphans that was logged last.
-    pub(super) orphans_told: Option<Problem>,
-    pub(super) history: History,
-    pub(super) budgets: Budgets,
-    pub(super) members: BTreeMap<ClusterId, Member>,
-    pub(super) links_changed: bool,
+    /// Clients of the watches on Secrets.
+    pub(super) secret_clients: Vec<Client>,
+}
+
+impl Default for HubWatches {
+    fn default() -> Self {
+        HubWatches {
+            wide: Feed::Starting,
+            narrow: None,
+            listed: false,
+            all_listed: false,
+            secret_clients: Vec::new(),
+        }
+    }
+}
+
+/// The clusters behind the links.
+#[derive(Default)]
+pub(super) struct Identities {
     /// Counts how often a link led to a new cluster.
-    pub(super) identified: u64,
+    pub(super) found: u64,
     /// Link that represents the cluster of a link, by link.
     pub(super) representatives: BTreeMap<ClusterId, ClusterId>,
     /// Entries that lead to the same cluster as another entry of the mesh.
     pub(super) strays: Strays,
     /// Link facts as last passed to the planner.
     pub(super) links: Links,
-    pub(super) planner: Option<Planner>,
-    /// Meshes outside the scope that were logged.
+}
+
+/// Limits of what may change without a person.
+#[derive(Default)]
+pub(super) struct Guard {
+    pub(super) history: History,
+    pub(super) budgets: Budgets,
+}
+
+/// The current change.
+#[derive(Default)]
+pub(super) struct Change {
+    /// Links log messages to writes.
+    pub(super) number: u64,
+    /// Time of the first Node change that is not written to all clusters yet.
+    pub(super) since: Option<Instant>,
+}
+
+/// Problems that were logged because no status shows them.
+#[derive(Default)]
+pub(super) struct Told {
+    /// Problem with held orphans.
+    pub(super) orphans: Option<Problem>,
+    /// Meshes outside the scope.
     pub(super) unserved: BTreeSet<MeshId>,
+}
+
+/// State of the Kilo back end.
+#[derive(Default)]
+pub(super) struct Kilo {
+    pub(super) hub: HubWatches,
+    pub(super) absences: Absences,
+    pub(super) identities: Identities,
+    pub(super) guard: Guard,
+    /// Set once ClusterMeshes were listed.
+    pub(super) planner: Option<Planner>,
+    /// Lists that the planner does not have yet.
     pub(super) listings: Vec<(ClusterId, Listing)>,
-    /// Clusters whose Nodes changed since the last turn.
-    pub(super) nodes_changed: BTreeSet<ClusterId>,
-    /// Clusters were listed since the last turn.
-    pub(super) listed_anew: bool,
-    pub(super) now: Timestamp,
-    /// Something was planned since the last turn.
-    pub(super) planned: bool,
-    pub(super) news: bool,
-    pub(super) status_due: Option<Instant>,
-    pub(super) touched_at: Option<Instant>,
-    pub(super) reported_at: Option<Instant>,
+    pub(super) change: Change,
+    pub(super) told: Told,
     /// Meshes whose status is due, and since when.
     pub(super) unreported: BTreeMap<MeshId, Instant>,
-    /// Time of the first Node change that is not written to all clusters yet.
-    pub(super) changing_since: Option<Instant>,
-    next_resync: Instant,
-    /// Start of the turn, used by all its steps: what is too early for one step
-    /// must not be overdue for the next.
-    pub(super) turned_at: Instant,
-    /// Number of the current change, which links log messages to writes.
-    pub(super) changes: u64,
 }
 
-impl std::fmt::Debug for Engine {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Engine").finish_non_exhaustive()
+impl RecordId for MeshId {
+    fn resource(&self) -> ApiResource {
+        ApiResource::erase::<ClusterMesh>(&())
+    }
+
+    fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn full_name(&self) -> String {
+        self.to_string()
     }
 }
 
-impl Engine {
-    pub fn new(settings: Settings, environment: Environment) -> Engine {
-        let (sender, events) = mpsc::channel(EVENTS);
-        let now = environment.clock.now();
-        let mut engine = Engine {
-            settings,
-            environment,
-            sender,
-            events,
-            tasks: JoinSet::new(),
-            secret_clients: Vec::new(),
-            wide: Feed::Starting,
-            listed: false,
-            all_listed: false,
-            hub_relist: RelistSignal::default(),
-            narrow: None,
-            records: BTreeMap::new(),
-            records_changed: false,
-            absences: Absences::default(),
-            orphans_told: None,
-            history: History::default(),
-            budgets: Budgets::default(),
-            members: BTreeMap::new(),
-            links_changed: false,
-            identified: 0,
-            representatives: BTreeMap::new(),
-            strays: Strays::new(),
-            links: Links::new(),
-            planner: None,
-            unserved: BTreeSet::new(),
-            listings: Vec::new(),
-            nodes_changed: BTreeSet::new(),
-            listed_anew: false,
-            now,
-            planned: false,
-            news: false,
-            status_due: None,
-            touched_at: None,
-            reported_at: None,
-            unreported: BTreeMap::new(),
-            changing_since: None,
-            next_resync: Instant::now(),
-            turned_at: Instant::now(),
-            changes: 0,
-        };
-        engine.schedule_resync();
-        engine
+impl Steps for Kilo {
+    type Settings = Settings;
+    type Input = Input;
+    type RecordId = MeshId;
+    type Object = MeshState;
+    /// Name of a mesh.
+    type SearchKey = String;
+    type MemberState = MemberState;
+    type Feeds = PeerFeeds;
+    type Swap = Swap;
+    type Operation = Operation;
+    type Outcome = PeerOutcome;
+    type Plan = Plan;
+
+    /// Long enough to delete the Peers of a removed cluster.
+    const LINGER: Duration = super::member::LINGER;
+    const SEARCHES_APART: Duration = APART;
+    const CONTROLLER: &'static str = CONTROLLER;
+    const MANAGER: Option<&'static str> = None;
+
+    fn follow(engine: &mut Engine) {
+        engine.follow_meshes();
     }
 
-    /// Runs the event loop. Never returns; dropping the future aborts its tasks.
-    pub async fn run(mut self) {
-        let readiness = self.environment.readiness.clone();
-        readiness.waits_for("the first list of ClusterMeshes");
-        self.follow_meshes();
-        loop {
-            let wake = self.wake();
-            let waiting = async {
-                tokio::select! {
-                    biased;
-                    event = self.events.recv() => event,
-                    () = sleep_until(wake) => None,
-                }
-            };
-            let first = readiness.beating(waiting).await;
-            self.tick();
-            if let Some(first) = first {
-                self.observe(first);
-                for _ in 0..BATCH {
-                    let Ok(event) = self.events.try_recv() else {
-                        break;
-                    };
-                    self.observe(event);
-                }
-            }
-            self.turn();
+    fn tell_readiness(engine: &Engine) {
+        let readiness = &engine.environment.readiness;
+        if Kilo::is_complete(engine) {
+            readiness.acts();
+        } else {
+            readiness.waits_for("the first list of ClusterMeshes");
         }
     }
 
-    /// Runs the steps, each in the file of its name.
-    fn turn(&mut self) {
-        self.turned_at = Instant::now();
-        while self.tasks.try_join_next().is_some() {}
-        if self.turned_at >= self.next_resync {
-            self.resync();
-        }
-        if !self.is_complete() {
-            return;
-        }
-        self.environment.readiness.acts();
-        self.validate();
-        let mut stale = self.plan();
-        if self.pay(&stale) {
-            stale.extend(self.plan());
-        }
-        self.diff(&stale);
-        self.apply();
-        self.clean_up();
-        self.report();
-    }
-
-    fn tick(&mut self) {
-        let now = self.environment.clock.now();
-        if now != self.now {
-            self.now = now;
-            if let Some(planner) = &mut self.planner {
-                planner.set_now(now);
-            }
+    fn tick(engine: &mut Engine, now: Timestamp) {
+        if let Some(planner) = &mut engine.state.planner
+            && now != engine.now
+        {
+            planner.set_now(now);
         }
     }
 
-    /// Relists everything, in case an event was lost.
-    fn resync(&mut self) {
-        self.hub_relist.ring();
-        self.members
-            .values()
-            .for_each(|member| member.link.relist());
-        self.schedule_resync();
+    fn observe(engine: &mut Engine, input: Input) {
+        engine.observe(input);
     }
 
-    fn schedule_resync(&mut self) {
-        let share = 0.9 + 0.2 * self.environment.random.f64();
-        self.next_resync = Instant::now() + self.settings.resync.mul_f64(share);
+    /// Without all ClusterMeshes, overlaps and orphans are unknown.
+    fn is_complete(engine: &Engine) -> bool {
+        engine.state.hub.listed
     }
 
-    pub(super) fn backoff(&mut self) -> Backoff {
-        Backoff::of_watch(self.environment.random.fork())
+    fn validate(engine: &mut Engine) {
+        engine.validate();
     }
 
-    /// Returns when to run a turn without an event.
-    fn wake(&self) -> Instant {
-        let recheck = self
-            .planner
-            .as_ref()
-            .and_then(Planner::recheck_at)
-            .map(|at| self.until(at));
-        let cleanup = self.cleanup_due().map(|at| self.until(at));
-        let confirmation = self
-            .planner
-            .as_ref()
+    fn plan(engine: &mut Engine, changes: Changes) -> Plan {
+        engine.plan(&changes)
+    }
+
+    fn diff(engine: &mut Engine, plan: &Plan) -> Offers<Operation> {
+        engine.diff(plan)
+    }
+
+    fn write(
+        engine: &mut Engine,
+        cluster: &ClusterId,
+        client: Client,
+        operation: Operation,
+    ) -> impl Future<Output = PeerOutcome> + Send + 'static {
+        engine.write(cluster, client, operation)
+    }
+
+    fn observe_write(engine: &mut Engine, cluster: &ClusterId, epoch: u64, outcome: PeerOutcome) {
+        engine.observe_write(cluster, epoch, outcome);
+    }
+
+    fn drop_writes(member: &mut MemberState) {
+        member.early.clear();
+    }
+
+    fn clean_up(engine: &mut Engine) {
+        engine.clean_up();
+    }
+
+    fn report(engine: &mut Engine, _: &Plan) {
+        engine.report();
+    }
+
+    fn dues(engine: &Engine) -> Vec<Option<Instant>> {
+        let planner = engine.state.planner.as_ref();
+        let recheck = planner.and_then(Planner::recheck_at);
+        let confirmation = planner
             .filter(|planner| !planner.held_orphans().is_empty())
-            .map(|_| self.turned_at + CONFIRMATION);
-        let searches = self.absences.due().filter(|at| *at > self.turned_at);
-        let times = [
-            Some(self.next_resync),
-            self.status_due,
-            recheck,
-            cleanup,
-            self.writers_due(),
-            self.records_due(),
-            searches,
+            .map(|_| engine.turned_at + CONFIRMATION);
+        vec![
+            recheck.map(|at| engine.until(at)),
+            engine.cleanup_due().map(|at| engine.until(at)),
             confirmation,
-            self.budgets.due(),
-        ];
-        times
-            .into_iter()
-            .flatten()
-            .min()
-            .unwrap_or(self.next_resync)
+            engine.state.guard.budgets.due(),
+        ]
     }
 
-    fn until(&self, at: Timestamp) -> Instant {
-        let seconds = u64::try_from(at.0.saturating_sub(self.now.0)).unwrap_or_default();
-        Instant::now() + Duration::from_secs(seconds.min(86_400))
+    fn take_object(engine: &mut Engine, _: &MeshId, object: &DynamicObject, version: Version) {
+        engine.take_record(object, version);
+    }
+
+    fn drop_object(engine: &mut Engine, _: &MeshId, object: &DynamicObject) {
+        engine.drop_record(object);
+    }
+
+    fn miss_object(engine: &mut Engine, id: &MeshId) -> bool {
+        engine.miss_record(id);
+        true
+    }
+
+    fn warn_of_patch(mesh: &MeshId, failure: &Failure) {
+        warn!(%mesh, error = %failure, "failed to write the ClusterMesh");
+    }
+
+    fn client_of(engine: &mut Engine, _: &MeshId) -> Result<Client, String> {
+        Ok(engine.environment.hub.clone())
+    }
+
+    fn event_backoff(_: &mut Engine) -> Option<Backoff> {
+        None
+    }
+
+    fn searched(name: &String) -> (ApiResource, String) {
+        (ApiResource::erase::<ClusterMesh>(&()), name.clone())
+    }
+
+    fn observe_search(engine: &mut Engine, name: &String, namespaces: &BTreeSet<String>) {
+        engine.take_searched(name, namespaces);
+    }
+
+    fn probe(client: Client) -> BoxFuture<'static, Result<(), Failure>> {
+        Box::pin(probe(client))
+    }
+
+    fn disconnected(engine: &mut Engine, cluster: &ClusterId) {
+        engine.become_unknown(cluster);
+    }
+
+    fn credentials_are_stale(engine: &mut Engine, _: &ClusterId) {
+        engine.touch_status();
+    }
+
+    fn connected(engine: &mut Engine, cluster: &ClusterId) {
+        engine.follow_member(cluster);
+    }
+
+    fn may_release(engine: &Engine, cluster: &ClusterId, lingered: bool) -> bool {
+        engine.may_release(cluster, lingered)
     }
 }

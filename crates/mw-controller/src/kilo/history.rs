@@ -11,7 +11,6 @@ use mw_core::names::{ClusterId, ClusterName, MeshId, NodeName, PeerName};
 use tokio::time::Instant;
 
 use crate::kilo::engine::Engine;
-use crate::kilo::observe::Member;
 
 const WINDOW: Duration = Duration::from_secs(600);
 
@@ -115,21 +114,31 @@ impl Engine {
     /// Passes the recent events to the planner's guard.
     pub(super) fn hand_over_history(&mut self) {
         let now = self.turned_at;
-        self.history.forget_before(now);
+        self.state.guard.history.forget_before(now);
         self.refill_budgets();
         let counts = |at: &Instant| now.duration_since(*at) < WINDOW;
         let mut history = Counted {
             removed: self
+                .state
+                .guard
                 .history
                 .removed
                 .iter()
                 .map(|(key, names)| (key.clone(), names.keys().cloned().collect()))
                 .collect(),
-            redirected: self.history.redirected.keys().cloned().collect(),
-            resting: self.budgets.resting(),
+            redirected: self
+                .state
+                .guard
+                .history
+                .redirected
+                .keys()
+                .cloned()
+                .collect(),
+            resting: self.state.guard.budgets.resting(),
             ..Counted::default()
         };
-        for (id, Member { lineage, .. }) in &self.members {
+        for (id, member) in &self.members {
+            let lineage = &member.state.lineage;
             if lineage.replaced {
                 history.replaced.insert(id.clone());
             }
@@ -142,22 +151,27 @@ impl Engine {
                 history.recreated.insert(id.clone(), recreated);
             }
         }
-        if let Some(planner) = &mut self.planner {
+        if let Some(planner) = &mut self.state.planner {
             planner.set_history(history);
         }
     }
 
     /// Accepts the Nodes of replaced clusters for which nothing is held any more.
     pub(super) fn accept_replaced(&mut self) {
-        let Some(planner) = &self.planner else { return };
+        let Some(planner) = &self.state.planner else {
+            return;
+        };
         for (id, member) in self
             .members
             .iter_mut()
-            .filter(|(_, member)| member.lineage.replaced)
+            .filter(|(_, member)| member.state.lineage.replaced)
         {
             if let Some(nodes) = planner.settled_nodes(id) {
-                member.lineage.accept(nodes.values().map(AsRef::as_ref));
-                self.links_changed = true;
+                member
+                    .state
+                    .lineage
+                    .accept(nodes.values().map(AsRef::as_ref));
+                self.changes.links = true;
             }
         }
     }

@@ -19,6 +19,7 @@ mod events;
 mod feeds;
 mod history;
 mod identity;
+mod member;
 mod observe;
 mod plan;
 mod published_status;
@@ -28,7 +29,7 @@ mod status;
 mod validate;
 
 pub use doctor_reads::{Examination, Examined, OperatorAccount};
-pub use engine::{Engine, LEASE_NAME, Settings};
+pub use engine::{LEASE_NAME, Settings};
 pub use published_status::PublishedMesh;
 pub use snapshot::{Snapshot, SnapshotError, SnapshotReader};
 pub use status::{EntryFacts, StatusFacts, status_of};

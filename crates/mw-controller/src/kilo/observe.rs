@@ -4,185 +4,31 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
 use kube::core::{ApiResource, DynamicObject};
 use mw_api::kilo::clustermesh::{ClusterMesh, FINALIZER};
-use mw_core::cilium::facts::CaId;
-use mw_core::kilo::Nodes;
 use mw_core::kilo::node::Node;
 use mw_core::kilo::peer::PeerFacts;
 use mw_core::kilo::planner::{Listing, Planner};
 use mw_core::names::{ClusterId, MeshId, NodeName, PeerName};
 use mw_core::seen::Seen;
-use mw_core::time::Timestamp;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
+use crate::engine::count;
 use crate::failure::Failure;
 use crate::fleet::follow::{EventSink, Observed, Version, follow};
 use crate::fleet::list::Scope;
-use crate::fleet::{ClusterLink, Feed, HUB, Source};
-use crate::kilo::diff::Operation;
-use crate::kilo::discovered::Discovered;
-use crate::kilo::engine::{Engine, Event};
-use crate::kilo::feeds::{Followed, PeerFeeds};
-use crate::kilo::history::Lineage;
+use crate::fleet::{Feed, HUB, Source};
+use crate::kilo::engine::{Engine, Event, Input};
+use crate::kilo::feeds::Followed;
 use crate::kilo::identity::sample;
+use crate::kilo::member::{Member, Swap};
 use crate::kilo::record::Record;
-use crate::metrics::FailureLabels;
-use crate::own_writes::{OwnWrites, Stamped};
-use crate::writer::Writer;
+use crate::own_writes::Stamped;
 
 /// Shortest time between two lists because a watch showed another cluster.
 const BETWEEN_DOUBTS: Duration = Duration::from_secs(60);
-
-/// A cluster that a mesh names, or named until recently.
-#[derive(Debug)]
-pub(super) struct Member {
-    pub(super) link: ClusterLink<PeerFeeds>,
-    pub(super) writer: Writer<Operation>,
-    pub(super) recent: OwnWrites<PeerName, PeerFacts>,
-    /// Last watch event of each Peer with a write in flight.
-    pub(super) early: BTreeMap<PeerName, Observed<PeerFacts>>,
-    /// Nodes without the agent's annotations, or whose WireGuard address is still missing.
-    pub(super) bare: BTreeMap<NodeName, Absence>,
-    /// Time of our last write of a Peer's endpoint.
-    pub(super) endpoints: BTreeMap<PeerName, Timestamp>,
-    pub(super) discovered: Discovered,
-    /// UIDs of some of its Nodes.
-    pub(super) uids: Option<BTreeSet<String>>,
-    pub(super) lineage: Lineage,
-    /// Private CA that the server of the connection in use was verified against.
-    pub(super) ca: Option<CaId>,
-    /// Private CA of the connection on trial.
-    pub(super) trial_ca: Option<CaId>,
-    /// Order in which this cluster was found, among all clusters.
-    pub(super) identified: u64,
-    pub(super) engaged_at: Instant,
-    /// After a change of credentials: lists of the new connection, until both kinds
-    /// are complete.
-    pub(super) swap: Option<Swap>,
-    pub(super) last_contact: Option<Time>,
-    /// Time of the last list because its watch showed another cluster.
-    pub(super) doubted_at: Option<Instant>,
-    /// Number of lists of its Secret.
-    pub(super) secret_lists: u64,
-    /// Time since which no mesh names it.
-    pub(super) unwanted_since: Option<Instant>,
-}
-
-/// An agent that removed its annotations.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Absence {
-    since: Timestamp,
-    /// It wrote them again, except for the WireGuard address.
-    is_returning: bool,
-}
-
-/// Lists of a new connection. New credentials may lead to another cluster, whose
-/// Nodes and Peers must not be mixed with those of the previous one.
-#[derive(Debug, Default)]
-pub(super) struct Swap {
-    nodes: Option<Nodes>,
-    peers: Option<BTreeMap<PeerName, PeerFacts>>,
-}
-
-impl Swap {
-    fn is_complete(&self) -> bool {
-        self.nodes.is_some() && self.peers.is_some()
-    }
-}
-
-impl Member {
-    pub(super) fn new(source: Source) -> Member {
-        Member {
-            link: ClusterLink::new(source),
-            writer: Writer::default(),
-            recent: OwnWrites::default(),
-            early: BTreeMap::new(),
-            bare: BTreeMap::new(),
-            endpoints: BTreeMap::new(),
-            discovered: Discovered::default(),
-            uids: None,
-            lineage: Lineage::default(),
-            ca: None,
-            trial_ca: None,
-            identified: 0,
-            engaged_at: Instant::now(),
-            swap: None,
-            last_contact: None,
-            doubted_at: None,
-            secret_lists: 0,
-            unwanted_since: None,
-        }
-    }
-
-    /// Restarts grace periods: nobody knows whether a Node had no annotations the
-    /// whole time while it was not observed.
-    pub(super) fn mark_unknown(&mut self) {
-        self.bare.clear();
-    }
-
-    fn seen_bare(&mut self, node: Node, now: Timestamp) -> Node {
-        let absence = match (self.bare.get(&node.name), node.is_bare()) {
-            (Some(absence), true) if !absence.is_returning => *absence,
-            (_, true) => Absence {
-                since: now,
-                is_returning: false,
-            },
-            (Some(absence), false) if node.wireguard_ip == Ok(None) => Absence {
-                is_returning: true,
-                ..*absence
-            },
-            (_, false) => {
-                self.bare.remove(&node.name);
-                return node;
-            }
-        };
-        self.bare.insert(node.name.clone(), absence);
-        Node {
-            bare_since: Some(absence.since),
-            ..node
-        }
-    }
-
-    /// Holds back a watch event of a Peer with a write in flight until the response
-    /// arrives; returns other events.
-    fn keep_early(&mut self, seen: Observed<PeerFacts>) -> Option<Observed<PeerFacts>> {
-        let (Observed::Set { item, .. } | Observed::Gone { item, .. }) = &seen else {
-            return Some(seen);
-        };
-        let name = PeerName::from(item.name.as_str());
-        if !self.writer.is_under_way(&name) {
-            return Some(seen);
-        }
-        self.early.insert(name, seen);
-        None
-    }
-
-    /// Replaces the events held back with the state of a list.
-    fn keep_listed(&mut self, listed: &BTreeMap<PeerName, PeerFacts>) {
-        let of = |name: &PeerName| {
-            let item = listed.get(name)?.clone();
-            let version = Version::of(Some(&item.resource_version));
-            Some((name.clone(), Observed::Set { item, version }))
-        };
-        self.early = self.writer.under_way().filter_map(of).collect();
-        self.writer.was_listed();
-    }
-
-    pub(super) fn with_endpoint_time(&self, facts: PeerFacts) -> PeerFacts {
-        let endpoint_written = self
-            .endpoints
-            .get(&PeerName::from(facts.name.as_str()))
-            .copied();
-        PeerFacts {
-            endpoint_written,
-            ..facts
-        }
-    }
-}
 
 impl Stamped for PeerFacts {
     fn uid(&self) -> &str {
@@ -210,50 +56,32 @@ impl Engine {
     ) -> tokio::task::AbortHandle {
         let watch_config = self.hub_watch_config(Scope::default());
         let sink = EventSink {
-            events: self.sender.clone(),
-            wrap: move |seen| Event::Meshes { wide, seen },
+            events: self.inbox.sender.clone(),
+            wrap: move |seen| Event::Input(Input::Meshes { wide, seen }),
         };
         self.tasks
             .spawn(follow(api, watch_config, |object| object, sink))
     }
 
-    pub(super) fn observe(&mut self, event: Event) {
-        match event {
-            Event::Meshes { wide, seen } => self.observe_meshes(wide, seen),
-            Event::Secret { cluster, seen } => self.observe_secret(&cluster, seen),
-            Event::Attempted {
-                cluster,
-                epoch,
-                attempt,
-            } => self.observe_attempt(&cluster, epoch, attempt),
-            Event::Nodes {
+    pub(super) fn observe(&mut self, input: Input) {
+        match input {
+            Input::Meshes { wide, seen } => self.observe_meshes(wide, seen),
+            Input::Secret { cluster, seen } => self.observe_secret(&cluster, seen),
+            Input::Nodes {
                 cluster,
                 epoch,
                 seen,
             } => self.observe_nodes(&cluster, epoch, seen),
-            Event::Peers {
+            Input::Peers {
                 cluster,
                 epoch,
                 seen,
             } => self.observe_peers(&cluster, epoch, seen),
-            Event::Written {
-                cluster,
-                epoch,
-                outcome,
-            } => self.observe_write(&cluster, epoch, outcome),
-            Event::Patched { mesh, result } => self.observe_patch(&mesh, result),
-            Event::Searched { name, found } => self.observe_search(name, &found),
         }
     }
 
-    pub(super) fn member_at(&mut self, cluster: &ClusterId, epoch: u64) -> Option<&mut Member> {
-        self.members
-            .get_mut(cluster)
-            .filter(|member| member.link.epoch == epoch)
-    }
-
     fn observe_meshes(&mut self, wide: bool, seen: Observed<DynamicObject>) {
-        if !wide && self.narrow.is_none() {
+        if !wide && self.state.hub.narrow.is_none() {
             // Sent before all namespaces could be listed again: incomplete.
             return;
         }
@@ -262,25 +90,25 @@ impl Engine {
             // Events may have been missed meanwhile.
             Observed::Established => self.hub_relist.ring(),
             Observed::Listed { items, .. } => {
-                (self.listed, self.all_listed) = (true, wide);
-                self.absences.note_list();
+                (self.state.hub.listed, self.state.hub.all_listed) = (true, wide);
+                self.state.absences.note_list();
                 self.replace_records(items);
             }
             // The list that follows a lost connection has newer states.
-            Observed::Set { .. } | Observed::Gone { .. } if wide && !self.all_listed => {}
+            Observed::Set { .. } | Observed::Gone { .. } if wide && !self.state.hub.all_listed => {}
             Observed::Set { item, version } => self.take_record(&item, version),
             Observed::Gone { item, .. } => self.drop_record(&item),
         }
         if wide {
-            if std::mem::replace(&mut self.wide, Feed::Established) != Feed::Established {
+            if std::mem::replace(&mut self.state.hub.wide, Feed::Established) != Feed::Established {
                 // Failed writes may succeed now.
                 self.records.values_mut().for_each(Record::forgive);
                 self.touch_status();
             }
-            if let Some(narrow) = self.narrow.take() {
+            if let Some(narrow) = self.state.hub.narrow.take() {
                 info!("ClusterMeshes in all namespaces can be listed again");
                 narrow.abort();
-                self.records_changed = true;
+                self.changes.records = true;
             }
         }
     }
@@ -291,19 +119,20 @@ impl Engine {
             warn!(error = %failure, namespace = self.settings.namespace, "ClusterMesh watch failed");
             return;
         }
-        self.all_listed = false;
-        self.absences.doubt();
-        if self.wide.fail(&failure) {
+        self.state.hub.all_listed = false;
+        self.searches.forget_all();
+        self.state.absences.doubt();
+        if self.state.hub.wide.fail(&failure) {
             warn!(error = %failure, "ClusterMesh watch for all namespaces failed");
         }
-        if matches!(failure, Failure::Forbidden(_)) && self.narrow.is_none() {
+        if matches!(failure, Failure::Forbidden(_)) && self.state.hub.narrow.is_none() {
             let resource = ApiResource::erase::<ClusterMesh>(&());
             let api = Api::namespaced_with(
                 self.environment.hub.clone(),
                 &self.settings.namespace,
                 &resource,
             );
-            self.narrow = Some(self.spawn_mesh_watch(api, false));
+            self.state.hub.narrow = Some(self.spawn_mesh_watch(api, false));
         }
     }
 
@@ -322,10 +151,10 @@ impl Engine {
                 self.mesh_is_missing(id);
             }
         }
-        self.records_changed = true;
+        self.changes.records = true;
     }
 
-    fn take_record(&mut self, item: &DynamicObject, version: Version) {
+    pub(super) fn take_record(&mut self, item: &DynamicObject, version: Version) {
         let newer = Record::read(item);
         let before = self.records.remove(newer.id());
         if let Some(known) = &before
@@ -340,15 +169,18 @@ impl Engine {
 
     fn put_record(&mut self, before: Option<Record>, newer: Record) {
         let id = newer.id().clone();
-        self.absences.returned(&id, newer.uid());
+        self.state.absences.returned(&id, newer.uid());
         self.touch_status();
         let record = match before {
             Some(mut record) => {
                 let triggered = record.trigger() != newer.trigger();
                 for cluster in record.redirected_by(&newer) {
-                    self.history.note_redirection(&id, cluster, Instant::now());
+                    self.state
+                        .guard
+                        .history
+                        .note_redirection(&id, cluster, Instant::now());
                 }
-                self.records_changed |= record.renew(newer);
+                self.changes.records |= record.renew(newer);
                 if triggered {
                     info!(mesh = %id, "full resync requested");
                     self.relist_clusters_of(&record);
@@ -356,7 +188,7 @@ impl Engine {
                 record
             }
             None => {
-                self.records_changed = true;
+                self.changes.records = true;
                 newer.recalled()
             }
         };
@@ -371,7 +203,7 @@ impl Engine {
             .for_each(|(_, member)| member.link.relist());
     }
 
-    fn drop_record(&mut self, item: &DynamicObject) {
+    pub(super) fn drop_record(&mut self, item: &DynamicObject) {
         let meta = &item.metadata;
         let id = MeshId::new(
             meta.namespace.as_deref().unwrap_or_default(),
@@ -394,57 +226,23 @@ impl Engine {
             return self.mesh_is_missing(id);
         }
         self.records.remove(&id);
-        self.records_changed = true;
+        self.changes.records = true;
     }
 
-    fn observe_patch(&mut self, mesh: &MeshId, result: Result<Box<DynamicObject>, Failure>) {
-        let now = Instant::now();
-        let Some(record) = self.records.get_mut(mesh) else {
-            return;
-        };
-        record.busy = false;
-        match result {
-            Ok(object) => {
-                record.forgive();
-                let gone = object.metadata.deletion_timestamp.is_some()
-                    && object.metadata.finalizers.iter().flatten().next().is_none();
-                match gone {
-                    true => self.drop_record(&object),
-                    false => self.take_record(
-                        &object,
-                        Version::of(object.metadata.resource_version.as_deref()),
-                    ),
-                }
-            }
-            Err(Failure::NotFound(_)) if record.has_finalizer() => {
-                self.mesh_is_missing(mesh.clone())
-            }
-            Err(Failure::NotFound(_)) => {
-                self.records.remove(mesh);
-                self.records_changed = true;
-            }
-            Err(failure) => {
-                record.failures = record.failures.saturating_add(1);
-                record.not_before =
-                    Some(now + std::time::Duration::from_millis(100 << record.failures.min(8)));
-                warn!(%mesh, error = %failure, "failed to write the ClusterMesh");
-                self.count_failure(HUB, &failure);
-            }
+    /// Takes in that a ClusterMesh was not found.
+    pub(super) fn miss_record(&mut self, id: &MeshId) {
+        if self.records.get(id).is_some_and(Record::has_finalizer) {
+            self.mesh_is_missing(id.clone());
+        } else {
+            self.records.remove(id);
+            self.changes.records = true;
         }
-        self.touch_status();
-    }
-
-    pub(super) fn count_failure(&self, cluster: &str, failure: &Failure) {
-        let metrics = &self.environment.metrics;
-        let labels = FailureLabels {
-            cluster: metrics.cluster(&ClusterId::from(cluster)),
-            category: failure.category(),
-        };
-        metrics.failures.get_or_create(&labels).inc();
     }
 
     pub(super) fn stands_for_itself(&self, cluster: &ClusterId) -> bool {
-        self.representatives
+        self.state
+            .identities
+            .representatives
             .get(cluster)
             .is_none_or(|of| of == cluster)
     }
@@ -486,7 +284,8 @@ impl Engine {
 
     fn observe_nodes(&mut self, cluster: &ClusterId, epoch: u64, seen: Observed<Node>) {
         let now = self.now;
-        let stands = self.stands_for_itself(cluster) && !self.strays.contains_key(cluster);
+        let stands =
+            self.stands_for_itself(cluster) && !self.state.identities.strays.contains_key(cluster);
         let Some(seen) = self.observe_feed(cluster, epoch, Followed::Nodes, seen) else {
             return;
         };
@@ -501,22 +300,23 @@ impl Engine {
             Observed::Listed { items, .. } => {
                 let uids = sample(items.iter().map(|node| node.uid.as_str()));
                 if member
+                    .state
                     .uids
                     .as_ref()
                     .is_none_or(|before| before.is_disjoint(&uids))
                 {
-                    self.identified += 1;
-                    member.identified = self.identified;
+                    self.state.identities.found += 1;
+                    member.state.identified = self.state.identities.found;
                 }
-                member.uids = Some(uids);
-                member.lineage.listed(items.iter());
-                self.links_changed = true;
+                member.state.uids = Some(uids);
+                member.state.lineage.listed(items.iter());
+                self.changes.links = true;
                 let nodes = items
                     .into_iter()
                     .map(|node| member.seen_bare(node, now))
                     .map(|node| (node.name.clone(), Arc::new(node)));
                 let nodes: BTreeMap<NodeName, Arc<Node>> = nodes.collect();
-                member.bare.retain(|name, _| nodes.contains_key(name));
+                member.state.bare.retain(|name, _| nodes.contains_key(name));
                 let metrics = &self.environment.metrics;
                 metrics
                     .nodes
@@ -525,6 +325,7 @@ impl Engine {
                 match &mut member.swap {
                     Some(swap) => swap.nodes = Some(nodes),
                     None if stands => self
+                        .state
                         .listings
                         .push((cluster.clone(), Listing::Nodes(Seen::Known(nodes)))),
                     None => {}
@@ -532,7 +333,7 @@ impl Engine {
                 self.complete_swap(cluster);
             }
             Observed::Set { item, .. } => {
-                member.lineage.seen(&item);
+                member.state.lineage.seen(&item);
                 let node = member.seen_bare(item, now);
                 match &mut member.swap {
                     Some(swap) => {
@@ -547,8 +348,8 @@ impl Engine {
                 }
             }
             Observed::Gone { item, .. } => {
-                member.bare.remove(&item.name);
-                member.lineage.gone(&item, Instant::now());
+                member.state.bare.remove(&item.name);
+                member.state.lineage.gone(&item, Instant::now());
                 match &mut member.swap {
                     Some(swap) => _ = swap.nodes.as_mut().map(|nodes| nodes.remove(&item.name)),
                     None => self.node_seen(cluster, stands, |planner| {
@@ -574,11 +375,11 @@ impl Engine {
         let (Observed::Set { item, .. } | Observed::Gone { item, .. }) = seen else {
             return false;
         };
-        if member.lineage.knows(item) || member.lineage.is_replaced() {
+        if member.state.lineage.knows(item) || member.state.lineage.is_replaced() {
             return false;
         }
         let is_apart = |other: &Member| {
-            let samples = member.uids.as_ref().zip(other.uids.as_ref());
+            let samples = member.state.uids.as_ref().zip(other.state.uids.as_ref());
             other.link.source.namespace() == member.link.source.namespace()
                 && samples.is_some_and(|(own, others)| own.is_disjoint(others))
         };
@@ -586,7 +387,7 @@ impl Engine {
             || self
                 .members
                 .values()
-                .any(|other| is_apart(other) && other.lineage.knows(item))
+                .any(|other| is_apart(other) && other.state.lineage.knows(item))
     }
 
     /// Lists a cluster again whose watch can't be right, but not each time.
@@ -595,10 +396,11 @@ impl Engine {
             return;
         };
         if member
+            .state
             .doubted_at
             .is_none_or(|at| at.elapsed() >= BETWEEN_DOUBTS)
         {
-            member.doubted_at = Some(Instant::now());
+            member.state.doubted_at = Some(Instant::now());
             member.link.relist();
             warn!(cluster = %self.environment.names.of(cluster), "its watch shows Nodes of another cluster: they are ignored, and it is listed again");
         }
@@ -614,21 +416,20 @@ impl Engine {
             return;
         }
         self.flush_listings();
-        if self.planner.as_mut().is_some_and(take) {
-            self.nodes_changed.insert(cluster.clone());
-            self.changing_since.get_or_insert_with(Instant::now);
+        if self.state.planner.as_mut().is_some_and(take) {
+            self.changes.clusters.insert(cluster.clone());
+            self.state.change.since.get_or_insert_with(Instant::now);
             self.note_news();
-            debug!(cluster = %self.environment.names.of(cluster), change = self.changes, "Node changed");
+            debug!(cluster = %self.environment.names.of(cluster), change = self.state.change.number, "Node changed");
         }
     }
 
     /// Records a change that we did not make ourselves.
     pub(super) fn note_news(&mut self) {
-        if !std::mem::replace(&mut self.planned, true) {
+        if !std::mem::replace(&mut self.changes.inputs, true) {
             // All events until the next turn are one change.
-            self.changes += 1;
+            self.state.change.number += 1;
         }
-        self.news = true;
         self.touch_status();
     }
 
@@ -649,11 +450,12 @@ impl Engine {
                 let mut peers: BTreeMap<PeerName, PeerFacts> = facts
                     .map(|facts| (PeerName::from(facts.name.as_str()), facts))
                     .collect();
-                member.recent.amend(&mut peers, version);
+                member.state.recent.amend(&mut peers, version);
                 member.keep_listed(&peers);
                 match &mut member.swap {
                     Some(swap) => swap.peers = Some(peers),
                     None if stands => self
+                        .state
                         .listings
                         .push((cluster.clone(), Listing::Peers(Seen::Known(peers)))),
                     None => {}
@@ -689,7 +491,7 @@ impl Engine {
                     return;
                 }
                 let name = PeerName::from(facts.name.as_str());
-                if member.recent.is_news(&name, &facts, version) && stands {
+                if member.state.recent.is_news(&name, &facts, version) && stands {
                     self.peer_seen(|planner| planner.set_peer(cluster, facts));
                 }
             }
@@ -702,7 +504,7 @@ impl Engine {
                     return;
                 }
                 let name = PeerName::from(item.name.as_str());
-                if member.recent.is_gone(&name, &item, version) && stands {
+                if member.state.recent.is_gone(&name, &item, version) && stands {
                     self.peer_seen(|planner| planner.remove_peer(cluster, &name));
                 }
             }
@@ -721,10 +523,10 @@ impl Engine {
         };
         if stands {
             let nodes = nodes
-                .filter(|_| !self.strays.contains_key(cluster))
+                .filter(|_| !self.state.identities.strays.contains_key(cluster))
                 .map(|nodes| Listing::Nodes(Seen::Known(nodes)));
             let peers = peers.map(|peers| Listing::Peers(Seen::Known(peers)));
-            self.listings.extend(
+            self.state.listings.extend(
                 nodes
                     .into_iter()
                     .chain(peers)
@@ -735,7 +537,7 @@ impl Engine {
 
     fn peer_seen(&mut self, take: impl FnOnce(&mut Planner)) {
         self.flush_listings();
-        if let Some(planner) = &mut self.planner {
+        if let Some(planner) = &mut self.state.planner {
             take(planner);
             self.note_news();
         }
@@ -744,7 +546,7 @@ impl Engine {
     fn feed_broken(&mut self, cluster: &ClusterId, what: Followed, failure: &Failure, lost: bool) {
         self.count_failure(cluster.as_str(), failure);
         if lost {
-            self.links_changed = true;
+            self.changes.links = true;
             if let Some(member) = self
                 .members
                 .get_mut(cluster)
@@ -767,7 +569,7 @@ impl Engine {
                     Followed::Nodes => Listing::Nodes(Seen::Unknown(reason)),
                     Followed::Peers => Listing::Peers(Seen::Unknown(reason)),
                 };
-                self.listings.push((cluster.clone(), listing));
+                self.state.listings.push((cluster.clone(), listing));
             }
             self.touch_status();
         }
@@ -797,52 +599,5 @@ impl Engine {
                 .set(time.0.as_second());
             member.last_contact = Some(time);
         }
-    }
-}
-
-pub(super) fn count(number: usize) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::kilo::diff::{Act, Phase};
-    use mw_core::kilo::guard::DeleteCause;
-    use mw_core::kilo::plan::{Delete, Precondition};
-
-    #[tokio::test(start_paused = true)]
-    async fn what_a_watch_says_of_a_peer_under_way_waits_for_the_answer() {
-        let mut member = Member::new(Source::Hub);
-        let on = Precondition {
-            uid: "u".into(),
-            resource_version: "1".into(),
-        };
-        let delete = Delete {
-            on,
-            cause: DeleteCause::Orphan,
-            source: None,
-        };
-        let delete = Operation {
-            phase: Phase::Deletes,
-            name: PeerName::from("a"),
-            mesh: None,
-            act: Act::Delete(delete),
-        };
-        member.writer.offer(vec![delete]);
-        assert_eq!(member.writer.next(Instant::now()).len(), 1);
-        let seen = |name: &str| {
-            let item = PeerFacts {
-                name: name.to_owned(),
-                ..PeerFacts::default()
-            };
-            Observed::Set {
-                item,
-                version: Version::default(),
-            }
-        };
-        assert_eq!(member.keep_early(seen("a")), None);
-        assert_eq!(member.keep_early(seen("b")), Some(seen("b")));
-        assert_eq!(member.early.len(), 1);
     }
 }

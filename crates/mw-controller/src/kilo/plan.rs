@@ -8,54 +8,78 @@ use mw_core::problem::Problem;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
+use crate::engine::Changes;
 use crate::kilo::engine::Engine;
+
+/// Result of planning. The changes themselves stay in the planner.
+pub(super) struct Plan {
+    /// Clusters for which something may have changed.
+    pub(super) stale: BTreeSet<ClusterId>,
+    /// Something changed that we did not write ourselves.
+    pub(super) news: bool,
+}
 
 impl Engine {
     /// Passes all new lists to the planner.
     pub(super) fn flush_listings(&mut self) {
-        if self.listings.is_empty() {
+        if self.state.listings.is_empty() {
             return;
         }
-        if let Some(planner) = &mut self.planner {
-            let listings = std::mem::take(&mut self.listings);
+        if let Some(planner) = &mut self.state.planner {
+            let listings = std::mem::take(&mut self.state.listings);
             let nodes = listings
                 .iter()
                 .filter(|(_, listing)| matches!(listing, Listing::Nodes(_)));
-            self.nodes_changed
+            self.changes
+                .clusters
                 .extend(nodes.map(|(cluster, _)| cluster.clone()));
             planner.set_listings(listings);
-            self.listed_anew = true;
+            self.changes.listed = true;
             self.note_news();
         }
     }
 
-    /// Plans; returns the clusters for which something may have changed.
-    pub(super) fn plan(&mut self) -> BTreeSet<ClusterId> {
+    /// Plans, and plans again if a source has to wait because it changes too often.
+    pub(super) fn plan(&mut self, changes: &Changes) -> Plan {
+        let mut stale = self.plan_once(changes);
+        if self.pay(&stale) {
+            stale.extend(self.plan_once(&Changes::default()));
+        }
+        Plan {
+            stale,
+            news: changes.inputs,
+        }
+    }
+
+    fn plan_once(&mut self, changes: &Changes) -> BTreeSet<ClusterId> {
         let started = Instant::now();
-        self.flush_listings();
-        if let Some(planner) = &mut self.planner {
+        if let Some(planner) = &mut self.state.planner {
             planner.settle_sources();
         }
-        if self.listed_anew {
+        if changes.listed {
             self.name_unserved();
         }
         self.look_for_missing_meshes();
         self.hand_over_history();
-        self.hand_over_discovered();
-        let Some(planner) = &mut self.planner else {
+        self.hand_over_discovered(changes);
+        let Some(planner) = &mut self.state.planner else {
             return BTreeSet::new();
         };
         let stale = planner.refresh();
         if planner.remember_decisions() {
-            self.touched_at.get_or_insert(started);
+            self.reports.touched.get_or_insert(started);
         }
-        if std::mem::take(&mut self.planned) {
+        if changes.inputs {
             self.environment.metrics.plans.inc();
             self.environment
                 .metrics
                 .plan_seconds
                 .observe(started.elapsed().as_secs_f64());
-            debug!(change = self.changes, targets = stale.len(), "planned");
+            debug!(
+                change = self.state.change.number,
+                targets = stale.len(),
+                "planned"
+            );
         }
         self.accept_replaced();
         self.tell_of_orphans();
@@ -64,12 +88,16 @@ impl Engine {
 
     /// Logs held orphans: without a ClusterMesh there is no status to report them in.
     fn tell_of_orphans(&mut self) {
-        let problem = self.planner.as_ref().and_then(Planner::orphans_problem);
-        if problem != self.orphans_told {
+        let problem = self
+            .state
+            .planner
+            .as_ref()
+            .and_then(Planner::orphans_problem);
+        if problem != self.state.told.orphans {
             if let Some(Problem { message, hint, .. }) = &problem {
                 warn!(hint, "{message}");
             }
-            self.orphans_told = problem;
+            self.state.told.orphans = problem;
         }
     }
 }

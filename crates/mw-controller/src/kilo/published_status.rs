@@ -42,6 +42,7 @@ impl Published for PublishedMesh {
             generation: record.generation(),
             deleting: record.deleted_at().is_some(),
             clusters: record
+                .state
                 .mesh
                 .spec
                 .clusters
@@ -49,7 +50,7 @@ impl Published for PublishedMesh {
                 .map(|entry| entry.name.clone())
                 .collect(),
             misread: record.misread,
-            status: record.status,
+            status: record.state.status,
         }
     }
 

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::DynamicObject;
 use mw_api::kilo::clustermesh::{
     ANNOTATION_RECONCILE_TRIGGER, ClusterMesh, ClusterMeshSpec, ClusterMeshStatus, FINALIZER,
@@ -13,21 +12,16 @@ use mw_core::kilo::spec::{Mesh, RawCluster, SecretRef, validate};
 use mw_core::names::{ClusterId, ClusterName, MeshId};
 use mw_core::text::printable;
 use mw_core::time::Timestamp;
-use tokio::time::Instant;
 
 use crate::fleet::Source;
-use crate::fleet::follow::Version;
 use crate::kilo::events::said_before;
 
+pub(super) type Record = crate::engine::Record<MeshState>;
+
 #[derive(Debug)]
-pub(super) struct Record {
-    pub(super) meta: ObjectMeta,
-    pub(super) version: Version,
+pub(super) struct MeshState {
     pub(super) mesh: Mesh,
-    /// Reason why the object can't be parsed as a ClusterMesh.
-    pub(super) misread: Option<String>,
     pub(super) status: ClusterMeshStatus,
-    pub(super) notices: Notices,
     /// An earlier process held more deletes than fit into the status.
     pub(super) holds_everything: bool,
     /// The spec is refused, and the previous one stays in force.
@@ -36,25 +30,9 @@ pub(super) struct Record {
     pub(super) handed_over: bool,
     /// Number of lists of each cluster's Secret when the deletion was first seen.
     pub(super) secrets_then: Option<BTreeMap<ClusterId, u64>>,
-    /// A write to it is in flight.
-    pub(super) busy: bool,
-    /// Earliest time of the retry after a failed write.
-    pub(super) not_before: Option<Instant>,
-    pub(super) failures: u32,
-}
-
-/// Events emitted so far.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Notices {
-    pub(super) said: BTreeSet<(String, String, String)>,
 }
 
 impl Record {
-    /// Retries a failed write at once.
-    pub(super) fn forgive(&mut self) {
-        (self.failures, self.not_before) = (0, None);
-    }
-
     pub(super) fn read(object: &DynamicObject) -> Record {
         let value = serde_json::to_value(object).unwrap_or_default();
         let (read, misread) = match serde_json::from_value::<ClusterMesh>(value.clone()) {
@@ -64,58 +42,52 @@ impl Record {
                 Some(printable(&wrong.to_string(), 300)),
             ),
         };
-        Record {
-            meta: ObjectMeta {
-                managed_fields: None,
-                ..object.metadata.clone()
-            },
-            version: Version::of(object.metadata.resource_version.as_deref()),
+        let state = MeshState {
             mesh: mw_api::kilo::convert::mesh(&read),
-            misread,
             status: read.status.unwrap_or_default(),
-            notices: Notices::default(),
             holds_everything: false,
             keeps_running: false,
             handed_over: false,
             secrets_then: None,
-            busy: false,
-            not_before: None,
-            failures: 0,
-        }
+        };
+        Record::new(object, misread, state)
     }
 
     /// Takes over a newer state of the same object and keeps our own state. Returns
     /// false if nothing relevant changed.
     pub(super) fn renew(&mut self, newer: Record) -> bool {
         let finalized = self.has_finalizer();
-        let before = (self.mesh.clone(), self.misread.clone());
+        let before = (self.state.mesh.clone(), self.misread.clone());
         let Record {
             meta,
             version,
-            mesh,
             misread,
-            status,
+            state: MeshState { mesh, status, .. },
             ..
         } = newer;
-        let held = std::mem::take(&mut self.mesh.held);
-        let anchors = std::mem::take(&mut self.mesh.anchors);
-        let (running, recalled) = (self.mesh.running.take(), self.mesh.recalled);
-        self.mesh = Mesh {
+        let known = &mut self.state.mesh;
+        let held = std::mem::take(&mut known.held);
+        let anchors = std::mem::take(&mut known.anchors);
+        let (running, recalled) = (known.running.take(), known.recalled);
+        self.state.mesh = Mesh {
             held,
             anchors,
             running,
             recalled,
             ..mesh
         };
-        (self.meta, self.version, self.misread, self.status) = (meta, version, misread, status);
-        before != (self.mesh.clone(), self.misread.clone()) || finalized != self.has_finalizer()
+        (self.meta, self.version, self.misread) = (meta, version, misread);
+        self.state.status = status;
+        before != (self.state.mesh.clone(), self.misread.clone())
+            || finalized != self.has_finalizer()
     }
 
     /// Restores what an earlier process left in the status: the spec in force and
     /// the held deletes.
     pub(super) fn recalled(mut self) -> Record {
         let condition = |kind: &str| {
-            self.status
+            self.state
+                .status
                 .conditions
                 .iter()
                 .flatten()
@@ -123,13 +95,14 @@ impl Record {
         };
         let admitted =
             condition(kind::NETWORKS_OVERLAP).is_some_and(|condition| condition.status == "False");
-        if admitted && self.status.observed_generation == self.meta.generation {
-            self.mesh.running = validate(&self.mesh.spec).ok().map(|(spec, _)| spec);
-            self.mesh.recalled = self.mesh.running.is_some();
+        if admitted && self.state.status.observed_generation == self.meta.generation {
+            self.state.mesh.running = validate(&self.state.mesh.spec).ok().map(|(spec, _)| spec);
+            self.state.mesh.recalled = self.state.mesh.running.is_some();
         }
         let mut held: BTreeSet<HeldLine> = BTreeSet::new();
-        for on in self.status.held_deletes.iter().flatten() {
+        for on in self.state.status.held_deletes.iter().flatten() {
             let entry = self
+                .state
                 .mesh
                 .spec
                 .clusters
@@ -148,18 +121,18 @@ impl Record {
             );
             if usize::try_from(on.count).is_ok_and(|count| count > on.peers.len()) {
                 // Not all names are known, so every delete needs a confirmation.
-                self.holds_everything = true;
+                self.state.holds_everything = true;
             }
         }
-        self.mesh.held = held;
-        self.notices.said = said_before(&self.status);
+        self.state.mesh.held = held;
+        self.said = said_before(&self.state.status);
         self
     }
 
     /// Returns the input for the planner.
     pub(super) fn input(&self) -> Mesh {
-        let mut mesh = self.mesh.clone();
-        if self.holds_everything {
+        let mut mesh = self.state.mesh.clone();
+        if self.state.holds_everything {
             mesh.spec.max_delete_percent = Some(0);
         }
         mesh
@@ -169,7 +142,8 @@ impl Record {
     pub(super) fn redirected_by(&self, newer: &Record) -> Vec<ClusterName> {
         let credentials = |of: &RawCluster| (of.local, of.kubeconfig_secret.clone());
         let former = |name: &str| {
-            self.mesh
+            self.state
+                .mesh
                 .spec
                 .clusters
                 .iter()
@@ -177,7 +151,7 @@ impl Record {
                 .map(credentials)
         };
         let moved =
-            newer.mesh.spec.clusters.iter().filter(|entry| {
+            newer.state.mesh.spec.clusters.iter().filter(|entry| {
                 former(&entry.name).is_some_and(|former| former != credentials(entry))
             });
         moved
@@ -185,20 +159,8 @@ impl Record {
             .collect()
     }
 
-    pub(super) fn uid(&self) -> &str {
-        self.meta.uid.as_deref().unwrap_or_default()
-    }
-
-    pub(super) fn generation(&self) -> i64 {
-        self.meta.generation.unwrap_or_default()
-    }
-
     pub(super) fn has_finalizer(&self) -> bool {
-        self.meta
-            .finalizers
-            .iter()
-            .flatten()
-            .any(|name| name == FINALIZER)
+        self.finalizers().any(|name| name == FINALIZER)
     }
 
     pub(super) fn trigger(&self) -> Option<&String> {
@@ -223,7 +185,7 @@ impl Record {
         let secret = secret.filter(|secret| !secret.name.is_empty())?;
         let key = secret.key.clone().filter(|key| !key.is_empty());
         Some(Source::Secret {
-            namespace: self.mesh.id.namespace.clone(),
+            namespace: self.state.mesh.id.namespace.clone(),
             name: secret.name.clone(),
             key,
         })
@@ -237,12 +199,18 @@ impl Record {
     /// invalid: those in the spec, those in the spec in force, and the hub.
     pub(super) fn reaches(&self) -> BTreeMap<Source, String> {
         let named = self
+            .state
             .mesh
             .spec
             .clusters
             .iter()
             .filter_map(|entry| Some((self.source_of(entry)?, entry.name.clone())));
-        let runs = self.mesh.running.iter().flat_map(|spec| &spec.clusters);
+        let runs = self
+            .state
+            .mesh
+            .running
+            .iter()
+            .flat_map(|spec| &spec.clusters);
         let runs = runs.filter_map(|(name, entry)| {
             Some((
                 self.source(entry.local, entry.kubeconfig_secret.as_ref())?,
@@ -256,7 +224,12 @@ impl Record {
 
     /// Returns the sources of the clusters in the spec that is in force.
     pub(super) fn entries(&self) -> BTreeMap<ClusterName, Source> {
-        let running = self.mesh.running.as_ref().filter(|_| self.keeps_running);
+        let running = self
+            .state
+            .mesh
+            .running
+            .as_ref()
+            .filter(|_| self.state.keeps_running);
         match running {
             Some(spec) => {
                 let entries = spec.clusters.iter();
@@ -270,7 +243,7 @@ impl Record {
                     .collect()
             }
             None => {
-                let entries = self.mesh.spec.clusters.iter();
+                let entries = self.state.mesh.spec.clusters.iter();
                 entries
                     .filter_map(|entry| {
                         Some((
@@ -284,7 +257,7 @@ impl Record {
     }
 
     pub(super) fn id(&self) -> &MeshId {
-        &self.mesh.id
+        &self.state.mesh.id
     }
 }
 

@@ -2,7 +2,6 @@
 //! differs, by one writer.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use mw_api::kilo::clustermesh::{
@@ -13,19 +12,15 @@ use mw_core::kilo::plan::{ClusterPlan, MeshPlan};
 use mw_core::names::{ClusterId, ClusterName, MeshId};
 use mw_core::problem::Reason;
 use mw_core::text::printable;
-use tokio::time::Instant;
 use tracing::{debug, info};
 
 use crate::conditions::{Wanted, difference, is_too_large, merged};
+use crate::engine::{WHILE_WRITING, count};
 use crate::fleet::Credentials;
 use crate::kilo::engine::Engine;
-use crate::kilo::observe::count;
 use crate::kilo::record::Record;
 use crate::metrics::MeshLabels;
 
-/// Maximum time that the status waits for writes in flight.
-const WHILE_WRITING: Duration = Duration::from_secs(1);
-const BETWEEN: Duration = Duration::from_millis(200);
 const LONGEST_MESSAGE: usize = 500;
 
 /// Facts about one entry that are not in the plan.
@@ -65,15 +60,11 @@ enum Progress {
 }
 
 impl Engine {
-    /// Schedules an update of the status.
-    pub(super) fn touch_status(&mut self) {
-        self.touched_at.get_or_insert_with(Instant::now);
-    }
-
     pub(super) fn report(&mut self) {
+        self.measure_convergence();
         let now = self.turned_at;
-        self.status_due = None;
-        if let Some(touched) = self.touched_at.take() {
+        self.reports.due = None;
+        if let Some(touched) = self.reports.touched.take() {
             let acting: Vec<MeshId> = self
                 .records
                 .keys()
@@ -82,51 +73,37 @@ impl Engine {
                 .collect();
             acting
                 .into_iter()
-                .for_each(|id| _ = self.unreported.entry(id).or_insert(touched));
+                .for_each(|id| _ = self.state.unreported.entry(id).or_insert(touched));
         }
-        self.unreported
+        self.state
+            .unreported
             .retain(|id, _| self.records.contains_key(id));
-        if self.unreported.is_empty() {
+        if self.state.unreported.is_empty() {
             return;
         }
-        if let Some(earliest) = self
-            .reported_at
-            .map(|last| last + BETWEEN)
-            .filter(|earliest| now < *earliest)
-        {
-            self.status_due = Some(earliest);
+        if let Some(earliest) = self.reports.earliest().filter(|earliest| now < *earliest) {
+            self.reports.due = Some(earliest);
             return;
         }
-        let unreported = std::mem::take(&mut self.unreported);
+        let unreported = std::mem::take(&mut self.state.unreported);
         let mut dues = Vec::new();
         for (id, touched) in unreported {
             match self.records.get(&id).map(|record| self.progress(record)) {
-                Some(Progress::Starting) => _ = self.unreported.insert(id, touched),
+                Some(Progress::Starting) => _ = self.state.unreported.insert(id, touched),
                 Some(Progress::Writing) if now < touched + WHILE_WRITING => {
                     dues.push(touched + WHILE_WRITING);
-                    self.unreported.insert(id, touched);
+                    self.state.unreported.insert(id, touched);
                 }
                 _ => {
-                    self.reported_at = Some(now);
+                    self.reports.reported_at = Some(now);
                     self.report_mesh(&id);
                 }
             }
         }
-        for (id, member) in &self.members {
-            let reachable = member.link.trouble().is_none();
-            let metrics = &self.environment.metrics;
-            metrics
-                .reachable
-                .get_or_create(&metrics.cluster(id))
-                .set(i64::from(reachable));
-            metrics
-                .cluster_memory
-                .get_or_create(&metrics.cluster(id))
-                .set(count(member.link.memory()));
-        }
+        self.measure_members();
         // Retries statuses that could not be written yet.
-        dues.extend(self.touched_at.map(|_| now + BETWEEN));
-        self.status_due = dues.into_iter().min();
+        dues.extend(self.reports.retry_at(now));
+        self.reports.due = dues.into_iter().min();
     }
 
     /// Returns the progress of the clusters of one mesh.
@@ -139,9 +116,16 @@ impl Engine {
             return Progress::Starting;
         }
         let targets: BTreeSet<ClusterId> = own()
-            .map(|id| self.representatives.get(&id).cloned().unwrap_or(id))
+            .map(|id| {
+                self.state
+                    .identities
+                    .representatives
+                    .get(&id)
+                    .cloned()
+                    .unwrap_or(id)
+            })
             .collect();
-        let planner = self.planner.as_ref();
+        let planner = self.state.planner.as_ref();
         let concerns = |id: &ClusterId| {
             targets.contains(id)
                 || planner
@@ -151,30 +135,32 @@ impl Engine {
             .members
             .iter()
             .filter(|(_, member)| !member.writer.is_idle());
-        match busy.any(|(id, _)| concerns(id)) {
-            true => Progress::Writing,
-            false => Progress::Settled,
+        if busy.any(|(id, _)| concerns(id)) {
+            Progress::Writing
+        } else {
+            Progress::Settled
         }
     }
 
     fn report_mesh(&mut self, id: &MeshId) {
         let Some(plan) = self
+            .state
             .planner
             .as_ref()
             .and_then(|planner| planner.mesh_plan(id))
         else {
             return;
         };
-        self.announce(id, &plan);
+        self.announce_mesh(id, &plan);
         let Some(record) = self.records.get(id) else {
             return;
         };
         let status = status_of(&self.status_facts(record, &plan));
         self.measure(id, &status);
-        if status == record.status || self.absences.is_missing(id) {
+        if status == record.state.status || self.state.absences.is_missing(id) {
             return;
         }
-        if record.busy || record.not_before.is_some_and(|at| self.turned_at < at) {
+        if !record.may_be_written(self.turned_at) {
             self.touch_status();
             return;
         }
@@ -184,6 +170,7 @@ impl Engine {
             .flatten()
             .find(|condition| condition.type_ == kind::READY);
         let was = record
+            .state
             .status
             .conditions
             .iter()
@@ -195,23 +182,23 @@ impl Engine {
             let (reason, message) = ready
                 .map(|ready| (ready.reason.as_str(), ready.message.as_str()))
                 .unwrap_or_default();
-            info!(mesh = %id, reason, detail = message, change = self.changes, "mesh status changed");
+            info!(mesh = %id, reason, detail = message, change = self.state.change.number, "mesh status changed");
         }
         debug!(mesh = %id, "writing status");
-        let before = serde_json::to_value(&record.status).unwrap_or_default();
+        let before = serde_json::to_value(&record.state.status).unwrap_or_default();
         let patch = difference(&before, serde_json::to_value(&status).unwrap_or_default());
-        self.patch_mesh(id, Some("status"), patch);
+        self.patch(id, Some("status"), patch);
     }
 
     fn status_facts<'a>(&'a self, record: &'a Record, plan: &'a MeshPlan) -> StatusFacts<'a> {
         let mut not_ready = None;
         let mut stale_credentials = None;
         let mut entries = Vec::new();
-        for entry in &record.mesh.spec.clusters {
+        for entry in &record.state.mesh.spec.clusters {
             let id = record.source_of(entry).map(|source| source.id());
             let stands_for = id
                 .as_ref()
-                .map(|id| self.representatives.get(id).unwrap_or(id));
+                .map(|id| self.state.identities.representatives.get(id).unwrap_or(id));
             let member = id.as_ref().and_then(|id| self.members.get(id));
             let writer = stands_for
                 .and_then(|id| self.members.get(id))
@@ -247,7 +234,8 @@ impl Engine {
                 trouble,
                 remark: stale.or(failed),
                 last_contact: member.and_then(|member| member.last_contact.clone()),
-                peers: stands_for.and_then(|id| self.planner.as_ref()?.peers_of(record.id(), id)),
+                peers: stands_for
+                    .and_then(|id| self.state.planner.as_ref()?.peers_of(record.id(), id)),
             });
         }
         if let Some(why) = &record.misread {
@@ -265,7 +253,7 @@ impl Engine {
         StatusFacts {
             plan,
             generation: record.generation(),
-            before: &record.status,
+            before: &record.state.status,
             entries,
             not_ready,
             limited_to: self

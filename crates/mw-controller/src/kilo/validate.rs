@@ -2,34 +2,23 @@
 //! clusters they name, and which of those are the same.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use mw_core::kilo::planner::{Listing, Options, Planner, World};
 use mw_core::kilo::spec::{Mesh, validate};
 use mw_core::names::{ClusterId, MeshId};
 use mw_core::seen::Seen;
-use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::fleet::{Source, secret_of};
 use crate::kilo::engine::Engine;
 use crate::kilo::identity::{Identified, LinkIdentity, Users, identities, links, representatives};
-use crate::kilo::observe::Member;
+use crate::kilo::member::{LINGER, Member};
 use crate::kilo::record::Record;
 
-/// Time for which a removed cluster stays connected, to delete its Peers.
-const LINGER: Duration = Duration::from_secs(600);
-
 impl Engine {
-    /// Reports whether ClusterMeshes were listed. Without them, overlaps and orphans
-    /// are unknown, so nothing is done.
-    pub(super) fn is_complete(&self) -> bool {
-        self.listed
-    }
-
     /// Reports whether only ClusterMeshes of our own namespace may be listed.
     pub(super) fn is_limited(&self) -> bool {
-        self.narrow.is_some()
+        self.state.hub.narrow.is_some()
     }
 
     pub(super) fn acts_on(&self, mesh: &MeshId) -> bool {
@@ -39,7 +28,7 @@ impl Engine {
     /// Logs each mesh once that an operator acted on before but that is outside our
     /// namespaces, so that none is ignored silently.
     pub(super) fn name_unserved(&mut self) {
-        let planner = self.planner.as_ref();
+        let planner = self.state.planner.as_ref();
         let peers = |id: &MeshId| {
             self.members
                 .keys()
@@ -51,14 +40,14 @@ impl Engine {
             .iter()
             .filter(|(id, record)| !self.acts_on(id) && (record.has_finalizer() || peers(id) > 0));
         let unserved: BTreeSet<MeshId> = left.map(|(id, _)| id.clone()).collect();
-        for mesh in unserved.difference(&self.unserved) {
+        for mesh in unserved.difference(&self.state.told.unserved) {
             warn!(%mesh, peers = peers(mesh), "ClusterMesh ignored: it has our finalizer or Peers, but its namespace is not in --namespace");
         }
-        self.unserved = unserved;
+        self.state.told.unserved = unserved;
     }
 
     pub(super) fn validate(&mut self) {
-        if std::mem::take(&mut self.records_changed) {
+        if std::mem::take(&mut self.changes.records) {
             self.name_clusters();
             self.name_unserved();
             self.engage_wanted();
@@ -66,12 +55,13 @@ impl Engine {
             // Clusters of the previous specs were needed until now.
             self.engage_wanted();
             // A mesh that is being deleted no longer shares links.
-            self.links_changed = true;
+            self.changes.links = true;
         }
-        self.release_unwanted();
-        if std::mem::take(&mut self.links_changed) {
+        self.release();
+        if std::mem::take(&mut self.changes.links) {
             self.settle_identities();
         }
+        self.flush_listings();
     }
 
     fn name_clusters(&self) {
@@ -102,49 +92,30 @@ impl Engine {
                 self.engage(source);
             }
         }
-        for (id, member) in &mut self.members {
-            let wanted = ids.contains(id);
-            self.links_changed |= wanted != member.unwanted_since.is_none();
-            match wanted {
-                true => member.unwanted_since = None,
-                false => _ = member.unwanted_since.get_or_insert_with(Instant::now),
-            }
-        }
+        self.changes.links |= self.mark_wanted(|id| ids.contains(id));
     }
 
-    /// Releases removed clusters, once our Peers are deleted there.
-    fn release_unwanted(&mut self) {
-        let Some(planner) = &self.planner else { return };
-        let released = |(id, member): (&ClusterId, &Member)| {
-            let since = member.unwanted_since?;
-            let done =
-                (planner.is_swept(id) && self.stands_for_itself(id)) || since.elapsed() >= LINGER;
-            (done && member.writer.is_idle() && !self.listings.iter().any(|(of, _)| of == id))
-                .then(|| id.clone())
-        };
-        let gone: BTreeSet<ClusterId> = self.members.iter().filter_map(released).collect();
+    /// Releases removed clusters.
+    fn release(&mut self) {
+        let gone = self.release_unwanted();
         if gone.is_empty() {
             return;
         }
-        for id in &gone {
-            info!(cluster = %self.environment.names.of(id), secret = secret_of(id), "cluster removed");
-            self.members.remove(id);
-            self.environment.metrics.forget_cluster(id);
-        }
-        if let Some(planner) = &mut self.planner {
+        if let Some(planner) = &mut self.state.planner {
             planner.forget_clusters(&gone);
         }
-        self.links_changed = true;
+        self.changes.links = true;
         self.note_news();
     }
 
-    /// Returns when a removed cluster is released at the latest.
-    pub(super) fn linger_due(&self) -> Option<Instant> {
-        self.members
-            .values()
-            .filter_map(|member| member.unwanted_since)
-            .map(|since| since + LINGER)
-            .min()
+    /// Reports whether a removed cluster may be released: our Peers are deleted there, or
+    /// it has lingered.
+    pub(super) fn may_release(&self, cluster: &ClusterId, lingered: bool) -> bool {
+        let Some(planner) = &self.state.planner else {
+            return false;
+        };
+        let done = (planner.is_swept(cluster) && self.stands_for_itself(cluster)) || lingered;
+        done && !self.state.listings.iter().any(|(of, _)| of == cluster)
     }
 
     fn identified(&self) -> Identified {
@@ -164,16 +135,21 @@ impl Engine {
             representatives(&identified, &Users::of(acting)),
             links(&identified),
         );
-        if (&found, &links) == (&self.representatives, &self.links) {
+        if (&found, &links)
+            == (
+                &self.state.identities.representatives,
+                &self.state.identities.links,
+            )
+        {
             return;
         }
-        self.links = links;
+        self.state.identities.links = links;
         let stands = |map: &BTreeMap<ClusterId, ClusterId>, id: &ClusterId| {
             map.get(id).is_none_or(|of| of == id)
         };
         let lost: BTreeSet<ClusterId> = found
             .keys()
-            .filter(|id| stands(&self.representatives, id) && !stands(&found, id))
+            .filter(|id| stands(&self.state.identities.representatives, id) && !stands(&found, id))
             .cloned()
             .collect();
         for (id, of) in found
@@ -184,13 +160,13 @@ impl Engine {
         }
         let gained = found
             .keys()
-            .filter(|id| !stands(&self.representatives, id) && stands(&found, id));
+            .filter(|id| !stands(&self.state.identities.representatives, id) && stands(&found, id));
         gained
             .filter_map(|id| self.members.get(id))
             .for_each(|member| member.link.relist());
-        self.listings.retain(|(id, _)| !lost.contains(id));
-        self.representatives = found;
-        if let Some(planner) = &mut self.planner {
+        self.state.listings.retain(|(id, _)| !lost.contains(id));
+        self.state.identities.representatives = found;
+        if let Some(planner) = &mut self.state.planner {
             planner.forget_clusters(&lost);
         }
         self.hand_over_meshes();
@@ -198,24 +174,25 @@ impl Engine {
 
     fn hand_over_meshes(&mut self) {
         for record in self.records.values_mut() {
-            record.keeps_running =
-                record.mesh.running.is_some() && validate(&record.mesh.spec).is_err();
+            record.state.keeps_running =
+                record.state.mesh.running.is_some() && validate(&record.state.mesh.spec).is_err();
         }
         self.hand_over();
         // Specs that are refused because of another mesh must keep the clusters of
         // their previous specs.
         let mut refused = false;
         for (id, record) in &mut self.records {
-            let asked = validate(&record.mesh.spec).ok().map(|(spec, _)| spec);
+            let asked = validate(&record.state.mesh.spec).ok().map(|(spec, _)| spec);
             let runs = self
+                .state
                 .planner
                 .as_ref()
                 .and_then(|planner| planner.running(id));
-            let keeps = record.mesh.running.is_some()
-                && runs == record.mesh.running.as_ref()
+            let keeps = record.state.mesh.running.is_some()
+                && runs == record.state.mesh.running.as_ref()
                 && asked.as_ref() != runs;
-            refused |= keeps && !record.keeps_running;
-            record.keeps_running |= keeps;
+            refused |= keeps && !record.state.keeps_running;
+            record.state.keeps_running |= keeps;
         }
         if refused {
             self.hand_over();
@@ -227,15 +204,17 @@ impl Engine {
     fn hand_over(&mut self) {
         for (id, record) in &mut self.records {
             let known = self
+                .state
                 .planner
                 .as_ref()
                 .and_then(|planner| planner.input(id))
-                .filter(|_| record.handed_over);
+                .filter(|_| record.state.handed_over);
             if let Some(Mesh { held, anchors, .. }) = known {
-                (record.mesh.held, record.mesh.anchors) = (held.clone(), anchors.clone());
-                record.holds_everything &= !held.is_empty();
+                (record.state.mesh.held, record.state.mesh.anchors) =
+                    (held.clone(), anchors.clone());
+                record.state.holds_everything &= !held.is_empty();
             }
-            record.handed_over = true;
+            record.state.handed_over = true;
         }
         let inputs: BTreeMap<MeshId, Mesh> = self
             .records
@@ -245,11 +224,11 @@ impl Engine {
         let (identities, strays) = identities(
             self.records.values(),
             &self.identified(),
-            &self.representatives,
+            &self.state.identities.representatives,
         );
-        match &mut self.planner {
+        match &mut self.state.planner {
             Some(planner) => {
-                planner.set_meshes(inputs, identities, self.links.clone());
+                planner.set_meshes(inputs, identities, self.state.identities.links.clone());
                 // Decides which specs run.
                 planner.settle_sources();
             }
@@ -265,34 +244,41 @@ impl Engine {
                     now: self.now,
                     meshes: inputs,
                     identities,
-                    links: self.links.clone(),
+                    links: self.state.identities.links.clone(),
                     ..World::default()
                 };
-                self.planner = Some(Planner::new(world));
+                self.state.planner = Some(Planner::new(world));
             }
         }
-        let straight = self.strays.keys().filter(|id| !strays.contains_key(*id));
+        let straight = self
+            .state
+            .identities
+            .strays
+            .keys()
+            .filter(|id| !strays.contains_key(*id));
         straight
             .filter_map(|id| self.members.get(id))
             .for_each(|member| member.link.relist());
-        self.listings.retain(|(id, listing)| {
+        self.state.listings.retain(|(id, listing)| {
             !(strays.contains_key(id) && matches!(listing, Listing::Nodes(_)))
         });
-        self.listings.extend(
+        self.state.listings.extend(
             strays
                 .iter()
                 .map(|(id, why)| (id.clone(), Listing::Nodes(Seen::Unknown(why.clone())))),
         );
-        self.strays = strays;
+        self.state.identities.strays = strays;
     }
 
     /// Remembers the spec in force of each mesh, which stays in force if a new spec is
     /// refused.
     fn remember_running(&mut self) {
-        let Some(planner) = &self.planner else { return };
+        let Some(planner) = &self.state.planner else {
+            return;
+        };
         for (id, record) in &mut self.records {
-            record.mesh.running = planner.running(id).cloned();
-            record.mesh.recalled = false;
+            record.state.mesh.running = planner.running(id).cloned();
+            record.state.mesh.recalled = false;
         }
     }
 
@@ -308,7 +294,7 @@ impl Engine {
 impl Member {
     /// Reports whether its cluster may still be identified.
     fn is_awaited(&self) -> bool {
-        self.uids.is_none() && self.engaged_at.elapsed() < LINGER
+        self.state.uids.is_none() && self.state.engaged_at.elapsed() < LINGER
     }
 
     /// Reports whether its own credentials work.
@@ -320,12 +306,12 @@ impl Member {
         LinkIdentity {
             namespace: self.link.source.namespace().map(str::to_owned),
             server: self.link.server.clone(),
-            ca: self.ca.clone(),
-            nodes: self.uids.clone(),
+            ca: self.state.ca.clone(),
+            nodes: self.state.uids.clone(),
             usable: self.is_usable() && self.unwanted_since.is_none(),
             awaited: self.is_awaited(),
-            replaced: self.lineage.is_replaced(),
-            since: self.identified,
+            replaced: self.state.lineage.is_replaced(),
+            since: self.state.identified,
         }
     }
 }

@@ -11,7 +11,9 @@ use kube::core::DynamicObject;
 use tokio::time::Instant;
 
 use crate::backoff::Backoff;
+use crate::engine::{Engine, Event, Steps};
 use crate::failure::Failure;
+use crate::fleet::HUB;
 
 const AT_ONCE: usize = 8;
 
@@ -40,7 +42,7 @@ enum State {
 
 impl<K: Ord + Clone> Searches<K> {
     /// `apart` is the time between two searches that must agree; zero if one is enough.
-    pub(crate) fn new(apart: Duration) -> Self {
+    pub(super) fn new(apart: Duration) -> Self {
         Searches {
             all: BTreeMap::new(),
             apart,
@@ -48,7 +50,7 @@ impl<K: Ord + Clone> Searches<K> {
     }
 
     /// Returns the searches to start now, and forgets results that are not needed.
-    pub(crate) fn start(&mut self, needed: &BTreeSet<K>, now: Instant) -> Vec<K> {
+    fn start(&mut self, needed: &BTreeSet<K>, now: Instant) -> Vec<K> {
         self.all
             .retain(|key, search| needed.contains(key) || search.state == State::UnderWay);
         let running = self
@@ -79,7 +81,7 @@ impl<K: Ord + Clone> Searches<K> {
     }
 
     /// Records the result of a search. A failed one is retried after a backoff.
-    pub(crate) fn end(
+    fn end(
         &mut self,
         key: K,
         found: &Result<BTreeSet<String>, Failure>,
@@ -131,7 +133,7 @@ impl<K: Ord + Clone> Searches<K> {
     }
 
     /// Returns when a search is due.
-    pub(crate) fn due(&self) -> Option<Instant> {
+    pub(super) fn due(&self) -> Option<Instant> {
         let at = |search: &Search| {
             if let State::Due(at) = search.state {
                 Some(at)
@@ -143,11 +145,37 @@ impl<K: Ord + Clone> Searches<K> {
     }
 }
 
+impl<B: Steps> Engine<B> {
+    /// Starts the searches that are due, and forgets those that are not needed.
+    pub(crate) fn search(&mut self, needed: &BTreeSet<B::SearchKey>) {
+        for key in self.searches.start(needed, self.turned_at) {
+            let (resource, name) = B::searched(&key);
+            let api = Api::all_with(self.environment.hub.clone(), &resource);
+            let events = self.inbox.sender.clone();
+            self.tasks.spawn(async move {
+                let found = search(&api, &name).await;
+                _ = events.send(Event::Searched { key, found }).await;
+            });
+        }
+    }
+
+    pub(super) fn observe_search(
+        &mut self,
+        key: &B::SearchKey,
+        found: &Result<BTreeSet<String>, Failure>,
+    ) {
+        let random = &mut self.environment.random;
+        self.searches
+            .end(key.clone(), found, || Backoff::of_watch(random.fork()));
+        match found {
+            Ok(namespaces) => B::observe_search(self, key, namespaces),
+            Err(failure) => self.count_failure(HUB, failure),
+        }
+    }
+}
+
 /// Returns the namespaces that have an object of this name.
-pub(crate) async fn search(
-    api: &Api<DynamicObject>,
-    name: &str,
-) -> Result<BTreeSet<String>, Failure> {
+async fn search(api: &Api<DynamicObject>, name: &str) -> Result<BTreeSet<String>, Failure> {
     let params = ListParams::default().fields(&format!("metadata.name={name}"));
     let list = api
         .list(&params)
@@ -161,14 +189,14 @@ pub(crate) async fn search(
         .metadata
         .continue_
         .is_some_and(|token| !token.is_empty());
-    match strange || more {
-        true => Err(Failure::Unreadable(format!(
+    if strange || more {
+        return Err(Failure::Unreadable(format!(
             "a search for the name {name} returned other objects"
-        ))),
-        false => Ok(list
-            .items
-            .into_iter()
-            .filter_map(|item| item.metadata.namespace)
-            .collect()),
+        )));
     }
+    Ok(list
+        .items
+        .into_iter()
+        .filter_map(|item| item.metadata.namespace)
+        .collect())
 }
