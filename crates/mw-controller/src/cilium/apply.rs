@@ -2,7 +2,7 @@
 //! another. Objects of others are applied server-side without force; our own
 //! are written with preconditions.
 
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, Resource};
 use mw_api::cilium::observe::USERS_KEY;
@@ -24,6 +24,7 @@ use crate::cilium::cluster_cache::{
 };
 use crate::cilium::diff::{Act, Operation, Place};
 use crate::cilium::engine::Engine;
+use crate::engine::conditional_delete;
 use crate::failure::Failure;
 
 /// Result of one write.
@@ -225,14 +226,7 @@ async fn send(client: &Client, namespace: &str, act: Act) -> Result<Show, kube::
             Ok(show_policy(Some(found), key))
         }
         Act::DeletePolicy(key, on) => {
-            let preconditions = Preconditions {
-                uid: Some(on.uid.to_string()),
-                resource_version: Some(on.resource_version.to_string()),
-            };
-            let params = DeleteParams {
-                preconditions: Some(preconditions),
-                ..DeleteParams::default()
-            };
+            let params = conditional_delete(&on);
             let deleted = policies(client, &key).delete(&key.name, &params).await?;
             // A policy with a finalizer still exists while it is being deleted.
             let lingers = deleted

@@ -1,7 +1,7 @@
-//! Finalizers and the annotation of touched clusters: set before the first
+//! Step 6: finalizers and the annotation of touched clusters: set before the first
 //! write, removed when everything the object wrote is deleted.
 
-use mw_core::cilium::plan::{ObjectOutcome, Teardown};
+use mw_core::cilium::plan::{ObjectOutcome, Plan, Teardown};
 use mw_core::condition::event;
 use mw_core::text::listed;
 use tracing::info;
@@ -12,7 +12,7 @@ use crate::cilium::record::{Kind, Record, RecordId};
 use crate::kube_event::NewEvent;
 
 impl Engine {
-    pub(super) fn clean_up(&mut self) {
+    pub(super) fn clean_up(&mut self, plan: &Plan) {
         let now = self.turned_at;
         let ready: Vec<RecordId> = self
             .records
@@ -25,9 +25,9 @@ impl Engine {
                 continue;
             };
             if record.is_deleted() {
-                self.release(&id);
+                self.release(&id, plan);
             } else if let Some(patch) =
-                touches(&self.state.plan, id.0, &id.1).and_then(|touches| record.marks(touches))
+                touches(plan, id.0, &id.1).and_then(|touches| record.marks(touches))
             {
                 self.patch(&id, None, patch);
             }
@@ -35,13 +35,12 @@ impl Engine {
     }
 
     /// Removes the finalizer of a deleted object once its cleanup is complete.
-    fn release(&mut self, id: &RecordId) {
+    fn release(&mut self, id: &RecordId, plan: &Plan) {
         let Some(record) = self.records.get(id).filter(|record| record.is_held()) else {
             return;
         };
-        let Some(teardown) = self
-            .teardown(id)
-            .filter(|teardown| teardown.is_done() && self.is_certain(record))
+        let Some(teardown) =
+            teardown(plan, id).filter(|teardown| teardown.is_done() && self.is_certain(record))
         else {
             return;
         };
@@ -70,17 +69,6 @@ impl Engine {
         self.patch(id, None, patch);
     }
 
-    pub(super) fn teardown(&self, (kind, id): &RecordId) -> Option<&Teardown> {
-        fn of<P>(outcome: &ObjectOutcome<P>) -> Option<&Teardown> {
-            outcome.teardown.as_ref()
-        }
-        match kind {
-            Kind::Binding => of(&self.state.plan.bindings.get(id)?.outcome),
-            Kind::Service => of(&self.state.plan.services.get(id)?.outcome),
-            Kind::Intent => of(&self.state.plan.intents.get(id)?.outcome),
-        }
-    }
-
     /// Reports whether the clusters it touched have no write in flight whose
     /// result could still leave something behind.
     fn is_certain(&self, record: &Record) -> bool {
@@ -95,5 +83,16 @@ impl Engine {
         members
             .into_iter()
             .all(|member| member.writer.is_certain() || member.link.trouble().is_some())
+    }
+}
+
+fn teardown<'a>(plan: &'a Plan, (kind, id): &RecordId) -> Option<&'a Teardown> {
+    fn of<P>(outcome: &ObjectOutcome<P>) -> Option<&Teardown> {
+        outcome.teardown.as_ref()
+    }
+    match kind {
+        Kind::Binding => of(&plan.bindings.get(id)?.outcome),
+        Kind::Service => of(&plan.services.get(id)?.outcome),
+        Kind::Intent => of(&plan.intents.get(id)?.outcome),
     }
 }

@@ -21,6 +21,7 @@ use tracing::warn;
 use crate::backoff::Backoff;
 use crate::cilium::apply::WriteOutcome;
 use crate::cilium::cluster_cache::{ClusterCache, Take, Wants};
+use crate::cilium::credentials::probe;
 use crate::cilium::dial::{Answer, Dialler, Failed};
 use crate::cilium::diff::Operation;
 use crate::cilium::events::{FIRST_PAUSE, LONGEST_PAUSE};
@@ -31,7 +32,6 @@ use crate::cilium::member::MemberState;
 use crate::cilium::metrics::ObjectMetrics;
 use crate::cilium::object_source::{Endpoint, EndpointNews, ObjectSource, Portal};
 use crate::cilium::record::{Kind, ObjectState, RecordId};
-use crate::cilium::validate::probe;
 use crate::cilium::verify::{Dialling, Reading};
 use crate::engine::{Changes, Offers, Steps};
 use crate::failure::Failure;
@@ -357,7 +357,7 @@ impl Steps for Cilium {
     }
 
     fn diff(engine: &mut Engine, plan: &Arc<Plan>) -> Offers<Operation> {
-        engine.clean_up();
+        engine.clean_up(plan);
         engine.diff(plan)
     }
 
@@ -378,14 +378,15 @@ impl Steps for Cilium {
         member.offered.clear();
     }
 
-    fn clean_up(_: &mut Engine) {}
+    /// Done before the diff.
+    fn clean_up(_: &mut Engine, _: &Arc<Plan>) {}
 
-    fn verify(engine: &mut Engine, _: &Arc<Plan>) {
-        engine.verify();
+    fn verify(engine: &mut Engine, plan: &Arc<Plan>) {
+        engine.verify(plan);
     }
 
-    fn report(engine: &mut Engine, _: &Arc<Plan>) {
-        engine.report();
+    fn report(engine: &mut Engine, plan: &Arc<Plan>) {
+        engine.report(plan);
     }
 
     fn dues(engine: &Engine) -> Vec<Option<Instant>> {

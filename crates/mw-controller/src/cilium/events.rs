@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use mw_core::cilium::plan::Plan;
 use mw_core::problem::Problem;
 
 use crate::cilium::engine::Engine;
@@ -14,23 +15,17 @@ pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 impl Engine {
     /// Emits Events for new problems and forgets resolved ones.
-    pub(super) fn announce_problems(&mut self, id: &RecordId) {
+    pub(super) fn announce_problems(&mut self, id: &RecordId, plan: &Plan) {
         let problems: &[Problem] = match id.0 {
-            Kind::Binding => self
-                .state
-                .plan
+            Kind::Binding => plan
                 .bindings
                 .get(&id.1)
                 .map(|plan| plan.outcome.problems.as_slice()),
-            Kind::Service => self
-                .state
-                .plan
+            Kind::Service => plan
                 .services
                 .get(&id.1)
                 .map(|plan| plan.outcome.problems.as_slice()),
-            Kind::Intent => self
-                .state
-                .plan
+            Kind::Intent => plan
                 .intents
                 .get(&id.1)
                 .map(|plan| plan.outcome.problems.as_slice()),

@@ -49,14 +49,14 @@ impl std::str::FromStr for ClusterResource {
             Some((word, group)) if is_version(word) => (Some(word.to_owned()), group),
             _ => (None, rest),
         };
-        match plural.is_empty() || group.is_empty() {
-            true => Err(wrong()),
-            false => Ok(ClusterResource {
-                plural: plural.to_owned(),
-                version,
-                group: group.to_owned(),
-            }),
+        if plural.is_empty() || group.is_empty() {
+            return Err(wrong());
         }
+        Ok(ClusterResource {
+            plural: plural.to_owned(),
+            version,
+            group: group.to_owned(),
+        })
     }
 }
 
@@ -233,14 +233,12 @@ impl Engine {
             return Lead::Revoked(not_found);
         }
         let cluster_api = kcp.cluster_resource.group == CLUSTER_API;
-        let ready = match cluster_api {
-            true => {
-                cluster.condition("Ready") == Some(true)
-                    || cluster.condition("Available") == Some(true)
-            }
-            false => cluster
+        let ready = if cluster_api {
+            cluster.condition("Ready") == Some(true) || cluster.condition("Available") == Some(true)
+        } else {
+            cluster
                 .condition("Ready")
-                .unwrap_or_else(|| tenants.is_ready()),
+                .unwrap_or_else(|| tenants.is_ready())
         };
         if !ready {
             return Lead::Pending(format!("Cluster {name} is not Ready"));

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::hash::Hash;
 
 use mw_core::cilium::object::ObjectId;
+use mw_core::cilium::plan::Plan;
 use mw_core::cilium::world::{DialFailure, DialOutcome};
 use mw_core::condition::READY;
 use mw_core::names::ClusterId;
@@ -26,7 +27,7 @@ pub(super) struct ObjectMetrics {
 }
 
 impl Engine {
-    pub(super) fn measure(&mut self) {
+    pub(super) fn measure(&mut self, plan: &Plan) {
         self.measure_members();
         let metrics = &self.environment.metrics;
         for (id, member) in &self.members {
@@ -62,10 +63,10 @@ impl Engine {
             .endpoints
             .set(count(self.state.sources.endpoints.len()));
         let now = ObjectMetrics {
-            objects: self.ready_objects(),
+            objects: self.ready_objects(plan),
             certificates: self.certificates(),
             endpoints: self.answering_endpoints(),
-            skews: self.skews(),
+            skews: skews(plan),
         };
         let before = std::mem::replace(&mut self.state.object_metrics, now);
         publish(
@@ -101,48 +102,11 @@ impl Engine {
         self.state.sources.endpoints.keys().map(up).collect()
     }
 
-    fn ready_objects(&self) -> BTreeMap<ObjectLabels, i64> {
+    fn ready_objects(&self, plan: &Plan) -> BTreeMap<ObjectLabels, i64> {
         self.records
             .keys()
-            .map(|id| (object(id.0, &id.1), i64::from(self.is_ready(id))))
+            .map(|id| (object(id.0, &id.1), i64::from(is_ready(plan, id))))
             .collect()
-    }
-
-    fn skews(&self) -> BTreeMap<ObjectLabels, i64> {
-        let skews = self
-            .state
-            .plan
-            .bindings
-            .iter()
-            .filter_map(|(id, plan)| Some((object(Kind::Binding, id), i64::from(plan.skew?))));
-        skews.collect()
-    }
-
-    fn is_ready(&self, (kind, id): &RecordId) -> bool {
-        let conditions = match kind {
-            Kind::Binding => self
-                .state
-                .plan
-                .bindings
-                .get(id)
-                .map(|plan| &plan.outcome.conditions),
-            Kind::Service => self
-                .state
-                .plan
-                .services
-                .get(id)
-                .map(|plan| &plan.outcome.conditions),
-            Kind::Intent => self
-                .state
-                .plan
-                .intents
-                .get(id)
-                .map(|plan| &plan.outcome.conditions),
-        };
-        conditions
-            .into_iter()
-            .flatten()
-            .any(|condition| condition.kind == READY && condition.status.as_str() == "True")
     }
 
     fn certificates(&self) -> BTreeMap<CertificateLabels, i64> {
@@ -185,6 +149,26 @@ impl Engine {
             });
         seen.collect()
     }
+}
+
+fn skews(plan: &Plan) -> BTreeMap<ObjectLabels, i64> {
+    let skews = plan
+        .bindings
+        .iter()
+        .filter_map(|(id, plan)| Some((object(Kind::Binding, id), i64::from(plan.skew?))));
+    skews.collect()
+}
+
+fn is_ready(plan: &Plan, (kind, id): &RecordId) -> bool {
+    let conditions = match kind {
+        Kind::Binding => plan.bindings.get(id).map(|plan| &plan.outcome.conditions),
+        Kind::Service => plan.services.get(id).map(|plan| &plan.outcome.conditions),
+        Kind::Intent => plan.intents.get(id).map(|plan| &plan.outcome.conditions),
+    };
+    conditions
+        .into_iter()
+        .flatten()
+        .any(|condition| condition.kind == READY && condition.status.as_str() == "True")
 }
 
 /// Sets the gauges of a family and removes those without a value.

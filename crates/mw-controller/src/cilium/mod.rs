@@ -1,8 +1,8 @@
 //! The Cilium back end: keeps clusters in line with every ClusterMeshBinding,
 //! GlobalService and ConnectivityIntent.
 //!
-//! One task owns all state. Watches, writes and dials send events through one
-//! channel; after each batch the task runs all steps once. No step blocks.
+//! It runs on the engine of `crate::engine`: the file `engine` has its state and the list
+//! of its steps, and each step is in the file of its name.
 
 mod absence;
 mod apply;
@@ -11,6 +11,7 @@ mod cleanup;
 mod cluster_cache;
 mod cluster_dump;
 mod completeness;
+mod credentials;
 pub mod dial;
 mod diff;
 mod doctor_reads;

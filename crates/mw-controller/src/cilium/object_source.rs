@@ -107,14 +107,14 @@ impl Portal {
             .into_iter()
             .map(|slice| printable(&slice.spec.export.name, 253))
             .collect();
-        match exports.contains(export) {
-            true => Ok(()),
-            false => Err(ExportError::Missing {
-                export: export.to_owned(),
-                url,
-                others: listed(&exports.into_iter().collect::<Vec<_>>(), 5),
-            }),
+        if exports.contains(export) {
+            return Ok(());
         }
+        Err(ExportError::Missing {
+            export: export.to_owned(),
+            url,
+            others: listed(&exports.into_iter().collect::<Vec<_>>(), 5),
+        })
     }
 
     /// Returns a client for the workspace of the export.

@@ -14,11 +14,7 @@ impl Engine {
         if changes.inputs {
             let started = Instant::now();
             self.state.plan = Arc::new(self.plan_cautiously());
-            self.environment.metrics.plans.inc();
-            self.environment
-                .metrics
-                .plan_seconds
-                .observe(started.elapsed().as_secs_f64());
+            self.count_plan(started);
             debug!(
                 targets = self.state.plan.targets.len(),
                 dials = self.state.plan.dials.len(),

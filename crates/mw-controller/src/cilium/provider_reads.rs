@@ -46,8 +46,9 @@ impl Engine {
             let wake = self.wake().min(end);
             let first = self.next_event(wake).await;
             self.take_in(first);
-            self.turn_without_writes();
-            self.verify();
+            if let Some(plan) = self.turn_without_writes() {
+                self.verify(&plan);
+            }
         }
     }
 

@@ -1,11 +1,13 @@
-//! Step 6: writes the status of each object, and only if it differs.
+//! Step 8: writes the status of each object, and only if it differs.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff;
 use mw_api::cilium::binding::{ClusterMeshBindingStatus, MeshStatus};
 use mw_api::cilium::intent::{ConnectivityIntentStatus, ProbeStatus};
 use mw_api::cilium::service::{EndpointSummary, GlobalServiceStatus};
-use mw_core::cilium::plan::{BindingPhase, BindingPlan, IntentPlan, Row, ServicePlan, Status};
+use mw_core::cilium::plan::{
+    BindingPhase, BindingPlan, IntentPlan, Plan, Row, ServicePlan, Status,
+};
 use mw_core::condition::cilium::kind;
 use mw_core::problem::Reason;
 use mw_core::text::printable;
@@ -32,7 +34,7 @@ struct Facts<'a> {
 }
 
 impl Engine {
-    pub(super) fn report(&mut self) {
+    pub(super) fn report(&mut self, plan: &Plan) {
         let now = self.turned_at;
         self.reports.due = None;
         let Some(touched) = self.reports.touched else {
@@ -50,13 +52,13 @@ impl Engine {
         }
         (self.reports.touched, self.reports.reported_at) = (None, Some(now));
         let ids: Vec<RecordId> = self.records.keys().cloned().collect();
-        ids.iter().for_each(|id| self.report_object(id));
-        self.measure();
+        ids.iter().for_each(|id| self.report_object(id, plan));
+        self.measure(plan);
         // Retries objects that could not be written yet.
         self.reports.due = self.reports.retry_at(now);
     }
 
-    fn report_object(&mut self, id: &RecordId) {
+    fn report_object(&mut self, id: &RecordId, plan: &Plan) {
         let Some(record) = self
             .records
             .get(id)
@@ -70,28 +72,19 @@ impl Engine {
             now: self.environment.clock.time(),
         };
         let status = match id.0 {
-            Kind::Binding => self
-                .state
-                .plan
+            Kind::Binding => plan
                 .bindings
                 .get(&id.1)
                 .filter(|plan| !self.is_premature(record, plan))
                 .map(|plan| of_binding(&facts, plan)),
-            Kind::Service => self
-                .state
-                .plan
+            Kind::Service => plan
                 .services
                 .get(&id.1)
                 .map(|plan| of_service(&facts, plan)),
-            Kind::Intent => self
-                .state
-                .plan
-                .intents
-                .get(&id.1)
-                .map(|plan| of_intent(&facts, plan)),
+            Kind::Intent => plan.intents.get(&id.1).map(|plan| of_intent(&facts, plan)),
         };
         let Some(status) = status else { return };
-        self.announce_problems(id);
+        self.announce_problems(id, plan);
         let Some(record) = self.records.get(id) else {
             return;
         };

@@ -1,4 +1,4 @@
-//! Verifies links: dials remotes with exactly the files their readers have, and
+//! Step 7: verifies links. Dials remotes with exactly the files their readers have, and
 //! reads the readers' own metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
-use mw_core::cilium::plan::{Dial, Link};
+use mw_core::cilium::plan::{Dial, Link, Plan};
 use mw_core::cilium::world::{DialOutcome, Dialled, Evidence, Heartbeat, ReaderView};
 use mw_core::names::{CiliumName, ClusterId};
 use mw_core::seen::Seen;
@@ -55,10 +55,10 @@ fn retry(failures: u32) -> Duration {
 }
 
 impl Engine {
-    pub(super) fn verify(&mut self) {
-        self.forget_links();
-        self.dial();
-        self.read();
+    pub(super) fn verify(&mut self, plan: &Plan) {
+        self.forget_links(plan);
+        self.dial(plan);
+        self.read(plan);
     }
 
     /// Reports whether a dial or a reading is in flight.
@@ -98,7 +98,7 @@ impl Engine {
     }
 
     /// Drops the evidence for links that no longer exist.
-    fn forget_links(&mut self) {
+    fn forget_links(&mut self, plan: &Plan) {
         let clusters = &self.state.world.clusters;
         let exists = |link: &Link| {
             clusters.contains_key(&link.reader) && clusters.contains_key(&link.remote)
@@ -110,21 +110,21 @@ impl Engine {
             .world
             .evidence
             .iter_mut()
-            .filter(|(link, _)| !self.state.plan.dials.contains_key(*link))
+            .filter(|(link, _)| !plan.dials.contains_key(*link))
         {
             evidence.dial = None;
         }
         self.state
             .checks
             .diallings
-            .retain(|link, _| self.state.plan.dials.contains_key(link));
+            .retain(|link, _| plan.dials.contains_key(link));
         self.state
             .checks
             .readings
             .retain(|reader, _| clusters.contains_key(reader));
     }
 
-    fn dial(&mut self) {
+    fn dial(&mut self, plan: &Plan) {
         let now = self.turned_at;
         let mut running = self
             .state
@@ -133,7 +133,7 @@ impl Engine {
             .values()
             .filter(|dialling| dialling.busy)
             .count();
-        for (link, dial) in &self.state.plan.dials {
+        for (link, dial) in &plan.dials {
             if let (false, Some(reading)) = (
                 self.state.checks.diallings.contains_key(link),
                 self.state.checks.readings.get_mut(&link.reader),
@@ -262,11 +262,9 @@ impl Engine {
     }
 
     /// Reads the KVStoreMesh metrics of every reader.
-    fn read(&mut self) {
+    fn read(&mut self, plan: &Plan) {
         let now = self.turned_at;
-        let readers: BTreeSet<&ClusterId> = self
-            .state
-            .plan
+        let readers: BTreeSet<&ClusterId> = plan
             .dials
             .keys()
             .chain(self.state.world.evidence.keys())

@@ -187,9 +187,10 @@ impl WorkspaceExaminer {
         )
         .await?
         .items;
-        let endpoints = match exports.contains_key(&self.export) {
-            true => self.asked(&self.slices(client).await?).await,
-            false => Endpoints::new(),
+        let endpoints = if exports.contains_key(&self.export) {
+            self.asked(&self.slices(client).await?).await
+        } else {
+            Endpoints::new()
         };
         let clusters = list(
             &Api::<KubernetesCluster>::all(client.clone()),

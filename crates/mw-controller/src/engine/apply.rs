@@ -2,7 +2,9 @@
 //! the others.
 
 use kube::Client;
+use kube::api::{DeleteParams, Preconditions};
 use mw_core::names::ClusterId;
+use mw_core::precondition::Precondition;
 use tokio::time::Instant;
 
 use crate::engine::{Engine, Event, Steps, count};
@@ -17,6 +19,18 @@ pub(crate) enum Offer<O> {
 }
 
 pub(crate) type Offers<O> = Vec<(ClusterId, Offer<O>)>;
+
+/// Returns the parameters of a delete, conditional on what it was planned from.
+pub(crate) fn conditional_delete(on: &Precondition) -> DeleteParams {
+    let preconditions = Preconditions {
+        uid: Some(on.uid.to_string()),
+        resource_version: Some(on.resource_version.to_string()),
+    };
+    DeleteParams {
+        preconditions: Some(preconditions),
+        ..DeleteParams::default()
+    }
+}
 
 /// An operation that is sent now.
 struct Request<O> {

@@ -1,4 +1,4 @@
-//! What changed since the last turn.
+//! Changes since the last turn.
 
 use std::collections::BTreeSet;
 
@@ -17,4 +17,16 @@ pub(crate) struct Changes {
     pub(crate) clusters: BTreeSet<ClusterId>,
     /// A cluster was listed. For Cilium this is part of `clusters`.
     pub(crate) listed: bool,
+}
+
+impl Changes {
+    /// Takes what concerns the plan; the rest stays for the next validation.
+    pub(super) fn take_for_plan(&mut self) -> Changes {
+        let rest = Changes {
+            records: self.records,
+            links: self.links,
+            ..Changes::default()
+        };
+        std::mem::replace(self, rest)
+    }
 }

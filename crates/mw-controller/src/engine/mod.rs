@@ -35,7 +35,7 @@ use crate::fleet::follow::{RelistSignal, Version};
 use crate::run::Environment;
 use crate::writer::Operation;
 
-pub(crate) use apply::{Offer, Offers};
+pub(crate) use apply::{Offer, Offers, conditional_delete};
 pub(crate) use changes::Changes;
 pub(crate) use events::Notices;
 pub(crate) use member::Member;
@@ -120,7 +120,7 @@ pub(crate) trait Steps: Sized + Send + 'static {
     fn drop_writes(member: &mut Self::MemberState);
 
     /// Step 6: sets and removes finalizers.
-    fn clean_up(engine: &mut Engine<Self>);
+    fn clean_up(engine: &mut Engine<Self>, plan: &Self::Plan);
 
     /// Step 7: checks what was written. Kilo has nothing to check.
     fn verify(_engine: &mut Engine<Self>, _plan: &Self::Plan) {}

@@ -110,9 +110,9 @@ impl<B: Steps> Engine<B> {
         let Some(plan) = self.turn_without_writes() else {
             return;
         };
-        let offers = B::diff(self, &plan);
-        self.apply(offers);
-        B::clean_up(self);
+        let operations = B::diff(self, &plan);
+        self.apply(operations);
+        B::clean_up(self, &plan);
         B::verify(self, &plan);
         B::report(self, &plan);
     }
@@ -128,7 +128,7 @@ impl<B: Steps> Engine<B> {
             return None;
         }
         B::validate(self);
-        let changes = std::mem::take(&mut self.changes);
+        let changes = self.changes.take_for_plan();
         Some(B::plan(self, changes))
     }
 
@@ -182,6 +182,14 @@ impl<B: Steps> Engine<B> {
             relist: self.hub_relist.listen(),
             resync: self.resync.interval,
         }
+    }
+
+    pub(crate) fn count_plan(&self, started: Instant) {
+        let metrics = &self.environment.metrics;
+        metrics.plans.inc();
+        metrics
+            .plan_seconds
+            .observe(started.elapsed().as_secs_f64());
     }
 
     pub(crate) fn count_failure(&self, cluster: &str, failure: &Failure) {

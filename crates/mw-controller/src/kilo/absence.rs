@@ -98,19 +98,12 @@ impl Engine {
             .map(|mesh| mesh.name.clone())
             .collect();
         for of in &orphaned {
-            match is_hashed_label(&of.mesh) {
-                true => {
-                    _ = self
-                        .state
-                        .absences
-                        .nameless
-                        .entry(of.clone())
-                        .or_insert((now, self.state.absences.lists))
-                }
-                false if is_object_name(&of.mesh) && names.len() < MOST_SEARCHES => {
-                    _ = names.insert(of.mesh.clone())
-                }
-                false => {}
+            if is_hashed_label(&of.mesh) {
+                let absences = &mut self.state.absences;
+                let first = (now, absences.lists);
+                absences.nameless.entry(of.clone()).or_insert(first);
+            } else if is_object_name(&of.mesh) && names.len() < MOST_SEARCHES {
+                names.insert(of.mesh.clone());
             }
         }
         self.search(&names);
@@ -160,9 +153,12 @@ impl Engine {
                     && self.turned_at.duration_since(*since) >= self.settings.resync.mul_f64(0.9)
             })
         };
-        let absent = |of: &&OrphanOf| match is_hashed_label(&of.mesh) {
-            true => lists_apart(of),
-            false => self.is_absent(&of.mesh, of.namespace.as_deref()),
+        let absent = |of: &&OrphanOf| {
+            if is_hashed_label(&of.mesh) {
+                lists_apart(of)
+            } else {
+                self.is_absent(&of.mesh, of.namespace.as_deref())
+            }
         };
         let confirmed = orphaned
             .iter()

@@ -1,7 +1,7 @@
 //! Step 5: writes Peers. Every cluster has its own write queue, so that a slow
 //! cluster does not delay the others.
 
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use mw_api::kilo::convert::{merge_patch, peer_facts, peer_object};
 use mw_api::kilo::peer::Peer;
@@ -12,6 +12,7 @@ use mw_core::names::{ClusterId, MeshId, PeerName};
 use mw_core::time::Timestamp;
 use tracing::{debug, info, warn};
 
+use crate::engine::conditional_delete;
 use crate::failure::Failure;
 use crate::kilo::diff::{Act, Operation};
 use crate::kilo::engine::Engine;
@@ -243,14 +244,7 @@ async fn send(api: &Api<Peer>, name: &PeerName, act: Act) -> Result<Found, kube:
             .await
             .map(|peer| present(&peer)),
         Act::Delete(Delete { on, .. }) => {
-            let preconditions = Preconditions {
-                uid: Some(on.uid.to_string()),
-                resource_version: Some(on.resource_version.to_string()),
-            };
-            let params = DeleteParams {
-                preconditions: Some(preconditions),
-                ..DeleteParams::default()
-            };
+            let params = conditional_delete(&on);
             let deleted = api.delete(name.as_str(), &params).await?;
             // A Peer with a finalizer still exists and is terminating.
             let lingers = deleted

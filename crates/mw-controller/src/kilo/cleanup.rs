@@ -1,4 +1,4 @@
-//! Finalizers: added before the first Peer is written, removed after the last one
+//! Step 6: finalizers, added before the first Peer is written, removed after the last one
 //! is deleted. Works without a valid spec; the cluster entries are enough.
 
 use std::collections::BTreeSet;

@@ -1,9 +1,11 @@
 //! Connects to members with the kubeconfigs in their Secrets. New credentials are
 //! tested, then swapped in without a restart, or refused.
 
+use std::fmt::Debug;
+
 use k8s_openapi::api::core::v1::Secret;
-use kube::Api;
 use kube::api::ListParams;
+use kube::{Api, Resource};
 use mw_api::kilo::convert::{node_facts, peer_facts};
 use mw_api::kilo::peer::Peer;
 use mw_api::node::Node as KubeNode;
@@ -12,13 +14,17 @@ use mw_core::kilo::peer::PeerFacts;
 use mw_core::kilo::planner::Listing;
 use mw_core::names::ClusterId;
 use mw_core::seen::Seen;
+use serde::de::DeserializeOwned;
+use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tracing::warn;
 
 use crate::failure::Failure;
 use crate::fleet::follow::{EventSink, Observed, WatchConfig, follow, follow_member};
 use crate::fleet::list::Scope;
-use crate::fleet::{Credentials, HUB, ShownClient, Source, kubeconfig_of, secret_of};
+use crate::fleet::{
+    Credentials, Footprint, HUB, Live, ShownClient, Source, kubeconfig_of, secret_of,
+};
 use crate::kilo::engine::{Engine, Event, Input};
 use crate::own_writes::OwnWrites;
 
@@ -162,8 +168,8 @@ impl Engine {
         let Some(live) = &mut member.link.live else {
             return;
         };
-        let mut watch_config = |scope, backoff| WatchConfig {
-            scope: Scope::at_most(scope),
+        let mut watch_config = |most, backoff| WatchConfig {
+            scope: Scope::at_most(most),
             backoff,
             relist: live.relist.listen(),
             resync,
@@ -178,18 +184,7 @@ impl Engine {
                 seen,
             })
         };
-        let sink = EventSink {
-            events: events.clone(),
-            wrap,
-        };
-        let nodes = Api::<KubeNode>::all(live.client.clone());
-        live.tasks.spawn(follow_member(
-            nodes,
-            of_nodes,
-            read_node,
-            live.memory.clone(),
-            sink,
-        ));
+        watch(live, of_nodes, read_node, &events, wrap);
         let id = cluster.clone();
         let wrap = move |seen| {
             Event::Input(Input::Peers {
@@ -198,18 +193,33 @@ impl Engine {
                 seen,
             })
         };
-        let sink = EventSink { events, wrap };
-        let peers = Api::<Peer>::all(live.client.clone());
-        live.tasks.spawn(follow_member(
-            peers,
-            of_peers,
-            read_peer,
-            live.memory.clone(),
-            sink,
-        ));
+        watch(live, of_peers, read_peer, &events, wrap);
         self.changes.links = true;
         self.touch_status();
     }
+}
+
+/// Starts a watch on a connection.
+fn watch<K, T, W>(
+    live: &mut Live,
+    watch_config: WatchConfig,
+    read: fn(K) -> T,
+    events: &mpsc::Sender<Event>,
+    wrap: W,
+) where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+    T: Footprint + Send + Sync + 'static,
+    W: Fn(Observed<T>) -> Event + Send + Sync + 'static,
+{
+    let api = Api::<K>::all(live.client.clone());
+    let events = events.clone();
+    live.tasks.spawn(follow_member(
+        api,
+        watch_config,
+        read,
+        live.memory.clone(),
+        EventSink { events, wrap },
+    ));
 }
 
 pub(super) fn read_node(node: KubeNode) -> Node {

@@ -311,7 +311,7 @@ impl Steps for Kilo {
         member.early.clear();
     }
 
-    fn clean_up(engine: &mut Engine) {
+    fn clean_up(engine: &mut Engine, _: &Plan) {
         engine.clean_up();
     }
 

@@ -1,10 +1,8 @@
 //! The Kilo back end: keeps the Peers of every cluster in line with the
 //! ClusterMeshes of the hub.
 //!
-//! One task owns all state. Results of watches and writes arrive on one channel;
-//! after each batch the task runs once through the steps below, none of which
-//! blocks. Only the first and the last two steps use a client, and requests run
-//! in separate tasks.
+//! It runs on the engine of `crate::engine`: the file `engine` has its state and the list
+//! of its steps, and each step is in the file of its name.
 
 mod absence;
 mod apply;

@@ -70,11 +70,7 @@ impl Engine {
             self.reports.touched.get_or_insert(started);
         }
         if changes.inputs {
-            self.environment.metrics.plans.inc();
-            self.environment
-                .metrics
-                .plan_seconds
-                .observe(started.elapsed().as_secs_f64());
+            self.count_plan(started);
             debug!(
                 change = self.state.change.number,
                 targets = stale.len(),

@@ -225,12 +225,13 @@ impl SnapshotReader {
         let representatives = representatives(&identified, &Users::of(of_asked));
         let (identities, strays) = identities(records.values(), &identified, &representatives);
         let called = called(&asked, &identities, representatives.values());
-        let renamed = |id: &ClusterId| match strays.contains_key(id) {
-            true => id.clone(),
-            false => called
-                .get(representatives.get(id).unwrap_or(id))
-                .unwrap_or(id)
-                .clone(),
+        let renamed = |id: &ClusterId| {
+            let representative = representatives.get(id).unwrap_or(id);
+            if strays.contains_key(id) {
+                id.clone()
+            } else {
+                called.get(representative).unwrap_or(id).clone()
+            }
         };
         let mut meshes = BTreeMap::new();
         for (id, record) in records {
@@ -463,9 +464,12 @@ fn called<'a>(
             .filter_map(|(id, names)| Some((*id, *names.first()?))),
     );
     let shared = |name: &str| names.values().filter(|other| **other == name).count() > 1;
-    let name = |id: &ClusterId, name: &str| match shared(name) && id.as_str() != name {
-        true => format!("{name} ({id})"),
-        false => name.to_owned(),
+    let name = |id: &ClusterId, name: &str| {
+        if shared(name) && id.as_str() != name {
+            format!("{name} ({id})")
+        } else {
+            name.to_owned()
+        }
     };
     names
         .iter()

@@ -1,4 +1,4 @@
-//! Step 6: reports results in the status of each ClusterMesh. Written only when it
+//! Step 8: reports results in the status of each ClusterMesh. Written only when it
 //! differs, by one writer.
 
 use std::collections::{BTreeMap, BTreeSet};
