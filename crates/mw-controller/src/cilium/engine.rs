@@ -357,7 +357,6 @@ impl Steps for Cilium {
     }
 
     fn diff(engine: &mut Engine, plan: &Arc<Plan>) -> Offers<Operation> {
-        engine.clean_up(plan);
         engine.diff(plan)
     }
 
@@ -378,8 +377,9 @@ impl Steps for Cilium {
         member.offered.clear();
     }
 
-    /// Done before the diff.
-    fn clean_up(_: &mut Engine, _: &Arc<Plan>) {}
+    fn clean_up(engine: &mut Engine, plan: &Arc<Plan>) {
+        engine.clean_up(plan);
+    }
 
     fn verify(engine: &mut Engine, plan: &Arc<Plan>) {
         engine.verify(plan);

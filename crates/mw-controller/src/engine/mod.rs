@@ -119,7 +119,8 @@ pub(crate) trait Steps: Sized + Send + 'static {
     /// Forgets the writes of a member without a connection.
     fn drop_writes(member: &mut Self::MemberState);
 
-    /// Step 6: sets and removes finalizers.
+    /// Step 6: sets and removes finalizers. Comes after the writes, because a finalizer
+    /// stays while one of them is in flight.
     fn clean_up(engine: &mut Engine<Self>, plan: &Self::Plan);
 
     /// Step 7: checks what was written. Kilo has nothing to check.
