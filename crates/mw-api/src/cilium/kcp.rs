@@ -22,7 +22,7 @@ pub const EXPORT_FILE: &str = "config/kcp-cilium-mesh-apiexport.yaml";
 pub const BINDING_FILE: &str = "config/kcp-cilium-mesh-apibinding.yaml";
 /// Path of the merge patch that adds the permission claim on KubernetesClusters to the
 /// export.
-pub const FLEET_CLAIM_FILE: &str = "config/kcp-cilium-mesh-fleet-claim.yaml";
+pub(crate) const FLEET_CLAIM_FILE: &str = "config/kcp-cilium-mesh-fleet-claim.yaml";
 /// Path of the RBAC manifest of the provider workspace from the repository root.
 pub const RBAC_FILE: &str = "config/kcp-cilium-mesh-rbac.yaml";
 

@@ -39,7 +39,7 @@ pub fn held<'a, V: 'a, T>(
 
 /// Returns the time when our manager last changed one of these keys of a map field. If
 /// `among` is empty, all keys count.
-pub fn changed_by_us(meta: &ObjectMeta, path: &[&str], among: &[&str]) -> Option<Timestamp> {
+pub(super) fn changed_by_us(meta: &ObjectMeta, path: &[&str], among: &[&str]) -> Option<Timestamp> {
     let ours = meta
         .managed_fields
         .iter()

@@ -90,7 +90,7 @@ pub mod object;
 mod peer_file;
 pub mod plan;
 mod planner;
-pub mod policy;
+mod policy;
 mod remote_users;
 mod rule;
 pub mod secret;

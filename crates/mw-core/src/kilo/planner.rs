@@ -57,15 +57,20 @@ impl Default for Options {
 /// Observed state of one cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterSeen {
+    /// Its Nodes, which make it a source.
     pub nodes: Seen<Nodes>,
+    /// Its Peers, which make it a target.
     pub peers: Seen<BTreeMap<PeerName, PeerFacts>>,
+    /// The Nodes known to be deleted, which explains deletes of their Peers.
     pub departures: Departures,
 }
 
 /// A complete list of one resource of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Listing {
+    /// All Nodes.
     Nodes(Seen<Nodes>),
+    /// All Peers.
     Peers(Seen<BTreeMap<PeerName, PeerFacts>>),
 }
 
@@ -74,6 +79,7 @@ pub enum Listing {
 /// files.
 pub type Links = BTreeMap<ClusterId, LinkFacts>;
 
+/// Limits of the credentials for one cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LinkFacts {
     /// Only meshes of this namespace act through the link.
@@ -88,19 +94,28 @@ pub struct LinkFacts {
 /// All inputs of planning.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct World {
+    /// Options that don't change while the planner lives.
     pub options: Options,
+    /// The time of planning.
     pub now: Timestamp,
+    /// All ClusterMeshes in scope.
     pub meshes: BTreeMap<MeshId, Mesh>,
+    /// The observed state of each cluster that an entry refers to.
     pub clusters: BTreeMap<ClusterId, ClusterSeen>,
     /// Entries that refer to a cluster with a different name.
     pub identities: BTreeMap<(MeshId, ClusterName), ClusterId>,
+    /// Limits of the credentials; empty when planning from files.
     pub links: Links,
+    /// State of Peers whose mesh does not exist.
     pub orphans: Orphans,
+    /// Earlier events for the guard.
     pub history: History,
     /// Discovered endpoints to remember, by the cluster that discovered them.
     pub vanished: BTreeMap<ClusterId, Vanished>,
 }
 
+/// Keeps the plan of all meshes up to date. Methods named `set_*` and
+/// `remove_*` only record a change; [`Planner::refresh`] plans for all of them.
 #[derive(Debug)]
 pub struct Planner {
     pub(super) options: Options,
@@ -148,6 +163,8 @@ impl Sources for ClusterMap<'_> {
 }
 
 impl Planner {
+    /// Starts from complete inputs and plans the sources; [`Planner::refresh`]
+    /// evaluates the targets.
     pub fn new(world: World) -> Planner {
         let World {
             options,

@@ -287,7 +287,9 @@ pub type Vanished = BTreeMap<PublicKey, LastDiscovery>;
 /// A discovered endpoint and its expiry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastDiscovery {
+    /// The address that the handshakes came from.
     pub endpoint: Endpoint,
+    /// The time at which it stops being used.
     pub until: Timestamp,
 }
 

@@ -106,6 +106,7 @@ impl Planner {
         self.replace_peer(cluster, &name, Some(entry));
     }
 
+    /// A Peer was deleted.
     pub fn remove_peer(&mut self, cluster: &ClusterId, name: &PeerName) {
         self.replace_peer(cluster, name, None);
     }
