@@ -110,6 +110,14 @@ impl HeldLine {
     }
 }
 
+/// Held changes that the user confirmed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Released {
+    /// By mesh.
+    pub(super) of_meshes: BTreeMap<usize, BTreeSet<HeldLine>>,
+    pub(super) orphans: BTreeSet<HeldLine>,
+}
+
 /// Earlier events that the guard takes into account.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct History {

@@ -7,13 +7,12 @@ use std::sync::Arc;
 
 use crate::cidr::Cidr;
 use crate::key::PublicKey;
-use crate::kilo::decide::{MeshState, Sources, mesh_at};
-use crate::kilo::duplicates::ExistingPeers;
-use crate::kilo::evaluate::Target;
+use crate::kilo::entry::Entry;
 use crate::kilo::mesh::ActiveMesh;
+use crate::kilo::mesh_state::{MeshState, mesh_at};
 use crate::kilo::ownership::Owner;
-use crate::kilo::source::Memory;
-use crate::kilo::target::Entry;
+use crate::kilo::sources::Sources;
+use crate::kilo::target::Target;
 use crate::names::{ClusterId, ClusterName, MeshId, NodeName, PeerName};
 
 /// Index of Peers that carry cluster-wide networks.
@@ -92,7 +91,7 @@ pub(super) struct PeerHistory<'a> {
     members: Arc<BTreeMap<ClusterId, usize>>,
     targets: &'a BTreeMap<ClusterId, Target>,
     landmarks: &'a Landmarks,
-    sources: &'a dyn Sources,
+    sources: Sources<'a>,
     /// The anchor of the previous plan.
     last_anchor: Option<NodeName>,
     /// The source in question, and the prefix of its Peers' names.
@@ -104,7 +103,7 @@ impl<'a> PeerHistory<'a> {
         mesh: &ActiveMesh,
         targets: &'a BTreeMap<ClusterId, Target>,
         landmarks: &'a Landmarks,
-        sources: &'a dyn Sources,
+        sources: Sources<'a>,
     ) -> PeerHistory<'a> {
         PeerHistory {
             mesh: mesh.id.clone(),
@@ -155,15 +154,18 @@ impl<'a> PeerHistory<'a> {
     }
 }
 
-impl ExistingPeers for PeerHistory<'_> {
-    fn source_of(&self, name: &PeerName) -> Option<String> {
+impl PeerHistory<'_> {
+    /// The source named by the label of an existing Peer of this mesh with that
+    /// name.
+    pub(super) fn source_of(&self, name: &PeerName) -> Option<String> {
         self.owned(name)
             .find_map(|entry| entry.labels().source.clone())
     }
 
-    /// A Peer on a cluster whose own node has the key does not count, as it
-    /// can't stay.
-    fn holds(&self, name: &PeerName, key: PublicKey) -> bool {
+    /// Reports whether a readable target has a Peer of this mesh with that name
+    /// and key. A Peer on a cluster whose own node has the key does not count,
+    /// as it can't stay.
+    pub(super) fn holds(&self, name: &PeerName, key: PublicKey) -> bool {
         let own = |id: &ClusterId| {
             self.sources
                 .nodes(id)
@@ -179,10 +181,10 @@ impl ExistingPeers for PeerHistory<'_> {
             .iter()
             .any(|(id, target)| self.members.contains_key(id) && held(target) && !own(id))
     }
-}
 
-impl Memory for PeerHistory<'_> {
-    fn carriers(&self, extras: &[Cidr]) -> BTreeMap<PeerName, usize> {
+    /// The number of readable targets on which each Peer of the source carries
+    /// one of `extras`.
+    pub(super) fn carriers(&self, extras: &[Cidr]) -> BTreeMap<PeerName, usize> {
         let start = self
             .source
             .as_ref()
@@ -206,7 +208,8 @@ impl Memory for PeerHistory<'_> {
         found
     }
 
-    fn legacy_anchor_keys(&self) -> BTreeMap<PublicKey, usize> {
+    /// Keys of the source's legacy anchor Peers, with the number of targets.
+    pub(super) fn legacy_anchor_keys(&self) -> BTreeMap<PublicKey, usize> {
         let mut found = BTreeMap::new();
         let name = self
             .source
@@ -223,15 +226,18 @@ impl Memory for PeerHistory<'_> {
         found
     }
 
-    fn last_anchor(&self) -> Option<&NodeName> {
+    /// The anchor of the previous plan.
+    pub(super) fn last_anchor(&self) -> Option<&NodeName> {
         self.last_anchor.as_ref()
     }
 
-    fn exists(&self, name: &PeerName) -> bool {
+    /// Reports whether a readable target has that Peer.
+    pub(super) fn exists(&self, name: &PeerName) -> bool {
         self.owned(name).next().is_some()
     }
 
-    fn prefixes(&self, name: &PeerName) -> BTreeSet<Cidr> {
+    /// Prefixes that the Peer carries on readable targets.
+    pub(super) fn prefixes(&self, name: &PeerName) -> BTreeSet<Cidr> {
         self.owned(name).flat_map(Entry::prefixes).collect()
     }
 }

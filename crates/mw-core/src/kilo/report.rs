@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::kilo::decide::{MeshMode, MeshState};
-use crate::kilo::evaluate::{Act, Target};
 use crate::kilo::mesh::{ActiveMesh, Member};
+use crate::kilo::mesh_state::{MeshMode, MeshState};
+use crate::kilo::outcome::Act;
 use crate::kilo::ownership::{Absent, Owner};
 use crate::kilo::plan::{Changes, ClusterPlan, Held, HeldFor, MeshPlan, Plan, conditions};
-use crate::kilo::planner::{Planner, World};
+use crate::kilo::planner::Planner;
+use crate::kilo::target::Target;
+use crate::kilo::world::World;
 use crate::names::{ClusterId, ClusterName, MeshId, PeerName};
 use crate::problem::{Problem, Reason};
 use crate::text::{listed, shell_quoted};
@@ -270,7 +272,7 @@ impl Planner {
             .iter()
             .filter(|_| self.orphans.absent != Absent::Unknown)
         {
-            let left = |(name, entry): &(&PeerName, &crate::kilo::target::Entry)| {
+            let left = |(name, entry): &(&PeerName, &crate::kilo::entry::Entry)| {
                 *entry.owner == Owner::Ghost
                     && !target.outcomes.contains_key(&((*name).clone(), None))
             };

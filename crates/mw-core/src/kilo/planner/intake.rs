@@ -4,17 +4,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{Cluster, Listing, Planner};
 use crate::key::PublicKey;
-use crate::kilo::decide::Departures;
-use crate::kilo::evaluate::Target;
+use crate::kilo::discovered::Vanished;
+use crate::kilo::entry::Entry;
+use crate::kilo::guard::History;
 use crate::kilo::history::group;
 use crate::kilo::liveness;
 use crate::kilo::node::{Node, Nodes};
-use crate::kilo::ownership::Owner;
+use crate::kilo::ownership::{Orphans, Owner};
 use crate::kilo::peer::PeerFacts;
-use crate::kilo::target::Entry;
-use crate::names::{ClusterId, NodeName, PeerName};
+use crate::kilo::planner::Planner;
+use crate::kilo::sources::{Cluster, Departures};
+use crate::kilo::spec::Mesh;
+use crate::kilo::target::Target;
+use crate::kilo::world::{Links, Listing};
+use crate::names::{ClusterId, ClusterName, MeshId, NodeName, PeerName};
 use crate::seen::Seen;
 use crate::time::Timestamp;
 
@@ -189,5 +193,52 @@ impl Planner {
     pub fn set_now(&mut self, now: Timestamp) {
         self.now = now;
         self.pending.time = true;
+    }
+
+    /// Replaces the meshes.
+    pub fn set_meshes(
+        &mut self,
+        meshes: BTreeMap<MeshId, Mesh>,
+        identities: BTreeMap<(MeshId, ClusterName), ClusterId>,
+        links: Links,
+    ) {
+        (self.inputs, self.identities, self.links) = (meshes, identities, links);
+        self.pending.everything = true;
+    }
+
+    /// Replaces the state of meshes that do not exist.
+    pub fn set_orphans(&mut self, orphans: Orphans) {
+        if self.orphans != orphans {
+            self.orphans = orphans;
+            self.targets
+                .values_mut()
+                .for_each(|target| target.dirt.all = true);
+        }
+    }
+
+    /// Replaces the history used by the guard.
+    pub fn set_history(&mut self, history: History) {
+        if self.history != history {
+            self.history = history;
+            self.targets
+                .values_mut()
+                .for_each(|target| target.dirt.all = true);
+        }
+    }
+
+    /// Replaces the discovered endpoints that a cluster's nodes no longer list.
+    pub fn set_vanished(&mut self, cluster: &ClusterId, vanished: Vanished) {
+        if self.vanished.get(cluster).cloned().unwrap_or_default() != vanished {
+            self.vanished.insert(cluster.clone(), vanished);
+            self.pending.nodes.insert(cluster.clone());
+        }
+    }
+
+    /// Removes clusters that are no longer used.
+    pub fn forget_clusters(&mut self, gone: &BTreeSet<ClusterId>) {
+        self.clusters.retain(|id, _| !gone.contains(id));
+        self.targets.retain(|id, _| !gone.contains(id));
+        self.vanished.retain(|id, _| !gone.contains(id));
+        self.pending.everything = true;
     }
 }

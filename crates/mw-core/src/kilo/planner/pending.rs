@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Planner;
 use crate::key::PublicKey;
-use crate::kilo::decide::{MeshState, mesh_at};
 use crate::kilo::mesh::Member;
+use crate::kilo::mesh_state::{MeshState, mesh_at};
+use crate::kilo::planner::Planner;
 use crate::kilo::source::SourcePlan;
 use crate::names::{ClusterId, MeshId, PeerName};
 
