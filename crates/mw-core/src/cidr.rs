@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_network_is_refused() {
+    fn text_that_is_no_network_is_refused() {
         for bad in [
             "",
             "10.0.0.0",

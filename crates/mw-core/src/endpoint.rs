@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kilo_could_not_dial_is_refused() {
+    fn an_endpoint_that_kilo_could_not_dial_is_refused() {
         for bad in [
             "",
             ":",

@@ -437,9 +437,10 @@ fn ready(phase: BindingPhase, found: &[At<'_>], tally: Tally, rows: &[Row]) -> C
         .iter()
         .filter_map(|row| row.message.as_deref())
         .collect();
-    let message = match told.is_empty() {
-        true => format!("{} of {} links are verified", tally.verified, tally.links),
-        false => listed(&told, MOST_TOLD),
+    let message = if told.is_empty() {
+        format!("{} of {} links are verified", tally.verified, tally.links)
+    } else {
+        listed(&told, MOST_TOLD)
     };
     Condition {
         kind,
@@ -516,45 +517,51 @@ fn identity_applied(context: &Context<'_>, mesh: &Mesh<'_>) -> Option<Condition>
         .filter(|(_, in_force)| !in_force)
         .map(|(name, _)| *name)
         .collect();
+    if set.is_empty() {
+        return None;
+    }
     let kind = kind::IDENTITY_APPLIED;
-    match (set.is_empty(), pending.is_empty()) {
-        (true, _) => None,
-        (false, true) => Some(Condition {
+    Some(if pending.is_empty() {
+        Condition {
             kind,
             status: Status::True,
             reason: reason::APPLIED,
             message: String::new(),
-        }),
-        (false, false) => {
-            let names: Vec<String> = pending
-                .iter()
-                .map(|name| context.shown(mesh, name))
-                .collect();
-            let reissues: Vec<String> = pending
-                .iter()
-                .filter_map(|name| reissue(context, mesh.binding.common.cluster(name)?))
-                .collect();
-            let reissue = match reissues.is_empty() {
-                true => String::new(),
-                false => format!(
-                    "; first reissue the certificates, which may carry another name: {}",
-                    listed(&reissues, MOST_TOLD)
-                ),
-            };
-            let namespace = &context.world.options.cilium_namespace;
-            let message = format!(
-                "in {}: restart Cilium, and then all workloads: kubectl -n {namespace} rollout restart daemonset/cilium \
-                 deployment/cilium-operator deployment/clustermesh-apiserver{reissue}",
-                listed(&names, MOST_TOLD)
-            );
-            Some(Condition {
-                kind,
-                status: Status::False,
-                reason: Reason::RestartRequired.as_str(),
-                message,
-            })
         }
-    }
+    } else {
+        Condition {
+            kind,
+            status: Status::False,
+            reason: Reason::RestartRequired.as_str(),
+            message: restart(context, mesh, &pending),
+        }
+    })
+}
+
+/// The commands that put a new identity into effect in these clusters.
+fn restart(context: &Context<'_>, mesh: &Mesh<'_>, pending: &BTreeSet<&str>) -> String {
+    let names: Vec<String> = pending
+        .iter()
+        .map(|name| context.shown(mesh, name))
+        .collect();
+    let reissues: Vec<String> = pending
+        .iter()
+        .filter_map(|name| reissue(context, mesh.binding.common.cluster(name)?))
+        .collect();
+    let reissue = if reissues.is_empty() {
+        String::new()
+    } else {
+        format!(
+            "; first reissue the certificates, which may carry another name: {}",
+            listed(&reissues, MOST_TOLD)
+        )
+    };
+    let namespace = &context.world.options.cilium_namespace;
+    format!(
+        "in {}: restart Cilium, and then all workloads: kubectl -n {namespace} rollout restart daemonset/cilium \
+         deployment/cilium-operator deployment/clustermesh-apiserver{reissue}",
+        listed(&names, MOST_TOLD)
+    )
 }
 
 /// The command that reissues certificates that may carry another name. It sets
@@ -584,8 +591,8 @@ fn reissue(context: &Context<'_>, cluster: &ClusterId) -> Option<String> {
     })
 }
 
-/// Reports whether an identity that we set is in effect; `None` if somebody
-/// else set it.
+/// Reports whether an identity that we set is in effect; `None` if we did not
+/// set it.
 fn in_force(context: &Context<'_>, cluster: &ClusterId) -> Option<bool> {
     let seen = context.world.clusters.get(cluster)?;
     let set = seen.config.known()?.as_ref()?.set_by_us?;

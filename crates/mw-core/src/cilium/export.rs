@@ -157,19 +157,25 @@ impl<'a> Active<'a> {
     /// The selected Services; `None` if they are not known.
     fn matches(&self, seen: &'a ClusterSeen) -> Option<Vec<(&'a ServiceName, &'a ServiceSeen)>> {
         let services = seen.services.known().filter(|_| seen.silent.is_none())?;
-        let fits = |(name, service): &(&ServiceName, &ServiceSeen)| {
-            let chosen = match &self.export.chosen {
-                Chosen::Named(wanted) => name.name == *wanted,
-                Chosen::Labelled(labels) => labels
-                    .iter()
-                    .all(|(key, value)| service.labels.get(key) == Some(value)),
-            };
-            chosen
-                && name.namespace == self.export.namespace
-                && !service.external_name
-                && !service.deleting
+        Some(
+            services
+                .iter()
+                .filter(|(name, service)| self.selects(name, service))
+                .collect(),
+        )
+    }
+
+    fn selects(&self, name: &ServiceName, service: &ServiceSeen) -> bool {
+        let chosen = match &self.export.chosen {
+            Chosen::Named(wanted) => name.name == *wanted,
+            Chosen::Labelled(labels) => labels
+                .iter()
+                .all(|(key, value)| service.labels.get(key) == Some(value)),
         };
-        Some(services.iter().filter(fits).collect())
+        chosen
+            && name.namespace == self.export.namespace
+            && !service.external_name
+            && !service.deleting
     }
 }
 
@@ -379,7 +385,7 @@ fn status(
     let mut progress = Vec::new();
     let mut plan = ServicePlan::default();
     for name in &one.targets {
-        let state = examine(context.world, one, name, wanted, held, &mut problems);
+        let state = progress_in(context.world, one, name, wanted, held, &mut problems);
         if state == Progress::Exported {
             plan.exported.push((*name).clone());
         }
@@ -418,88 +424,94 @@ fn has_match(one: &Active<'_>, seen: &ClusterSeen) -> bool {
     one.matches(seen).is_some_and(|matches| !matches.is_empty())
 }
 
-fn examine(
+/// The progress in one cluster. Adds the problems there.
+fn progress_in(
     world: &World,
     one: &Active<'_>,
-    name: &str,
+    cluster: &str,
     wanted: &Wanted<'_>,
     held: &BTreeSet<&ClusterId>,
     problems: &mut Vec<Problem>,
 ) -> Progress {
-    let subject = format!("cluster {name}");
-    let mut tell = |reason: Reason, text: String, hint: &str| {
-        problems.push(Problem::new(
-            reason,
-            &subject,
-            format!("cluster {name}: {text}"),
-            hint,
-        ))
-    };
     let Some((id, seen)) = one
-        .seen(world, name)
+        .seen(world, cluster)
         .filter(|(_, seen)| seen.silent.is_none())
     else {
-        tell(
+        problems.push(problem(
+            cluster,
             Reason::ClusterUnreachable,
-            "can't be read".to_owned(),
+            "can't be read",
             "check the status of the binding",
-        );
+        ));
         return Progress::Failing;
     };
     let Some(matches) = one.matches(seen) else {
         return Progress::Untried;
     };
     if matches.is_empty() {
-        tell(
+        problems.push(problem(
+            cluster,
             Reason::ServiceNotFound,
-            "Service not found".to_owned(),
+            "Service not found",
             "create the Service in that cluster",
-        );
+        ));
         return Progress::Missing;
     }
     if !is_global(seen, &one.export.namespace) {
-        let text = format!("namespace {} is not global", quoted(&one.export.namespace));
-        tell(
+        problems.push(problem(
+            cluster,
             Reason::NamespaceNotGlobal,
-            text,
+            &format!("namespace {} is not global", quoted(&one.export.namespace)),
             "annotate the namespace with clustermesh.cilium.io/global=true",
-        );
+        ));
     }
-    let mut applied = true;
+    let mut exported = true;
     let claimants: Vec<Claimant<'_>> = claimants(world, id).collect();
-    for (service, found) in matches {
-        let agreed = wanted.get(&(id, service));
-        let others = Others::of(world, wanted, held, &claimants, service, found);
+    for (name, service) in matches {
+        let agreed = wanted.get(&(id, name));
+        let others = Others::of(world, wanted, held, &claimants, name, service);
         for (key, value) in &one.export.annotations {
-            if agreed.and_then(|agreed| agreed.get(key.as_str())) != Some(&value.as_str()) {
-                let text = format!(
-                    "an older GlobalService sets a different value of {key} on {}",
-                    service.name
-                );
-                tell(Reason::Conflict, text, "use the same value in both");
-            } else if !is_ours_to_set(found, &others, key, value) {
-                let text = format!(
-                    "{key} on {} has a different value, set by another field manager",
-                    service.name
-                );
-                tell(
+            let is_agreed =
+                agreed.and_then(|agreed| agreed.get(key.as_str())) == Some(&value.as_str());
+            if !is_agreed {
+                problems.push(problem(
+                    cluster,
+                    Reason::Conflict,
+                    &format!(
+                        "an older GlobalService sets a different value of {key} on {}",
+                        name.name
+                    ),
+                    "use the same value in both",
+                ));
+            } else if !is_ours_to_set(service, &others, key, value) {
+                problems.push(problem(
+                    cluster,
                     Reason::AnnotationOwnedByOther,
-                    text,
+                    &format!(
+                        "{key} on {} has a different value, set by another field manager",
+                        name.name
+                    ),
                     "remove that annotation from the Service so that meshwright can set it",
-                );
+                ));
             } else {
-                applied &= found
+                exported &= service
                     .annotations
                     .get(key)
                     .is_some_and(|held| held.value == *value);
             }
         }
     }
-    if applied {
+    if exported {
         Progress::Exported
     } else {
         Progress::Untried
     }
+}
+
+fn problem(cluster: &str, reason: Reason, text: &str, hint: &str) -> Problem {
+    let subject = format!("cluster {cluster}");
+    let message = format!("{subject}: {text}");
+    Problem::new(reason, subject, message, hint)
 }
 
 /// Since 1.20 a namespace can be excluded from being global.

@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cilium::binding_dependents::{self, Unmet, Words, conditions, touches};
 use crate::cilium::context::{Context, Targets};
-use crate::cilium::facts::{ClusterSeen, NamespaceSeen, PolicyFeatures, PolicyKey, PolicySeen};
+use crate::cilium::facts::{
+    ClusterSeen, NamespaceSeen, PolicyCrds, PolicyFeatures, PolicyKey, PolicySeen,
+};
 use crate::cilium::object::{Binding, Intent, ObjectId};
 use crate::cilium::plan::{
     BindingPlan, Condition, IntentPhase, IntentPlan, ObjectOutcome, PolicyChanges, PolicyUpdate,
@@ -43,6 +45,23 @@ struct Active<'a> {
 }
 
 impl Active<'_> {
+    /// The features of the CRD that the policy needs, if it exists.
+    fn features(&self, crds: &PolicyCrds) -> Option<PolicyFeatures> {
+        if self.rule.clusterwide {
+            crds.clusterwide
+        } else {
+            crds.namespaced
+        }
+    }
+
+    /// Reports whether a cluster can't have the policy for want of a namespace.
+    fn lacks_namespace(&self, namespaces: &BTreeMap<String, NamespaceSeen>) -> bool {
+        self.key
+            .namespace
+            .as_ref()
+            .is_some_and(|namespace| !exists(namespaces, namespace))
+    }
+
     /// The policy for a cluster. While a name is not known, clusters named by
     /// the existing policy stay in it: it may be one of them.
     fn policy(&self, found: Option<&PolicySeen>) -> WantedPolicy {
@@ -202,23 +221,7 @@ fn act(context: &Context<'_>, active: &Active<'_>, targets: &mut Targets) -> Int
         count(Progress::Untried),
     );
     if skipped == all {
-        let text = format!(
-            "namespace {} does not exist in any cluster",
-            quoted(
-                active
-                    .rule
-                    .destination
-                    .namespace
-                    .as_deref()
-                    .unwrap_or_default()
-            )
-        );
-        problems.push(Problem::new(
-            Reason::NamespaceMissing,
-            "spec.destination.namespace",
-            text,
-            "create the namespace",
-        ));
+        problems.push(namespace_missing(active));
     }
     let phase = match () {
         () if lacking_crd.len() == all => IntentPhase::Error,
@@ -268,6 +271,20 @@ fn hole(active: &Active<'_>) -> Option<Problem> {
     })
 }
 
+fn namespace_missing(active: &Active<'_>) -> Problem {
+    let namespace = active.rule.destination.namespace.as_deref();
+    let text = format!(
+        "namespace {} does not exist in any cluster",
+        quoted(namespace.unwrap_or_default())
+    );
+    Problem::new(
+        Reason::NamespaceMissing,
+        "spec.destination.namespace",
+        text,
+        "create the namespace",
+    )
+}
+
 fn crd_missing(active: &Active<'_>, names: &[String]) -> Option<Problem> {
     let kind = if active.rule.clusterwide {
         "CiliumClusterwideNetworkPolicy"
@@ -285,34 +302,28 @@ fn crd_missing(active: &Active<'_>, names: &[String]) -> Option<Problem> {
     })
 }
 
+/// Plans the policy in one cluster. Adds the problems there.
 fn apply(
     world: &World,
     active: &Active<'_>,
-    name: &String,
+    name: &str,
     targets: &mut Targets,
     problems: &mut Vec<Problem>,
     lacking_crd: &mut Vec<String>,
 ) -> Progress {
-    let mut tell = |reason: Reason, text: &str, hint: &str| {
-        problems.push(Problem::new(
-            reason,
-            format!("cluster {name}"),
-            format!("cluster {name}: {text}"),
-            hint,
-        ));
-        Progress::Failing
-    };
     let found = active
         .binding
         .common
         .cluster(name)
         .and_then(|id| Some((id, world.clusters.get(id)?)));
     let Some((id, seen)) = found.filter(|(_, seen)| seen.silent.is_none()) else {
-        return tell(
+        problems.push(problem(
+            name,
             Reason::ClusterUnreachable,
             "can't be read",
             "check the status of the binding",
-        );
+        ));
+        return Progress::Failing;
     };
     let (Some(policies), Some(crds), Some(namespaces)) = (
         seen.policies.known(),
@@ -321,45 +332,44 @@ fn apply(
     ) else {
         return Progress::Untried;
     };
-    let features = if active.rule.clusterwide {
-        crds.clusterwide
-    } else {
-        crds.namespaced
-    };
-    let Some(features) = features else {
-        lacking_crd.push(name.clone());
+    let Some(features) = active.features(crds) else {
+        lacking_crd.push(name.to_owned());
         return Progress::Failing;
     };
     if let Some(field) = too_old(&active.rule, features) {
-        return tell(
+        problems.push(problem(
+            name,
             Reason::CiliumTooOld,
             &format!("its Cilium does not support {field}, so no policy is written"),
             "upgrade Cilium in that cluster",
-        );
+        ));
+        return Progress::Failing;
     }
-    if active
-        .key
-        .namespace
-        .as_ref()
-        .is_some_and(|namespace| !exists(namespaces, namespace))
-    {
+    if active.lacks_namespace(namespaces) {
         return Progress::Skipped;
     }
     let changes = &mut at(targets, id).policies;
     match policies.get(&active.key) {
         Some(found) if !is_of(&active.of.common.id, &found.labels) => {
-            let text = format!(
-                "policy {} exists and is not managed by meshwright",
-                quoted(&active.key.name)
-            );
-            tell(
+            problems.push(problem(
+                name,
                 Reason::PolicyNameTaken,
-                &text,
+                &format!(
+                    "policy {} exists and is not managed by meshwright",
+                    quoted(&active.key.name)
+                ),
                 "rename or delete that policy",
-            )
+            ));
+            Progress::Failing
         }
         found => compare(&active.policy(found), found, changes),
     }
+}
+
+fn problem(cluster: &str, reason: Reason, text: &str, hint: &str) -> Problem {
+    let subject = format!("cluster {cluster}");
+    let message = format!("{subject}: {text}");
+    Problem::new(reason, subject, message, hint)
 }
 
 /// The field that a policy needs and the CRD does not support.
@@ -428,12 +438,13 @@ fn leave_others(world: &World, active: &Active<'_>, targets: &mut Targets) {
         .iter()
         .all(|name| common.cluster(name).is_some() || common.is_revoked(name));
     for (id, seen) in own_clusters(world, active.of.common.clusters().chain(common.clusters())) {
-        match wanted_on.contains(id) {
-            true if is_settled(active, seen) => {
-                remove(&active.of.common.id, id, seen, Some(&active.key), targets)
-            }
-            false if all_known => remove(&active.of.common.id, id, seen, None, targets),
-            _ => {}
+        let (may_remove, keep) = if wanted_on.contains(id) {
+            (is_settled(active, seen), Some(&active.key))
+        } else {
+            (all_known, None)
+        };
+        if may_remove {
+            remove(&active.of.common.id, id, seen, keep, targets);
         }
     }
 }
@@ -458,11 +469,7 @@ fn is_settled(active: &Active<'_>, seen: &ClusterSeen) -> bool {
     let stands = policies
         .get(key)
         .is_some_and(|found| is_of(&active.of.common.id, &found.labels) && !found.deleting);
-    stands
-        || key
-            .namespace
-            .as_ref()
-            .is_some_and(|namespace| !exists(namespaces, namespace))
+    stands || active.lacks_namespace(namespaces)
 }
 
 /// Reports whether objects can be created in a namespace: not while it is being

@@ -115,8 +115,8 @@ pub struct UsersWrite {
 /// A server-side apply of all our keys in one Secret.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SecretApply {
-    /// The observed Secret; `None` to create it. Somebody may have changed it
-    /// since, and an apply removes our keys that it leaves out.
+    /// The observed Secret; `None` to create it. An apply removes our
+    /// keys that it leaves out, so it must not be based on an older one.
     pub on: Option<Precondition>,
     /// All keys that we own there from now on.
     pub data: BTreeMap<String, SecretBytes>,

@@ -67,10 +67,7 @@ impl<'a> Pair<'a> {
         let (from, to) = (mesh.members.get(source)?, mesh.members.get(target)?);
         let plan = from.plan.as_ref()?;
         let mut inner = None;
-        let kept: Vec<IpAddr> = match retained.is_empty() {
-            true => Vec::new(),
-            false => retained.source_endpoints((mesh_at, source)).collect(),
-        };
+        let kept: Vec<IpAddr> = retained.source_endpoints((mesh_at, source)).collect();
         if !plan.inner_endpoints.is_empty() || !kept.is_empty() {
             let stays =
                 |keys: &BTreeSet<_>| keys.iter().any(|key| !to.own.discovered.contains_key(key));
@@ -221,52 +218,44 @@ impl<'a> Pair<'a> {
             .filter(|extra| stands_in && !candidates.contains(extra));
         let mut allowed = Vec::with_capacity(candidates.len());
         for cidr in candidates.iter().chain(extras) {
-            let forbidden = if !self.own.routes(*cidr) {
-                Some((
-                    Reason::PrefixOfAnotherFamily,
-                    format!(
-                        "{cidr} of {} is not of the IP family that this cluster's nodes route",
-                        base.name
-                    ),
-                ))
-            } else if let Some(own) = self.hits.iter().find(|own| own.overlaps(*cidr)) {
-                Some((
-                    Reason::PrefixOverlapsTarget,
-                    format!(
-                        "{cidr} of {} overlaps {own} of this cluster's nodes",
-                        base.name
-                    ),
-                ))
-            } else if let Some(holder) = self.retained.prefix_holder(*cidr, &base.name) {
-                Some((
-                    Reason::PrefixTaken,
-                    format!("{cidr} of {} is already routed to Peer {holder}", base.name),
-                ))
-            } else if let Some(ip) = self.retained.foreign_endpoint_in(*cidr) {
-                Some((
-                    Reason::PrefixContainsEndpoint,
-                    format!(
-                        "{cidr} of {} contains {ip}, the endpoint of another Peer here",
-                        base.name
-                    ),
-                ))
-            } else {
-                self.inner_endpoint_in(*cidr).map(|ip| {
-                    (
-                        Reason::PrefixContainsEndpoint,
-                        format!(
-                            "{cidr} of {} contains {ip}, an endpoint of its own cluster",
-                            base.name
-                        ),
-                    )
-                })
-            };
-            match forbidden {
+            match self.forbidden(base, *cidr) {
                 Some((reason, about)) => decision.note(reason, about),
                 None => allowed.push(*cidr),
             }
         }
         allowed
+    }
+
+    /// The reason why this target must not route a prefix to a Peer.
+    fn forbidden(&self, base: &BasePeer, cidr: Cidr) -> Option<(Reason, String)> {
+        let name = &base.name;
+        Some(if !self.own.routes(cidr) {
+            (
+                Reason::PrefixOfAnotherFamily,
+                format!("{cidr} of {name} is not of the IP family that this cluster's nodes route"),
+            )
+        } else if let Some(own) = self.hits.iter().find(|own| own.overlaps(cidr)) {
+            (
+                Reason::PrefixOverlapsTarget,
+                format!("{cidr} of {name} overlaps {own} of this cluster's nodes"),
+            )
+        } else if let Some(holder) = self.retained.prefix_holder(cidr, name) {
+            (
+                Reason::PrefixTaken,
+                format!("{cidr} of {name} is already routed to Peer {holder}"),
+            )
+        } else if let Some(ip) = self.retained.foreign_endpoint_in(cidr) {
+            (
+                Reason::PrefixContainsEndpoint,
+                format!("{cidr} of {name} contains {ip}, the endpoint of another Peer here"),
+            )
+        } else {
+            let ip = self.inner_endpoint_in(cidr)?;
+            (
+                Reason::PrefixContainsEndpoint,
+                format!("{cidr} of {name} contains {ip}, an endpoint of its own cluster"),
+            )
+        })
     }
 
     fn inner_endpoint_in(&self, cidr: Cidr) -> Option<IpAddr> {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::key::PublicKey;
-use crate::kilo::history::PeerHistory;
+use crate::kilo::peer_history::PeerHistory;
 use crate::kilo::survey::{Candidate, Passed, Skip, SkipReason, Survey};
 use crate::names::{ClusterName, NodeName, PeerName};
 

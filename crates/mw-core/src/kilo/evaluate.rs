@@ -270,7 +270,7 @@ impl Evaluation<'_> {
         } = decision;
         let act = match (wanted, entry) {
             (None, None) => Act::Nothing,
-            // Somebody removed our labels: a Peer that can't be taken back is
+            // Our labels were removed: a Peer that can't be taken back is
             // left alone.
             (None, Some(entry)) if !matches!(entry.owner.as_ref(), Owner::Mesh(_)) => Act::Leave,
             (None, Some(entry)) => Act::Delete(Delete {

@@ -94,10 +94,10 @@ pub fn admit(applicants: &[Applicant<'_>]) -> BTreeMap<MeshId, Admission> {
                 overlaps.push(overlap_problem(applicants, own, against));
             }
         }
-        match unchanged(&at) {
-            true => overlaps.clear(),
-            false if overlaps.is_empty() => _ = admitted.insert(at),
-            false => {}
+        if unchanged(&at) {
+            overlaps.clear();
+        } else if overlaps.is_empty() {
+            admitted.insert(at);
         }
         let duplicates = duplicates(applicants, &shared, &order, at);
         result.insert(

@@ -196,7 +196,7 @@ impl Register {
                 None if own == hub => Owner::Orphan,
                 _ => Owner::OtherHub,
             },
-            // We always write the hub's label, so somebody removed it. Such a
+            // We always write the hub's label, so it was removed later. Such a
             // Peer is taken back only if its name and key match exactly.
             (Some(_), None) => Owner::Foreign,
             (None, hub) => match mesh {

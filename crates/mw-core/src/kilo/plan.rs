@@ -245,47 +245,53 @@ pub struct Condition {
 
 /// The conditions derived from a mesh's problems and pending changes.
 pub(super) fn conditions(plan: &MeshPlan) -> Vec<Condition> {
-    let about = |reason: Reason| {
-        plan.problems
-            .iter()
-            .filter(move |problem| problem.reason == reason)
-    };
-    let flag =
-        |kind: &'static str, good: bool, reason: Reason, fine: &'static str| match about(reason)
-            .next()
-        {
-            Some(problem) => Condition {
-                kind,
-                status: !good,
-                reason: reason.as_str(),
-                message: with_hint(problem),
-            },
-            None => Condition {
-                kind,
-                status: good,
-                reason: fine,
-                message: String::new(),
-            },
-        };
     let overlap = flag(
-        kind::NETWORKS_OVERLAP,
-        false,
+        plan,
+        (kind::NETWORKS_OVERLAP, false),
         Reason::CIDROverlap,
         reason::NO_OVERLAP,
     );
     let anchor = flag(
-        kind::ANCHOR_AVAILABLE,
-        true,
+        plan,
+        (kind::ANCHOR_AVAILABLE, true),
         Reason::AnchorUnavailable,
         reason::AVAILABLE,
     );
     let keepalive = flag(
-        kind::KEEPALIVE_EFFECTIVE,
-        true,
+        plan,
+        (kind::KEEPALIVE_EFFECTIVE, true),
         Reason::KeepaliveNotSet,
         reason::EFFECTIVE,
     );
     vec![ready(plan), overlap, anchor, keepalive]
+}
+
+/// A condition that has the status `good` unless there is a problem with this
+/// reason; `fine` is the reason then.
+fn flag(
+    plan: &MeshPlan,
+    (kind, good): (&'static str, bool),
+    reason: Reason,
+    fine: &'static str,
+) -> Condition {
+    let problem = plan
+        .problems
+        .iter()
+        .find(|problem| problem.reason == reason);
+    match problem {
+        Some(problem) => Condition {
+            kind,
+            status: !good,
+            reason: reason.as_str(),
+            message: with_hint(problem),
+        },
+        None => Condition {
+            kind,
+            status: good,
+            reason: fine,
+            message: String::new(),
+        },
+    }
 }
 
 /// Includes the hint, because many people only read the condition.
@@ -330,21 +336,10 @@ fn ready(plan: &MeshPlan) -> Condition {
         Some(problem) if problem.reason == Reason::CIDROverlap => {
             no(reason::NETWORKS_OVERLAP, problem.message.clone())
         }
-        Some(problem) => {
-            let others = plan
-                .problems
-                .iter()
-                .filter(|other| other.reason == problem.reason && *other != problem);
-            let others: Vec<String> = others
-                .map(|other| format!("{}: {}", other.subject, other.message))
-                .collect();
-            let more = if others.is_empty() {
-                String::new()
-            } else {
-                format!("; also {}", listed(&others, 5))
-            };
-            no(problem.reason.as_str(), with_hint(problem) + &more)
-        }
+        Some(problem) => no(
+            problem.reason.as_str(),
+            with_hint(problem) + &also(plan, problem),
+        ),
         None if plan.has_changes() => no(reason::PROGRESSING, "changes are pending".to_owned()),
         None => {
             let message = "all Peers are written in all clusters".to_owned();
@@ -355,5 +350,20 @@ fn ready(plan: &MeshPlan) -> Condition {
                 message,
             }
         }
+    }
+}
+
+/// The other problems with the same reason, as the end of a message.
+fn also(plan: &MeshPlan, problem: &Problem) -> String {
+    let others: Vec<String> = plan
+        .problems
+        .iter()
+        .filter(|other| other.reason == problem.reason && *other != problem)
+        .map(|other| format!("{}: {}", other.subject, other.message))
+        .collect();
+    if others.is_empty() {
+        String::new()
+    } else {
+        format!("; also {}", listed(&others, 5))
     }
 }

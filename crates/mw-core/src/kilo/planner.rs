@@ -16,10 +16,10 @@ use crate::key::PublicKey;
 use crate::kilo::discovered::Vanished;
 use crate::kilo::entry::Entry;
 use crate::kilo::guard::{HeldLine, History, Released};
-use crate::kilo::history::Landmarks;
 use crate::kilo::mesh_state::{MeshState, mesh_at};
 use crate::kilo::node::Nodes;
 use crate::kilo::ownership::{OrphanOf, Orphans, Owner, Register};
+use crate::kilo::peer_history::CarrierIndex;
 use crate::kilo::plan::MeshPlan;
 use crate::kilo::planner::pending::Pending;
 use crate::kilo::sources::Cluster;
@@ -48,7 +48,7 @@ pub struct Planner {
     by_age: Vec<usize>,
     pub(super) clusters: BTreeMap<ClusterId, Cluster>,
     pub(super) targets: BTreeMap<ClusterId, Target>,
-    landmarks: Landmarks,
+    carrier_index: CarrierIndex,
     pub(super) orphans: Orphans,
     history: History,
     vanished: BTreeMap<ClusterId, Vanished>,
@@ -83,47 +83,44 @@ impl Planner {
             by_age: Vec::new(),
             clusters: BTreeMap::new(),
             targets: BTreeMap::new(),
-            landmarks: Landmarks::default(),
+            carrier_index: CarrierIndex::default(),
             orphans,
             history,
             vanished,
             released: Released::default(),
             pending: Pending::default(),
         };
-        let mut peers = Vec::new();
+        planner.add_clusters(clusters);
+        planner.replan_everything();
+        planner
+    }
+
+    fn add_clusters(&mut self, clusters: BTreeMap<ClusterId, ClusterSeen>) {
+        let mut listed = Vec::new();
         for (id, seen) in clusters {
             let ClusterSeen {
                 nodes,
-                peers: held,
+                peers,
                 departures,
             } = seen;
-            planner.clusters.insert(
-                id.clone(),
-                Cluster {
-                    nodes,
-                    departures,
-                    peers_unknown: held.why_unknown().map(str::to_owned),
-                },
-            );
-            peers.push((id, held));
-        }
-        planner.register_meshes(
-            peers
-                .iter()
-                .filter_map(|(_, held)| held.known())
-                .flat_map(BTreeMap::values),
-        );
-        for (id, held) in peers {
-            if let Seen::Known(held) = held {
-                let entries = held
-                    .into_iter()
-                    .map(|(name, facts)| (name, Entry::new(facts, &planner.register)))
-                    .collect();
-                planner.targets.insert(id, Target::new(entries));
+            let cluster = Cluster {
+                nodes,
+                departures,
+                peers_unknown: peers.why_unknown().map(str::to_owned),
+            };
+            self.clusters.insert(id.clone(), cluster);
+            if let Seen::Known(peers) = peers {
+                listed.push((id, peers));
             }
         }
-        planner.replan_everything();
-        planner
+        self.register_meshes(listed.iter().flat_map(|(_, peers)| peers.values()));
+        for (id, peers) in listed {
+            let entries = peers
+                .into_iter()
+                .map(|(name, facts)| (name, Entry::new(facts, &self.register)))
+                .collect();
+            self.targets.insert(id, Target::new(entries));
+        }
     }
 
     /// The held orphans.

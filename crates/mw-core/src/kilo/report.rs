@@ -372,17 +372,14 @@ fn held_problems(plan: &MeshPlan, id: &MeshId) -> Vec<Problem> {
         shell_quoted(&id.namespace),
         shell_quoted(&id.name)
     );
-    let mut problems = Vec::new();
-    let deletes = |changes: &Changes| {
-        changes
-            .held
-            .values()
-            .filter(|held| held.why == HeldFor::Deletes)
-            .count()
+    let held_on = |is_held: &dyn Fn(&Held) -> bool| -> Vec<String> {
+        let count = |changes: &Changes| changes.held.values().filter(|held| is_held(held)).count();
+        counted(&plan.targets, count)
+            .map(|(target, count)| format!("{count} on {}", called(target)))
+            .collect()
     };
-    let deletes: Vec<String> = counted(&plan.targets, deletes)
-        .map(|(target, count)| format!("{count} on {}", called(target)))
-        .collect();
+    let mut problems = Vec::new();
+    let deletes = held_on(&|held| held.why == HeldFor::Deletes);
     if !deletes.is_empty() {
         let message = format!(
             "too many deletes at once, so they are held: {}",
@@ -395,18 +392,8 @@ fn held_problems(plan: &MeshPlan, id: &MeshId) -> Vec<Problem> {
             &command,
         ));
     }
-    let replaced = sources(plan, HeldFor::Replaced);
-    for source in replaced {
-        let of_source = |changes: &Changes| {
-            changes
-                .held
-                .values()
-                .filter(|held| held.why == HeldFor::Replaced && held.source() == Some(source))
-                .count()
-        };
-        let held: Vec<String> = counted(&plan.targets, of_source)
-            .map(|(target, count)| format!("{count} on {}", called(target)))
-            .collect();
+    for source in sources(plan, HeldFor::Replaced) {
+        let held = held_on(&|held| held.why == HeldFor::Replaced && held.source() == Some(source));
         let message = format!(
             "most keys or all Nodes are new, so the kubeconfig may point to a different cluster; changes are held: {}",
             listed(&held, 5)

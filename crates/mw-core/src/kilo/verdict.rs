@@ -201,28 +201,27 @@ impl TargetContext<'_> {
         if is_legacy_anchor && plan.anchor.is_some() && plan.anchor_peer.is_none() {
             return None;
         }
-        Some(match present {
-            false
-                if is_legacy_anchor
-                    && (plan.anchor_peer.is_some()
-                        || (plan.extras.is_empty() && !nodes.is_empty())) =>
-            {
-                DeleteCause::LegacyAnchor
-            }
-            false if left => DeleteCause::NodeDeleted,
-            true if plan.led_by_another.contains(name) => DeleteCause::NewLeader,
-            _ => DeleteCause::NotWanted,
+        let is_replaced =
+            plan.anchor_peer.is_some() || (plan.extras.is_empty() && !nodes.is_empty());
+        Some(if is_legacy_anchor && is_replaced {
+            DeleteCause::LegacyAnchor
+        } else if !present && left {
+            DeleteCause::NodeDeleted
+        } else if present && plan.led_by_another.contains(name) {
+            DeleteCause::NewLeader
+        } else {
+            DeleteCause::NotWanted
         })
     }
 }
 
 fn orphan(entry: &Entry) -> PeerVerdict {
-    match entry.deleting {
-        true => RETAIN_OURS,
-        false => PeerVerdict::Surplus {
-            mesh: None,
-            source: None,
-            cause: DeleteCause::Orphan,
-        },
+    if entry.deleting {
+        return RETAIN_OURS;
+    }
+    PeerVerdict::Surplus {
+        mesh: None,
+        source: None,
+        cause: DeleteCause::Orphan,
     }
 }

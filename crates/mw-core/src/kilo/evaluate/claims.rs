@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::kilo::decide::Note;
+use crate::kilo::entry::Entry;
 use crate::kilo::evaluate::Evaluation;
 use crate::kilo::ownership::Owner;
 use crate::kilo::target::Target;
@@ -28,46 +29,43 @@ impl Evaluation<'_> {
                     .push((mesh, &base.name));
             }
         }
-        let owns = |mesh: usize, name: &PeerName| {
-            let id = self.meshes().get(mesh).map(|mesh| &mesh.id);
-            target.entries.get(name).filter(
-                |entry| matches!(entry.owner.as_ref(), Owner::Mesh(owner) if Some(owner) == id),
-            )
-        };
         for claims in names.values().filter(|claims| claims.len() > 1) {
             let winner = claims
                 .iter()
-                .find(|(mesh, name)| owns(*mesh, name).is_some())
+                .find(|(mesh, name)| self.owned(target, *mesh, name).is_some())
                 .or(claims.first());
             for (mesh, name) in claims.iter().filter(|claim| Some(*claim) != winner) {
-                let about = format!("{name}: another mesh has a Peer with this name here");
-                lost.insert(
-                    (*mesh, (*name).clone()),
-                    Note {
-                        reason: Reason::PeerNameTaken,
-                        about,
-                    },
-                );
+                let note = Note {
+                    reason: Reason::PeerNameTaken,
+                    about: format!("{name}: another mesh has a Peer with this name here"),
+                };
+                lost.insert((*mesh, (*name).clone()), note);
             }
         }
         for (key, mut claims) in keys {
             claims.retain(|(mesh, name)| !lost.contains_key(&(*mesh, (*name).clone())));
             let holds = |(mesh, name): &&(usize, &PeerName)| {
-                owns(*mesh, name).is_some_and(|entry| entry.key() == Some(key))
+                self.owned(target, *mesh, name)
+                    .is_some_and(|entry| entry.key() == Some(key))
             };
             let winner = claims.iter().find(holds).or(claims.first()).copied();
             for (mesh, name) in claims.iter().filter(|claim| Some(**claim) != winner) {
-                let about =
-                    format!("{name}: another mesh has a Peer with the same public key here");
-                lost.insert(
-                    (*mesh, (*name).clone()),
-                    Note {
-                        reason: Reason::KeyTaken,
-                        about,
-                    },
-                );
+                let note = Note {
+                    reason: Reason::KeyTaken,
+                    about: format!("{name}: another mesh has a Peer with the same public key here"),
+                };
+                lost.insert((*mesh, (*name).clone()), note);
             }
         }
         lost
+    }
+
+    /// The existing Peer of this name, if it belongs to the mesh.
+    fn owned<'t>(&self, target: &'t Target, mesh: usize, name: &PeerName) -> Option<&'t Entry> {
+        let id = self.meshes().get(mesh).map(|mesh| &mesh.id);
+        target
+            .entries
+            .get(name)
+            .filter(|entry| matches!(entry.owner.as_ref(), Owner::Mesh(owner) if Some(owner) == id))
     }
 }

@@ -8,11 +8,11 @@ use crate::key::PublicKey;
 use crate::kilo::discovered::Vanished;
 use crate::kilo::entry::Entry;
 use crate::kilo::guard::History;
-use crate::kilo::history::group;
 use crate::kilo::liveness;
 use crate::kilo::node::{Node, Nodes};
 use crate::kilo::ownership::{Orphans, Owner};
 use crate::kilo::peer::PeerFacts;
+use crate::kilo::peer_history::group;
 use crate::kilo::planner::Planner;
 use crate::kilo::sources::{Cluster, Departures};
 use crate::kilo::spec::Mesh;
@@ -120,14 +120,14 @@ impl Planner {
             return;
         };
         group(target, &self.meshes, name, false);
-        let was_wide = self.landmarks.take(cluster, name);
+        let was_wide = self.carrier_index.take(cluster, name);
         let old = match entry {
             Some(entry) => target.entries.insert(name.clone(), entry),
             None => target.entries.remove(name),
         };
         let is_wide = group(target, &self.meshes, name, true);
         if target.entries.contains_key(name) {
-            self.landmarks.put(cluster, name, is_wide);
+            self.carrier_index.put(cluster, name, is_wide);
         }
         target.dirt.names.insert(name.clone());
         let new = target.entries.get(name);
@@ -151,7 +151,7 @@ impl Planner {
                 entry.deleting,
             )
         };
-        let same_past = old.as_ref().map(speaks_of) == new.map(speaks_of)
+        let unchanged = old.as_ref().map(speaks_of) == new.map(speaks_of)
             && owners.windows(2).all(|pair| pair.first() == pair.last());
         let wide = was_wide || is_wide;
         let labels: BTreeSet<String> = old
@@ -165,9 +165,9 @@ impl Planner {
             self.pending.everything = true;
             return;
         }
-        for owner in owners.iter().filter(|_| !same_past) {
+        for owner in owners.iter().filter(|_| !unchanged) {
             if let Owner::Mesh(id) = owner.as_ref() {
-                self.pending.note_past(id, name, &labels, &keys, wide);
+                self.pending.note_history(id, name, &labels, &keys, wide);
             }
         }
         self.pending.peers.insert(name.clone());

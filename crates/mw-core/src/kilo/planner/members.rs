@@ -1,10 +1,10 @@
 //! Surveys and plans the members of a mesh as sources.
 
 use crate::kilo::discovered::Vanished;
-use crate::kilo::history::PeerHistory;
 use crate::kilo::invalidate::{mark_own, mark_source, source_change};
 use crate::kilo::mesh::Moment;
 use crate::kilo::mesh_state::{MeshMode, MeshState};
+use crate::kilo::peer_history::PeerHistory;
 use crate::kilo::planner::Planner;
 use crate::kilo::roaming::Roaming;
 use crate::kilo::sources::Sources;
@@ -40,8 +40,8 @@ impl Planner {
             return false;
         };
         let sources = Sources(&self.clusters);
-        let past = PeerHistory::of(active, &self.targets, &self.landmarks, sources);
-        active.settle(&past)
+        let history = PeerHistory::of(active, &self.targets, &self.carrier_index, sources);
+        active.settle(&history)
     }
 
     /// Plans one member as a source, or all, and marks what depends on it.
@@ -73,7 +73,7 @@ impl Planner {
                 .and_then(|mesh| mesh.anchors.get(&member.name))
                 .cloned();
             let sources = Sources(&self.clusters);
-            let past = PeerHistory::of(active, &self.targets, &self.landmarks, sources)
+            let history = PeerHistory::of(active, &self.targets, &self.carrier_index, sources)
                 .about(source, last_anchor);
             let vanished = self.vanished.get(&id).unwrap_or(&nothing);
             let moment = Moment {
@@ -81,7 +81,7 @@ impl Planner {
                 node_grace: self.options.node_grace_seconds,
                 vanished,
             };
-            let old = active.plan(position, nodes, &past, moment);
+            let old = active.plan(position, nodes, &history, moment);
             let Some(member) = active.members.get(position) else {
                 continue;
             };

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use crate::kilo::entry::Entry;
-use crate::kilo::history::{Landmarks, group};
 use crate::kilo::mesh::{ActiveMesh, Clusters};
 use crate::kilo::mesh_state::{MeshMode, MeshState};
 use crate::kilo::overlap::{Admission, Applicant, admit};
 use crate::kilo::ownership::Register;
 use crate::kilo::peer::PeerFacts;
+use crate::kilo::peer_history::{CarrierIndex, group};
 use crate::kilo::planner::Planner;
 use crate::kilo::spec::{Mesh, MeshSpec, Validated, validate};
 use crate::names::{ClusterId, ClusterName, MeshId, PeerName};
@@ -24,7 +24,7 @@ impl Planner {
         self.register.note_hubs(peers.map(|peer| &peer.labels));
     }
 
-    /// Assigns all Peers to their owners anew and replans everything.
+    /// Assigns all Peers to their owners again and replans everything.
     pub(super) fn reassign(&mut self) {
         let mut register = std::mem::take(&mut self.register);
         let known = self
@@ -45,7 +45,7 @@ impl Planner {
     pub(super) fn replan_everything(&mut self) {
         self.form_meshes();
         self.released = self.confirmed_before();
-        self.landmarks = Landmarks::default();
+        self.carrier_index = CarrierIndex::default();
         for (id, target) in &mut self.targets {
             target.groups.clear();
             target.strangers.clear();
@@ -56,7 +56,7 @@ impl Planner {
                     entry.owner = self.register.owner(entry.labels());
                 }
                 let wide = group(target, &self.meshes, &name, true);
-                self.landmarks.put(id, &name, wide);
+                self.carrier_index.put(id, &name, wide);
             }
         }
         for mesh in 0..self.meshes.len() {

@@ -9,6 +9,7 @@ use crate::kilo::host_route::{self, Claim, Withheld};
 use crate::kilo::node::Nodes;
 use crate::kilo::peer::{BaseParts, BasePeer};
 use crate::kilo::source::{Chosen, SourcePlan, SourcePlanner};
+use crate::kilo::survey::Candidate;
 use crate::problem::{Problem, Reason};
 use crate::text::listed;
 
@@ -18,6 +19,18 @@ const MOST_POD_CIDRS: usize = 2;
 /// Limit for prefixes that the nodes of one Peer contribute, besides the
 /// declared ones. Pod CIDRs and the host route are always kept.
 const MOST_ALLOWED_IPS: usize = 256;
+
+/// The prefixes of all Peers of the source so far, and those left out.
+#[derive(Default)]
+struct Assigned {
+    used: BTreeSet<Cidr>,
+    /// Pod CIDRs of more than one node, with the node that does not get it.
+    twice: Vec<String>,
+    /// Prefixes that contain an endpoint of the source.
+    swallowed: Vec<Cidr>,
+    /// Prefixes above a limit.
+    surplus: Vec<Cidr>,
+}
 
 impl<'a> SourcePlanner<'a> {
     pub(super) fn withhold_host_routes(
@@ -73,67 +86,23 @@ impl<'a> SourcePlanner<'a> {
         withheld: &Withheld,
     ) {
         let shared = shared_addresses(self.nodes);
-        let mut used = BTreeSet::new();
-        let mut twice: Vec<String> = Vec::new();
-        let mut swallowed: Vec<Cidr> = Vec::new();
-        let mut surplus: Vec<Cidr> = Vec::new();
+        let mut assigned = Assigned::default();
         for Chosen {
             candidate,
             passed,
             wireguard_ip,
         } in chosen
         {
-            let mut all = Vec::new();
-            let networks = &self.surveyor.spec.networks;
-            for node in &candidate.carries {
-                let (pods, more) = node
-                    .pod_cidrs
-                    .split_at_checked(MOST_POD_CIDRS)
-                    .unwrap_or((&node.pod_cidrs, &[]));
-                surplus.extend(more);
-                for pods in pods.iter().filter(|pods| networks.allows_pods(**pods)) {
-                    match used.insert(*pods) {
-                        true => all.push(*pods),
-                        false => twice.push(format!("{pods} (node {})", node.name)),
-                    }
-                }
-            }
-            let internal = candidate
-                .carries
-                .iter()
-                .flat_map(|node| node.internal_addresses());
-            let mut internal: Vec<Cidr> = internal
-                .filter(|ip| networks.declares_internal(*ip) && !shared.contains(ip))
-                .map(Cidr::host)
-                .collect();
-            surplus.extend(
-                internal.split_off(
-                    internal
-                        .len()
-                        .min(MOST_ALLOWED_IPS.saturating_sub(all.len() + 1)),
-                ),
-            );
-            let extras = plan
-                .extras
-                .iter()
-                .copied()
-                .filter(|_| plan.anchor.as_ref() == Some(&candidate.node.name));
             let host_route = wireguard_ip
                 .filter(|_| !withheld.contains_key(&candidate.node.name))
                 .map(Cidr::host);
-            for cidr in host_route.into_iter().chain(internal).chain(extras) {
-                if used.insert(cidr) {
-                    all.push(cidr);
-                }
-            }
-            let swallows = |cidr: &Cidr| {
+            let all = self.prefixes(plan, candidate, host_route, &shared, &mut assigned);
+            let (out, allowed): (Vec<Cidr>, Vec<Cidr>) = all.iter().partition(|cidr| {
                 plan.inner_endpoints
                     .range(cidr.first()..=cidr.last())
                     .next()
                     .is_some()
-            };
-            let (out, allowed): (Vec<Cidr>, Vec<Cidr>) =
-                all.iter().partition(|cidr| swallows(cidr));
+            });
             let parts = BaseParts {
                 name: candidate.peer_name.clone(),
                 node: candidate.node.name.clone(),
@@ -143,15 +112,65 @@ impl<'a> SourcePlanner<'a> {
                 allowed_ips: allowed,
                 all_ips: (!out.is_empty()).then_some(all),
             };
-            swallowed.extend(out);
+            assigned.swallowed.extend(out);
             let peer = BasePeer::share(self.earlier.get(&candidate.peer_name), parts);
             if plan.anchor.as_ref() == Some(&peer.node) {
                 plan.anchor_peer = Some(Arc::clone(&peer));
             }
             plan.base.insert(peer.name.clone(), peer);
         }
-        self.report_prefixes(plan, &twice, &swallowed);
-        self.report_surplus(plan, &surplus);
+        self.report_prefixes(plan, &assigned.twice, &assigned.swallowed);
+        self.report_surplus(plan, &assigned.surplus);
+    }
+
+    /// The prefixes of one Peer: pod CIDRs, the host route, internal addresses,
+    /// and the cluster-wide networks if it is the anchor's.
+    fn prefixes(
+        &self,
+        plan: &SourcePlan,
+        candidate: &Candidate,
+        host_route: Option<Cidr>,
+        shared: &BTreeSet<IpAddr>,
+        assigned: &mut Assigned,
+    ) -> Vec<Cidr> {
+        let networks = &self.surveyor.spec.networks;
+        let mut all = Vec::new();
+        for node in &candidate.carries {
+            let (pods, more) = node
+                .pod_cidrs
+                .split_at_checked(MOST_POD_CIDRS)
+                .unwrap_or((&node.pod_cidrs, &[]));
+            assigned.surplus.extend(more);
+            for pods in pods.iter().filter(|pods| networks.allows_pods(**pods)) {
+                if assigned.used.insert(*pods) {
+                    all.push(*pods);
+                } else {
+                    assigned.twice.push(format!("{pods} (node {})", node.name));
+                }
+            }
+        }
+        let mut internal: Vec<Cidr> = candidate
+            .carries
+            .iter()
+            .flat_map(|node| node.internal_addresses())
+            .filter(|ip| networks.declares_internal(*ip) && !shared.contains(ip))
+            .map(Cidr::host)
+            .collect();
+        let room = MOST_ALLOWED_IPS.saturating_sub(all.len() + 1);
+        assigned
+            .surplus
+            .extend(internal.split_off(internal.len().min(room)));
+        let extras = plan
+            .extras
+            .iter()
+            .copied()
+            .filter(|_| plan.anchor.as_ref() == Some(&candidate.node.name));
+        for cidr in host_route.into_iter().chain(internal).chain(extras) {
+            if assigned.used.insert(cidr) {
+                all.push(cidr);
+            }
+        }
+        all
     }
 
     fn report_surplus(&self, plan: &mut SourcePlan, surplus: &[Cidr]) {

@@ -17,14 +17,14 @@ use crate::names::{ClusterId, ClusterName, MeshId, NodeName, PeerName};
 
 /// Index of Peers that carry cluster-wide networks.
 #[derive(Debug, Default)]
-pub(super) struct Landmarks {
+pub(super) struct CarrierIndex {
     /// Peers that carry a network which is declared as a whole.
     wide: BTreeMap<PeerName, BTreeSet<ClusterId>>,
     /// Peers named like the Go operator's separate anchor Peers.
     anchors: BTreeMap<PeerName, BTreeSet<ClusterId>>,
 }
 
-impl Landmarks {
+impl CarrierIndex {
     pub(super) fn put(&mut self, cluster: &ClusterId, name: &PeerName, wide: bool) {
         if wide {
             self.wide
@@ -63,10 +63,11 @@ pub(super) fn group(target: &mut Target, meshes: &[MeshState], name: &PeerName, 
         None
     };
     let Some((at, state)) = mesh else {
-        match put {
-            true => target.strangers.insert(name.clone()),
-            false => target.strangers.remove(name),
-        };
+        if put {
+            target.strangers.insert(name.clone());
+        } else {
+            target.strangers.remove(name);
+        }
         return false;
     };
     let key = (
@@ -76,9 +77,10 @@ pub(super) fn group(target: &mut Target, meshes: &[MeshState], name: &PeerName, 
     let wide = state
         .active()
         .is_some_and(|mesh| entry.carries_one_of(&mesh.wide));
-    match put {
-        true => _ = target.groups.entry(key).or_default().insert(name.clone()),
-        false => _ = target.groups.get_mut(&key).map(|names| names.remove(name)),
+    if put {
+        target.groups.entry(key).or_default().insert(name.clone());
+    } else if let Some(names) = target.groups.get_mut(&key) {
+        names.remove(name);
     }
     wide
 }
@@ -90,7 +92,7 @@ pub(super) struct PeerHistory<'a> {
     /// them their history.
     members: Arc<BTreeMap<ClusterId, usize>>,
     targets: &'a BTreeMap<ClusterId, Target>,
-    landmarks: &'a Landmarks,
+    carrier_index: &'a CarrierIndex,
     sources: Sources<'a>,
     /// The anchor of the previous plan.
     last_anchor: Option<NodeName>,
@@ -102,14 +104,14 @@ impl<'a> PeerHistory<'a> {
     pub(super) fn of(
         mesh: &ActiveMesh,
         targets: &'a BTreeMap<ClusterId, Target>,
-        landmarks: &'a Landmarks,
+        carrier_index: &'a CarrierIndex,
         sources: Sources<'a>,
     ) -> PeerHistory<'a> {
         PeerHistory {
             mesh: mesh.id.clone(),
             members: Arc::clone(&mesh.by_id),
             targets,
-            landmarks,
+            carrier_index,
             sources,
             last_anchor: None,
             source: None,
@@ -192,7 +194,7 @@ impl PeerHistory<'_> {
             .unwrap_or_default();
         let mut found = BTreeMap::new();
         for (name, clusters) in self
-            .landmarks
+            .carrier_index
             .wide
             .range(PeerName::from(start)..)
             .take_while(|(name, _)| name.as_str().starts_with(start))
@@ -217,7 +219,7 @@ impl PeerHistory<'_> {
             .map(|(cluster, _)| PeerName::of(&self.mesh.name, cluster, "anchor"));
         if let Some((name, clusters)) = name
             .as_ref()
-            .and_then(|name| self.landmarks.anchors.get_key_value(name))
+            .and_then(|name| self.carrier_index.anchors.get_key_value(name))
         {
             for key in self.on(clusters, name).filter_map(Entry::key) {
                 *found.entry(key).or_default() += 1;
