@@ -470,14 +470,14 @@ pub fn rbac_yaml() -> Result<String, YamlError> {
             json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name });
         json!({ "apiVersion": RBAC, "kind": "ClusterRoleBinding", "metadata": { "name": name }, "roleRef": role, "subjects": [subject] })
     };
-    let everybody = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:authenticated" });
+    let authenticated = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:authenticated" });
     let binder = format!("{EXPORT}-bind");
     documents(&[
         json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": PROVIDER, "namespace": PROVIDER_NAMESPACE } }),
         role(PROVIDER, json!([content, slices])),
         bound(PROVIDER, json!(subject(PROVIDER, PROVIDER_NAMESPACE))),
         role(&binder, json!([bind])),
-        bound(&binder, everybody),
+        bound(&binder, authenticated),
     ])
 }
 

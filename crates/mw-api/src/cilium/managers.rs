@@ -57,7 +57,7 @@ pub(super) fn changed_by_us(meta: &ObjectMeta, path: &[&str], among: &[&str]) ->
 }
 
 /// Returns the name of a manager. Our next apply removes only fields that we applied
-/// before, so fields that we patched count as managed by somebody else.
+/// before, so fields that we patched count as managed by others.
 fn manager(entry: &ManagedFieldsEntry) -> String {
     let name = entry.manager.clone().unwrap_or_default();
     match entry.operation.as_deref() {
