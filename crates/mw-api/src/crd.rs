@@ -18,7 +18,7 @@ use crate::kilo::clustermesh::ClusterMesh;
 use crate::{rbac, reference};
 
 /// Path of the ClusterMesh CRD from the repository root.
-pub const CLUSTERMESH_FILE: &str = "config/crd/kilo.squat.ai_clustermeshes.yaml";
+const CLUSTERMESH_FILE: &str = "config/crd/kilo.squat.ai_clustermeshes.yaml";
 
 const HEADER: &str = "# Generated from crates/mw-api by `make generate`. Do not edit.\n";
 
@@ -34,7 +34,7 @@ pub enum YamlError {
 }
 
 /// Paths of the Cilium back end's CRDs, in the order of [`cilium_crds`].
-pub const CILIUM_FILES: [&str; 3] = [
+const CILIUM_FILES: [&str; 3] = [
     "config/crd/networking.edge-portal.eu_clustermeshbindings.yaml",
     "config/crd/networking.edge-portal.eu_globalservices.yaml",
     "config/crd/networking.edge-portal.eu_connectivityintents.yaml",

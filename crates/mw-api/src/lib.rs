@@ -2,6 +2,8 @@
 //! Kilo's Peer, Cilium's objects, their conversions to and from the core's types, and
 //! the generated CRDs. Nothing here talks to an API server.
 
+#![warn(missing_docs)]
+
 pub mod chart;
 pub mod cilium;
 pub mod crd;

@@ -10,11 +10,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use crate::crd::{YamlError, to_yaml};
 
 /// Path of the hub's RBAC manifest from the repository root.
-pub const HUB_FILE: &str = "config/rbac/hub.yaml";
+pub(crate) const HUB_FILE: &str = "config/rbac/hub.yaml";
 /// Path of the RBAC manifest of the other clusters from the repository root.
-pub const REMOTE_FILE: &str = "config/rbac/remote.yaml";
+pub(crate) const REMOTE_FILE: &str = "config/rbac/remote.yaml";
 /// Path of the RBAC manifest for --metrics-secure from the repository root.
-pub const SECURE_METRICS_FILE: &str = "config/rbac/secure-metrics.yaml";
+pub(crate) const SECURE_METRICS_FILE: &str = "config/rbac/secure-metrics.yaml";
 
 const OPERATOR: &str = "meshwright-operator";
 const NAMESPACE: &str = "kilo-system";
@@ -120,7 +120,7 @@ pub fn hub_yaml() -> Result<String, YamlError> {
 }
 
 /// Returns the rules needed on the hub to serve metrics over HTTPS.
-pub fn secure_metrics_rules() -> Vec<PolicyRule> {
+pub(crate) fn secure_metrics_rules() -> Vec<PolicyRule> {
     vec![
         rule("authentication.k8s.io", "tokenreviews", &["create"]),
         rule("authorization.k8s.io", "subjectaccessreviews", &["create"]),

@@ -109,7 +109,7 @@ fn a_rule_that_may_cost_too_much_is_refused() {
 }
 
 #[test]
-fn what_only_later_releases_know_is_refused() {
+fn fields_of_later_releases_are_refused() {
     let rule = bounded_names("self.all(name, isIP(name))");
     assert_refused(
         &crd_with(&rule).to_string(),
@@ -140,7 +140,7 @@ fn every_mistake_in_every_document_is_named() {
 }
 
 #[test]
-fn what_is_no_crd_is_refused() {
+fn an_object_that_is_no_crd_is_refused() {
     assert_refused("", &["no document"]);
     assert_refused(
         &json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "a" } })

@@ -160,7 +160,7 @@ fn everything_people_write_is_bounded_and_described() {
 }
 
 #[test]
-fn of_a_cluster_only_the_name_is_required() {
+fn only_the_name_of_a_cluster_is_required() {
     let entry = &spec_schema()["properties"]["clusters"]["items"];
     assert_eq!(entry["required"], json!(["name"]));
     let mut names: Vec<&str> = entry["properties"]
@@ -269,7 +269,7 @@ fn objects_of_the_earlier_operator_stay_updatable() {
 }
 
 #[test]
-fn what_can_be_refused_at_admission_is_refused() {
+fn mistakes_that_admission_can_detect_are_refused() {
     for (field, value) in [
         ("name", json!("A")),
         ("name", json!("")),

@@ -13,10 +13,14 @@ pub struct Cidr(IpNet);
 /// A CIDR as written: the network, and the address before masking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WrittenCidr {
+    /// The network, with the host bits masked.
     pub network: Cidr,
+    /// The address as written, host bits included.
     pub address: IpAddr,
 }
 
+/// Text that is not a network, or longer than any network. Displays as the end
+/// of a sentence: "… is not a CIDR such as …".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("is not a CIDR such as 10.1.0.0/16 or fd00:1::/48")]
 pub struct InvalidCidr;
@@ -25,7 +29,8 @@ pub struct InvalidCidr;
 const LONGEST_TEXT: usize = 64;
 
 impl WrittenCidr {
-    pub fn has_host_bits(&self) -> bool {
+    /// Reports whether the text named more than the network.
+    pub(crate) fn has_host_bits(&self) -> bool {
         self.address != self.network.first()
     }
 }
@@ -62,11 +67,14 @@ fn parse_length(text: &str) -> Option<u8> {
 /// IPv4 or IPv6.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Family {
+    /// IPv4, including IPv6 addresses that map one.
     V4,
+    /// IPv6, except for addresses that map an IPv4 one.
     V6,
 }
 
 impl Family {
+    /// The family of an address; IPv4 if it maps one.
     pub fn of(address: IpAddr) -> Family {
         match canonical(address) {
             IpAddr::V4(_) => Family::V4,
@@ -82,22 +90,27 @@ impl Cidr {
     }
 
     /// The address, if the network is a single one.
-    pub fn as_host(self) -> Option<IpAddr> {
+    pub(crate) fn as_host(self) -> Option<IpAddr> {
         (Cidr::host(self.first()) == self).then(|| self.first())
     }
 
+    /// The lowest address: the network itself.
     pub fn first(self) -> IpAddr {
         self.0.network()
     }
 
+    /// The highest address.
     pub fn last(self) -> IpAddr {
         self.0.broadcast()
     }
 
+    /// Reports whether an address is inside; never if it is of the other
+    /// family.
     pub fn contains_address(self, address: IpAddr) -> bool {
         self.0.contains(&address)
     }
 
+    /// Reports whether another network is inside, or equal.
     pub fn contains(self, other: Cidr) -> bool {
         self.0.contains(&other.0)
     }
@@ -108,7 +121,7 @@ impl Cidr {
     }
 
     /// The reason why a network must never be routed through a tunnel.
-    pub fn unroutable(self) -> Option<&'static str> {
+    pub(crate) fn unroutable(self) -> Option<&'static str> {
         let reserved = [
             ("127.0.0.0/8", "is in the loopback range"),
             ("::1/128", "is in the loopback range"),
@@ -152,7 +165,7 @@ impl fmt::Debug for Cidr {
 }
 
 /// Converts an IPv4-mapped address to IPv4.
-pub fn canonical(address: IpAddr) -> IpAddr {
+pub(crate) fn canonical(address: IpAddr) -> IpAddr {
     address.to_canonical()
 }
 
@@ -165,7 +178,7 @@ pub fn parse_address(text: &str) -> Option<IpAddr> {
 }
 
 /// The reason why an address can't be a tunnel endpoint.
-pub fn unusable_as_endpoint(address: IpAddr) -> Option<&'static str> {
+pub(crate) fn unusable_as_endpoint(address: IpAddr) -> Option<&'static str> {
     let link_local = match address {
         IpAddr::V4(v4) => v4.is_link_local(),
         IpAddr::V6(v6) => v6.is_unicast_link_local(),
@@ -185,7 +198,7 @@ pub fn unusable_as_endpoint(address: IpAddr) -> Option<&'static str> {
 
 /// Reports whether an address is globally reachable according to IANA's
 /// registries of special-purpose addresses.
-pub fn is_globally_routable(address: IpAddr) -> bool {
+pub(crate) fn is_globally_routable(address: IpAddr) -> bool {
     match canonical(address) {
         IpAddr::V4(v4) => !matches!(
             v4.octets(),
@@ -276,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_network_is_refused() {
+    fn text_that_is_no_network_is_refused() {
         for bad in [
             "",
             "10.0.0.0",

@@ -5,28 +5,40 @@ use std::net::IpAddr;
 
 use crate::cidr::{canonical, unusable_as_endpoint};
 
+/// The host of an [`Endpoint`].
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Host {
+    /// An address that can be a tunnel endpoint.
     Ip(IpAddr),
+    /// A DNS name, which Kilo resolves.
     Dns(Box<str>),
 }
 
+/// Host and port at which a WireGuard peer is dialled. The port is never 0, and
+/// the address is never loopback, link-local, multicast or unspecified.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Endpoint {
     host: Host,
     port: u16,
 }
 
+/// The reason why text or a host and port are not an [`Endpoint`]. Displays as
+/// the end of a sentence: "… is not host:port".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidEndpoint {
+    /// More characters than a DNS name and a port can have.
     #[error("is longer than any host name and port")]
     TooLong,
+    /// No port, or an IPv6 address without brackets.
     #[error("is not host:port (an IPv6 address needs brackets)")]
     NotHostPort,
+    /// A port that is 0 or does not parse.
     #[error("has a port that is not a number from 1 to 65535")]
     Port,
+    /// Neither an address nor a DNS name.
     #[error("has a host that is neither an IP address nor a DNS name")]
     Host,
+    /// An address that no other cluster can dial; the text says which kind.
     #[error("has {0} as its host")]
     Unusable(&'static str),
 }
@@ -35,6 +47,8 @@ pub enum InvalidEndpoint {
 const LONGEST_TEXT: usize = 261;
 
 impl Endpoint {
+    /// Builds an endpoint. Fails for port 0 and for addresses that can't be
+    /// dialled from another cluster.
     pub fn new(host: Host, port: u16) -> Result<Self, InvalidEndpoint> {
         if port == 0 {
             return Err(InvalidEndpoint::Port);
@@ -47,14 +61,17 @@ impl Endpoint {
         Ok(Endpoint { host, port })
     }
 
+    /// The host to dial.
     pub fn host(&self) -> &Host {
         &self.host
     }
 
+    /// The UDP port; never 0.
     pub fn port(&self) -> u16 {
         self.port
     }
 
+    /// The host's address; `None` if it is a DNS name.
     pub fn ip(&self) -> Option<IpAddr> {
         match self.host {
             Host::Ip(ip) => Some(ip),
@@ -144,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kilo_could_not_dial_is_refused() {
+    fn an_endpoint_that_kilo_could_not_dial_is_refused() {
         for bad in [
             "",
             ":",

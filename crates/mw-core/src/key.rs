@@ -12,15 +12,20 @@ pub struct PublicKey([u8; 32]);
 /// 32 bytes in padded base64.
 const TEXT_LENGTH: usize = 44;
 
+/// The reason why text is not a [`PublicKey`]. Displays as the end of a
+/// sentence: "… is all zero".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidKey {
+    /// Not the canonical base64 of 32 bytes.
     #[error("is not the base64 of 32 bytes")]
     NotBase64,
+    /// The key that WireGuard reads as "no key".
     #[error("is all zero")]
     Zero,
 }
 
 impl PublicKey {
+    /// The canonical base64, as in a Peer's publicKey.
     pub fn to_base64(self) -> String {
         Base64::encode_string(&self.0)
     }

@@ -2,6 +2,8 @@
 //! specs and observed state. No I/O, no clock, no randomness, no logging; the
 //! same input gives the same output, byte for byte.
 
+#![warn(missing_docs)]
+
 pub mod cidr;
 pub mod cilium;
 pub mod condition;

@@ -18,6 +18,7 @@ macro_rules! name_type {
         pub struct $name(Arc<str>);
 
         impl $name {
+            /// The name as text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -139,11 +140,14 @@ impl From<&str> for ClusterId {
 /// A ClusterMesh on the hub.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MeshId {
+    /// The namespace on the hub.
     pub namespace: String,
+    /// The name in that namespace.
     pub name: String,
 }
 
 impl MeshId {
+    /// Combines a namespace and a name, which are not validated.
     pub fn new(namespace: &str, name: &str) -> Self {
         MeshId {
             namespace: namespace.to_owned(),

@@ -6,12 +6,15 @@
 /// Observed state of something remote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Seen<T> {
+    /// The state as last observed.
     Known(T),
     /// The reason why it is not known, for users.
     Unknown(String),
 }
 
 impl<T> Seen<T> {
+    /// The observed state; `None` if it is not known. Don't read `None` as
+    /// empty.
     pub fn known(&self) -> Option<&T> {
         match self {
             Seen::Known(value) => Some(value),
@@ -19,6 +22,7 @@ impl<T> Seen<T> {
         }
     }
 
+    /// Like [`Seen::known`], to update the state in place.
     pub fn known_mut(&mut self) -> Option<&mut T> {
         match self {
             Seen::Known(value) => Some(value),
@@ -26,6 +30,7 @@ impl<T> Seen<T> {
         }
     }
 
+    /// The reason why the state is not known, for users; `None` if it is known.
     pub fn why_unknown(&self) -> Option<&str> {
         match self {
             Seen::Known(_) => None,

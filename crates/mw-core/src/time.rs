@@ -42,13 +42,15 @@ fn date(days: i64) -> (i64, i64, i64) {
 }
 
 impl Timestamp {
-    pub fn minus(self, seconds: u64) -> Timestamp {
+    /// The time this many seconds earlier; saturates.
+    pub(crate) fn minus(self, seconds: u64) -> Timestamp {
         Timestamp(
             self.0
                 .saturating_sub(i64::try_from(seconds).unwrap_or(i64::MAX)),
         )
     }
 
+    /// The time this many seconds later; saturates.
     pub fn plus(self, seconds: u64) -> Timestamp {
         Timestamp(
             self.0

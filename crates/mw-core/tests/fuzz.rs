@@ -294,7 +294,7 @@ fn fastest(run: impl Fn()) -> Duration {
 }
 
 #[test]
-fn what_is_too_long_is_refused_at_once() {
+fn text_that_is_too_long_is_refused_at_once() {
     let huge = "1".repeat(256 * 1024);
     let json = format!("{{{}", "\"a\":".repeat(64 * 1024));
     let parsers: [(&str, &dyn Fn()); 6] = [

@@ -11,9 +11,9 @@ use crate::lean::{self, null_is_default, served};
 
 /// Annotation of a KubernetesCluster with the ID of the load balancer of its
 /// clustermesh-apiserver.
-pub const ANNOTATION_ELB_ID: &str = "networking.edge-portal.eu/elb-id";
+const ANNOTATION_ELB_ID: &str = "networking.edge-portal.eu/elb-id";
 /// Name of the capability that reports the state of Cilium.
-pub const CAPABILITY_CILIUM: &str = "cilium-cni";
+const CAPABILITY_CILIUM: &str = "cilium-cni";
 
 /// A cluster as seen by a tenant.
 #[derive(Deserialize, Debug, Clone, PartialEq, Default)]

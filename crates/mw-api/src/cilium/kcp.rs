@@ -22,7 +22,7 @@ pub const EXPORT_FILE: &str = "config/kcp-cilium-mesh-apiexport.yaml";
 pub const BINDING_FILE: &str = "config/kcp-cilium-mesh-apibinding.yaml";
 /// Path of the merge patch that adds the permission claim on KubernetesClusters to the
 /// export.
-pub const FLEET_CLAIM_FILE: &str = "config/kcp-cilium-mesh-fleet-claim.yaml";
+pub(crate) const FLEET_CLAIM_FILE: &str = "config/kcp-cilium-mesh-fleet-claim.yaml";
 /// Path of the RBAC manifest of the provider workspace from the repository root.
 pub const RBAC_FILE: &str = "config/kcp-cilium-mesh-rbac.yaml";
 
@@ -470,14 +470,14 @@ pub fn rbac_yaml() -> Result<String, YamlError> {
             json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name });
         json!({ "apiVersion": RBAC, "kind": "ClusterRoleBinding", "metadata": { "name": name }, "roleRef": role, "subjects": [subject] })
     };
-    let everybody = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:authenticated" });
+    let authenticated = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:authenticated" });
     let binder = format!("{EXPORT}-bind");
     documents(&[
         json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": PROVIDER, "namespace": PROVIDER_NAMESPACE } }),
         role(PROVIDER, json!([content, slices])),
         bound(PROVIDER, json!(subject(PROVIDER, PROVIDER_NAMESPACE))),
         role(&binder, json!([bind])),
-        bound(&binder, everybody),
+        bound(&binder, authenticated),
     ])
 }
 

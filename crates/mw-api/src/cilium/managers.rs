@@ -39,7 +39,7 @@ pub fn held<'a, V: 'a, T>(
 
 /// Returns the time when our manager last changed one of these keys of a map field. If
 /// `among` is empty, all keys count.
-pub fn changed_by_us(meta: &ObjectMeta, path: &[&str], among: &[&str]) -> Option<Timestamp> {
+pub(super) fn changed_by_us(meta: &ObjectMeta, path: &[&str], among: &[&str]) -> Option<Timestamp> {
     let ours = meta
         .managed_fields
         .iter()
@@ -57,7 +57,7 @@ pub fn changed_by_us(meta: &ObjectMeta, path: &[&str], among: &[&str]) -> Option
 }
 
 /// Returns the name of a manager. Our next apply removes only fields that we applied
-/// before, so fields that we patched count as managed by somebody else.
+/// before, so fields that we patched count as managed by others.
 fn manager(entry: &ManagedFieldsEntry) -> String {
     let name = entry.manager.clone().unwrap_or_default();
     match entry.operation.as_deref() {

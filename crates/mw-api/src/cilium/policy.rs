@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crd_can_express_is_read_from_its_schema() {
+    fn the_features_of_a_crd_are_read_from_its_schema() {
         let ports = json!({ "items": { "properties": { "ports": { "items": { "properties": { "endPort": {} } } } } } });
         let spec = json!({ "properties": { "enableDefaultDeny": {}, "ingress": { "items": { "properties": { "toPorts": ports } } } } });
         let crd = json!({ "spec": { "versions": [{ "name": "v2", "schema": { "openAPIV3Schema": { "properties": { "spec": spec } } } }] } });

@@ -11,20 +11,20 @@ use crate::crd::{YamlError, to_yaml};
 use crate::rbac::{meta, named, role_ref, subject};
 
 /// Path of the manifest for target clusters from the repository root.
-pub const TARGET_FILE: &str = "config/rbac/cilium-target.yaml";
+pub(crate) const TARGET_FILE: &str = "config/rbac/cilium-target.yaml";
 /// Path of the optional manifest that allows copying a missing CA from another member.
-pub const TARGET_CA_FILE: &str = "config/rbac/cilium-target-ca.yaml";
+pub(crate) const TARGET_CA_FILE: &str = "config/rbac/cilium-target-ca.yaml";
 /// Path of the optional manifest that limits the Secrets that role can create. Needs
 /// Kubernetes 1.30.
-pub const TARGET_CA_POLICY_FILE: &str = "config/rbac/cilium-target-ca-policy.yaml";
+pub(crate) const TARGET_CA_POLICY_FILE: &str = "config/rbac/cilium-target-ca-policy.yaml";
 /// Path of the optional manifest that allows reading KVStoreMesh's metrics.
-pub const TARGET_METRICS_FILE: &str = "config/rbac/cilium-target-metrics.yaml";
+pub(crate) const TARGET_METRICS_FILE: &str = "config/rbac/cilium-target-metrics.yaml";
 /// Path of the manifest with the connection Secrets, without data.
-pub const CONNECTION_SECRETS_FILE: &str = "config/cilium-connection-secrets.yaml";
+pub(crate) const CONNECTION_SECRETS_FILE: &str = "config/cilium-connection-secrets.yaml";
 /// Path of the manifest for a hub from the repository root.
-pub const HUB_FILE: &str = "config/rbac/cilium-hub.yaml";
+pub(crate) const HUB_FILE: &str = "config/rbac/cilium-hub.yaml";
 /// Path of the manifest for the management plane from the repository root.
-pub const MANAGEMENT_FILE: &str = "config/rbac/cilium-management.yaml";
+pub(crate) const MANAGEMENT_FILE: &str = "config/rbac/cilium-management.yaml";
 
 pub(crate) const PROVIDER: &str = "meshwright-provider";
 pub(crate) const PROVIDER_NAMESPACE: &str = "meshwright";
@@ -128,7 +128,7 @@ pub fn cilium_rules() -> Vec<PolicyRule> {
 /// Returns the rules for copying a missing CA, for Cilium's namespace. RBAC can't limit
 /// creation to a name, so the holder could also create a token Secret for any account
 /// in the namespace; [`ca_policy_yaml`] prevents that.
-pub fn ca_rules() -> Vec<PolicyRule> {
+fn ca_rules() -> Vec<PolicyRule> {
     vec![
         named(CA_SECRET, rule("", &["secrets"], &["list", "watch"])),
         rule("", &["secrets"], &["create"]),
@@ -137,7 +137,7 @@ pub fn ca_rules() -> Vec<PolicyRule> {
 
 /// Returns the rules for reading KVStoreMesh's metrics, for Cilium's namespace. The
 /// holder can send GET requests to every pod in it.
-pub fn metrics_rules() -> Vec<PolicyRule> {
+fn metrics_rules() -> Vec<PolicyRule> {
     vec![rule("", &["pods/proxy"], &["get"])]
 }
 
@@ -177,7 +177,7 @@ pub fn hub_rules() -> Vec<PolicyRule> {
 
 /// Returns the rules for the management plane: Clusters of either group and their
 /// kubeconfig Secrets.
-pub fn management_rules() -> Vec<PolicyRule> {
+fn management_rules() -> Vec<PolicyRule> {
     let clusters = |group: &str| rule(group, &["clusters"], &["list", "watch"]);
     vec![
         clusters("platform.edge-portal.eu"),
@@ -187,7 +187,7 @@ pub fn management_rules() -> Vec<PolicyRule> {
 }
 
 /// Returns the rules for the namespace of the provider's Lease.
-pub fn lease_rules() -> Vec<PolicyRule> {
+pub(crate) fn lease_rules() -> Vec<PolicyRule> {
     let leases = |verbs: &[&str]| rule("coordination.k8s.io", &["leases"], verbs);
     vec![
         leases(&["create"]),

@@ -26,9 +26,9 @@ use serde::{Deserialize, Serialize};
 
 /// Annotation with the hash of the held deletes that the operator may carry out. Only
 /// exactly these deletes go ahead.
-pub const ANNOTATION_CONFIRM_DELETES: &str = "kilo-clustermesh.io/confirm-deletes";
+pub(crate) const ANNOTATION_CONFIRM_DELETES: &str = "kilo-clustermesh.io/confirm-deletes";
 /// Annotation with the UID of a former hub whose Peers this mesh takes over.
-pub const ANNOTATION_TAKE_OVER_HUB: &str = "kilo-clustermesh.io/take-over-hub";
+pub(crate) const ANNOTATION_TAKE_OVER_HUB: &str = "kilo-clustermesh.io/take-over-hub";
 /// Annotation that triggers a full resync of the mesh whenever its value changes.
 pub const ANNOTATION_RECONCILE_TRIGGER: &str = "reconcile-trigger";
 /// Finalizer that keeps a deleted mesh until its Peers are deleted in all clusters.

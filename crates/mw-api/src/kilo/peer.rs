@@ -72,7 +72,7 @@ pub struct DnsOrIp {
     pub ip: Option<String>,
 }
 
-/// Preshared key of somebody else's Peer. It can be copied and written back, but is
+/// Preshared key of a Peer that is not ours. It can be copied and written back, but is
 /// redacted in debug output.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq)]
 #[serde(transparent)]

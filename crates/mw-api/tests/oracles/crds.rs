@@ -38,7 +38,7 @@ fn alike(features: PolicyFeatures) -> PolicyCrds {
 }
 
 #[test]
-fn what_a_policy_may_say_is_read_from_ciliums_own_crds() {
+fn the_features_of_policies_are_read_from_ciliums_own_crds() {
     let (Some(old), Some(new)) = (crds(old_cilium_crds()), crds(cilium_crds())) else {
         return;
     };

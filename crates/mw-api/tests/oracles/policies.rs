@@ -143,7 +143,7 @@ fn assert_refused(object: Value, reason: &str) {
 }
 
 #[test]
-fn what_cilium_does_not_take_is_refused() {
+fn policies_that_cilium_rejects_are_refused() {
     let ports = |ports: Value| json!({ "endpointSelector": {}, "ingress": [{ "toPorts": [{ "ports": ports }] }] });
     let many: Vec<Value> = (1..=41)
         .map(|port| json!({ "port": port.to_string(), "protocol": "TCP" }))

@@ -11,6 +11,8 @@ use crate::names::ClusterId;
 use crate::problem::{Problem, Reason};
 use crate::text::{listed, quoted};
 
+const MESH_REF: &str = "spec.meshRef";
+
 /// The reason why an object is not reconciled.
 pub(super) enum Unmet {
     /// The spec is invalid.
@@ -29,31 +31,19 @@ pub(super) fn binding<'a>(
     mesh: &str,
 ) -> Result<&'a Binding, Unmet> {
     let id = common.id.neighbour(mesh);
-    let subject = "spec.meshRef";
-    let later = |text: String| {
-        Unmet::Later(Problem::new(
-            Reason::MeshNotReady,
-            subject,
-            text,
-            "check the status of the binding",
-        ))
-    };
     let Some(binding) = world.bindings.get(&id) else {
-        return Err(match world.listed.contains(&common.id.workspace) {
-            true => {
-                let text = format!("ClusterMeshBinding not found: {}", quoted(mesh));
-                Unmet::Never(Problem::new(
-                    Reason::BindingNotFound,
-                    subject,
-                    text,
-                    "correct meshRef.name, or create the binding",
-                ))
-            }
-            false => later("ClusterMeshBindings are not listed yet".to_owned()),
-        });
+        if !world.listed.contains(&common.id.workspace) {
+            return Err(not_ready("ClusterMeshBindings are not listed yet"));
+        }
+        return Err(Unmet::Never(Problem::new(
+            Reason::BindingNotFound,
+            MESH_REF,
+            format!("ClusterMeshBinding not found: {}", quoted(mesh)),
+            "correct meshRef.name, or create the binding",
+        )));
     };
     if binding.common.deleting.is_some() {
-        return Err(later(format!(
+        return Err(not_ready(&format!(
             "ClusterMeshBinding {} is being deleted",
             quoted(mesh)
         )));
@@ -62,12 +52,21 @@ pub(super) fn binding<'a>(
         Some(BindingPhase::Connected | BindingPhase::Degraded) => Ok(binding),
         phase => {
             let phase = phase.unwrap_or_default().as_str();
-            Err(later(format!(
+            Err(not_ready(&format!(
                 "ClusterMeshBinding {} is {phase}",
                 quoted(mesh)
             )))
         }
     }
+}
+
+fn not_ready(text: &str) -> Unmet {
+    Unmet::Later(Problem::new(
+        Reason::MeshNotReady,
+        MESH_REF,
+        text,
+        "check the status of the binding",
+    ))
 }
 
 /// Condition types and reasons of one kind.
@@ -89,66 +88,40 @@ pub(super) fn conditions(
     degraded: bool,
     problems: &[Problem],
 ) -> Vec<Condition> {
-    let told = |problems: &[Problem]| {
-        let texts: Vec<&str> = problems
-            .iter()
-            .map(|problem| problem.message.as_str())
-            .collect();
-        listed(&texts, 20)
-    };
-    let accepted = match refused.is_empty() {
-        true => Condition {
-            kind: kind::ACCEPTED,
-            status: Status::True,
-            reason: reason::SPEC_VALID,
-            message: String::new(),
-        },
-        false => {
-            let message = validation_failed(refused);
-            Condition {
-                kind: kind::ACCEPTED,
-                status: Status::False,
-                reason: Reason::InvalidSpec.as_str(),
-                message,
-            }
-        }
-    };
-    let message = if refused.is_empty() {
-        told(problems)
-    } else {
-        validation_failed(refused)
-    };
     let first = refused
         .first()
         .or(problems.first())
         .map_or(words.doing, |problem| problem.reason.as_str());
-    let state = |kind: &'static str, reason: &'static str| match done {
-        true => Condition {
-            kind,
-            status: Status::True,
-            reason,
-            message: String::new(),
-        },
-        false => Condition {
-            kind,
-            status: Status::False,
-            reason: first,
-            message: message.clone(),
-        },
+    let message = if refused.is_empty() {
+        messages(problems)
+    } else {
+        validation_failed(refused)
     };
-    let degradation = match degraded {
-        true => Condition {
-            kind: kind::DEGRADED,
-            status: Status::True,
-            reason: first,
+    let state = |kind: &'static str, reason: &'static str| {
+        if done {
+            is_true(kind, reason)
+        } else {
+            Condition {
+                message: message.clone(),
+                ..is_false(kind, first)
+            }
+        }
+    };
+    let accepted = if refused.is_empty() {
+        is_true(kind::ACCEPTED, reason::SPEC_VALID)
+    } else {
+        Condition {
+            message: validation_failed(refused),
+            ..is_false(kind::ACCEPTED, Reason::InvalidSpec.as_str())
+        }
+    };
+    let degradation = if degraded {
+        Condition {
             message: message.clone(),
-        },
-        false => Condition {
-            kind: kind::DEGRADED,
-            status: Status::False,
-            reason: reason::NOT_DEGRADED,
-            message: String::new(),
-        },
+            ..is_true(kind::DEGRADED, first)
+        }
+    } else {
+        is_false(kind::DEGRADED, reason::NOT_DEGRADED)
     };
     vec![
         accepted,
@@ -156,6 +129,30 @@ pub(super) fn conditions(
         state(kind::READY, words.done),
         degradation,
     ]
+}
+
+fn is_true(kind: &'static str, reason: &'static str) -> Condition {
+    Condition {
+        kind,
+        status: Status::True,
+        reason,
+        message: String::new(),
+    }
+}
+
+fn is_false(kind: &'static str, reason: &'static str) -> Condition {
+    Condition {
+        status: Status::False,
+        ..is_true(kind, reason)
+    }
+}
+
+fn messages(problems: &[Problem]) -> String {
+    let texts: Vec<&str> = problems
+        .iter()
+        .map(|problem| problem.message.as_str())
+        .collect();
+    listed(&texts, 20)
 }
 
 /// The outcome of an object that is not reconciled. Everything written so far

@@ -34,23 +34,11 @@ pub(super) fn applies(
         links,
         untouchable,
     };
-    let of_target = |(target, seen): (&ClusterId, &ClusterSeen)| {
-        let secrets = seen.secrets.known().filter(|_| seen.silent.is_none())?;
-        let stays = RetainedKeys {
-            claimed: claimants(world, target).any(|(_, other)| other.secrets.known().is_none()),
-            lost: LostWays::to(world, identities, target),
-            neighbours: neighbour_names(world, identities, target),
-            left: left_names(world, identities, target, secrets),
-            own: around.wishes(target),
-            others: around.others(target),
-        };
-        let applies = ConnectionSecret::ALL
-            .into_iter()
-            .filter_map(|name| Some((name, apply(name, secrets.get(&name), &stays)?)));
-        let applies: BTreeMap<ConnectionSecret, SecretApply> = applies.collect();
-        (!applies.is_empty()).then(|| (target.clone(), applies))
-    };
-    world.clusters.iter().filter_map(of_target).collect()
+    world
+        .clusters
+        .iter()
+        .filter_map(|(target, seen)| Some((target.clone(), around.applies(target, seen)?)))
+        .collect()
 }
 
 /// The keys of a cluster's Secrets that another owner of the same cluster
@@ -111,6 +99,57 @@ struct Around<'a, 'm> {
 }
 
 impl<'a> Around<'a, '_> {
+    /// The applies of one cluster; `None` if it needs none.
+    fn applies(
+        &self,
+        target: &ClusterId,
+        seen: &ClusterSeen,
+    ) -> Option<BTreeMap<ConnectionSecret, SecretApply>> {
+        let secrets = seen.secrets.known().filter(|_| seen.silent.is_none())?;
+        let (world, identities) = (self.world, self.identities);
+        let stays = RetainedKeys {
+            claimed: claimants(world, target).any(|(_, other)| other.secrets.known().is_none()),
+            lost: LostWays::to(world, identities, target),
+            neighbours: neighbour_names(world, identities, target),
+            left: left_names(world, identities, target, secrets),
+            own: self.wishes(target),
+            others: self.others(target),
+        };
+        let applies: BTreeMap<ConnectionSecret, SecretApply> = ConnectionSecret::ALL
+            .into_iter()
+            .filter_map(|name| Some((name, apply(name, secrets.get(&name), &stays)?)))
+            .collect();
+        (!applies.is_empty()).then_some(applies)
+    }
+
+    /// The finding for a link whose key another owner of the reader set first.
+    fn taken(&self, link: &Link, plan: &LinkPlan) -> Option<Finding> {
+        let secrets = self.world.clusters.get(&link.reader)?.secrets.known()?;
+        let others = self.others(&link.reader);
+        let is_taken = |key: &&Key| {
+            let found = secrets
+                .get(&key.0)
+                .and_then(|secret| Some((secret, secret.keys.get(&key.1)?)));
+            found.is_some_and(|(secret, held)| {
+                others
+                    .iter()
+                    .any(|other| other.has_taken(key, secret, &held.value))
+            })
+        };
+        let (secret, key) = plan
+            .keys
+            .as_ref()
+            .filter(|_| !plan.in_place)?
+            .keys()
+            .find(is_taken)?;
+        let text = format!(
+            "key {key} of Secret {} is set by another owner of the cluster",
+            secret.as_str()
+        );
+        let hint = "use a different Cilium name for the remote, or let the other owner connect these clusters";
+        Some(Finding::permanent(Step::Keys, Reason::KeyOwnedByOther, text).hint(hint))
+    }
+
     fn wishes(&self, target: &ClusterId) -> Wishes<'a> {
         Wishes {
             wanted: wanted(self.links, target),
@@ -217,33 +256,11 @@ pub(super) fn tell_taken(
         links,
         untouchable,
     };
-    let taken = |(link, plan): (&Link, &LinkPlan)| {
-        let secrets = world.clusters.get(&link.reader)?.secrets.known()?;
-        let others = around.others(&link.reader);
-        let is_taken = |key: &&Key| {
-            let found = secrets
-                .get(&key.0)
-                .and_then(|secret| Some((secret, secret.keys.get(&key.1)?)));
-            found.is_some_and(|(secret, held)| {
-                others
-                    .iter()
-                    .any(|other| other.has_taken(key, secret, &held.value))
-            })
-        };
-        let (secret, key) = plan
-            .keys
-            .as_ref()
-            .filter(|_| !plan.in_place)?
-            .keys()
-            .find(is_taken)?;
-        let text = format!(
-            "key {key} of Secret {} is set by another owner of the cluster",
-            secret.as_str()
-        );
-        let finding = Finding::permanent(Step::Keys, Reason::KeyOwnedByOther, text);
-        Some((link.clone(), finding.hint("use a different Cilium name for the remote, or let the other owner connect these clusters")))
-    };
-    let taken: Vec<(Link, Finding)> = links.plans.iter().filter_map(taken).collect();
+    let taken: Vec<(Link, Finding)> = links
+        .plans
+        .iter()
+        .filter_map(|(link, plan)| Some((link.clone(), around.taken(link, plan)?)))
+        .collect();
     for (link, finding) in taken {
         links
             .plans
@@ -275,24 +292,31 @@ fn left_names<'a>(
     target: &ClusterId,
     secrets: &BTreeMap<ConnectionSecret, SecretSeen>,
 ) -> BTreeSet<&'a str> {
-    let leads_to = |name: &str, seen: &ClusterSeen| {
-        let keys = secrets
-            .values()
-            .filter_map(|secret| secret.keys.get(name))
-            .filter(|held| held.is_ours());
-        let keys: Vec<&SecretBytes> = keys.map(|held| &held.value).collect();
-        let by_address = keys
-            .iter()
-            .any(|key| addresses(seen).any(|address| mentions(key, address)));
-        // A key without an address leads to the cluster that has the name now.
-        by_address || seen.config.known().is_some() && !keys.iter().any(|key| has_address(key))
-    };
     let known = neighbours(world, target)
         .filter_map(|id| Some((identities.name(id)?.as_str(), world.clusters.get(id)?)));
     known
-        .filter(|(name, seen)| leads_to(name, seen))
+        .filter(|(name, seen)| leads_to(secrets, name, seen))
         .map(|(name, _)| name)
         .collect()
+}
+
+/// Reports whether our keys of this name lead to a cluster.
+fn leads_to(
+    secrets: &BTreeMap<ConnectionSecret, SecretSeen>,
+    name: &str,
+    seen: &ClusterSeen,
+) -> bool {
+    let keys: Vec<&SecretBytes> = secrets
+        .values()
+        .filter_map(|secret| secret.keys.get(name))
+        .filter(|held| held.is_ours())
+        .map(|held| &held.value)
+        .collect();
+    let by_address = keys
+        .iter()
+        .any(|key| addresses(seen).any(|address| mentions(key, address)));
+    // A key without an address leads to the cluster that has the name now.
+    by_address || seen.config.known().is_some() && !keys.iter().any(|key| has_address(key))
 }
 
 /// The known Cilium names of all present and former neighbours of a cluster.

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_addresses_those_in_the_certificate_are_used_where_no_name_helps() {
+    fn addresses_in_the_certificate_are_used_where_no_name_helps() {
         let address = Address {
             hosts: texts(&["192.0.2.1", "192.0.2.2"]),
             is_name: false,

@@ -31,7 +31,9 @@ const LONGEST_MESSAGE: usize = 1000;
 pub struct Ending {
     /// Each with its Secret.
     pub files: Vec<String>,
+    /// The time of expiry.
     pub at: Timestamp,
+    /// The way to renew all of them.
     pub renewal: Renewal,
 }
 
@@ -41,7 +43,9 @@ pub enum Renewal {
     /// A command to run in that cluster, and an alternative for clusters where
     /// it fails.
     Line {
+        /// The command, safe to paste into a shell.
         typed: String,
+        /// The alternative, with its condition.
         otherwise: Option<String>,
     },
     /// No single command: a description.

@@ -1,20 +1,20 @@
 //! GlobalServices: the annotations of each Service in each target, as the union
 //! of what all of them want, and the progress of each GlobalService.
 
+mod status;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cilium::annotation::{Chosen, Export, read};
-use crate::cilium::binding_dependents::{self, Unmet, Words, conditions, held_clusters, touches};
+use crate::cilium::binding_dependents::{self, Unmet, Words, held_clusters};
 use crate::cilium::context::{Context, Targets};
+use crate::cilium::export::status::status;
 use crate::cilium::facts::{ClusterSeen, Held, ServiceName, ServiceSeen};
 use crate::cilium::object::{Binding, GlobalService, ObjectId};
-use crate::cilium::plan::{
-    AnnotationApply, BindingPlan, Endpoints, ObjectOutcome, ServicePhase, ServicePlan,
-};
+use crate::cilium::plan::{AnnotationApply, BindingPlan, ServicePhase, ServicePlan};
 use crate::cilium::planner::at;
 use crate::cilium::sharing::claimants;
 use crate::cilium::teardown;
-use crate::cilium::version::GLOBAL_NAMESPACES;
 use crate::cilium::world::World;
 use crate::condition::cilium::{kind, reason};
 use crate::names::ClusterId;
@@ -27,8 +27,6 @@ const WORDS: Words = Words {
     everywhere: reason::ALL_CLUSTERS_EXPORTED,
     doing: reason::EXPORTING,
 };
-/// Manager of Cilium's own copies of other clusters' endpoints.
-const SYNCED_SLICES: &str = "endpointslice-mesh-controller.cilium.io";
 
 /// A valid GlobalService.
 struct Active<'a> {
@@ -157,19 +155,25 @@ impl<'a> Active<'a> {
     /// The selected Services; `None` if they are not known.
     fn matches(&self, seen: &'a ClusterSeen) -> Option<Vec<(&'a ServiceName, &'a ServiceSeen)>> {
         let services = seen.services.known().filter(|_| seen.silent.is_none())?;
-        let fits = |(name, service): &(&ServiceName, &ServiceSeen)| {
-            let chosen = match &self.export.chosen {
-                Chosen::Named(wanted) => name.name == *wanted,
-                Chosen::Labelled(labels) => labels
-                    .iter()
-                    .all(|(key, value)| service.labels.get(key) == Some(value)),
-            };
-            chosen
-                && name.namespace == self.export.namespace
-                && !service.external_name
-                && !service.deleting
+        Some(
+            services
+                .iter()
+                .filter(|(name, service)| self.selects(name, service))
+                .collect(),
+        )
+    }
+
+    fn selects(&self, name: &ServiceName, service: &ServiceSeen) -> bool {
+        let chosen = match &self.export.chosen {
+            Chosen::Named(wanted) => name.name == *wanted,
+            Chosen::Labelled(labels) => labels
+                .iter()
+                .all(|(key, value)| service.labels.get(key) == Some(value)),
         };
-        Some(services.iter().filter(fits).collect())
+        chosen
+            && name.namespace == self.export.namespace
+            && !service.external_name
+            && !service.deleting
     }
 }
 
@@ -357,190 +361,6 @@ fn apply(
         on,
         annotations,
         removed,
-    })
-}
-
-/// Progress in one cluster.
-#[derive(Debug, PartialEq, Eq)]
-enum Progress {
-    Exported,
-    Missing,
-    Untried,
-    Failing,
-}
-
-fn status(
-    context: &Context<'_>,
-    one: &Active<'_>,
-    wanted: &Wanted<'_>,
-    held: &BTreeSet<&ClusterId>,
-) -> ServicePlan {
-    let mut problems = Vec::new();
-    let mut progress = Vec::new();
-    let mut plan = ServicePlan::default();
-    for name in &one.targets {
-        let state = examine(context.world, one, name, wanted, held, &mut problems);
-        if state == Progress::Exported {
-            plan.exported.push((*name).clone());
-        }
-        plan.endpoints.extend(endpoints(context.world, one, name));
-        progress.push(state);
-    }
-    let count = |state: Progress| progress.iter().filter(|of| **of == state).count();
-    let (exported, missing, untried) = (
-        count(Progress::Exported),
-        count(Progress::Missing),
-        count(Progress::Untried),
-    );
-    let phase = match () {
-        () if missing == one.targets.len() => ServicePhase::Error,
-        () if untried > 0 => ServicePhase::Exporting,
-        () if exported == one.targets.len() && problems.is_empty() => ServicePhase::Exported,
-        () => ServicePhase::Degraded,
-    };
-    let done = phase == ServicePhase::Exported;
-    let conditions = conditions(WORDS, &[], done, phase == ServicePhase::Degraded, &problems);
-    let written = one.targets.iter().copied().filter(|name| {
-        one.seen(context.world, name)
-            .is_some_and(|(_, seen)| has_match(one, seen))
-    });
-    plan.outcome = ObjectOutcome {
-        phase,
-        conditions,
-        problems,
-        touches: touches(&one.of.common, written),
-        teardown: None,
-    };
-    plan
-}
-
-fn has_match(one: &Active<'_>, seen: &ClusterSeen) -> bool {
-    one.matches(seen).is_some_and(|matches| !matches.is_empty())
-}
-
-fn examine(
-    world: &World,
-    one: &Active<'_>,
-    name: &str,
-    wanted: &Wanted<'_>,
-    held: &BTreeSet<&ClusterId>,
-    problems: &mut Vec<Problem>,
-) -> Progress {
-    let subject = format!("cluster {name}");
-    let mut tell = |reason: Reason, text: String, hint: &str| {
-        problems.push(Problem::new(
-            reason,
-            &subject,
-            format!("cluster {name}: {text}"),
-            hint,
-        ))
-    };
-    let Some((id, seen)) = one
-        .seen(world, name)
-        .filter(|(_, seen)| seen.silent.is_none())
-    else {
-        tell(
-            Reason::ClusterUnreachable,
-            "can't be read".to_owned(),
-            "check the status of the binding",
-        );
-        return Progress::Failing;
-    };
-    let Some(matches) = one.matches(seen) else {
-        return Progress::Untried;
-    };
-    if matches.is_empty() {
-        tell(
-            Reason::ServiceNotFound,
-            "Service not found".to_owned(),
-            "create the Service in that cluster",
-        );
-        return Progress::Missing;
-    }
-    if !is_global(seen, &one.export.namespace) {
-        let text = format!("namespace {} is not global", quoted(&one.export.namespace));
-        tell(
-            Reason::NamespaceNotGlobal,
-            text,
-            "annotate the namespace with clustermesh.cilium.io/global=true",
-        );
-    }
-    let mut applied = true;
-    let claimants: Vec<Claimant<'_>> = claimants(world, id).collect();
-    for (service, found) in matches {
-        let agreed = wanted.get(&(id, service));
-        let others = Others::of(world, wanted, held, &claimants, service, found);
-        for (key, value) in &one.export.annotations {
-            if agreed.and_then(|agreed| agreed.get(key.as_str())) != Some(&value.as_str()) {
-                let text = format!(
-                    "an older GlobalService sets a different value of {key} on {}",
-                    service.name
-                );
-                tell(Reason::Conflict, text, "use the same value in both");
-            } else if !is_ours_to_set(found, &others, key, value) {
-                let text = format!(
-                    "{key} on {} has a different value, set by another field manager",
-                    service.name
-                );
-                tell(
-                    Reason::AnnotationOwnedByOther,
-                    text,
-                    "remove that annotation from the Service so that meshwright can set it",
-                );
-            } else {
-                applied &= found
-                    .annotations
-                    .get(key)
-                    .is_some_and(|held| held.value == *value);
-            }
-        }
-    }
-    if applied {
-        Progress::Exported
-    } else {
-        Progress::Untried
-    }
-}
-
-/// Since 1.20 a namespace can be excluded from being global.
-fn is_global(seen: &ClusterSeen, namespace: &str) -> bool {
-    let version = seen
-        .agents
-        .known()
-        .and_then(Option::as_ref)
-        .and_then(|agents| agents.version);
-    if version.is_none_or(|version| version < GLOBAL_NAMESPACES) {
-        return true;
-    }
-    let by_default = seen
-        .config
-        .known()
-        .and_then(Option::as_ref)
-        .is_none_or(|config| config.namespaces_global);
-    let annotated = seen
-        .namespaces
-        .known()
-        .and_then(|all| all.get(namespace))
-        .and_then(|of| of.global.as_deref());
-    annotated.map_or(by_default, |value| value.eq_ignore_ascii_case("true"))
-}
-
-fn endpoints(world: &World, one: &Active<'_>, name: &str) -> Option<Endpoints> {
-    let (_, seen) = one.seen(world, name)?;
-    let services: BTreeSet<&ServiceName> = one
-        .matches(seen)?
-        .into_iter()
-        .map(|(service, _)| service)
-        .collect();
-    let slices = seen
-        .slices
-        .known()?
-        .iter()
-        .filter(|slice| slice.managed_by != SYNCED_SLICES && services.contains(&slice.service));
-    let ready: BTreeSet<&String> = slices.flat_map(|slice| &slice.ready).collect();
-    Some(Endpoints {
-        cluster: name.to_owned(),
-        ready: ready.len(),
     })
 }
 

@@ -8,12 +8,19 @@ use crate::problem::{Problem, Reason};
 /// The setup steps of a cluster, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {
+    /// Reach the cluster with its credentials.
     Credentials,
+    /// Find Cilium with a ready agent.
     Cilium,
+    /// Have a unique cluster-name and cluster-id.
     Identity,
+    /// Have a CA and certificates.
     Authority,
+    /// Run clustermesh-apiserver at a known address.
     ApiServer,
+    /// Write the keys of the remotes.
     Keys,
+    /// Observe that the links work.
     Verify,
 }
 

@@ -88,41 +88,58 @@ pub(super) fn find(
                 .map(|held| (own.clone(), held.value.clone())),
         );
     }
-    let at = if server.kvstoremesh {
-        ConnectionSecret::KvStoreMesh
+    let (at, offered, aliases) = if server.kvstoremesh {
+        (
+            ConnectionSecret::KvStoreMesh,
+            &server.client_files,
+            &server.host_aliases,
+        )
     } else {
-        ConnectionSecret::ClusterMesh
+        (
+            ConnectionSecret::ClusterMesh,
+            &agents.client_files,
+            &agents.host_aliases,
+        )
     };
     if let Some(secret) = secrets
         .get(&at)
         .filter(|_| others.keys().any(|key| Some(key) != own.as_ref()))
     {
-        let (offered, aliases) = match server.kvstoremesh {
-            true => (&server.client_files, &server.host_aliases),
-            false => (&agents.client_files, &agents.host_aliases),
-        };
-        match (Folder {
+        let folder = Folder {
             secret,
             offered,
             certificates,
-        })
-        .endpoint(remote, aliases)
-        {
+        };
+        found.follow(at, folder, remote, aliases);
+    }
+    Some(found)
+}
+
+impl Foreign {
+    /// Adds the keys of a remote in the Secret that connects to it, with the
+    /// dial that tests them.
+    fn follow(
+        &mut self,
+        at: ConnectionSecret,
+        folder: Folder<'_>,
+        remote: Named<'_>,
+        aliases: &BTreeSet<String>,
+    ) {
+        match folder.endpoint(remote, aliases) {
             Ok((endpoint, files)) => {
-                found.dial = Some(dial(&endpoint, &files, remote.name, remote.id))
+                self.dial = Some(dial(&endpoint, &files, remote.name, remote.id));
             }
-            Err(why) => found.flaw = Some(why),
+            Err(why) => self.flaw = Some(why),
         }
-        found.keys.retain(|(name, _), _| *name != at);
-        let standing = secret
+        self.keys.retain(|(name, _), _| *name != at);
+        let of_remote = folder
+            .secret
             .keys
             .iter()
             .filter(|(key, _)| remote_of(key) == remote.name.as_str());
-        found
-            .keys
-            .extend(standing.map(|(key, held)| ((at, key.clone()), held.value.clone())));
+        self.keys
+            .extend(of_remote.map(|(key, held)| ((at, key.clone()), held.value.clone())));
     }
-    Some(found)
 }
 
 /// The keys of a remote that an unforced apply can't change, and their

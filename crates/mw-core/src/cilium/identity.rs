@@ -31,7 +31,7 @@ pub(super) struct Identities {
 #[derive(Debug)]
 struct Clash {
     /// The rank by age of the binding that connected them. Older bindings
-    /// ignore the conflict: nobody can break a mesh by joining it.
+    /// ignore the conflict: no tenant can break a mesh by joining it.
     from: usize,
     finding: Finding,
 }

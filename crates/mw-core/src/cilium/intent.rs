@@ -2,24 +2,28 @@
 //! progress of each intent. A deleted policy fails open, so a policy is deleted
 //! only if it is known not to be wanted.
 
+mod policies;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cilium::binding_dependents::{self, Unmet, Words, conditions, touches};
 use crate::cilium::context::{Context, Targets};
-use crate::cilium::facts::{ClusterSeen, NamespaceSeen, PolicyFeatures, PolicyKey, PolicySeen};
+use crate::cilium::facts::{
+    ClusterSeen, NamespaceSeen, PolicyCrds, PolicyFeatures, PolicyKey, PolicySeen,
+};
+use crate::cilium::intent::policies::{
+    Progress, apply, exists, leave_others, own_clusters, remove,
+};
 use crate::cilium::object::{Binding, Intent, ObjectId};
 use crate::cilium::plan::{
-    BindingPlan, Condition, IntentPhase, IntentPlan, ObjectOutcome, PolicyChanges, PolicyUpdate,
-    Status, WantedPolicy,
+    BindingPlan, Condition, IntentPhase, IntentPlan, ObjectOutcome, Status, WantedPolicy,
 };
-use crate::cilium::planner::at;
 use crate::cilium::policy::{is_of, key, named_in, render};
 use crate::cilium::rule::{Rule, read};
 use crate::cilium::teardown;
 use crate::cilium::world::World;
 use crate::condition::cilium::{kind, reason};
 use crate::names::{CiliumName, ClusterId};
-use crate::precondition::Precondition;
 use crate::problem::{Problem, Reason};
 use crate::text::{listed, quoted};
 
@@ -43,6 +47,23 @@ struct Active<'a> {
 }
 
 impl Active<'_> {
+    /// The features of the CRD that the policy needs, if it exists.
+    fn features(&self, crds: &PolicyCrds) -> Option<PolicyFeatures> {
+        if self.rule.clusterwide {
+            crds.clusterwide
+        } else {
+            crds.namespaced
+        }
+    }
+
+    /// Reports whether a cluster can't have the policy for want of a namespace.
+    fn lacks_namespace(&self, namespaces: &BTreeMap<String, NamespaceSeen>) -> bool {
+        self.key
+            .namespace
+            .as_ref()
+            .is_some_and(|namespace| !exists(namespaces, namespace))
+    }
+
     /// The policy for a cluster. While a name is not known, clusters named by
     /// the existing policy stay in it: it may be one of them.
     fn policy(&self, found: Option<&PolicySeen>) -> WantedPolicy {
@@ -53,16 +74,6 @@ impl Active<'_> {
         let names: BTreeSet<&CiliumName> = self.names.iter().chain(&kept).collect();
         render(&self.of.common.id, &self.rule, &names)
     }
-}
-
-/// Progress in one cluster.
-#[derive(Debug, PartialEq, Eq)]
-enum Progress {
-    Applied,
-    /// The namespace does not exist.
-    Skipped,
-    Untried,
-    Failing,
 }
 
 pub(super) fn plan(
@@ -202,23 +213,7 @@ fn act(context: &Context<'_>, active: &Active<'_>, targets: &mut Targets) -> Int
         count(Progress::Untried),
     );
     if skipped == all {
-        let text = format!(
-            "namespace {} does not exist in any cluster",
-            quoted(
-                active
-                    .rule
-                    .destination
-                    .namespace
-                    .as_deref()
-                    .unwrap_or_default()
-            )
-        );
-        problems.push(Problem::new(
-            Reason::NamespaceMissing,
-            "spec.destination.namespace",
-            text,
-            "create the namespace",
-        ));
+        problems.push(namespace_missing(active));
     }
     let phase = match () {
         () if lacking_crd.len() == all => IntentPhase::Error,
@@ -268,6 +263,20 @@ fn hole(active: &Active<'_>) -> Option<Problem> {
     })
 }
 
+fn namespace_missing(active: &Active<'_>) -> Problem {
+    let namespace = active.rule.destination.namespace.as_deref();
+    let text = format!(
+        "namespace {} does not exist in any cluster",
+        quoted(namespace.unwrap_or_default())
+    );
+    Problem::new(
+        Reason::NamespaceMissing,
+        "spec.destination.namespace",
+        text,
+        "create the namespace",
+    )
+}
+
 fn crd_missing(active: &Active<'_>, names: &[String]) -> Option<Problem> {
     let kind = if active.rule.clusterwide {
         "CiliumClusterwideNetworkPolicy"
@@ -283,218 +292,6 @@ fn crd_missing(active: &Active<'_>, names: &[String]) -> Option<Problem> {
             "install Cilium's CRDs in these clusters",
         )
     })
-}
-
-fn apply(
-    world: &World,
-    active: &Active<'_>,
-    name: &String,
-    targets: &mut Targets,
-    problems: &mut Vec<Problem>,
-    lacking_crd: &mut Vec<String>,
-) -> Progress {
-    let mut tell = |reason: Reason, text: &str, hint: &str| {
-        problems.push(Problem::new(
-            reason,
-            format!("cluster {name}"),
-            format!("cluster {name}: {text}"),
-            hint,
-        ));
-        Progress::Failing
-    };
-    let found = active
-        .binding
-        .common
-        .cluster(name)
-        .and_then(|id| Some((id, world.clusters.get(id)?)));
-    let Some((id, seen)) = found.filter(|(_, seen)| seen.silent.is_none()) else {
-        return tell(
-            Reason::ClusterUnreachable,
-            "can't be read",
-            "check the status of the binding",
-        );
-    };
-    let (Some(policies), Some(crds), Some(namespaces)) = (
-        seen.policies.known(),
-        seen.policy_crds.known(),
-        seen.namespaces.known(),
-    ) else {
-        return Progress::Untried;
-    };
-    let features = if active.rule.clusterwide {
-        crds.clusterwide
-    } else {
-        crds.namespaced
-    };
-    let Some(features) = features else {
-        lacking_crd.push(name.clone());
-        return Progress::Failing;
-    };
-    if let Some(field) = too_old(&active.rule, features) {
-        return tell(
-            Reason::CiliumTooOld,
-            &format!("its Cilium does not support {field}, so no policy is written"),
-            "upgrade Cilium in that cluster",
-        );
-    }
-    if active
-        .key
-        .namespace
-        .as_ref()
-        .is_some_and(|namespace| !exists(namespaces, namespace))
-    {
-        return Progress::Skipped;
-    }
-    let changes = &mut at(targets, id).policies;
-    match policies.get(&active.key) {
-        Some(found) if !is_of(&active.of.common.id, &found.labels) => {
-            let text = format!(
-                "policy {} exists and is not managed by meshwright",
-                quoted(&active.key.name)
-            );
-            tell(
-                Reason::PolicyNameTaken,
-                &text,
-                "rename or delete that policy",
-            )
-        }
-        found => compare(&active.policy(found), found, changes),
-    }
-}
-
-/// The field that a policy needs and the CRD does not support.
-fn too_old(rule: &Rule, features: PolicyFeatures) -> Option<&'static str> {
-    match (
-        rule.spares_others() && !features.default_deny,
-        rule.has_ranges() && !features.end_port,
-    ) {
-        (true, _) => Some("enableDefaultDeny"),
-        (false, true) => Some("endPort"),
-        (false, false) => None,
-    }
-}
-
-fn compare(
-    wanted: &WantedPolicy,
-    found: Option<&PolicySeen>,
-    changes: &mut PolicyChanges,
-) -> Progress {
-    let Some(found) = found else {
-        changes.create.insert(wanted.key.clone(), wanted.clone());
-        return Progress::Untried;
-    };
-    let labelled = wanted
-        .labels
-        .iter()
-        .all(|(key, value)| found.labels.get(key) == Some(value));
-    if found.deleting {
-        return Progress::Untried;
-    }
-    if labelled && found.spec == wanted.spec {
-        return Progress::Applied;
-    }
-    let update = PolicyUpdate {
-        on: on(found),
-        before: found.spec.clone(),
-        after: wanted.clone(),
-    };
-    changes.update.insert(wanted.key.clone(), update);
-    Progress::Untried
-}
-
-fn on(found: &PolicySeen) -> Precondition {
-    Precondition {
-        uid: found.uid.as_str().into(),
-        resource_version: found.resource_version.as_str().into(),
-    }
-}
-
-/// Deletes policies of this intent that are no longer wanted, but only after
-/// the new policy exists everywhere.
-fn leave_others(world: &World, active: &Active<'_>, targets: &mut Targets) {
-    let wanted_on: BTreeSet<&ClusterId> = active
-        .binding
-        .spec
-        .refs
-        .iter()
-        .filter_map(|name| active.binding.common.cluster(name))
-        .collect();
-    // An unresolved ref may have led to any of the others.
-    let common = &active.binding.common;
-    let all_known = active
-        .binding
-        .spec
-        .refs
-        .iter()
-        .all(|name| common.cluster(name).is_some() || common.is_revoked(name));
-    for (id, seen) in own_clusters(world, active.of.common.clusters().chain(common.clusters())) {
-        match wanted_on.contains(id) {
-            true if is_settled(active, seen) => {
-                remove(&active.of.common.id, id, seen, Some(&active.key), targets)
-            }
-            false if all_known => remove(&active.of.common.id, id, seen, None, targets),
-            _ => {}
-        }
-    }
-}
-
-/// Observed state of the clusters that an object's own refs lead to.
-fn own_clusters<'a>(
-    world: &'a World,
-    ids: impl Iterator<Item = &'a ClusterId>,
-) -> BTreeMap<&'a ClusterId, &'a ClusterSeen> {
-    ids.filter_map(|id| Some((id, world.clusters.get(id)?)))
-        .collect()
-}
-
-/// Reports whether the new policy exists here, or can't because its namespace
-/// does not exist.
-fn is_settled(active: &Active<'_>, seen: &ClusterSeen) -> bool {
-    let key = &active.key;
-    let (Some(policies), Some(namespaces)) = (seen.policies.known(), seen.namespaces.known())
-    else {
-        return false;
-    };
-    let stands = policies
-        .get(key)
-        .is_some_and(|found| is_of(&active.of.common.id, &found.labels) && !found.deleting);
-    stands
-        || key
-            .namespace
-            .as_ref()
-            .is_some_and(|namespace| !exists(namespaces, namespace))
-}
-
-/// Reports whether objects can be created in a namespace: not while it is being
-/// deleted.
-fn exists(namespaces: &BTreeMap<String, NamespaceSeen>, name: &str) -> bool {
-    namespaces
-        .get(name)
-        .is_some_and(|namespace| !namespace.deleting)
-}
-
-fn remove(
-    intent: &ObjectId,
-    id: &ClusterId,
-    seen: &ClusterSeen,
-    keep: Option<&PolicyKey>,
-    targets: &mut Targets,
-) {
-    let policies = seen
-        .policies
-        .known()
-        .filter(|_| seen.silent.is_none())
-        .into_iter()
-        .flatten();
-    let ours = policies.filter(|(key, found)| {
-        is_of(intent, &found.labels) && keep.is_none_or(|keep| keep != *key) && !found.deleting
-    });
-    for (key, found) in ours {
-        at(targets, id)
-            .policies
-            .delete
-            .insert(key.clone(), on(found));
-    }
 }
 
 fn deletion(world: &World, of: &Intent, targets: &mut Targets) -> IntentPlan {

@@ -100,15 +100,12 @@ impl Links {
 
 pub(super) fn pairs<'a>(mesh: &Mesh<'a>) -> Vec<(&'a ClusterId, &'a ClusterId)> {
     let members = mesh.members();
-    let with_all = |reader: &&'a ClusterId| {
-        let reader = *reader;
-        members
-            .iter()
-            .filter(move |remote| **remote != reader)
-            .map(move |remote| (reader, *remote))
-            .collect::<Vec<_>>()
-    };
-    members.iter().flat_map(with_all).collect()
+    let mut pairs = Vec::new();
+    for reader in &members {
+        let remotes = members.iter().filter(|remote| *remote != reader);
+        pairs.extend(remotes.map(|remote| (*reader, *remote)));
+    }
+    pairs
 }
 
 fn remote_address(
@@ -126,25 +123,34 @@ fn remote_address(
         ));
     };
     let name = identities.name(remote);
-    let in_use = |address: &str| {
-        // Keys of other tenants say nothing about a cluster that only has the
-        // same name.
-        let readers: BTreeSet<&ClusterId> = meshes
-            .iter()
-            .map(Mesh::members)
-            .filter(|of| of.contains(remote))
-            .flatten()
-            .collect();
-        let secrets = readers
-            .into_iter()
-            .filter_map(|reader| world.clusters.get(reader)?.secrets.known())
-            .flat_map(BTreeMap::values);
-        let mut keys = secrets
-            .filter_map(|secret| secret.keys.get(name?.as_str()))
-            .filter(|key| key.is_ours());
-        keys.any(|key| peer_file::mentions(&key.value, address))
-    };
-    address(seen, reach, &in_use)
+    address(seen, reach, &|address| {
+        name.is_some_and(|name| is_in_use(world, meshes, remote, name, address))
+    })
+}
+
+/// Reports whether a key of ours leads to a remote at this address.
+fn is_in_use(
+    world: &World,
+    meshes: &[Mesh<'_>],
+    remote: &ClusterId,
+    name: &CiliumName,
+    address: &str,
+) -> bool {
+    // Keys of other tenants say nothing about a cluster that only has the same
+    // name.
+    let readers: BTreeSet<&ClusterId> = meshes
+        .iter()
+        .map(Mesh::members)
+        .filter(|of| of.contains(remote))
+        .flatten()
+        .collect();
+    readers
+        .into_iter()
+        .filter_map(|reader| world.clusters.get(reader)?.secrets.known())
+        .flat_map(BTreeMap::values)
+        .filter_map(|secret| secret.keys.get(name.as_str()))
+        .filter(|key| key.is_ours())
+        .any(|key| peer_file::mentions(&key.value, address))
 }
 
 /// `rank` is the rank of the oldest binding that wants the link.

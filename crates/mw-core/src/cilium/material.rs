@@ -132,9 +132,10 @@ fn keys(
     (client, files): (Client, &ClientFiles),
     namespace: &str,
 ) -> Result<BTreeMap<Key, SecretBytes>, Finding> {
-    let (secret, offered) = match server.kvstoremesh {
-        true => (ConnectionSecret::KvStoreMesh, &server.client_files),
-        false => (ConnectionSecret::ClusterMesh, &agents.client_files),
+    let (secret, offered) = if server.kvstoremesh {
+        (ConnectionSecret::KvStoreMesh, &server.client_files)
+    } else {
+        (ConnectionSecret::ClusterMesh, &agents.client_files)
     };
     if client == Client::Common && !offered.contains(&client.certificate(name)) {
         return Err(no_files(&client.certificate(name)));

@@ -32,7 +32,7 @@
 //! - `origins`: by cluster, the owner of the credentials, the UID that the
 //!   cluster reports and the private CA that proves it, while the connection
 //!   works. If two owners are proven to use the same cluster, the younger object
-//!   is rejected. A UID alone rejects nobody.
+//!   is rejected. A UID alone rejects no object.
 //! - `evidence`: by link, the answer to the last dial with the fingerprint of
 //!   the dialled material, and the reader's own view of the remote.
 //! - `listed`: the workspaces whose objects are all known. `settled`: the
@@ -90,7 +90,7 @@ pub mod object;
 mod peer_file;
 pub mod plan;
 mod planner;
-pub mod policy;
+mod policy;
 mod remote_users;
 mod rule;
 pub mod secret;

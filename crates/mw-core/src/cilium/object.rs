@@ -10,12 +10,16 @@ use crate::time::Timestamp;
 /// One object of one of the three kinds.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectId {
+    /// The tenant.
     pub workspace: Workspace,
+    /// The namespace in the workspace or on the hub.
     pub namespace: String,
+    /// The name in that namespace.
     pub name: String,
 }
 
 impl ObjectId {
+    /// Combines the three parts, which are not validated.
     pub fn new(workspace: &str, namespace: &str, name: &str) -> Self {
         ObjectId {
             workspace: Workspace::from(workspace),
@@ -42,7 +46,9 @@ impl fmt::Display for ObjectId {
 /// Fields that all three kinds share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Common {
+    /// The object.
     pub id: ObjectId,
+    /// The creation time; `None` counts as the youngest.
     pub created: Option<Timestamp>,
     /// The time of its deletion.
     pub deleting: Option<Timestamp>,
@@ -91,7 +97,9 @@ pub enum Refusal {
     Forbidden(String),
     /// The capability cilium-cni says that Cilium is not installed.
     Capability {
+        /// Status of the capability, as published by the management plane.
         status: String,
+        /// The time of that check, as published.
         checked: Option<String>,
     },
     /// An older object of another owner uses the same cluster.
@@ -101,19 +109,28 @@ pub enum Refusal {
 /// A ClusterMeshBinding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Binding {
+    /// Fields of all kinds.
     pub common: Common,
+    /// The spec as declared.
     pub spec: BindingSpec,
     /// True if it was Connected or Degraded before, so this is not its first
     /// bring-up.
     pub was_up: bool,
 }
 
+/// The spec of a ClusterMeshBinding as declared.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct BindingSpec {
+    /// clusterRefs: the names of the member clusters.
     pub refs: Vec<String>,
+    /// The wanted type of the Service clustermesh-apiserver; `None` accepts
+    /// any.
     pub service_type: Option<String>,
+    /// True if KVStoreMesh is requested, which is only reported.
     pub kvstoremesh: bool,
+    /// True if Hubble Relay is requested, which is only reported.
     pub hubble: bool,
+    /// True if Hubble UI is requested, which is only reported.
     pub hubble_ui: bool,
     /// By ref: the load balancer id that its KubernetesCluster names.
     pub elb_ids: BTreeMap<String, String>,
@@ -122,53 +139,84 @@ pub struct BindingSpec {
 /// A GlobalService.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GlobalService {
+    /// Fields of all kinds.
     pub common: Common,
+    /// The spec as declared.
     pub spec: ServiceSpec,
 }
 
+/// The spec of a GlobalService as declared.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServiceSpec {
+    /// meshRef: the name of a binding in the same namespace.
     pub mesh: String,
+    /// The namespace of the Services; required.
     pub namespace: Option<String>,
+    /// The Services' name; `None` if `labels` selects them.
     pub name: Option<String>,
+    /// The labels that select Services; `None` if `name` does.
     pub labels: Option<BTreeMap<String, String>>,
+    /// targetClusters: refs of the binding; empty for all of them.
     pub targets: Vec<String>,
+    /// Annotations to set besides Cilium's own.
     pub annotations: BTreeMap<String, String>,
+    /// Value of annotation service.cilium.io/shared, if set.
     pub shared: Option<bool>,
+    /// Value of annotation service.cilium.io/affinity, if set.
     pub affinity: Option<String>,
 }
 
 /// A ConnectivityIntent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Intent {
+    /// Fields of all kinds.
     pub common: Common,
+    /// The spec as declared.
     pub spec: IntentSpec,
 }
 
+/// The spec of a ConnectivityIntent as declared.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct IntentSpec {
+    /// meshRef: the name of a binding in the same namespace.
     pub mesh: String,
+    /// Allow or Deny; required.
     pub action: Option<String>,
+    /// Namespaced or Clusterwide; `None` for the former.
     pub mode: Option<String>,
+    /// The pods that connect.
     pub source: PeerSpec,
+    /// The pods that are connected to; they get the policy.
     pub destination: PeerSpec,
+    /// The ports; empty for all of them.
     pub ports: Vec<PortSpec>,
+    /// True if a probe is requested.
     pub probe: bool,
+    /// Interval of the probe in seconds.
     pub probe_interval: Option<i64>,
+    /// True or `None` if an Allow drops everything else.
     pub isolate: Option<bool>,
 }
 
+/// One side of a ConnectivityIntent as declared.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PeerSpec {
+    /// The namespace of the pods; optional only in mode Clusterwide.
     pub namespace: Option<String>,
+    /// Value of their label `app`, instead of `selector`.
     pub name: Option<String>,
+    /// The labels that select them.
     pub selector: Option<BTreeMap<String, String>>,
 }
 
+/// A port or a range as declared.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PortSpec {
+    /// TCP, UDP or SCTP; `None` for TCP.
     pub protocol: Option<String>,
+    /// The port, or the first one of a range.
     pub port: Option<i64>,
+    /// The last port of a range.
     pub end_port: Option<i64>,
 }
 
@@ -189,7 +237,7 @@ impl Common {
     /// Reports whether one of these refs can't be resolved and may lead to the
     /// cluster that reports a UID: it led there, or this object may have
     /// written through it to an unknown cluster.
-    pub fn may_have_led_to(&self, names: &[String], uid: &str) -> bool {
+    pub(super) fn may_have_led_to(&self, names: &[String], uid: &str) -> bool {
         let is_lost = |name: &&String| self.cluster(name).is_none() && !self.is_revoked(name);
         let led_there = |name: &String| {
             self.lost_uids

@@ -112,7 +112,7 @@ pub(super) fn projected(file: &str) -> Option<(bool, &str)> {
         .then_some((is_local, end))
 }
 
-/// A configuration as found in a Secret, whoever wrote it.
+/// A configuration as found in a Secret, ours or another manager's.
 #[derive(Deserialize, Debug)]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct ClientConfig {

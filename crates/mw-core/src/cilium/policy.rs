@@ -10,10 +10,15 @@ use crate::cilium::plan::WantedPolicy;
 use crate::cilium::rule::{Pods, Ports, Rule};
 use crate::names::{CiliumName, label_value, short_hash};
 
-pub const LABEL_MANAGED_BY: &str = "app.kubernetes.io/managed-by";
-pub const LABEL_OWNER: &str = "networking.edge-portal.eu/owner";
-pub const LABEL_INTENT: &str = "networking.edge-portal.eu/intent";
-pub const LABEL_INTENT_NAMESPACE: &str = "networking.edge-portal.eu/intent-namespace";
+/// Label with our name on every policy that we write.
+const LABEL_MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// Label that ties a policy to an intent: a hash of workspace, namespace and
+/// name.
+const LABEL_OWNER: &str = "networking.edge-portal.eu/owner";
+/// Label with the name of the intent, for people.
+const LABEL_INTENT: &str = "networking.edge-portal.eu/intent";
+/// Label with the namespace of the intent, for people.
+const LABEL_INTENT_NAMESPACE: &str = "networking.edge-portal.eu/intent-namespace";
 const MANAGED_BY: &str = "meshwright";
 
 const NAMESPACE: &str = "k8s:io.kubernetes.pod.namespace";

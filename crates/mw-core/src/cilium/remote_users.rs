@@ -29,58 +29,95 @@ pub(super) fn writes(
     links: &Links,
     untouchable: &BTreeSet<&ClusterId>,
 ) -> BTreeMap<ClusterId, UsersWrite> {
-    let of_target = |(target, seen): (&ClusterId, &ClusterSeen)| {
+    let around = Around {
+        world,
+        meshes,
+        identities,
+        links,
+        untouchable,
+    };
+    world
+        .clusters
+        .iter()
+        .filter_map(|(target, seen)| Some((target.clone(), around.write(target, seen)?)))
+        .collect()
+}
+
+/// Inputs for working out the users of a cluster.
+struct Around<'a, 'm> {
+    world: &'a World,
+    meshes: &'m [Mesh<'m>],
+    identities: &'a Identities,
+    links: &'m Links,
+    untouchable: &'m BTreeSet<&'m ClusterId>,
+}
+
+impl Around<'_, '_> {
+    /// The write of one cluster; `None` if its users are as wanted or not known.
+    fn write(&self, target: &ClusterId, seen: &ClusterSeen) -> Option<UsersWrite> {
         let users = seen.users.known().filter(|_| seen.silent.is_none())?;
-        let owners = owners(world, target, users.as_ref());
-        let around = around(meshes, &owners);
-        let needed = links
-            .plans
-            .iter()
-            .filter(|(link, _)| link.remote == *target)
-            .filter_map(|(_, plan)| plan.user.clone());
-        let needed: BTreeSet<String> = needed.collect();
+        let owners = owners(self.world, target, users.as_ref());
+        let meshes = meshes_of(self.meshes, &owners);
+        let needed = self.needed(target);
         let Some(found) = users else {
-            let awaited = seen.apiserver.known()?.as_ref()?.mounts_users && !around.is_empty();
-            return awaited.then(|| (target.clone(), create(needed)));
+            let awaited = seen.apiserver.known()?.as_ref()?.mounts_users && !meshes.is_empty();
+            return awaited.then(|| create(needed));
         };
         let file = UsersFile::read(&found.text)?;
         let added: BTreeSet<String> = needed
             .into_iter()
             .filter(|name| !file.lists(name))
             .collect();
-        let everything = owners
+        let removed = self.removed(target, &file, &owners, &meshes);
+        let changes = !added.is_empty() || !removed.is_empty();
+        changes.then(|| UsersWrite {
+            on: Some(on(found)),
+            text: file.with(&added, &removed),
+            added,
+            removed,
+        })
+    }
+
+    /// The users of the links to a cluster.
+    fn needed(&self, target: &ClusterId) -> BTreeSet<String> {
+        self.links
+            .plans
             .iter()
-            .any(|id| !world.settled.contains(*id) || untouchable.contains(id));
-        let (lost, neighbours) = (
-            LostWays::to(world, identities, target),
-            neighbour_names(world, identities, target),
-        );
+            .filter(|(link, _)| link.remote == *target)
+            .filter_map(|(_, plan)| plan.user.clone())
+            .collect()
+    }
+
+    /// Our users that no mesh can need any more; none while that is not known.
+    fn removed(
+        &self,
+        target: &ClusterId,
+        file: &UsersFile,
+        owners: &BTreeSet<&ClusterId>,
+        meshes: &[&Mesh<'_>],
+    ) -> BTreeSet<String> {
+        if owners
+            .iter()
+            .any(|id| !self.world.settled.contains(*id) || self.untouchable.contains(id))
+        {
+            return BTreeSet::new();
+        }
+        let lost = LostWays::to(self.world, self.identities, target);
+        let neighbours = neighbour_names(self.world, self.identities, target);
         let is_lost = |user: &str| {
             user.strip_prefix(PREFIX)
                 .is_some_and(|name| !neighbours.contains(name) && lost.may_want(name))
         };
-        let stays = |user: &str| {
-            everything || is_lost(user) || around.iter().any(|mesh| may_use(mesh, identities, user))
-        };
-        let removed: BTreeSet<String> = file
-            .ours()
-            .filter(|user| !stays(user))
+        file.ours()
+            .filter(|user| !is_lost(user))
+            .filter(|user| {
+                !meshes
+                    .iter()
+                    .any(|mesh| may_use(mesh, self.identities, user))
+            })
             .map(str::to_owned)
-            .collect();
-        let changes = !added.is_empty() || !removed.is_empty();
-        changes.then(|| {
-            (
-                target.clone(),
-                UsersWrite {
-                    on: Some(on(found)),
-                    text: file.with(&added, &removed),
-                    added,
-                    removed,
-                },
-            )
-        })
-    };
-    world.clusters.iter().filter_map(of_target).collect()
+            .collect()
+    }
 }
 
 /// A cluster, and the ids under which other owners know it: only those who can
@@ -100,7 +137,8 @@ fn owners<'a>(
     others.chain([target]).collect()
 }
 
-fn around<'m, 'a>(meshes: &'m [Mesh<'a>], owners: &BTreeSet<&ClusterId>) -> Vec<&'m Mesh<'a>> {
+/// The meshes that one of these owners takes part in.
+fn meshes_of<'m, 'a>(meshes: &'m [Mesh<'a>], owners: &BTreeSet<&ClusterId>) -> Vec<&'m Mesh<'a>> {
     meshes
         .iter()
         .filter(|mesh| mesh.involved().iter().any(|id| owners.contains(id)))
@@ -142,9 +180,9 @@ pub(super) fn left_by(
     is_left: impl Fn(&str) -> bool,
 ) -> bool {
     let found = seen.users.known().and_then(Option::as_ref);
-    let around = around(&context.meshes, &owners(context.world, cluster, found));
+    let meshes = meshes_of(&context.meshes, &owners(context.world, cluster, found));
     let unused = |user: &&str| {
-        !around
+        !meshes
             .iter()
             .any(|mesh| may_use(mesh, &context.identities, user))
     };

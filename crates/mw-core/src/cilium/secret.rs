@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
+/// Bytes whose `Debug` output is redacted; cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SecretBytes(Arc<[u8]>);
 
 impl SecretBytes {
+    /// Copies the bytes.
     pub fn new(bytes: &[u8]) -> Self {
         SecretBytes(bytes.into())
     }

@@ -67,16 +67,17 @@ fn failed(kind: DialFailure, text: &str) -> Finding {
         DialFailure::Name => (Reason::DialName, "Name"),
     };
     let text = format!("dial failed: {name}: {text}");
-    match kind.is_unreachable() {
-        true => Finding::waiting(Step::Keys, reason, text),
-        false => Finding::permanent(Step::Keys, reason, text),
+    if kind.is_unreachable() {
+        Finding::waiting(Step::Keys, reason, text)
+    } else {
+        Finding::permanent(Step::Keys, reason, text)
     }
 }
 
 /// The state of a link. `in_place` is the dial of the keys in the reader's
 /// Secrets if they are the wanted ones; `has_key` is true if there is any key
 /// for that remote. The reader's own view takes precedence: it concerns the
-/// keys it has, whoever wrote them.
+/// keys it has, with any field manager.
 pub(super) fn judge(
     in_place: Option<&Dial>,
     has_key: bool,
@@ -85,20 +86,18 @@ pub(super) fn judge(
 ) -> (Evident, Vec<Finding>) {
     let view = evidence.map(|evidence| &evidence.reader);
     if let (true, Some(Seen::Known(view))) = (has_key, view) {
-        return match view.ready {
-            true => (Evident::Verified(view.at), Vec::new()),
-            false => {
-                let dialled = in_place
-                    .and_then(|dial| answer(dial, evidence))
-                    .map(|dialled| &dialled.outcome);
-                let why = match dialled {
-                    Some(DialOutcome::Failed { kind, text }) => Some(failed(*kind, text)),
-                    _ => None,
-                };
-                let not_ready = not_verified("the reader does not report the remote as ready");
-                (Evident::Not, [not_ready].into_iter().chain(why).collect())
-            }
+        if view.ready {
+            return (Evident::Verified(view.at), Vec::new());
+        }
+        let dialled = in_place
+            .and_then(|dial| answer(dial, evidence))
+            .map(|dialled| &dialled.outcome);
+        let why = match dialled {
+            Some(DialOutcome::Failed { kind, text }) => Some(failed(*kind, text)),
+            _ => None,
         };
+        let not_ready = not_verified("the reader does not report the remote as ready");
+        return (Evident::Not, [not_ready].into_iter().chain(why).collect());
     }
     let Some(dial) = in_place else {
         return (Evident::Not, Vec::new());

@@ -5,17 +5,19 @@ use std::fmt;
 /// Major and minor, read from an image's tag or the name of a chart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
+    /// The major version.
     pub major: u16,
+    /// The minor version.
     pub minor: u16,
 }
 
 /// First version in which a peer's file can contain host aliases.
-pub const HOST_ALIASES: Version = Version {
+pub(super) const HOST_ALIASES: Version = Version {
     major: 1,
     minor: 20,
 };
 /// First version in which namespaces can be excluded from being global.
-pub const GLOBAL_NAMESPACES: Version = Version {
+pub(super) const GLOBAL_NAMESPACES: Version = Version {
     major: 1,
     minor: 20,
 };
@@ -61,7 +63,7 @@ impl Version {
 
     /// The number of minor releases between two versions; `None` if the major
     /// version differs.
-    pub fn minors_between(self, other: Version) -> Option<u16> {
+    pub(super) fn minors_between(self, other: Version) -> Option<u16> {
         (self.major == other.major).then(|| self.minor.abs_diff(other.minor))
     }
 }

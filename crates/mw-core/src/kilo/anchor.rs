@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_anchors_the_one_on_more_targets_stays() {
+    fn the_anchor_on_more_targets_stays() {
         let three = [("a", true), ("b", true), ("c", false)];
         assert_eq!(
             choice(&three, &[("a", 1), ("b", 2), ("c", 3)], &[]),

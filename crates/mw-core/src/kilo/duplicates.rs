@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::key::PublicKey;
+use crate::kilo::peer_history::PeerHistory;
 use crate::kilo::survey::{Candidate, Passed, Skip, SkipReason, Survey};
 use crate::names::{ClusterName, NodeName, PeerName};
 
@@ -22,20 +23,11 @@ pub(super) struct Losers {
     winners: BTreeMap<PublicKey, (usize, NodeName)>,
 }
 
-/// Existing Peers that support a claim.
-pub(super) trait ExistingPeers {
-    /// The source named by the label of an existing Peer of this mesh with that name.
-    fn source_of(&self, name: &PeerName) -> Option<String>;
-    /// Reports whether a readable target has a Peer of this mesh with that name
-    /// and key.
-    fn holds(&self, name: &PeerName, key: PublicKey) -> bool;
-}
-
 /// Resolves name conflicts, then key conflicts.
 pub(super) fn settle(
     clusters: &[Option<Claimant<'_>>],
     contested: &BTreeSet<PublicKey>,
-    existing: &dyn ExistingPeers,
+    existing: &PeerHistory<'_>,
 ) -> Losers {
     let mut losers = Losers {
         names: settle_names(clusters, existing),
@@ -72,7 +64,7 @@ pub(super) fn settle(
 /// its own order.
 fn settle_names(
     clusters: &[Option<Claimant<'_>>],
-    existing: &dyn ExistingPeers,
+    existing: &PeerHistory<'_>,
 ) -> BTreeSet<(usize, NodeName)> {
     let mut losers = BTreeSet::new();
     let mut shared: BTreeMap<&PeerName, Vec<(usize, &Candidate)>> = BTreeMap::new();

@@ -17,6 +17,7 @@ pub enum DeleteCause {
     SourceLeft,
     /// The target cluster is no longer in the mesh.
     TargetLeft,
+    /// The ClusterMesh has a deletion timestamp.
     MeshDeleted,
     /// Another node of the location is leader now and has the Peer.
     NewLeader,
@@ -33,6 +34,7 @@ pub enum DeleteCause {
 }
 
 impl DeleteCause {
+    /// All causes, in the order of their declaration.
     pub const ALL: [DeleteCause; 10] = [
         DeleteCause::NodeDeleted,
         DeleteCause::SourceLeft,
@@ -46,10 +48,13 @@ impl DeleteCause {
         DeleteCause::Withheld,
     ];
 
+    /// Reports whether the guard lets a delete with this cause pass. All others
+    /// count towards the limit of the mesh.
     pub fn is_good_reason(self) -> bool {
         !matches!(self, DeleteCause::NotWanted | DeleteCause::Withheld)
     }
 
+    /// The cause in a few words, for users.
     pub fn words(self) -> &'static str {
         match self {
             DeleteCause::NodeDeleted => "its node was deleted",
@@ -69,7 +74,9 @@ impl DeleteCause {
 /// A held change, as covered by the confirmation hash.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HeldLine {
+    /// The cluster that has the Peer.
     pub target: ClusterId,
+    /// The Peer.
     pub name: PeerName,
     /// The new key if the Peer stays and only its key changes.
     pub key: Option<PublicKey>,
@@ -101,6 +108,14 @@ impl HeldLine {
             }),
         }
     }
+}
+
+/// Held changes that the user confirmed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Released {
+    /// By mesh.
+    pub(super) of_meshes: BTreeMap<usize, BTreeSet<HeldLine>>,
+    pub(super) orphans: BTreeSet<HeldLine>,
 }
 
 /// Earlier events that the guard takes into account.

@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::kilo::evaluate::{Act, Target};
+use crate::kilo::entry::Entry;
 use crate::kilo::mesh::ActiveMesh;
+use crate::kilo::outcome::Act;
+use crate::kilo::own_nodes::OwnNodes;
 use crate::kilo::source::SourcePlan;
-use crate::kilo::target::{Entry, Own};
+use crate::kilo::target::Target;
 use crate::names::{ClusterId, ClusterName, PeerName};
 
 /// Scope of a source's changes.
@@ -87,7 +89,13 @@ pub(super) fn mark_source(
     }
 }
 
-pub(super) fn mark_own(target: &mut Target, mesh: &ActiveMesh, at: usize, old: &Own, new: &Own) {
+pub(super) fn mark_own(
+    target: &mut Target,
+    mesh: &ActiveMesh,
+    at: usize,
+    old: &OwnNodes,
+    new: &OwnNodes,
+) {
     let mut sources: BTreeSet<usize> = BTreeSet::new();
     for key in old.keys.symmetric_difference(&new.keys) {
         sources.extend(mesh.clusters_with_key(*key));

@@ -7,15 +7,17 @@ use std::sync::Arc;
 use crate::cidr::Cidr;
 use crate::key::PublicKey;
 use crate::kilo::declared::DeclaredIndex;
-use crate::kilo::duplicates::{Claimant, ExistingPeers, Losers, settle};
+use crate::kilo::discovered::Vanished;
+use crate::kilo::duplicates::{Claimant, Losers, settle};
 use crate::kilo::node::Nodes;
 use crate::kilo::overlap::Duplicate;
+use crate::kilo::own_nodes::OwnNodes;
 use crate::kilo::peer::Labels;
+use crate::kilo::peer_history::PeerHistory;
 use crate::kilo::roaming::Roaming;
-use crate::kilo::source::{Memory, SourcePlan, SourcePlanner, keepalive};
+use crate::kilo::source::{SourcePlan, SourcePlanner, keepalive};
 use crate::kilo::spec::{ClusterSpec, MeshSpec, Networks};
 use crate::kilo::survey::{Survey, Surveyor};
-use crate::kilo::target::{Own, Vanished};
 use crate::names::{ClusterId, ClusterName, MeshId, PeerName, label_value};
 use crate::time::Timestamp;
 
@@ -51,7 +53,7 @@ pub(super) struct Member {
     pub(super) survey: Survey,
     /// `None` while its nodes are not known.
     pub(super) plan: Option<SourcePlan>,
-    pub(super) own: Own,
+    pub(super) own: OwnNodes,
     keys: Vec<PublicKey>,
     pub(super) labels: Arc<Labels>,
 }
@@ -98,7 +100,7 @@ impl ActiveMesh {
             proven: found(&clusters.proven, name),
             survey: Survey::default(),
             plan: None,
-            own: Own::default(),
+            own: OwnNodes::default(),
             keys: Vec::new(),
             labels: Arc::new(labels(&id, name, hub)),
         };
@@ -301,7 +303,7 @@ impl ActiveMesh {
 
     /// Decides which nodes keep contested names and keys. Returns true if that
     /// changed, so that every member must be replanned.
-    pub(super) fn settle(&mut self, existing: &dyn ExistingPeers) -> bool {
+    pub(super) fn settle(&mut self, existing: &PeerHistory<'_>) -> bool {
         let claimants: Vec<Option<Claimant<'_>>> = self
             .members
             .iter()
@@ -323,12 +325,12 @@ impl ActiveMesh {
         &mut self,
         position: usize,
         nodes: Option<&Nodes>,
-        memory: &dyn Memory,
+        history: &PeerHistory<'_>,
         moment: Moment<'_>,
     ) -> Option<SourcePlan> {
         let (plan, own) = match (self.members.get(position), nodes) {
             (Some(member), Some(nodes)) => self
-                .planned(position, member, nodes, memory, moment)
+                .planned(position, member, nodes, history, moment)
                 .unzip(),
             _ => (None, None),
         };
@@ -342,9 +344,9 @@ impl ActiveMesh {
         position: usize,
         member: &Member,
         nodes: &Nodes,
-        memory: &dyn Memory,
+        history: &PeerHistory<'_>,
         moment: Moment<'_>,
-    ) -> Option<(SourcePlan, Own)> {
+    ) -> Option<(SourcePlan, OwnNodes)> {
         let nothing = BTreeMap::new();
         let planner = SourcePlanner {
             surveyor: self.surveyor(member)?,
@@ -354,7 +356,7 @@ impl ActiveMesh {
             survey: &member.survey,
             position,
             losers: &self.losers,
-            memory,
+            history,
             takes_key: &|key| {
                 (0..self.members.len())
                     .any(|at| at != position && !self.clusters_with_key(key).contains(&at))
@@ -365,7 +367,7 @@ impl ActiveMesh {
         };
         let plan = planner.plan();
         let spec = planner.surveyor.spec;
-        let own = Own::of(
+        let own = OwnNodes::of(
             (&member.name, spec),
             nodes,
             &member.survey,

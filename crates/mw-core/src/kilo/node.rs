@@ -14,6 +14,7 @@ use crate::key::PublicKey;
 use crate::names::NodeName;
 use crate::time::Timestamp;
 
+/// The prefix of all annotations that Kilo reads and writes.
 pub const ANNOTATION_PREFIX: &str = "kilo.squat.ai/";
 
 /// The annotations that are read, without the prefix. Others may be large or
@@ -37,14 +38,19 @@ pub const ANNOTATIONS: [&str; 13] = [
 /// A Node's raw values, as read from an API server or a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeFacts {
+    /// The Node's name.
     pub name: String,
+    /// The Node's UID: a new one means that the Node was recreated.
     pub uid: String,
+    /// All labels; the topology label of a cluster is read from them.
     pub labels: BTreeMap<String, String>,
     /// Annotations under `kilo.squat.ai/`, without that prefix.
     pub kilo: BTreeMap<String, String>,
     /// spec.podCIDRs, or spec.podCIDR alone.
     pub pod_cidrs: Vec<String>,
+    /// Addresses of type InternalIP in the Node's status.
     pub internal_ips: Vec<String>,
+    /// Addresses of type ExternalIP in the Node's status.
     pub external_ips: Vec<String>,
     /// The Node's Ready condition.
     pub ready: bool,
@@ -60,37 +66,58 @@ pub struct Unusable(pub String);
 /// A value that may be missing or unusable.
 pub type Read<T> = Result<Option<T>, Unusable>;
 
+/// A Kubernetes Node after parsing, built with [`Node::read`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
+    /// The Node's name.
     pub name: NodeName,
+    /// The Node's UID.
     pub uid: String,
+    /// All labels, as given.
     pub labels: BTreeMap<String, String>,
+    /// The Node's Ready condition.
     pub ready: bool,
+    /// See [`NodeFacts::bare_since`].
     pub bare_since: Option<Timestamp>,
     /// The first pod CIDR decides whether a node qualifies for a Peer.
     pub first_pod_cidr: Read<Cidr>,
+    /// All pod CIDRs that parse.
     pub pod_cidrs: Vec<Cidr>,
+    /// The address that Kilo assigned on the WireGuard interface, without its
+    /// mask; `Ok(None)` for nodes other than the leader of a location.
     pub wireguard_ip: Read<IpAddr>,
+    /// The public key published by the agent; `Ok(None)` while it is stopped.
     pub key: Read<PublicKey>,
+    /// The agent's last check-in by its own clock, in seconds since the Unix
+    /// epoch.
     pub last_seen: Option<i64>,
+    /// The endpoint from an annotation of the user: clustermesh-endpoint,
+    /// otherwise force-endpoint.
     pub endpoint: Read<Endpoint>,
     /// Addresses from the Node's status.
     pub internal_ips: Vec<IpAddr>,
+    /// Addresses of type ExternalIP in the Node's status.
     pub external_ips: Vec<IpAddr>,
     /// The address Kilo uses inside the cluster.
     pub kilo_internal: Option<IpAddr>,
     /// Source address of Kilo's routes into the mesh; without an agent, the
     /// address it will most likely use.
     pub route_source: Option<IpAddr>,
+    /// True if the agent meshes locations instead of single nodes.
     pub location_granularity: bool,
+    /// The annotation location, which overrides the topology label.
     pub location: Option<String>,
+    /// True if the annotation leader is set, with any value.
     pub leads: bool,
     /// Set if the agent's own endpoint is valid: whether it is a public
     /// address.
     pub kilo_endpoint: Option<Publicness>,
     /// The endpoint published by the agent, if other clusters can use it.
     pub published_endpoint: Option<Endpoint>,
+    /// True if Kilo on this node sends keepalives.
     pub keepalive_set: bool,
+    /// Addresses from which this node's agent received handshakes, by the key
+    /// of the remote Peer.
     pub discovered: Result<BTreeMap<PublicKey, SocketAddr>, Unusable>,
 }
 
@@ -113,15 +140,19 @@ impl EndpointFrom {
 /// A cluster's Nodes.
 pub type Nodes = BTreeMap<NodeName, Arc<Node>>;
 
+/// Kilo prefers leaders whose own endpoint is public.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Publicness {
+    /// An address outside the private ranges, as Kilo defines them.
     Public,
+    /// A private address, or a DNS name.
     Private,
 }
 
 /// The endpoint for an ExternalIP depends on the cluster's WireGuard port, so
 /// it stays an address until a mesh is planned.
 impl Node {
+    /// Parses a Node. Never fails: values that don't parse become [`Unusable`].
     pub fn read(facts: NodeFacts) -> Node {
         let NodeFacts {
             name,
@@ -225,7 +256,7 @@ impl Node {
 
     /// Reports whether the agent is stopped, or is back and has not published
     /// its address yet: that can take half a minute longer than the rest.
-    pub fn is_away(&self) -> bool {
+    pub(super) fn is_away(&self) -> bool {
         self.is_bare() || (self.bare_since.is_some() && self.wireguard_ip == Ok(None))
     }
 
@@ -241,7 +272,7 @@ impl Node {
     }
 
     /// Addresses that other clusters may get as host routes.
-    pub fn internal_addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
+    pub(super) fn internal_addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
         self.internal_ips.iter().copied().chain(self.kilo_internal)
     }
 }

@@ -12,8 +12,12 @@ use crate::time::Timestamp;
 /// A mesh to be admitted.
 #[derive(Debug, Clone)]
 pub struct Applicant<'a> {
+    /// The mesh in question.
     pub mesh: &'a MeshId,
+    /// The creation time: the older mesh wins conflicts. `None` counts as the
+    /// youngest.
     pub created: Option<Timestamp>,
+    /// Its valid spec, as declared.
     pub spec: &'a MeshSpec,
     /// The spec it runs with now, and keeps if the new spec is rejected.
     pub running: Option<&'a MeshSpec>,
@@ -24,6 +28,7 @@ pub struct Applicant<'a> {
     pub members: BTreeMap<ClusterName, ClusterId>,
 }
 
+/// The decision on one [`Applicant`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Admission {
     /// Problems of the new spec; empty if it is accepted.
@@ -32,9 +37,12 @@ pub struct Admission {
     pub duplicates: Vec<Duplicate>,
 }
 
+/// An older mesh that connects some of the same clusters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Duplicate {
+    /// The mesh that keeps the pairs.
     pub older: MeshId,
+    /// The clusters that are in both; each pair of them is a duplicate.
     pub shared: BTreeSet<ClusterId>,
 }
 
@@ -86,10 +94,10 @@ pub fn admit(applicants: &[Applicant<'_>]) -> BTreeMap<MeshId, Admission> {
                 overlaps.push(overlap_problem(applicants, own, against));
             }
         }
-        match unchanged(&at) {
-            true => overlaps.clear(),
-            false if overlaps.is_empty() => _ = admitted.insert(at),
-            false => {}
+        if unchanged(&at) {
+            overlaps.clear();
+        } else if overlaps.is_empty() {
+            admitted.insert(at);
         }
         let duplicates = duplicates(applicants, &shared, &order, at);
         result.insert(

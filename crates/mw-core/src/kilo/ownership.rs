@@ -29,7 +29,9 @@ pub(super) enum Owner {
 /// the Go operator have no namespace label.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OrphanOf {
+    /// The value of the mesh label.
     pub mesh: String,
+    /// The value of the namespace label.
     pub namespace: Option<String>,
 }
 
@@ -45,6 +47,7 @@ impl OrphanOf {
 /// Meshes known not to exist, so that their Peers may be deleted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Absent {
+    /// Not known, so no Peer is an orphan.
     #[default]
     Unknown,
     /// All meshes of the hub are given, so any other does not exist.
@@ -78,6 +81,7 @@ impl Absent {
 /// State of Peers whose mesh does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Orphans {
+    /// The meshes known not to exist.
     pub absent: Absent,
     /// The hash with which the user confirmed held orphans.
     pub confirm: Option<String>,
@@ -192,7 +196,7 @@ impl Register {
                 None if own == hub => Owner::Orphan,
                 _ => Owner::OtherHub,
             },
-            // We always write the hub's label, so somebody removed it. Such a
+            // We always write the hub's label, so it was removed later. Such a
             // Peer is taken back only if its name and key match exactly.
             (Some(_), None) => Owner::Foreign,
             (None, hub) => match mesh {

@@ -16,21 +16,33 @@ use crate::key::PublicKey;
 use crate::names::{NodeName, PeerName};
 use crate::time::Timestamp;
 
+/// Label with the name of the ClusterMesh, shortened by
+/// [`label_value`](crate::names::label_value).
 pub const LABEL_MESH: &str = "kilo-clustermesh.io/mesh";
+/// Label with the cluster of the Peer's node, by its name in the mesh.
 pub const LABEL_SOURCE: &str = "kilo-clustermesh.io/source-cluster";
+/// Label with the namespace of the ClusterMesh. The Go operator does not set
+/// it.
 pub const LABEL_NAMESPACE: &str = "kilo-clustermesh.io/mesh-namespace";
+/// Label with the UID of the hub's kube-system namespace. The Go operator does
+/// not set it.
 pub const LABEL_HUB: &str = "kilo-clustermesh.io/hub";
 
 /// The four labels that mark a Peer as ours.
 #[derive(Debug, Clone, PartialEq, Eq, Default, PartialOrd, Ord)]
 pub struct Labels {
+    /// The value of [`LABEL_MESH`].
     pub mesh: Option<String>,
+    /// The value of [`LABEL_SOURCE`].
     pub source: Option<String>,
+    /// The value of [`LABEL_NAMESPACE`].
     pub namespace: Option<String>,
+    /// The value of [`LABEL_HUB`].
     pub hub: Option<String>,
 }
 
 impl Labels {
+    /// Reports whether none of the four labels is set.
     pub fn is_empty(&self) -> bool {
         *self == Labels::default()
     }
@@ -57,11 +69,17 @@ impl Labels {
 /// An observed Peer, reduced to what the rules need.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PeerFacts {
+    /// The Peer's name; Peers are cluster-scoped.
     pub name: String,
+    /// The UID, a precondition of later writes.
     pub uid: String,
+    /// The resourceVersion, a precondition of later writes.
     pub resource_version: String,
+    /// True if it has a deletion timestamp and waits for a finalizer.
     pub deleting: bool,
+    /// Our labels, as far as they are set. Others are left out.
     pub labels: Labels,
+    /// The spec as found, unparsed.
     pub spec: PeerSpecFacts,
     /// The time at which we last wrote its endpoint, if known.
     pub endpoint_written: Option<Timestamp>,
@@ -70,16 +88,24 @@ pub struct PeerFacts {
 /// A Peer's spec as found. The presharedKey is not ours and is never read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PeerSpecFacts {
+    /// spec.publicKey, which may be invalid.
     pub public_key: String,
+    /// spec.endpoint; `None` if the Peer dials in.
     pub endpoint: Option<EndpointFacts>,
+    /// spec.persistentKeepalive in seconds; 0 if not set.
     pub keepalive: i64,
+    /// spec.allowedIPs, in the order found; may be invalid.
     pub allowed_ips: Vec<String>,
 }
 
+/// A Peer's endpoint as found, or as written.
 #[derive(Debug, Clone, PartialEq, Eq, Default, PartialOrd, Ord)]
 pub struct EndpointFacts {
+    /// The DNS name; takes precedence over `ip` unless empty.
     pub dns: Option<String>,
+    /// The address as text.
     pub ip: Option<String>,
+    /// The port, not validated if found.
     pub port: i64,
 }
 
@@ -178,9 +204,13 @@ impl PeerFacts {
 /// A Peer that a source wants on all its targets, built once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BasePeer {
+    /// The Peer's name.
     pub name: PeerName,
+    /// The node of the source that the Peer leads to.
     pub node: NodeName,
+    /// Our labels, shared by all Peers of the source.
     pub labels: Arc<Labels>,
+    /// The node's public key.
     pub key: PublicKey,
     /// The configured endpoint.
     pub endpoint: Option<Endpoint>,
@@ -321,26 +351,33 @@ impl WantedPeer {
         )
     }
 
+    /// The Peer's name.
     pub fn name(&self) -> &PeerName {
         &self.base.name
     }
 
+    /// The node of the source that the Peer leads to.
     pub fn node(&self) -> &NodeName {
         &self.base.node
     }
 
+    /// Our labels on it.
     pub fn labels(&self) -> &Labels {
         &self.base.labels
     }
 
+    /// The node's public key.
     pub fn key(&self) -> PublicKey {
         self.base.key
     }
 
+    /// The interval in seconds; 0 for no keepalives.
     pub fn keepalive(&self) -> u16 {
         self.keepalive
     }
 
+    /// The endpoint on this target: discovered there or configured; `None` if
+    /// only the node can open the tunnel.
     pub fn endpoint(&self) -> Option<&Endpoint> {
         self.overlay
             .as_ref()
@@ -349,6 +386,7 @@ impl WantedPeer {
             })
     }
 
+    /// The prefixes that this target routes to the Peer.
     pub fn allowed_ips(&self) -> &[Cidr] {
         self.overlay
             .as_ref()

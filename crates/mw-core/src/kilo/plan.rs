@@ -14,8 +14,10 @@ use crate::problem::{Problem, Reason};
 use crate::text::listed;
 use crate::time::Timestamp;
 
+/// The plan of all meshes, from [`plan`](crate::kilo::plan()).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan {
+    /// Every mesh that was given, also those that are invalid or rejected.
     pub meshes: BTreeMap<MeshId, MeshPlan>,
     /// Peers of meshes that do not exist, by cluster.
     pub orphans: BTreeMap<ClusterId, Changes>,
@@ -25,11 +27,17 @@ pub struct Plan {
     pub recheck_at: Option<Timestamp>,
 }
 
+/// The plan of one mesh, as returned by
+/// [`Planner::mesh_plan`](crate::kilo::planner::Planner::mesh_plan).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MeshPlan {
+    /// The changes in each cluster that has or gets Peers of the mesh.
     pub targets: BTreeMap<ClusterId, Changes>,
+    /// The state of each member; empty while the mesh is deleted or rejected.
     pub clusters: BTreeMap<ClusterName, ClusterPlan>,
+    /// All problems of the mesh, sorted.
     pub problems: Vec<Problem>,
+    /// Conditions of the status that follow from the plan.
     pub conditions: Vec<Condition>,
     /// The hash that confirms the held changes, if there are any.
     pub held_hash: Option<String>,
@@ -38,8 +46,11 @@ pub struct MeshPlan {
 /// Changes to one mesh's Peers in one cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Changes {
+    /// Peers to create.
     pub create: BTreeMap<PeerName, WantedPeer>,
+    /// Peers to change.
     pub update: BTreeMap<PeerName, Update>,
+    /// Peers to delete.
     pub delete: BTreeMap<PeerName, Delete>,
     /// Changes that wait for a confirmation or for a budget.
     pub held: BTreeMap<PeerName, Held>,
@@ -47,9 +58,12 @@ pub struct Changes {
     pub keep: usize,
 }
 
+/// A change of an existing Peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Update {
+    /// The observed Peer, on which the write is conditional.
     pub on: Precondition,
+    /// The Peer after all steps of the change.
     pub after: WantedPeer,
     /// Only labels are added: the Peer is adopted or taken back.
     pub adopts: bool,
@@ -66,7 +80,9 @@ pub struct Update {
 /// A change that waits, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
+    /// The change that would be written.
     pub change: HeldChange,
+    /// The reason for holding it, and so the way to release it.
     pub why: HeldFor,
 }
 
@@ -82,10 +98,14 @@ pub enum HeldFor {
     Budget,
 }
 
+/// A change as it would be written if it were not held.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HeldChange {
+    /// A Peer to create.
     Create(WantedPeer),
+    /// A Peer to change.
     Update(Update),
+    /// A Peer to delete.
     Delete(Delete),
 }
 
@@ -118,9 +138,12 @@ impl Held {
     }
 }
 
+/// The deletion of a Peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delete {
+    /// The observed Peer, on which the delete is conditional.
     pub on: Precondition,
+    /// The reason for deleting it, on which the guard decides.
     pub cause: DeleteCause,
     /// The cluster of the Peer's node, if it is in the mesh.
     pub source: Option<ClusterName>,
@@ -129,9 +152,11 @@ pub struct Delete {
 /// State of a cluster in a mesh.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ClusterPlan {
+    /// The cluster that the entry refers to; always set by the planner.
     pub id: Option<ClusterId>,
     /// The reason why its state is not known.
     pub unknown: Option<String>,
+    /// Number of its Nodes; 0 while they are not known.
     pub nodes: usize,
     /// Nodes that have a Peer in other clusters, with its name.
     pub peers: BTreeMap<NodeName, PeerName>,
@@ -140,8 +165,11 @@ pub struct ClusterPlan {
     pub carried: BTreeMap<NodeName, Option<NodeName>>,
     /// Nodes whose existing Peer is kept unchanged.
     pub held: Vec<NodeName>,
+    /// Nodes without a Peer, and the check they failed.
     pub skipped: BTreeMap<NodeName, Skip>,
+    /// The node whose Peer carries the cluster-wide networks.
     pub anchor: Option<NodeName>,
+    /// The networks that the anchor carries besides those of its own nodes.
     pub extras: Vec<Cidr>,
 }
 
@@ -154,12 +182,14 @@ impl Changes {
             .collect()
     }
 
+    /// Reports whether nothing is to be written now. Held changes don't count.
     pub fn is_empty(&self) -> bool {
         self.create.is_empty() && self.update.is_empty() && self.delete.is_empty()
     }
 }
 
 impl MeshPlan {
+    /// Reports whether a write is pending in any cluster.
     pub fn has_changes(&self) -> bool {
         self.targets.values().any(|changes| !changes.is_empty())
     }
@@ -182,11 +212,13 @@ impl Plan {
             .collect()
     }
 
+    /// Reports whether a write is pending for any mesh or orphan.
     pub fn has_changes(&self) -> bool {
         self.meshes.values().any(MeshPlan::has_changes)
             || self.orphans.values().any(|changes| !changes.is_empty())
     }
 
+    /// All problems, with the mesh they belong to; `None` for those of no mesh.
     pub fn problems(&self) -> impl Iterator<Item = (Option<&MeshId>, &Problem)> {
         let of_meshes = self
             .meshes
@@ -199,55 +231,67 @@ impl Plan {
 /// A condition of the ClusterMesh, without its timestamps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
+    /// A type from [`condition::kilo::kind`](crate::condition::kilo::kind).
     pub kind: &'static str,
+    /// True for status "True", false for "False".
     pub status: bool,
+    /// A reason from
+    /// [`condition::kilo::reason`](crate::condition::kilo::reason) or the name
+    /// of a [`Reason`].
     pub reason: &'static str,
+    /// Details for users; may be empty.
     pub message: String,
 }
 
 /// The conditions derived from a mesh's problems and pending changes.
 pub(super) fn conditions(plan: &MeshPlan) -> Vec<Condition> {
-    let about = |reason: Reason| {
-        plan.problems
-            .iter()
-            .filter(move |problem| problem.reason == reason)
-    };
-    let flag =
-        |kind: &'static str, good: bool, reason: Reason, fine: &'static str| match about(reason)
-            .next()
-        {
-            Some(problem) => Condition {
-                kind,
-                status: !good,
-                reason: reason.as_str(),
-                message: with_hint(problem),
-            },
-            None => Condition {
-                kind,
-                status: good,
-                reason: fine,
-                message: String::new(),
-            },
-        };
     let overlap = flag(
-        kind::NETWORKS_OVERLAP,
-        false,
+        plan,
+        (kind::NETWORKS_OVERLAP, false),
         Reason::CIDROverlap,
         reason::NO_OVERLAP,
     );
     let anchor = flag(
-        kind::ANCHOR_AVAILABLE,
-        true,
+        plan,
+        (kind::ANCHOR_AVAILABLE, true),
         Reason::AnchorUnavailable,
         reason::AVAILABLE,
     );
     let keepalive = flag(
-        kind::KEEPALIVE_EFFECTIVE,
-        true,
+        plan,
+        (kind::KEEPALIVE_EFFECTIVE, true),
         Reason::KeepaliveNotSet,
         reason::EFFECTIVE,
     );
     vec![ready(plan), overlap, anchor, keepalive]
+}
+
+/// A condition that has the status `good` unless there is a problem with this
+/// reason; `fine` is the reason then.
+fn flag(
+    plan: &MeshPlan,
+    (kind, good): (&'static str, bool),
+    reason: Reason,
+    fine: &'static str,
+) -> Condition {
+    let problem = plan
+        .problems
+        .iter()
+        .find(|problem| problem.reason == reason);
+    match problem {
+        Some(problem) => Condition {
+            kind,
+            status: !good,
+            reason: reason.as_str(),
+            message: with_hint(problem),
+        },
+        None => Condition {
+            kind,
+            status: good,
+            reason: fine,
+            message: String::new(),
+        },
+    }
 }
 
 /// Includes the hint, because many people only read the condition.
@@ -292,21 +336,10 @@ fn ready(plan: &MeshPlan) -> Condition {
         Some(problem) if problem.reason == Reason::CIDROverlap => {
             no(reason::NETWORKS_OVERLAP, problem.message.clone())
         }
-        Some(problem) => {
-            let others = plan
-                .problems
-                .iter()
-                .filter(|other| other.reason == problem.reason && *other != problem);
-            let others: Vec<String> = others
-                .map(|other| format!("{}: {}", other.subject, other.message))
-                .collect();
-            let more = if others.is_empty() {
-                String::new()
-            } else {
-                format!("; also {}", listed(&others, 5))
-            };
-            no(problem.reason.as_str(), with_hint(problem) + &more)
-        }
+        Some(problem) => no(
+            problem.reason.as_str(),
+            with_hint(problem) + &also(plan, problem),
+        ),
         None if plan.has_changes() => no(reason::PROGRESSING, "changes are pending".to_owned()),
         None => {
             let message = "all Peers are written in all clusters".to_owned();
@@ -317,5 +350,20 @@ fn ready(plan: &MeshPlan) -> Condition {
                 message,
             }
         }
+    }
+}
+
+/// The other problems with the same reason, as the end of a message.
+fn also(plan: &MeshPlan, problem: &Problem) -> String {
+    let others: Vec<String> = plan
+        .problems
+        .iter()
+        .filter(|other| other.reason == problem.reason && *other != problem)
+        .map(|other| format!("{}: {}", other.subject, other.message))
+        .collect();
+    if others.is_empty() {
+        String::new()
+    } else {
+        format!("; also {}", listed(&others, 5))
     }
 }

@@ -1,13 +1,18 @@
 //! Builds the `Plan` from the planner's state.
 
+mod problems;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::kilo::decide::{MeshMode, MeshState};
-use crate::kilo::evaluate::{Act, Target};
 use crate::kilo::mesh::{ActiveMesh, Member};
+use crate::kilo::mesh_state::{MeshMode, MeshState};
+use crate::kilo::outcome::Act;
 use crate::kilo::ownership::{Absent, Owner};
-use crate::kilo::plan::{Changes, ClusterPlan, Held, HeldFor, MeshPlan, Plan, conditions};
-use crate::kilo::planner::{Planner, World};
+use crate::kilo::plan::{Changes, ClusterPlan, MeshPlan, Plan, conditions};
+use crate::kilo::planner::Planner;
+use crate::kilo::report::problems::{flapping_problems, held_problems, unreachable};
+use crate::kilo::target::Target;
+use crate::kilo::world::World;
 use crate::names::{ClusterId, ClusterName, MeshId, PeerName};
 use crate::problem::{Problem, Reason};
 use crate::text::{listed, shell_quoted};
@@ -270,7 +275,7 @@ impl Planner {
             .iter()
             .filter(|_| self.orphans.absent != Absent::Unknown)
         {
-            let left = |(name, entry): &(&PeerName, &crate::kilo::target::Entry)| {
+            let left = |(name, entry): &(&PeerName, &crate::kilo::entry::Entry)| {
                 *entry.owner == Owner::Ghost
                     && !target.outcomes.contains_key(&((*name).clone(), None))
             };
@@ -342,118 +347,6 @@ fn kept(target: &Target, at: usize, mesh: &MeshId, changes: &Changes) -> usize {
         .chain(changes.held.keys())
         .collect();
     target.count_of(at) - touched.into_iter().filter(|name| ours(name)).count()
-}
-
-fn unreachable(name: &str, why: &str) -> Problem {
-    let hint = "nothing is deleted; the cluster gets its updates when it is reachable again";
-    Problem::new(
-        Reason::ClusterUnreachable,
-        name,
-        crate::text::printable(why, 200),
-        hint,
-    )
-}
-
-fn held_problems(plan: &MeshPlan, id: &MeshId) -> Vec<Problem> {
-    let Some(hash) = &plan.held_hash else {
-        return Vec::new();
-    };
-    let called = |target: &ClusterId| {
-        let member = plan
-            .clusters
-            .iter()
-            .find(|(_, cluster)| cluster.id.as_ref() == Some(target));
-        member.map_or_else(|| target.to_string(), |(name, _)| name.to_string())
-    };
-    let command = format!(
-        "kubectl annotate clustermesh -n {} {} kilo-clustermesh.io/confirm-deletes={hash} --overwrite",
-        shell_quoted(&id.namespace),
-        shell_quoted(&id.name)
-    );
-    let mut problems = Vec::new();
-    let deletes = |changes: &Changes| {
-        changes
-            .held
-            .values()
-            .filter(|held| held.why == HeldFor::Deletes)
-            .count()
-    };
-    let deletes: Vec<String> = counted(&plan.targets, deletes)
-        .map(|(target, count)| format!("{count} on {}", called(target)))
-        .collect();
-    if !deletes.is_empty() {
-        let message = format!(
-            "too many deletes at once, so they are held: {}",
-            listed(&deletes, 5)
-        );
-        problems.push(Problem::new(
-            Reason::DeletionHeld,
-            id.to_string(),
-            message,
-            &command,
-        ));
-    }
-    let replaced = sources(plan, HeldFor::Replaced);
-    for source in replaced {
-        let of_source = |changes: &Changes| {
-            changes
-                .held
-                .values()
-                .filter(|held| held.why == HeldFor::Replaced && held.source() == Some(source))
-                .count()
-        };
-        let held: Vec<String> = counted(&plan.targets, of_source)
-            .map(|(target, count)| format!("{count} on {}", called(target)))
-            .collect();
-        let message = format!(
-            "most keys or all Nodes are new, so the kubeconfig may point to a different cluster; changes are held: {}",
-            listed(&held, 5)
-        );
-        problems.push(Problem::new(
-            Reason::SourceReplaced,
-            source,
-            message,
-            format!("check the kubeconfig Secret; if the cluster was rebuilt, run: {command}"),
-        ));
-    }
-    problems
-}
-
-fn flapping_problems(plan: &MeshPlan) -> Vec<Problem> {
-    let flapping = |source: &str| {
-        Problem::new(
-            Reason::SourceFlapping,
-            source,
-            "its nodes change too often; their Peers in other clusters are updated only every 30s",
-            "look for a Kilo agent that keeps changing its key, address or endpoint",
-        )
-    };
-    sources(plan, HeldFor::Budget)
-        .into_iter()
-        .map(flapping)
-        .collect()
-}
-
-/// The sources with changes held for this reason.
-fn sources(plan: &MeshPlan, why: HeldFor) -> BTreeSet<&str> {
-    let held = plan
-        .targets
-        .values()
-        .flat_map(|changes| changes.held.values());
-    held.filter(|held| held.why == why)
-        .filter_map(Held::source)
-        .collect()
-}
-
-/// The targets with a count above zero.
-fn counted<'a>(
-    targets: &'a BTreeMap<ClusterId, Changes>,
-    count: impl Fn(&Changes) -> usize + 'a,
-) -> impl Iterator<Item = (&'a ClusterId, usize)> {
-    targets
-        .iter()
-        .map(move |(target, changes)| (target, count(changes)))
-        .filter(|(_, count)| *count > 0)
 }
 
 fn hint(reason: Reason) -> &'static str {

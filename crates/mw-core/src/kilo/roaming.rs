@@ -6,13 +6,16 @@ use std::collections::BTreeMap;
 
 use crate::endpoint::Endpoint;
 use crate::key::PublicKey;
-use crate::kilo::decide::{MeshState, Sources};
 use crate::kilo::declared::DeclaredIndex;
-use crate::kilo::evaluate::Target;
+use crate::kilo::discovered::Vanished;
+use crate::kilo::entry::Entry;
 use crate::kilo::mesh::{ActiveMesh, Member};
+use crate::kilo::mesh_state::MeshState;
+use crate::kilo::own_nodes::OwnNodes;
 use crate::kilo::ownership::{Owner, may_be_taken_back};
 use crate::kilo::planner::Planner;
-use crate::kilo::target::{Entry, Own, Vanished};
+use crate::kilo::sources::Sources;
+use crate::kilo::target::Target;
 use crate::names::{ClusterId, PeerName};
 use crate::time::Timestamp;
 
@@ -20,7 +23,7 @@ use crate::time::Timestamp;
 /// them.
 pub(super) struct Roaming<'a> {
     pub(super) targets: &'a BTreeMap<ClusterId, Target>,
-    pub(super) sources: &'a dyn Sources,
+    pub(super) sources: Sources<'a>,
     pub(super) vanished: &'a BTreeMap<ClusterId, Vanished>,
     pub(super) now: Timestamp,
 }
@@ -56,7 +59,7 @@ impl Roaming<'_> {
             })
     }
 
-    /// Agrees with [`Own::explains`], but needs no plan of the target.
+    /// Agrees with [`OwnNodes::explains`], but needs no plan of the target.
     fn is_discovered(
         &self,
         declared: &DeclaredIndex,
@@ -99,7 +102,7 @@ pub(super) fn is_unconfigured(
     !entry.has_endpoint() || discovered(key) || entry.key().is_some_and(discovered)
 }
 
-impl Own {
+impl OwnNodes {
     /// Reports whether the endpoint of a Peer here was discovered.
     pub(super) fn explains(&self, key: PublicKey, entry: &Entry) -> bool {
         self.discovered.contains_key(&key)

@@ -5,8 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cidr::Cidr;
-use crate::kilo::evaluate::{Act, PeerOutcome, Target};
+use crate::kilo::outcome::{Act, PeerOutcome};
 use crate::kilo::plan::Update;
+use crate::kilo::target::Target;
 use crate::names::PeerName;
 
 impl Target {

@@ -17,21 +17,36 @@ use crate::text::printable;
 /// The reason why a node has no Peer. The names are stable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SkipReason {
+    /// An earlier node of the mesh has the same Peer name.
     PeerNameDuplicate,
+    /// No pod CIDR, or the first one does not parse.
     NodeNoPodCIDR,
+    /// The first pod CIDR is outside the declared networks.
     NodePodCIDROutOfRange,
+    /// Kilo has assigned no WireGuard address.
     NodeNoWireguardIP,
+    /// The WireGuard address does not parse.
     WGIPInvalid,
+    /// The WireGuard address is outside the declared network.
     WGIPOutOfRange,
+    /// Kilo has published no key.
     NodeNoPublicKey,
+    /// The key does not parse.
     PublicKeyInvalid,
+    /// Another node of the mesh keeps the same key.
     PublicKeyDuplicate,
+    /// No endpoint is configured, and no pair of clusters has a keepalive or
+    /// the Peer already.
     NodeNoEndpoint,
+    /// The endpoint does not parse or can't be dialled.
     NodeEndpointInvalid,
+    /// The node belongs to a location and its agent has not checked in
+    /// recently.
     NodeAgentSilent,
 }
 
 impl SkipReason {
+    /// All reasons, in the order of their declaration.
     pub const ALL: [SkipReason; 12] = [
         SkipReason::PeerNameDuplicate,
         SkipReason::NodeNoPodCIDR,
@@ -49,6 +64,7 @@ impl SkipReason {
 }
 
 impl SkipReason {
+    /// The stable name, as in events and status.
     pub fn as_str(self) -> &'static str {
         match self {
             SkipReason::PeerNameDuplicate => "PeerNameDuplicate",
@@ -73,9 +89,12 @@ impl fmt::Display for SkipReason {
     }
 }
 
+/// A node without a Peer: the failed check and its details.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Skip {
+    /// The check that failed.
     pub reason: SkipReason,
+    /// The observed value, for users; printable and truncated.
     pub message: String,
 }
 

@@ -9,56 +9,79 @@ use crate::kilo::survey::Skip;
 use crate::names::{ClusterName, MeshId, NodeName};
 use crate::problem::{Problem, Reason};
 
+/// One mesh, built from its plan with [`MeshView::of`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MeshView {
+    /// The mesh.
     pub mesh: MeshId,
+    /// The condition Ready; `None` if the plan has none.
     pub ready: Option<Condition>,
+    /// The members, sorted by name.
     pub clusters: Vec<ClusterView>,
+    /// Every ordered pair of members, sorted by source.
     pub pairs: Vec<PairView>,
+    /// All problems of the mesh.
     pub problems: Vec<Problem>,
 }
 
+/// One member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterView {
+    /// The name in the mesh.
     pub name: ClusterName,
+    /// The reason why its Nodes or Peers are not known.
     pub unknown: Option<String>,
     /// Sorted by name.
     pub nodes: Vec<NodeView>,
 }
 
+/// One node of a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeView {
+    /// The Node's name.
     pub name: NodeName,
+    /// The way in which other clusters reach it, if they do.
     pub role: Role,
 }
 
+/// The role of a node in the mesh.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Role {
     /// Its Peer also carries the cluster-wide networks.
     Anchor,
+    /// It has a Peer in other clusters.
     Peer,
     /// Carried by the leader of its location; `None` if the leader has no Peer.
     Carried(Option<NodeName>),
     /// Its Peer is kept unchanged for now.
     Held,
+    /// It has no Peer, and no other node carries it.
     Skipped(Skip),
 }
 
 /// State of the Peers of one cluster in another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PairView {
+    /// The cluster whose nodes the Peers lead to.
     pub source: ClusterName,
+    /// The cluster that has the Peers.
     pub target: ClusterName,
+    /// The state of the Peers.
     pub state: PairState,
 }
 
+/// The state of the Peers of one source on one target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PairState {
     /// All possible Peers are written.
     Applied,
+    /// Number of changes to write.
     Pending {
+        /// Peers to create.
         create: usize,
+        /// Peers to change.
         update: usize,
+        /// Peers to delete.
         delete: usize,
     },
     /// Number of changes that wait for a confirmation.
@@ -70,6 +93,7 @@ pub enum PairState {
 }
 
 impl MeshView {
+    /// Summarises a plan.
     pub fn of(mesh: &MeshId, plan: &MeshPlan) -> MeshView {
         let names: Vec<&ClusterName> = plan.clusters.keys().collect();
         let mut pairs = Vec::new();

@@ -108,7 +108,7 @@ fn write(
             .text
             .lines()
             .filter(|line| !line.contains("# meshwright") && line.trim_start().starts_with("- "));
-        kept.for_each(|line| assert!(write.text.contains(line), "{line} of somebody else is lost"));
+        kept.for_each(|line| assert!(write.text.contains(line), "{line} of another owner is lost"));
         found.text.clone_from(&write.text);
     }
     for (name, apply) in secrets {

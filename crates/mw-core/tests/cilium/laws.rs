@@ -592,7 +592,7 @@ fn nothing_is_written_and_no_private_key_goes_where_no_object_leads() {
                 .any(|of| !of.added.is_empty() || !of.changed.is_empty());
             let writes =
                 adds || target.identity.is_some() || target.ca.is_some() || target.elb.is_some();
-            prop_assert!(!writes || joined(id, id), "{} is nobody's", id);
+            prop_assert!(!writes || joined(id, id), "{} is in no binding", id);
             if let Some(create) = &target.ca {
                 let owner = |id: &ClusterId| &world.origins[id].owner;
                 prop_assert!(
@@ -801,7 +801,7 @@ fn every_policy_names_the_cluster_in_every_source() {
             let sources = rules[0]["fromEndpoints"].as_array().unwrap();
             prop_assert!(
                 !sources.is_empty(),
-                "a rule without a source means everybody"
+                "a rule without a source allows all pods"
             );
             for source in sources {
                 prop_assert!(

@@ -74,7 +74,7 @@ fn key(world: &World, name: &str) -> Option<String> {
 }
 
 #[test]
-fn of_two_values_the_first_stays_and_the_second_owner_is_told() {
+fn the_first_of_two_values_stays_and_the_second_owner_is_told() {
     let mut world = fleet(&["x", "z"]);
     settle(&mut world);
     assert!(
@@ -111,7 +111,7 @@ fn of_two_values_the_first_stays_and_the_second_owner_is_told() {
 }
 
 #[test]
-fn what_the_other_still_wants_stays_when_one_leaves() {
+fn values_that_the_other_owner_wants_stay_when_one_leaves() {
     let mut world = fleet(&["x", "z"]);
     settle(&mut world);
     let (now, gone) = (
@@ -143,7 +143,7 @@ fn what_the_other_still_wants_stays_when_one_leaves() {
 }
 
 #[test]
-fn what_nobody_wants_goes() {
+fn values_that_no_owner_wants_are_removed() {
     let mut world = fleet(&["x", "z"]);
     settle(&mut world);
     let now = world.now;

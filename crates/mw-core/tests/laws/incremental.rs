@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use crate::harness::law;
 
 #[test]
-fn planning_step_by_step_equals_planning_anew() {
+fn planning_step_by_step_equals_planning_from_scratch() {
     law(|scenario, _, _| {
         let mut world = scenario.fleet.world();
         let mut planner = Planner::new(world.clone());
@@ -28,7 +28,7 @@ fn planning_step_by_step_equals_planning_anew() {
 }
 
 #[test]
-fn changes_that_come_together_equal_planning_anew() {
+fn changes_that_come_together_equal_planning_from_scratch() {
     law(|scenario, world, first| {
         let mut seen = scenario.fleet.world();
         let mut planner = Planner::new(seen.clone());

@@ -25,7 +25,7 @@ fn nodes_mut<'a>(
 }
 
 #[test]
-fn what_one_member_claims_costs_no_other_member_what_it_holds() {
+fn claims_of_one_member_cost_no_other_member_what_it_holds() {
     law(|scenario, world, first| {
         let settled = after_applying(world, first);
         // The last cluster of the mesh turns hostile: it claims every node that
@@ -277,7 +277,7 @@ fn a_node_with_a_smaller_name_does_not_move_the_anchor() {
 }
 
 #[test]
-fn a_shared_wireguard_address_costs_nobody_a_peer() {
+fn a_shared_wireguard_address_costs_no_node_its_peer() {
     law(|_, world, first| {
         let settled = after_applying(world, first);
         let before = plan(settled.clone());

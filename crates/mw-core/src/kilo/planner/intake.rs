@@ -4,17 +4,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{Cluster, Listing, Planner};
 use crate::key::PublicKey;
-use crate::kilo::decide::Departures;
-use crate::kilo::evaluate::Target;
-use crate::kilo::history::group;
+use crate::kilo::discovered::Vanished;
+use crate::kilo::entry::Entry;
+use crate::kilo::guard::History;
 use crate::kilo::liveness;
 use crate::kilo::node::{Node, Nodes};
-use crate::kilo::ownership::Owner;
+use crate::kilo::ownership::{Orphans, Owner};
 use crate::kilo::peer::PeerFacts;
-use crate::kilo::target::Entry;
-use crate::names::{ClusterId, NodeName, PeerName};
+use crate::kilo::peer_history::group;
+use crate::kilo::planner::Planner;
+use crate::kilo::sources::{Cluster, Departures};
+use crate::kilo::spec::Mesh;
+use crate::kilo::target::Target;
+use crate::kilo::world::{Links, Listing};
+use crate::names::{ClusterId, ClusterName, MeshId, NodeName, PeerName};
 use crate::seen::Seen;
 use crate::time::Timestamp;
 
@@ -106,6 +110,7 @@ impl Planner {
         self.replace_peer(cluster, &name, Some(entry));
     }
 
+    /// A Peer was deleted.
     pub fn remove_peer(&mut self, cluster: &ClusterId, name: &PeerName) {
         self.replace_peer(cluster, name, None);
     }
@@ -115,14 +120,14 @@ impl Planner {
             return;
         };
         group(target, &self.meshes, name, false);
-        let was_wide = self.landmarks.take(cluster, name);
+        let was_wide = self.carrier_index.take(cluster, name);
         let old = match entry {
             Some(entry) => target.entries.insert(name.clone(), entry),
             None => target.entries.remove(name),
         };
         let is_wide = group(target, &self.meshes, name, true);
         if target.entries.contains_key(name) {
-            self.landmarks.put(cluster, name, is_wide);
+            self.carrier_index.put(cluster, name, is_wide);
         }
         target.dirt.names.insert(name.clone());
         let new = target.entries.get(name);
@@ -146,7 +151,7 @@ impl Planner {
                 entry.deleting,
             )
         };
-        let same_past = old.as_ref().map(speaks_of) == new.map(speaks_of)
+        let unchanged = old.as_ref().map(speaks_of) == new.map(speaks_of)
             && owners.windows(2).all(|pair| pair.first() == pair.last());
         let wide = was_wide || is_wide;
         let labels: BTreeSet<String> = old
@@ -160,9 +165,9 @@ impl Planner {
             self.pending.everything = true;
             return;
         }
-        for owner in owners.iter().filter(|_| !same_past) {
+        for owner in owners.iter().filter(|_| !unchanged) {
             if let Owner::Mesh(id) = owner.as_ref() {
-                self.pending.note_past(id, name, &labels, &keys, wide);
+                self.pending.note_history(id, name, &labels, &keys, wide);
             }
         }
         self.pending.peers.insert(name.clone());
@@ -188,5 +193,52 @@ impl Planner {
     pub fn set_now(&mut self, now: Timestamp) {
         self.now = now;
         self.pending.time = true;
+    }
+
+    /// Replaces the meshes.
+    pub fn set_meshes(
+        &mut self,
+        meshes: BTreeMap<MeshId, Mesh>,
+        identities: BTreeMap<(MeshId, ClusterName), ClusterId>,
+        links: Links,
+    ) {
+        (self.inputs, self.identities, self.links) = (meshes, identities, links);
+        self.pending.everything = true;
+    }
+
+    /// Replaces the state of meshes that do not exist.
+    pub fn set_orphans(&mut self, orphans: Orphans) {
+        if self.orphans != orphans {
+            self.orphans = orphans;
+            self.targets
+                .values_mut()
+                .for_each(|target| target.dirt.all = true);
+        }
+    }
+
+    /// Replaces the history used by the guard.
+    pub fn set_history(&mut self, history: History) {
+        if self.history != history {
+            self.history = history;
+            self.targets
+                .values_mut()
+                .for_each(|target| target.dirt.all = true);
+        }
+    }
+
+    /// Replaces the discovered endpoints that a cluster's nodes no longer list.
+    pub fn set_vanished(&mut self, cluster: &ClusterId, vanished: Vanished) {
+        if self.vanished.get(cluster).cloned().unwrap_or_default() != vanished {
+            self.vanished.insert(cluster.clone(), vanished);
+            self.pending.nodes.insert(cluster.clone());
+        }
+    }
+
+    /// Removes clusters that are no longer used.
+    pub fn forget_clusters(&mut self, gone: &BTreeSet<ClusterId>) {
+        self.clusters.retain(|id, _| !gone.contains(id));
+        self.targets.retain(|id, _| !gone.contains(id));
+        self.vanished.retain(|id, _| !gone.contains(id));
+        self.pending.everything = true;
     }
 }

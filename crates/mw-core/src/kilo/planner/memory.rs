@@ -3,10 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use super::Planner;
-use crate::kilo::decide::MeshState;
-use crate::kilo::evaluate::Released;
-use crate::kilo::guard::{HeldLine, held_hash};
+use crate::kilo::guard::{HeldLine, Released, held_hash};
+use crate::kilo::mesh_state::MeshState;
+use crate::kilo::planner::Planner;
 use crate::names::ClusterId;
 
 impl Planner {

@@ -2,14 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Planner;
 use crate::key::PublicKey;
-use crate::kilo::decide::{MeshState, mesh_at};
 use crate::kilo::mesh::Member;
-use crate::kilo::source::SourcePlan;
+use crate::kilo::mesh_state::{MeshState, mesh_at};
+use crate::kilo::planner::Planner;
 use crate::names::{ClusterId, MeshId, PeerName};
 
-/// What has to be planned again.
+/// Inputs that changed since the last plan.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     /// All meshes: the owners of Peers may have changed.
@@ -19,14 +18,14 @@ pub(super) struct Pending {
     /// Peers that changed on some target.
     pub(super) peers: BTreeSet<PeerName>,
     /// Changed Peers that are part of the history of a mesh.
-    past: BTreeMap<(MeshId, PeerName), Past>,
+    history: BTreeMap<(MeshId, PeerName), ChangedPeer>,
     /// The time changed.
     pub(super) time: bool,
 }
 
 /// Old and new states of a Peer, on all targets and since the last plan.
 #[derive(Debug, Default)]
-struct Past {
+struct ChangedPeer {
     labels: BTreeSet<String>,
     keys: BTreeSet<PublicKey>,
     /// It carried or carries cluster-wide networks.
@@ -34,7 +33,7 @@ struct Past {
 }
 
 impl Pending {
-    pub(super) fn note_past(
+    pub(super) fn note_history(
         &mut self,
         mesh: &MeshId,
         name: &PeerName,
@@ -42,10 +41,13 @@ impl Pending {
         keys: &BTreeSet<PublicKey>,
         wide: bool,
     ) {
-        let past = self.past.entry((mesh.clone(), name.clone())).or_default();
-        past.labels.extend(labels.iter().cloned());
-        past.keys.extend(keys);
-        past.wide |= wide;
+        let peer = self
+            .history
+            .entry((mesh.clone(), name.clone()))
+            .or_default();
+        peer.labels.extend(labels.iter().cloned());
+        peer.keys.extend(keys);
+        peer.wide |= wide;
     }
 }
 
@@ -57,7 +59,7 @@ impl Planner {
             everything,
             nodes,
             peers,
-            past,
+            history,
             time,
         } = std::mem::take(&mut self.pending);
         if everything {
@@ -66,8 +68,8 @@ impl Planner {
             for cluster in &nodes {
                 self.replan_cluster(cluster);
             }
-            for ((mesh, name), past) in &past {
-                self.replan_past(mesh, name, past);
+            for ((mesh, name), peer) in &history {
+                self.replan_for_peer(mesh, name, peer);
             }
             for name in &peers {
                 (0..self.meshes.len()).for_each(|mesh| self.survey_unsettled(mesh, Some(name)));
@@ -79,8 +81,8 @@ impl Planner {
     }
 
     /// Replans the sources whose history a changed Peer affects.
-    fn replan_past(&mut self, id: &MeshId, name: &PeerName, past: &Past) {
-        let Past { labels, keys, wide } = past;
+    fn replan_for_peer(&mut self, id: &MeshId, name: &PeerName, peer: &ChangedPeer) {
+        let ChangedPeer { labels, keys, wide } = peer;
         let Some((mesh, state)) = mesh_at(&self.meshes, id) else {
             return;
         };
@@ -92,29 +94,31 @@ impl Planner {
         let Some(active) = self.meshes.get(mesh).and_then(MeshState::active) else {
             return;
         };
-        let speaks = |position: &usize| {
-            active.members.get(*position).is_some_and(|member| {
-                let nodes = self
-                    .clusters
-                    .get(&member.id)
-                    .and_then(|cluster| cluster.nodes.known());
-                let bare = nodes.is_some_and(|nodes| nodes.values().any(|node| node.is_away()));
-                let decides = |plan: &SourcePlan| plan.reads_routes || plan.kept.contains_key(name);
-                let routes = member.plan.as_ref().is_some_and(decides);
-                *wide
-                    || bare
-                    || routes
-                    || PeerName::of(&active.id.name, &member.name, "anchor") == *name
-            })
-        };
         let by_label = labels.iter().filter_map(|label| active.position_of(label));
         let positions: BTreeSet<usize> = by_label
             .chain(active.named_like(name))
-            .filter(speaks)
+            .filter(|position| {
+                active
+                    .members
+                    .get(*position)
+                    .is_some_and(|member| *wide || self.reads_peer(&active.id, member, name))
+            })
             .collect();
         for position in positions {
             self.plan_members(mesh, Some(position));
         }
+    }
+
+    /// Reports whether a change of this Peer can change the plan of a source.
+    fn reads_peer(&self, mesh: &MeshId, member: &Member, name: &PeerName) -> bool {
+        let nodes = self
+            .clusters
+            .get(&member.id)
+            .and_then(|cluster| cluster.nodes.known());
+        let plan = member.plan.as_ref();
+        nodes.is_some_and(|nodes| nodes.values().any(|node| node.is_away()))
+            || plan.is_some_and(|plan| plan.reads_routes || plan.kept.contains_key(name))
+            || PeerName::of(&mesh.name, &member.name, "anchor") == *name
     }
 
     /// Replans the sources and marks the Peers that waited for this time.

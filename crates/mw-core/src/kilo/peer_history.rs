@@ -7,25 +7,24 @@ use std::sync::Arc;
 
 use crate::cidr::Cidr;
 use crate::key::PublicKey;
-use crate::kilo::decide::{MeshState, Sources, mesh_at};
-use crate::kilo::duplicates::ExistingPeers;
-use crate::kilo::evaluate::Target;
+use crate::kilo::entry::Entry;
 use crate::kilo::mesh::ActiveMesh;
+use crate::kilo::mesh_state::{MeshState, mesh_at};
 use crate::kilo::ownership::Owner;
-use crate::kilo::source::Memory;
-use crate::kilo::target::Entry;
+use crate::kilo::sources::Sources;
+use crate::kilo::target::Target;
 use crate::names::{ClusterId, ClusterName, MeshId, NodeName, PeerName};
 
 /// Index of Peers that carry cluster-wide networks.
 #[derive(Debug, Default)]
-pub(super) struct Landmarks {
+pub(super) struct CarrierIndex {
     /// Peers that carry a network which is declared as a whole.
     wide: BTreeMap<PeerName, BTreeSet<ClusterId>>,
     /// Peers named like the Go operator's separate anchor Peers.
     anchors: BTreeMap<PeerName, BTreeSet<ClusterId>>,
 }
 
-impl Landmarks {
+impl CarrierIndex {
     pub(super) fn put(&mut self, cluster: &ClusterId, name: &PeerName, wide: bool) {
         if wide {
             self.wide
@@ -64,10 +63,11 @@ pub(super) fn group(target: &mut Target, meshes: &[MeshState], name: &PeerName, 
         None
     };
     let Some((at, state)) = mesh else {
-        match put {
-            true => target.strangers.insert(name.clone()),
-            false => target.strangers.remove(name),
-        };
+        if put {
+            target.strangers.insert(name.clone());
+        } else {
+            target.strangers.remove(name);
+        }
         return false;
     };
     let key = (
@@ -77,9 +77,10 @@ pub(super) fn group(target: &mut Target, meshes: &[MeshState], name: &PeerName, 
     let wide = state
         .active()
         .is_some_and(|mesh| entry.carries_one_of(&mesh.wide));
-    match put {
-        true => _ = target.groups.entry(key).or_default().insert(name.clone()),
-        false => _ = target.groups.get_mut(&key).map(|names| names.remove(name)),
+    if put {
+        target.groups.entry(key).or_default().insert(name.clone());
+    } else if let Some(names) = target.groups.get_mut(&key) {
+        names.remove(name);
     }
     wide
 }
@@ -91,8 +92,8 @@ pub(super) struct PeerHistory<'a> {
     /// them their history.
     members: Arc<BTreeMap<ClusterId, usize>>,
     targets: &'a BTreeMap<ClusterId, Target>,
-    landmarks: &'a Landmarks,
-    sources: &'a dyn Sources,
+    carrier_index: &'a CarrierIndex,
+    sources: Sources<'a>,
     /// The anchor of the previous plan.
     last_anchor: Option<NodeName>,
     /// The source in question, and the prefix of its Peers' names.
@@ -103,14 +104,14 @@ impl<'a> PeerHistory<'a> {
     pub(super) fn of(
         mesh: &ActiveMesh,
         targets: &'a BTreeMap<ClusterId, Target>,
-        landmarks: &'a Landmarks,
-        sources: &'a dyn Sources,
+        carrier_index: &'a CarrierIndex,
+        sources: Sources<'a>,
     ) -> PeerHistory<'a> {
         PeerHistory {
             mesh: mesh.id.clone(),
             members: Arc::clone(&mesh.by_id),
             targets,
-            landmarks,
+            carrier_index,
             sources,
             last_anchor: None,
             source: None,
@@ -155,15 +156,18 @@ impl<'a> PeerHistory<'a> {
     }
 }
 
-impl ExistingPeers for PeerHistory<'_> {
-    fn source_of(&self, name: &PeerName) -> Option<String> {
+impl PeerHistory<'_> {
+    /// The source named by the label of an existing Peer of this mesh with that
+    /// name.
+    pub(super) fn source_of(&self, name: &PeerName) -> Option<String> {
         self.owned(name)
             .find_map(|entry| entry.labels().source.clone())
     }
 
-    /// A Peer on a cluster whose own node has the key does not count, as it
-    /// can't stay.
-    fn holds(&self, name: &PeerName, key: PublicKey) -> bool {
+    /// Reports whether a readable target has a Peer of this mesh with that name
+    /// and key. A Peer on a cluster whose own node has the key does not count,
+    /// as it can't stay.
+    pub(super) fn holds(&self, name: &PeerName, key: PublicKey) -> bool {
         let own = |id: &ClusterId| {
             self.sources
                 .nodes(id)
@@ -179,10 +183,10 @@ impl ExistingPeers for PeerHistory<'_> {
             .iter()
             .any(|(id, target)| self.members.contains_key(id) && held(target) && !own(id))
     }
-}
 
-impl Memory for PeerHistory<'_> {
-    fn carriers(&self, extras: &[Cidr]) -> BTreeMap<PeerName, usize> {
+    /// The number of readable targets on which each Peer of the source carries
+    /// one of `extras`.
+    pub(super) fn carriers(&self, extras: &[Cidr]) -> BTreeMap<PeerName, usize> {
         let start = self
             .source
             .as_ref()
@@ -190,7 +194,7 @@ impl Memory for PeerHistory<'_> {
             .unwrap_or_default();
         let mut found = BTreeMap::new();
         for (name, clusters) in self
-            .landmarks
+            .carrier_index
             .wide
             .range(PeerName::from(start)..)
             .take_while(|(name, _)| name.as_str().starts_with(start))
@@ -206,7 +210,8 @@ impl Memory for PeerHistory<'_> {
         found
     }
 
-    fn legacy_anchor_keys(&self) -> BTreeMap<PublicKey, usize> {
+    /// Keys of the source's legacy anchor Peers, with the number of targets.
+    pub(super) fn legacy_anchor_keys(&self) -> BTreeMap<PublicKey, usize> {
         let mut found = BTreeMap::new();
         let name = self
             .source
@@ -214,7 +219,7 @@ impl Memory for PeerHistory<'_> {
             .map(|(cluster, _)| PeerName::of(&self.mesh.name, cluster, "anchor"));
         if let Some((name, clusters)) = name
             .as_ref()
-            .and_then(|name| self.landmarks.anchors.get_key_value(name))
+            .and_then(|name| self.carrier_index.anchors.get_key_value(name))
         {
             for key in self.on(clusters, name).filter_map(Entry::key) {
                 *found.entry(key).or_default() += 1;
@@ -223,15 +228,18 @@ impl Memory for PeerHistory<'_> {
         found
     }
 
-    fn last_anchor(&self) -> Option<&NodeName> {
+    /// The anchor of the previous plan.
+    pub(super) fn last_anchor(&self) -> Option<&NodeName> {
         self.last_anchor.as_ref()
     }
 
-    fn exists(&self, name: &PeerName) -> bool {
+    /// Reports whether a readable target has that Peer.
+    pub(super) fn exists(&self, name: &PeerName) -> bool {
         self.owned(name).next().is_some()
     }
 
-    fn prefixes(&self, name: &PeerName) -> BTreeSet<Cidr> {
+    /// Prefixes that the Peer carries on readable targets.
+    pub(super) fn prefixes(&self, name: &PeerName) -> BTreeSet<Cidr> {
         self.owned(name).flat_map(Entry::prefixes).collect()
     }
 }
