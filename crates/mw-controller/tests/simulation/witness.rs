@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::bed::{MESHES, NODES, PEERS, account_of};
 use crate::faults::{OPERATOR, is_operator};
 use crate::lies::{HOSTILE_SITES, Telling, is_hostile};
-use crate::oracle::{annotation, array, entries, is_good, label, text};
+use crate::oracle::{annotation, array, endpoint, entries, is_good, label, text};
 
 /// Maximum time for a change to arrive.
 const ON_ITS_WAY: Duration = Duration::from_secs(40);
@@ -159,7 +159,6 @@ impl Witness {
         // A new operator has no memory of the previous one.
         state.doubtful.clear();
         state.updates.clear();
-        state.last_discoveries.clear();
     }
 
     /// Records that a server starts to lie.
@@ -505,13 +504,16 @@ impl Witness {
             &before["spec"]["endpoint"],
             &after["spec"]["endpoint"],
         );
+        // A new process can't tell a discovered endpoint from a configured one, where
+        // the node has one.
+        let roams = self.roams(text(key));
         let state = self.lock();
         let settled = state
             .meshes_since
             .is_some_and(|since| since.elapsed() > ON_ITS_WAY);
         let excused = state.disturbed
             || state.misled
-            || state.forgot
+            || state.forgot && !roams
             || !settled
             || state.lied.iter().any(|(of, _)| of == cluster);
         let drops = state
@@ -533,6 +535,14 @@ impl Witness {
         if drops && !excused && from != to && *key == after["spec"]["publicKey"] {
             self.accuse(&format!("discovered-stays: {} on {cluster} went from {from} to {to} though Kilo only reloads", write.key));
         }
+    }
+
+    /// Reports whether the nodes with a key have no endpoint of their own.
+    fn roams(&self, key: &str) -> bool {
+        let nodes = self.clusters.values().flat_map(|server| server.list(NODES));
+        let mut nodes = nodes.filter(|node| annotation(node, "key") == Some(key));
+        nodes.next().is_some_and(|node| endpoint(&node).is_none())
+            && nodes.all(|node| endpoint(&node).is_none())
     }
 
     fn note_sightings(&self, cluster: &str) {
