@@ -119,7 +119,12 @@ impl Bed {
             clusters.insert(site.name.clone(), Cluster::new(settings));
         }
         let hub = sites[0].name.clone();
-        let witness = Arc::new(Witness::new(started, clusters.clone(), &hub));
+        let witness = Arc::new(Witness::new(
+            started,
+            clusters.clone(),
+            &hub,
+            script.clone(),
+        ));
         for (name, cluster) in &clusters {
             FILES
                 .crds

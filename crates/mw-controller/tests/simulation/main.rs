@@ -33,6 +33,7 @@ mod process;
 mod regressions;
 mod scale;
 mod seeds;
+mod told;
 mod witness;
 
 use std::process::ExitCode;

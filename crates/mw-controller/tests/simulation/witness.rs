@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::bed::{MESHES, NODES, PEERS, account_of};
-use crate::faults::{OPERATOR, is_operator};
+use crate::faults::{OPERATOR, Script, is_operator};
 use crate::lies::{HOSTILE_SITES, Telling, is_hostile};
 use crate::oracle::{annotation, array, endpoint, entries, is_good, label, text};
 
@@ -41,6 +41,7 @@ pub(crate) struct Witness {
     clusters: BTreeMap<String, Cluster>,
     hub: String,
     hub_uid: String,
+    script: Arc<Script>,
     state: Mutex<State>,
 }
 
@@ -91,12 +92,21 @@ struct State {
     plausible: BTreeSet<(String, &'static str)>,
     /// Deletes without a good reason, by mesh, source and target.
     doubtful: BTreeMap<Pair, BTreeMap<String, Instant>>,
+    /// Deletes on each target for meshes that seem gone.
+    sweeps: BTreeMap<String, Sweep>,
     /// Times of updates of Peers because of changes in their source.
     updates: BTreeMap<(String, String), VecDeque<Instant>>,
     /// All keys that the nodes of a cluster ever had.
     keys: BTreeMap<String, BTreeSet<String>>,
     /// Endpoints that the nodes of a cluster discovered, by key.
     last_discoveries: BTreeMap<(String, String), LastDiscovery>,
+}
+
+#[derive(Default)]
+struct Sweep {
+    gone: BTreeSet<String>,
+    /// Most Peers of this hub, including those that are gone.
+    most: usize,
 }
 
 #[derive(Default)]
@@ -112,7 +122,12 @@ struct LastDiscovery {
 type Pair = ((String, String), String, String);
 
 impl Witness {
-    pub(crate) fn new(started: Instant, clusters: BTreeMap<String, Cluster>, hub: &str) -> Witness {
+    pub(crate) fn new(
+        started: Instant,
+        clusters: BTreeMap<String, Cluster>,
+        hub: &str,
+        script: Arc<Script>,
+    ) -> Witness {
         let system = clusters[hub].get("/api/v1/namespaces/kube-system").unwrap();
         let hub_uid = text(&system["metadata"]["uid"]).to_owned();
         Witness {
@@ -120,6 +135,7 @@ impl Witness {
             clusters,
             hub: hub.to_owned(),
             hub_uid,
+            script,
             state: Mutex::default(),
         }
     }
@@ -159,6 +175,8 @@ impl Witness {
         // A new operator has no memory of the previous one.
         state.doubtful.clear();
         state.updates.clear();
+        drop(state);
+        self.script.told.forget_searches();
     }
 
     /// Records that a server starts to lie.
@@ -173,12 +191,10 @@ impl Witness {
         state.changes += 2;
     }
 
-    /// Reports whether the hub hides meshes in lists and in searches by name, so that
-    /// they count as deleted.
-    fn meshes_seem_gone(&self) -> bool {
-        self.lock()
-            .plausible
-            .contains(&(self.hub.clone(), "clustermeshes"))
+    /// Reports whether the hub hid an existing mesh in a list and in two searches by
+    /// name, so that it counts as deleted.
+    fn seems_gone(&self, (namespace, name): &(String, String)) -> bool {
+        self.script.told.hides_mesh(&self.hub, name) && self.mesh(namespace, name).is_some()
     }
 
     fn lied(&self, cluster: &str, kind: &'static str) -> bool {
@@ -430,7 +446,8 @@ impl Witness {
             user => user == Some(&account_of(&namespace)),
         };
         // Orphans may be deleted with any credentials for the cluster.
-        let orphan = write.after.is_none() && (mesh.is_none() || self.meshes_seem_gone());
+        let orphan = write.after.is_none()
+            && (mesh.is_none() || self.seems_gone(&(namespace.clone(), name.clone())));
         if !own && !orphan {
             let user = write.user.unwrap_or_default();
             self.accuse(&format!(
@@ -686,8 +703,11 @@ impl Witness {
         let excused =
             state.disturbed || state.misled || !state.meshes_since.as_ref().is_some_and(settled);
         drop(state);
-        if excused || self.meshes_seem_gone() {
+        if excused {
             return;
+        }
+        if self.seems_gone(&mesh) {
+            return self.check_sweep(cluster, write.key);
         }
         let pair = (mesh.clone(), source.to_owned(), cluster.to_owned());
         let mesh = self
@@ -747,6 +767,34 @@ impl Witness {
             self.accuse(&format!(
                 "good-peer-stays: {} was deleted from {cluster}, though its node is well",
                 write.key
+            ));
+        }
+    }
+
+    /// Checks that meshes that seem gone cost a target at most half of this hub's Peers.
+    fn check_sweep(&self, cluster: &str, peer: &str) {
+        let peers = self.clusters[cluster].list(PEERS);
+        let ours = |peer: &&Arc<Value>| label(peer, "hub") == Some(&self.hub_uid);
+        let left: BTreeSet<&str> = peers
+            .iter()
+            .filter(ours)
+            .map(|peer| text(&peer["metadata"]["name"]))
+            .collect();
+        let mut state = self.lock();
+        let sweep = state.sweeps.entry(cluster.to_owned()).or_default();
+        // A Peer that was created again is not gone.
+        sweep.gone.retain(|name| !left.contains(name.as_str()));
+        if sweep.gone.is_empty() {
+            sweep.most = 0;
+        }
+        sweep.gone.insert(peer.to_owned());
+        let gone = sweep.gone.len();
+        sweep.most = sweep.most.max(gone + left.len());
+        let most = sweep.most;
+        drop(state);
+        if gone * 2 > most {
+            self.accuse(&format!(
+                "held: {peer} is delete {gone} of {most} on {cluster} for meshes that the hub hides"
             ));
         }
     }
@@ -946,6 +994,7 @@ impl Observer for Post {
 
 impl Witness {
     fn ended(&self, request: &Request, outcome: &RequestOutcome) {
+        self.script.told.ended(request, outcome);
         let outcome_text = match outcome {
             RequestOutcome::Answered { code } => code.to_string(),
             other => format!("{other:?}"),
