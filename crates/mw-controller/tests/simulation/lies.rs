@@ -52,14 +52,6 @@ pub(crate) enum Lasts {
 }
 
 impl Telling {
-    /// Reports whether the lie is indistinguishable from the truth: objects may have been deleted.
-    pub(crate) fn is_plausible(&self) -> bool {
-        matches!(
-            self.how,
-            Untruth::Truncated { counted: false, .. } | Untruth::Frozen
-        )
-    }
-
     /// Starts the lie: everything is relisted, and watches are reopened.
     pub(crate) fn begin(&self, bed: &Bed, site: &Site) {
         let server = bed.on(&self.cluster);

@@ -33,6 +33,7 @@ mod process;
 mod regressions;
 mod scale;
 mod seeds;
+mod silence;
 mod told;
 mod witness;
 

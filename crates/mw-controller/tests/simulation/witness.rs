@@ -13,8 +13,9 @@ use tokio::time::Instant;
 
 use crate::bed::{MESHES, NODES, PEERS, account_of};
 use crate::faults::{OPERATOR, Script, is_operator};
-use crate::lies::{HOSTILE_SITES, Telling, is_hostile};
+use crate::lies::{HOSTILE_SITES, Hostile, is_hostile};
 use crate::oracle::{annotation, array, endpoint, entries, is_good, label, text};
+use crate::silence;
 
 /// Maximum time for a change to arrive.
 const ON_ITS_WAY: Duration = Duration::from_secs(40);
@@ -75,6 +76,7 @@ struct State {
     left_behind: BTreeSet<(String, String)>,
     writes: u64,
     peer_writes: BTreeMap<(String, String), u64>,
+    hostile: Option<Hostile>,
     /// Number of changes that may make the operator write.
     changes: u64,
     edits: BTreeMap<(String, String), u64>,
@@ -86,10 +88,6 @@ struct State {
     burst: (u64, u64),
     /// Pages of the current list of a kind.
     pages: BTreeMap<(String, String), u64>,
-    /// Servers that lied about a kind, and those whose lies are indistinguishable
-    /// from the truth.
-    lied: BTreeSet<(String, &'static str)>,
-    plausible: BTreeSet<(String, &'static str)>,
     /// Deletes without a good reason, by mesh, source and target.
     doubtful: BTreeMap<Pair, BTreeMap<String, Instant>>,
     /// Deletes on each target for meshes that seem gone.
@@ -179,16 +177,9 @@ impl Witness {
         self.script.told.forget_searches();
     }
 
-    /// Records that a server starts to lie.
-    pub(crate) fn set_lying(&self, telling: &Telling) {
-        let mut state = self.lock();
-        state.lied.insert((telling.cluster.clone(), telling.kind));
-        if telling.is_plausible() {
-            state
-                .plausible
-                .insert((telling.cluster.clone(), telling.kind));
-        }
-        state.changes += 2;
+    /// Records that a server starts to lie, and perhaps stops again.
+    pub(crate) fn set_lying(&self) {
+        self.lock().changes += 2;
     }
 
     /// Reports whether the hub hid an existing mesh in a list and in two searches by
@@ -197,8 +188,9 @@ impl Witness {
         self.script.told.hides_mesh(&self.hub, name) && self.mesh(namespace, name).is_some()
     }
 
-    fn lied(&self, cluster: &str, kind: &'static str) -> bool {
-        self.lock().lied.contains(&(cluster.to_owned(), kind))
+    /// Reports whether a server lied about a kind, and no full resync followed yet.
+    fn lied(&self, cluster: &str, kind: &str) -> bool {
+        self.script.told.about(cluster, kind)
     }
 
     /// Records that a person confirmed the held changes of a mesh.
@@ -208,20 +200,27 @@ impl Witness {
         self.lock().doubtful.retain(|(of, _, _), _| *of != mesh);
     }
 
-    /// Checks that the status of a hostile owner's meshes reveals nothing about others.
-    pub(crate) fn check_silence(&self) {
-        for mesh in self.clusters[&self.hub]
-            .list(MESHES)
-            .iter()
-            .filter(|mesh| is_hostile(text(&mesh["metadata"]["namespace"])))
-        {
-            let said = mesh["status"].to_string();
-            if said.contains(NAMESPACE) {
-                self.accuse(&format!(
-                    "says-nothing: the status of a hostile mesh speaks of {NAMESPACE}: {said}"
-                ));
-            }
+    pub(crate) fn set_hostile(&self, hostile: &Hostile) {
+        self.lock().hostile = Some(hostile.clone());
+    }
+
+    /// Checks that a text for a hostile owner reveals nothing about others.
+    fn check_silence(&self, said: &str) {
+        let hostile = self.lock().hostile.clone();
+        let leaks = |hostile| silence::leaks(&self.clusters, &self.hub, hostile, said);
+        let leaks = hostile.as_ref().map(leaks).unwrap_or_default();
+        if !leaks.is_empty() {
+            self.accuse(&format!(
+                "says-nothing: a hostile owner learns {leaks:?}: {said}"
+            ));
         }
+    }
+
+    /// Checks that the events of a hostile owner's meshes reveal nothing about others.
+    pub(crate) fn check_silence_of_events(&self) {
+        silence::events(&self.clusters[&self.hub])
+            .iter()
+            .for_each(|said| self.check_silence(said));
     }
 
     /// Marks a Peer as foreign.
@@ -389,9 +388,10 @@ impl Witness {
             .find(|cluster| *cluster != self.hub && long(cluster));
         // A Secret whose deletion is hidden still works, and the status of a mesh that
         // seems deleted is not written.
-        let hidden = state.lied.contains(&(self.hub.clone(), "clustermeshes"));
-        let misled = state.misled || hidden || state.lied.contains(&(self.hub.clone(), "secrets"));
+        let misled = state.misled;
         drop(state);
+        let hidden = self.lied(&self.hub, "clustermeshes") || self.lied(&self.hub, "secrets");
+        let misled = misled || hidden;
         if let Some(cluster) = lost.filter(|_| !misled) {
             self.accuse(&format!(
                 "ready-is-true: {} is Ready while {cluster} can't be reached",
@@ -524,15 +524,12 @@ impl Witness {
         // A new process can't tell a discovered endpoint from a configured one, where
         // the node has one.
         let roams = self.roams(text(key));
+        let lied = self.lied(cluster, "nodes") || self.lied(cluster, "peers");
         let state = self.lock();
         let settled = state
             .meshes_since
             .is_some_and(|since| since.elapsed() > ON_ITS_WAY);
-        let excused = state.disturbed
-            || state.misled
-            || state.forgot && !roams
-            || !settled
-            || state.lied.iter().any(|(of, _)| of == cluster);
+        let excused = state.disturbed || state.misled || state.forgot && !roams || !settled || lied;
         let drops = state
             .last_discoveries
             .get(&(cluster.to_owned(), text(key).to_owned()))
@@ -739,7 +736,7 @@ impl Witness {
             .get(&(from.clone(), node.to_owned()))
             .is_some_and(|since| since.elapsed() < GRACE);
         // A truncated list is indistinguishable from a complete one: only the guard protects.
-        let plausible = self.lock().plausible.contains(&(from.clone(), "nodes"));
+        let plausible = self.script.told.plausibly_about(&from, "nodes");
         if in_grace && !plausible {
             self.accuse(&format!(
                 "grace: {} was deleted from {cluster} while its agent was only restarting",
@@ -857,6 +854,12 @@ impl Witness {
                 .for_each(|mesh| self.check_release(mesh));
         }
         write.after.iter().for_each(|mesh| self.check_honesty(mesh));
+        let hostile = |mesh: &&&Value| is_hostile(text(&mesh["metadata"]["namespace"]));
+        write
+            .after
+            .iter()
+            .filter(hostile)
+            .for_each(|mesh| self.check_silence(&mesh["status"].to_string()));
         let quiet = self.lock().quiet;
         write
             .after
