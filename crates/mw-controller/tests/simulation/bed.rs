@@ -57,6 +57,11 @@ static FILES: LazyLock<Files> = LazyLock::new(|| {
     }
 });
 
+/// The CRDs of all clusters.
+pub(crate) fn crds() -> &'static [Value] {
+    &FILES.crds
+}
+
 /// Account of the credentials in a namespace.
 pub(crate) fn account_of(namespace: &str) -> String {
     format!("{OPERATOR}@{namespace}")

@@ -31,6 +31,8 @@ struct State {
     plausible: BTreeMap<About, Episode>,
     /// Lies that show an earlier state, or that of another server.
     outdated: BTreeMap<About, Episode>,
+    /// Time since which a server may lie, whether or not anybody asked yet.
+    begun: BTreeMap<About, Instant>,
     /// By name: false answers to searches for a ClusterMesh since the last honest one.
     searches: BTreeMap<String, Vec<Instant>>,
 }
@@ -62,6 +64,16 @@ fn note(episodes: &mut BTreeMap<About, Episode>, about: &About) {
 }
 
 impl Told {
+    /// Records that a server lies about a kind from now on.
+    pub(crate) fn begins(&self, cluster: &str, kind: &str) {
+        let about = (cluster.to_owned(), kind.to_owned());
+        let mut state = self.lock();
+        if lasts(&state.all, cluster, kind).is_none() {
+            state.begun.remove(&about);
+        }
+        state.begun.entry(about).or_insert_with(Instant::now);
+    }
+
     /// Records the lies in an answer before it is sent.
     pub(crate) fn tell(&self, request: &Request, lies: &[Lie]) {
         if !lies.is_empty() {
@@ -120,7 +132,10 @@ impl Told {
 
     /// Time since which a server may show an outdated state of a kind.
     pub(crate) fn outdated_since(&self, cluster: &str, kind: &str) -> Option<Instant> {
-        lasts(&self.lock().outdated, cluster, kind)
+        let state = self.lock();
+        let told = lasts(&state.outdated, cluster, kind)?;
+        let begun = state.begun.get(&(cluster.to_owned(), kind.to_owned()));
+        begun.copied().or(Some(told))
     }
 
     /// Reports whether the hub hid a ClusterMesh as required for it to count as

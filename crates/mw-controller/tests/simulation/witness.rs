@@ -696,9 +696,15 @@ impl Witness {
             return;
         };
         let settled = |since: &Instant| since.elapsed() > ON_ITS_WAY;
+        let told = &self.script.told;
+        let outdated = told.outdated_since(&self.hub, "clustermeshes");
         let state = self.lock();
-        let excused =
-            state.disturbed || state.misled || !state.meshes_since.as_ref().is_some_and(settled);
+        // A hub that shows an earlier state hides later changes.
+        let unseen = outdated.is_some_and(|since| state.meshes_since >= Some(since));
+        let excused = state.disturbed
+            || state.misled
+            || unseen
+            || !state.meshes_since.as_ref().is_some_and(settled);
         drop(state);
         if excused {
             return;
