@@ -18,6 +18,10 @@ pub(crate) fn trials() -> Vec<Trial> {
             [1, 3].into_iter().try_for_each(leader_restarts)
         }),
         Trial::test("a_discovered_endpoint_outlives_a_reload", reload),
+        Trial::test(
+            "a_discovered_endpoint_outlives_a_reload_and_a_restart_with_a_keepalive",
+            reload_and_restart,
+        ),
         Trial::test("a_peer_without_an_endpoint_is_adopted_and_stays", roaming),
         Trial::test(
             "a_peer_without_an_endpoint_stays_whenever_the_operator_dies",
@@ -135,6 +139,27 @@ fn reload() -> Result<(), libtest_mimic::Failed> {
     ])
 }
 
+/// A node of c2 is behind NAT and sets a keepalive. The operator restarts before,
+/// while or after c3 lists no endpoints.
+fn reload_and_restart() -> Result<(), libtest_mimic::Failed> {
+    let site = || "c3".to_owned();
+    for restart in [90, 120, 121, 200, 370] {
+        let mut case = unconfigured();
+        case.meshes[0].entry("c2").unwrap().keepalive = 25;
+        let steps = [
+            (60, discover(40_000)),
+            (120, Action::Reload { site: site() }),
+            (restart, Action::Restart),
+            (380, Action::Reloaded { site: site() }),
+        ];
+        case.steps = steps
+            .map(|(at, action)| Step::Act(Duration::from_secs(at), action))
+            .into();
+        play(&case)?;
+    }
+    Ok(())
+}
+
 /// A NAT mapping changes; Kilo lists the new address at once, or after listing
 /// nothing for a while.
 fn moved() -> Result<(), libtest_mimic::Failed> {
@@ -181,21 +206,29 @@ fn tell<const N: usize>(steps: [(u64, Action); N]) -> Result<(), libtest_mimic::
     })
 }
 
-/// A node of c2 has no endpoint, no cluster sets a keepalive, and the Go operator
-/// created its Peers.
-fn roaming_case(steps: Vec<(u64, Action)>) -> Case {
+/// The first node of c2 has no endpoint.
+fn unconfigured() -> Case {
     let mut case = story(&[], None);
     for node in case.sites[1].nodes.values_mut().take(1) {
         node.annotations
             .insert("force-endpoint".into(), String::new());
     }
+    Case {
+        quiet: true,
+        ..case
+    }
+}
+
+/// A node of c2 has no endpoint, no cluster sets a keepalive, and the Go operator
+/// created its Peers.
+fn roaming_case(steps: Vec<(u64, Action)>) -> Case {
+    let mut case = unconfigured();
     case.steps = steps
         .into_iter()
         .map(|(at, action)| Step::Act(Duration::from_secs(at), action))
         .collect();
     Case {
         roaming: true,
-        quiet: true,
         ..case
     }
 }

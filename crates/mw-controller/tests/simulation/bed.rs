@@ -57,6 +57,11 @@ static FILES: LazyLock<Files> = LazyLock::new(|| {
     }
 });
 
+/// The CRDs of all clusters.
+pub(crate) fn crds() -> &'static [Value] {
+    &FILES.crds
+}
+
 /// Account of the credentials in a namespace.
 pub(crate) fn account_of(namespace: &str) -> String {
     format!("{OPERATOR}@{namespace}")
@@ -119,7 +124,12 @@ impl Bed {
             clusters.insert(site.name.clone(), Cluster::new(settings));
         }
         let hub = sites[0].name.clone();
-        let witness = Arc::new(Witness::new(started, clusters.clone(), &hub));
+        let witness = Arc::new(Witness::new(
+            started,
+            clusters.clone(),
+            &hub,
+            script.clone(),
+        ));
         for (name, cluster) in &clusters {
             FILES
                 .crds

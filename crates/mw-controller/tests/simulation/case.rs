@@ -819,11 +819,17 @@ impl Dice {
         }
         // Confirming everything would confirm lies too.
         case.trusts = false;
+        let honest: Vec<String> = case
+            .sites
+            .iter()
+            .map(|site| site.name.clone())
+            .filter(|name| !HOSTILE_SITES.contains(&name.as_str()))
+            .collect();
         for _ in 0..self.between(1, 3) {
             let (at, of) = (self.when(), self.pick(&case.sites[1..3]).name.clone());
-            let cluster = self.pick(&case.sites[..3]).name.clone();
+            let cluster = self.pick(&honest).clone();
             let telling = if cluster == case.sites[0].name && self.chance(60) {
-                self.hub_telling(&cluster)
+                self.hub_telling(&cluster, &of, case.elects)
             } else {
                 self.telling(&cluster, &of)
             };
@@ -834,7 +840,7 @@ impl Dice {
     /// Draws a lie of any member about its Nodes or Peers.
     fn telling(&mut self, cluster: &str, of: &str) -> Telling {
         let kind = *self.pick(&["nodes", "nodes", "peers"]);
-        let how = match self.0.u8(0..9) {
+        let how = match self.0.u8(0..10) {
             0 => Untruth::Empty,
             1 => Untruth::Endless {
                 page: self.0.usize(0..3),
@@ -844,6 +850,7 @@ impl Dice {
             4 if of != cluster => Untruth::Another { of: of.to_owned() },
             5 if kind == "nodes" => Untruth::Double,
             6 => Untruth::NoDeletes,
+            7 => Untruth::Unasked,
             _ => Untruth::Truncated {
                 percent: self.0.u8(1..100),
                 counted: self.chance(50),
@@ -857,16 +864,28 @@ impl Dice {
         }
     }
 
-    /// Draws a lie of the hub about ClusterMeshes or Secrets.
-    fn hub_telling(&mut self, hub: &str) -> Telling {
-        let kind = *self.pick(&["clustermeshes", "clustermeshes", "secrets"]);
-        let how = match self.0.u8(0..7) {
+    /// Draws a lie of the hub about ClusterMeshes, Secrets or Leases.
+    fn hub_telling(&mut self, hub: &str, of: &str, elects: bool) -> Telling {
+        let kind = match elects && self.chance(50) {
+            true => "leases",
+            false => *self.pick(&["clustermeshes", "clustermeshes", "secrets"]),
+        };
+        let how = match self.0.u8(0..12) {
+            at if kind == "leases" => match at % 3 {
+                0 => Untruth::Empty,
+                1 => Untruth::Frozen,
+                _ => Untruth::Unasked,
+            },
             0 | 1 => Untruth::Empty,
             2 => Untruth::Endless {
                 page: self.0.usize(0..2),
             },
             3 => Untruth::NoDeletes,
-            4 if kind == "secrets" => Untruth::Unasked,
+            4 => Untruth::Unasked,
+            5 => Untruth::Frozen,
+            6 => Untruth::Uids { of: hub.to_owned() },
+            7 => Untruth::Another { of: of.to_owned() },
+            8 => Untruth::Double,
             _ => Untruth::Truncated {
                 percent: self.0.u8(1..100),
                 counted: self.chance(50),

@@ -9,6 +9,7 @@ use mw_sim::{Delivery, Fate, Faults, Lie, Lies, Request, Verb};
 use tokio::sync::Notify;
 
 use crate::lies::HOSTILE_SITES;
+use crate::told::Told;
 
 /// User name of all operators; with per-namespace credentials followed by `@` and
 /// the namespace.
@@ -61,6 +62,7 @@ const FOR_EVER: Duration = Duration::from_secs(1_000_000);
 pub(crate) struct Script {
     state: Mutex<State>,
     pub(crate) lies: Lies,
+    pub(crate) told: Told,
     /// Notified when the operator has to crash.
     pub(crate) crashed: Notify,
 }
@@ -112,6 +114,7 @@ impl Script {
         Script {
             state: Mutex::new(state),
             lies: Lies::default(),
+            told: Told::default(),
             crashed: Notify::new(),
         }
     }
@@ -279,10 +282,11 @@ impl Faults for Script {
     }
 
     fn lies(&self, request: &Request) -> Vec<Lie> {
-        if is_operator(request.user.as_deref()) {
-            self.lies.about(request)
-        } else {
-            Vec::new()
+        if !is_operator(request.user.as_deref()) {
+            return Vec::new();
         }
+        let lies = self.lies.about(request);
+        self.told.tell(request, &lies);
+        lies
     }
 }

@@ -2,11 +2,16 @@
 
 use std::time::Duration;
 
-use mw_sim::kilo::{Entry, Mesh, PEER_CRD, Site, key};
+use http::Method;
+use mw_sim::kilo::{Entry, Mesh, Site, key};
 use mw_sim::{Cluster, Lie, Settings, Span, Wall};
+use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::bed::{Bed, NODES};
+use crate::bed::{Bed, NODES, crds};
+use crate::oracle::text;
+
+const NAMESPACES: &str = "/api/v1/namespaces";
 
 /// A false answer of a server about one kind.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,7 +40,8 @@ pub(crate) enum Untruth {
     Another {
         of: String,
     },
-    /// Nodes of a cluster with the same names and networks, but other keys and UIDs.
+    /// A copy of the cluster: Nodes with the same names and networks, but other keys
+    /// and UIDs; ClusterMeshes and Secrets with other UIDs and without finalizers.
     Double,
     NoDeletes,
     /// Never drawn: long texts cost time.
@@ -52,18 +58,12 @@ pub(crate) enum Lasts {
 }
 
 impl Telling {
-    /// Reports whether the lie is indistinguishable from the truth: objects may have been deleted.
-    pub(crate) fn is_plausible(&self) -> bool {
-        matches!(
-            self.how,
-            Untruth::Truncated { counted: false, .. } | Untruth::Frozen
-        )
-    }
-
     /// Starts the lie: everything is relisted, and watches are reopened.
     pub(crate) fn begin(&self, bed: &Bed, site: &Site) {
         let server = bed.on(&self.cluster);
         let lie = match &self.how {
+            // Leases are read by name.
+            Untruth::Empty if self.kind == "leases" => another(empty(&self.cluster), server),
             Untruth::Empty => Lie::Empty,
             Untruth::Truncated { percent, counted } => Lie::Truncated {
                 percent: *percent,
@@ -73,12 +73,17 @@ impl Telling {
             Untruth::Frozen => Lie::Frozen {
                 version: server.version(),
             },
+            // No other cluster has objects of the kinds that only the hub has.
+            Untruth::Uids { of } if *of == self.cluster => Lie::Uids {
+                of: copy(server, &self.cluster),
+            },
             Untruth::Uids { of } => Lie::Uids {
                 of: bed.on(of).clone(),
             },
             Untruth::Unasked => Lie::Unasked,
             Untruth::Another { of } => another(bed.on(of).clone(), server),
-            Untruth::Double => another(double(site), server),
+            Untruth::Double if self.kind == "nodes" => another(double(site), server),
+            Untruth::Double => another(copy(server, &self.cluster), server),
             Untruth::NoDeletes => Lie::NoDeletes,
             Untruth::Fat { bytes } => Lie::Fat { bytes: *bytes },
         };
@@ -87,6 +92,7 @@ impl Telling {
             Lasts::For(duration) => Span::Until(Instant::now() + duration),
             Lasts::ForEver => Span::ForEver,
         };
+        bed.script.told.begins(&self.cluster, self.kind);
         bed.script.lies.tell(&self.cluster, self.kind, lie, span);
         server.compact();
         server.hang_up();
@@ -103,18 +109,60 @@ fn another(server: Cluster, than: &Cluster) -> Lie {
     Lie::Another { server }
 }
 
-/// A cluster that impersonates another one.
-fn double(site: &Site) -> Cluster {
+/// A cluster without objects.
+fn empty(name: &str) -> Cluster {
     let settings = Settings {
-        name: site.name.clone(),
+        name: name.to_owned(),
         seed: u64::MAX,
         wall: Wall::fixed(0),
         managed_fields: false,
     };
     let cluster = Cluster::new(settings);
+    crds()
+        .iter()
+        .for_each(|crd| cluster.install_crd(crd).unwrap());
     cluster
-        .install_crd(&serde_saphyr::from_str(PEER_CRD).unwrap())
-        .unwrap();
+}
+
+/// A copy of the hub, as if restored from an export: its ClusterMeshes and Secrets are
+/// new objects.
+fn copy(hub: &Cluster, name: &str) -> Cluster {
+    let copy = empty(name);
+    let create = |collection: &str, object: &Value| {
+        copy.call(&Method::POST, collection, "application/json", Some(object));
+    };
+    for namespace in hub.list(NAMESPACES) {
+        create(NAMESPACES, &exported(&namespace));
+    }
+    for (group, plural) in [
+        ("/api/v1", "secrets"),
+        ("/apis/kilo.squat.ai/v1alpha1", "clustermeshes"),
+    ] {
+        for object in hub.list(&format!("{group}/{plural}")) {
+            let namespace = text(&object["metadata"]["namespace"]);
+            create(
+                &format!("{group}/namespaces/{namespace}/{plural}"),
+                &exported(&object),
+            );
+        }
+    }
+    copy
+}
+
+/// An object without what the server set, its status and its finalizers.
+fn exported(object: &Value) -> Value {
+    let mut exported = object.clone();
+    let metadata = &object["metadata"];
+    let fields = ["name", "namespace", "labels", "annotations"];
+    let kept = fields.map(|field| (field.to_owned(), metadata[field].clone()));
+    exported["metadata"] = kept.into_iter().filter(|(_, of)| !of.is_null()).collect();
+    _ = exported.as_object_mut().map(|all| all.remove("status"));
+    exported
+}
+
+/// A cluster that impersonates another one.
+fn double(site: &Site) -> Cluster {
+    let cluster = empty(&site.name);
     for node in site.nodes.values() {
         let mut node = node.clone();
         node.annotations.insert(

@@ -33,6 +33,8 @@ mod process;
 mod regressions;
 mod scale;
 mod seeds;
+mod silence;
+mod told;
 mod witness;
 
 use std::process::ExitCode;

@@ -580,7 +580,8 @@ pub(crate) fn is_good(node: &Value, entry: &Value, peer: &Value) -> bool {
         && takes_part(node, entry, peer["spec"]["endpoint"].is_null())
 }
 
-fn endpoint(node: &Value) -> Option<Value> {
+/// Endpoint that a node has of its own.
+pub(crate) fn endpoint(node: &Value) -> Option<Value> {
     let external = array(&node["status"]["addresses"])
         .iter()
         .find(|address| address["type"] == "ExternalIP");

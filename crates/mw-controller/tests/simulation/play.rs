@@ -139,6 +139,7 @@ impl Play {
         let Some(hostile) = &self.case.hostile else {
             return;
         };
+        self.bed.witness.set_hostile(hostile);
         let cluster = HOSTILE_SITES[0].to_owned();
         match hostile.attack {
             Attack::CopiedUids => {
@@ -195,7 +196,7 @@ impl Play {
     }
 
     fn lie(&self, telling: &Telling) {
-        self.bed.witness.set_lying(telling);
+        self.bed.witness.set_lying();
         telling.begin(&self.bed, &self.sites[&telling.cluster]);
     }
 
@@ -859,7 +860,7 @@ impl Play {
             .iter()
             .for_each(|why| self.bed.witness.accuse(&format!("stays: {why}")));
         self.bed.witness.check_foreign();
-        self.bed.witness.check_silence();
+        self.bed.witness.check_silence_of_events();
         self.bed.witness.check_thrift();
         let tasks = tokio::runtime::Handle::current()
             .metrics()

@@ -12,9 +12,10 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::bed::{MESHES, NODES, PEERS, account_of};
-use crate::faults::{OPERATOR, is_operator};
-use crate::lies::{HOSTILE_SITES, Telling, is_hostile};
-use crate::oracle::{annotation, array, entries, is_good, label, text};
+use crate::faults::{OPERATOR, Script, is_operator};
+use crate::lies::{HOSTILE_SITES, Hostile, is_hostile};
+use crate::oracle::{annotation, array, endpoint, entries, is_good, label, text};
+use crate::silence;
 
 /// Maximum time for a change to arrive.
 const ON_ITS_WAY: Duration = Duration::from_secs(40);
@@ -41,6 +42,7 @@ pub(crate) struct Witness {
     clusters: BTreeMap<String, Cluster>,
     hub: String,
     hub_uid: String,
+    script: Arc<Script>,
     state: Mutex<State>,
 }
 
@@ -74,6 +76,7 @@ struct State {
     left_behind: BTreeSet<(String, String)>,
     writes: u64,
     peer_writes: BTreeMap<(String, String), u64>,
+    hostile: Option<Hostile>,
     /// Number of changes that may make the operator write.
     changes: u64,
     edits: BTreeMap<(String, String), u64>,
@@ -85,18 +88,23 @@ struct State {
     burst: (u64, u64),
     /// Pages of the current list of a kind.
     pages: BTreeMap<(String, String), u64>,
-    /// Servers that lied about a kind, and those whose lies are indistinguishable
-    /// from the truth.
-    lied: BTreeSet<(String, &'static str)>,
-    plausible: BTreeSet<(String, &'static str)>,
     /// Deletes without a good reason, by mesh, source and target.
     doubtful: BTreeMap<Pair, BTreeMap<String, Instant>>,
+    /// Deletes on each target for meshes that seem gone.
+    sweeps: BTreeMap<String, Sweep>,
     /// Times of updates of Peers because of changes in their source.
     updates: BTreeMap<(String, String), VecDeque<Instant>>,
     /// All keys that the nodes of a cluster ever had.
     keys: BTreeMap<String, BTreeSet<String>>,
     /// Endpoints that the nodes of a cluster discovered, by key.
     last_discoveries: BTreeMap<(String, String), LastDiscovery>,
+}
+
+#[derive(Default)]
+struct Sweep {
+    gone: BTreeSet<String>,
+    /// Most Peers of this hub, including those that are gone.
+    most: usize,
 }
 
 #[derive(Default)]
@@ -112,7 +120,12 @@ struct LastDiscovery {
 type Pair = ((String, String), String, String);
 
 impl Witness {
-    pub(crate) fn new(started: Instant, clusters: BTreeMap<String, Cluster>, hub: &str) -> Witness {
+    pub(crate) fn new(
+        started: Instant,
+        clusters: BTreeMap<String, Cluster>,
+        hub: &str,
+        script: Arc<Script>,
+    ) -> Witness {
         let system = clusters[hub].get("/api/v1/namespaces/kube-system").unwrap();
         let hub_uid = text(&system["metadata"]["uid"]).to_owned();
         Witness {
@@ -120,6 +133,7 @@ impl Witness {
             clusters,
             hub: hub.to_owned(),
             hub_uid,
+            script,
             state: Mutex::default(),
         }
     }
@@ -159,31 +173,24 @@ impl Witness {
         // A new operator has no memory of the previous one.
         state.doubtful.clear();
         state.updates.clear();
-        state.last_discoveries.clear();
+        drop(state);
+        self.script.told.forget_searches();
     }
 
-    /// Records that a server starts to lie.
-    pub(crate) fn set_lying(&self, telling: &Telling) {
-        let mut state = self.lock();
-        state.lied.insert((telling.cluster.clone(), telling.kind));
-        if telling.is_plausible() {
-            state
-                .plausible
-                .insert((telling.cluster.clone(), telling.kind));
-        }
-        state.changes += 2;
+    /// Records that a server starts to lie, and perhaps stops again.
+    pub(crate) fn set_lying(&self) {
+        self.lock().changes += 2;
     }
 
-    /// Reports whether the hub hides meshes in lists and in searches by name, so that
-    /// they count as deleted.
-    fn meshes_seem_gone(&self) -> bool {
-        self.lock()
-            .plausible
-            .contains(&(self.hub.clone(), "clustermeshes"))
+    /// Reports whether the hub hid an existing mesh in a list and in two searches by
+    /// name, so that it counts as deleted.
+    fn seems_gone(&self, (namespace, name): &(String, String)) -> bool {
+        self.script.told.hides_mesh(&self.hub, name) && self.mesh(namespace, name).is_some()
     }
 
-    fn lied(&self, cluster: &str, kind: &'static str) -> bool {
-        self.lock().lied.contains(&(cluster.to_owned(), kind))
+    /// Reports whether a server lied about a kind, and no full resync followed yet.
+    fn lied(&self, cluster: &str, kind: &str) -> bool {
+        self.script.told.about(cluster, kind)
     }
 
     /// Records that a person confirmed the held changes of a mesh.
@@ -193,20 +200,27 @@ impl Witness {
         self.lock().doubtful.retain(|(of, _, _), _| *of != mesh);
     }
 
-    /// Checks that the status of a hostile owner's meshes reveals nothing about others.
-    pub(crate) fn check_silence(&self) {
-        for mesh in self.clusters[&self.hub]
-            .list(MESHES)
-            .iter()
-            .filter(|mesh| is_hostile(text(&mesh["metadata"]["namespace"])))
-        {
-            let said = mesh["status"].to_string();
-            if said.contains(NAMESPACE) {
-                self.accuse(&format!(
-                    "says-nothing: the status of a hostile mesh speaks of {NAMESPACE}: {said}"
-                ));
-            }
+    pub(crate) fn set_hostile(&self, hostile: &Hostile) {
+        self.lock().hostile = Some(hostile.clone());
+    }
+
+    /// Checks that a text for a hostile owner reveals nothing about others.
+    fn check_silence(&self, said: &str) {
+        let hostile = self.lock().hostile.clone();
+        let leaks = |hostile| silence::leaks(&self.clusters, &self.hub, hostile, said);
+        let leaks = hostile.as_ref().map(leaks).unwrap_or_default();
+        if !leaks.is_empty() {
+            self.accuse(&format!(
+                "says-nothing: a hostile owner learns {leaks:?}: {said}"
+            ));
         }
+    }
+
+    /// Checks that the events of a hostile owner's meshes reveal nothing about others.
+    pub(crate) fn check_silence_of_events(&self) {
+        silence::events(&self.clusters[&self.hub])
+            .iter()
+            .for_each(|said| self.check_silence(said));
     }
 
     /// Marks a Peer as foreign.
@@ -374,9 +388,10 @@ impl Witness {
             .find(|cluster| *cluster != self.hub && long(cluster));
         // A Secret whose deletion is hidden still works, and the status of a mesh that
         // seems deleted is not written.
-        let hidden = state.lied.contains(&(self.hub.clone(), "clustermeshes"));
-        let misled = state.misled || hidden || state.lied.contains(&(self.hub.clone(), "secrets"));
+        let misled = state.misled;
         drop(state);
+        let hidden = self.lied(&self.hub, "clustermeshes") || self.lied(&self.hub, "secrets");
+        let misled = misled || hidden;
         if let Some(cluster) = lost.filter(|_| !misled) {
             self.accuse(&format!(
                 "ready-is-true: {} is Ready while {cluster} can't be reached",
@@ -431,7 +446,8 @@ impl Witness {
             user => user == Some(&account_of(&namespace)),
         };
         // Orphans may be deleted with any credentials for the cluster.
-        let orphan = write.after.is_none() && (mesh.is_none() || self.meshes_seem_gone());
+        let orphan = write.after.is_none()
+            && (mesh.is_none() || self.seems_gone(&(namespace.clone(), name.clone())));
         if !own && !orphan {
             let user = write.user.unwrap_or_default();
             self.accuse(&format!(
@@ -505,15 +521,15 @@ impl Witness {
             &before["spec"]["endpoint"],
             &after["spec"]["endpoint"],
         );
+        // A new process can't tell a discovered endpoint from a configured one, where
+        // the node has one.
+        let roams = self.roams(text(key));
+        let lied = self.lied(cluster, "nodes") || self.lied(cluster, "peers");
         let state = self.lock();
         let settled = state
             .meshes_since
             .is_some_and(|since| since.elapsed() > ON_ITS_WAY);
-        let excused = state.disturbed
-            || state.misled
-            || state.forgot
-            || !settled
-            || state.lied.iter().any(|(of, _)| of == cluster);
+        let excused = state.disturbed || state.misled || state.forgot && !roams || !settled || lied;
         let drops = state
             .last_discoveries
             .get(&(cluster.to_owned(), text(key).to_owned()))
@@ -533,6 +549,14 @@ impl Witness {
         if drops && !excused && from != to && *key == after["spec"]["publicKey"] {
             self.accuse(&format!("discovered-stays: {} on {cluster} went from {from} to {to} though Kilo only reloads", write.key));
         }
+    }
+
+    /// Reports whether the nodes with a key have no endpoint of their own.
+    fn roams(&self, key: &str) -> bool {
+        let nodes = self.clusters.values().flat_map(|server| server.list(NODES));
+        let mut nodes = nodes.filter(|node| annotation(node, "key") == Some(key));
+        nodes.next().is_some_and(|node| endpoint(&node).is_none())
+            && nodes.all(|node| endpoint(&node).is_none())
     }
 
     fn note_sightings(&self, cluster: &str) {
@@ -672,12 +696,21 @@ impl Witness {
             return;
         };
         let settled = |since: &Instant| since.elapsed() > ON_ITS_WAY;
+        let told = &self.script.told;
+        let outdated = told.outdated_since(&self.hub, "clustermeshes");
         let state = self.lock();
-        let excused =
-            state.disturbed || state.misled || !state.meshes_since.as_ref().is_some_and(settled);
+        // A hub that shows an earlier state hides later changes.
+        let unseen = outdated.is_some_and(|since| state.meshes_since >= Some(since));
+        let excused = state.disturbed
+            || state.misled
+            || unseen
+            || !state.meshes_since.as_ref().is_some_and(settled);
         drop(state);
-        if excused || self.meshes_seem_gone() {
+        if excused {
             return;
+        }
+        if self.seems_gone(&mesh) {
+            return self.check_sweep(cluster, write.key);
         }
         let pair = (mesh.clone(), source.to_owned(), cluster.to_owned());
         let mesh = self
@@ -709,7 +742,7 @@ impl Witness {
             .get(&(from.clone(), node.to_owned()))
             .is_some_and(|since| since.elapsed() < GRACE);
         // A truncated list is indistinguishable from a complete one: only the guard protects.
-        let plausible = self.lock().plausible.contains(&(from.clone(), "nodes"));
+        let plausible = self.script.told.plausibly_about(&from, "nodes");
         if in_grace && !plausible {
             self.accuse(&format!(
                 "grace: {} was deleted from {cluster} while its agent was only restarting",
@@ -737,6 +770,34 @@ impl Witness {
             self.accuse(&format!(
                 "good-peer-stays: {} was deleted from {cluster}, though its node is well",
                 write.key
+            ));
+        }
+    }
+
+    /// Checks that meshes that seem gone cost a target at most half of this hub's Peers.
+    fn check_sweep(&self, cluster: &str, peer: &str) {
+        let peers = self.clusters[cluster].list(PEERS);
+        let ours = |peer: &&Arc<Value>| label(peer, "hub") == Some(&self.hub_uid);
+        let left: BTreeSet<&str> = peers
+            .iter()
+            .filter(ours)
+            .map(|peer| text(&peer["metadata"]["name"]))
+            .collect();
+        let mut state = self.lock();
+        let sweep = state.sweeps.entry(cluster.to_owned()).or_default();
+        // A Peer that was created again is not gone.
+        sweep.gone.retain(|name| !left.contains(name.as_str()));
+        if sweep.gone.is_empty() {
+            sweep.most = 0;
+        }
+        sweep.gone.insert(peer.to_owned());
+        let gone = sweep.gone.len();
+        sweep.most = sweep.most.max(gone + left.len());
+        let most = sweep.most;
+        drop(state);
+        if gone * 2 > most {
+            self.accuse(&format!(
+                "held: {peer} is delete {gone} of {most} on {cluster} for meshes that the hub hides"
             ));
         }
     }
@@ -799,6 +860,12 @@ impl Witness {
                 .for_each(|mesh| self.check_release(mesh));
         }
         write.after.iter().for_each(|mesh| self.check_honesty(mesh));
+        let hostile = |mesh: &&&Value| is_hostile(text(&mesh["metadata"]["namespace"]));
+        write
+            .after
+            .iter()
+            .filter(hostile)
+            .for_each(|mesh| self.check_silence(&mesh["status"].to_string()));
         let quiet = self.lock().quiet;
         write
             .after
@@ -936,6 +1003,7 @@ impl Observer for Post {
 
 impl Witness {
     fn ended(&self, request: &Request, outcome: &RequestOutcome) {
+        self.script.told.ended(request, outcome);
         let outcome_text = match outcome {
             RequestOutcome::Answered { code } => code.to_string(),
             other => format!("{other:?}"),

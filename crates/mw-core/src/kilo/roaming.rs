@@ -1,4 +1,4 @@
-//! Nodes without an endpoint in meshes without a keepalive. Newer Go operators
+//! Nodes without an endpoint. In meshes without a keepalive, newer Go operators
 //! created Peers for them; existing Peers are kept, and no new ones are
 //! created.
 
@@ -114,9 +114,8 @@ impl OwnNodes {
 }
 
 impl Planner {
-    /// Endpoints on a cluster's Peers whose nodes have neither an endpoint nor
-    /// a keepalive there, by source and key; `None` while its Peers are not
-    /// known.
+    /// Endpoints on a cluster's Peers whose nodes have none of their own, by
+    /// source and key; `None` while its Peers are not known.
     pub fn unsourced(
         &self,
         cluster: &ClusterId,
@@ -127,12 +126,8 @@ impl Planner {
             let Some(target) = mesh.position(cluster) else {
                 continue;
             };
-            let sources = mesh
-                .members
-                .iter()
-                .enumerate()
-                .filter(|(at, _)| *at != target && mesh.keepalive(*at, target) == 0);
-            for (_, source) in sources {
+            let members = mesh.members.iter().enumerate();
+            for (_, source) in members.filter(|(at, _)| *at != target) {
                 let roaming = source
                     .survey
                     .candidates
