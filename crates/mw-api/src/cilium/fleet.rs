@@ -85,7 +85,7 @@ pub struct KubeconfigRef {
 #[derive(Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Capability {
-    /// Name of the capability, e.g. [`CAPABILITY_CILIUM`].
+    /// Name of the capability, e.g. `cilium-cni`.
     pub name: String,
     /// Properties of the capability, e.g. its `status`.
     #[serde(deserialize_with = "null_is_default")]
