@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::bed::{HUB, RESYNC};
 use crate::case::{Action, Case, CiliumSite, PolicyEdit, Step, Workload};
 use crate::faults::{Crash, Fault};
-use crate::lies::{Attack, HOSTILE_SITES, Hostile, Lasts, Telling, Untruth};
+use crate::lies::{Attack, HOSTILE_SITES, Hostile, Lasts, Telling, Untruth, WATCHED};
 use crate::object::{BINDING, INTENT, Object, SERVICE};
 use crate::site::Ca;
 
@@ -90,6 +90,26 @@ pub(crate) fn intent(namespace: &str, name: &str) -> Object {
         name: name.into(),
         spec,
     }
+}
+
+/// Adds a hostile tenant with its clusters and objects.
+pub(crate) fn add_hostile(case: &mut Case, hostile: Hostile) {
+    let namespace = hostile.namespace;
+    for (name, id) in HOSTILE_SITES.into_iter().zip([201, 202]) {
+        case.sites.push(CiliumSite {
+            ca: Ca::Other,
+            ..CiliumSite::new(name, id)
+        });
+    }
+    case.objects.extend([
+        binding(namespace, "mesh", &HOSTILE_SITES),
+        intent(namespace, "cart"),
+        export(namespace, "cart"),
+    ]);
+    let sites = HOSTILE_SITES.map(str::to_owned);
+    case.holdings
+        .insert(namespace.to_owned(), BTreeSet::from(sites));
+    case.hostile = Some(hostile);
 }
 
 struct Dice(fastrand::Rng);
@@ -220,36 +240,21 @@ impl Dice {
         let namespace = *self.pick(&["a-hostile", "z-hostile"]);
         let victim = self.pick(&case.sites).name.clone();
         let attack = *self.pick(&[Attack::CopiedUid, Attack::StolenUrl]);
-        for (name, id) in HOSTILE_SITES.into_iter().zip([201, 202]) {
-            case.sites.push(CiliumSite {
-                ca: Ca::Other,
-                ..CiliumSite::new(name, id)
-            });
-        }
-        case.objects.extend([
-            binding(namespace, "mesh", &HOSTILE_SITES),
-            intent(namespace, "cart"),
-            export(namespace, "cart"),
-        ]);
-        case.holdings.insert(
-            namespace.to_owned(),
-            HOSTILE_SITES
-                .iter()
-                .map(|site| (*site).to_owned())
-                .collect(),
-        );
         let lies = (0..self.between(0, 2))
             .map(|_| Telling {
                 lasts: Lasts::ForEver,
                 ..self.telling("e2", &victim)
             })
             .collect();
-        case.hostile = Some(Hostile {
-            namespace,
-            attack,
-            victim,
-            lies,
-        });
+        add_hostile(
+            case,
+            Hostile {
+                namespace,
+                attack,
+                victim,
+                lies,
+            },
+        );
     }
 
     fn when(&mut self) -> Duration {
@@ -539,21 +544,7 @@ impl Dice {
 
     /// Draws a wrong answer that any cluster may give.
     fn telling(&mut self, cluster: &str, of: &str) -> Telling {
-        let kinds = [
-            "namespaces",
-            "daemonsets",
-            "deployments",
-            "configmaps",
-            "secrets",
-            "services",
-            "pods",
-            "nodes",
-            "ciliumnetworkpolicies",
-            "ciliumclusterwidenetworkpolicies",
-            "endpointslices",
-            "customresourcedefinitions",
-        ];
-        let kind = *self.pick(&kinds);
+        let kind = *self.pick(&WATCHED);
         let how = match self.0.u8(0..9) {
             0 => Untruth::Empty,
             1 => Untruth::Endless {

@@ -7,6 +7,22 @@ use tokio::time::Instant;
 
 use crate::bed::Bed;
 
+/// Kinds that are watched in every cluster.
+pub(crate) const WATCHED: [&str; 12] = [
+    "namespaces",
+    "daemonsets",
+    "deployments",
+    "configmaps",
+    "secrets",
+    "services",
+    "pods",
+    "nodes",
+    "ciliumnetworkpolicies",
+    "ciliumclusterwidenetworkpolicies",
+    "endpointslices",
+    "customresourcedefinitions",
+];
+
 /// Wrong answers of a server about one kind.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Telling {

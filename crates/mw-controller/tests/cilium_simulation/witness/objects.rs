@@ -14,7 +14,7 @@ use crate::object::{
     ANNOTATIONS, API, BINDING, DATA, FINALIZERS, INTENT, KINDS, SERVICE, TOUCHED, applied, array,
     is_deleted, refs, text,
 };
-use crate::oracle::{cilium_name, connects, declared, is_meant, policies_of};
+use crate::oracle::{cilium_name, connects, declared, is_meant, policies_of, runs_cilium};
 use crate::site::SYSTEM;
 use crate::witness::{ON_ITS_WAY, Witness};
 
@@ -148,14 +148,13 @@ impl Witness {
             };
             let gone = self.hub().get(&secret_path(namespace, of)).is_none();
             let state = self.lock();
-            let excused = state.disturbed
-                || state.misled
-                || state.lied.contains(&(HUB.to_owned(), "secrets"));
+            let excused = state.disturbed || state.misled;
             drop(state);
             match gone
                 || excused
                 || self.is_out_of_reach(&cluster)
                 || self.is_out_of_reach(HUB)
+                || self.has_misreported(HUB, "secrets")
                 || self.has_lied(&cluster)
             {
                 true => _ = self.lock().left_behind.insert(cluster),
@@ -258,9 +257,11 @@ impl Witness {
                 .collect();
             for reader in &sites {
                 for remote in sites.iter().filter(|remote| *remote != reader) {
-                    let works = cilium_name(&self.clusters[remote]).is_some_and(|name| {
-                        connects(&self.clusters[reader], &self.wire, &name).is_ok()
-                    });
+                    let connects =
+                        |name: String| connects(&self.clusters[reader], &self.wire, &name).is_ok();
+                    let works = runs_cilium(&self.clusters[reader])
+                        && runs_cilium(&self.clusters[remote])
+                        && cilium_name(&self.clusters[remote]).is_some_and(connects);
                     if !works {
                         broken.push((reader.clone(), remote.clone()));
                     }
@@ -275,7 +276,8 @@ impl Witness {
     }
 
     /// Checks that Connected is true: by the contents of the Secrets and etcds every
-    /// link works, and no cluster has been unreachable for long.
+    /// link works, every cluster runs Cilium, and none has been unreachable for long.
+    /// Wrong answers of clusters that the binding does not name are no excuse.
     pub(crate) fn check_honesty(&self, binding: &Value) {
         let namespace = text(&binding["metadata"]["namespace"]);
         if binding["status"]["phase"] != "Connected"
@@ -306,8 +308,14 @@ impl Witness {
             .iter()
             .find(|((reader, remote), since)| of_mesh(reader, remote) && long(since));
         let broken = broken.map(|((reader, remote), _)| format!("{reader} does not read {remote}"));
-        let excused = state.misled || !quiet || !state.lied.is_empty();
+        let misled = state.misled;
         drop(state);
+        let lied = sites
+            .iter()
+            .map(String::as_str)
+            .chain([HUB])
+            .any(|server| self.has_lied(server));
+        let excused = misled || !quiet || lied;
         if let Some(why) = lost.or(broken).filter(|_| !excused) {
             self.accuse(&format!(
                 "connected-is-true: {namespace}/{} is Connected while {why}",
