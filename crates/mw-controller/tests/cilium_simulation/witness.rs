@@ -348,8 +348,10 @@ impl Witness {
             .filter(|sites| sites.contains(request.cluster.as_ref()))
             .count();
         let lagging = self.lock().lagging.contains(request.cluster.as_ref());
-        let alone =
-            !self.lock().disturbed && holders < 2 && !lagging && !self.has_lied(&request.cluster);
+        let alone = !self.lock().disturbed
+            && holders < 2
+            && !lagging
+            && !self.has_misreported(&request.cluster, resource);
         // The result of an unanswered write is unknown.
         let object = (request.cluster.to_string(), request.path_and_query.clone());
         let known = match outcome {

@@ -11,8 +11,8 @@ use tokio::time::Instant;
 use crate::bed::{CHECK, CONNECTION_SECRETS, HUB, secret_path};
 use crate::lies::is_hostile;
 use crate::object::{
-    ANNOTATIONS, API, BINDING, DATA, FINALIZERS, INTENT, KINDS, SERVICE, TOUCHED, applied, array,
-    is_deleted, refs, text,
+    ANNOTATIONS, API, BINDING, DATA, FINALIZERS, INTENT, KINDS, Kind, SERVICE, TOUCHED, applied,
+    array, is_deleted, refs, text,
 };
 use crate::oracle::{cilium_name, connects, declared, is_meant, policies_of, runs_cilium};
 use crate::site::SYSTEM;
@@ -70,7 +70,7 @@ impl Witness {
                 .any(|name| text(name).starts_with(FINALIZERS))
         };
         if held(before) && !write.after.is_some_and(held) {
-            self.check_release(kind.0, before);
+            self.check_release(*kind, before);
         }
         let Some(after) = write.after else { return };
         let foreign = |object: &Value| {
@@ -117,7 +117,7 @@ impl Witness {
     }
 
     /// Checks that a finalizer is removed only when nothing is left in reachable clusters.
-    fn check_release(&self, plural: &str, object: &Value) {
+    fn check_release(&self, of_kind: Kind, object: &Value) {
         let (namespace, name) = (
             text(&object["metadata"]["namespace"]),
             text(&object["metadata"]["name"]),
@@ -143,7 +143,7 @@ impl Witness {
                     .left_behind
                     .extend(names.iter().map(|name| (*name).to_owned()));
             }
-            let Some(what) = self.remains(plural, object, &cluster, &names) else {
+            let Some(what) = self.remains(of_kind.0, object, &cluster, &names) else {
                 continue;
             };
             let gone = self.hub().get(&secret_path(namespace, of)).is_none();
@@ -155,7 +155,7 @@ impl Witness {
                 || self.is_out_of_reach(&cluster)
                 || self.is_out_of_reach(HUB)
                 || self.has_misreported(HUB, "secrets")
-                || self.has_lied(&cluster)
+                || self.may_have_hidden(&cluster, of_kind)
             {
                 true => _ = self.lock().left_behind.insert(cluster),
                 false => self.accuse(&format!(
