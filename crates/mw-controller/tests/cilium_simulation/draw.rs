@@ -112,6 +112,18 @@ pub(crate) fn add_hostile(case: &mut Case, hostile: Hostile) {
     case.hostile = Some(hostile);
 }
 
+fn honest_sites(case: &Case) -> impl Iterator<Item = &CiliumSite> {
+    case.sites
+        .iter()
+        .filter(|site| !HOSTILE_SITES.contains(&site.name.as_str()))
+}
+
+/// Clusters of the first tenant that holds credentials of this one.
+fn neighbours<'a>(case: &'a Case, site: &str) -> impl Iterator<Item = &'a String> {
+    let holds = |sites: &&BTreeSet<String>| sites.contains(site);
+    case.holdings.values().find(holds).into_iter().flatten()
+}
+
 struct Dice(fastrand::Rng);
 
 impl Dice {
@@ -265,11 +277,7 @@ impl Dice {
     fn happening(&mut self, case: &Case) -> Vec<Step> {
         let at = self.when();
         let later = at + Duration::from_millis(self.between(100, 120_000));
-        let honest: Vec<&CiliumSite> = case
-            .sites
-            .iter()
-            .filter(|site| !HOSTILE_SITES.contains(&site.name.as_str()))
-            .collect();
+        let honest: Vec<&CiliumSite> = honest_sites(case).collect();
         let of = *self.pick(&honest);
         let site = of.name.clone();
         let object = self.0.usize(0..case.objects.len());
@@ -331,13 +339,7 @@ impl Dice {
                 Action::RestoreSecret { site },
             ),
             17 => {
-                let others: Vec<&String> = case
-                    .holdings
-                    .values()
-                    .find(|sites| sites.contains(&site))
-                    .unwrap()
-                    .iter()
-                    .collect();
+                let others: Vec<&String> = neighbours(case, &site).collect();
                 let to = self.pick(&others).to_string();
                 both(
                     Action::SwitchSecret {
@@ -473,11 +475,13 @@ impl Dice {
         }
         for _ in 0..self.between(1, 3) {
             let at = self.when();
-            let net: Vec<String> = case.holdings["net"].iter().cloned().collect();
-            let (cluster, of) = (self.pick(&net).clone(), self.pick(&net).clone());
             let telling = if self.chance(30) {
-                self.hub_telling()
+                self.hub_telling(case.elects)
             } else {
+                let honest: Vec<&String> = honest_sites(case).map(|site| &site.name).collect();
+                let cluster = (*self.pick(&honest)).clone();
+                let known: Vec<&String> = neighbours(case, &cluster).collect();
+                let of = (*self.pick(&known)).clone();
                 self.telling(&cluster, &of)
             };
             case.steps.push(Step::Act(at, Action::Lie(telling)));
@@ -507,12 +511,7 @@ impl Dice {
         if !self.chance(15) {
             return;
         }
-        let honest: Vec<&String> = case
-            .sites
-            .iter()
-            .map(|site| &site.name)
-            .filter(|site| !HOSTILE_SITES.contains(&site.as_str()))
-            .collect();
+        let honest: Vec<&String> = honest_sites(case).map(|site| &site.name).collect();
         let site = (*self.pick(&honest)).clone();
         let (at, restart, back) = (
             self.when(),
@@ -568,21 +567,30 @@ impl Dice {
         }
     }
 
-    /// Draws a wrong answer about kinds that only the hub has.
-    fn hub_telling(&mut self) -> Telling {
-        let kind = *self.pick(&[
+    /// Draws a wrong answer of the hub. It may also show a copy of itself, with the
+    /// same objects under other UIDs and without what the provider wrote.
+    fn hub_telling(&mut self, elects: bool) -> Telling {
+        let kinds = [
             "clustermeshbindings",
             "globalservices",
             "connectivityintents",
             "secrets",
-        ]);
-        let how = match self.0.u8(0..7) {
+            "leases",
+        ];
+        let kind = *self.pick(&kinds[..kinds.len() - usize::from(!elects)]);
+        let how = match self.0.u8(0..10) {
+            _ if kind == "leases" => self
+                .pick(&[Untruth::Empty, Untruth::Frozen, Untruth::Unasked])
+                .clone(),
             0 | 1 => Untruth::Empty,
             2 => Untruth::Endless {
                 page: self.0.usize(0..2),
             },
             3 => Untruth::NoDeletes,
             4 => Untruth::Unasked,
+            5 => Untruth::Frozen,
+            6 => Untruth::Uids { of: HUB.to_owned() },
+            7 => Untruth::Another { of: HUB.to_owned() },
             _ => Untruth::Truncated {
                 percent: self.0.u8(1..100),
                 counted: self.chance(50),

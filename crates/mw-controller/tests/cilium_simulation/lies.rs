@@ -43,10 +43,12 @@ pub(crate) enum Untruth {
         page: usize,
     },
     Frozen,
+    /// Of another cluster, or of a copy of the hub.
     Uids {
         of: String,
     },
     Unasked,
+    /// The state of another cluster, or of a copy of the hub.
     Another {
         of: String,
     },
@@ -79,11 +81,11 @@ impl Telling {
                 version: server.version(),
             },
             Untruth::Uids { of } => Lie::Uids {
-                of: bed.on(of).clone(),
+                of: bed.double_or(of),
             },
             Untruth::Unasked => Lie::Unasked,
             Untruth::Another { of } => Lie::Another {
-                server: bed.on(of).clone(),
+                server: bed.double_or(of),
             },
             Untruth::NoDeletes => Lie::NoDeletes,
             Untruth::Fat { bytes } => Lie::Fat { bytes: *bytes },
