@@ -720,7 +720,6 @@ impl Play {
                 .for_each(|why| self.bed.witness.accuse(&format!("stays: {why}")));
             break;
         }
-        self.bed.witness.check_silence();
         self.bed.witness.check_thrift();
         let tasks = tokio::runtime::Handle::current()
             .metrics()

@@ -5,6 +5,7 @@
 mod checks;
 mod excuses;
 mod objects;
+mod silence;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
