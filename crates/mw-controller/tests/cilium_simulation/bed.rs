@@ -23,6 +23,7 @@ use tokio::time::Instant;
 
 use crate::case::{Case, CiliumSite};
 use crate::faults::{OPERATOR, Script};
+use crate::object::{API, KINDS};
 use crate::oracle::connects;
 use crate::process::{EPOCH, Process, clock, process, wall};
 use crate::site::{SYSTEM, Site, secret};
@@ -333,6 +334,32 @@ impl Bed {
         &self.clusters[cluster]
     }
 
+    /// Returns a cluster, or in place of the hub a copy of it: the same objects and
+    /// Secrets under other UIDs, without what the provider wrote.
+    pub(crate) fn double_or(&self, cluster: &str) -> Cluster {
+        if cluster != HUB {
+            return self.on(cluster).clone();
+        }
+        let copy = Cluster::new(mw_sim::Settings {
+            name: HUB.to_owned(),
+            seed: u64::MAX,
+            wall: wall(self.started),
+            managed_fields: true,
+        });
+        FILES.objects.iter().for_each(|crd| copy.install(crd));
+        let kinds = KINDS.map(|kind| format!("{API}/{}", kind.0));
+        let collections = ["/api/v1/namespaces", "/api/v1/secrets"].map(str::to_owned);
+        for collection in collections.into_iter().chain(kinds) {
+            for object in self.on(HUB).list(&collection) {
+                copy_object(&copy, &collection, &object);
+            }
+        }
+        // An older version would be taken for a state that went back.
+        copy.advance_to(self.on(HUB).version() + 1);
+        copy.compact();
+        copy
+    }
+
     /// Creates an object as the tester, bypassing all faults.
     pub(crate) fn create(&self, cluster: &str, collection: &str, object: &Value) {
         let path = format!("{collection}?fieldManager=helm");
@@ -463,6 +490,25 @@ impl Bed {
             lead(&back_end, false, election, ground).await;
         })
     }
+}
+
+/// Creates an object in another cluster as its owner declared it.
+fn copy_object(to: &Cluster, collection: &str, object: &Value) {
+    let mut fresh = object.clone();
+    let meta = &object["metadata"];
+    fresh["metadata"] = json!({ "name": meta["name"] });
+    if let Some(fields) = fresh.as_object_mut() {
+        fields.remove("status");
+    }
+    let path = match meta["namespace"].as_str() {
+        Some(namespace) => {
+            fresh["metadata"]["namespace"] = namespace.into();
+            let (api, plural) = collection.rsplit_once('/').unwrap();
+            format!("{api}/namespaces/{namespace}/{plural}")
+        }
+        None => collection.to_owned(),
+    };
+    to.call(&Method::POST, &path, "application/json", Some(&fresh));
 }
 
 /// A Service that may be exported.

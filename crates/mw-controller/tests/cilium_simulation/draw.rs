@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::bed::{HUB, RESYNC};
 use crate::case::{Action, Case, CiliumSite, PolicyEdit, Step, Workload};
 use crate::faults::{Crash, Fault};
-use crate::lies::{Attack, HOSTILE_SITES, Hostile, Lasts, Telling, Untruth};
+use crate::lies::{Attack, HOSTILE_SITES, Hostile, Lasts, Telling, Untruth, WATCHED};
 use crate::object::{BINDING, INTENT, Object, SERVICE};
 use crate::site::Ca;
 
@@ -90,6 +90,38 @@ pub(crate) fn intent(namespace: &str, name: &str) -> Object {
         name: name.into(),
         spec,
     }
+}
+
+/// Adds a hostile tenant with its clusters and objects.
+pub(crate) fn add_hostile(case: &mut Case, hostile: Hostile) {
+    let namespace = hostile.namespace;
+    for (name, id) in HOSTILE_SITES.into_iter().zip([201, 202]) {
+        case.sites.push(CiliumSite {
+            ca: Ca::Other,
+            ..CiliumSite::new(name, id)
+        });
+    }
+    case.objects.extend([
+        binding(namespace, "mesh", &HOSTILE_SITES),
+        intent(namespace, "cart"),
+        export(namespace, "cart"),
+    ]);
+    let sites = HOSTILE_SITES.map(str::to_owned);
+    case.holdings
+        .insert(namespace.to_owned(), BTreeSet::from(sites));
+    case.hostile = Some(hostile);
+}
+
+fn honest_sites(case: &Case) -> impl Iterator<Item = &CiliumSite> {
+    case.sites
+        .iter()
+        .filter(|site| !HOSTILE_SITES.contains(&site.name.as_str()))
+}
+
+/// Clusters of the first tenant that holds credentials of this one.
+fn neighbours<'a>(case: &'a Case, site: &str) -> impl Iterator<Item = &'a String> {
+    let holds = |sites: &&BTreeSet<String>| sites.contains(site);
+    case.holdings.values().find(holds).into_iter().flatten()
 }
 
 struct Dice(fastrand::Rng);
@@ -220,36 +252,21 @@ impl Dice {
         let namespace = *self.pick(&["a-hostile", "z-hostile"]);
         let victim = self.pick(&case.sites).name.clone();
         let attack = *self.pick(&[Attack::CopiedUid, Attack::StolenUrl]);
-        for (name, id) in HOSTILE_SITES.into_iter().zip([201, 202]) {
-            case.sites.push(CiliumSite {
-                ca: Ca::Other,
-                ..CiliumSite::new(name, id)
-            });
-        }
-        case.objects.extend([
-            binding(namespace, "mesh", &HOSTILE_SITES),
-            intent(namespace, "cart"),
-            export(namespace, "cart"),
-        ]);
-        case.holdings.insert(
-            namespace.to_owned(),
-            HOSTILE_SITES
-                .iter()
-                .map(|site| (*site).to_owned())
-                .collect(),
-        );
         let lies = (0..self.between(0, 2))
             .map(|_| Telling {
                 lasts: Lasts::ForEver,
                 ..self.telling("e2", &victim)
             })
             .collect();
-        case.hostile = Some(Hostile {
-            namespace,
-            attack,
-            victim,
-            lies,
-        });
+        add_hostile(
+            case,
+            Hostile {
+                namespace,
+                attack,
+                victim,
+                lies,
+            },
+        );
     }
 
     fn when(&mut self) -> Duration {
@@ -260,11 +277,7 @@ impl Dice {
     fn happening(&mut self, case: &Case) -> Vec<Step> {
         let at = self.when();
         let later = at + Duration::from_millis(self.between(100, 120_000));
-        let honest: Vec<&CiliumSite> = case
-            .sites
-            .iter()
-            .filter(|site| !HOSTILE_SITES.contains(&site.name.as_str()))
-            .collect();
+        let honest: Vec<&CiliumSite> = honest_sites(case).collect();
         let of = *self.pick(&honest);
         let site = of.name.clone();
         let object = self.0.usize(0..case.objects.len());
@@ -326,13 +339,7 @@ impl Dice {
                 Action::RestoreSecret { site },
             ),
             17 => {
-                let others: Vec<&String> = case
-                    .holdings
-                    .values()
-                    .find(|sites| sites.contains(&site))
-                    .unwrap()
-                    .iter()
-                    .collect();
+                let others: Vec<&String> = neighbours(case, &site).collect();
                 let to = self.pick(&others).to_string();
                 both(
                     Action::SwitchSecret {
@@ -468,11 +475,13 @@ impl Dice {
         }
         for _ in 0..self.between(1, 3) {
             let at = self.when();
-            let net: Vec<String> = case.holdings["net"].iter().cloned().collect();
-            let (cluster, of) = (self.pick(&net).clone(), self.pick(&net).clone());
             let telling = if self.chance(30) {
-                self.hub_telling()
+                self.hub_telling(case.elects)
             } else {
+                let honest: Vec<&String> = honest_sites(case).map(|site| &site.name).collect();
+                let cluster = (*self.pick(&honest)).clone();
+                let known: Vec<&String> = neighbours(case, &cluster).collect();
+                let of = (*self.pick(&known)).clone();
                 self.telling(&cluster, &of)
             };
             case.steps.push(Step::Act(at, Action::Lie(telling)));
@@ -502,12 +511,7 @@ impl Dice {
         if !self.chance(15) {
             return;
         }
-        let honest: Vec<&String> = case
-            .sites
-            .iter()
-            .map(|site| &site.name)
-            .filter(|site| !HOSTILE_SITES.contains(&site.as_str()))
-            .collect();
+        let honest: Vec<&String> = honest_sites(case).map(|site| &site.name).collect();
         let site = (*self.pick(&honest)).clone();
         let (at, restart, back) = (
             self.when(),
@@ -539,21 +543,7 @@ impl Dice {
 
     /// Draws a wrong answer that any cluster may give.
     fn telling(&mut self, cluster: &str, of: &str) -> Telling {
-        let kinds = [
-            "namespaces",
-            "daemonsets",
-            "deployments",
-            "configmaps",
-            "secrets",
-            "services",
-            "pods",
-            "nodes",
-            "ciliumnetworkpolicies",
-            "ciliumclusterwidenetworkpolicies",
-            "endpointslices",
-            "customresourcedefinitions",
-        ];
-        let kind = *self.pick(&kinds);
+        let kind = *self.pick(&WATCHED);
         let how = match self.0.u8(0..9) {
             0 => Untruth::Empty,
             1 => Untruth::Endless {
@@ -577,21 +567,30 @@ impl Dice {
         }
     }
 
-    /// Draws a wrong answer about kinds that only the hub has.
-    fn hub_telling(&mut self) -> Telling {
-        let kind = *self.pick(&[
+    /// Draws a wrong answer of the hub. It may also show a copy of itself, with the
+    /// same objects under other UIDs and without what the provider wrote.
+    fn hub_telling(&mut self, elects: bool) -> Telling {
+        let kinds = [
             "clustermeshbindings",
             "globalservices",
             "connectivityintents",
             "secrets",
-        ]);
-        let how = match self.0.u8(0..7) {
+            "leases",
+        ];
+        let kind = *self.pick(&kinds[..kinds.len() - usize::from(!elects)]);
+        let how = match self.0.u8(0..10) {
+            _ if kind == "leases" => self
+                .pick(&[Untruth::Empty, Untruth::Frozen, Untruth::Unasked])
+                .clone(),
             0 | 1 => Untruth::Empty,
             2 => Untruth::Endless {
                 page: self.0.usize(0..2),
             },
             3 => Untruth::NoDeletes,
             4 => Untruth::Unasked,
+            5 => Untruth::Frozen,
+            6 => Untruth::Uids { of: HUB.to_owned() },
+            7 => Untruth::Another { of: HUB.to_owned() },
             _ => Untruth::Truncated {
                 percent: self.0.u8(1..100),
                 counted: self.chance(50),

@@ -7,6 +7,22 @@ use tokio::time::Instant;
 
 use crate::bed::Bed;
 
+/// Kinds that are watched in every cluster.
+pub(crate) const WATCHED: [&str; 12] = [
+    "namespaces",
+    "daemonsets",
+    "deployments",
+    "configmaps",
+    "secrets",
+    "services",
+    "pods",
+    "nodes",
+    "ciliumnetworkpolicies",
+    "ciliumclusterwidenetworkpolicies",
+    "endpointslices",
+    "customresourcedefinitions",
+];
+
 /// Wrong answers of a server about one kind.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Telling {
@@ -27,10 +43,12 @@ pub(crate) enum Untruth {
         page: usize,
     },
     Frozen,
+    /// Of another cluster, or of a copy of the hub.
     Uids {
         of: String,
     },
     Unasked,
+    /// The state of another cluster, or of a copy of the hub.
     Another {
         of: String,
     },
@@ -63,11 +81,11 @@ impl Telling {
                 version: server.version(),
             },
             Untruth::Uids { of } => Lie::Uids {
-                of: bed.on(of).clone(),
+                of: bed.double_or(of),
             },
             Untruth::Unasked => Lie::Unasked,
             Untruth::Another { of } => Lie::Another {
-                server: bed.on(of).clone(),
+                server: bed.double_or(of),
             },
             Untruth::NoDeletes => Lie::NoDeletes,
             Untruth::Fat { bytes } => Lie::Fat { bytes: *bytes },

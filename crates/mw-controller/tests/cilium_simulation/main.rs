@@ -26,6 +26,7 @@ mod draw;
 #[path = "../simulation/faults.rs"]
 mod faults;
 mod lies;
+mod lying_clusters;
 mod object;
 mod oracle;
 mod play;
@@ -58,7 +59,7 @@ fn main() -> ExitCode {
     if let Some(seconds) = number("SIM_SECONDS") {
         return seeds::soak(seconds);
     }
-    let trials: Vec<Trial> = [stories::trials(), seeds::trials()]
+    let trials: Vec<Trial> = [stories::trials(), lying_clusters::trials(), seeds::trials()]
         .into_iter()
         .flatten()
         .collect();

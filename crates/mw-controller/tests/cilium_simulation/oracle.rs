@@ -125,6 +125,13 @@ fn has_kvstoremesh(cluster: &Cluster) -> bool {
         .any(|container| container["name"] == "kvstoremesh")
 }
 
+/// Reports whether a cluster has Cilium's agents and clustermesh-apiserver.
+pub(crate) fn runs_cilium(cluster: &Cluster) -> bool {
+    ["daemonsets/cilium", "deployments/clustermesh-apiserver"]
+        .iter()
+        .all(|workload| cluster.get(&format!("{WORKLOADS}/{workload}")).is_some())
+}
+
 /// Returns the cluster-name in Cilium's configuration.
 pub(crate) fn cilium_name(cluster: &Cluster) -> Option<String> {
     let config = cluster.get(&format!("{SYSTEM}/configmaps/cilium-config"))?;

@@ -268,7 +268,10 @@ impl Play {
                     self.bed.delete(site, &workload(*which));
                 }
             }
-            Action::AddWorkload { site, which } => self.add_workload(site, *which),
+            Action::AddWorkload { site, which } => {
+                self.check_honesty();
+                self.add_workload(site, *which);
+            }
             Action::EditPolicy { site, how } => self.edit_policy(site, *how),
             Action::EditAnnotation { site, value } => {
                 let path = "/api/v1/namespaces/shop/services/cart".to_owned();
@@ -590,6 +593,7 @@ impl Play {
     /// Ends all faults and restores everything that the provider needs.
     async fn heal(&mut self) {
         self.bed.witness.note("** all faults end");
+        self.check_honesty();
         self.bed.script.heal();
         self.stop_second();
         // Healthy parts are left alone: new events would hide what the provider
@@ -716,7 +720,6 @@ impl Play {
                 .for_each(|why| self.bed.witness.accuse(&format!("stays: {why}")));
             break;
         }
-        self.bed.witness.check_silence();
         self.bed.witness.check_thrift();
         let tasks = tokio::runtime::Handle::current()
             .metrics()

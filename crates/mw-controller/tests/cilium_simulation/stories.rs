@@ -193,7 +193,7 @@ fn objects_that_take_too_much_memory_are_not_kept() -> Result<(), Failed> {
     holds(&story(&[lie("services"), moved(100), moved(101)]), "")
 }
 
-fn holds(case: &Case, what: &str) -> Result<(), Failed> {
+pub(crate) fn holds(case: &Case, what: &str) -> Result<(), Failed> {
     let report = run(case);
     match report.violations.first() {
         Some(violation) => Err(format!("{what}: {violation}\n{}", report.trace).into()),

@@ -3,7 +3,9 @@
 //! from the provider's status.
 
 mod checks;
+mod excuses;
 mod objects;
+mod silence;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -68,8 +70,8 @@ struct State {
     disturbed: bool,
     /// True if events were withheld from the provider.
     misled: bool,
-    /// Servers that gave wrong answers, and the kinds.
-    lied: BTreeSet<(String, &'static str)>,
+    /// Wrong answers of the servers so far.
+    lied: Vec<Telling>,
     /// Servers with lagging lists: the same write may be repeated.
     lagging: BTreeSet<String>,
     /// Clusters with leftovers that could not be deleted.
@@ -160,16 +162,12 @@ impl Witness {
     /// Records that a server starts to give wrong answers.
     pub(crate) fn set_lying(&self, telling: &Telling) {
         let mut state = self.lock();
-        state.lied.insert((telling.cluster.clone(), telling.kind));
+        state.lied.push(telling.clone());
         state.changes += 2;
     }
 
     pub(crate) fn set_lagging(&self, cluster: &str) {
         self.lock().lagging.insert(cluster.to_owned());
-    }
-
-    fn has_lied(&self, cluster: &str) -> bool {
-        self.lock().lied.iter().any(|(of, _)| of == cluster)
     }
 
     pub(crate) fn set_misled(&self, misled: bool) {
@@ -351,8 +349,10 @@ impl Witness {
             .filter(|sites| sites.contains(request.cluster.as_ref()))
             .count();
         let lagging = self.lock().lagging.contains(request.cluster.as_ref());
-        let alone =
-            !self.lock().disturbed && holders < 2 && !lagging && !self.has_lied(&request.cluster);
+        let alone = !self.lock().disturbed
+            && holders < 2
+            && !lagging
+            && !self.has_misreported(&request.cluster, resource);
         // The result of an unanswered write is unknown.
         let object = (request.cluster.to_string(), request.path_and_query.clone());
         let known = match outcome {

@@ -42,7 +42,7 @@ impl Witness {
             (Verb::Patch, "configmaps") => version.is_some(),
             // A Secret hidden by a wrong answer has no UID.
             (Verb::Patch, "secrets" | "services") => {
-                applies && (uid.is_some() || self.has_lied(&request.cluster))
+                applies && (uid.is_some() || self.has_misreported(&request.cluster, plural))
             }
             (Verb::Patch | Verb::Delete, _) => uid.is_some() && version.is_some(),
             _ => false,
@@ -65,7 +65,8 @@ impl Witness {
                 .get(request.cluster.as_ref())
                 .is_some_and(|uids| uids.contains(uid))
         };
-        if let Some(uid) = uid.filter(|uid| !known(uid) && !self.has_lied(&request.cluster)) {
+        let lied = self.has_misreported(&request.cluster, plural);
+        if let Some(uid) = uid.filter(|uid| !known(uid) && !lied) {
             self.accuse(&format!(
                 "preconditions: {request} was planned from another server: it never had {uid}"
             ));
@@ -282,7 +283,7 @@ impl Witness {
     /// Checks that a wanted key is not removed.
     fn check_removed_key(&self, cluster: &str, key: &str) {
         // Client files of a remote are removed once its CA is trusted.
-        if key.contains('.') || self.has_lied(cluster) {
+        if key.contains('.') || self.may_be_mistaken_for_another(cluster) {
             return;
         }
         for binding in self.hub().list(&format!("{API}/{}", BINDING.0)) {
@@ -300,7 +301,7 @@ impl Witness {
             let remote = sites
                 .iter()
                 .find(named)
-                .filter(|remote| !self.has_lied(remote));
+                .filter(|remote| !self.may_be_mistaken_for_another(remote));
             if let Some(remote) =
                 remote.filter(|_| sites.iter().any(|site| site == cluster) && !is_deleted(&binding))
             {
@@ -350,7 +351,7 @@ impl Witness {
             self.check_noted(cluster, namespace, SERVICE, write);
         }
         let removed: Vec<&String> = was.keys().filter(|key| !is.contains_key(*key)).collect();
-        if removed.is_empty() || self.has_lied(cluster) {
+        if removed.is_empty() || self.has_shown_others(cluster, &["services", "namespaces"]) {
             return;
         }
         // A provider that can't reach the cluster can't know that another tenant shares it.
@@ -431,8 +432,8 @@ impl Witness {
         }
         let path = format!("{API}/namespaces/{namespace}/{}/{intent}", INTENT.0);
         let found = self.hub().get(&path).filter(|found| !is_deleted(found));
-        let Some(intent) = found.filter(|_| self.is_quiet(namespace) && !self.has_lied(cluster))
-        else {
+        let lied = self.has_shown_others(cluster, &["namespaces", "customresourcedefinitions"]);
+        let Some(intent) = found.filter(|_| self.is_quiet(namespace) && !lied) else {
             return;
         };
         let spec = &intent["spec"];

@@ -11,10 +11,10 @@ use tokio::time::Instant;
 use crate::bed::{CHECK, CONNECTION_SECRETS, HUB, secret_path};
 use crate::lies::is_hostile;
 use crate::object::{
-    ANNOTATIONS, API, BINDING, DATA, FINALIZERS, INTENT, KINDS, SERVICE, TOUCHED, applied, array,
-    is_deleted, refs, text,
+    ANNOTATIONS, API, BINDING, DATA, FINALIZERS, INTENT, KINDS, Kind, SERVICE, TOUCHED, applied,
+    array, is_deleted, refs, text,
 };
-use crate::oracle::{cilium_name, connects, declared, is_meant, policies_of};
+use crate::oracle::{cilium_name, connects, declared, is_meant, policies_of, runs_cilium};
 use crate::site::SYSTEM;
 use crate::witness::{ON_ITS_WAY, Witness};
 
@@ -70,7 +70,7 @@ impl Witness {
                 .any(|name| text(name).starts_with(FINALIZERS))
         };
         if held(before) && !write.after.is_some_and(held) {
-            self.check_release(kind.0, before);
+            self.check_release(*kind, before);
         }
         let Some(after) = write.after else { return };
         let foreign = |object: &Value| {
@@ -100,6 +100,7 @@ impl Witness {
         if kind == &BINDING {
             self.check_honesty(after);
         }
+        self.check_silence(kind.1, after);
         let since = |object: &Value| {
             object["status"]["lastSyncTime"]
                 .as_str()
@@ -117,7 +118,7 @@ impl Witness {
     }
 
     /// Checks that a finalizer is removed only when nothing is left in reachable clusters.
-    fn check_release(&self, plural: &str, object: &Value) {
+    fn check_release(&self, of_kind: Kind, object: &Value) {
         let (namespace, name) = (
             text(&object["metadata"]["namespace"]),
             text(&object["metadata"]["name"]),
@@ -143,20 +144,19 @@ impl Witness {
                     .left_behind
                     .extend(names.iter().map(|name| (*name).to_owned()));
             }
-            let Some(what) = self.remains(plural, object, &cluster, &names) else {
+            let Some(what) = self.remains(of_kind.0, object, &cluster, &names) else {
                 continue;
             };
             let gone = self.hub().get(&secret_path(namespace, of)).is_none();
             let state = self.lock();
-            let excused = state.disturbed
-                || state.misled
-                || state.lied.contains(&(HUB.to_owned(), "secrets"));
+            let excused = state.disturbed || state.misled;
             drop(state);
             match gone
                 || excused
                 || self.is_out_of_reach(&cluster)
                 || self.is_out_of_reach(HUB)
-                || self.has_lied(&cluster)
+                || self.has_misreported(HUB, "secrets")
+                || self.may_have_hidden(&cluster, of_kind)
             {
                 true => _ = self.lock().left_behind.insert(cluster),
                 false => self.accuse(&format!(
@@ -258,9 +258,11 @@ impl Witness {
                 .collect();
             for reader in &sites {
                 for remote in sites.iter().filter(|remote| *remote != reader) {
-                    let works = cilium_name(&self.clusters[remote]).is_some_and(|name| {
-                        connects(&self.clusters[reader], &self.wire, &name).is_ok()
-                    });
+                    let connects =
+                        |name: String| connects(&self.clusters[reader], &self.wire, &name).is_ok();
+                    let works = runs_cilium(&self.clusters[reader])
+                        && runs_cilium(&self.clusters[remote])
+                        && cilium_name(&self.clusters[remote]).is_some_and(connects);
                     if !works {
                         broken.push((reader.clone(), remote.clone()));
                     }
@@ -275,7 +277,8 @@ impl Witness {
     }
 
     /// Checks that Connected is true: by the contents of the Secrets and etcds every
-    /// link works, and no cluster has been unreachable for long.
+    /// link works, every cluster runs Cilium, and none has been unreachable for long.
+    /// Wrong answers of clusters that the binding does not name are no excuse.
     pub(crate) fn check_honesty(&self, binding: &Value) {
         let namespace = text(&binding["metadata"]["namespace"]);
         if binding["status"]["phase"] != "Connected"
@@ -306,31 +309,19 @@ impl Witness {
             .iter()
             .find(|((reader, remote), since)| of_mesh(reader, remote) && long(since));
         let broken = broken.map(|((reader, remote), _)| format!("{reader} does not read {remote}"));
-        let excused = state.misled || !quiet || !state.lied.is_empty();
+        let misled = state.misled;
         drop(state);
+        let lied = sites
+            .iter()
+            .map(String::as_str)
+            .chain([HUB])
+            .any(|server| self.has_lied(server));
+        let excused = misled || !quiet || lied;
         if let Some(why) = lost.or(broken).filter(|_| !excused) {
             self.accuse(&format!(
                 "connected-is-true: {namespace}/{} is Connected while {why}",
                 text(&binding["metadata"]["name"])
             ));
-        }
-    }
-
-    /// Checks that a hostile tenant's statuses reveal nothing about others.
-    pub(crate) fn check_silence(&self) {
-        for kind in KINDS {
-            for object in self.hub().list(&format!("{API}/{}", kind.0)) {
-                let said = object["status"].to_string();
-                let hostile = is_hostile(text(&object["metadata"]["namespace"]));
-                if let Some(other) = self.holdings.keys().find(|other| {
-                    hostile && !is_hostile(other) && said.contains(&format!("{other}/"))
-                }) {
-                    self.accuse(&format!(
-                        "says-nothing: the status of a hostile {} speaks of {other}: {said}",
-                        kind.1
-                    ));
-                }
-            }
         }
     }
 }
