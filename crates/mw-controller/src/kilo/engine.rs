@@ -1,6 +1,7 @@
 //! The event loop: waits for events, then runs one turn.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -19,7 +20,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::backoff::Backoff;
 use crate::failure::Failure;
 use crate::fleet::follow::{Observed, RESYNC, RelistSignal};
-use crate::fleet::{Attempt, Feed};
+use crate::fleet::{Attempt, Coarse, Feed};
 use crate::kilo::absence::Absences;
 use crate::kilo::apply::PeerOutcome;
 use crate::kilo::budget::Budgets;
@@ -34,7 +35,7 @@ use crate::run::{BackEnd, EVERYWHERE, Environment};
 /// Settings from the command line.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Namespace of the operator and its Lease.
+    /// Namespace of the operator and its Lease. Owners of other namespaces are tenants.
     pub namespace: String,
     /// Namespaces whose meshes are acted on, unless all are.
     pub namespaces: BTreeSet<String>,
@@ -210,7 +211,13 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    pub fn new(settings: Settings, environment: Environment) -> Engine {
+    pub fn new(settings: Settings, mut environment: Environment) -> Engine {
+        environment.connect = Arc::new(Coarse {
+            connect: environment.connect,
+            names: environment.names.clone(),
+            process: "operator",
+            administrators: Some(settings.namespace.clone()),
+        });
         let (sender, events) = mpsc::channel(EVENTS);
         let now = environment.clock.now();
         let mut engine = Engine {
