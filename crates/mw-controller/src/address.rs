@@ -188,6 +188,8 @@ fn embedded(address: Ipv6Addr) -> Vec<Ipv4Addr> {
         _ if address == Ipv6Addr::LOCALHOST => Vec::new(),
         // IPv4-compatible.
         [0, 0, 0, 0, 0, 0, ..] => vec![last],
+        // IPv4-translated (RFC 2765).
+        [0, 0, 0, 0, 0xffff, 0, ..] => vec![last],
         // NAT64 with the well-known prefix (RFC 6052), then with the local-use prefix (RFC 8215).
         [0x64, 0xff9b, 0, 0, 0, 0, ..] => vec![last],
         [0x64, 0xff9b, 1, ..] => [last].into_iter().chain(shorter_prefixes(bytes)).collect(),
@@ -269,7 +271,7 @@ mod tests {
         }
     }
 
-    const FORBIDDEN: [&str; 33] = [
+    const FORBIDDEN: [&str; 36] = [
         "169.254.169.254",
         "169.254.0.1",
         "127.0.0.1",
@@ -293,6 +295,9 @@ mod tests {
         "::ffff:127.0.0.1",
         "::169.254.169.254",
         "::7f00:1",
+        "::ffff:0:169.254.169.254",
+        "::ffff:0:7f00:1",
+        "::ffff:0:0.0.0.0",
         "2002:a9fe:a9fe::1",
         "2002:7f00:1::",
         "64:ff9b::a9fe:a9fe",
@@ -326,6 +331,7 @@ mod tests {
             "fd00:1::1",
             "2001:db8::1",
             "::ffff:10.0.0.5",
+            "::ffff:0:10.0.0.5",
             "64:ff9b::10.0.0.5",
             "64:ff9b:1::10.0.0.5",
             "64:ff9b:1:abcd::203.0.113.1",
@@ -341,7 +347,13 @@ mod tests {
 
     #[test]
     fn loopback_is_refused_inside_a_cluster_only() {
-        for address in ["127.0.0.1", "::1", "::ffff:127.0.0.1", "64:ff9b::127.0.0.1"] {
+        for address in [
+            "127.0.0.1",
+            "::1",
+            "::ffff:127.0.0.1",
+            "::ffff:0:127.0.0.1",
+            "64:ff9b::127.0.0.1",
+        ] {
             assert!(
                 inside().judge(address.parse().unwrap()).is_err(),
                 "{address}"

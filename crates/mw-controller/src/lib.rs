@@ -25,5 +25,6 @@ pub mod run;
 pub mod secure;
 pub mod serve;
 pub mod transport;
+mod watch_body;
 pub mod watch_cache;
 pub mod writer;

@@ -87,6 +87,7 @@ pub struct Metrics {
     registry: Arc<Registry>,
     names: ClusterNames,
     requests: Family<RequestLabels, Counter>,
+    throttles: Family<ClusterLabels, Counter>,
     pub writes: Family<WriteLabels, Counter>,
     pub plans: Counter,
     pub plan_seconds: Histogram,
@@ -142,6 +143,7 @@ impl Metrics {
             registry: Arc::default(),
             names: ClusterNames::default(),
             requests: Family::default(),
+            throttles: Family::default(),
             writes: Family::default(),
             plans: Counter::default(),
             plan_seconds: Histogram::new(exponential_buckets(0.000_1, 4.0, 9)),
@@ -178,6 +180,11 @@ impl Metrics {
             "api_requests",
             "Requests to API servers, by cluster, verb and response code",
             self.requests.clone(),
+        );
+        registry.register(
+            "watch_throttles",
+            "Pauses in reading the watches of a cluster that sends too many events",
+            self.throttles.clone(),
         );
         registry.register(
             "writes",
@@ -339,6 +346,7 @@ impl Metrics {
     pub fn of_cluster(&self, cluster: &ClusterId) -> RequestMetrics {
         RequestMetrics {
             requests: self.requests.clone(),
+            throttles: self.throttles.clone(),
             names: self.names(),
             cluster: cluster.clone(),
         }
@@ -364,10 +372,11 @@ fn labels(id: &ClusterId, name: &str) -> ClusterLabels {
     }
 }
 
-/// Request counters of one cluster.
+/// Counters of the requests and watches of one cluster.
 #[derive(Debug, Clone)]
 pub struct RequestMetrics {
     requests: Family<RequestLabels, Counter>,
+    throttles: Family<ClusterLabels, Counter>,
     names: ClusterNames,
     cluster: ClusterId,
 }
@@ -375,11 +384,19 @@ pub struct RequestMetrics {
 impl RequestMetrics {
     pub fn count(&self, verb: &'static str, code: &str) {
         let labels = RequestLabels {
-            cluster: labels(&self.cluster, &self.names.of(&self.cluster)),
+            cluster: self.labels(),
             verb,
             code: code.to_owned(),
         };
         self.requests.get_or_create(&labels).inc();
+    }
+
+    pub fn count_throttle(&self) {
+        self.throttles.get_or_create(&self.labels()).inc();
+    }
+
+    fn labels(&self) -> ClusterLabels {
+        labels(&self.cluster, &self.names.of(&self.cluster))
     }
 }
 
@@ -452,9 +469,9 @@ mod tests {
             .dials
             .get_or_create(&DialLabels { result: "read" })
             .inc();
-        metrics
-            .of_cluster(&ClusterId::from("net/us"))
-            .count("GET", "200");
+        let requests = metrics.of_cluster(&ClusterId::from("net/us"));
+        requests.count("GET", "200");
+        requests.count_throttle();
         let text = metrics.text();
         let helps = text
             .lines()

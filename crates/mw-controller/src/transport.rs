@@ -3,7 +3,6 @@
 //! timeout, every response a size limit, and nothing is written after the Lease
 //! is lost.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -12,7 +11,6 @@ use base64ct::{Base64, Encoding};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::{HeaderValue, Method, Request, Response, Uri, header};
-use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_rustls::FixedServerNameResolver;
@@ -28,9 +26,9 @@ use tokio::time::{Instant, timeout};
 use tower::{BoxError, Layer, Service, ServiceBuilder};
 
 use crate::address::{AddressPolicy, Resolver};
-use crate::fleet::LARGEST_OBJECT;
 use crate::metrics::RequestMetrics;
 use crate::permit::Permit;
+use crate::watch_body::{EventRate, Events};
 
 /// Marks a request whose caller streams the response and limits its size itself.
 #[derive(Debug, Clone, Copy)]
@@ -71,8 +69,6 @@ const PING_PATIENCE: Duration = Duration::from_secs(5);
 const REVIEWS: &str = "/apis/authorization.k8s.io/";
 /// Size limit of responses other than lists: objects, reviews, the metrics of a pod.
 const LARGEST_ANSWER: usize = 4 << 20;
-/// Size limit of a watch event: an object and its envelope.
-const LARGEST_EVENT: usize = LARGEST_OBJECT + (4 << 10);
 
 #[derive(Debug, thiserror::Error)]
 pub enum TransportError {
@@ -99,10 +95,10 @@ pub fn client(config: Config, rules: Rules) -> Result<Client, kube::Error> {
     if config.proxy_url.is_some() {
         let config = adjusted(config, &rules);
         return Ok(ClientBuilder::try_from(config)?
-            .with_layer(&GuardLayer(Arc::new(rules)))
+            .with_layer(&GuardLayer::new(rules, None))
             .build());
     }
-    client_through(connector(None), config, rules)
+    client_through(connector(None), config, rules, None)
 }
 
 /// Returns a client of a cluster that a member's kubeconfig names. It connects
@@ -113,10 +109,11 @@ pub fn member_client(
     addresses: AddressPolicy,
 ) -> Result<Client, kube::Error> {
     let connector = connector(Some(addresses));
+    let rate = Some(EventRate::new(rules.metrics.clone()));
     match config.proxy_url.clone() {
-        None => client_through(connector, config, rules),
+        None => client_through(connector, config, rules, rate),
         Some(proxy) if proxy.scheme_str() == Some("http") => {
-            client_through(tunnel(proxy, connector), config, rules)
+            client_through(tunnel(proxy, connector), config, rules, rate)
         }
         Some(_) => Err(kube::Error::Service(
             "proxy-url is not an http:// URL".into(),
@@ -155,7 +152,12 @@ fn tunnel<C>(proxy: Uri, connector: C) -> Tunnel<C> {
 }
 
 /// Uses HTTP/2 if the server supports it.
-fn client_through<C>(connector: C, config: Config, rules: Rules) -> Result<Client, kube::Error>
+fn client_through<C>(
+    connector: C,
+    config: Config,
+    rules: Rules,
+    rate: Option<EventRate>,
+) -> Result<Client, kube::Error>
 where
     C: Service<Uri, Response = TokioIo<TcpStream>> + Clone + Send + Sync + 'static,
     C::Future: Send + 'static,
@@ -181,11 +183,16 @@ where
         .http2_keep_alive_timeout(PING_PATIENCE)
         .http2_keep_alive_while_idle(true)
         .build::<_, Body>(connector);
-    client_over(client, &config, rules)
+    client_over(client, &config, rules, rate)
 }
 
 /// Returns a client that sends its requests through `service`.
-pub fn client_over<S, B>(service: S, config: &Config, rules: Rules) -> Result<Client, kube::Error>
+pub(crate) fn client_over<S, B>(
+    service: S,
+    config: &Config,
+    rules: Rules,
+    rate: Option<EventRate>,
+) -> Result<Client, kube::Error>
 where
     S: Service<Request<Body>, Response = Response<B>> + Clone + Send + 'static,
     S::Future: Send + 'static,
@@ -194,7 +201,7 @@ where
     B::Error: Into<BoxError>,
 {
     let service = ServiceBuilder::new()
-        .layer(GuardLayer(Arc::new(rules)))
+        .layer(GuardLayer::new(rules, rate))
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
@@ -204,7 +211,19 @@ where
 }
 
 #[derive(Debug, Clone)]
-struct GuardLayer(Arc<Rules>);
+struct GuardLayer {
+    rules: Arc<Rules>,
+    rate: Option<Arc<EventRate>>,
+}
+
+impl GuardLayer {
+    fn new(rules: Rules, rate: Option<EventRate>) -> GuardLayer {
+        GuardLayer {
+            rules: Arc::new(rules),
+            rate: rate.map(Arc::new),
+        }
+    }
+}
 
 impl<S> Layer<S> for GuardLayer {
     type Service = Guard<S>;
@@ -212,7 +231,7 @@ impl<S> Layer<S> for GuardLayer {
     fn layer(&self, inner: S) -> Guard<S> {
         Guard {
             inner,
-            rules: Arc::clone(&self.0),
+            limits: self.clone(),
         }
     }
 }
@@ -220,7 +239,7 @@ impl<S> Layer<S> for GuardLayer {
 #[derive(Debug)]
 struct Guard<S> {
     inner: S,
-    rules: Arc<Rules>,
+    limits: GuardLayer,
 }
 
 impl<S, B> Service<Request<Body>> for Guard<S>
@@ -245,7 +264,7 @@ where
             .insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
         let verb = Verb::of(&request);
         let streamed = request.extensions().get::<Streamed>().is_some();
-        let rules = Arc::clone(&self.rules);
+        let GuardLayer { rules, rate } = self.limits.clone();
         if verb.writes() && !rules.permit.holds() {
             rules.metrics.count(verb.name(), "not_leader");
             return Box::pin(async { Err(TransportError::NotLeader.into()) });
@@ -259,6 +278,12 @@ where
         let answer = self.inner.call(request);
         Box::pin(async move {
             let result = guarded(answer, verb, streamed, timeouts).await;
+            let result = result.map(|answer| match verb {
+                Verb::Watch if answer.status().is_success() => {
+                    answer.map(|body| Events::new(body, rate).boxed_unsync())
+                }
+                _ => answer,
+            });
             match &result {
                 Ok(answer) => rules.metrics.count(verb.name(), answer.status().as_str()),
                 Err(TransportError::Timeout(_)) => rules.metrics.count(verb.name(), "timeout"),
@@ -286,14 +311,7 @@ where
         .map_err(late)?
         .map_err(|wrong| TransportError::Transport(wrong.into()))?;
     let (parts, body) = answer.into_parts();
-    if verb == Verb::Watch && parts.status.is_success() {
-        let body = Events {
-            inner: body.map_err(Into::into).boxed_unsync(),
-            since_newline: 0,
-        };
-        return Ok(Response::from_parts(parts, body.boxed_unsync()));
-    }
-    if streamed && parts.status.is_success() {
+    if (streamed || verb == Verb::Watch) && parts.status.is_success() {
         return Ok(Response::from_parts(
             parts,
             body.map_err(Into::into).boxed_unsync(),
@@ -367,43 +385,12 @@ impl Verb {
 
 type Answer = UnsyncBoxBody<Bytes, BoxError>;
 
-/// Body of a watch: one event per line, with a limited length.
-struct Events {
-    inner: UnsyncBoxBody<Bytes, BoxError>,
-    since_newline: usize,
-}
-
-impl http_body::Body for Events {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let frame = match Pin::new(&mut self.inner).poll_frame(cx) {
-            Poll::Ready(Some(Ok(frame))) => frame,
-            other => return other,
-        };
-        if let Some(data) = frame.data_ref() {
-            self.since_newline = match data.iter().rposition(|byte| *byte == b'\n') {
-                Some(last) => data.len() - last - 1,
-                None => self.since_newline + data.len(),
-            };
-            if self.since_newline > LARGEST_EVENT {
-                let wrong = TransportError::TooLarge("object exceeds 1.5 MiB");
-                return Poll::Ready(Some(Err(wrong.into())));
-            }
-        }
-        Poll::Ready(Some(Ok(frame)))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::convert::Infallible;
 
+    use http_body::Frame;
     use k8s_openapi::api::core::v1::Node;
     use kube::Api;
     use kube::api::{ListParams, PostParams, WatchParams};
@@ -413,6 +400,7 @@ mod tests {
     use crate::failure::Failure;
     use crate::lease::{LEASE_DURATION, RENEW_DEADLINE};
     use crate::metrics::Metrics;
+    use crate::watch_body::LARGEST_EVENT;
 
     fn api<B>(
         permit: Permit,
@@ -449,7 +437,7 @@ mod tests {
             }
         });
         Api::all(Client::new(
-            GuardLayer(Arc::new(rules)).layer(service),
+            GuardLayer::new(rules, None).layer(service),
             "default",
         ))
     }

@@ -215,8 +215,22 @@ pub(crate) async fn quiet(fleet: &Fleet) {
 
 /// Waits until the hostile mesh reports its hostile member as reachable.
 pub(crate) async fn known(fleet: &Fleet) {
-    let path = fleet.world.meshes[1].path();
-    until("the hostile member is known", || async {
+    row(fleet, "is known", |hostile| hostile["reachable"] == true).await;
+}
+
+/// Waits until it is reported as unreachable, with this reason.
+pub(crate) async fn unknown(fleet: &Fleet, reason: &str) {
+    row(fleet, "is unknown", |hostile| {
+        let text = hostile["message"].as_str().unwrap_or_default();
+        hostile["reachable"] == false && text.contains(reason)
+    })
+    .await;
+}
+
+/// Waits until the hostile mesh's status says this of its hostile member.
+async fn row(fleet: &Fleet, what: &str, wanted: impl Fn(&Value) -> bool) {
+    let (path, wanted) = (fleet.world.meshes[1].path(), &wanted);
+    until(format!("the hostile member {what}"), || async {
         let mesh = fleet
             .cluster("hub")
             .get(&path)
@@ -231,13 +245,48 @@ pub(crate) async fn known(fleet: &Fleet) {
             .into_iter()
             .find(|cluster| cluster["name"] == HOSTILE)
             .unwrap_or_default();
-        if hostile["reachable"] == true {
+        if wanted(&hostile) {
             Ok(())
         } else {
             Err(hostile.to_string())
         }
     })
     .await;
+}
+
+/// All lists of Nodes have 2 GB.
+pub(crate) fn large_lists(fleet: &Fleet) {
+    fleet
+        .proxy(HOSTILE)
+        .add(Fault::new(lists("nodes"), lies::fat(200_000)));
+    relist(fleet, "nodes");
+}
+
+/// The watch on Nodes tells of 100 changes of 1 MiB each. All lists after it are large too, so that
+/// the member stays unknown.
+pub(crate) async fn large_events(fleet: &Fleet) {
+    let proxy = fleet.proxy(HOSTILE);
+    let watch = Match::verb(Verb::Watch).resource("nodes");
+    proxy.add(Fault::new(watch.clone(), lies::fat(1 << 20)));
+    proxy.add(Fault::new(lists("nodes"), lies::fat(1 << 20)));
+    proxy.forget_counts();
+    proxy.cut_watches(watch.clone());
+    until("the Nodes are watched again", || async {
+        match proxy.count(&watch) {
+            0 => Err("not yet".to_owned()),
+            _ => Ok(()),
+        }
+    })
+    .await;
+    assert_eq!(proxy.count(&lists("nodes")), 0, "the watch goes on");
+    for number in 0..100 {
+        let patch = json!({ "metadata": { "annotations": { "changed": number.to_string() } } });
+        fleet
+            .cluster(HOSTILE)
+            .merge_patch(&format!("/api/v1/nodes/{}", name(number)), &patch)
+            .await
+            .unwrap();
+    }
 }
 
 /// Measures changes of the healthy mesh under attack.

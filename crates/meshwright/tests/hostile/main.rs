@@ -97,10 +97,34 @@ async fn a_hostile_member_costs_a_healthy_mesh_neither_time_nor_memory() {
             "{memory:?}"
         );
     }
+    objects_that_are_too_large_stay_within_the_memory_limit(&mut fleet).await;
     fleet.finish().await;
     drop(fleet);
     fleet::settle("hostile");
     bed::drain();
+}
+
+/// Nodes of 200 kB in lists, then of 1 MiB in the watch.
+async fn objects_that_are_too_large_stay_within_the_memory_limit(fleet: &mut Fleet) {
+    attack::stop(fleet);
+    let operator = fleet.operator(&["--all-namespaces"]).await;
+    healthy(fleet).await;
+    attack::known(fleet).await;
+    for (slice, of_watch) in [(20, false), (21, true)] {
+        measure::at_rest(&operator).await;
+        measure::forget_peak(&operator);
+        match of_watch {
+            true => attack::large_events(fleet).await,
+            false => attack::large_lists(fleet),
+        }
+        attack::unknown(fleet, "of memory, the limit for one cluster").await;
+        measure::changes(fleet, slice).await;
+        healthy(fleet).await;
+        let peak = measure::peak(&operator);
+        eprintln!("large objects: at most {:.1} MiB", peak / 1024.0);
+        assert!(peak <= LIMIT, "{peak} KiB, of a watch: {of_watch}");
+        quiet(fleet).await;
+    }
 }
 
 async fn healthy(fleet: &Fleet) {

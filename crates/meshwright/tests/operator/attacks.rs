@@ -5,9 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::time::{Duration, Instant};
 
+use mw_testbed::Authority;
 use mw_testbed::audit::AuditRecord;
+use mw_testbed::etcd::MeshEtcd;
 use mw_testbed::proxy::{Effect, Fault, Match, Verb, lies};
-use serde_json::Value;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
 
 use crate::access::{self, REMOTE_ACCOUNT};
 use crate::bed::PEERS;
@@ -26,6 +29,7 @@ scenarios![
     a_key_that_another_tenant_uses_in_a_shared_cluster_is_not_written_twice,
     a_member_that_never_answers_delays_no_other_mesh,
     a_member_that_lists_endlessly_delays_no_other_mesh,
+    a_team_learns_nothing_of_the_network,
 ];
 
 const TEAMS: [&str; 2] = ["team-a", "team-b"];
@@ -524,4 +528,76 @@ async fn stall(stalling: impl Fn() -> Effect, on: Match) {
     );
     fleet.holds(&["east", "west"]).await;
     fleet.finish().await;
+}
+
+/// A closed port, a silent port and a TLS port look the same to a team; the log distinguishes them.
+/// The pages of a server that is no Kubernetes API are not shown.
+async fn a_team_learns_nothing_of_the_network() {
+    let mut fleet = Fleet::of(&FIVE)
+        .proxied(&["north"])
+        .with(tenants(TEAMS, VICTIMS, ATTACKERS))
+        .build()
+        .await;
+    fleet.world.meshes[ATTACKER].active = false;
+    let page = json!({ "kind": "Wiki", "text": "page of wiki.internal" });
+    fleet.proxy("north").add(Fault::new(
+        Match::all(),
+        Effect::reply(move |_| page.clone()),
+    ));
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let authority = Authority::new("elsewhere").unwrap();
+    let identity = authority
+        .issue("elsewhere", &["127.0.0.1", "*.mesh.cilium.io"])
+        .unwrap();
+    let etcd = MeshEtcd::start(&authority, &identity).await.unwrap();
+    let ports = [
+        (closed.local_addr().unwrap().port(), "Connection refused"),
+        (silent.local_addr().unwrap().port(), "no answer within"),
+        (etcd.port(), "invalid peer certificate"),
+    ];
+    drop(closed);
+    let operator = operator_of_all(&mut fleet).await;
+    let shown = told_of_north(&fleet, "cannot parse the response").await;
+    assert!(!shown.contains("wiki"), "{shown}");
+    let mut texts = BTreeSet::new();
+    for (port, cause) in ports {
+        let north = fleet.cluster("north");
+        let kubeconfig = north.kubeconfig(&format!("https://127.0.0.1:{port}"), "a-token");
+        fleet
+            .write_secret("hub", TEAMS[ATTACKER], "north-kubeconfig", &kubeconfig)
+            .await;
+        until(format!("the log says {cause}"), || async {
+            if operator.log().contains(cause) {
+                Ok(())
+            } else {
+                Err("not yet".to_owned())
+            }
+        })
+        .await;
+        texts.insert(told_of_north(&fleet, "can't be reached").await);
+    }
+    assert_eq!(texts.len(), 1, "{texts:?}");
+    unharmed(&fleet, fleet.converged_but(ATTACKERS)).await;
+    fleet.finish().await;
+}
+
+/// Waits until the attacker's mesh says this of north, and returns the whole text.
+async fn told_of_north(fleet: &Fleet, part: &str) -> String {
+    let path = fleet.world.meshes[ATTACKER].path();
+    until(format!("north: {part}"), || async {
+        let mesh = fleet.cluster("hub").get(&path).await;
+        let mesh = mesh.map_err(|error| error.to_string())?.unwrap_or_default();
+        let rows = mesh["status"]["clusters"].as_array().cloned();
+        let row = rows
+            .unwrap_or_default()
+            .into_iter()
+            .find(|row| row["name"] == "north")
+            .unwrap_or_default();
+        match row["message"].as_str() {
+            Some(text) if text.contains(part) => Ok(text.to_owned()),
+            _ => Err(row.to_string()),
+        }
+    })
+    .await
 }

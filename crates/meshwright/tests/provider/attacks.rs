@@ -1,23 +1,31 @@
 //! One tenant attacks another, on real API servers with real rights.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use base64ct::{Base64, Encoding};
 use mw_testbed::cilium::{Ca, CiliumSpec};
+use mw_testbed::proxy::{Effect, Fault, Match, Verb, lies};
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 
+use crate::access::TARGET;
 use crate::ground::{
     BINDINGS, CONNECTIONS, Ground, INTENTS, NAMESPACES, POLICIES, SERVICES, SITES, alike,
 };
 use crate::look::Home;
-use crate::neighbours::intent;
+use crate::neighbours::{clear, declare_all, intent, is_complete};
+use crate::process::Operator;
 use crate::trials::scenarios;
 use crate::wait::until;
+use crate::wrong_answers::{WINDOW, written};
 
 scenarios![
     a_cluster_that_claims_to_be_anothers_gains_nothing,
     a_cluster_that_claims_to_be_anothers_gains_nothing_by_its_name,
     a_cluster_that_never_answers_delays_no_other_tenant,
     an_endless_list_hides_nothing_from_another_tenant,
+    attacks_on_a_mesh_that_is_complete_change_nothing,
 ];
 
 /// Limit of a deletion that waits for nobody.
@@ -199,4 +207,228 @@ async fn an_endless_list_hides_nothing_from_another_tenant() {
     ground.repent();
     attacker.remove(BINDINGS, "mesh").await;
     ground.finish(provider).await;
+}
+
+/// One owner connects east and north; the others attack.
+async fn attacks_on_a_mesh_that_is_complete_change_nothing() {
+    let (mut ground, _) = Ground::alike().await;
+    ground.front(NAMESPACES[0], "north").await;
+    for site in SITES {
+        ground.open_shop(site, "cart", Value::Null).await;
+    }
+    let provider = ground.provider(&[]).await;
+    declare_all(ground.home(), &["east", "north"]).await;
+    is_complete(ground.home(), &["east", "north"]).await;
+    let attacker = Home {
+        namespace: NAMESPACES[1],
+        ..ground.home()
+    };
+    attacker.bind("scan", &["west", "stolen"], &json!({})).await;
+    owners_of_other_namespaces_learn_nothing_of_the_network(attacker, &provider).await;
+    a_victims_address_without_credentials_leads_nowhere(attacker).await;
+    // The cleanup does not wait for a cluster without a Secret.
+    ground.withdraw(attacker.namespace, "stolen").await;
+    attacker.remove(BINDINGS, "scan").await;
+    wrong_answers_of_a_member_remove_nothing(&ground).await;
+    tenants_that_share_a_cluster_leave_each_others_keys(attacker).await;
+    clear(ground.home()).await;
+    ground.finish(provider).await;
+}
+
+/// A closed port and a TLS port of another authority look the same.
+async fn owners_of_other_namespaces_learn_nothing_of_the_network(
+    attacker: Home<'_>,
+    provider: &Operator,
+) {
+    let ground = attacker.ground;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let closed = listener.local_addr().unwrap();
+    drop(listener);
+    let mut texts = Vec::new();
+    for (url, cause) in [
+        (format!("https://{closed}"), "Connection refused"),
+        (
+            ground.cluster("north").url().to_owned(),
+            "invalid peer certificate",
+        ),
+    ] {
+        let kubeconfig = ground.cluster("west").kubeconfig(&url, "a-token");
+        ground
+            .store(attacker.namespace, "stolen", &kubeconfig)
+            .await;
+        until(format!("the log says {cause}"), || async {
+            match provider.log().contains(cause) {
+                true => Ok(()),
+                false => Err("not yet".to_owned()),
+            }
+        })
+        .await;
+        texts.push(told_of_stolen(attacker, "can't be reached").await);
+    }
+    assert_eq!(texts[0], texts[1]);
+}
+
+/// Waits until the attacker's binding says this of its second cluster, and returns the whole text.
+async fn told_of_stolen(attacker: Home<'_>, part: &'static str) -> String {
+    let text = |binding: &Value| {
+        let rows = binding["status"]["meshStatus"].as_array().cloned();
+        let of = |row: &Value| row["clusterName"] == "stolen";
+        let row = rows.into_iter().flatten().find(of).unwrap_or_default();
+        row["message"].as_str().unwrap_or_default().to_owned()
+    };
+    let said = attacker
+        .status(BINDINGS, "scan", move |binding| {
+            text(binding).contains(part)
+        })
+        .await;
+    text(&said)
+}
+
+async fn a_victims_address_without_credentials_leads_nowhere(attacker: Home<'_>) {
+    let ground = attacker.ground;
+    let before = written(ground).await;
+    let (east, west) = (ground.cluster("east"), ground.cluster("west"));
+    let garbage = east.kubeconfig(east.url(), "garbage");
+    let ca = garbage
+        .lines()
+        .find(|line| line.contains("certificate-authority-data"))
+        .unwrap();
+    let own = west.kubeconfig(east.url(), &TARGET.kept_token(west).await);
+    for (kubeconfig, answer) in [
+        (garbage.clone(), "401"),
+        (garbage.replace(&format!("{ca}\n"), ""), "can't be reached"),
+        (garbage.clone(), "401"),
+        (own, "can't be reached"),
+    ] {
+        ground
+            .store(attacker.namespace, "stolen", &kubeconfig)
+            .await;
+        told_of_stolen(attacker, answer).await;
+    }
+    let told = attacker.object(BINDINGS, "scan").await.unwrap()["status"].to_string();
+    for word in ["east", "north"] {
+        assert!(
+            !told.contains(word),
+            "the attacker is told of {word}: {told}"
+        );
+    }
+    assert_eq!(written(ground).await, before);
+}
+
+/// North's server lies to the provider about everything that it reads there.
+async fn wrong_answers_of_a_member_remove_nothing(ground: &Ground) {
+    const KINDS: [&str; 4] = ["secrets", "configmaps", "services", "ciliumnetworkpolicies"];
+    let proxy = ground.proxy();
+    let before = written(ground).await;
+    for (name, lie) in [
+        ("empty", lies::empty_list()),
+        ("truncated", lies::truncated_list(0, true)),
+        ("older", lies::older_list(0, "1")),
+    ] {
+        proxy.forget_counts();
+        for kind in KINDS {
+            proxy.add(Fault::new(
+                Match::verb(Verb::List).resource(kind),
+                lie.clone(),
+            ));
+            proxy.add(Fault::new(
+                Match::verb(Verb::Watch).resource(kind),
+                Effect::answer(410),
+            ));
+            proxy.cut_watches(Match::all().resource(kind));
+        }
+        listed_twice(ground, &KINDS).await;
+        tokio::time::sleep(WINDOW).await;
+        assert_eq!(written(ground).await, before, "lists are {name}");
+        proxy.clear();
+        is_complete(ground.home(), &["east", "north"]).await;
+        assert_eq!(written(ground).await, before, "lists were {name}");
+    }
+    deletes_that_a_watch_omits_remove_nothing(ground).await;
+}
+
+async fn listed_twice(ground: &Ground, kinds: &[&str]) {
+    until("two false lists of each kind", || async {
+        let count = |kind: &&&str| {
+            let lists = Match::verb(Verb::List).resource(kind);
+            ground.proxy().count(&lists) < 2
+        };
+        match kinds.iter().find(count) {
+            None => Ok(()),
+            Some(kind) => Err(format!("not yet of {kind}")),
+        }
+    })
+    .await;
+}
+
+/// A policy is deleted on north, and the watch hides it: nothing else goes, and the policy comes back
+/// with the next true list.
+async fn deletes_that_a_watch_omits_remove_nothing(ground: &Ground) {
+    let proxy = ground.proxy();
+    let policies = Match::all().resource("ciliumnetworkpolicies");
+    proxy.add(Fault::new(
+        Match::verb(Verb::Watch).resource("ciliumnetworkpolicies"),
+        lies::without_deletes(),
+    ));
+    proxy.cut_watches(policies.clone());
+    let policy = ground.cluster("north").list(POLICIES).await.unwrap();
+    let name = policy[0]["metadata"]["name"].as_str().unwrap();
+    let mut rest = written(ground).await;
+    rest.retain(|of, _| !(of.contains(name) && of.ends_with("north")));
+    ground
+        .cluster("north")
+        .delete(&format!("{POLICIES}/{name}"))
+        .await
+        .unwrap();
+    tokio::time::sleep(WINDOW).await;
+    let without = written(ground).await;
+    assert_eq!(without, rest, "a deletion is hidden");
+    proxy.clear();
+    proxy.add(
+        Fault::new(
+            Match::verb(Verb::Watch).resource("ciliumnetworkpolicies"),
+            Effect::answer(410),
+        )
+        .times(1),
+    );
+    proxy.cut_watches(policies);
+    until("the policy is back", || async {
+        let found = ground.cluster("north").list(POLICIES).await.unwrap();
+        match found.len() {
+            1 => Ok(()),
+            count => Err(format!("{count} policies")),
+        }
+    })
+    .await;
+    is_complete(ground.home(), &["east", "north"]).await;
+}
+
+/// The attacker has its own Secret for east; nothing proves that it is the victim's cluster, because
+/// its CA is not the only one that it accepts.
+async fn tenants_that_share_a_cluster_leave_each_others_keys(attacker: Home<'_>) {
+    let ground = attacker.ground;
+    let before = written(ground).await;
+    let east = ground.cluster("east");
+    let kubeconfig = east.kubeconfig(east.url(), &TARGET.kept_token(east).await);
+    let [one, two] =
+        [1, 2].map(|count| Base64::encode_string(east.ca_pem().repeat(count).as_bytes()));
+    let kubeconfig = kubeconfig.replace(&one, &two);
+    ground.store(attacker.namespace, "east", &kubeconfig).await;
+    declare_all(attacker, &["east", "west"]).await;
+    is_complete(attacker, &["east", "west"]).await;
+    ground.reads("east", &["north", "west"]).await;
+    ground.reads("north", &["east"]).await;
+    ground.reads("west", &["east"]).await;
+    let now = written(ground).await;
+    let of_north = |all: &BTreeMap<String, Value>| {
+        let mut of_north = all.clone();
+        of_north.retain(|of, _| of.ends_with("north"));
+        of_north
+    };
+    assert_eq!(of_north(&now), of_north(&before));
+    clear(attacker).await;
+    ground.reads("east", &["north"]).await;
+    ground.reads("west", &[]).await;
+    assert_eq!(written(ground).await, before);
+    is_complete(ground.home(), &["east", "north"]).await;
 }

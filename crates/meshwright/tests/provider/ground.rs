@@ -263,15 +263,36 @@ impl Ground {
     }
 
     async fn lead_through(&mut self, namespace: &str, site: &str, fault: Fault) {
+        self.front(namespace, site).await.add(fault);
+    }
+
+    /// Points the Secret of a site in one namespace to a proxy.
+    pub(crate) async fn front(&mut self, namespace: &str, site: &str) -> &FaultProxy {
         let proxy = FaultProxy::start(self.cluster(site)).unwrap();
-        proxy.add(fault);
         let token = TARGET.kept_token(self.cluster(site)).await;
         let kubeconfig = self.cluster(site).kubeconfig(proxy.url(), &token);
+        self.store(namespace, site, &kubeconfig).await;
+        self.proxies.push(proxy);
+        self.proxies.last().unwrap()
+    }
+
+    /// The first proxy.
+    pub(crate) fn proxy(&self) -> &FaultProxy {
+        &self.proxies[0]
+    }
+
+    /// Writes a kubeconfig Secret.
+    pub(crate) async fn store(&self, namespace: &str, site: &str, kubeconfig: &str) {
         let metadata = json!({ "name": format!("{site}-kubeconfig"), "namespace": namespace });
         let data = json!({ "kubeconfig": kubeconfig });
         let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data });
         self.hub().apply(&secret).await.unwrap();
-        self.proxies.push(proxy);
+    }
+
+    /// Deletes a kubeconfig Secret.
+    pub(crate) async fn withdraw(&self, namespace: &str, site: &str) {
+        let path = format!("/api/v1/namespaces/{namespace}/secrets/{site}-kubeconfig");
+        remove(self.hub(), &path).await;
     }
 
     async fn uid(&self, cluster: &str) -> String {

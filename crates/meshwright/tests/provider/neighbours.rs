@@ -53,7 +53,7 @@ async fn equal_names_in_two_namespaces_of_a_hub_do_not_meet() {
     ground.finish(provider).await;
 }
 
-async fn declare_all(home: Home<'_>, refs: &[&str]) {
+pub(crate) async fn declare_all(home: Home<'_>, refs: &[&str]) {
     home.bind("mesh", refs, &json!({})).await;
     let selector = json!({ "namespace": "shop", "name": "cart" });
     home.declare(
@@ -65,7 +65,7 @@ async fn declare_all(home: Home<'_>, refs: &[&str]) {
     home.declare(INTENTS, "cart", &intent("Namespaced")).await;
 }
 
-async fn is_complete(home: Home<'_>, refs: &[&str]) {
+pub(crate) async fn is_complete(home: Home<'_>, refs: &[&str]) {
     home.connected("mesh").await;
     assert_eq!(
         home.phase(SERVICES, "cart", "Exported").await["status"]["exportedClusters"],

@@ -16,7 +16,7 @@ use crate::wait::until;
 scenarios![an_empty_list_of_objects_deletes_nothing];
 
 /// Long enough for a wrong delete to happen.
-const WINDOW: Duration = Duration::from_secs(4);
+pub(crate) const WINDOW: Duration = Duration::from_secs(4);
 
 /// All lists and all searches by name are empty; also at a start, when the provider knows no object of
 /// that kind.
@@ -106,7 +106,7 @@ async fn relist(ground: &Ground, kind: Kind) {
 }
 
 /// Contents of everything that the provider wrote.
-async fn written(ground: &Ground) -> BTreeMap<String, Value> {
+pub(crate) async fn written(ground: &Ground) -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();
     for site in SITES {
         for secret in CONNECTIONS {

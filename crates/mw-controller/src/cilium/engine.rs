@@ -53,6 +53,9 @@ pub(super) type Event = crate::engine::Event<Cilium>;
 /// Settings from the provider's command line.
 #[derive(Debug, Clone)]
 pub struct Settings {
+    /// Namespace of the provider and its Lease. On a hub, owners of other namespaces
+    /// are tenants.
+    pub namespace: Option<String>,
     pub cilium_namespace: String,
     pub verify_dial: VerifyDial,
     pub sync_ca: bool,
@@ -70,6 +73,7 @@ impl Default for Settings {
     fn default() -> Self {
         let options = Options::default();
         Settings {
+            namespace: None,
             cilium_namespace: options.cilium_namespace,
             verify_dial: options.verify_dial,
             sync_ca: options.sync_ca,
@@ -262,9 +266,13 @@ pub(super) fn engine(provider: Provider, mut environment: Environment) -> Engine
         kcp,
         dialler,
     } = provider;
-    if kcp.is_some() {
-        environment.connect = Arc::new(Coarse(environment.connect, environment.names.clone()));
-    }
+    environment.connect = Arc::new(Coarse {
+        connect: environment.connect,
+        names: environment.names.clone(),
+        process: "provider",
+        // With kcp, all Secrets are on the management plane, and all owners are tenants.
+        administrators: settings.namespace.clone().filter(|_| kcp.is_none()),
+    });
     let now = Instant::now();
     let state = Cilium {
         sources: Sources {

@@ -1,7 +1,7 @@
-//! Connections to the clusters of kcp tenants. A tenant chooses the host in its
+//! Connections to the clusters of tenants. A tenant chooses the host in its
 //! kubeconfig and reads the result in its status. The status says that a host
-//! can't be reached but not why, so that a tenant can't scan the provider's
-//! network for addresses and ports. The log has the details.
+//! can't be reached but not why, so that a tenant can't scan the network of this
+//! process for addresses and ports. The log has the details.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,12 +21,25 @@ use crate::fleet::{Connect, secret_of};
 use crate::kubeconfig::{Access, Refusal};
 use crate::transport::TransportError;
 
-/// Follows "can't be reached:" in messages.
-const UNREACHABLE: &str = "see the provider's log for the cause";
 const NOT_KUBERNETES: &str = "the response is not from a Kubernetes API";
 
-/// Wraps another `Connect` and hides the details of failures.
-pub struct Coarse(pub Arc<dyn Connect>, pub ClusterNames);
+/// Wraps another `Connect` and hides the details of failures from tenants.
+pub struct Coarse {
+    pub connect: Arc<dyn Connect>,
+    pub names: ClusterNames,
+    /// Word for this process in messages.
+    pub process: &'static str,
+    /// Namespace of the administrators, who can read the log. Connections of its
+    /// Secrets keep their details.
+    pub administrators: Option<String>,
+}
+
+impl Coarse {
+    fn is_of_tenant(&self, cluster: &ClusterId) -> bool {
+        let namespace = secret_of(cluster).and_then(|secret| secret.split('/').next());
+        namespace.is_some() && namespace != self.administrators.as_deref()
+    }
+}
 
 impl std::fmt::Debug for Coarse {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -40,21 +53,17 @@ impl Connect for Coarse {
         cluster: &ClusterId,
         access: Arc<Access>,
     ) -> BoxFuture<'static, Result<Client, Refusal>> {
-        let (connecting, cluster, names) = (
-            self.0.connect(cluster, access),
-            cluster.clone(),
-            self.1.clone(),
-        );
-        Box::pin(async move {
-            Ok(coarse(
-                connecting.await?,
-                Log {
-                    cluster,
-                    names,
-                    last: Mutex::default(),
-                },
-            ))
-        })
+        let connecting = self.connect.connect(cluster, access);
+        if !self.is_of_tenant(cluster) {
+            return connecting;
+        }
+        let log = Log {
+            cluster: cluster.clone(),
+            names: self.names.clone(),
+            process: self.process,
+            last: Mutex::default(),
+        };
+        Box::pin(async move { Ok(coarse(connecting.await?, log)) })
     }
 }
 
@@ -87,7 +96,7 @@ fn hidden(error: kube::Error, log: &Log) -> BoxError {
         failure
         @ (Failure::Timeout(_) | Failure::Unreachable(_) | Failure::ForbiddenAddress(_)) => {
             log.failed(&failure.to_string());
-            UNREACHABLE.into()
+            log.hint().into()
         }
         _ => error.into(),
     }
@@ -119,10 +128,16 @@ async fn plain(answer: Response<Body>, log: &Log) -> Result<Response<Body>, BoxE
 struct Log {
     cluster: ClusterId,
     names: ClusterNames,
+    process: &'static str,
     last: Mutex<Option<String>>,
 }
 
 impl Log {
+    /// Follows "can't be reached:" in messages.
+    fn hint(&self) -> String {
+        format!("see the {}'s log for the cause", self.process)
+    }
+
     fn answered(&self) {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -145,6 +160,8 @@ mod tests {
     use kube::Api;
     use kube::api::ListParams;
 
+    use crate::kubeconfig::{Allowed, inspect};
+
     async fn listed(
         answer: impl Fn() -> Result<Response<Body>, BoxError> + Send + Sync + 'static,
     ) -> Failure {
@@ -156,6 +173,7 @@ mod tests {
         let log = Log {
             cluster: ClusterId::from("c"),
             names: ClusterNames::default(),
+            process: "provider",
             last: Mutex::default(),
         };
         let client = coarse(Client::new(service, "default"), log);
@@ -180,7 +198,7 @@ mod tests {
         let refused = listed(|| Err("Connection refused (os error 111)".into())).await;
         let silent = listed(|| Err(TransportError::Timeout(Duration::from_secs(5)).into())).await;
         let certificate = listed(|| Err("invalid peer certificate: UnknownIssuer".into())).await;
-        assert_eq!(refused, Failure::Unreachable(UNREACHABLE.to_owned()));
+        assert!(matches!(refused, Failure::Unreachable(_)), "{refused:?}");
         assert_eq!((&silent, &certificate), (&refused, &refused));
         assert_eq!(
             refused.to_string(),
@@ -206,5 +224,55 @@ mod tests {
         assert_eq!(listed(|| answer(401, "")).await, Failure::Unauthorized);
         let lost = listed(|| Err(TransportError::NotLeader.into())).await;
         assert_eq!(lost, Failure::NotLeader);
+    }
+
+    /// Connects to hosts that refuse all connections.
+    struct Closed;
+
+    impl Connect for Closed {
+        fn connect(
+            &self,
+            _: &ClusterId,
+            _: Arc<Access>,
+        ) -> BoxFuture<'static, Result<Client, Refusal>> {
+            let service = tower::service_fn(|_: Request<Body>| async {
+                Err::<Response<Body>, BoxError>("Connection refused (os error 111)".into())
+            });
+            Box::pin(async move { Ok(Client::new(service, "default")) })
+        }
+    }
+
+    async fn told(cluster: &str, administrators: Option<&str>) -> String {
+        let connect = Coarse {
+            connect: Arc::new(Closed),
+            names: ClusterNames::default(),
+            process: "operator",
+            administrators: administrators.map(str::to_owned),
+        };
+        let kubeconfig = "apiVersion: v1\nkind: Config\nclusters:\n- name: c\n  cluster: {server: 'https://203.0.113.1'}\n\
+            users:\n- name: u\n  user: {token: t}\ncontexts:\n- name: x\n  context: {cluster: c, user: u}\ncurrent-context: x\n";
+        let access = inspect(kubeconfig.as_bytes(), &Allowed::default()).unwrap();
+        let client = connect.connect(&ClusterId::from(cluster), Arc::new(access));
+        let listed = Api::<Node>::all(client.await.unwrap())
+            .list(&ListParams::default())
+            .await;
+        Failure::of(&listed.map(drop).unwrap_err()).to_string()
+    }
+
+    #[tokio::test]
+    async fn only_the_namespace_of_the_administrators_gets_details() {
+        let hidden = "can't be reached: see the operator's log for the cause";
+        let shown = "can't be reached: Connection refused (os error 111)";
+        for (cluster, administrators, expected) in [
+            ("team-a/us", Some("kilo-system"), hidden),
+            ("kilo-system-a/us", Some("kilo-system"), hidden),
+            ("team-a/us/key", Some("kilo-system"), hidden),
+            ("kilo-system/us", Some("kilo-system"), shown),
+            ("kilo-system/us/key", Some("kilo-system"), shown),
+            ("kilo-system/us", None, hidden),
+            ("local", Some("kilo-system"), shown),
+        ] {
+            assert_eq!(told(cluster, administrators).await, expected, "{cluster}");
+        }
     }
 }

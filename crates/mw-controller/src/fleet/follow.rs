@@ -251,6 +251,15 @@ impl<T> History<T> {
         ))
     }
 
+    fn check_order(&self, version: Version) -> Result<(), Failure> {
+        match version < self.newest {
+            true => Err(Failure::Wrong(
+                "watch event is older than the previous one".to_owned(),
+            )),
+            false => Ok(()),
+        }
+    }
+
     /// Records an object from a watch event, and returns its projection.
     fn note<K: Resource>(
         &mut self,
@@ -262,11 +271,7 @@ impl<T> History<T> {
         let meta = object.meta();
         scope.check(namespace, meta)?;
         let version = Version::of(meta.resource_version.as_deref());
-        if version < self.newest {
-            return Err(Failure::Wrong(
-                "watch event is older than the previous one".to_owned(),
-            ));
-        }
+        self.check_order(version)?;
         let (key, uid) = (ObjectKey::of(meta), uid_hash(meta));
         match (self.keys.get(&key), change) {
             (None, Change::Modified) => {
@@ -444,7 +449,10 @@ impl<T> Watch<'_, T> {
                 Some(Err(failure)) => return Err(failure),
                 Some(Ok(WatchEvent::Error(status))) => return Err(Failure::of_status(&status)),
                 Some(Ok(WatchEvent::Bookmark(bookmark))) => {
-                    *self.version = bookmark.metadata.resource_version
+                    let found = bookmark.metadata.resource_version;
+                    let version = Version::of(Some(&found));
+                    self.history.check_order(version)?;
+                    (self.history.newest, *self.version) = (version, found);
                 }
                 Some(Ok(WatchEvent::Added(object))) => {
                     let (item, version) = self.note(object, Change::Added, project)?;
@@ -736,6 +744,34 @@ mod tests {
             "set a",
         ];
         assert_eq!(told(&script, 7).await, doubted);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_bookmark_that_goes_back_is_not_believed() {
+        let bookmark = |version: &str| {
+            let meta = json!({"resourceVersion": version});
+            event(
+                "BOOKMARK",
+                &json!({"apiVersion": "v1", "kind": "Node", "metadata": meta}),
+            )
+        };
+        let script = Script::default()
+            .then(200, list("5", &[node("a", "3")]))
+            .then(200, bookmark("8") + &bookmark("7"))
+            .then(200, list("8", &[node("a", "3")]))
+            .then(200, bookmark("9") + &event("MODIFIED", &node("a", "8")))
+            .then(200, list("9", &[node("a", "3")]));
+        assert_eq!(
+            told(&script, 5).await,
+            [
+                "listed a",
+                "broken wrong_answer",
+                "listed a",
+                "broken wrong_answer",
+                "listed a"
+            ]
+        );
+        assert_eq!(script.asked()[..4], ["list", "watch", "list", "watch"]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -17,6 +17,7 @@ use crate::kubeconfig::{Access, Allowed, Refusal, config, unusable};
 use crate::metrics::Metrics;
 use crate::permit::Permit;
 use crate::transport::{Rules, Timeouts, client_over};
+use crate::watch_body::EventRate;
 
 #[derive(Debug, Clone)]
 pub struct InMemoryConnect<S> {
@@ -35,18 +36,33 @@ where
     B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<BoxError>,
 {
+    /// Returns a client of the hub.
     pub fn client(&self, config: &Config, permit: Permit) -> Result<Client, Refusal> {
+        let rules = self.rules(config, permit);
+        self.client_within(config, rules, None)
+    }
+
+    fn rules(&self, config: &Config, permit: Permit) -> Rules {
+        let host = config.cluster_url.host().unwrap_or_default();
+        Rules {
+            timeouts: self.timeouts,
+            permit,
+            metrics: self.metrics.of_cluster(&ClusterId::from(host)),
+        }
+    }
+
+    fn client_within(
+        &self,
+        config: &Config,
+        rules: Rules,
+        rate: Option<EventRate>,
+    ) -> Result<Client, Refusal> {
         let host = config.cluster_url.host().unwrap_or_default();
         let line = self
             .lines
             .get(host)
             .ok_or_else(|| unusable(&format!("no such host: {host}")))?;
-        let rules = Rules {
-            timeouts: self.timeouts,
-            permit,
-            metrics: self.metrics.of_cluster(&ClusterId::from(host)),
-        };
-        client_over(line.clone(), config, rules).map_err(|wrong| unusable(&wrong.to_string()))
+        client_over(line.clone(), config, rules, rate).map_err(|wrong| unusable(&wrong.to_string()))
     }
 }
 
@@ -66,7 +82,9 @@ where
         let board = self.clone();
         Box::pin(async move {
             let config = config(&access, &Allowed::default()).await?;
-            board.client(&config, board.permit.clone())
+            let rules = board.rules(&config, board.permit.clone());
+            let rate = EventRate::new(rules.metrics.clone());
+            board.client_within(&config, rules, Some(rate))
         })
     }
 }

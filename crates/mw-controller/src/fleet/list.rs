@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::ListParams;
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::failure::Failure;
 use crate::fleet::items::{PageMeta, PageReader};
@@ -27,6 +27,8 @@ const MOST_BYTES: usize = 256 << 20;
 /// the maximum number of items.
 const MOST_PAGES: usize = 100;
 const PAGE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Twice as long as API servers accept a `continue` token.
+const LIST_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Selects the objects to read and limits their number.
 #[derive(Debug, Clone)]
@@ -179,7 +181,7 @@ where
         version: String::new(),
         keys: BTreeMap::new(),
     };
-    let mut bytes_left = MOST_BYTES;
+    let (mut bytes_left, end) = (MOST_BYTES, Instant::now() + LIST_TIMEOUT);
     loop {
         let before = listed.items.len();
         let page = read_page(api, &params, &mut bytes_left, |object: K| {
@@ -197,8 +199,10 @@ where
                 Ok(())
             }
         });
-        let late = |_| Failure::Timeout(PAGE_TIMEOUT);
-        let page = timeout(PAGE_TIMEOUT, page).await.map_err(late)??;
+        let page = timeout_at(end, timeout(PAGE_TIMEOUT, page))
+            .await
+            .map_err(|_| too_slow())?
+            .map_err(|_| Failure::Timeout(PAGE_TIMEOUT))??;
         if page.token.is_empty() {
             if page.remaining_item_count.is_some_and(|missing| missing > 0) {
                 return Err(Failure::Wrong("list ends before its last item".to_owned()));
@@ -252,6 +256,13 @@ async fn read_page<K: Resource + Clone + DeserializeOwned>(
 
 fn too_many_bytes() -> Failure {
     Failure::TooLarge("list exceeds 256 MiB".to_owned())
+}
+
+fn too_slow() -> Failure {
+    Failure::TooLarge(format!(
+        "list is not complete after {} minutes",
+        LIST_TIMEOUT.as_secs() / 60
+    ))
 }
 
 #[cfg(test)]
@@ -332,6 +343,37 @@ mod tests {
         assert_eq!(
             (start.elapsed().as_secs(), answers.load(Ordering::Relaxed)),
             (60, 1)
+        );
+    }
+
+    /// A server that sends one page of 20 Nodes after this time, each time.
+    fn slow(seconds: u64) -> (Arc<AtomicUsize>, Api<Node>) {
+        let page = move |number: usize| {
+            let items: Vec<String> = (0..20)
+                .map(|nth| format!(r#"{{"metadata":{{"name":"{number}-{nth}"}}}}"#))
+                .collect();
+            let page = format!(
+                r#"{{"metadata":{{"resourceVersion":"5","continue":"{number}"}},"items":[{}]}}"#,
+                items.join(",")
+            );
+            StreamBody::new(futures::stream::once(Box::pin(async move {
+                tokio::time::sleep(Duration::from_secs(seconds)).await;
+                Ok::<_, Infallible>(Frame::data(Bytes::from(page)))
+            })))
+        };
+        let answers = Arc::default();
+        let api = api(&answers, page);
+        (answers, api)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_that_trickles_is_given_up() {
+        let start = Instant::now();
+        let (answers, api) = slow(55);
+        assert_eq!(failure(&api).await, too_slow());
+        assert_eq!(
+            (start.elapsed(), answers.load(Ordering::Relaxed)),
+            (LIST_TIMEOUT, 11)
         );
     }
 }

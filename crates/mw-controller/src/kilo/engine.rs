@@ -1,6 +1,7 @@
 //! The state of the Kilo back end, and its steps.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -21,8 +22,8 @@ use tracing::warn;
 use crate::backoff::Backoff;
 use crate::engine::{Changes, Offers, RecordId, Steps};
 use crate::failure::Failure;
-use crate::fleet::Feed;
 use crate::fleet::follow::{Observed, RESYNC, Version};
+use crate::fleet::{Coarse, Feed};
 use crate::kilo::absence::{APART, Absences};
 use crate::kilo::apply::PeerOutcome;
 use crate::kilo::budget::Budgets;
@@ -48,7 +49,7 @@ pub(super) type Event = crate::engine::Event<Kilo>;
 /// Settings from the command line.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Namespace of the operator and its Lease.
+    /// Namespace of the operator and its Lease. Owners of other namespaces are tenants.
     pub namespace: String,
     /// Namespaces whose meshes are acted on, unless all are.
     pub namespaces: BTreeSet<String>,
@@ -102,7 +103,13 @@ impl BackEnd for Settings {
         Metrics::kilo()
     }
 
-    async fn work(&self, environment: Environment) {
+    async fn work(&self, mut environment: Environment) {
+        environment.connect = Arc::new(Coarse {
+            connect: environment.connect,
+            names: environment.names.clone(),
+            process: "operator",
+            administrators: Some(self.namespace.clone()),
+        });
         let state = Kilo::default();
         Engine::with(state, self.clone(), self.resync, environment)
             .run()

@@ -88,6 +88,23 @@ pub fn rewritten(from: String, to: String) -> Effect {
     Effect::edit(move |answer| serde_json::from_str(&answer.to_string().replace(&from, &to)).ok())
 }
 
+/// Objects with a label of this many bytes, in lists and watches.
+pub fn fat(bytes: usize) -> Effect {
+    let text = json!("x".repeat(bytes));
+    Effect::edit(move |mut answer| {
+        for object in objects(&mut answer) {
+            let labels = object
+                .pointer("/metadata/labels")
+                .and_then(Value::as_object)
+                .cloned();
+            let mut labels = labels.unwrap_or_default();
+            labels.insert("fat".to_owned(), text.clone());
+            set(object, "labels", Value::Object(labels));
+        }
+        Some(answer)
+    })
+}
+
 /// A watch without DELETED events.
 pub fn without_deletes() -> Effect {
     Effect::edit(|event| {

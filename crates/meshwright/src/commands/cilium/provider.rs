@@ -137,6 +137,7 @@ pub(crate) fn run(args: Args) -> Result<Answer> {
         .map(|kubeconfig| kcp_source(&args, kubeconfig))
         .transpose()?;
     let settings = Settings {
+        namespace: Some(args.kcp.mgmt_namespace.clone()),
         cilium_namespace: args.cilium_namespace,
         verify_dial: args.verify_dial.into(),
         sync_ca: args.sync_ca == Switch::On,
