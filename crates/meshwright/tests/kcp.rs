@@ -496,9 +496,29 @@ async fn status_in_the_providers_workspace_tells_of_an_endpoint_that_never_answe
         .find(|line| line.contains(&silent))
         .unwrap_or_else(|| panic!("{table}"));
     assert!(code == 1 && row.contains("Degraded"), "{table}");
+    let silent_urls = || {
+        let (code, checks) = person.doctor("--request-timeout 2s --context system");
+        let of = |check: &Value| check["layer"] == "reachability" && check["state"] == "failed";
+        let failed: Vec<Value> = checks.into_iter().filter(of).collect();
+        (code, failed)
+    };
+    let (code, told) = silent_urls();
+    let [check] = told.as_slice() else {
+        panic!("not one URL is silent: {told:#?}");
+    };
+    assert_eq!((code, &check["subject"]), (1, &json!(silent)), "{check:#}");
+    assert!(
+        check["observed"].as_str().unwrap().contains("no answer")
+            && check["hint"]
+                .as_str()
+                .unwrap()
+                .contains("check the shard behind it"),
+        "{check:#}"
+    );
 
     kcp.hang_endpoint(1, false).await.unwrap();
     assert_eq!(endpoints("system").0, 0);
+    assert_eq!(silent_urls().1, Vec::<Value>::new());
 }
 
 #[tokio::test(flavor = "multi_thread")]
