@@ -223,6 +223,30 @@ async fn doctor_compares_the_identities_of_claims_and_its_commands_repair_them()
     );
     person.finds_nothing("--context system").await;
 
+    // The line of the installation, again: kubectl replaces the whole list of claims.
+    person.types("kubectl apply -f config/kcp-cilium-mesh-apiexport.yaml");
+    let dropped = person
+        .finds(
+            "--context system",
+            "rights",
+            "does not claim kubernetesclusters",
+        )
+        .await;
+    person.types(dropped["repair"].as_str().unwrap());
+    person.finds_nothing("--context system").await;
+    let with_claim = system.get(&export).await.unwrap().unwrap();
+    assert_eq!(
+        with_claim["spec"]["permissionClaims"],
+        repaired["spec"]["permissionClaims"]
+    );
+    // The line for an upgrade keeps it.
+    person.types(&page_line("meshwright crd --kcp export").replace("$IDENTITY", &identity));
+    let upgraded = system.get(&export).await.unwrap().unwrap();
+    assert_eq!(
+        upgraded["spec"]["permissionClaims"],
+        repaired["spec"]["permissionClaims"]
+    );
+
     // One tenant accepted the claim for another identity, another one rejects it.
     kcp.bind("tenant-a", &binding(FLEET, "system", FLEET, &[]))
         .await
@@ -586,6 +610,22 @@ fn blocks() -> Vec<Block> {
         }
     };
     (1..parts.len()).step_by(2).map(block).collect()
+}
+
+/// The line of the page that starts like this.
+fn page_line(start: &str) -> String {
+    let lines: Vec<String> = blocks()
+        .iter()
+        .flat_map(|block| {
+            let text = block.text.replace("\\\n", " ");
+            text.lines().map(str::to_owned).collect::<Vec<_>>()
+        })
+        .filter(|line| line.starts_with(start))
+        .collect();
+    let [line] = lines.as_slice() else {
+        panic!("not one line starts with {start}: {lines:?}");
+    };
+    line.clone()
 }
 
 /// Name of the variable that a line sets.
