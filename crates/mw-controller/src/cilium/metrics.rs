@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::hash::Hash;
 
+use mw_core::cilium::facts::ClusterSeen;
 use mw_core::cilium::object::ObjectId;
 use mw_core::cilium::world::{DialFailure, DialOutcome};
 use mw_core::condition::READY;
 use mw_core::names::ClusterId;
+use mw_core::time::Timestamp;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 
@@ -149,7 +151,7 @@ impl Engine {
             cluster: self.environment.metrics.cluster(cluster),
             certificate,
         };
-        let seen = self.world.clusters.iter().flat_map(|(cluster, seen)| {
+        let issued = self.world.clusters.iter().flat_map(|(cluster, seen)| {
             let all = seen.certificates.known().into_iter();
             all.flat_map(move |all| {
                 let issued = [
@@ -177,8 +179,21 @@ impl Engine {
                     .collect::<Vec<_>>()
             })
         });
-        seen.collect()
+        let copied =
+            self.world.clusters.iter().filter_map(|(cluster, seen)| {
+                Some((of(cluster, "copied"), first_copied_end(seen)?.0))
+            });
+        issued.chain(copied).collect()
     }
+}
+
+/// Returns the first expiry of the client files in a cluster's connection Secrets.
+fn first_copied_end(seen: &ClusterSeen) -> Option<Timestamp> {
+    let secrets = seen.secrets.known()?;
+    secrets
+        .values()
+        .flat_map(|secret| secret.ends.values().copied())
+        .min()
 }
 
 /// Sets the gauges of a family and removes those without a value.
