@@ -5,7 +5,7 @@ use kube::Client;
 use mw_controller::cilium::{WorkspaceExaminer, is_workspace};
 use mw_controller::clock::Clock;
 use mw_controller::doctor::commands::Kubectl;
-use mw_controller::doctor::{Check, Layer, State, cilium, kcp, kilo, ordered};
+use mw_controller::doctor::{Check, Layer, cilium, kcp, kilo, ordered};
 use mw_controller::failure::Failure;
 use mw_controller::install::read_hub_uid;
 use mw_controller::kilo::{Examination, OperatorAccount, PublishedMesh, SnapshotError};
