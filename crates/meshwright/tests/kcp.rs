@@ -223,6 +223,30 @@ async fn doctor_compares_the_identities_of_claims_and_its_commands_repair_them()
     );
     person.finds_nothing("--context system").await;
 
+    // The line of the installation, again: kubectl replaces the whole list of claims.
+    person.types("kubectl apply -f config/kcp-cilium-mesh-apiexport.yaml");
+    let dropped = person
+        .finds(
+            "--context system",
+            "rights",
+            "does not claim kubernetesclusters",
+        )
+        .await;
+    person.types(dropped["repair"].as_str().unwrap());
+    person.finds_nothing("--context system").await;
+    let with_claim = system.get(&export).await.unwrap().unwrap();
+    assert_eq!(
+        with_claim["spec"]["permissionClaims"],
+        repaired["spec"]["permissionClaims"]
+    );
+    // The line for an upgrade keeps it.
+    person.types(&page_line("meshwright crd --kcp export").replace("$IDENTITY", &identity));
+    let upgraded = system.get(&export).await.unwrap().unwrap();
+    assert_eq!(
+        upgraded["spec"]["permissionClaims"],
+        repaired["spec"]["permissionClaims"]
+    );
+
     // One tenant accepted the claim for another identity, another one rejects it.
     kcp.bind("tenant-a", &binding(FLEET, "system", FLEET, &[]))
         .await
@@ -324,6 +348,89 @@ async fn doctor_compares_the_identities_of_claims_and_its_commands_repair_them()
     );
 }
 
+/// The status of a mesh whose cluster has no kubeconfig Secret on the management plane, as the
+/// provider writes it; Ready has the step or the exact reason.
+fn without_credentials(generation: &Value, reason: &str) -> Value {
+    let message = "cluster ffm: credentials: reading kubeconfig secret: Secret ffm-kubeconfig not found in namespace default";
+    let ready = json!({ "type": "Ready", "status": "False", "reason": reason, "message": message,
+        "lastTransitionTime": "2027-01-15T08:00:00Z", "observedGeneration": generation });
+    json!({ "status": { "phase": "Error", "observedGeneration": generation, "conditions": [ready] } })
+}
+
+/// The command of a hint that explains a reason.
+fn explains(hint: &str) -> &str {
+    let command = hint.split('`').nth(1).unwrap_or_else(|| panic!("{hint}"));
+    assert!(command.starts_with("meshwright explain "), "{hint}");
+    command
+}
+
+/// A tenant can't change the credentials of clusters and has no business with them.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_hint_leads_a_tenant_to_put_a_kubeconfig_into_its_workspace() {
+    let Some(kubectl) = mw_testbed::or_skip(kubectl()) else {
+        return;
+    };
+    let Some(kcp) = Kcp::start_or_skip(&["system", "tenant-a"]).await else {
+        return;
+    };
+    let person = Person::new(kubectl, &kcp, &["tenant-a"], &[]);
+    kcp.export("system", FLEET_FILE).await.unwrap();
+    kcp.export("system", EXPORT_FILE).await.unwrap();
+    kcp.bind("tenant-a", &binding("own-name", "system", EXPORT, &[]))
+        .await
+        .unwrap();
+    let tenant = kcp.workspace("tenant-a").unwrap();
+    let mesh = json!({ "apiVersion": "networking.edge-portal.eu/v1alpha1", "kind": "ClusterMeshBinding",
+        "metadata": { "name": "mesh", "namespace": "default" }, "spec": { "clusterRefs": [{ "name": "ffm" }, { "name": "ber" }] } });
+    let created = eventually(SOON, || async {
+        tenant
+            .create(&mesh)
+            .await
+            .map_err(|error| error.to_string())
+    })
+    .await
+    .unwrap();
+    let path = "/apis/networking.edge-portal.eu/v1alpha1/namespaces/default/clustermeshbindings/mesh/status";
+    for reason in [
+        "Credentials",
+        "KubeconfigInvalid",
+        "AccessDenied",
+        "ClusterUnreachable",
+    ] {
+        let status = without_credentials(&created["metadata"]["generation"], reason);
+        tenant.merge_patch(path, &status).await.unwrap();
+        let told = person
+            .finds(
+                "mesh -n default --context tenant-a",
+                "drift",
+                "reading kubeconfig secret",
+            )
+            .await;
+        let hint = told["hint"].as_str().unwrap();
+        assert!(hint.contains("the platform's administrator"), "{hint}");
+        let explained = person.output(explains(hint));
+        let explained = String::from_utf8(explained.stdout).unwrap();
+        let fix = explained
+            .split_once("Fix:")
+            .unwrap_or_else(|| panic!("{explained}"))
+            .1;
+        let words: Vec<&str> = fix.split_whitespace().collect();
+        let fix = words.join(" ");
+        let (hub, kcp) = fix
+            .split_once("In kcp, ")
+            .unwrap_or_else(|| panic!("{reason} does not speak of kcp: {fix}"));
+        assert!(
+            !hub.contains("kubectl") || hub.starts_with("on a hub, "),
+            "{reason}: {fix}"
+        );
+        assert!(
+            kcp.contains("the platform's administrator") && kcp.contains("management plane"),
+            "{reason}: {fix}"
+        );
+        assert!(!kcp.contains("kubectl"), "{reason}: {fix}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn status_in_the_providers_workspace_tells_of_an_endpoint_that_never_answers() {
     let Some(kubectl) = mw_testbed::or_skip(kubectl()) else {
@@ -413,9 +520,29 @@ async fn status_in_the_providers_workspace_tells_of_an_endpoint_that_never_answe
         .find(|line| line.contains(&silent))
         .unwrap_or_else(|| panic!("{table}"));
     assert!(code == 1 && row.contains("Degraded"), "{table}");
+    let silent_urls = || {
+        let (code, checks) = person.doctor("--request-timeout 2s --context system");
+        let of = |check: &Value| check["layer"] == "reachability" && check["state"] == "failed";
+        let failed: Vec<Value> = checks.into_iter().filter(of).collect();
+        (code, failed)
+    };
+    let (code, told) = silent_urls();
+    let [check] = told.as_slice() else {
+        panic!("not one URL is silent: {told:#?}");
+    };
+    assert_eq!((code, &check["subject"]), (1, &json!(silent)), "{check:#}");
+    assert!(
+        check["observed"].as_str().unwrap().contains("no answer")
+            && check["hint"]
+                .as_str()
+                .unwrap()
+                .contains("check the shard behind it"),
+        "{check:#}"
+    );
 
     kcp.hang_endpoint(1, false).await.unwrap();
     assert_eq!(endpoints("system").0, 0);
+    assert_eq!(silent_urls().1, Vec::<Value>::new());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -483,6 +610,22 @@ fn blocks() -> Vec<Block> {
         }
     };
     (1..parts.len()).step_by(2).map(block).collect()
+}
+
+/// The line of the page that starts like this.
+fn page_line(start: &str) -> String {
+    let lines: Vec<String> = blocks()
+        .iter()
+        .flat_map(|block| {
+            let text = block.text.replace("\\\n", " ");
+            text.lines().map(str::to_owned).collect::<Vec<_>>()
+        })
+        .filter(|line| line.starts_with(start))
+        .collect();
+    let [line] = lines.as_slice() else {
+        panic!("not one line starts with {start}: {lines:?}");
+    };
+    line.clone()
 }
 
 /// Name of the variable that a line sets.

@@ -274,8 +274,7 @@ impl Metrics {
             "Dials to the etcd of remote clusters, by result",
             self.dials.clone(),
         );
-        let help =
-            "Unix time at which a certificate of the clustermesh-apiserver, or its CA, expires";
+        let help = "Unix time at which a certificate of the clustermesh-apiserver, its CA, or the first client file in a connection Secret (copied) expires";
         registry.register(
             "certificate_expiry_timestamp_seconds",
             help,

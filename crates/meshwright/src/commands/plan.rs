@@ -116,6 +116,9 @@ cluster. Only names of the Secrets in them are shown. Nothing is dialled.
     > eu-3.yaml
   meshwright plan -f binding.yaml -f service.yaml --cluster eu=eu-1.yaml --cluster eu=eu-2.yaml ...
 
+A kcp workspace has no credentials of clusters: there, plan needs the provider's --kcp-kubeconfig
+and --mgmt-kubeconfig. Tenants run `meshwright status` and `meshwright doctor` instead.
+
 Exit codes: 0 nothing to do; 1 changes pending or errors found; 2 invalid input, or the hub cannot
 be read.";
 
@@ -242,8 +245,8 @@ fn live_cilium(args: &Args) -> Result<Answer> {
 async fn on_hub(args: &Args, hub: kube::Client, interest: &Interest) -> Result<Examination> {
     if is_workspace(&hub).await.unwrap_or(false) {
         bail!(
-            "plan needs credentials of the clusters, which a kcp workspace does not hold; plan with those of the provider, {PROVIDER_FLAGS}, \
-             or run `meshwright status` or `meshwright doctor` to see what the provider found"
+            "cannot plan in a kcp workspace: it has no credentials of clusters; run `meshwright status` or `meshwright doctor` to see what \
+             the provider found, or, as the platform's administrator, plan with {PROVIDER_FLAGS}"
         );
     }
     let hub_uid = match &args.hub_uid {

@@ -32,7 +32,7 @@ pub(crate) fn text(checks: &[Check]) -> String {
             observed,
         ]);
     }
-    rows(&table, 0) + &repairs(checks) + &summary(checks)
+    rows(&table, 0) + &repairs(checks) + &not_checked(checks) + &summary(checks)
 }
 
 /// Failures, in the order in which they should be fixed.
@@ -53,6 +53,24 @@ fn repairs(checks: &[Check]) -> String {
                 .map(|command| format!("  fix: {command}\n")),
         );
         text.extend(check.hint.iter().map(|hint| format!("  hint: {hint}\n")));
+    }
+    text
+}
+
+/// Checks that could not run but have a next step.
+fn not_checked(checks: &[Check]) -> String {
+    let mut text = String::new();
+    for check in checks
+        .iter()
+        .filter(|check| check.state == State::NotChecked)
+    {
+        let Some(hint) = &check.hint else { continue };
+        let what = format!(
+            "{} of {} not checked: {}",
+            check.layer, check.subject, check.observed
+        );
+        // The hint may contain a command, so it is not wrapped.
+        text.push_str(&format!("\n{}\n  hint: {hint}\n", wrapped(&what, 2, WIDTH)));
     }
     text
 }

@@ -148,3 +148,28 @@ fn the_symptoms_that_people_know_are_found() {
         }
     }
 }
+
+/// People without Helm, or without a new certificate, map the name in the certificate instead:
+/// each command must be complete, for the agents and for KVStoreMesh.
+#[test]
+fn a_name_that_does_not_match_can_be_mapped_by_a_host_alias() {
+    let entry = meshwright(&root(), &["explain", "ServerNameMismatch"], "");
+    assert_eq!((entry.code, entry.stderr.as_str()), (0, ""));
+    let fix = entry.stdout.split_once("- Fix: ").unwrap().1;
+    for reader in ["daemonset cilium", "deployment clustermesh-apiserver"] {
+        let command = format!("`kubectl -n kube-system patch {reader} -p '");
+        let (_, rest) = fix
+            .split_once(&command)
+            .unwrap_or_else(|| panic!("no {command} in {fix}"));
+        let (patch, _) = rest.split_once("'`").unwrap();
+        let patch: serde_json::Value = serde_json::from_str(patch).unwrap();
+        assert_eq!(
+            patch["spec"]["template"]["spec"]["hostAliases"],
+            serde_json::json!([{ "ip": "HOST", "hostnames": ["NAME.mesh.cilium.io"] }])
+        );
+    }
+    assert!(
+        fix.contains("where NAME is the Cilium name of the remote"),
+        "{fix}"
+    );
+}

@@ -141,6 +141,11 @@ impl Person {
         let command = check["repair"]
             .as_str()
             .unwrap_or_else(|| panic!("{what}: no command: {check:#}"));
+        self.runs(what, command);
+    }
+
+    /// Runs a printed command and returns its output.
+    pub(crate) fn runs(&self, what: &str, command: &str) -> String {
         let ours = Path::new(env!("CARGO_BIN_EXE_meshwright"))
             .parent()
             .unwrap();
@@ -162,5 +167,6 @@ impl Person {
         let output = shell.output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{what}: {command}\n{said}");
+        String::from_utf8(output.stdout).unwrap()
     }
 }

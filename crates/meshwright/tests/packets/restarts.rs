@@ -112,6 +112,7 @@ async fn a_leader_restarts_and_packets_pass() {
     };
     let (mut ground, _operator) = Ground::running(layout).await;
     let flows = flows(&ground, |path| path.name == "pod hub/n1 to pod east/n2");
+    let before = version(&ground).await;
     let rolled = cost::of(&mut ground, &flows, async |ground| {
         ground.stop_agent("east", "n1").await;
         until("the next one has the Peer", || async {
@@ -123,7 +124,6 @@ async fn a_leader_restarts_and_packets_pass() {
             }
         })
         .await;
-        is_quiet(ground).await;
         ground.start_agent("east", "n1");
         until("the first one has it again", || async {
             let peer = ground.fleet.peer("hub", "mesh--east--n1").await;
@@ -139,32 +139,59 @@ async fn a_leader_restarts_and_packets_pass() {
     eprintln!("a leader restarts: {rolled:?}");
     assert!(rolled.gap <= ONE_PING, "two leaders in turn: {rolled:?}");
     ground.fleet.condition("Ready", "True", "Reconciled").await;
+    was_quiet_since(&ground, &before).await;
     ground.arrive(&ground.paths()).await;
     ground.fleet.finish().await;
 }
 
-/// Changes may be pending, but nothing needs a person's action.
-async fn is_quiet(ground: &Ground) {
-    let path = format!("/apis/kilo.squat.ai/v1alpha1/namespaces/{NAMESPACE}/clustermeshes/mesh");
-    let mesh = ground
-        .fleet
-        .cluster("hub")
-        .get(&path)
+fn meshes() -> String {
+    format!("/apis/kilo.squat.ai/v1alpha1/namespaces/{NAMESPACE}/clustermeshes")
+}
+
+/// The hub's resourceVersion now.
+async fn version(ground: &Ground) -> String {
+    let hub = ground.fleet.cluster("hub");
+    let list = hub.get(&meshes()).await.unwrap().unwrap();
+    list["metadata"]["resourceVersion"]
+        .as_str()
+        .unwrap()
+        .to_owned()
+}
+
+/// Every status since a resourceVersion: changes may be pending, but nothing may need a person's
+/// action, not even for a moment.
+async fn was_quiet_since(ground: &Ground, version: &str) {
+    let hub = ground.fleet.cluster("hub");
+    let mesh = hub
+        .get(&format!("{}/mesh", meshes()))
         .await
         .unwrap()
         .unwrap();
-    let conditions = mesh["status"]["conditions"]
-        .as_array()
-        .cloned()
-        .unwrap_or_default();
-    let reason = |condition: &Value| condition["reason"].as_str().unwrap_or_default().to_owned();
-    let loud = ["DeletionHeld", "AnchorUnavailable", "LocationWithoutPeer"];
-    let said: Vec<String> = conditions
-        .iter()
-        .map(reason)
-        .filter(|reason| loud.contains(&reason.as_str()))
+    let watch = format!(
+        "{}?watch=1&resourceVersion={version}&timeoutSeconds=2",
+        meshes()
+    );
+    let (code, events) = hub.text_as(hub.admin_token(), &watch).await.unwrap();
+    assert_eq!(code, 200, "{events}");
+    let all: Vec<Value> = events
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
         .collect();
-    assert_eq!(said, [""; 0]);
+    let seen = |event: &Value| {
+        event["object"]["metadata"]["resourceVersion"] == mesh["metadata"]["resourceVersion"]
+    };
+    assert!(
+        all.iter().any(seen),
+        "the watch did not reach the latest status: {events}"
+    );
+    let loud = ["DeletionHeld", "AnchorUnavailable", "LocationWithoutPeer"];
+    for event in &all {
+        let conditions = event["object"]["status"]["conditions"].as_array().unwrap();
+        let alarm = conditions
+            .iter()
+            .find(|of| loud.iter().any(|reason| of["reason"] == *reason));
+        assert_eq!(alarm, None, "{event:#}");
+    }
 }
 
 fn flows(ground: &Ground, wanted: impl Fn(&Path) -> bool) -> Vec<Flow> {

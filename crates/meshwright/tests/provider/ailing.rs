@@ -66,6 +66,7 @@ async fn doctor_names_what_ails_a_cluster_and_what_repairs_it() {
     );
     assert_eq!(status.code, 0, "{}{}", status.stdout, status.stderr);
 
+    what_only_a_person_checks(&person).await;
     what_a_command_repairs(&ground, &person).await;
     what_a_person_has_to_mend(&mut ground, &person, &ca).await;
     certificates_that_end_soon(&mut ground, &person).await;
@@ -114,6 +115,33 @@ async fn repaired(person: &Person, layer: &str, subject: &str, words: &str) {
     let broken = told(person, layer, subject, words).await;
     person.repairs(words, &broken);
     person.healthy(words, DOCTOR).await;
+}
+
+/// The role does not include the admin certificate of Cilium 1.15; the printed command shows it.
+async fn what_only_a_person_checks(person: &Person) {
+    let report = person.healthy("with Cilium 1.15", DOCTOR).await;
+    let left: Vec<&Value> = report["checks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|check| check["state"] == "notChecked")
+        .collect();
+    assert_eq!(left.len(), 2, "{left:#?}");
+    let text = person.types(DOCTOR).stdout;
+    for (check, site) in left.into_iter().zip(["east", "west"]) {
+        assert_eq!(
+            (&check["layer"], &check["subject"]),
+            (&json!("certificates"), &json!(site))
+        );
+        let hint = check["hint"].as_str().unwrap();
+        assert!(text.contains(hint), "{hint} is not in the text: {text}");
+        let command = hint.strip_prefix("check its name and expiry: ").unwrap();
+        let shown = person.runs("the certificate is shown", command);
+        assert!(
+            shown.contains(&format!("admin-{site}")) && shown.contains("notAfter="),
+            "{shown}"
+        );
+    }
 }
 
 async fn what_a_command_repairs(ground: &Ground, person: &Person) {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::hash::Hash;
 
+use mw_core::cilium::facts::ClusterSeen;
 use mw_core::cilium::object::ObjectId;
 use mw_core::cilium::plan::Plan;
 use mw_core::cilium::world::{DialFailure, DialOutcome};
@@ -114,7 +115,7 @@ impl Engine {
             cluster: self.environment.metrics.cluster(cluster),
             certificate,
         };
-        let seen = self
+        let issued = self
             .state
             .world
             .clusters
@@ -147,8 +148,23 @@ impl Engine {
                         .collect::<Vec<_>>()
                 })
             });
-        seen.collect()
+        let copied = self
+            .state
+            .world
+            .clusters
+            .iter()
+            .filter_map(|(cluster, seen)| Some((of(cluster, "copied"), first_copied_end(seen)?.0)));
+        issued.chain(copied).collect()
     }
+}
+
+/// Returns the first expiry of the client files in a cluster's connection Secrets.
+fn first_copied_end(seen: &ClusterSeen) -> Option<Timestamp> {
+    let secrets = seen.secrets.known()?;
+    secrets
+        .values()
+        .flat_map(|secret| secret.ends.values().copied())
+        .min()
 }
 
 fn skews(plan: &Plan) -> BTreeMap<ObjectLabels, i64> {

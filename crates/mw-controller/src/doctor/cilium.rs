@@ -131,7 +131,21 @@ impl Case<'_> {
             Layer::Overlap => "cluster name and ID are unique".to_owned(),
             _ => "Service annotations are up to date".to_owned(),
         };
-        of_layer(layer, name, findings, fine)
+        let mut checks = of_layer(layer, name, findings, fine);
+        if layer == Layer::Certificates {
+            checks.extend(self.admin_certificate(name, cluster));
+        }
+        checks
+    }
+
+    /// The admin certificate of Cilium 1.15, whose Secret the role does not include.
+    fn admin_certificate(&self, name: &str, cluster: &ClusterSeen) -> Option<Check> {
+        let command = self.typed(name, &expiry::show_admin_certificate(self.cilium_namespace))?;
+        let why = "the admin certificate of Cilium 1.15 is not read, because its Secret also has a key that is root in etcd";
+        let hint = format!("check its name and expiry: {command}");
+        cluster
+            .uses_admin_certificate()
+            .then(|| Check::manual(Layer::Certificates, name, why, &hint))
     }
 
     fn problem(&self, layer: Layer, seen: &Examined, problem: &Problem) -> Check {

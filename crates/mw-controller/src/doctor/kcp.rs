@@ -4,6 +4,8 @@
 
 use mw_api::cilium::kcp::{ANNOTATION_PATH, ApiBinding, ApiExport, Claim, FLEET_EXPORT, exported};
 use mw_core::condition::READY;
+use mw_core::condition::cilium::reason::CREDENTIALS;
+use mw_core::problem::Reason;
 use mw_core::text::{listed, shell_quoted};
 use serde_json::json;
 
@@ -467,7 +469,23 @@ fn told(object: &PublishedObject) -> Check {
     match ready.status == "True" {
         true => Check::fine(layer, &name, phase),
         false => Check::failed(layer, &name, format!("{phase}: {}", ready.message))
-            .hinted(&format!("run `meshwright explain {}`", ready.reason)),
+            .hinted(&next_step(&ready.reason)),
+    }
+}
+
+/// Returns the next step for a reason of Ready. A tenant can't change the credentials
+/// of clusters: they are on the management plane.
+fn next_step(reason: &str) -> String {
+    let ask = "ask the platform's administrator, who keeps the credentials of clusters on the management plane";
+    let explain = format!("`meshwright explain {reason}`");
+    match Reason::ALL.iter().find(|one| one.as_str() == reason) {
+        Some(Reason::KubeconfigInvalid | Reason::AccessDenied | Reason::ClusterUnreachable) => {
+            format!("{ask}; see {explain}")
+        }
+        _ if reason == CREDENTIALS => {
+            format!("if every KubernetesCluster is Ready, {ask}; see {explain}")
+        }
+        _ => format!("run {explain}"),
     }
 }
 

@@ -106,6 +106,8 @@ pub struct Check {
     pub repair: Option<String>,
     /// Next step, if no command can fix it.
     pub hint: Option<String>,
+    /// True if only a person can check it.
+    pub is_manual: bool,
 }
 
 const LONGEST: usize = 600;
@@ -122,6 +124,7 @@ impl Check {
             observed,
             repair: None,
             hint: None,
+            is_manual: false,
         }
     }
 
@@ -135,6 +138,19 @@ impl Check {
 
     pub fn not_checked(layer: Layer, subject: &str, why: impl AsRef<str>) -> Check {
         Check::new(layer, subject, State::NotChecked, why.as_ref())
+    }
+
+    /// Reports a check that is left to a person, with the next step.
+    pub fn manual(layer: Layer, subject: &str, why: &str, hint: &str) -> Check {
+        Check {
+            is_manual: true,
+            ..Check::not_checked(layer, subject, why).hinted(hint)
+        }
+    }
+
+    /// Reports whether the check passed or is left to a person.
+    pub fn is_fine(&self) -> bool {
+        self.state == State::Fine || self.is_manual
     }
 
     /// Reports an unexpected answer of a cluster.

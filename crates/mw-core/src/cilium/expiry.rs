@@ -153,6 +153,15 @@ fn copied(seen: &ClusterSeen) -> Vec<File> {
     files.collect()
 }
 
+/// Returns the command that shows the name and expiry of the admin certificate,
+/// which is not read.
+pub fn show_admin_certificate(namespace: &str) -> String {
+    format!(
+        "kubectl -n {namespace} get secret clustermesh-apiserver-admin-cert -o jsonpath='{{.data.tls\\.crt}}' | base64 --decode | \
+         openssl x509 -noout -subject -enddate"
+    )
+}
+
 fn renew(maker: &Maker, namespace: &str) -> Renewal {
     let helm = format!("helm upgrade cilium cilium/cilium -n {namespace} --reuse-values");
     match maker {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use crate::cilium::secret::SecretBytes;
-use crate::cilium::version::Version;
+use crate::cilium::version::{ADMIN_CERTIFICATE, Version};
 use crate::names::{CiliumName, NodeName};
 use crate::seen::Seen;
 use crate::time::Timestamp;
@@ -50,6 +50,28 @@ pub struct ClusterSeen {
     pub policies: Seen<BTreeMap<PolicyKey, PolicySeen>>,
     /// The CRDs of Cilium's policies.
     pub policy_crds: Seen<PolicyCrds>,
+}
+
+impl ClusterSeen {
+    /// Reports whether agents use the admin certificate, which is not read: up
+    /// to Cilium 1.15, which has no local certificate.
+    pub fn uses_admin_certificate(&self) -> bool {
+        let agents = self.agents.known().and_then(Option::as_ref);
+        match agents.and_then(|agents| agents.version) {
+            Some(version) => version <= ADMIN_CERTIFICATE,
+            None => self
+                .certificates
+                .known()
+                .is_some_and(Certificates::lacks_local),
+        }
+    }
+}
+
+impl Certificates {
+    /// Reports whether there is no local certificate.
+    pub fn lacks_local(&self) -> bool {
+        matches!(self.local, Seen::Known(None))
+    }
 }
 
 /// The reason why a cluster can't be read.

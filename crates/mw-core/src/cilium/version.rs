@@ -11,6 +11,11 @@ pub struct Version {
     pub minor: u16,
 }
 
+/// Last version in which agents use the admin certificate.
+pub const ADMIN_CERTIFICATE: Version = Version {
+    major: 1,
+    minor: 15,
+};
 /// First version in which a peer's file can contain host aliases.
 pub(super) const HOST_ALIASES: Version = Version {
     major: 1,

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use crate::cilium::binding::{At, MOST_TOLD, Tally};
 use crate::cilium::context::Context;
+use crate::cilium::expiry;
+use crate::cilium::facts::ClusterSeen;
 use crate::cilium::finding::{Fault, Step};
 use crate::cilium::membership::Mesh;
 use crate::cilium::plan::{BindingPhase, Condition, Row, Status};
@@ -11,7 +13,6 @@ use crate::cilium::verify::Evident;
 use crate::condition::cilium::{kind, reason};
 use crate::names::ClusterId;
 use crate::problem::Reason;
-use crate::seen::Seen;
 use crate::text::listed;
 
 pub(super) fn ready(
@@ -149,18 +150,11 @@ fn restart(context: &Context<'_>, mesh: &Mesh<'_>, pending: &BTreeSet<&str>) -> 
         .iter()
         .map(|name| context.shown(mesh, name))
         .collect();
-    let reissues: Vec<String> = pending
+    let clusters: Vec<&ClusterId> = pending
         .iter()
-        .filter_map(|name| reissue(context, mesh.binding.common.cluster(name)?))
+        .filter_map(|name| mesh.binding.common.cluster(name))
         .collect();
-    let reissue = if reissues.is_empty() {
-        String::new()
-    } else {
-        format!(
-            "; first reissue the certificates, which may carry another name: {}",
-            listed(&reissues, MOST_TOLD)
-        )
-    };
+    let reissue = reissue_first(context, &clusters);
     let namespace = &context.world.options.cilium_namespace;
     format!(
         "in {}: restart Cilium, and then all workloads: kubectl -n {namespace} rollout restart daemonset/cilium \
@@ -169,11 +163,40 @@ fn restart(context: &Context<'_>, mesh: &Mesh<'_>, pending: &BTreeSet<&str>) -> 
     )
 }
 
+/// The commands to run before the restart, for clusters whose certificates may
+/// carry another name.
+fn reissue_first(context: &Context<'_>, clusters: &[&ClusterId]) -> String {
+    let reissues: Vec<String> = clusters
+        .iter()
+        .filter_map(|cluster| reissue(context, cluster))
+        .collect();
+    if reissues.is_empty() {
+        return String::new();
+    }
+    let uses_admin = |cluster: &&ClusterId| {
+        let seen = context.world.clusters.get(*cluster);
+        seen.is_some_and(ClusterSeen::uses_admin_certificate)
+    };
+    let check = if clusters.iter().any(uses_admin) {
+        format!(
+            "; then check the admin certificate of Cilium 1.15, which the provider can't read: {}",
+            expiry::show_admin_certificate(&context.world.options.cilium_namespace)
+        )
+    } else {
+        String::new()
+    };
+    format!(
+        "; first reissue the certificates, which may carry another name: {}{check}",
+        listed(&reissues, MOST_TOLD)
+    )
+}
+
 /// The command that reissues certificates that may carry another name. It sets
 /// the identity too: otherwise Helm would restore the previous one.
 fn reissue(context: &Context<'_>, cluster: &ClusterId) -> Option<String> {
     let (name, id) = context.identities.full(cluster)?;
-    let certificates = context.world.clusters.get(cluster)?.certificates.known()?;
+    let seen = context.world.clusters.get(cluster)?;
+    let certificates = seen.certificates.known()?;
     let issued = [
         ("local-", &certificates.local),
         ("remote-", &certificates.remote),
@@ -184,9 +207,7 @@ fn reissue(context: &Context<'_>, cluster: &ClusterId) -> Option<String> {
             .and_then(|of| of.common_name.strip_prefix(kind))
             .is_some_and(|to| to != name.as_str())
     });
-    // Cilium 1.15 has no local certificate, and its admin certificate is not
-    // read.
-    let unseen = matches!(certificates.local, Seen::Known(None));
+    let unseen = seen.uses_admin_certificate() || certificates.lacks_local();
     let namespace = &context.world.options.cilium_namespace;
     let helm = "helm upgrade cilium cilium/cilium";
     (stale || unseen).then(|| {
