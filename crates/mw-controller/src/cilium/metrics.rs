@@ -9,6 +9,7 @@ use mw_core::cilium::plan::Plan;
 use mw_core::cilium::world::{DialFailure, DialOutcome};
 use mw_core::condition::READY;
 use mw_core::names::ClusterId;
+use mw_core::time::Timestamp;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 
