@@ -300,7 +300,7 @@ fn seen(file: &Path, cluster: &str, given: &Given) -> ClusterSeen {
     let deleted = given.deleted_nodes.get(cluster).map(|names| {
         names
             .iter()
-            .map(|name| NodeName::from(name.as_str()))
+            .map(|name| (NodeName::from(name.as_str()), None))
             .collect()
     });
     let departures = match given.missing_means_deleted {

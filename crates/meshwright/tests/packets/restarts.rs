@@ -124,6 +124,14 @@ async fn a_leader_restarts_and_packets_pass() {
             }
         })
         .await;
+        // The first one is away for long enough that the status says so.
+        until("the status of that time is written", || async {
+            match version(ground).await != before {
+                true => Ok(()),
+                false => Err("not yet".to_owned()),
+            }
+        })
+        .await;
         ground.start_agent("east", "n1");
         until("the first one has it again", || async {
             let peer = ground.fleet.peer("hub", "mesh--east--n1").await;
@@ -148,27 +156,27 @@ fn meshes() -> String {
     format!("/apis/kilo.squat.ai/v1alpha1/namespaces/{NAMESPACE}/clustermeshes")
 }
 
-/// The hub's resourceVersion now.
+/// The resourceVersion of the mesh.
 async fn version(ground: &Ground) -> String {
     let hub = ground.fleet.cluster("hub");
-    let list = hub.get(&meshes()).await.unwrap().unwrap();
-    list["metadata"]["resourceVersion"]
+    let mesh = hub.get(&format!("{}/mesh", meshes())).await;
+    let mesh = mesh.unwrap().unwrap();
+    mesh["metadata"]["resourceVersion"]
         .as_str()
         .unwrap()
         .to_owned()
 }
 
-/// Every status since a resourceVersion: changes may be pending, but nothing may need a person's
-/// action, not even for a moment.
-async fn was_quiet_since(ground: &Ground, version: &str) {
+/// Checks every status written since a resourceVersion: changes may be pending, but nothing may
+/// need a person's action, not even for a moment.
+async fn was_quiet_since(ground: &Ground, before: &str) {
+    let now = version(ground).await;
+    if now == before {
+        return;
+    }
     let hub = ground.fleet.cluster("hub");
-    let mesh = hub
-        .get(&format!("{}/mesh", meshes()))
-        .await
-        .unwrap()
-        .unwrap();
     let watch = format!(
-        "{}?watch=1&resourceVersion={version}&timeoutSeconds=2",
+        "{}?watch=1&resourceVersion={before}&timeoutSeconds=2",
         meshes()
     );
     let (code, events) = hub.text_as(hub.admin_token(), &watch).await.unwrap();
@@ -177,9 +185,7 @@ async fn was_quiet_since(ground: &Ground, version: &str) {
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
-    let seen = |event: &Value| {
-        event["object"]["metadata"]["resourceVersion"] == mesh["metadata"]["resourceVersion"]
-    };
+    let seen = |event: &Value| event["object"]["metadata"]["resourceVersion"] == now;
     assert!(
         all.iter().any(seen),
         "the watch did not reach the latest status: {events}"

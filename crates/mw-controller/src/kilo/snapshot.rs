@@ -251,7 +251,7 @@ impl SnapshotReader {
             .into_iter()
             .filter(|(id, _)| representatives.get(id).is_none_or(|of| of == id))
         {
-            let departures = Departures::Seen(BTreeSet::new());
+            let departures = Departures::default();
             clusters.insert(
                 renamed(&id),
                 ClusterSeen {

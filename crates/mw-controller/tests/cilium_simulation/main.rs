@@ -38,6 +38,9 @@ mod seeds;
 #[allow(dead_code, reason = "the stories of the provider use more of it")]
 mod site;
 mod stories;
+#[path = "../simulation/told.rs"]
+#[allow(dead_code, reason = "the simulation of the operator judges more by it")]
+mod told;
 #[path = "../provider/wire.rs"]
 #[allow(dead_code, reason = "the stories of the provider use more of it")]
 mod wire;

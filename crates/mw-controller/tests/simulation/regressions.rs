@@ -14,7 +14,7 @@ use crate::bed::{Bed, NODES, PEERS};
 use crate::case::{Action, Case, Edit, Step};
 use crate::crash::story;
 use crate::faults::{Fault, Script};
-use crate::lies::{Lasts, Telling, Untruth};
+use crate::lies::{Lasts, Telling, Untruth, neighbour};
 use crate::oracle::text;
 use crate::play::run;
 
@@ -96,6 +96,10 @@ pub(crate) fn trials() -> Vec<Trial> {
         Trial::test(
             "a_watch_of_another_members_nodes_changes_nothing",
             a_watch_of_another_members_nodes_changes_nothing,
+        ),
+        Trial::test(
+            "a_deleted_node_with_another_key_takes_no_peer_along",
+            another_clusters_node_is_deleted,
         ),
         Trial::test(
             "an_entry_that_leads_back_to_other_nodes_than_before_is_held",
@@ -265,6 +269,45 @@ fn a_watch_of_another_members_nodes_changes_nothing() -> Result<(), libtest_mimi
         }
         Ok(())
     })
+}
+
+/// Seed 2444: the operator starts while c2 shows the Nodes of c3. One of them is
+/// deleted, and the watch on c2 that was opened meanwhile says so.
+fn another_clusters_node_is_deleted() -> Result<(), libtest_mimic::Failed> {
+    let (how, lasts) = (
+        Untruth::Another { of: "c3".into() },
+        Lasts::For(Duration::from_secs(72)),
+    );
+    let lie = Action::Lie(Telling {
+        cluster: "c2".into(),
+        kind: "nodes",
+        how,
+        lasts,
+    });
+    let deleted = Action::DeleteNode {
+        site: "c3".into(),
+        node: "n1".into(),
+    };
+    let alone = story(&[], None);
+    let (hub, shared) = (alone.sites[0].clone(), alone.sites[2].clone());
+    let entry = alone.meshes[0].clone().entry("c3").unwrap().clone();
+    let (site, mesh) = neighbour(&hub, (&shared, &entry));
+    let mut beside = alone.clone();
+    beside.sites.push(site);
+    beside.meshes.push(mesh);
+    for mut case in [alone, beside] {
+        let steps = [
+            (60, lie.clone()),
+            (80, Action::Restart),
+            (140, deleted.clone()),
+        ];
+        case.steps = steps
+            .map(|(at, action)| Step::Act(Duration::from_secs(at), action))
+            .into();
+        let report = run(&case);
+        assert_eq!(report.violations, Vec::<String>::new(), "{}", report.trace);
+    }
+    Ok(())
 }
 
 /// Seed 2096: while an entry names a Secret that does not exist, the cluster of the

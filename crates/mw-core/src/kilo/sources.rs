@@ -1,7 +1,8 @@
 //! The clusters as sources: their nodes, and those known to be deleted.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
+use crate::key::PublicKey;
 use crate::kilo::node::Nodes;
 use crate::names::{ClusterId, NodeName};
 use crate::seen::Seen;
@@ -9,15 +10,16 @@ use crate::seen::Seen;
 /// Nodes known to be deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Departures {
-    /// Those whose delete event was observed.
-    Seen(BTreeSet<NodeName>),
+    /// Those whose delete event was observed, with their last known key: a Peer
+    /// with another key belongs to another node of that name.
+    Seen(BTreeMap<NodeName, Option<PublicKey>>),
     /// Every node that is not listed, unless none is.
     AnyMissing,
 }
 
 impl Default for Departures {
     fn default() -> Self {
-        Departures::Seen(BTreeSet::new())
+        Departures::Seen(BTreeMap::new())
     }
 }
 

@@ -1,5 +1,6 @@
 //! The decision on an existing Peer: whether it is wanted, deleted or kept.
 
+use crate::key::PublicKey;
 use crate::kilo::entry::Entry;
 use crate::kilo::guard::DeleteCause;
 use crate::kilo::mesh::ActiveMesh;
@@ -170,7 +171,7 @@ impl TargetContext<'_> {
             None => surplus(None, DeleteCause::SourceLeft),
             Some(source) if source == target => surplus(None, DeleteCause::OwnNode),
             Some(source) if mesh.older_mesh_with(source, target).is_some() => RETAIN_OURS,
-            Some(source) => match self.cause(mesh, source, name) {
+            Some(source) => match self.cause(mesh, source, (name, entry)) {
                 Some(cause) => surplus(Some(source), cause),
                 None => PeerVerdict::Stays {
                     foreign: false,
@@ -182,7 +183,12 @@ impl TargetContext<'_> {
 
     /// The reason why a source no longer wants its Peer; `None` if the Peer is
     /// kept unchanged.
-    fn cause(&self, mesh: &ActiveMesh, source: usize, name: &PeerName) -> Option<DeleteCause> {
+    fn cause(
+        &self,
+        mesh: &ActiveMesh,
+        source: usize,
+        (name, entry): (&PeerName, &Entry),
+    ) -> Option<DeleteCause> {
         let member = mesh.members.get(source)?;
         let plan = member.plan.as_ref()?;
         if plan.kept.contains_key(name) {
@@ -193,7 +199,9 @@ impl TargetContext<'_> {
         let present = nodes.keys().any(|node| peer_of(node.as_str()));
         let left = match self.sources.left(&member.id) {
             Departures::AnyMissing => !nodes.is_empty(),
-            Departures::Seen(names) => names.iter().any(|node| peer_of(node.as_str())),
+            Departures::Seen(left) => left
+                .iter()
+                .any(|(node, key)| peer_of(node.as_str()) && may_have(entry, *key)),
         };
         let is_legacy_anchor = !present && peer_of("anchor");
         // The anchor is in its grace period: nothing replaces the legacy Peer
@@ -213,6 +221,11 @@ impl TargetContext<'_> {
             DeleteCause::NotWanted
         })
     }
+}
+
+/// Reports whether a Peer may be that of a node with this key, as far as known.
+fn may_have(entry: &Entry, key: Option<PublicKey>) -> bool {
+    key.is_none() || entry.key().is_none() || entry.key() == key
 }
 
 fn orphan(entry: &Entry) -> PeerVerdict {

@@ -10,7 +10,7 @@ use mw_core::kilo::peer::{Labels, PeerFacts, WantedPeer};
 use mw_core::kilo::plan::Plan;
 use mw_core::kilo::planner::{Planner, World};
 use mw_core::kilo::{Departures, LastDiscovery, plan};
-use mw_core::names::{ClusterId, ClusterName, PeerName};
+use mw_core::names::{ClusterId, ClusterName, NodeName, PeerName};
 use mw_core::seen::Seen;
 use mw_core::time::Timestamp;
 use proptest::prelude::*;
@@ -316,16 +316,18 @@ fn set_node(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId, nod
 }
 
 fn remove_node(world: &mut World, beside: &mut Beside<'_>, cluster: &ClusterId, node: u8) {
-    let name = NODES[usize::from(node)].into();
+    let name: NodeName = NODES[usize::from(node)].into();
     let Some(seen) = world.clusters.get_mut(cluster) else {
         return;
     };
-    if let Departures::Seen(left) = &mut seen.departures {
-        left.insert(name);
-    }
-    let name = NODES[usize::from(node)].into();
+    let mut gone = None;
     if let Seen::Known(nodes) = &mut seen.nodes {
-        nodes.remove(&name);
+        gone = nodes.remove(&name);
+    }
+    if let Departures::Seen(left) = &mut seen.departures {
+        let key = gone.and_then(|node| node.key.clone().ok().flatten());
+        let last = left.entry(name.clone()).or_default();
+        *last = key.or(*last);
     }
     if let Some(planner) = beside {
         planner.remove_node(cluster, &name);

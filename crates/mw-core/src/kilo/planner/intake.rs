@@ -66,11 +66,12 @@ impl Planner {
         let Some(known) = self.clusters.get_mut(cluster) else {
             return;
         };
+        let nodes = known.nodes.known_mut();
+        let gone = nodes.and_then(|nodes| nodes.remove(name));
         if let Departures::Seen(left) = &mut known.departures {
-            left.insert(name.clone());
-        }
-        if let Some(nodes) = known.nodes.known_mut() {
-            nodes.remove(name);
+            let key = gone.and_then(|node| node.key.as_ref().ok().copied().flatten());
+            let last = left.entry(name.clone()).or_default();
+            *last = key.or(*last);
         }
         self.pending.nodes.insert(cluster.clone());
     }
