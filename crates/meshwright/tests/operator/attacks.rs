@@ -539,11 +539,6 @@ async fn a_team_learns_nothing_of_the_network() {
         .build()
         .await;
     fleet.world.meshes[ATTACKER].active = false;
-    let page = json!({ "kind": "Wiki", "text": "page of wiki.internal" });
-    fleet.proxy("north").add(Fault::new(
-        Match::all(),
-        Effect::reply(move |_| page.clone()),
-    ));
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let authority = Authority::new("elsewhere").unwrap();
@@ -557,13 +552,13 @@ async fn a_team_learns_nothing_of_the_network() {
         (etcd.port(), "invalid peer certificate"),
     ];
     drop(closed);
+    withdraw_north(&fleet).await;
     let operator = operator_of_all(&mut fleet).await;
-    let shown = told_of_north(&fleet, "cannot parse the response").await;
-    assert!(!shown.contains("wiki"), "{shown}");
     let mut texts = BTreeSet::new();
     for (port, cause) in ports {
-        let north = fleet.cluster("north");
-        let kubeconfig = north.kubeconfig(&format!("https://127.0.0.1:{port}"), "a-token");
+        told_of_north(&fleet, "not found").await;
+        let url = format!("https://127.0.0.1:{port}");
+        let kubeconfig = fleet.cluster("north").kubeconfig(&url, "a-token");
         fleet
             .write_secret("hub", TEAMS[ATTACKER], "north-kubeconfig", &kubeconfig)
             .await;
@@ -576,10 +571,30 @@ async fn a_team_learns_nothing_of_the_network() {
         })
         .await;
         texts.insert(told_of_north(&fleet, "can't be reached").await);
+        // Otherwise the next kubeconfig would have to work before it is used.
+        withdraw_north(&fleet).await;
     }
     assert_eq!(texts.len(), 1, "{texts:?}");
+    let page = json!({ "kind": "Wiki", "text": "page of wiki.internal" });
+    fleet.proxy("north").add(Fault::new(
+        Match::all(),
+        Effect::reply(move |_| page.clone()),
+    ));
+    let through_proxy = fleet.member_kubeconfig("north");
+    fleet
+        .write_secret("hub", TEAMS[ATTACKER], "north-kubeconfig", &through_proxy)
+        .await;
+    let shown = told_of_north(&fleet, "cannot parse the response").await;
+    assert!(!shown.contains("wiki"), "{shown}");
     unharmed(&fleet, fleet.converged_but(ATTACKERS)).await;
     fleet.finish().await;
+}
+
+/// Deletes the attacker's Secret of north.
+async fn withdraw_north(fleet: &Fleet) {
+    let namespace = TEAMS[ATTACKER];
+    let path = format!("/api/v1/namespaces/{namespace}/secrets/north-kubeconfig");
+    fleet.cluster("hub").delete(&path).await.unwrap();
 }
 
 /// Waits until the attacker's mesh says this of north, and returns the whole text.

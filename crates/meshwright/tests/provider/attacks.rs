@@ -253,6 +253,9 @@ async fn owners_of_other_namespaces_learn_nothing_of_the_network(
         ),
     ] {
         let kubeconfig = ground.cluster("west").kubeconfig(&url, "a-token");
+        // Otherwise the next kubeconfig would have to work before it is used.
+        ground.withdraw(attacker.namespace, "stolen").await;
+        told_of_stolen(attacker, "no Secret").await;
         ground
             .store(attacker.namespace, "stolen", &kubeconfig)
             .await;
@@ -297,9 +300,11 @@ async fn a_victims_address_without_credentials_leads_nowhere(attacker: Home<'_>)
     for (kubeconfig, answer) in [
         (garbage.clone(), "401"),
         (garbage.replace(&format!("{ca}\n"), ""), "can't be reached"),
-        (garbage.clone(), "401"),
         (own, "can't be reached"),
     ] {
+        // Otherwise the next kubeconfig would have to work before it is used.
+        ground.withdraw(attacker.namespace, "stolen").await;
+        told_of_stolen(attacker, "no Secret").await;
         ground
             .store(attacker.namespace, "stolen", &kubeconfig)
             .await;

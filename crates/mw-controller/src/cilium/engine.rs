@@ -266,13 +266,13 @@ pub(super) fn engine(provider: Provider, mut environment: Environment) -> Engine
         kcp,
         dialler,
     } = provider;
-    environment.connect = Arc::new(Coarse {
-        connect: environment.connect,
-        names: environment.names.clone(),
-        process: "provider",
+    environment.connect = Arc::new(Coarse::new(
+        environment.connect,
+        environment.names.clone(),
+        "provider",
         // With kcp, all Secrets are on the management plane, and all owners are tenants.
-        administrators: settings.namespace.clone().filter(|_| kcp.is_none()),
-    });
+        settings.namespace.clone().filter(|_| kcp.is_none()),
+    ));
     let now = Instant::now();
     let state = Cilium {
         sources: Sources {

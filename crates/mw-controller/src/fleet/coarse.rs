@@ -3,7 +3,8 @@
 //! can't be reached but not why, so that a tenant can't scan the network of this
 //! process for addresses and ports. The log has the details.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::future::BoxFuture;
 use http::{Request, Response};
@@ -25,16 +26,38 @@ const NOT_KUBERNETES: &str = "the response is not from a Kubernetes API";
 
 /// Wraps another `Connect` and hides the details of failures from tenants.
 pub struct Coarse {
-    pub connect: Arc<dyn Connect>,
-    pub names: ClusterNames,
-    /// Word for this process in messages.
-    pub process: &'static str,
-    /// Namespace of the administrators, who can read the log. Connections of its
-    /// Secrets keep their details.
-    pub administrators: Option<String>,
+    connect: Arc<dyn Connect>,
+    names: ClusterNames,
+    process: &'static str,
+    administrators: Option<String>,
+    failures: Failures,
 }
 
+/// The last logged failure of each cluster that does not answer.
+type Failures = Arc<Mutex<BTreeMap<ClusterId, String>>>;
+
+/// Clusters whose failures are remembered; tenants can add and remove others.
+const MOST_FAILURES: usize = 1_000;
+
 impl Coarse {
+    /// Wraps a `Connect`. `process` is the word for this process in messages. The
+    /// owners of the namespace `administrators` can read the log: connections of its
+    /// Secrets keep their details.
+    pub fn new(
+        connect: Arc<dyn Connect>,
+        names: ClusterNames,
+        process: &'static str,
+        administrators: Option<String>,
+    ) -> Coarse {
+        Coarse {
+            connect,
+            names,
+            process,
+            administrators,
+            failures: Failures::default(),
+        }
+    }
+
     fn is_of_tenant(&self, cluster: &ClusterId) -> bool {
         let namespace = secret_of(cluster).and_then(|secret| secret.split('/').next());
         namespace.is_some() && namespace != self.administrators.as_deref()
@@ -61,7 +84,7 @@ impl Connect for Coarse {
             cluster: cluster.clone(),
             names: self.names.clone(),
             process: self.process,
-            last: Mutex::default(),
+            failures: Arc::clone(&self.failures),
         };
         Box::pin(async move { Ok(coarse(connecting.await?, log)) })
     }
@@ -124,12 +147,13 @@ async fn plain(answer: Response<Body>, log: &Log) -> Result<Response<Body>, BoxE
     Ok(Response::from_parts(parts, Body::from(body)))
 }
 
-/// Logs each failure once until it changes, since every watch fails for the same reason.
+/// Logs each failure once until it changes, since every attempt and every watch fails
+/// for the same reason.
 struct Log {
     cluster: ClusterId,
     names: ClusterNames,
     process: &'static str,
-    last: Mutex<Option<String>>,
+    failures: Failures,
 }
 
 impl Log {
@@ -139,15 +163,29 @@ impl Log {
     }
 
     fn answered(&self) {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.lock().remove(&self.cluster);
     }
 
     fn failed(&self, why: &str) {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.as_deref() != Some(why) {
+        if self.is_new(why) {
             warn!(cluster = %self.names.of(&self.cluster), secret = secret_of(&self.cluster), error = why, "request failed");
-            *last = Some(why.to_owned());
         }
+    }
+
+    fn is_new(&self, why: &str) -> bool {
+        let mut failures = self.lock();
+        if failures.get(&self.cluster).is_some_and(|last| last == why) {
+            return false;
+        }
+        if failures.len() >= MOST_FAILURES {
+            failures.clear();
+        }
+        failures.insert(self.cluster.clone(), why.to_owned());
+        true
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<ClusterId, String>> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -162,6 +200,15 @@ mod tests {
 
     use crate::kubeconfig::{Allowed, inspect};
 
+    fn log(cluster: &str, failures: &Failures) -> Log {
+        Log {
+            cluster: ClusterId::from(cluster),
+            names: ClusterNames::default(),
+            process: "provider",
+            failures: Arc::clone(failures),
+        }
+    }
+
     async fn listed(
         answer: impl Fn() -> Result<Response<Body>, BoxError> + Send + Sync + 'static,
     ) -> Failure {
@@ -170,12 +217,7 @@ mod tests {
             let answer = Arc::clone(&answer);
             async move { answer() }
         });
-        let log = Log {
-            cluster: ClusterId::from("c"),
-            names: ClusterNames::default(),
-            process: "provider",
-            last: Mutex::default(),
-        };
+        let log = log("c", &Failures::default());
         let client = coarse(Client::new(service, "default"), log);
         Failure::of(
             &Api::<Node>::all(client)
@@ -243,12 +285,12 @@ mod tests {
     }
 
     async fn told(cluster: &str, administrators: Option<&str>) -> String {
-        let connect = Coarse {
-            connect: Arc::new(Closed),
-            names: ClusterNames::default(),
-            process: "operator",
-            administrators: administrators.map(str::to_owned),
-        };
+        let connect = Coarse::new(
+            Arc::new(Closed),
+            ClusterNames::default(),
+            "operator",
+            administrators.map(str::to_owned),
+        );
         let kubeconfig = "apiVersion: v1\nkind: Config\nclusters:\n- name: c\n  cluster: {server: 'https://203.0.113.1'}\n\
             users:\n- name: u\n  user: {token: t}\ncontexts:\n- name: x\n  context: {cluster: c, user: u}\ncurrent-context: x\n";
         let access = inspect(kubeconfig.as_bytes(), &Allowed::default()).unwrap();
@@ -274,5 +316,20 @@ mod tests {
         ] {
             assert_eq!(told(cluster, administrators).await, expected, "{cluster}");
         }
+    }
+
+    #[test]
+    fn a_failure_is_logged_once_until_it_changes_whatever_the_connection() {
+        let failures = Failures::default();
+        assert!(log("a/us", &failures).is_new("refused"));
+        assert!(!log("a/us", &failures).is_new("refused"));
+        assert!(log("b/us", &failures).is_new("refused"));
+        assert!(log("a/us", &failures).is_new("timeout"));
+        log("a/us", &failures).answered();
+        assert!(log("a/us", &failures).is_new("timeout"));
+        for number in 0..2 * MOST_FAILURES {
+            log(&format!("c/{number}"), &failures).is_new("refused");
+        }
+        assert!(failures.lock().unwrap().len() <= MOST_FAILURES);
     }
 }

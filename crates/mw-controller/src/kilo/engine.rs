@@ -104,12 +104,12 @@ impl BackEnd for Settings {
     }
 
     async fn work(&self, mut environment: Environment) {
-        environment.connect = Arc::new(Coarse {
-            connect: environment.connect,
-            names: environment.names.clone(),
-            process: "operator",
-            administrators: Some(self.namespace.clone()),
-        });
+        environment.connect = Arc::new(Coarse::new(
+            environment.connect,
+            environment.names.clone(),
+            "operator",
+            Some(self.namespace.clone()),
+        ));
         let state = Kilo::default();
         Engine::with(state, self.clone(), self.resync, environment)
             .run()
