@@ -102,8 +102,8 @@ async fn carried(ground: &Ground, node: &str, route: &str) {
     }
 }
 
-/// The next node becomes leader at once and publishes its address later; the first one is back
-/// soon, and leads again.
+/// The next node becomes leader at once and publishes its address later; then the first one is
+/// back and leads again.
 async fn a_leader_restarts_and_packets_pass() {
     let layout = Layout {
         granularity: [Location; 3],
@@ -124,11 +124,19 @@ async fn a_leader_restarts_and_packets_pass() {
             }
         })
         .await;
-        // The first one is away for long enough that the status says so.
+        // The first one is away for long enough that a status of that time is written.
+        until("the next one has published its address", || async {
+            match address(ground, "n2").await.as_str() {
+                "" => Err("not yet".to_owned()),
+                _ => Ok(()),
+            }
+        })
+        .await;
         until("the status of that time is written", || async {
-            match version(ground).await != before {
-                true => Ok(()),
-                false => Err("not yet".to_owned()),
+            if version(ground).await == before {
+                Err("not yet".to_owned())
+            } else {
+                Ok(())
             }
         })
         .await;

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use crate::ground::{BINDINGS, CONNECTIONS, Ground, SITES, SYSTEM, alike};
 use crate::look::message;
+use crate::process::Operator;
 use crate::trials::scenarios;
 use crate::wait::until;
 
@@ -111,9 +112,37 @@ async fn clusters_that_are_not_alike_are_joined() {
             ground.cilium("north").remote_client().unwrap().key.trim()
         );
     }
+    copied_files_have_an_expiry(&provider, "east", &["north"]).await;
+    copied_files_have_an_expiry(&provider, "north", &["east", "west"]).await;
+    copied_files_have_an_expiry(&provider, "west", &["north"]).await;
     // Without KVStoreMesh the agents read the remotes themselves.
     assert!(ground.keys("north", CONNECTIONS[1]).await.is_empty());
     ground.assert_foreign().await;
     ground.home().remove(BINDINGS, "mesh").await;
     ground.finish(provider).await;
+}
+
+/// The metric with the first expiry of the client files that a reader has copies of; the alert on
+/// certificates that expire reads it.
+async fn copied_files_have_an_expiry(provider: &Operator, reader: &str, remotes: &[&str]) {
+    until("the copied files are measured", || async {
+        let metrics = provider.metrics().await;
+        let end = |cluster: &str, certificate: &str| {
+            metrics.sum(
+                "meshwright_certificate_expiry_timestamp_seconds",
+                &[("cluster", cluster), ("certificate", certificate)],
+            )
+        };
+        let first = remotes
+            .iter()
+            .flat_map(|remote| [end(remote, "remote"), end(remote, "ca")])
+            .fold(f64::INFINITY, f64::min);
+        let copied = end(reader, "copied");
+        if first > 0.0 && (copied - first).abs() < 1.0 {
+            Ok(())
+        } else {
+            Err(format!("{copied} of {reader}, {first} of {remotes:?}"))
+        }
+    })
+    .await;
 }

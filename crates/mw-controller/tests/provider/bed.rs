@@ -65,8 +65,6 @@ pub(crate) struct Bed {
     started: Instant,
     provider: Option<JoinSet<()>>,
     pub(crate) settings: Settings,
-    /// Metrics of the process that was started last.
-    pub(crate) metrics: Metrics,
 }
 
 impl Bed {
@@ -101,7 +99,6 @@ impl Bed {
             started,
             provider: None,
             settings: Settings::default(),
-            metrics: Metrics::default(),
         };
         CRDS.iter()
             .for_each(|crd| bed.on(HUB).install_crd(crd).unwrap());
@@ -211,8 +208,7 @@ impl Bed {
             .iter()
             .map(|(name, cluster)| (host(name), cluster.server()))
             .collect();
-        let (permit, metrics) = (Permit::always(), Metrics::cilium());
-        self.metrics = metrics.clone();
+        let (permit, metrics) = (Permit::always(), Metrics::default());
         let timeouts = Timeouts::of(Duration::from_secs(5));
         let board = InMemoryConnect {
             lines,

@@ -67,51 +67,6 @@ async fn a_certificate_that_comes_to_end_soon_is_told_though_nothing_happens() {
     );
 }
 
-/// Expiry of a certificate, by the metric of this cluster.
-fn expiry(bed: &Bed, cluster: &str, certificate: &str) -> Option<i64> {
-    let metrics = bed.metrics.text();
-    let of = |line: &&str| {
-        line.starts_with("meshwright_certificate_expiry_timestamp_seconds{")
-            && line.contains(&format!("cluster=\"{cluster}\""))
-            && line.contains(&format!("certificate=\"{certificate}\""))
-    };
-    let value = metrics.lines().find(of)?.rsplit(' ').next()?;
-    Some(value.parse().unwrap())
-}
-
-/// The alert on the metric must fire for every file that the condition is about.
-#[tokio::test(start_paused = true)]
-async fn the_copied_client_files_are_among_the_metrics_of_expiry() {
-    let mut bed = Bed::new(&[Site::new("a", 1, Ca::Common), Site::new("b", 2, Ca::Other)]);
-    bed.bind("mesh", &["a", "b"], &json!({}));
-    bed.start();
-    bed.phase(BINDINGS, "mesh", "Connected").await;
-    for (reader, remote) in [("a", "b"), ("b", "a")] {
-        let files = ["remote", "ca"].map(|kind| expiry(&bed, remote, kind).unwrap());
-        assert_eq!(
-            expiry(&bed, reader, "copied"),
-            Some(files[0].min(files[1])),
-            "{}",
-            bed.metrics.text()
-        );
-    }
-    let (mut params, key) = (CertificateParams::default(), KeyPair::generate().unwrap());
-    params.not_after = date_time_ymd(2027, 2, 1);
-    let files = json!({ "z.etcd-client.crt": params.self_signed(&key).unwrap().pem() });
-    bed.patch(
-        "a",
-        &format!("{SYSTEM}/secrets/cilium-clustermesh"),
-        &json!({ "stringData": files }),
-    );
-    let end = params.not_after.unix_timestamp();
-    bed.until("the metric follows", || match expiry(&bed, "a", "copied") {
-        Some(told) if told == end => Ok(()),
-        told => Err(format!("{told:?} instead of {end}")),
-    })
-    .await;
-    assert!(condition(&bed, "CertificatesExpiring").is_some());
-}
-
 #[tokio::test(start_paused = true)]
 async fn releases_that_are_too_far_apart_are_told_and_connected_all_the_same() {
     let sites = [
