@@ -223,17 +223,25 @@ async fn attacks_on_a_mesh_that_is_complete_change_nothing() {
         namespace: NAMESPACES[1],
         ..ground.home()
     };
-    attacker.bind("scan", &["west", "stolen"], &json!({})).await;
+    let refs = [&["west"][..], &SCANNED, &STOLEN].concat();
+    attacker.bind("scan", &refs, &json!({})).await;
     owners_of_other_namespaces_learn_nothing_of_the_network(attacker, &provider).await;
     a_victims_address_without_credentials_leads_nowhere(attacker).await;
-    // The cleanup does not wait for a cluster without a Secret.
-    ground.withdraw(attacker.namespace, "stolen").await;
+    // The cleanup does not wait for clusters without a Secret.
+    for name in SCANNED.into_iter().chain(STOLEN) {
+        ground.withdraw(attacker.namespace, name).await;
+    }
     attacker.remove(BINDINGS, "scan").await;
     wrong_answers_of_a_member_remove_nothing(&ground).await;
     tenants_that_share_a_cluster_leave_each_others_keys(attacker).await;
     clear(ground.home()).await;
     ground.finish(provider).await;
 }
+
+/// Names of the attacker for addresses that it explores.
+const SCANNED: [&str; 2] = ["scan-1", "scan-2"];
+/// Names of the attacker for the victim's cluster.
+const STOLEN: [&str; 3] = ["stolen-1", "stolen-2", "stolen-3"];
 
 /// A closed port and a TLS port of another authority look the same.
 async fn owners_of_other_namespaces_learn_nothing_of_the_network(
@@ -242,23 +250,16 @@ async fn owners_of_other_namespaces_learn_nothing_of_the_network(
 ) {
     let ground = attacker.ground;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let closed = listener.local_addr().unwrap();
+    let closed = format!("https://{}", listener.local_addr().unwrap());
     drop(listener);
+    let urls = [
+        (closed.as_str(), "Connection refused"),
+        (ground.cluster("north").url(), "invalid peer certificate"),
+    ];
     let mut texts = Vec::new();
-    for (url, cause) in [
-        (format!("https://{closed}"), "Connection refused"),
-        (
-            ground.cluster("north").url().to_owned(),
-            "invalid peer certificate",
-        ),
-    ] {
-        let kubeconfig = ground.cluster("west").kubeconfig(&url, "a-token");
-        // Otherwise the next kubeconfig would have to work before it is used.
-        ground.withdraw(attacker.namespace, "stolen").await;
-        told_of_stolen(attacker, "no Secret").await;
-        ground
-            .store(attacker.namespace, "stolen", &kubeconfig)
-            .await;
+    for (name, (url, cause)) in SCANNED.into_iter().zip(urls) {
+        let kubeconfig = ground.cluster("west").kubeconfig(url, "a-token");
+        ground.store(attacker.namespace, name, &kubeconfig).await;
         until(format!("the log says {cause}"), || async {
             match provider.log().contains(cause) {
                 true => Ok(()),
@@ -266,16 +267,17 @@ async fn owners_of_other_namespaces_learn_nothing_of_the_network(
             }
         })
         .await;
-        texts.push(told_of_stolen(attacker, "can't be reached").await);
+        let text = told_of(attacker, name, "can't be reached").await;
+        texts.push(text.replace(name, "NAME"));
     }
     assert_eq!(texts[0], texts[1]);
 }
 
-/// Waits until the attacker's binding says this of its second cluster, and returns the whole text.
-async fn told_of_stolen(attacker: Home<'_>, part: &'static str) -> String {
-    let text = |binding: &Value| {
+/// Waits until the attacker's binding says this of a cluster, and returns the whole text.
+async fn told_of(attacker: Home<'_>, cluster: &'static str, part: &'static str) -> String {
+    let text = move |binding: &Value| {
         let rows = binding["status"]["meshStatus"].as_array().cloned();
-        let of = |row: &Value| row["clusterName"] == "stolen";
+        let of = |row: &Value| row["clusterName"] == cluster;
         let row = rows.into_iter().flatten().find(of).unwrap_or_default();
         row["message"].as_str().unwrap_or_default().to_owned()
     };
@@ -287,6 +289,7 @@ async fn told_of_stolen(attacker: Home<'_>, part: &'static str) -> String {
     text(&said)
 }
 
+/// A wrong token, no CA, and the attacker's own credentials.
 async fn a_victims_address_without_credentials_leads_nowhere(attacker: Home<'_>) {
     let ground = attacker.ground;
     let before = written(ground).await;
@@ -296,19 +299,19 @@ async fn a_victims_address_without_credentials_leads_nowhere(attacker: Home<'_>)
         .lines()
         .find(|line| line.contains("certificate-authority-data"))
         .unwrap();
-    let own = west.kubeconfig(east.url(), &TARGET.kept_token(west).await);
-    for (kubeconfig, answer) in [
+    let kubeconfigs = [
         (garbage.clone(), "401"),
         (garbage.replace(&format!("{ca}\n"), ""), "can't be reached"),
-        (own, "can't be reached"),
-    ] {
-        // Otherwise the next kubeconfig would have to work before it is used.
-        ground.withdraw(attacker.namespace, "stolen").await;
-        told_of_stolen(attacker, "no Secret").await;
-        ground
-            .store(attacker.namespace, "stolen", &kubeconfig)
-            .await;
-        told_of_stolen(attacker, answer).await;
+        (
+            west.kubeconfig(east.url(), &TARGET.kept_token(west).await),
+            "can't be reached",
+        ),
+    ];
+    for (name, (kubeconfig, _)) in STOLEN.into_iter().zip(&kubeconfigs) {
+        ground.store(attacker.namespace, name, kubeconfig).await;
+    }
+    for (name, (_, answer)) in STOLEN.into_iter().zip(&kubeconfigs) {
+        told_of(attacker, name, answer).await;
     }
     let told = attacker.object(BINDINGS, "scan").await.unwrap()["status"].to_string();
     for word in ["east", "north"] {
